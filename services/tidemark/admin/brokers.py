@@ -252,10 +252,10 @@ class BrokerAdministration:
         states, found = await asyncio.gather(self._store.states(partitions), self._sizes.of(partitions, snapshot.live))
         sizes: dict[TopicPartition, int] = {}
         for partition in partitions:
-            told = sizes_of(partition, found)
+            reported = sizes_of(partition, found)
             leader = states[partition].state.leader if partition in states else NO_LEADER
-            if told:
-                sizes[partition] = told.get(leader, max(told.values()))
+            if reported:
+                sizes[partition] = reported.get(leader, max(reported.values()))
         return sizes, set(partitions) - set(sizes)
 
     async def _read(self) -> _Snapshot:

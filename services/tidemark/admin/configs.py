@@ -113,8 +113,8 @@ class ConfigAdministration:
         if resource == EVERY_BROKER:
             return cluster_entries(cluster, keys)
         entries = absent_broker_entries(cluster, own, keys)
-        told = {entry.key: entry for entry in await self._ask(BrokerId(int(resource.name)), found[resource])}
-        return [told.get(entry.key, entry) for entry in entries]
+        reported = {entry.key: entry for entry in await self._ask(BrokerId(int(resource.name)), found[resource])}
+        return [reported.get(entry.key, entry) for entry in entries]
 
     async def _topic(self, name: str) -> TopicDescription:
         topic = (await self._store.topics([name])).get(name)

@@ -44,7 +44,7 @@ _RACES_MAX: Final = 100
 _LOGGED_MAX: Final = 100
 """Items of one request that its line of the audit log names."""
 _MARGIN_S: Final = 0.25
-"""Time for a REQUEST_TIMED_OUT that names what is missing to arrive before the caller's own deadline."""
+"""Time for a REQUEST_TIMED_OUT with its cause to arrive before the caller's own deadline."""
 
 Context: TypeAlias = ServicerContext[Any, Any]
 

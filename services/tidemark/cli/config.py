@@ -12,7 +12,7 @@ import typer
 
 from tidemark.cli.common.options import AdminOption, BootstrapOption, OutputOption, connect_admin, parse_configs
 from tidemark.cli.common.output import Output, print_json, print_line, print_table, print_warning
-from tidemark.client.created_topic import MIN_ISR, noticed_of_restarts
+from tidemark.client.created_topic import MIN_ISR, restart_warnings
 from tidemark.core.config_resource import ConfigKind, ConfigResource
 from tidemark.model import TidemarkError
 from tidemark.runtime.configuration_entries import ConfigChange, ConfigEntry, ConfigSource
@@ -182,7 +182,7 @@ def _noticed(client: AdminClient, topic: str, changes: Iterable[ConfigChange]) -
         views = client.describe_topics([topic])
     except TidemarkError:  # the change is applied; only the warning is lost
         return ()
-    return [one for view in views for one in noticed_of_restarts(view, configs)]
+    return [one for view in views for one in restart_warnings(view, configs)]
 
 
 def _entries(whose: Whose, name: str, keys: Sequence[str] | None, bootstrap: str, admin: str) -> list[ConfigEntry]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A topic that was created, and what its maker should know of it."""
+"""The result of creating a topic, with warnings about broker restarts."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ MIN_ISR = "min.insync.replicas"
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopic(TopicView):
-    """A topic as it was created, or as it would be."""
+    """A topic as it was created, or as `validate_only` planned it."""
 
     @classmethod
     def of(cls, topic: TopicView) -> Self:
-        """The same topic."""
+        """Make it from the view of the topic."""
         return cls(**{one.name: getattr(topic, one.name) for one in fields(TopicView)})
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What its users will notice of a restart of any broker that has a replica, a sentence each; mostly none."""
-        return noticed_of_restarts(self, self.configs)
+        """Effects that a restart of any broker with a replica will have on users, one sentence each; usually empty."""
+        return restart_warnings(self, self.configs)
 
 
-def noticed_of_restarts(topic: TopicView, configs: Mapping[str, str]) -> tuple[str, ...]:
-    """What users of a topic with these settings will notice of a restart of any broker that has a replica of it."""
+def restart_warnings(topic: TopicView, configs: Mapping[str, str]) -> tuple[str, ...]:
+    """List the effects of restarting any broker with a replica on users of a topic with these settings."""
     if not topic.partitions:
         return ()
     replicas = len(topic.partitions[min(topic.partitions)].assigned_replicas)
     wanted = topic_settings({name: configs[name] for name in (MIN_ISR,) if name in configs})
     if replicas == 1:
-        return (f"{topic.topic} has one replica of each partition: nobody reads or writes it while that restarts",)
+        return (f"{topic.topic} has one replica of each partition: reads and writes stop while its broker restarts",)
     if wanted.min_insync_replicas < replicas:
         return ()
     return (
         f"{topic.topic} has no replica to spare: with {replicas} replicas and {MIN_ISR}="
-        f"{wanted.min_insync_replicas} each restart of a broker stops acks=all for a moment; give it one replica "
-        f"more, or {MIN_ISR}={replicas - 1}",
+        f"{wanted.min_insync_replicas} each restart of a broker stops acks=all for a moment; use one replica more, "
+        f"or {MIN_ISR}={replicas - 1}",
     )

@@ -40,5 +40,5 @@ def test_when_nobody_answers_each_address_is_named_once_and_what_to_do_next() ->
     error = none_answers({"a:1": "a:1: unavailable: Connection refused", "b:1": "it has just started"})
     assert error.message == (
         "no broker answers (a:1: unavailable: Connection refused; b:1: it has just started): "
-        "start one, or mind the address and the network"
+        "start one, or check the address and the network"
     )

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from tidemark.cli.apply.cluster_file import ClusterFile, Problem, WantedTopic
-from tidemark.client.created_topic import MIN_ISR, CreatedTopic, noticed_of_restarts
+from tidemark.client.created_topic import MIN_ISR, CreatedTopic, restart_warnings
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.config_resource import ConfigKind, ConfigResource
 from tidemark.model import ErrorCode, TidemarkError
@@ -193,7 +193,7 @@ def _changes_of(topic: WantedTopic, found: TopicView) -> list[Step]:
     if topic.configs is not None:
         resource = ConfigResource(ConfigKind.TOPIC, topic.name)
         is_other = topic.configs.get(MIN_ISR) != found.configs.get(MIN_ISR)
-        warnings = noticed_of_restarts(found, topic.configs) if is_other else ()
+        warnings = restart_warnings(found, topic.configs) if is_other else ()
         steps += _configuration(
             resource, f"topic {topic.name}", topic.line, found.configs, topic.configs, topic.lines, warnings
         )

@@ -128,7 +128,7 @@ class Consumer(Lifecycle):
             raise TidemarkError(ErrorCode.CLIENT_CLOSED, "the consumer is not started, or closed")
         return self._started
 
-    # -- what is read ----------------------------------------------------------------------------------------------
+    # -- what is read --------------------------------------------------------------------------------------------------
 
     async def assign(
         self, topic: str, partitions: Iterable[int] | None = None, start: Start = "earliest"
@@ -296,7 +296,7 @@ class Consumer(Lifecycle):
         found = await self._look_up(as_partition(partition), timestamp_us=timestamp_us)
         return None if found.offset < 0 else found
 
-    # -- reading ---------------------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------------------------
 
     async def poll(self, timeout_s: float | None = None) -> PartitionBatch | None:
         """The next rows of some partition, in record.schema.OFFSET_SCHEMA; None when none came within `timeout_s`.
@@ -423,7 +423,7 @@ class Consumer(Lifecycle):
             fetcher.look_again()
         return record
 
-    # -- lookups ---------------------------------------------------------------------------------------------------
+    # -- lookups -------------------------------------------------------------------------------------------------------
 
     def _cursor_of(self, partition: TopicPartition | tuple[str, int]) -> Cursor:
         where = as_partition(partition)
@@ -509,7 +509,7 @@ class Consumer(Lifecycle):
                         f"{where}: no offset within {timeout_s} s; the last refusal: {error}",
                     ) from error
                 self.cluster.note_refusal(where, error)
-                await self.cluster.wait_for_news(min(backoff.next_s(), left_s))
+                await self.cluster.wait_for_update(min(backoff.next_s(), left_s))
 
     async def _look_up_once(self, where: TopicPartition, deadline_s: float, part: Any) -> OffsetAndTimestamp:
         leader = await self.cluster.leader_in_time(where, deadline_s=deadline_s)

@@ -136,7 +136,7 @@ class Fetcher:
             if cursor.partition in loop.partitions:
                 loop.interrupt()
 
-    # -- who is read from ------------------------------------------------------------------------------------------
+    # -- who is read from ----------------------------------------------------------------------------------------------
 
     def regroup(self) -> None:
         """Give each broker its partitions, by the metadata of now."""
@@ -221,7 +221,7 @@ class Fetcher:
                     told = None if topic is None else topic.error
                     self._end(cursor, unknown_topic(partition.topic) if told is None else told)
 
-    # -- fetching --------------------------------------------------------------------------------------------------
+    # -- fetching ------------------------------------------------------------------------------------------------------
 
     async def _run(self, address: str, loop: _LeaderLoop) -> None:
         try:

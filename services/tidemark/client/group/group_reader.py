@@ -57,7 +57,7 @@ class GroupReader:
         self._mine: set[TopicPartition] = set()
         """The application was told that these came, and nothing of them since."""
 
-    # -- the consumer's side ---------------------------------------------------------------------------------------
+    # -- the consumer's side -------------------------------------------------------------------------------------------
 
     @property
     def is_member(self) -> bool:
@@ -186,7 +186,7 @@ class GroupReader:
         epoch = cursor.position_epoch if offset == cursor.position else NO_EPOCH
         return _position(cursor, offset, epoch)
 
-    # -- the membership's side -------------------------------------------------------------------------------------
+    # -- the membership's side -----------------------------------------------------------------------------------------
 
     @property
     def idle_s(self) -> float:

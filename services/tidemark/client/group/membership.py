@@ -112,7 +112,7 @@ class Membership:
         now_s = time.monotonic()
         return now_s - self._lives_s > self._session_s or now_s > self._confirm_by_s
 
-    # -- life ------------------------------------------------------------------------------------------------------
+    # -- life ----------------------------------------------------------------------------------------------------------
 
     def start(self, topics: Iterable[str]) -> None:
         """Join, in the background; raises nothing: what forbids it goes to the reader."""
@@ -206,7 +206,7 @@ class Membership:
             self._committed.update((one.partition, one.offset) for one in found)
             return
 
-    # -- heartbeats ------------------------------------------------------------------------------------------------
+    # -- heartbeats ----------------------------------------------------------------------------------------------------
 
     async def _beat(self) -> None:
         """For as long as the member lives. An answer is held back by the coordinator until there is news."""
@@ -364,7 +364,7 @@ class Membership:
             self._leaving = False
         self._lost(_silent(idle_s))
 
-    # -- hand-over -------------------------------------------------------------------------------------------------
+    # -- hand-over -----------------------------------------------------------------------------------------------------
 
     async def _hand_over(self) -> None:
         """Bring what is read to what is assigned, as often as that changes."""
@@ -416,7 +416,7 @@ class Membership:
         for partition in partitions:
             self._committed.pop(partition, None)
 
-    # -- commits ---------------------------------------------------------------------------------------------------
+    # -- commits -------------------------------------------------------------------------------------------------------
 
     async def _commit_now_and_then(self) -> None:
         while True:

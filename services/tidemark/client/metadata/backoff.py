@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long to wait before the next try: doubling, with jitter, so that many clients do not come back as one."""
+"""Pauses between retries: doubling, with jitter, so that many clients do not retry at the same time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_S: Final = 0.4
 
 
 class Backoff:
-    """Pauses of one series of failures."""
+    """Pauses of one series of retries."""
 
     __slots__ = ("_first_s", "_max_s", "_pause_s")
 
@@ -21,11 +21,11 @@ class Backoff:
         self._pause_s = first_s
 
     def next_s(self) -> float:
-        """Seconds until the next try."""
+        """Return the seconds until the next retry."""
         pause_s = self._pause_s
         self._pause_s = min(2 * pause_s, self._max_s)
         return pause_s * random.uniform(0.8, 1.2)
 
     def reset(self) -> None:
-        """It worked."""
+        """Return to the first pause, after a success."""
         self._pause_s = self._first_s

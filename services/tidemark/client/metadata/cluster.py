@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cluster as one client knows it: bootstrap, metadata, news of it, and channels (rule K2).
+"""One client's metadata of the cluster, and its channels to brokers (rule K2).
 
-The view is merged by zxids and epochs, so it does not matter which broker told what first. News comes on a metadata
-stream from one broker, preferably not the one this client talks to most: when that one falls silent, another tells.
+Updates are merged by zxids and epochs, so their order does not matter. They arrive on a metadata stream from one
+broker, preferably not the one that this client uses most: if that broker fails, the stream still reports new leaders.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ _log = logging.getLogger("tidemark.client")
 BOOTSTRAP_VARIABLE: Final = "TIDEMARK_BOOTSTRAP"
 _CALL_TIMEOUT_S: Final = 2.0
 CONNECT_TIMEOUT_S = 10.0
-"""So long at most `start` looks for a broker that answers."""
+"""Longest time that `start` looks for a broker that answers."""
 TOPIC_PATIENCE_S = 5.0
-"""So long a topic that no broker knows may still be on its way from the controller to brokers short of processor."""
+"""Time to retry a topic that no broker knows: the controller's update may not have reached the brokers yet."""
 ON_ITS_WAY: Final = frozenset({ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_PARTITION})
-"""What a broker answers that has not heard of it yet, and one that knows it is gone."""
+"""Errors of a broker that has no metadata of the partition yet, and of one that knows of its deletion."""
 _NEXT_BROKER_S: Final = 0.2
-"""A broker that has not answered by then is not waited for alone: the next one is asked too."""
+"""Time to wait for one broker before the next one is asked as well."""
 _ASK_S_MIN: Final = 0.05
 _WARN_S: Final = 30.0
-"""How often it is said that no broker answers, while that is so."""
+"""Interval of the log line that no broker answers."""
 
 
 class Leader(NamedTuple):
-    """Who leads a partition, and what a request to it must say (rule E4)."""
+    """The leader of a partition, and the epoch and ids that requests to it carry (rule E4)."""
 
     broker_id: BrokerId
     address: str
@@ -71,7 +71,7 @@ class Leader(NamedTuple):
 
 
 def parse_bootstrap(bootstrap: str | None) -> tuple[str, ...]:
-    """The addresses of "host:port[,host:port...]"; None: those of TIDEMARK_BOOTSTRAP.
+    """Parse "host:port[,host:port...]"; None: the value of TIDEMARK_BOOTSTRAP.
 
     Raises:
         TidemarkError: INVALID_CONFIG.
@@ -90,11 +90,11 @@ def parse_bootstrap(bootstrap: str | None) -> tuple[str, ...]:
 
 
 class Cluster:
-    """One client's view of the cluster; on one event loop.
+    """One client's metadata of the cluster; used on one event loop.
 
     Args:
         bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
-        timeout_s: how long `start` looks for a broker that answers, if less than CONNECT_TIMEOUT_S.
+        timeout_s: time that `start` looks for a broker that answers, if less than CONNECT_TIMEOUT_S.
     """
 
     def __init__(self, bootstrap: str | None, *, timeout_s: float = math.inf) -> None:
@@ -105,7 +105,7 @@ class Cluster:
         self._stubs: dict[str, BrokerServiceAsyncStub] = {}
         self._wanted: set[str] = set()
         self._listeners: list[Callable[[], None]] = []
-        self._news = asyncio.Event()
+        self._updated = asyncio.Event()
         self._refreshing: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._watch_address = ""
@@ -114,13 +114,13 @@ class Cluster:
         self._warned_s = -math.inf
         self._closed = False
 
-    # -- life ------------------------------------------------------------------------------------------------------
+    # -- start and stop ------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Find a broker that answers.
 
         Raises:
-            TidemarkError: BROKER_NOT_AVAILABLE, with the cause of each endpoint.
+            TidemarkError: BROKER_NOT_AVAILABLE, with the error of each address.
         """
         deadline_s = time.monotonic() + min(self._timeout_s, CONNECT_TIMEOUT_S)
         backoff = Backoff()
@@ -134,7 +134,7 @@ class Cluster:
             await asyncio.sleep(pause_s)
 
     async def close(self) -> None:
-        """End the stream and every channel."""
+        """Close the metadata stream and every channel."""
         self._closed = True
         tasks = [task for task in (self._refreshing, self._watching) if task is not None]
         for task in tasks:
@@ -144,7 +144,7 @@ class Cluster:
         await close_channels(channels)
 
     def stub(self, address: str) -> BrokerServiceAsyncStub:
-        """The broker at an address."""
+        """Return the stub of the broker at an address."""
         channel = self.channel(address)
         stub = self._stubs.get(address)
         if stub is None:
@@ -152,7 +152,7 @@ class Cluster:
         return stub
 
     def channel(self, address: str) -> grpc.aio.Channel:
-        """The one connection to an address; raises CLIENT_CLOSED."""
+        """Return the channel to an address; raises CLIENT_CLOSED."""
         if self._closed:
             raise TidemarkError(ErrorCode.CLIENT_CLOSED, "this client is closed")
         channel = self._channels.get(address)
@@ -161,27 +161,27 @@ class Cluster:
         return channel
 
     def used(self, address: str) -> None:
-        """Somebody talked to that broker: what the choice of the watched one goes by."""
+        """Count a use of that broker; the metadata stream prefers the least used one."""
         self._used[address] += 1
 
-    # -- the view --------------------------------------------------------------------------------------------------
+    # -- the view ------------------------------------------------------------------------------------------------------
 
     @property
     def view(self) -> ClusterView:
-        """What is known now."""
+        """The merged metadata."""
         return self._view
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Be called, on the event loop, whenever the view may have changed."""
+        """Call `listener`, on the event loop, after each change of the metadata."""
         self._listeners.append(listener)
 
     def topic_now(self, topic: str) -> TopicView | None:
-        """The topic, if it is known and sound."""
+        """Return the topic, if it is known and without error."""
         found = self._view.topics.get(topic)
         return None if found is None or found.error is not None else found
 
     def leader(self, partition: TopicPartition) -> Leader | None:
-        """Who leads a partition as far as is known, if that broker's address is known too."""
+        """Return the known leader of a partition, if its address is known too."""
         topic = self.topic_now(partition.topic)
         view = None if topic is None else topic.partitions.get(partition.partition)
         if topic is None or view is None or view.leader == NO_LEADER:
@@ -192,11 +192,11 @@ class Cluster:
         return Leader(view.leader, f"{broker.host}:{broker.port}", view.leader_epoch, topic.topic_id, view.incarnation)
 
     async def topic(self, topic: str, *, timeout_s: float) -> TopicView:
-        """A topic, asked for if it is not known; one that was just created may take a moment.
+        """Return a topic, from a broker if it is unknown; retries for a moment, in case it was just created.
 
         Raises:
             TidemarkError: UNKNOWN_TOPIC, INVALID_TOPIC_NAME, BROKER_NOT_AVAILABLE.
-            TypeError: it is no text.
+            TypeError: `topic` is not a str.
         """
         if not isinstance(topic, str):
             raise TypeError(f"a topic is named by a str, not a {type(topic).__name__}")
@@ -214,16 +214,21 @@ class Cluster:
                 raise _none_answers(causes)
             if causes is None and waited_s >= min(TOPIC_PATIENCE_S, timeout_s):
                 self._wanted.discard(topic)
-                told = self._view.topics.get(topic)
-                raise told.error if told is not None and told.error is not None else unknown_topic(topic)
-            await self.wait_for_news(backoff.next_s())
+                view = self._view.topics.get(topic)
+                raise view.error if view is not None and view.error is not None else unknown_topic(topic)
+            await self.wait_for_update(backoff.next_s())
         return found
 
     async def partition_count(self, topic: str, *, timeout_s: float, beyond: int = -1) -> int:
-        """How many partitions a topic has; one beyond that index may have been added just now, and is asked for.
+        """Return the number of partitions of a topic.
+
+        Args:
+            topic: name of the topic.
+            timeout_s: of the whole call.
+            beyond: if the topic has no partition of this index, retry for a moment, in case it was just added.
 
         Raises:
-            TidemarkError: as `topic`; BROKER_NOT_AVAILABLE when nobody says whether there is one beyond.
+            TidemarkError: as `topic`; BROKER_NOT_AVAILABLE if no broker answers about the partition `beyond`.
         """
         started_s = time.monotonic()
         count = len((await self.topic(topic, timeout_s=timeout_s)).partitions)
@@ -237,11 +242,11 @@ class Cluster:
                 raise _none_answers(causes)
             if count > beyond or (causes is None and waited_s >= min(TOPIC_PATIENCE_S, timeout_s)):
                 break
-            await self.wait_for_news(backoff.next_s())
+            await self.wait_for_update(backoff.next_s())
         return count
 
     async def leader_in_time(self, partition: TopicPartition, *, deadline_s: float) -> Leader:
-        """Who leads a partition, waiting for an election if need be.
+        """Return the leader of a partition, waiting for an election if necessary.
 
         Raises:
             TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, LEADER_NOT_AVAILABLE after the (monotonic) deadline.
@@ -258,24 +263,24 @@ class Cluster:
             if left_s <= 0:
                 raise TidemarkError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader that could be reached")
             self.refresh()
-            await self.wait_for_news(min(backoff.next_s(), left_s))
+            await self.wait_for_update(min(backoff.next_s(), left_s))
 
-    async def wait_for_news(self, timeout_s: float) -> None:
-        """Return when the view changes, at the latest after `timeout_s`."""
-        self._news.clear()
+    async def wait_for_update(self, timeout_s: float) -> None:
+        """Return when the metadata changes, at the latest after `timeout_s`."""
+        self._updated.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                await self._news.wait()
+                await self._updated.wait()
 
     def note_refusal(self, partition: TopicPartition, error: TidemarkError) -> None:
-        """A broker refused: take over whom it named as leader, if that is news, and ask others."""
+        """After a refusal, take over the leader that it names, if its epoch is newer, and refresh the metadata."""
         leader, epoch = error.metadata.get("leader", ""), error.metadata.get("leader_epoch", "")
         if leader.lstrip("-").isdecimal() and epoch.lstrip("-").isdecimal():
             self._note_leader(partition, BrokerId(int(leader)), LeaderEpoch(int(epoch)))
         self.refresh()
 
     def refresh(self, *, avoid: str = "") -> None:
-        """Ask some broker for the topics of interest, soon, once, preferably not the one at `avoid`."""
+        """Start a request for the metadata of the used topics, preferably not to the broker at `avoid`."""
         if not self._closed and (self._refreshing is None or self._refreshing.done()):
             self._refreshing = asyncio.create_task(self._refresh(avoid))
 
@@ -288,26 +293,26 @@ class Cluster:
         partitions[partition.partition] = replace(known, leader=leader, leader_epoch=epoch)
         topics = {**self._view.topics, topic.topic: replace(topic, partitions=partitions)}
         self._view = replace(self._view, topics=topics)
-        self._tell()
+        self._notify()
 
-    def _take(self, update: ClusterView) -> None:
-        # A broker that was told nothing yet (it has just started) knows no brokers, not even itself.
+    def _merge(self, update: ClusterView) -> None:
+        # A broker that has just started has no metadata, and lists no brokers, not even itself.
         if not update.brokers:
             return
         before = self._view
         self._view = apply(before, update)
         if self._view != before:
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
-        self._news.set()
+    def _notify(self) -> None:
+        self._updated.set()
         for listener in self._listeners:
             listener()
 
-    # -- asking ----------------------------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------------------------
 
     def addresses(self) -> tuple[str, ...]:
-        """Live brokers as known, then those of the bootstrap list."""
+        """List the addresses of live brokers, then those of the bootstrap list."""
         live = [f"{broker.host}:{broker.port}" for broker in self._view.brokers.values()]
         return (*live, *(address for address in self._bootstrap if address not in live))
 
@@ -321,9 +326,9 @@ class Cluster:
             await asyncio.sleep(Backoff(0.1).next_s())
 
     async def _ask_any(self, *, timeout_s: float, avoid: str = "") -> dict[str, TidemarkError] | None:
-        """Ask brokers in turn, the next one a little later, until one has answered; else the cause of each.
+        """Ask brokers, each a little after the one before, until one answers; otherwise return the error of each.
 
-        All of them are asked within `timeout_s`, however many there are.
+        All of them are asked within `timeout_s`.
         """
         until_s = time.monotonic() + timeout_s
         addresses = list(self.addresses())
@@ -360,11 +365,11 @@ class Cluster:
             return from_rpc_error(error, address=address)
         view = view_from_proto(response.metadata, shared=True)
         if not view.brokers:
-            return TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"{address}: it was told nothing of the cluster yet")
-        self._take(view)
+            return TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"{address}: the broker has no metadata yet")
+        self._merge(view)
         return None
 
-    # -- news ------------------------------------------------------------------------------------------------------
+    # -- metadata stream -----------------------------------------------------------------------------------------------
 
     def _want(self, topic: str) -> None:
         if topic in self._wanted:
@@ -396,7 +401,7 @@ class Cluster:
         try:
             async for response in call:
                 backoff.reset()
-                self._take(view_from_proto(response.metadata, shared=True))
+                self._merge(view_from_proto(response.metadata, shared=True))
         except grpc.aio.AioRpcError as error:
             _log.debug("metadata stream lost: %s", from_rpc_error(error, address=address))
         finally:
@@ -404,14 +409,14 @@ class Cluster:
         self.refresh(avoid=address)
 
     def _choose_watched(self) -> str:
-        """Another one than last time, of those that are least talked to."""
+        """Choose one of the least used brokers, not the previous one if possible."""
         addresses = list(self.addresses())
         random.shuffle(addresses)
         return min(addresses, key=lambda address: (address == self._watch_address, self._used[address]))
 
 
 def unknown_partition(partition: TopicPartition, count: int) -> TidemarkError:
-    """The refusal of a partition that does not exist."""
+    """Make the error UNKNOWN_PARTITION."""
     return TidemarkError(
         ErrorCode.UNKNOWN_PARTITION,
         f"topic {partition.topic} has no partition {partition.partition}; it has {count}, from 0",
@@ -424,11 +429,13 @@ def _joined(causes: dict[str, TidemarkError]) -> str:
 
 
 def none_answers(causes: Mapping[str, str]) -> TidemarkError:
-    """The refusal when every broker that was asked failed; `causes` by address."""
-    told = "; ".join(cause if cause.startswith(address) else f"{address}: {cause}" for address, cause in causes.items())
+    """Make the error for the failure of every broker; `causes` by address."""
+    listed = "; ".join(
+        cause if cause.startswith(address) else f"{address}: {cause}" for address, cause in causes.items()
+    )
     return TidemarkError(
         ErrorCode.BROKER_NOT_AVAILABLE,
-        f"no broker answers ({told}): start one, or mind the address and the network",
+        f"no broker answers ({'; '.join(named)}): start one, or check the address and the network",
         causes,
     )
 

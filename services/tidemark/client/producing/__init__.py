@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From send() to the leader: partitioner, batches, accumulator, produce streams."""
+"""The path of a record from `send` to the leader: partitioner, batches, accumulator, produce streams."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Open batches by partition, which any thread may add to, and the bound on what waits (awaitable back-pressure)."""
+"""Open batches by partition, to which any thread may add, and the limit of buffered bytes."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.payload import Headers
 
 RECORD_BYTES_MAX: Final = 8 << 20
-"""One record; whatever max.message.bytes says, a request carries no more."""
+"""Largest record: the limit of a request, whatever max.message.bytes of the topic is."""
 
 
 class Accumulator:
-    """Gathers records; the sender takes batches away.
+    """Gathers records into batches, which the sender takes.
 
-    Invariant: `buffered_bytes` counts every record that was added and whose batch is not resolved.
+    Invariant: `buffered_bytes` counts every added record whose batch has no outcome.
 
     Args:
-        batch_bytes: a batch is closed before it would exceed it.
-        buffer_bytes: above it, `is_full`.
-        delivery_timeout_s: what a batch has from its first record on.
-        wake: called, from the adding thread, when a batch was opened or closed.
+        batch_bytes: a batch is closed before it would exceed this size.
+        buffer_bytes: at this number of buffered bytes, `is_full` is true.
+        delivery_timeout_s: time from the first record of a batch until the batch expires.
+        wake: called on the adding thread when a batch was opened or closed.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Accumulator:
         self._delivery_timeout_s = delivery_timeout_s
         self._wake = wake
         self.home: int | None = None
-        """Of the batches: the thread that resolves them."""
+        """Id of the thread that resolves the batches."""
         self._open: dict[tuple[str, int], PendingBatch] = {}
         self._closed_batches: deque[PendingBatch] = deque()
         self._sticky: dict[str, int] = {}
@@ -48,7 +48,7 @@ class Accumulator:
         self._ended = False
         self.buffered_bytes = 0
         self.waited_s = 0.0
-        """For room, by all who add."""
+        """Time that all callers waited for a full buffer."""
 
     def add(
         self,
@@ -60,7 +60,7 @@ class Accumulator:
         timestamp_us: int,
         headers: Headers | None,
     ) -> SendHandle:
-        """Append a record to the open batch of its partition; None: of the topic's current one.
+        """Append a record to the open batch of its partition; None: of the topic's sticky partition.
 
         Raises:
             TidemarkError: CLIENT_CLOSED, BATCH_TOO_LARGE.
@@ -95,7 +95,7 @@ class Accumulator:
         return handle
 
     def _batch_for(self, topic: str, partition: int | None, partitions: int, size_bytes: int) -> PendingBatch:
-        """The open batch with room for a record; a full one is closed, a new one opened, as need be."""
+        """Return an open batch with room for a record; closes a full batch and opens a new one if necessary."""
         where = TopicPartition(topic, self._sticky_partition(topic, partitions) if partition is None else partition)
         batch = self._open.get(where)
         if batch is not None and batch.size_bytes + size_bytes > self._rows_bytes:
@@ -111,7 +111,7 @@ class Accumulator:
         return batch
 
     def add_rows(self, partition: TopicPartition, rows: pa.RecordBatch) -> PendingBatch:
-        """A batch made of Arrow rows in SCHEMA, behind the records of its partition."""
+        """Make a batch of Arrow rows in SCHEMA, behind the records added to its partition."""
         now_s = time.monotonic()
         batch = PendingBatch(partition, opened_s=now_s, deadline_s=now_s + self._delivery_timeout_s, rows=rows)
         batch.home = self.home
@@ -127,12 +127,12 @@ class Accumulator:
         return batch
 
     def sticky_partition(self, topic: str, partitions: int) -> int:
-        """The next partition for a batch without keys."""
+        """Return the next partition for a batch without keys."""
         with self._lock:
             return self._next_sticky(topic, partitions)
 
     def take_closed(self, is_due: Callable[[PendingBatch], bool]) -> list[PendingBatch]:
-        """What is to be sent, in order: closed batches, and of the open ones those that are due."""
+        """Remove and return the batches to send, in order: closed batches, and open ones that are due."""
         with self._lock:
             taken = list(self._closed_batches)
             self._closed_batches.clear()
@@ -141,29 +141,29 @@ class Accumulator:
         return taken
 
     def oldest_opened_s(self) -> float | None:
-        """When the oldest open batch was opened."""
+        """Return the time at which the oldest open batch was opened; None without one."""
         with self._lock:
             return min((batch.opened_s for batch in self._open.values()), default=None)
 
     def end(self) -> None:
-        """No record is taken any more; whoever waits for room is told."""
+        """Refuse records from now on, and wake the threads that wait for room."""
         with self._lock:
             self._ended = True
             self._room.notify_all()
 
     def release(self, size_bytes: int) -> None:
-        """A batch was resolved."""
+        """Subtract the bytes of a batch with an outcome."""
         with self._lock:
             self.buffered_bytes -= size_bytes
             self._room.notify_all()
 
     @property
     def is_full(self) -> bool:
-        """Whether the next record has to wait."""
+        """Whether `buffer_bytes` are buffered."""
         return self.buffered_bytes >= self._buffer_bytes
 
     def wait_for_room(self, timeout_s: float) -> None:
-        """Block until there is room; raises REQUEST_TIMED_OUT. Not on the client's event loop."""
+        """Block until the buffer has room; raises REQUEST_TIMED_OUT. Not for the client's event loop."""
         began_s = time.monotonic()
         with self._room:
             there_is = self._room.wait_for(lambda: self._ended or not self.is_full, timeout_s)
@@ -172,11 +172,11 @@ class Accumulator:
             raise self.no_room(timeout_s)
 
     def no_room(self, timeout_s: float) -> TidemarkError:
-        """What a send raises that waited in vain."""
+        """Make the error of a send whose wait for room timed out."""
         return TidemarkError(
             ErrorCode.REQUEST_TIMED_OUT,
-            f"{self._buffer_bytes} bytes have been waiting for their acknowledgement for {timeout_s:.0f} s: "
-            f"the cluster does not keep up, or does not answer",
+            f"{self._buffer_bytes} bytes were buffered without acknowledgement for {timeout_s:.0f} s: "
+            f"the cluster is too slow, or does not answer",
         )
 
     def _sticky_partition(self, topic: str, partitions: int) -> int:
@@ -193,7 +193,7 @@ class Accumulator:
 
 
 def _as_bytes(name: str, given: object) -> bytes:
-    """A copy: what the caller does with a buffer later changes nothing."""
+    """Copy a buffer, so that the caller may change it later."""
     if isinstance(given, bytes | bytearray | memoryview):
         return bytes(given)
     hint = ": encode it, for example with .encode()" if isinstance(given, str) else ""
@@ -201,7 +201,7 @@ def _as_bytes(name: str, given: object) -> bytes:
 
 
 def headers_bytes(headers: Headers) -> int:
-    """What a record's headers take; raises TypeError for what cannot be headers."""
+    """Return the bytes of a record's headers; raises TypeError for invalid headers."""
     pairs = headers.items() if hasattr(headers, "items") else headers
     total = 0
     for name, value in pairs:
@@ -216,6 +216,4 @@ def _ended() -> TidemarkError:
 
 
 def _too_large(size_bytes: int) -> TidemarkError:
-    return TidemarkError(
-        ErrorCode.BATCH_TOO_LARGE, f"the record has {size_bytes} bytes, no more than {RECORD_BYTES_MAX} can be sent"
-    )
+    return TidemarkError(ErrorCode.BATCH_TOO_LARGE, f"the record has {size_bytes} bytes, more than {RECORD_BYTES_MAX}")

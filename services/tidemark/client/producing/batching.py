@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records gathered into batches, and the handles that tell what became of them. No event loop: any thread may add."""
+"""Batches of records, and the handles of their outcomes. Needs no event loop: any thread may add records."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.payload import Headers, from_columns
 
 RECORD_OVERHEAD_BYTES: Final = 21
-"""What a record costs beside its key and value: offsets, timestamp, validity."""
+"""Bytes of a record beside its key and value: offsets, timestamp, validity."""
 BATCH_OVERHEAD_BYTES: Final = 640
-"""What a batch costs beside its records: the envelope, Arrow's metadata, padding."""
+"""Bytes of a batch beside its records: the envelope, Arrow's metadata, padding."""
 
 _log = logging.getLogger("tidemark.client")
 
 
 class PendingBatch:
-    """Records of one partition on their way. Resolved once, with a base offset or an error.
+    """A batch of one partition without outcome. It is resolved once, with a base offset or an error.
 
     Attributes:
-        opened_s, deadline_s: on time.monotonic(); after the deadline it is given up.
-        rows: of a batch made of Arrow rows; set when the batch is built.
-        data: the sealed batch; it carries its sequence.
-        in_doubt: an attempt may have been appended without our hearing of it (rule P4); never taken back.
-        refusal: why the last attempt failed.
-        refused_in_company: that refusal was of all that went with it, and may be the fault of another.
-        attempt: the attempt under way, None when every one is answered.
-        home: the thread whose event loop resolves it, which must not wait for it; None: any may.
+        opened_s: time of the first record, by time.monotonic().
+        deadline_s: time at which the batch expires, by time.monotonic().
+        rows: Arrow rows of the batch; None until the batch is built, unless it was made of rows.
+        data: the sealed batch, with its sequence; None until it is built.
+        in_doubt: an attempt without a response may have been appended (rule P4). Once true, it stays true.
+        refusal: error of the last attempt.
+        refused_in_company: `refusal` was for several batches of one request, so another one may have caused it.
+        attempt: the attempt in flight; None if every attempt has its outcome.
+        home: id of the thread whose event loop resolves the batch, and must not wait for it; None: any may wait.
     """
 
     __slots__ = ("_callbacks", "_done", "_futures", "_lock", "_waiters", "append_time_us", "attempt", "base_offset", "base_sequence", "count", "data", "deadline_s", "error", "headers", "home", "in_doubt", "keys", "opened_s", "partition", "refusal", "refused_in_company", "rows", "size_bytes", "timestamps_us", "values")  # fmt: skip  # noqa: E501
@@ -83,7 +84,7 @@ class PendingBatch:
         return SendHandle(self, index)
 
     def take_rows(self) -> pa.RecordBatch:
-        """The rows, in record.schema.SCHEMA; no record is added any more."""
+        """Return the rows, in record.schema.SCHEMA; no record may be added afterwards."""
         if self.rows is None:
             keys = None if self.keys.count(None) == len(self.keys) else self.keys
             self.rows = from_columns(keys, self.values, self.timestamps_us, self.headers)
@@ -92,11 +93,11 @@ class PendingBatch:
 
     @property
     def done(self) -> bool:
-        """Whether it is resolved."""
+        """Whether the batch has its outcome."""
         return self._done
 
     def resolve(self, base_offset: int, append_time_us: int, error: TidemarkError | None) -> None:
-        """Tell everybody; the first resolution counts."""
+        """Set the outcome and notify waiters and callbacks; only the first call has an effect."""
         with self._lock:
             if self._done:
                 return
@@ -113,25 +114,25 @@ class PendingBatch:
             _call(callback)
 
     def wait(self, timeout_s: float | None) -> None:
-        """Block until it is resolved; raises REQUEST_TIMED_OUT, and the batch goes on."""
+        """Block until the batch has its outcome; raises REQUEST_TIMED_OUT, while the producer continues to send it."""
         with self._lock:
             if self._done:
                 return
             if timeout_s is None and self.home == threading.get_ident():
                 raise TidemarkError(
                     ErrorCode.INVALID_REQUEST,
-                    "result() would wait for ever on the event loop that has to resolve it: await the handle",
+                    "result() would block the event loop that has to resolve it: await the handle",
                 )
             waiter = threading.Event()
             self._waiters.append(waiter)
         if not waiter.wait(timeout_s):
             raise TidemarkError(
                 ErrorCode.REQUEST_TIMED_OUT,
-                f"{self.partition}: not acknowledged within the {timeout_s} s you gave; it is still being tried",
+                f"{self.partition}: not acknowledged within {timeout_s} s; the producer continues to retry",
             )
 
     def wait_async(self) -> Generator[Any, None, None]:
-        """Await its resolution."""
+        """Await the outcome."""
         with self._lock:
             if self._done:
                 return
@@ -140,7 +141,7 @@ class PendingBatch:
         yield from future
 
     def when_done(self, callback: Callable[[], object]) -> None:
-        """Call back when resolved, on the client's event loop; here and now if it is."""
+        """Call `callback` on the client's event loop when the batch has its outcome; at once if it has."""
         with self._lock:
             if not self._done:
                 self._callbacks.append(callback)
@@ -151,7 +152,7 @@ class PendingBatch:
 def _call(callback: Callable[[], object]) -> None:
     try:
         callback()
-    except Exception:  # noqa: BLE001 - it is the caller's code
+    except Exception:  # noqa: BLE001 - the application's code
         _log.exception("a callback of a send failed")
 
 
@@ -167,7 +168,7 @@ def _finish(future: asyncio.Future[None]) -> None:
 
 
 class SendHandle:
-    """One record's place in its batch: `await` it, or call `result`; it always resolves."""
+    """The handle of a sent record: `await` it, or call `result`. It always gets an outcome."""
 
     __slots__ = ("_batch", "_index")
 
@@ -180,41 +181,46 @@ class SendHandle:
         return self._outcome()
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Where the record went; blocks up to `timeout` seconds. Not for the client's own event loop: await there.
+        """Block until the record is acknowledged and return its partition, offset and timestamp.
+
+        Do not call it on the client's event loop: await the handle there.
+
+        Args:
+            timeout: in seconds; None: the delivery timeout of the producer bounds it.
 
         Raises:
-            TidemarkError: why it was not acknowledged; REQUEST_TIMED_OUT when `timeout` was over first.
+            TidemarkError: the reason why the record was not acknowledged; REQUEST_TIMED_OUT after `timeout`.
         """
         self._batch.wait(timeout)
         return self._outcome()
 
     def exception(self, timeout: float | None = None) -> TidemarkError | None:
-        """Why the record was not acknowledged, None if it was; blocks as `result`."""
+        """Return the reason why the record was not acknowledged, None if it was; blocks as `result`."""
         self._batch.wait(timeout)
         return self._batch.error
 
     def done(self) -> bool:
-        """Whether it is resolved."""
+        """Whether the record is acknowledged or has failed."""
         return self._batch.done
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
-        """Call back with this handle when it is resolved, on the client's event loop: do not block there.
+        """Call `callback` with this handle when the record is acknowledged or has failed.
 
-        A callback made for a concurrent.futures.Future fits.
+        The callback runs on the client's event loop and must not block. Callbacks for concurrent.futures.Future fit.
         """
         self._batch.when_done(lambda: callback(self))
 
     def _outcome(self) -> RecordMetadata:
         batch = self._batch
         if batch.error is not None:
-            raise copy(batch.error)  # each handle its own: a shared one would gather the tracebacks of all
+            raise copy(batch.error)  # a copy for each handle: a shared error would collect the tracebacks of all
         offset = -1 if batch.base_offset < 0 else batch.base_offset + self._index
         timestamp_us = batch.timestamps_us[self._index] if batch.append_time_us < 0 else batch.append_time_us
         return RecordMetadata(batch.partition.topic, batch.partition.partition, offset, timestamp_us)
 
 
 class TableHandle:
-    """All batches of one table: `await` it, or call `result`."""
+    """The handle of a sent table: `await` it, or call `result`."""
 
     __slots__ = ("_batches",)
 
@@ -227,27 +233,30 @@ class TableHandle:
         return self._outcome()
 
     def result(self, timeout: float | None = None) -> list[BatchMetadata]:
-        """Where each batch went; blocks up to `timeout` seconds for each.
+        """Block until all batches are acknowledged and return partition, base offset and row count of each.
+
+        Args:
+            timeout: for each batch, in seconds; None: the delivery timeout of the producer bounds it.
 
         Raises:
-            TidemarkError: why a batch was not acknowledged (others may have been).
+            TidemarkError: the reason why a batch was not acknowledged; other batches may be acknowledged.
         """
         for batch in self._batches:
             batch.wait(timeout)
         return self._outcome()
 
     def outcomes(self, timeout: float | None = None) -> tuple[list[BatchMetadata], list[tuple[int, TidemarkError]]]:
-        """Where batches went, and of those that went nowhere how many rows each had and why; blocks as `result`."""
+        """Return the acknowledged batches, and row count and error of each failed one; blocks as `result`."""
         for batch in self._batches:
             batch.wait(timeout)
-        went = [batch for batch in self._batches if batch.error is None]
+        acknowledged = [batch for batch in self._batches if batch.error is None]
         return (
-            [BatchMetadata(*batch.partition, batch.base_offset, batch.count) for batch in went],
+            [BatchMetadata(*batch.partition, batch.base_offset, batch.count) for batch in acknowledged],
             [(batch.count, batch.error) for batch in self._batches if batch.error is not None],
         )
 
     def done(self) -> bool:
-        """Whether all are resolved."""
+        """Whether every batch is acknowledged or has failed."""
         return all(batch.done for batch in self._batches)
 
     def _outcome(self) -> list[BatchMetadata]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counters of a producer, for an application to export."""
+"""Counters of a producer that an application can export."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from typing import NamedTuple
 
 
 class ProducerMetrics(NamedTuple):
-    """Since the start, but for the buffers.
+    """Counts since the start of the producer, and the current size of its buffer.
 
     Attributes:
-        acknowledged_records, acknowledged_batches, acknowledged_bytes: what brokers have, in bytes of `batch_bytes`.
-        failed_records: whose handles raise.
-        refusals: answers that were no, most of which were tried again.
-        waited_s: how long `send` waited for room, together.
-        buffered_bytes, buffered_batches: not acknowledged yet.
+        acknowledged_records: records that the cluster acknowledged.
+        acknowledged_batches: batches that the cluster acknowledged.
+        acknowledged_bytes: their bytes, counted as for `batch_bytes`.
+        failed_records: records whose handles raise an error.
+        refusals: refused attempts of batches, most of which were retried.
+        waited_s: time that calls of `send` waited for a full buffer, in total.
+        buffered_bytes: bytes of records without outcome.
+        buffered_batches: batches without outcome.
     """
 
     acknowledged_records: int

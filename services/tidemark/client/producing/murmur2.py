@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""murmur2 of a whole column of keys at once, as Kafka's clients compute it; needs numpy.
+"""murmur2 of a column of keys, as Kafka's clients compute it; needs numpy.
 
-One pass for each four bytes of the longest key, over those rows that have so many: no Python object for a key.
+Makes one pass for each four bytes of the longest key, over the rows that are long enough, and no Python object for a
+key.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _WORD_BYTES: Final = 4
 
 
 def hashes_of(keys: pa.Array[Any]) -> Any:
-    """The hash of each key of a binary column, shape (rows,), uint32; that of a null means nothing."""
+    """Return the hash of each key of a binary column, shape (rows,), uint32; undefined for null keys."""
     buffers: list[Any] = keys.buffers()
     _, ends, content = buffers
     offsets = np.frombuffer(ends, np.int32, len(keys) + 1, keys.offset * 4).astype(np.int64)
@@ -26,7 +27,7 @@ def hashes_of(keys: pa.Array[Any]) -> Any:
     starts, lengths = offsets[:-1], np.diff(offsets)
     hashed = np.uint32(_SEED) ^ lengths.astype(np.uint32)
     words = lengths // _WORD_BYTES
-    # A word begins at any byte: overlapping, and not aligned.
+    # A view of the four-byte words that begin at each byte: they overlap and are not aligned.
     every = np.ndarray((max(0, len(data) - 3),), np.dtype("<u4"), data, strides=(1,))
     rows: Any = np.arange(len(keys))
     for word in range(int(words.max(initial=0))):

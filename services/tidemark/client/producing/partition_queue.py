@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The batches of one partition, in order, from ready to resolved (rules P1, P2, P4). No event loop, no clock.
+"""The batches of one partition, in order, until they have outcomes (rules P1, P2, P4). No event loop, no clock.
 
-Up to `max_in_flight` are under way at once. When one fails, nothing more is sent until every attempt under way is
-answered or lost; then all that were not acknowledged go again, in order, with the sequences they had. So a retry
-neither duplicates nor reorders. Only what surely was not appended may start over under a new producer id.
+Up to `max_in_flight` batches are in flight at once. After a failure nothing more is sent until every attempt in flight
+has its response or is lost. Then all batches without acknowledgement are sent again, in order, with their sequences,
+so that a retry neither duplicates nor reorders. Only batches that were certainly not appended may get sequences of a
+new producer id.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from tidemark.record.payload import build_batch, reseal
 
 SEQUENCE_SPACE: Final = 1 << 31
 WINDOW_MAX: Final = 5
-"""Batches from the oldest that is not acknowledged to the newest ever sent: what a partition remembers (rule P1)."""
+"""Most batches from the oldest without acknowledgement to the newest sent: the brokers keep so many (rule P1)."""
 
 _BEHIND_A_GAP: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE, ErrorCode.UNKNOWN_PRODUCER_ID})
-"""What a batch gets whose predecessor was not appended."""
+"""Errors of a batch whose predecessor was not appended."""
 
 _MISPLACED: Final = frozenset({ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
-"""The broker and we know different topics: one of us has old news, which the metadata will tell."""
+"""Errors of stale metadata, of the broker or of this client; newer metadata decides."""
 
 _NOT_APPENDED: Final = _BEHIND_A_GAP | {
     ErrorCode.CORRUPT_BATCH,
@@ -44,7 +45,7 @@ _NOT_APPENDED: Final = _BEHIND_A_GAP | {
     ErrorCode.PRODUCER_FENCED,
     ErrorCode.PARTITION_SEALED,
 }
-"""Refusals that are given before the append; every other one leaves the batch in doubt."""
+"""Refusals that precede the append; any other error leaves the batch in doubt."""
 
 
 class Identity(NamedTuple):
@@ -58,7 +59,7 @@ NO_IDENTITY: Final = Identity(NO_PRODUCER, -1)
 
 
 class Resolved(NamedTuple):
-    """What is to be told of a batch."""
+    """The outcome of a batch."""
 
     batch: PendingBatch
     base_offset: int
@@ -67,15 +68,15 @@ class Resolved(NamedTuple):
 
 
 class PartitionQueue:
-    """Decides; the sender carries. Only on the client's event loop.
+    """Decides which batch is sent next; used on the client's event loop only.
 
-    Invariant: `in_flight` then `ready` is the order in which the records were sent; sequences rise along it without
-    a gap from the oldest batch that has one.
+    Invariant: `_in_flight` followed by `_ready` is the order in which the records were added; sequences rise along it
+    without a gap from the oldest batch that has one.
 
     Attributes:
-        identity: under which the next batch is built; None: one is needed first.
-        failing: something under way failed: nothing is sent until all is answered.
-        sent_to: where the batches in flight went, to be compared with where they should go.
+        identity: producer id and epoch of the next batch; None: the queue needs one first.
+        failing: an attempt failed; nothing is sent until every attempt has its outcome.
+        sent_to: the leader that the batches in flight were sent to.
     """
 
     def __init__(
@@ -92,7 +93,9 @@ class PartitionQueue:
         self._next_sequence = 0
         self._ready: deque[PendingBatch] = deque()
         self._in_flight: deque[PendingBatch] = deque()
-        self._window: dict[PendingBatch, bool] = {}  # sent under this identity; whether acknowledged; oldest is not
+        self._window: dict[
+            PendingBatch, bool
+        ] = {}  # batches sent under this identity, and whether acknowledged; the oldest is not
         self._resolved: list[Resolved] = []
 
     def __len__(self) -> int:
@@ -100,44 +103,44 @@ class PartitionQueue:
 
     @property
     def wants_identity(self) -> bool:
-        """Whether a producer id is what it waits for."""
+        """Whether the queue waits for a producer id."""
         return self.identity is None and bool(self._ready)
 
     @property
     def can_send(self) -> bool:
-        """Whether the next batch may go now."""
+        """Whether the next batch may be sent now."""
         return self.has_room and bool(self._ready) and self.identity is not None
 
     @property
     def next_goes_again(self) -> bool:
-        """Whether the next batch was sent before: it may be in the log, and its answer must be of it alone."""
+        """Whether the next batch is a retry: it may be in the log, so it is sent alone to get a response of its own."""
         return bool(self._ready) and (self._ready[0].base_sequence >= 0 or self._ready[0].refusal is not None)
 
     @property
     def has_room(self) -> bool:
-        """Whether one more batch could be under way."""
+        """Whether one more batch may be in flight."""
         if self.failing or len(self._in_flight) >= self._max_in_flight:
             return False
         has_sequence = bool(self._ready) and self._ready[0].base_sequence >= 0
         return has_sequence or len(self._window) < WINDOW_MAX
 
     @property
-    def under_way(self) -> int:
-        """Number of attempts that are not answered."""
+    def unanswered(self) -> int:
+        """Number of attempts without outcome."""
         return sum(batch.attempt is not None for batch in self._in_flight)
 
     @property
     def oldest_refusal(self) -> TidemarkError | None:
-        """Why the oldest batch failed the last time."""
+        """The error of the last attempt of the oldest batch."""
         oldest = next(self._all(), None)
         return None if oldest is None else oldest.refusal
 
     def put(self, batch: PendingBatch) -> None:
-        """A closed batch, behind all others."""
+        """Append a closed batch."""
         self._ready.append(batch)
 
     def take(self, attempt: object) -> PendingBatch | None:
-        """The next batch to send, built; None when it cannot be built (it is resolved then)."""
+        """Build and return the next batch to send; None if it cannot be built, and has failed."""
         assert self.can_send, "ask can_send first"
         batch = self._ready.popleft()
         try:
@@ -150,9 +153,9 @@ class PartitionQueue:
         return batch
 
     def acknowledged(self, batch: PendingBatch, attempt: object, *, base_offset: int, append_time_us: int) -> None:
-        """An attempt is in the log, as safe as the acks ask for."""
+        """Record the acknowledgement of an attempt."""
         if batch.attempt is not attempt:
-            return  # given up or sent again since: the later attempt's answer counts, a duplicate has the same offset
+            return  # a later attempt's response counts; a duplicate has the same offset
         batch.attempt = None
         self._in_flight.remove(batch)
         self._pass(batch)
@@ -162,7 +165,7 @@ class PartitionQueue:
     def refused(
         self, batch: PendingBatch, attempt: object, error: TidemarkError, *, lost: bool = False, shared: bool = False
     ) -> None:
-        """An attempt failed; `lost`: nobody said so, its stream broke or was given up; `shared`: others with it."""
+        """Record the failure of an attempt; `lost`: without a response; `shared`: with other batches of the request."""
         if batch.attempt is not attempt:
             return
         batch.attempt = None
@@ -173,13 +176,13 @@ class PartitionQueue:
         self._maybe_settle()
 
     def lose_all(self, error: TidemarkError) -> None:
-        """What is under way is not waited for any more: the leader is another one."""
+        """Count all attempts in flight as lost: the partition has another leader."""
         for batch in tuple(self._in_flight):
             if batch.attempt is not None:
                 self.refused(batch, batch.attempt, error, lost=True)
 
     def expire(self, now_s: float, why: str) -> None:
-        """Give up what has waited beyond its delivery timeout."""
+        """Fail the batches whose delivery timeout has passed."""
         oldest = next(self._all(), None)
         if oldest is None or oldest.deadline_s > now_s:
             return
@@ -192,7 +195,7 @@ class PartitionQueue:
             self._resolve(batch, self._error(batch, ErrorCode.REQUEST_TIMED_OUT, f"not sent in time; {why}"))
 
     def abandon(self, error: TidemarkError) -> None:
-        """Everything fails: the producer closes, or the topic is gone."""
+        """Fail all batches: the producer closes, or the topic is gone."""
         for batch in tuple(self._all()):
             self._resolve(batch, error)
         self._in_flight.clear()
@@ -200,17 +203,17 @@ class PartitionQueue:
         self._start_over()
 
     def take_resolved(self) -> list[Resolved]:
-        """What is to be told, in order."""
+        """Remove and return the outcomes, in order."""
         resolved, self._resolved = self._resolved, []
         return resolved
 
-    # -- inside ----------------------------------------------------------------------------------------------------
+    # -- inside --------------------------------------------------------------------------------------------------------
 
     def _all(self) -> Iterator[PendingBatch]:
         return chain(self._in_flight, self._ready)
 
     def _pass(self, batch: PendingBatch) -> None:
-        """It needs to be remembered no more, once none before it does."""
+        """Remove it from the window when every batch before it is acknowledged."""
         if batch in self._window:
             self._window[batch] = True
         for oldest, acknowledged in tuple(self._window.items()):
@@ -243,8 +246,8 @@ class PartitionQueue:
             self._next_sequence = (sequence + batch.count) % SEQUENCE_SPACE
 
     def _maybe_settle(self) -> None:
-        """Once every attempt is answered: what failed goes again in order, or the first of it is refused for good."""
-        if not self.failing or self.under_way:
+        """When every attempt has its outcome, prepare the retry of the failed batches, or fail the first of them."""
+        if not self.failing or self.unanswered:
             return
         self.failing = False
         self._ready.extendleft(reversed(self._in_flight))
@@ -253,23 +256,23 @@ class PartitionQueue:
             return
         first = self._ready[0]
         if first.refused_in_company:
-            return  # alone it will show whose fault it was
+            return  # a retry on its own shows whether this batch is the cause
         error = first.refusal
         assert error is not None
         if error.code in _BEHIND_A_GAP:
-            # Nothing is before it any more: the log has lost what it had of us.
+            # Its predecessors are acknowledged, so the log has lost the state of this producer.
             doubtful = [first] if first.in_doubt else []
             self._break(doubtful, error.code, error.message)
         elif not error.retriable and error.code not in _MISPLACED:
             self._break([first], error.code, error.message)
 
     def _break(self, failed: list[PendingBatch], code: ErrorCode, sentence: str) -> None:
-        """Rule P4: sequences of these are missing now. What was surely not appended starts over; the rest fails too."""
+        """Fail these batches, and others in doubt (rule P4); those certainly not appended get new sequences."""
         for batch in tuple(self._all()):
             if batch in failed:
                 self._resolve(batch, self._error(batch, code, sentence))
             elif self._idempotent and (batch.in_doubt or batch.attempt is not None):
-                why = f"a batch before it failed, so that this one cannot be sent again: {sentence}"
+                why = f"a previous batch failed, so this one cannot be sent again: {sentence}"
                 batch.in_doubt = True
                 self._resolve(batch, self._error(batch, code, why))
         kept = [batch for batch in self._all() if not self._is_resolved(batch)]
@@ -282,7 +285,7 @@ class PartitionQueue:
         self._ready = deque(batch for batch in self._ready if not self._is_resolved(batch))
 
     def _start_over(self) -> None:
-        """A new producer id, from sequence 0."""
+        """Require a new producer id; sequences start at 0."""
         self.failing = False
         self.sent_to = None
         self._next_sequence = 0
@@ -293,13 +296,13 @@ class PartitionQueue:
             batch.base_sequence, batch.refusal, batch.attempt = NO_SEQUENCE, None, None
 
     def _is_resolved(self, batch: PendingBatch) -> bool:
-        return any(told.batch is batch for told in self._resolved)
+        return any(resolved.batch is batch for resolved in self._resolved)
 
     def _resolve(self, batch: PendingBatch, error: TidemarkError) -> None:
         batch.attempt = None
         self._resolved.append(Resolved(batch, -1, -1, error))
 
     def _error(self, batch: PendingBatch, code: ErrorCode, sentence: str) -> TidemarkError:
-        doubt = "; it may have been written all the same" if batch.in_doubt or batch.attempt is not None else ""
+        doubt = "; it may have been appended" if batch.in_doubt or batch.attempt is not None else ""
         metadata = {} if batch.refusal is None else dict(batch.refusal.metadata)
         return TidemarkError(code, f"{self.partition}: {sentence}{doubt}", metadata | {"in_doubt": str(bool(doubt))})

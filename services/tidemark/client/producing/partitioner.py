@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which partition a record goes to: murmur2 of its key, so that a key lands where Kafka's clients would put it."""
+"""The partition of a record: murmur2 of its key, as Kafka's clients compute it."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Partitioner = Callable[[str, bytes | None, bytes | None, int], int]
-"""(topic, key, value, number of partitions) to a partition, from 0; the same for the same arguments."""
+"""Function of topic, key, value and number of partitions that returns a partition, from 0; deterministic."""
 
 _SEED: Final = 0x9747B28C
 _BULK_ROWS: Final = 512
-"""From so many rows on a column is worth hashing as a whole, which imports numpy."""
+"""Smallest column that is hashed as a whole, which imports numpy."""
 _BULK_KEY_BYTES: Final = 64
-"""Up to so many in the mean: beyond, and with a key longer than four times as much, hashing one by one is no slower."""
+"""Largest mean key length, and a quarter of the largest key length, of a column that is hashed as a whole."""
 _POSITIVE: Final = 0x7FFFFFFF
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """Partition of a key, from 0; `partitions` > 0."""
+    """Return the partition of a key, from 0; `partitions` > 0."""
     return int(murmurhash2.murmurhash2(key, _SEED) & _POSITIVE) % partitions
 
 
 def partitions_of(keys: pa.Array[Any], partitions: int) -> pa.Array[Any]:
-    """Partition of each key of a binary column, shape (rows,), int32; a null key gives null.
+    """Return the partition of each key of a binary column, shape (rows,), int32; null for a null key.
 
-    Many short keys are hashed as one column where numpy is there; else each distinct key is hashed once.
+    With numpy, many short keys are hashed as one column; otherwise each distinct key is hashed once.
     """
     hashed = _hashed_as_a_column(keys, partitions)
     if hashed is not None:
@@ -50,7 +50,7 @@ def _hashed_as_a_column(keys: pa.Array[Any], partitions: int) -> pa.Array[Any] |
         return None
     try:
         from tidemark.client.producing.murmur2 import hashes_of
-    except ImportError:  # numpy: a client need not have it
+    except ImportError:  # numpy is optional
         return None
     chosen = (hashes_of(keys) & _POSITIVE) % partitions
     nulls = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None

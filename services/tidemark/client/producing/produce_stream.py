@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One pipelined Produce stream to one broker: answers by correlation id, and what was lost when it broke."""
+"""One pipelined Produce stream to one broker: matches responses to requests, and reports lost requests."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _PARTITIONS: Final = pb.ProduceRequest.PARTITIONS_FIELD_NUMBER
 _BATCHES: Final = pb.PartitionProduce.BATCHES_FIELD_NUMBER
 _ANSWER_SLACK_S: Final = 1.0
 REQUESTS_MAX: Final = 2
-"""While one is under way another gathers; more would only be smaller."""
+"""Requests in flight: while these run the next one gathers batches; more requests would only be smaller."""
 _LONG_S: Final = 0.1
 
 
 class Attempt:
-    """One try of one batch, set when it is taken; told apart by identity. `shared`: others of its partition go too."""
+    """One attempt to send a batch, compared by identity; `shared`: its request has other batches of the partition."""
 
     __slots__ = ("batch", "leader_epoch", "shared", "topic_id")
 
@@ -40,18 +40,18 @@ class Attempt:
 
 
 Group = Sequence[Attempt]
-"""What goes for one partition in one request: batches that follow one another, written all or not at all."""
+"""Consecutive batches of one partition in one request; the leader appends all of them or none."""
 
 
 class _Request(NamedTuple):
-    """A request that is not answered."""
+    """A request in flight."""
 
     sent_s: float
     groups: Sequence[Group]
 
 
 class Answer(NamedTuple):
-    """What became of an attempt; `lost`: nobody knows whether it was appended."""
+    """The outcome of an attempt; `lost`: no response came, so the batch may have been appended."""
 
     attempt: Attempt
     base_offset: int
@@ -61,7 +61,7 @@ class Answer(NamedTuple):
 
 
 class ProduceStream:
-    """Answers every attempt once, through `on_answer`, on the loop."""
+    """Calls `on_answer` once for each attempt, on the event loop."""
 
     def __init__(
         self,
@@ -89,19 +89,19 @@ class ProduceStream:
 
     @property
     def broken(self) -> bool:
-        """Whether it takes no more."""
+        """Whether the stream has ended."""
         return self._error is not None
 
     def is_busy(self, now_s: float) -> bool:
-        """Whether what is to be sent had better gather until the next answer.
+        """Whether batches should gather until the next response.
 
-        A request that waits long, for one slow partition, holds the others no longer.
+        A request in flight for longer than `_LONG_S`, because of a slow partition, does not count.
         """
         young = sum(now_s - request.sent_s < _LONG_S for request in self._waiting.values())
         return young >= REQUESTS_MAX
 
     def send(self, groups: Sequence[Group]) -> None:
-        """One request, one group for each partition."""
+        """Send one request with one group for each partition."""
         if self._error is not None:
             self._lose(groups, self._error)
             return
@@ -112,7 +112,7 @@ class ProduceStream:
         self._outbox.put_nowait(b"".join(wire.message(head, *parts)))
 
     def check_deadlines(self, now_s: float) -> None:
-        """A broker that is silent beyond the request timeout is given up."""
+        """End the stream if a request in flight has exceeded the request timeout."""
         oldest = next(iter(self._waiting.values()), None)  # requests are in the order of their deadlines
         if oldest is not None and now_s > oldest.sent_s + self._deadline_s:
             self.break_off(
@@ -120,7 +120,7 @@ class ProduceStream:
             )
 
     def break_off(self, error: TidemarkError) -> None:
-        """End the stream: what is not answered is lost."""
+        """End the stream and report the requests in flight as lost."""
         if self._error is not None:
             return
         self._error = error
@@ -133,7 +133,7 @@ class ProduceStream:
             self._lose(request.groups, error)
 
     async def close(self) -> None:
-        """End it and wait until it has ended."""
+        """End the stream and wait for its tasks."""
         self.break_off(_CLOSED)
         for task in self._tasks:
             task.cancel()
@@ -165,9 +165,9 @@ class ProduceStream:
         self.break_off(error)
 
     def _loss(self, failure: grpc.RpcError) -> TidemarkError:
-        """Why the stream ended: never a refusal of what was sent on it (rule K3), so always worth another try.
+        """Make the error of a broken stream. It is not a refusal of a batch (rule K3), so always retriable.
 
-        gRPC itself ends a call as INTERNAL when a write meets a stream that the broker is just closing.
+        gRPC ends a call as INTERNAL if a write meets a stream that the broker is closing.
         """
         error = errors.from_rpc_error(failure, address=self.address)
         return error if error.retriable else TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, error.message)
@@ -175,15 +175,17 @@ class ProduceStream:
     def _take(self, response: pb.ProduceResponse) -> None:
         request = self._waiting.pop(response.correlation_id, None)
         if request is None:
-            raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"{self.address} answered what it was not asked")
+            raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"{self.address} sent a response without a request")
         if len(response.partitions) != len(request.groups):
-            self._lose(request.groups, TidemarkError(ErrorCode.INTERNAL, "the answer is for other partitions"))
-            raise TidemarkError(ErrorCode.INTERNAL, f"{self.address} answered for other partitions than it was asked")
+            self._lose(request.groups, TidemarkError(ErrorCode.INTERNAL, "the response is for other partitions"))
+            raise TidemarkError(
+                ErrorCode.INTERNAL, f"{self.address} sent a response for other partitions than requested"
+            )
         for group, result in zip(request.groups, response.partitions, strict=True):
             error = errors.from_proto(result.error) if result.HasField("error") else None
             offset = result.base_offset
             for attempt in group:
-                count = attempt.batch.count  # before it is told, which lets go of the batch
+                count = attempt.batch.count  # read before the callback, which releases the batch
                 self._on_answer(Answer(attempt, offset, result.log_append_time_us, error))
                 offset += count if offset >= 0 else 0
 

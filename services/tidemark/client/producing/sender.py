@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The producer's engine: takes closed batches, keeps one stream to each leader, tells what became of each batch."""
+"""Sends batches: takes closed batches, keeps one stream to each leader, and resolves each batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import grpc
 from tidemark.client.metadata.cluster import Cluster, Leader
 from tidemark.client.producing.accumulator import Accumulator
 from tidemark.client.producing.batching import PendingBatch
-from tidemark.client.producing.deleted_topics import Vanished
+from tidemark.client.producing.deleted_topics import DeletedTopics
 from tidemark.client.producing.metrics import ProducerMetrics
 from tidemark.client.producing.partition_queue import Identity, PartitionQueue
 from tidemark.client.producing.produce_stream import Answer, Attempt, Group, ProduceStream
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 REQUEST_BYTES_MAX: Final = 4 << 20
 GROUP_BYTES_MAX: Final = 1 << 20
-"""Of one partition in one request; the last batch may go beyond it."""
+"""Soft limit of one partition in one request; the last batch may exceed it."""
 _TICK_S: Final = 0.1
 _PAUSE_S: Final = 0.02
 _PAUSE_MAX_S: Final = 0.2
@@ -36,7 +36,7 @@ _CALL_S: Final = 5.0
 
 
 class Sender:
-    """Lives on one event loop; only the accumulator is for any thread."""
+    """Used on one event loop; only its accumulator is for any thread."""
 
     def __init__(self, cluster: Cluster, settings: ProducerSettings) -> None:
         self._cluster = cluster
@@ -50,11 +50,11 @@ class Sender:
         )
         self.accumulator.home = threading.get_ident()
         self._linger_s = settings.linger_ms / 1000
-        self._vanished = Vanished(cluster)
+        self._deleted_topics = DeletedTopics(cluster)
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._active: dict[TopicPartition, PartitionQueue] = {}
         self._pauses: dict[TopicPartition, tuple[float, Leader | None, float]] = {}
-        """Until when, after whose refusal, and the next pause's length."""
+        """End of the pause, the leader that refused, and the length of the next pause."""
         self._streams: dict[str, ProduceStream] = {}
         self._woken = False
         self._pumping = False
@@ -72,12 +72,12 @@ class Sender:
         self._stopped = False
 
     def start(self) -> None:
-        """Begin to look after deadlines and news."""
+        """Start to check deadlines and to follow the metadata."""
         self._cluster.listen(self._schedule_pump)
         self._ticking = asyncio.create_task(self._tick(), name="producer tick")
 
     def _wake(self) -> None:
-        """From any thread: a batch was opened or closed."""
+        """Note, on any thread, that a batch was opened or closed."""
         if not self._woken and not self._stopped:
             self._woken = True
             if threading.get_ident() == self.accumulator.home:
@@ -86,7 +86,7 @@ class Sender:
                 self._loop.call_soon_threadsafe(self._on_wake)
 
     async def flush(self) -> None:
-        """Until everything that was added before is resolved."""
+        """Wait until every record added before has its outcome."""
         self._flushing += 1
         try:
             self._pump()
@@ -97,7 +97,7 @@ class Sender:
             self._flushing -= 1
 
     async def wait_for_room(self) -> None:
-        """Until a record may be added."""
+        """Wait until the buffer has room."""
         began_s = time.monotonic()
         try:
             while self.accumulator.is_full:
@@ -108,15 +108,15 @@ class Sender:
             self.accumulator.waited_s += time.monotonic() - began_s
 
     async def stop(self) -> None:
-        """Fail what is left and close the streams; the caller has flushed if it wanted to."""
+        """Fail the remaining batches and close the streams. To send them, flush before."""
         self._stopped = True
         self.accumulator.end()
         self._flushing += 1
         self._take_batches()
-        closed = TidemarkError(ErrorCode.CLIENT_CLOSED, "the producer was closed before this was acknowledged")
+        closed = TidemarkError(ErrorCode.CLIENT_CLOSED, "the producer was closed before the acknowledgement")
         for queue in list(self._active.values()):
             queue.abandon(closed)
-            self._tell(queue)
+            self._resolve(queue)
         if self._linger is not None:
             self._linger.cancel()
         tasks = [task for task in (self._ticking, self._identities) if task is not None]
@@ -129,7 +129,7 @@ class Sender:
         for stream in streams:
             await stream.close()
 
-    # -- batches in ------------------------------------------------------------------------------------------------
+    # -- batches -------------------------------------------------------------------------------------------------------
 
     def _on_wake(self) -> None:
         self._woken = False
@@ -148,13 +148,13 @@ class Sender:
             if queue is None:
                 queue = self._queues[batch.partition] = PartitionQueue(
                     batch.partition,
-                    self._vanished.topic_id(batch.partition.topic),
+                    self._deleted_topics.topic_id(batch.partition.topic),
                     max_in_flight=self._settings.max_in_flight,
                     idempotent=self._settings.idempotent,
                     codec=self._settings.codec,
                 )
             elif not len(queue):
-                self._renew(queue, self._vanished.made_anew(batch.partition.topic, queue.topic_id))
+                self._renew(queue, self._deleted_topics.recreated(batch.partition.topic, queue.topic_id))
             self._active[batch.partition] = queue
             self._unresolved += 1
             queue.put(batch)
@@ -168,29 +168,29 @@ class Sender:
         self._pump()
 
     def _renew(self, queue: PartitionQueue, gone: TidemarkError | None) -> None:
-        """The topic it was for is gone: what it has fails, what comes next is for the topic of that name then."""
+        """If the topic is gone, fail the queue's batches; later ones are for the topic that then has the name."""
         if gone is not None:
             queue.abandon(gone)
-            queue.topic_id = self._vanished.topic_id(queue.partition.topic)
-            self._tell(queue)
+            queue.topic_id = self._deleted_topics.topic_id(queue.partition.topic)
+            self._resolve(queue)
 
-    # -- requests out ----------------------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------------------------
 
     def _pump(self) -> None:
-        """Send what may go: for each leader, what there is of each of its partitions in one request."""
+        """Send one request to each leader, with the batches of its partitions that may be sent now."""
         self._pumping = False
         if self._stopped:
             return
         self._take_batches()
-        self._give_up_on_deposed()
+        self._lose_attempts_at_deposed_leaders()
         while requests := self._next_requests():
             for address, groups in requests.items():
                 self._stream(address).send(groups)
 
-    def _give_up_on_deposed(self) -> None:
-        """The metadata names another leader: what is under way to the old one is not waited for (rule K2)."""
+    def _lose_attempts_at_deposed_leaders(self) -> None:
+        """Stop waiting for the old leader of partitions with a new leader (rule K2)."""
         for queue in self._active.values():
-            if queue.sent_to is None or not queue.under_way:
+            if queue.sent_to is None or not queue.unanswered:
                 continue
             leader = self._cluster.leader(queue.partition)
             if leader is not None and leader != queue.sent_to:
@@ -221,7 +221,7 @@ class Sender:
         return requests
 
     def _group(self, queue: PartitionQueue, leader: Leader) -> Group:
-        """Batches that go for the first time go together; one that goes again goes alone."""
+        """Group the first attempts of several batches; a retry is a group of its own."""
         group: list[Attempt] = []
         size_bytes = 0
         while queue.can_send and size_bytes < GROUP_BYTES_MAX:
@@ -242,14 +242,14 @@ class Sender:
         attempt = Attempt(leader.leader_epoch, queue.topic_id)
         batch = queue.take(attempt)
         if batch is None:
-            self._tell(queue)
+            self._resolve(queue)
             return None
         attempt.batch = batch
         queue.sent_to = leader
         return attempt
 
     def _is_paused(self, queue: PartitionQueue, leader: Leader, now_s: float) -> bool:
-        """After a refusal the same leader is left alone for a moment; a new one is asked at once."""
+        """Whether the partition pauses after a refusal of this leader; a new leader ends the pause."""
         pause = self._pauses.get(queue.partition)
         return pause is not None and now_s < pause[0] and pause[1] == leader
 
@@ -266,7 +266,7 @@ class Sender:
             )
         return stream
 
-    # -- answers in ------------------------------------------------------------------------------------------------
+    # -- responses -----------------------------------------------------------------------------------------------------
 
     def _on_answer(self, answer: Answer) -> None:
         batch = answer.attempt.batch
@@ -282,7 +282,7 @@ class Sender:
             self._pause(queue)
             self._cluster.note_refusal(batch.partition, answer.error)
             queue.refused(batch, answer.attempt, answer.error, lost=answer.lost, shared=answer.attempt.shared)
-        self._tell(queue)
+        self._resolve(queue)
         self._schedule_pump()
 
     def _pause(self, queue: PartitionQueue) -> None:
@@ -294,7 +294,7 @@ class Sender:
         self._pauses[queue.partition] = (now_s + length_s, self._cluster.leader(queue.partition), length_s * 2)
         self._loop.call_later(length_s, self._schedule_pump)
 
-    def _tell(self, queue: PartitionQueue) -> None:
+    def _resolve(self, queue: PartitionQueue) -> None:
         resolved = queue.take_resolved()
         for batch, base_offset, append_time_us, error in resolved:
             size_bytes = batch.size_bytes
@@ -318,7 +318,7 @@ class Sender:
             ]
 
     def metrics(self) -> ProducerMetrics:
-        """What was done, and what is under way."""
+        """Count acknowledged, failed and buffered records."""
         records, batches, size_bytes = self._acknowledged
         return ProducerMetrics(
             acknowledged_records=records,
@@ -331,14 +331,14 @@ class Sender:
             buffered_batches=self._unresolved,
         )
 
-    # -- producer ids ----------------------------------------------------------------------------------------------
+    # -- producer ids --------------------------------------------------------------------------------------------------
 
     def _want_identities(self) -> None:
         if self._identities is None or self._identities.done():
             self._identities = asyncio.create_task(self._fetch_identities())
 
     async def _fetch_identities(self) -> None:
-        """One for each partition that needs one: each can then start over by itself (rule P4)."""
+        """Fetch a producer id for each partition that needs one, so that each can get a new one alone (rule P4)."""
         while wanting := [queue for queue in self._active.values() if queue.wants_identity]:
             for queue in wanting:
                 try:
@@ -369,7 +369,7 @@ class Sender:
             for queue in list(self._active.values()):
                 refusal = queue.oldest_refusal
                 queue.expire(now_s, "no broker answered" if refusal is None else refusal.message)
-                self._tell(queue)
-                self._renew(queue, self._vanished.verdict(queue.partition, queue.topic_id, now_s))
+                self._resolve(queue)
+                self._renew(queue, self._deleted_topics.verdict(queue.partition, queue.topic_id, now_s))
             if self._active:
                 self._schedule_pump()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bulk path: a table's rows to partitions and batches, with no Python object for a row."""
+"""Divides the rows of a table into partitions and batches, without a Python object for each row."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from tidemark.record.schema import HEADERS_TYPE, SCHEMA, TIMESTAMP_TYPE
 
 @runtime_checkable
 class ArrowStream(Protocol):
-    """What speaks Arrow's C stream protocol: frames of pandas and polars do."""
+    """An object with Arrow's C stream protocol, such as a frame of pandas or polars."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Its rows."""
+        """Return the rows as a PyCapsule."""
 
 
 Frame = pa.Table | pa.RecordBatch | ArrowStream
 
 
 def as_rows(table: Frame, *, key: str | None, value: str, timestamp: str | None, now_us: int) -> list[pa.RecordBatch]:
-    """The table's columns in record.schema.SCHEMA; strings become their UTF-8 bytes.
+    """Convert a table to record.schema.SCHEMA; strings become UTF-8 bytes.
 
     Raises:
-        TidemarkError: INVALID_PAYLOAD when a named column is missing, or of a type that does not go into SCHEMA's.
+        TidemarkError: INVALID_PAYLOAD if a named column is missing, or cannot be cast to the type in SCHEMA.
     """
     if not isinstance(table, pa.RecordBatch | ArrowStream):
         kind = type(table).__name__
         raise TidemarkError(
-            ErrorCode.INVALID_PAYLOAD, f"a {kind} is no table: give one of pyarrow, or a frame of pandas or polars"
+            ErrorCode.INVALID_PAYLOAD, f"a {kind} is not a table: give one of pyarrow, or a frame of pandas or polars"
         )
     if not isinstance(table, pa.RecordBatch | pa.Table):
         table = pa.table(table)
@@ -47,7 +47,7 @@ def as_rows(table: Frame, *, key: str | None, value: str, timestamp: str | None,
 
 def _rows_of(batch: pa.RecordBatch, *, key: str | None, value: str, timestamp: str | None, now_us: int) -> Any:
     names = batch.schema.names
-    named = (value, timestamp, None if key == "key" else key)  # "key" is the default: rows need not have one
+    named = (value, timestamp, None if key == "key" else key)  # "key" is the default; the column is optional
     for wanted in named:
         if wanted is not None and wanted not in names:
             raise TidemarkError(ErrorCode.INVALID_PAYLOAD, f"the table has no column {wanted!r}, only {names}")
@@ -65,11 +65,11 @@ def _cast(batch: pa.RecordBatch, name: str, wanted: Any) -> Any:
     try:
         return batch.column(name).cast(wanted)
     except pa.ArrowException as error:
-        raise TidemarkError(ErrorCode.INVALID_PAYLOAD, f"column {name!r} does not go into {wanted}: {error}") from None
+        raise TidemarkError(ErrorCode.INVALID_PAYLOAD, f"column {name!r} cannot be cast to {wanted}: {error}") from None
 
 
 def by_partition(rows: pa.RecordBatch, partitions: int) -> Iterator[tuple[int | None, pa.RecordBatch]]:
-    """The rows of each partition in their order; None for those without a key, which may go anywhere."""
+    """Yield the rows of each partition, in order; None for rows without a key, which any partition may take."""
     keys = rows.column(0)
     if keys.null_count == rows.num_rows:
         yield None, rows
@@ -78,12 +78,12 @@ def by_partition(rows: pa.RecordBatch, partitions: int) -> Iterator[tuple[int | 
 
 
 def by_target(rows: pa.RecordBatch, targets: Sequence[int]) -> Iterator[tuple[int | None, pa.RecordBatch]]:
-    """The rows of each partition in their order, where it is known of each row."""
+    """Yield the rows of each partition, in order, for given partitions of the rows."""
     return _by_target(rows, pa.array(targets, pa.int32()))
 
 
 def _by_target(rows: pa.RecordBatch, targets: pa.Array[Any]) -> Iterator[tuple[int | None, pa.RecordBatch]]:
-    """One stable sort and one copy of the rows, however many partitions there are."""
+    """Sort the rows by partition, stably, with one copy for any number of partitions."""
     order = pc.array_sort_indices(targets)
     compute: Any = pc  # the stubs do not know run_end_encode
     runs = compute.run_end_encode(targets.take(order))
@@ -96,9 +96,9 @@ def _by_target(rows: pa.RecordBatch, targets: pa.Array[Any]) -> Iterator[tuple[i
 
 
 def slices(rows: pa.RecordBatch, batch_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Slices that make batches of about `batch_bytes` at most, at least one row each, no copy."""
+    """Yield slices of at least one row that make batches of at most about `batch_bytes`, without a copy."""
     room_bytes = max(1, batch_bytes - BATCH_OVERHEAD_BYTES)
-    if rows.nbytes <= room_bytes:  # as the many small parts of a table with keys are: not worth a look at each row
+    if rows.nbytes <= room_bytes:  # the usual case for a table with keys, which has many small parts
         yield rows
         return
     columns: tuple[Any, Any] = (rows.column(0), rows.column(1))
@@ -110,7 +110,7 @@ def slices(rows: pa.RecordBatch, batch_bytes: int) -> Iterator[pa.RecordBatch]:
     if largest_bytes * step * 4 <= room_bytes * 5:
         for start in range(0, rows.num_rows, step):
             yield rows.slice(start, step)
-    else:  # large rows that stand together would make a batch that no broker takes
+    else:  # adjacent large rows would make a batch above the brokers' limit
         yield from _counted(rows, content_bytes.to_pylist(), beside_bytes, room_bytes)
 
 

@@ -136,7 +136,7 @@ class PartitionVerifier:
                     break
         return self.result
 
-    # -- where everybody stands --------------------------------------------------------------------------------------
+    # -- where everybody stands ----------------------------------------------------------------------------------------
 
     def _begin(self, pool: ThreadPoolExecutor) -> None:
         present = [broker for broker in self._view.assigned_replicas if broker in self._addresses]
@@ -174,7 +174,7 @@ class PartitionVerifier:
             self.result.compared.remove(broker)
         self._cursors = [one for one in self._cursors if one.broker != broker]
 
-    # -- reading -----------------------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------------------------
 
     def _read(
         self, address: str, start: int = 0, end: int = 0, *, whole: bool = False, limit: int = READ_BYTES
@@ -218,7 +218,7 @@ class PartitionVerifier:
             self.result.read_bytes += count
             self._on_read(count)
 
-    # -- comparing ---------------------------------------------------------------------------------------------------
+    # -- comparing -----------------------------------------------------------------------------------------------------
 
     def _step(self) -> bool:
         """Compare the batches at the lowest offset; False when there is none left."""
