@@ -65,7 +65,7 @@ def consumed_for_half_a_second(cluster: LocalCluster, *arguments: str, fresh: bo
     """Run `consume` with so short a timeout that brokers have a second for each answer; late ones are asked again."""
     for _ in range(ATTEMPTS):
         ended = tidemark(cluster, "consume", *arguments, "--timeout", "0.5", fresh=fresh)
-        if "not done before its deadline" not in ended.error:
+        if "not completed within its deadline" not in ended.error:
             break
     return ended
 

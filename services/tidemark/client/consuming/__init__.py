@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the replica to poll(): cursors, fetch streams, ranges, health."""
+"""The path of records from a replica to `poll`: cursors, fetch streams, range reads, health."""

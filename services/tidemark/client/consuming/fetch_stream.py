@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fetches from one broker, one at a time, on a stream that is kept for the next."""
+"""A stream of fetches to one broker, with at most one fetch in flight."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidemark.v1 import broker_service_pb2 as pb
 
 
 class FetchStream:
-    """Opened when it is first needed, and again after it was broken off or broke."""
+    """Opens the stream with the first fetch, and again after it was cancelled or broke."""
 
     def __init__(self, cluster: Cluster, address: str) -> None:
         self._cluster = cluster
@@ -26,10 +26,10 @@ class FetchStream:
         self._asking = False
 
     async def ask(self, request: pb.FetchRequest, *, timeout_s: float) -> list[Fetched] | None:
-        """The answer, in the order of the request; None when it was broken off.
+        """Send a fetch and return its results in the order of the request; None if `break_off` cancelled it.
 
         Raises:
-            TidemarkError: why there is no answer; REQUEST_TIMED_OUT after `timeout_s`.
+            TidemarkError: BROKER_NOT_AVAILABLE; REQUEST_TIMED_OUT after `timeout_s`.
         """
         if self._call is None or self._call.done():
             self._call = open_fetches(self._cluster.channel(self._address))
@@ -48,11 +48,11 @@ class FetchStream:
             raise errors.from_rpc_error(failure, address=self._address) from None
         except TimeoutError:
             raise TidemarkError(ErrorCode.REQUEST_TIMED_OUT, f"{self._address} did not answer a fetch") from None
-        except asyncio.InvalidStateError:  # it ended as it was written to
+        except asyncio.InvalidStateError:  # the stream ended during the write
             answered = False
         finally:
             self._asking = False
-            if not answered:  # what is still to come on it is no answer to the next question
+            if not answered:  # a late response must not be taken for that of the next fetch
                 self.close()
         if not answered:
             raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"{self._address} ended the stream of fetches")
@@ -60,12 +60,12 @@ class FetchStream:
         return answer
 
     def break_off(self) -> None:
-        """The answer under way is not wanted any more."""
+        """Cancel the fetch in flight, if any."""
         if self._asking:
             self.close()
 
     def close(self) -> None:
-        """Let the stream go."""
+        """Cancel the stream."""
         if self._call is not None:
             self._call.cancel()
             self._call = None

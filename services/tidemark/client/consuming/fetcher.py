@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The consumer's engine: one fetch loop a broker fills the cursors' buffers, within bounds (rules K1, K2, E4).
+"""Fetches records: one loop for each broker fills the cursors' buffers, within limits (rules K1, K2, E4).
 
-Each partition is read from its leader, or from the replica that `client.consuming.preferred_replica` says.
+Each partition is read from its leader, or from the replica that `client.consuming.preferred_replica` chooses.
 
-A fetch is broken off when its answer cannot be used any more, or when a partition joins that leader: after a seek, and
-when the metadata names another leader, so that a silent one is left on news and not on a timeout.
+A fetch in flight is cancelled when its response has become useless, or when a partition joins the loop: after a seek,
+and after a leader change in the metadata. A leader that does not answer thus delays the consumer only until the
+metadata names the next leader.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Final, NamedTuple
 
 from tidemark.client.consuming.fetch_stream import FetchStream
 from tidemark.client.consuming.partition_cursor import Cursor
-from tidemark.client.consuming.preferred_replica import NearestReplicas
+from tidemark.client.consuming.preferred_replica import PreferredReplicas
 from tidemark.client.metadata.cluster import Cluster, Leader
 from tidemark.client.settings import ConsumerSettings
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition, unknown_topic
@@ -29,13 +30,13 @@ _log = logging.getLogger("tidemark.client")
 
 _PAUSE_S: Final = 0.05
 _SHORT_WAIT_MS: Final = 50
-"""Long poll while some partition of that leader is left out: it may be wanted soon."""
+"""Wait time of a fetch that omits some partitions of the broker, which may be fetched again soon."""
 _TICK_S: Final = 0.2
 _GONE_S: Final = 2.0
-"""So long a topic may be missing before it is believed to be deleted."""
+"""Time for which a topic must be missing to count as deleted."""
 
 MISPLACED: Final = frozenset({ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
-"""The broker and we know different topics: one of us has old news, which the metadata will tell."""
+"""Errors of stale metadata, of the broker or of this client; newer metadata decides."""
 
 
 class _Asked(NamedTuple):
@@ -46,7 +47,7 @@ class _Asked(NamedTuple):
 
 
 class _LeaderLoop:
-    """One broker that is read from: its loop's task, its partitions, and the stream of its fetches."""
+    """The fetch loop of one broker: its task, its partitions, and its fetch stream."""
 
     def __init__(self, stream: FetchStream) -> None:
         self.stream = stream
@@ -55,13 +56,13 @@ class _LeaderLoop:
         self.task: asyncio.Task[None] | None = None
 
     def interrupt(self) -> None:
-        """Break off the fetch under way, and look again at what is wanted."""
+        """Cancel the fetch in flight, and compute the next one."""
         self.stream.break_off()
         self.wake.set()
 
 
 class Fetcher:
-    """Lives on one event loop, as its cursors do."""
+    """Used on one event loop, with its cursors."""
 
     def __init__(
         self,
@@ -72,10 +73,10 @@ class Fetcher:
     ) -> None:
         self.cursors: dict[TopicPartition, Cursor] = {}
         self.suspended = False
-        """Nothing is given: the partitions may be somebody else's."""
-        self.nearest = NearestReplicas(settings.rack, lambda: cluster.view)
+        """No records are returned, because the group may have assigned the partitions to other members."""
+        self.nearest = PreferredReplicas(settings.rack, lambda: cluster.view)
         self.follower_bytes = 0
-        """Read from replicas that do not lead."""
+        """Bytes read from followers."""
         self._regroup_due = False
         self._on_out_of_range = on_out_of_range
         self._cluster = cluster
@@ -87,12 +88,12 @@ class Fetcher:
         self._stopped = False
 
     def start(self) -> None:
-        """Begin to listen to news."""
+        """Start to follow the metadata."""
         self._cluster.listen(self.regroup)
         self._ticking = asyncio.create_task(self._tick(), name="consumer tick")
 
     async def stop(self) -> None:
-        """End every loop; whoever waits for rows is woken."""
+        """End every loop, and wake `wait_for_rows`."""
         self._stopped = True
         self._arrived.set()
         tasks = [loop.task for loop in self._leaders.values()] + [self._ticking]
@@ -103,8 +104,8 @@ class Fetcher:
         self._leaders.clear()
 
     async def wait_for_rows(self, timeout_s: float | None) -> None:
-        """Return when something arrived, at the latest after `timeout_s`."""
-        self.look_again()  # what was passed over made room too
+        """Return when rows or an error arrived, at the latest after `timeout_s`."""
+        self.look_again()  # batches without rows were removed and left room
         self._arrived.clear()
         if self._stopped or self.has_rows:
             return
@@ -116,30 +117,30 @@ class Fetcher:
 
     @property
     def has_rows(self) -> bool:
-        """Whether the application can be given something, or told."""
+        """Whether `poll` would return rows or raise."""
         return not self.suspended and any(cursor.has_rows for cursor in self.cursors.values())
 
     def wake(self) -> None:
-        """Who waits for rows looks again."""
+        """Wake `wait_for_rows`."""
         self._arrived.set()
 
     def look_again(self) -> None:
-        """There is room again, or a pause is over: leaders may be asked."""
+        """Compute the next fetches: a buffer has room, or a pause is over."""
         for loop in self._leaders.values():
             loop.wake.set()
 
     def moved(self, cursor: Cursor) -> None:
-        """A cursor was assigned, or sought elsewhere: a fetch for it is not waited for."""
+        """Cancel the fetches of a cursor that was assigned or moved by a seek."""
         cursor.retry_s = 0.0
         self.regroup()
         for loop in self._leaders.values():
             if cursor.partition in loop.partitions:
                 loop.interrupt()
 
-    # -- who is read from ----------------------------------------------------------------------------------------------
+    # -- brokers ----------------------------------------------------------------------------------------------
 
     def regroup(self) -> None:
-        """Give each broker its partitions, by the metadata of now."""
+        """Distribute the partitions over the loops, by the current metadata."""
         self._regroup_due = False
         if self._stopped:
             return
@@ -148,7 +149,7 @@ class Fetcher:
         self.nearest.keep(self.cursors.keys())
         for partition, cursor in self.cursors.items():
             leader = None if cursor.error is not None else self._leader_of(cursor)
-            self.nearest.look(partition, leader, now_s)
+            self.nearest.revalidate(partition, leader, now_s)
             if leader is not None:
                 grouped.setdefault(self.nearest.address(partition, leader), set()).add(partition)
         for address in grouped:
@@ -158,12 +159,12 @@ class Fetcher:
             partitions = frozenset(grouped.get(address, ()))
             if partitions != loop.partitions:
                 for joining in partitions - loop.partitions:
-                    self.cursors[joining].retry_s = 0.0  # the pause was for the leader before
+                    self.cursors[joining].retry_s = 0.0  # the pause was for the previous leader
                 loop.partitions = partitions
                 loop.interrupt()
 
     def _regroup_if_due(self) -> None:
-        """Once for all that one answer has brought about: who joins a loop breaks off its fetch."""
+        """Regroup once for all changes of one response, since each partition that joins a loop cancels its fetch."""
         if self._regroup_due:
             self.regroup()
 
@@ -175,7 +176,7 @@ class Fetcher:
         return loop
 
     def _on_loop_ended(self, task: asyncio.Task[None], loop: _LeaderLoop) -> None:
-        """Only a mistake of ours ends a loop before `stop`: its partitions say so instead of falling silent."""
+        """Report a failed loop, which only a defect can cause, as the error of its partitions."""
         failure = None if task.cancelled() else task.exception()
         if failure is None:
             return
@@ -184,13 +185,13 @@ class Fetcher:
             self._end(self.cursors[partition], TidemarkError(ErrorCode.INTERNAL, f"{partition}: {failure!r}"))
 
     def lineage_of(self, partition: TopicPartition) -> int:
-        """Number of unclean elections of a partition as far as is known."""
+        """Return the lineage of a partition by the current metadata."""
         topic = self._cluster.topic_now(partition.topic)
         view = None if topic is None else topic.partitions.get(partition.partition)
         return 0 if view is None else view.lineage
 
     def _leader_of(self, cursor: Cursor) -> Leader | None:
-        """None while there is none; a partition that was recreated ends the cursor (rule C7)."""
+        """Return the leader; None without one. A recreated partition ends the cursor (rule C7)."""
         leader = self._cluster.leader(cursor.partition)
         if leader is None:
             return None
@@ -204,11 +205,11 @@ class Fetcher:
         self._arrived.set()
 
     async def _tick(self) -> None:
-        """Look for leaders of partitions that have none, and for topics that are gone."""
+        """Refresh the metadata of partitions without leader, and detect deleted topics."""
         while True:
             await asyncio.sleep(_TICK_S)
             now_s = time.monotonic()
-            if self.nearest.doubt_the_silent(now_s):
+            if self.nearest.drop_silent(now_s):
                 self.regroup()
             for partition, cursor in self.cursors.items():
                 if cursor.error is not None or self._cluster.leader(partition) is not None:
@@ -218,8 +219,8 @@ class Fetcher:
                 since_s = self._homeless_since_s.setdefault(partition, now_s)
                 topic = self._cluster.view.topics.get(partition.topic)
                 if now_s - since_s > _GONE_S and (topic is None or topic.error is not None):
-                    told = None if topic is None else topic.error
-                    self._end(cursor, unknown_topic(partition.topic) if told is None else told)
+                    error = None if topic is None else topic.error
+                    self._end(cursor, unknown_topic(partition.topic) if error is None else error)
 
     # -- fetching ------------------------------------------------------------------------------------------------------
 
@@ -236,7 +237,7 @@ class Fetcher:
             loop.stream.close()
 
     def _wanting(self, loop: _LeaderLoop) -> list[_Asked]:
-        """Cursors with room, those that got something longest ago first."""
+        """List the cursors to fetch for, the one that got records longest ago first."""
         room = sum(cursor.buffered_bytes for cursor in self.cursors.values()) < self._settings.read_ahead_bytes
         now_s = time.monotonic()
         asked = []
@@ -246,7 +247,7 @@ class Fetcher:
                 continue
             leader = self._cluster.leader(partition)
             wanted = room and leader is not None and self._has_room(cursor, now_s)
-            self.nearest.asks(partition, now_s, wanted=wanted)
+            self.nearest.asked(partition, now_s, wanted=wanted)
             if wanted and leader is not None:
                 asked.append(_Asked(cursor, cursor.generation, leader, self.nearest.read_from(partition, now_s)))
         return asked
@@ -256,7 +257,7 @@ class Fetcher:
         return not waits and cursor.buffered_bytes < self._settings.max_partition_bytes
 
     def _leave_the_damaged(self, loop: _LeaderLoop, now_s: float) -> None:
-        """What was damaged is read again from the leader, which has a copy of its own."""
+        """Read damaged batches again from the leader, which has its own copy."""
         if not self.nearest.rack:
             return
         for partition in loop.partitions & self.cursors.keys():
@@ -270,7 +271,7 @@ class Fetcher:
         return cursor is not None and cursor.gives
 
     async def _fetch(self, address: str, loop: _LeaderLoop, asked: list[_Asked]) -> None:
-        """One fetch, which may be broken off."""
+        """Send one fetch, and take its response."""
         settings = self._settings
         all_asked = len(asked) == sum(self._may_ask(partition) for partition in loop.partitions)
         max_wait_ms = settings.fetch_max_wait_ms if all_asked else min(_SHORT_WAIT_MS, settings.fetch_max_wait_ms)
@@ -298,10 +299,10 @@ class Fetcher:
         if response is None:
             return
         for question, result in zip(asked, response, strict=False):
-            # Neither sought elsewhere meanwhile, nor led by another: that one was asked the same already.
+            # Discard results after a seek or a leader change: the new leader got the same fetch.
             if question.cursor.generation == question.generation and question.cursor.partition in loop.partitions:
                 self._take(question, result)
-        self._regroup_due |= self.nearest.doubt_the_quiet([one.cursor.partition for one in asked], time.monotonic())
+        self._regroup_due |= self.nearest.drop_quiet([one.cursor.partition for one in asked], time.monotonic())
         self._regroup_if_due()
 
     def _part(self, question: _Asked) -> pb.PartitionFetch:
@@ -337,8 +338,8 @@ class Fetcher:
             self._pause(cursor)
             return
         cursor.refusal = None
-        told = result.heard_high_watermark if from_follower else result.high_watermark
-        cursor.saw_high_watermark(told, self.lineage_of(cursor.partition))
+        high_watermark = result.heard_high_watermark if from_follower else result.high_watermark
+        cursor.saw_high_watermark(high_watermark, self.lineage_of(cursor.partition))
         if result.HasField("preferred_read_replica") and question.read_from == pb.READ_FROM_NEAREST:
             self._to_the_nearest(question, result)
             return
@@ -356,8 +357,8 @@ class Fetcher:
             self._pause(cursor)
             return
         self.follower_bytes += len(batches) if from_follower else 0
-        self.nearest.gave(cursor.partition)
-        # It goes behind the others: the first of a request may take all of its bytes.
+        self.nearest.returned_records(cursor.partition)
+        # Move it behind the others, since the first partition of a fetch may use all its bytes.
         self.cursors[cursor.partition] = self.cursors.pop(cursor.partition)
         self._arrived.set()
 
@@ -365,13 +366,13 @@ class Fetcher:
         cursor, replica = question.cursor, result.preferred_read_replica
         has_more = result.high_watermark > cursor.fetch_offset
         now_s = time.monotonic()
-        if self.nearest.told(cursor.partition, question.leader, replica, has_more=has_more, now_s=now_s):
-            _log.debug("%s is read from broker %d, in this consumer's rack", cursor.partition, replica)
+        if self.nearest.prefer(cursor.partition, question.leader, replica, has_more=has_more, now_s=now_s):
+            _log.debug("%s is read from broker %d, in the rack of this consumer", cursor.partition, replica)
         self._regroup_due = True
 
     def _back_to_the_leader(self, cursor: Cursor, error: TidemarkError) -> None:
-        """What a follower refuses the leader answers, and whatever that says is so (rule K1)."""
-        _log.debug("fetch of %s refused by a replica that does not lead: %s", cursor.partition, error)
+        """Ask the leader after a refusal of a follower; the leader's answer decides (rule K1)."""
+        _log.debug("fetch of %s refused by a follower: %s", cursor.partition, error)
         self.nearest.leave(cursor.partition, time.monotonic())
         if error.code is not ErrorCode.OFFSET_NOT_AVAILABLE:
             self._cluster.note_refusal(cursor.partition, error)
@@ -379,10 +380,11 @@ class Fetcher:
 
     def _pause(self, cursor: Cursor) -> None:
         cursor.retry_s = time.monotonic() + _PAUSE_S
-        asyncio.get_running_loop().call_later(_PAUSE_S * 1.1, self.look_again)  # whoever leads it then
+        asyncio.get_running_loop().call_later(_PAUSE_S * 1.1, self.look_again)  # also if another broker leads it then
 
 
 def _recreated(partition: TopicPartition) -> TidemarkError:
     return TidemarkError(
-        ErrorCode.UNKNOWN_TOPIC_ID, f"{partition} was deleted and created again; assign it anew to read what it has now"
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        f"{partition} was deleted and created again; assign it again to read it",
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counters of a consumer and the health of its partitions, for an application to export."""
+"""Counters of a consumer and the health of its partitions, which an application can export."""
 
 from __future__ import annotations
 
@@ -7,15 +7,21 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from tidemark.client.consuming.partition_cursor import Cursor
-from tidemark.client.consuming.preferred_replica import NearestReplicas
+from tidemark.client.consuming.preferred_replica import PreferredReplicas
 from tidemark.client.metadata.cluster import Cluster
 from tidemark.model import TopicPartition
 
 
 class ConsumerMetrics(NamedTuple):
-    """`given_records`: to the application since the start; `read_ahead_bytes`: that it has not asked for yet; `lag`:
-    records of all that is assigned, as far as known; `unknown_lag`: partitions whose lag is not known yet;
-    `follower_bytes`: read since the start from replicas in the consumer's rack that do not lead."""
+    """Counts since the start of the consumer, and its current buffer and lag.
+
+    Attributes:
+        given_records: records returned to the application.
+        read_ahead_bytes: bytes of fetched records that were not returned yet.
+        lag: records between positions and high watermarks of all assigned partitions with a known lag.
+        unknown_lag: assigned partitions whose lag is not known yet.
+        follower_bytes: bytes read from followers in the consumer's rack.
+    """
 
     given_records: int
     read_ahead_bytes: int
@@ -25,14 +31,16 @@ class ConsumerMetrics(NamedTuple):
 
 
 class PartitionHealth(NamedTuple):
-    """What a partition waits for.
+    """The state of a partition.
 
     Attributes:
         state: "reading", "caught up", "paused", "being handed over", "suspended", "without leader", "not answered" or
             "failed".
-        detail: a sentence; who leads, or what is wrong and what to do.
-        lag: high watermark - position; -1 while nothing of the partition was fetched.
-        reads_from: id of the broker that is asked for it, the leader or a replica in the consumer's rack; -1 for none.
+        detail: a sentence that names the leader, or the problem and what to do.
+        position: offset of the next record to return.
+        lag: high watermark - position; -1 before the first fetch.
+        read_ahead_bytes: bytes of fetched records that were not returned yet.
+        reads_from: id of the broker to fetch from, the leader or a follower in the consumer's rack; -1 for none.
     """
 
     state: str
@@ -44,14 +52,14 @@ class PartitionHealth(NamedTuple):
 
 
 def lag_of(cursor: Cursor) -> int:
-    """Records that the application was not given yet, -1 while nothing was fetched."""
+    """Return the number of records not returned yet; -1 before the first fetch."""
     return -1 if cursor.high_watermark < 0 else max(0, cursor.high_watermark - cursor.position)
 
 
 def health_of(
-    cursors: Mapping[TopicPartition, Cursor], cluster: Cluster, nearest: NearestReplicas, *, suspended: bool
+    cursors: Mapping[TopicPartition, Cursor], cluster: Cluster, nearest: PreferredReplicas, *, suspended: bool
 ) -> dict[TopicPartition, PartitionHealth]:
-    """Of each that is assigned, in order."""
+    """Return the health of each assigned partition, in order."""
     return {
         where: PartitionHealth(
             *_state(cursor, cluster, nearest.replica(where), suspended),
@@ -64,7 +72,7 @@ def health_of(
     }
 
 
-def _reads_from(where: TopicPartition, cluster: Cluster, nearest: NearestReplicas) -> int:
+def _reads_from(where: TopicPartition, cluster: Cluster, nearest: PreferredReplicas) -> int:
     leader, replica = cluster.leader(where), nearest.replica(where)
     if replica is not None:
         return replica
@@ -76,22 +84,22 @@ def _state(cursor: Cursor, cluster: Cluster, replica: int | None, suspended: boo
     if cursor.error is not None:
         return "failed", cursor.error.message
     if cursor.withheld:
-        return "being handed over", "the application is awaited: it still works on what it was given"
+        return "being handed over", "revoked; waits until the application has processed the returned records"
     if suspended:
-        return "suspended", "the coordinator of the group has not answered for a session: others may read it by now"
+        return "suspended", "the coordinator has not answered for a session timeout: other members may read it"
     if cursor.paused:
         return "paused", "by the application"
     if leader is None:
-        return "without leader", "no leader that can be reached is known: it is elected, or all its replicas are away"
+        return "without leader", "no leader is known: an election is running, or all replicas are offline"
     place = f"broker {leader.broker_id} at {leader.address} leads in epoch {leader.leader_epoch}"
     if replica is not None:
         place += f"; broker {replica}, in this consumer's rack, is read from"
     if cursor.refusal is not None:
-        return "not answered", f"{place}; it is asked again: {cursor.refusal.message}"
+        return "not answered", f"{place}; the fetch is retried: {cursor.refusal.message}"
     return ("caught up" if lag_of(cursor) == 0 else "reading"), place
 
 
 def total_lag(cursors: Iterable[Cursor]) -> tuple[int, int]:
-    """The sum of what is known, and of how many it is not."""
+    """Return the sum of known lags, and the number of unknown ones."""
     lags = [lag_of(cursor) for cursor in cursors]
     return sum(lag for lag in lags if lag > 0), sum(lag < 0 for lag in lags)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a consumer is in one partition, and what was read ahead of it. No event loop, no clock.
+"""The position of a consumer in one partition, and the batches read ahead. No event loop, no clock.
 
-Invariant: `position` <= the offsets buffered < `fetch_offset`, and the buffer holds every batch in between, so a
-buffer that is thrown away is fetched again and nothing is skipped or given twice (rules K1, E4).
+Invariant: `position` <= the buffered offsets < `fetch_offset`, and the buffer holds every batch in between. A discarded
+buffer is fetched again, so no record is skipped or returned twice (rules K1, E4).
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ class Cursor:
     """One assigned partition.
 
     Attributes:
-        position: offset of the next record the application gets.
-        fetch_offset: offset of the next one to ask for.
-        last_epoch: leader epoch of the record before `fetch_offset`, -1 when it is not known.
-        topic_id, incarnation: what was assigned; a partition recreated under the same name is another one (rule C7).
-        generation: raised by every seek: an answer to an earlier one's question is not used.
-        high_watermark: the largest told in this lineage, -1 before the first.
-        error: why nothing more comes, until the next seek.
-        refusal: why the last fetch failed, while it is tried again.
-        retry_s: on time.monotonic(), before which the same leader is left alone.
-        processed: `position` when the application last asked for more: it is done with what lies before it.
-        processed_epoch: leader epoch of the record before `processed`, -1 when it is not known.
-        paused: nothing of it is given, because the application said so.
-        withheld: nothing of it is given, because it is being given back to its group.
+        position: offset of the next record to return.
+        fetch_offset: offset of the next record to fetch.
+        last_epoch: leader epoch of the record before `fetch_offset`; -1 if unknown.
+        topic_id: id of the assigned topic; a recreated topic has another one (rule C7).
+        incarnation: of the assigned partition; a recreated partition has another one (rule C7).
+        generation: raised by every seek; a response to a fetch of an earlier generation is discarded.
+        high_watermark: the largest one received in this lineage; -1 before the first.
+        error: ends the partition until the next seek.
+        refusal: error of the last fetch, while it is retried.
+        retry_s: time, by time.monotonic(), before which the same leader gets no fetch.
+        processed: `position` at the last request for more records: the application has processed the records before.
+        processed_epoch: leader epoch of the record before `processed`; -1 if unknown.
+        paused: no records are returned, because the application paused the partition.
+        withheld: no records are returned, because the group has revoked the partition.
     """
 
     def __init__(self, partition: TopicPartition, position: int, *, topic_id: str, incarnation: str) -> None:
@@ -62,7 +63,7 @@ class Cursor:
         self.withheld = False
 
     def seek(self, offset: int) -> None:
-        """Go on at an offset, inclusive."""
+        """Continue at an offset, inclusive."""
         self.generation += 1
         self.position = offset
         self._position_epoch = NO_EPOCH
@@ -72,33 +73,33 @@ class Cursor:
         self.settle()
 
     def settle(self) -> None:
-        """The application is done with all that it was given."""
+        """Note that the application has processed all returned records."""
         self.processed, self.processed_epoch = self.position, self._position_epoch
 
     @property
     def position_epoch(self) -> int:
-        """Leader epoch of the record before `position`, -1 when it is not known."""
+        """Leader epoch of the record before `position`; -1 if unknown."""
         return self._position_epoch
 
     def saw_high_watermark(self, high_watermark: int, lineage: int) -> int:
-        """The largest seen in that lineage: an end smaller than it is an old leader's (rule E6)."""
+        """Note a high watermark; returns the largest one of its lineage. A smaller one is out of date (rule E6)."""
         if lineage != self._lineage:
             self._lineage, self.high_watermark = lineage, -1
         self.high_watermark = max(self.high_watermark, high_watermark)
         return self.high_watermark
 
     def forget_buffer(self) -> None:
-        """What was read ahead is fetched again."""
+        """Discard the batches read ahead."""
         self._batches.clear()
         self.buffered_bytes = 0
         self.fetch_offset = self.position
         self.last_epoch = self._position_epoch
 
     def take(self, data: bytes | memoryview) -> bool:
-        """What a fetch at `fetch_offset` gave; whether that was progress.
+        """Append the result of a fetch at `fetch_offset`; returns whether it had new batches.
 
         Raises:
-            TidemarkError: INVALID_BATCH when the bytes are no batches.
+            TidemarkError: INVALID_BATCH if the bytes are not batches.
         """
         progress = False
         for batch in split_batches(data):
@@ -113,26 +114,26 @@ class Cursor:
 
     @property
     def has_rows(self) -> bool:
-        """Whether something that may be given is buffered, or an error is to be raised."""
+        """Whether `next_rows` may return rows or raise."""
         return self.gives and (bool(self._batches) or self.error is not None)
 
     @property
     def is_damaged(self) -> bool:
-        """What was fetched last could not be read, and is fetched again."""
+        """Whether the last batch was damaged and is fetched again."""
         return self._bad_reads > 0
 
     @property
     def gives(self) -> bool:
-        """Whether the application may have what is buffered."""
+        """Whether buffered records may be returned."""
         return not self.paused and not self.withheld
 
     def next_rows(self) -> pa.RecordBatch | None:
-        """The next buffered rows at or after `position`, in record.schema.OFFSET_SCHEMA; None: nothing is buffered.
+        """Return the next buffered rows at or after `position`, in record.schema.OFFSET_SCHEMA; None without any.
 
-        `position` stays: `advance` and `passed` move it. A batch that is damaged is fetched again a few times.
+        `position` stays: `advance` and `passed` move it. A damaged batch is fetched again a few times.
 
         Raises:
-            TidemarkError: what ended the partition, or the damage.
+            TidemarkError: `error`, or CORRUPT_BATCH and similar errors of a batch that stays damaged.
         """
         while self._batches:
             batch = self._batches[0]
@@ -149,16 +150,16 @@ class Cursor:
                 return rows
             self.passed()
         if not self._batches and self.error is not None:
-            raise copy(self.error)  # it is raised again and again, and would gather tracebacks
+            raise copy(self.error)  # a copy, since one error raised repeatedly would collect tracebacks
         return None
 
     def advance(self, offset: int) -> None:
-        """Rows of the first buffered batch were given out, up to `offset` (exclusive)."""
+        """Note that rows of the first buffered batch were returned, up to `offset` (exclusive)."""
         self.position = offset
         self._position_epoch = self._batches[0].envelope.leader_epoch
 
     def passed(self) -> None:
-        """The first buffered batch was given out whole."""
+        """Remove the first buffered batch, whose rows were all returned."""
         batch = self._batches.popleft()
         self.buffered_bytes -= len(batch.data)
         self.position = batch.envelope.next_offset
@@ -167,7 +168,7 @@ class Cursor:
 
 
 def _from(rows: pa.RecordBatch, start: int) -> pa.RecordBatch:
-    """The rows whose offset is at or after `start`; offsets rise along the rows."""
+    """Return the rows from offset `start` on; offsets rise along the rows."""
     offsets: pa.Array[Any] = rows.column(4)
     if not rows.num_rows or offsets[0].as_py() >= start:
         return rows

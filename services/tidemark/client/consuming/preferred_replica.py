@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whom a consumer reads each partition from: its leader, or a replica in its rack that the leader named (rule K1).
+"""Chooses the replica to fetch from: the leader, or a replica in the consumer's rack that the leader named (rule K1).
 
-A named replica is left, and the leader asked, when it refuses or fails, is away, out of sync or gives damaged records,
-when another leads, and when it has given nothing for a while. Who was left for a fault of its own is left alone for a
-time that doubles: the leader would only name it again. No event loop, no clock.
+The consumer returns to the leader when the named replica refuses, fails, is offline, leaves the ISR or returns damaged
+records; when leadership changes; and when the replica has returned no records for a while. After a failure the
+consumer reads from the leader for a time that doubles, because the leader would name the same replica again.
+No event loop, no clock.
 """
 
 from __future__ import annotations
@@ -18,19 +19,25 @@ from tidemark.model import BrokerId, TopicPartition
 from tidemark.v1 import broker_service_pb2 as pb
 
 QUIET_S: Final = 4.5
-"""After so long without a record the leader is asked whether there is one, once the replica has answered."""
+"""Time without records after which, when the replica answers, the leader is asked whether there are any."""
 SILENT_S: Final = 7.0
-"""After so long it is not waited for that any more."""
+"""Time without records after which the leader is asked without waiting for the replica's answer."""
 NAMED_S_MAX: Final = 60.0
-"""So long what a leader said is gone by; a little longer it tells whom it named of high watermarks at once."""
+"""Time after which the leader is asked for its choice again; a little less than the leader remembers it."""
 PAUSE_S: Final = 1.0
 PAUSE_S_MAX: Final = 60.0
 
 
 @dataclass(slots=True)
 class _Named:
-    """A replica that the leader named, in that leadership; since when it has been asked without giving a record, None
-    while it is not asked."""
+    """A replica that the leader named.
+
+    Attributes:
+        broker_id: of the replica.
+        leader: the leadership that named it.
+        since_s: time at which it was named.
+        asked_since_s: start of the fetches that returned no records; None if no fetch is sent.
+    """
 
     broker_id: BrokerId
     leader: Leader
@@ -40,18 +47,18 @@ class _Named:
 
 @dataclass(slots=True)
 class _Left:
-    """A partition whose replica was left: read from the leader until then."""
+    """A partition that is read from the leader until `until_s`, after a failure of the named replica."""
 
     until_s: float
     pause_s: float
 
 
-class NearestReplicas:
-    """All partitions of one consumer; times are of time.monotonic().
+class PreferredReplicas:
+    """The choices for all partitions of one consumer; times are of time.monotonic().
 
     Args:
-        rack: the consumer's; "" for none: every partition is read from its leader.
-        view: the cluster as the consumer knows it now.
+        rack: the consumer's rack; "": every partition is read from its leader.
+        view: returns the current metadata.
     """
 
     def __init__(self, rack: str, view: Callable[[], ClusterView]) -> None:
@@ -60,21 +67,21 @@ class NearestReplicas:
         self._named: dict[TopicPartition, _Named] = {}
         self._left: dict[TopicPartition, _Left] = {}
         self._doubted: dict[TopicPartition, BrokerId] = {}
-        """Gave nothing for `QUIET_S`; what the leader says next tells whether there was something to give."""
+        """Replicas without records for `QUIET_S`; the leader's next answer shows whether there were records."""
 
     def replica(self, partition: TopicPartition) -> BrokerId | None:
-        """Who is read from though it does not lead; None: the leader is."""
+        """Return the follower to read from; None: the leader."""
         named = self._named.get(partition)
         return None if named is None else named.broker_id
 
     def address(self, partition: TopicPartition, leader: Leader) -> str:
-        """Where to fetch a partition that has this leader."""
+        """Return the address to fetch a partition from, given its leader."""
         named = self._named.get(partition)
         broker = None if named is None else self._view().brokers.get(named.broker_id)
         return leader.address if broker is None else f"{broker.host}:{broker.port}"
 
     def read_from(self, partition: TopicPartition, now_s: float) -> pb.ReadFrom.ValueType:
-        """What to say to whoever is at `address`."""
+        """Return the value of `read_from` for a fetch sent to `address`."""
         if not self.rack:
             return pb.READ_FROM_UNSPECIFIED
         if partition in self._named:
@@ -82,22 +89,24 @@ class NearestReplicas:
         left = self._left.get(partition)
         return pb.READ_FROM_NEAREST if left is None or left.until_s <= now_s else pb.READ_FROM_LEADER
 
-    def told(self, partition: TopicPartition, leader: Leader, broker_id: int, *, has_more: bool, now_s: float) -> bool:
-        """The leader named a replica; whether to go there. `has_more`: there is something for the consumer to read."""
+    def prefer(
+        self, partition: TopicPartition, leader: Leader, broker_id: int, *, has_more: bool, now_s: float
+    ) -> bool:
+        """Note that the leader named a replica; returns whether to use it. `has_more`: records exist to read."""
         doubted = self._doubted.pop(partition, None)
         self._named[partition] = _Named(BrokerId(broker_id), leader, now_s)
         if not self._is_there(partition) or (doubted == broker_id and has_more):
             self.leave(partition, now_s)
         return partition in self._named
 
-    def asks(self, partition: TopicPartition, now_s: float, *, wanted: bool) -> None:
-        """It is asked now, or there is no room for what it has (not `wanted`)."""
+    def asked(self, partition: TopicPartition, now_s: float, *, wanted: bool) -> None:
+        """Note that a fetch is sent now, or that none is sent since the buffer is full (not `wanted`)."""
         named = self._named.get(partition)
         if named is not None and (named.asked_since_s is None or not wanted):
             named.asked_since_s = now_s if wanted else None
 
-    def gave(self, partition: TopicPartition) -> None:
-        """Records came."""
+    def returned_records(self, partition: TopicPartition) -> None:
+        """Note that records arrived."""
         self._doubted.pop(partition, None)
         named = self._named.get(partition)
         if named is not None:
@@ -105,26 +114,26 @@ class NearestReplicas:
             self._left.pop(partition, None)
 
     def leave(self, partition: TopicPartition, now_s: float) -> None:
-        """It refused, failed, or is not what it should be: the leader is read from for a while."""
+        """Read from the leader for a while, after a failure or refusal of the named replica."""
         if self._named.pop(partition, None) is None:
             return
         before = self._left.get(partition)
         pause_s = PAUSE_S if before is None else min(2 * before.pause_s, PAUSE_S_MAX)
         self._left[partition] = _Left(now_s + pause_s, pause_s)
 
-    def look(self, partition: TopicPartition, leader: Leader | None, now_s: float) -> None:
-        """News of the cluster: what was named is left where it does not hold any more."""
+    def revalidate(self, partition: TopicPartition, leader: Leader | None, now_s: float) -> None:
+        """Drop the named replica if the current metadata excludes it."""
         named = self._named.get(partition)
         if named is None:
             return
-        if leader != named.leader:  # the next one decides anew
+        if leader != named.leader:  # the new leader chooses again
             del self._named[partition]
             self._left.pop(partition, None)
         elif not self._is_there(partition):
             self.leave(partition, now_s)
 
-    def doubt_the_silent(self, now_s: float) -> bool:
-        """Ask the leaders of those that do not answer, and, without doubt, of those that were named long ago; whether
+    def drop_silent(self, now_s: float) -> bool:
+        """Return to the leader for replicas without records for `SILENT_S`, or named before `NAMED_S_MAX`; whether
         there are some."""
         old = [partition for partition, named in self._named.items() if now_s - named.since_s >= NAMED_S_MAX]
         for partition in old:
@@ -133,9 +142,9 @@ class NearestReplicas:
         self._doubt(silent)
         return bool(silent or old)
 
-    def doubt_the_quiet(self, answered: Iterable[TopicPartition], now_s: float) -> bool:
-        """Ask the leaders of those that have answered just now, and have given nothing for long; whether there are
-        some. No fetch of theirs is broken off for it."""
+    def drop_quiet(self, answered: Iterable[TopicPartition], now_s: float) -> bool:
+        """Return to the leader for replicas that have just answered, without records for `QUIET_S`; whether there are
+        some. Interrupts no fetch."""
         quiet = [partition for partition in answered if self._was_asked_in_vain(partition, now_s, QUIET_S)]
         self._doubt(quiet)
         return bool(quiet)
@@ -149,13 +158,13 @@ class NearestReplicas:
             self._doubted[partition] = self._named.pop(partition).broker_id
 
     def keep(self, partitions: Collection[TopicPartition]) -> None:
-        """The others are not read any more."""
+        """Forget all other partitions."""
         for known in (self._named, self._left, self._doubted):
             for partition in [one for one in known if one not in partitions]:
                 del known[partition]
 
     def _is_there(self, partition: TopicPartition) -> bool:
-        """As far as the metadata tell it lives and is in sync."""
+        """Whether it is live and in sync by the current metadata."""
         broker_id = self._named[partition].broker_id
         view = self._view()
         topic = view.topics.get(partition.topic)

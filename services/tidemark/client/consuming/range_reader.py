@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bounded, stateless reads for batch engines: blocking, each with a deadline (rules K1, K3).
 
-Nothing is kept between calls, so a task that is retried elsewhere reads the same rows; and nothing here needs an
-event loop, so it works in a worker process that an engine has forked.
+A task that is retried on another machine reads the same rows, because no position is kept between calls. The reader
+needs no event loop, so it works in a worker process that an engine has forked.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 import grpc
 import pyarrow as pa
 
-from tidemark.client.consuming.preferred_replica import NearestReplicas
+from tidemark.client.consuming.preferred_replica import PreferredReplicas
 from tidemark.client.metadata.backoff import Backoff
 from tidemark.client.metadata.cluster import (
     ON_ITS_WAY,
@@ -42,29 +42,29 @@ from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 T = TypeVar("T")
 
 FETCH_BYTES: Final = 1 << 20
-"""Larger answers wait for HTTP/2's flow-control window."""
+"""Larger responses wait for HTTP/2's flow-control window."""
 _CALL_S: Final = 5.0
 _METADATA_S: Final = 2.0
-"""Any broker answers it at once: one that does not is passed over soon."""
+"""Timeout of a metadata request, which any healthy broker answers at once."""
 _WAIT_MS: Final = 500
 
 
 class Bounds(NamedTuple):
-    """What a partition holds: `earliest` inclusive, `latest` (the high watermark) exclusive."""
+    """The offsets of a partition: `earliest` inclusive, `latest` (the high watermark) exclusive."""
 
     earliest: int
     latest: int
 
 
 class StatedOffset(NamedTuple):
-    """An offset, and the epoch of the leader that stated it: what lies before the offset is of no later epoch."""
+    """An offset and the leader epoch of its answer: records before the offset have no later epoch."""
 
     offset: int
     leader_epoch: int
 
 
 Position = Literal["earliest", "latest"] | int
-"""Of an offset: the log start, the high watermark, or a time in microseconds since 1970."""
+"""A position: the log start, the high watermark, or a time in microseconds since 1970."""
 
 
 class RangeReader:
@@ -72,9 +72,9 @@ class RangeReader:
 
     Args:
         bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
-        deadline_s: seconds after which a lookup or a fetch raises REQUEST_TIMED_OUT, with the last refusal. Each has
-            its own: a long read takes as long as it makes progress.
-        rack: where this reader is: rows come from a replica in sync there, if there is one; "" for leaders always.
+        deadline_s: seconds after which a lookup or a fetch raises REQUEST_TIMED_OUT, with the last refusal. Each call
+            has its own deadline, so a long read may continue while it makes progress.
+        rack: rack of this reader: rows come from an in-sync replica there, if there is one; "": from leaders.
     """
 
     def __init__(self, bootstrap: str | None, *, deadline_s: float, rack: str = "") -> None:
@@ -83,7 +83,7 @@ class RangeReader:
         self._until_s = 0.0
         self._view = ClusterView()
         self._channels: dict[str, grpc.Channel] = {}
-        self._nearest = NearestReplicas(rack, lambda: self._view)
+        self._nearest = PreferredReplicas(rack, lambda: self._view)
         self._turn = 0
 
     def __enter__(self) -> RangeReader:
@@ -102,15 +102,15 @@ class RangeReader:
 
     @property
     def cluster_id(self) -> str:
-        """Of the cluster that answered; empty before anything was asked."""
+        """Id of the cluster that answered; "" before the first call."""
         return self._view.cluster_id
 
     def ask_another(self) -> None:
-        """Ask another broker for metadata the next time: what one says may be old."""
+        """Ask another broker for the next metadata, since those of one broker may be stale."""
         self._turn += 1
 
     def topics(self, names: Sequence[str] | None = None) -> Mapping[str, TopicView]:
-        """Topics with their partitions (None: all there are); raises UNKNOWN_TOPIC."""
+        """Return topics with their partitions (None: all topics); raises UNKNOWN_TOPIC."""
 
         def ask() -> Mapping[str, TopicView]:
             self._refresh(names)
@@ -120,20 +120,20 @@ class RangeReader:
         return self._retrying(ask)
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
-        """First and end offset of each partition now."""
+        """Return the log start and the high watermark of each partition."""
         wanted = [TopicPartition(topic, index) for index in partitions]
         earliest = self.offsets(dict.fromkeys(wanted, "earliest"))
         latest = self.offsets(dict.fromkeys(wanted, "latest"))
         return {where.partition: Bounds(earliest[where].offset, latest[where].offset) for where in wanted}
 
     def offset_for_timestamp(self, topic: str, partition: int, timestamp_us: int) -> int | None:
-        """First offset at or after a time, microseconds since 1970; None when no record is so young."""
+        """Return the first offset at or after a time, in microseconds since 1970; None without such a record."""
         where = TopicPartition(topic, partition)
         found = self.offsets({where: timestamp_us})[where].offset
         return None if found < 0 else found
 
     def offsets(self, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, StatedOffset]:
-        """The offset at each position, with one request to each leader; -1 where no record is so young.
+        """Return the offset at each position, with one request to each leader; -1 without a record after the time.
 
         Raises:
             TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, UNKNOWN_TOPIC_ID; REQUEST_TIMED_OUT at the deadline.
@@ -160,23 +160,23 @@ class RangeReader:
         last_epoch: int = NO_EPOCH,
         fetch_bytes: int = FETCH_BYTES,
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of [start, end) in record.schema.OFFSET_SCHEMA, in order, exactly once.
+        """Yield the rows of [start, end) in record.schema.OFFSET_SCHEMA, in order, each once.
 
-        The next fetch is under way while rows are handed out. A compacted log may have fewer rows than offsets.
+        The next fetch is in flight while rows are processed. A compacted log may have fewer rows than offsets.
 
         Args:
-            topic: its name.
-            partition: its index.
+            topic: name of the topic.
+            partition: index of the partition.
             start: first offset, inclusive.
-            end: exclusive; at most the high watermark.
-            topic_id: what is meant by the name; empty: whatever has it now.
-            incarnation: likewise of the partition.
-            last_epoch: leader epoch that what lies before `start` is not younger than; -1: not known (rule E4).
-            fetch_bytes: soft limit of one answer.
+            end: end offset, exclusive; at most the high watermark.
+            topic_id: id that the topic must have; "": any.
+            incarnation: incarnation that the partition must have; "": any.
+            last_epoch: upper bound of the leader epochs of the records before `start`; -1: unknown (rule E4).
+            fetch_bytes: soft limit of one response.
 
         Raises:
-            TidemarkError: OFFSET_OUT_OF_RANGE when rows were deleted, UNKNOWN_TOPIC_ID when the topic or partition
-                was recreated, LOG_TRUNCATED after an unclean election; REQUEST_TIMED_OUT at the deadline.
+            TidemarkError: OFFSET_OUT_OF_RANGE if rows were deleted; UNKNOWN_TOPIC_ID if the topic or partition was
+                recreated; LOG_TRUNCATED after an unclean election; REQUEST_TIMED_OUT at the deadline.
         """
 
         def fetch(offset: int, epoch: int) -> Future[bytes | memoryview]:
@@ -200,7 +200,7 @@ class RangeReader:
                         yield rows
                 position = max(position, following)
 
-    # -- one try -------------------------------------------------------------------------------------------------------
+    # -- one attempt -------------------------------------------------------------------------------------------------------
 
     def _fetch(
         self,
@@ -216,7 +216,7 @@ class RangeReader:
 
         def ask() -> bytes | memoryview:
             leader = self._leader(topic, partition)
-            self._nearest.look(where, leader, time.monotonic())
+            self._nearest.revalidate(where, leader, time.monotonic())
             part = pb.PartitionFetch(
                 topic=topic,
                 partition=partition,
@@ -232,11 +232,11 @@ class RangeReader:
         return self._retrying(ask)
 
     def _fetch_nearest(self, where: TopicPartition, leader: Leader, part: pb.PartitionFetch) -> bytes | memoryview:
-        """From whom the leader names, if it names somebody; whatever that one refuses, the leader is asked again."""
+        """Fetch from the replica that the leader names, if any; after its refusal, from the leader."""
         for _ in range(3):
             now_s = time.monotonic()
-            meant = part.topic_id and part.incarnation  # a follower gives nothing to who does not say what it means
-            part.read_from = self._nearest.read_from(where, now_s) if meant else pb.READ_FROM_LEADER
+            identified = part.topic_id and part.incarnation  # a follower refuses fetches without them
+            part.read_from = self._nearest.read_from(where, now_s) if identified else pb.READ_FROM_LEADER
             try:
                 facts, batches = self._fetch_once(self._nearest.address(where, leader), part)
             except TidemarkError:
@@ -245,9 +245,9 @@ class RangeReader:
                 self._nearest.leave(where, now_s)
                 continue
             if facts.HasField("preferred_read_replica"):
-                self._nearest.told(where, leader, facts.preferred_read_replica, has_more=True, now_s=now_s)
+                self._nearest.prefer(where, leader, facts.preferred_read_replica, has_more=True, now_s=now_s)
             elif batches:
-                self._nearest.gave(where)
+                self._nearest.returned_records(where)
                 return batches
             elif part.read_from == pb.READ_FROM_FOLLOWER:
                 self._nearest.leave(where, now_s)
@@ -266,7 +266,7 @@ class RangeReader:
     def _ask_leaders(
         self, positions: Mapping[TopicPartition, Position], found: dict[TopicPartition, StatedOffset]
     ) -> list[TidemarkError]:
-        """Ask every leader at the same time; what was found goes into `found`, the refusals are given back."""
+        """Ask all leaders at the same time; results go into `found`, refusals are returned."""
         refusals = []
         requests: dict[str, pb.ListOffsetsRequest] = defaultdict(pb.ListOffsetsRequest)
         for where, position in positions.items():
@@ -340,7 +340,7 @@ class RangeReader:
             if update.brokers:
                 self._view = apply(self._view, update)
                 return
-            causes[address] = "it has just started and knows no brokers yet"
+            causes[address] = "the broker has just started and has no metadata yet"
         raise none_answers(causes)
 
     def _call(
@@ -361,7 +361,7 @@ class RangeReader:
         return min(_CALL_S, max(self._until_s - time.monotonic(), 0.01))
 
     def _retrying(self, ask: Callable[[], T]) -> T:
-        """Ask until it succeeds, is refused for good, or the deadline is over."""
+        """Repeat the request until it succeeds, is refused for good, or its deadline passes."""
         backoff = Backoff()
         started_s = time.monotonic()
         self._until_s = started_s + self._deadline_s
@@ -380,13 +380,15 @@ class RangeReader:
                     self.ask_another()
                 elif in_time:
                     missing = None
-                    if error.code is ErrorCode.LEADER_NOT_AVAILABLE:  # as who was told of no topic yet says of all
+                    if (
+                        error.code is ErrorCode.LEADER_NOT_AVAILABLE
+                    ):  # as a broker without metadata answers for every topic
                         self.ask_another()
-                elif missing is not None:  # so late nobody had the time to say it once more
+                elif missing is not None:  # the last attempts timed out after answers that the topic is missing
                     raise missing from None
                 else:
                     raise TidemarkError(
-                        ErrorCode.REQUEST_TIMED_OUT, f"not done before its deadline; the last refusal: {error}"
+                        ErrorCode.REQUEST_TIMED_OUT, f"not completed within its deadline; the last refusal: {error}"
                     ) from error
                 time.sleep(pause_s)
                 self._refresh_quietly()
@@ -395,7 +397,7 @@ class RangeReader:
         try:
             self._refresh(list(self._view.topics) or None)
         except TidemarkError:
-            return  # the next try says the same, and the deadline ends it
+            return  # the next attempt meets the same error
 
 
 def _metadata_method(channel: grpc.Channel) -> Any:
@@ -403,7 +405,7 @@ def _metadata_method(channel: grpc.Channel) -> Any:
 
 
 def _between(rows: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
-    """The rows whose offset lies in [start, end); offsets rise along the rows."""
+    """Return the rows with offsets in [start, end); offsets rise along the rows."""
     offsets: pa.Array[Any] = rows.column(4)
     count = rows.num_rows
     if count == 0:

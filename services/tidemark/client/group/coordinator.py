@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls to the coordinator of a consumer group, wherever it is at the moment (docs/groups.md)."""
+"""Calls to the coordinator of a consumer group, which may move between brokers (docs/groups.md)."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _MOVED: Final = frozenset(
     }
 )
 _NOT_HERE: Final = frozenset({ErrorCode.STALE_MEMBER_EPOCH})
-"""Retriable, but by who knows of a newer epoch."""
+"""Retriable with a newer epoch only, so not here."""
 
 
 class Coordinator:
-    """Finds the coordinator of one group, keeps to it while it answers, and looks for the next one when it does not."""
+    """Finds the coordinator of one group, and finds it again when it does not answer."""
 
     def __init__(self, cluster: Cluster, group: str) -> None:
         self._cluster = cluster
@@ -44,22 +44,23 @@ class Coordinator:
         self._address: str | None = None
         self._named_by = ""
         self._hinted = False
-        """Its address is what another one said that was asked in its place, and it has not answered yet."""
+        """The address comes from the refusal of another broker, and has not been confirmed by an answer yet."""
         self._misled_by: set[str] = set()
-        """Who named a broker that does not answer for the group: cut off, they may know old news only."""
+        """Brokers whose answer named a wrong coordinator; their metadata may be stale."""
 
     async def call(
         self, method: Callable[[Any], Callable[..., Any]], request: Any, *, timeout_s: float, wait_s: float = 0.0
     ) -> Any:
-        """Have the coordinator answer, trying again what may go away.
+        """Call the coordinator; retriable errors are retried.
 
         Args:
             method: of a stub, e.g. `lambda stub: stub.GroupHeartbeat`.
+            request: the request.
             timeout_s: for all attempts together.
-            wait_s: how long the coordinator may hold its answer back.
+            wait_s: time for which the coordinator may hold its response.
 
         Raises:
-            TidemarkError: what it refuses with; REQUEST_TIMED_OUT, naming the last cause, when the time is over.
+            TidemarkError: the coordinator's refusal; REQUEST_TIMED_OUT with the last error.
         """
         refusals: list[TidemarkError] = []
         try:
@@ -69,8 +70,7 @@ class Coordinator:
             cause = refusals[-1] if refusals else None
             raise TidemarkError(
                 ErrorCode.REQUEST_TIMED_OUT,
-                f"group {self._group}: no answer within {max(0.0, timeout_s):.3g} s; the last cause: "
-                f"{cause or 'silence'}",
+                f"group {self._group}: no answer within {max(0.0, timeout_s):.3g} s; the last error: {cause or 'none'}",
             ) from cause
 
     async def _ask_on(
@@ -81,7 +81,7 @@ class Coordinator:
         wait_s: float,
         refusals: list[TidemarkError],
     ) -> Any:
-        """Until somebody answers; what passes by itself is noted in `refusals`."""
+        """Retry until an attempt succeeds; the last retriable error is in `refusals`."""
         backoff = Backoff(max_s=1.0)
         while True:
             left_s = deadline_s - time.monotonic()
@@ -103,10 +103,10 @@ class Coordinator:
                 return answer
 
     def _note(self, error: TidemarkError, asked: str | None) -> None:
-        """It may be elsewhere now; who is asked and knows where says so. Whom a hint led to leads nowhere else: brokers
-        with old news would send us round."""
+        """Look for another coordinator. The refusal may name it; the named broker's own refusal is not followed, since
+        brokers with stale metadata could name one another in a circle."""
         if error.code not in _MOVED or asked is None or asked != self._address:
-            return  # another call has looked elsewhere since
+            return  # a concurrent call has already changed the address
         self._misled_by.add(self._named_by)
         hint = f"{error.metadata.get('host', '')}:{error.metadata.get('port', '')}"
         if error.code is ErrorCode.NOT_COORDINATOR and "host" in error.metadata and hint != asked and not self._hinted:
@@ -116,7 +116,7 @@ class Coordinator:
             self._cluster.refresh()
 
     async def _find(self, left_s: float) -> str:
-        """Ask broker after broker; raises COORDINATOR_NOT_AVAILABLE when none knows, and what forbids the group."""
+        """Ask one broker after another; raises COORDINATOR_NOT_AVAILABLE, and refusals of the group."""
         refusal: TidemarkError | None = None
         addresses = self._cluster.addresses()
         if self._misled_by.issuperset(addresses):
@@ -140,7 +140,7 @@ class Coordinator:
 
 
 def group_stub(cluster: Cluster, address: str) -> Any:
-    """The group service of the broker at an address."""
+    """Return the stub of the group service at an address."""
     return cast("Any", GroupServiceStub(cluster.channel(address)))
 
 

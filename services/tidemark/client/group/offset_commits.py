@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a consumer has its group remember, as requests (docs/groups.md, step G7)."""
+"""Offset commits of a consumer, as requests (docs/groups.md, step G7)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,15 @@ from tidemark.v1 import group_service_pb2 as pb
 
 
 class GroupPosition(NamedTuple):
-    """How far a partition was read: the next offset, the leader epoch of the record before it (-1 if unknown), and
-    which topic and incarnation that is (rule C7)."""
+    """A position to commit.
+
+    Attributes:
+        partition: the partition.
+        offset: of the next record to read.
+        leader_epoch: of the record before `offset`; -1 if unknown.
+        topic_id: of the topic that was read (rule C7).
+        incarnation: of the partition that was read (rule C7).
+    """
 
     partition: TopicPartition
     offset: int
@@ -26,9 +33,9 @@ class GroupPosition(NamedTuple):
 
 
 class Commits:
-    """The commits of one consumer, numbered: one that is long on its way undoes no later one.
+    """Numbers the commits of one consumer, so that a delayed one does not overwrite a later one.
 
-    A member's heartbeats are numbered with them, so that it is known what it said and committed in an earlier life.
+    The heartbeats of a member share the sequence, so that the coordinator can order heartbeats and commits.
     """
 
     def __init__(self, settings: GroupSettings) -> None:
@@ -37,7 +44,7 @@ class Commits:
         self._sequences = itertools.count(1)
 
     def request(self, positions: Iterable[GroupPosition], member_id: str, member_epoch: int) -> pb.CommitOffsetsRequest:
-        """The next commit, to be sent as often as need be; no member id: of one that chose its partitions by hand."""
+        """Make the next commit, which retries send unchanged; member id "": partitions were assigned by `assign`."""
         return pb.CommitOffsetsRequest(
             group_id=self._settings.group,
             member_id=member_id,
@@ -49,12 +56,12 @@ class Commits:
         )
 
     def next_sequence(self) -> int:
-        """Of what is sent now; what is sent again keeps its own."""
+        """Return the next number; a retry keeps its number."""
         return next(self._sequences)
 
 
 def commit_positions(positions: Iterable[tuple[TopicPartition, int, int, str, str]]) -> list[pb.OffsetCommit]:
-    """As `GroupPosition` has them."""
+    """Encode positions with the fields of `GroupPosition`."""
     return [
         pb.OffsetCommit(
             topic=where.topic,
@@ -69,7 +76,7 @@ def commit_positions(positions: Iterable[tuple[TopicPartition, int, int, str, st
 
 
 def raise_refused(results: Iterable[pb.GroupPartitionResult]) -> None:
-    """Raise what the first partition was refused with."""
+    """Raise the error of the first refused partition."""
     for result in results:
         if result.HasField("error"):
             raise errors.from_proto(result.error)

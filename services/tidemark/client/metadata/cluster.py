@@ -430,9 +430,7 @@ def _joined(causes: dict[str, TidemarkError]) -> str:
 
 def none_answers(causes: Mapping[str, str]) -> TidemarkError:
     """Make the error for the failure of every broker; `causes` by address."""
-    listed = "; ".join(
-        cause if cause.startswith(address) else f"{address}: {cause}" for address, cause in causes.items()
-    )
+    named = (cause if cause.startswith(address) else f"{address}: {cause}" for address, cause in causes.items())
     return TidemarkError(
         ErrorCode.BROKER_NOT_AVAILABLE,
         f"no broker answers ({'; '.join(named)}): start one, or check the address and the network",

@@ -12,7 +12,7 @@ from tidemark.client.consuming.preferred_replica import (
     PAUSE_S_MAX,
     QUIET_S,
     SILENT_S,
-    NearestReplicas,
+    PreferredReplicas,
 )
 from tidemark.client.metadata.cluster import Leader
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
@@ -29,7 +29,7 @@ class World:
     def __init__(self, rack: str = "b") -> None:
         self.now_s = 1_000.0
         self.view = self._view((1, 2), (1, 2))
-        self.nearest = NearestReplicas(rack, lambda: self.view)
+        self.nearest = PreferredReplicas(rack, lambda: self.view)
 
     def _view(self, live: tuple[int, ...], in_sync: tuple[int, ...]) -> ClusterView:
         partition = PartitionView(0, 1, 5, (1, 2), in_sync, "i")
@@ -40,13 +40,13 @@ class World:
 
     def news(self, *, live: tuple[int, ...] = (1, 2), in_sync: tuple[int, ...] = (1, 2)) -> None:
         self.view = self._view(live, in_sync)
-        self.nearest.look(T0, LEADER, self.now_s)
+        self.nearest.revalidate(T0, LEADER, self.now_s)
 
-    def told(self, *, has_more: bool = True) -> bool:
-        return self.nearest.told(T0, LEADER, 2, has_more=has_more, now_s=self.now_s)
+    def prefer(self, *, has_more: bool = True) -> bool:
+        return self.nearest.prefer(T0, LEADER, 2, has_more=has_more, now_s=self.now_s)
 
-    def asks(self, *, wanted: bool = True) -> None:
-        self.nearest.asks(T0, self.now_s, wanted=wanted)
+    def asked(self, *, wanted: bool = True) -> None:
+        self.nearest.asked(T0, self.now_s, wanted=wanted)
 
     @property
     def source(self) -> tuple[str, pb.ReadFrom.ValueType]:
@@ -65,7 +65,7 @@ def test_without_a_rack_the_leader_is_read_from_and_not_asked_for_another() -> N
 def test_whom_the_leader_names_is_read_from() -> None:
     world = World()
     assert world.source == ASKING
-    assert world.told()
+    assert world.prefer()
     assert world.source == FOLLOWER
     assert world.nearest.replica(T0) == 2
 
@@ -74,7 +74,7 @@ def test_a_replica_that_was_left_is_left_alone_for_a_time_that_doubles() -> None
     world = World()
     pause_s = PAUSE_S
     for _ in range(10):
-        world.told()
+        world.prefer()
         world.nearest.leave(T0, world.now_s)
         world.now_s += pause_s * 0.99
         assert world.source == ALONE
@@ -86,10 +86,10 @@ def test_a_replica_that_was_left_is_left_alone_for_a_time_that_doubles() -> None
 def test_once_a_replica_has_given_something_the_next_pause_is_short_again() -> None:
     world = World()
     for _ in range(3):
-        world.told()
+        world.prefer()
         world.nearest.leave(T0, world.now_s)
-    world.told()
-    world.nearest.gave(T0)
+    world.prefer()
+    world.nearest.returned_records(T0)
     world.nearest.leave(T0, world.now_s)
     world.now_s += PAUSE_S
     assert world.source == ASKING
@@ -98,90 +98,90 @@ def test_once_a_replica_has_given_something_the_next_pause_is_short_again() -> N
 @pytest.mark.parametrize("news", [{"live": (1,)}, {"in_sync": (1,)}], ids=["away", "out of sync"])
 def test_a_replica_that_is_away_or_out_of_sync_is_left_and_not_gone_to(news: dict[str, tuple[int, ...]]) -> None:
     world = World()
-    world.told()
+    world.prefer()
     world.news(**news)
     assert world.source == ALONE
     world.now_s += PAUSE_S
-    assert not world.told()
+    assert not world.prefer()
     assert world.source == ALONE
 
 
 def test_with_another_leader_or_epoch_or_incarnation_the_leader_is_asked_at_once() -> None:
     for other in (LEADER._replace(leader_epoch=LeaderEpoch(6)), LEADER._replace(incarnation="j"), None):
         world = World()
-        world.told()
-        world.nearest.look(T0, other, world.now_s)
+        world.prefer()
+        world.nearest.revalidate(T0, other, world.now_s)
         assert world.source == ASKING
         assert world.nearest.replica(T0) is None
 
 
 def test_a_quiet_replica_is_doubted_and_gone_back_to_when_there_was_nothing_to_give() -> None:
     world = World()
-    world.told()
-    world.asks()
+    world.prefer()
+    world.asked()
     world.now_s += QUIET_S * 0.99
-    assert not world.nearest.doubt_the_quiet([T0], world.now_s)
+    assert not world.nearest.drop_quiet([T0], world.now_s)
     world.now_s += QUIET_S * 0.02
-    assert not world.nearest.doubt_the_silent(world.now_s), "its answer is waited for"
-    assert world.nearest.doubt_the_quiet([T0], world.now_s)
+    assert not world.nearest.drop_silent(world.now_s), "its answer is waited for"
+    assert world.nearest.drop_quiet([T0], world.now_s)
     assert world.source == ASKING
-    assert world.told(has_more=False)
+    assert world.prefer(has_more=False)
     assert world.source == FOLLOWER
 
 
 def test_a_replica_that_does_not_answer_is_doubted_a_little_later() -> None:
     world = World()
-    world.told()
-    world.asks()
+    world.prefer()
+    world.asked()
     world.now_s += SILENT_S
-    assert not world.nearest.doubt_the_quiet([], world.now_s)
-    assert world.nearest.doubt_the_silent(world.now_s)
+    assert not world.nearest.drop_quiet([], world.now_s)
+    assert world.nearest.drop_silent(world.now_s)
     assert world.source == ASKING
 
 
 def test_a_replica_that_withheld_records_for_long_is_left() -> None:
     world = World()
-    world.told()
-    world.asks()
+    world.prefer()
+    world.asked()
     world.now_s += QUIET_S
-    assert world.nearest.doubt_the_quiet([T0], world.now_s)
-    assert not world.told(has_more=True)
+    assert world.nearest.drop_quiet([T0], world.now_s)
+    assert not world.prefer(has_more=True)
     assert world.source == ALONE
 
 
 def test_the_time_in_which_nothing_was_wanted_is_not_a_replicas_silence() -> None:
     world = World()
-    world.told()
+    world.prefer()
     for _ in range(3):
-        world.asks()
+        world.asked()
         world.now_s += QUIET_S * 0.6
-        world.asks(wanted=False)
+        world.asked(wanted=False)
         world.now_s += SILENT_S
-        assert not world.nearest.doubt_the_silent(world.now_s)
-    world.asks()
+        assert not world.nearest.drop_silent(world.now_s)
+    world.asked()
     world.now_s += QUIET_S * 0.6
-    world.nearest.gave(T0)
+    world.nearest.returned_records(T0)
     world.now_s += QUIET_S * 0.6
-    assert not world.nearest.doubt_the_quiet([T0], world.now_s)
+    assert not world.nearest.drop_quiet([T0], world.now_s)
 
 
 def test_the_leader_is_asked_again_in_a_minute_whatever_came() -> None:
     world = World()
-    world.told()
+    world.prefer()
     world.now_s += NAMED_S_MAX * 0.99
-    assert not world.nearest.doubt_the_silent(world.now_s)
+    assert not world.nearest.drop_silent(world.now_s)
     world.now_s += NAMED_S_MAX * 0.02
-    assert world.nearest.doubt_the_silent(world.now_s)
+    assert world.nearest.drop_silent(world.now_s)
     assert world.source == ASKING
-    assert world.told(has_more=True), "it was not doubted"
+    assert world.prefer(has_more=True), "it was not doubted"
 
 
 def test_what_is_not_read_any_more_is_forgotten() -> None:
     world = World()
-    world.told()
+    world.prefer()
     world.nearest.keep([])
     assert world.source == ASKING
-    world.told()
+    world.prefer()
     world.nearest.leave(T0, world.now_s)
     world.nearest.keep([])
     assert world.source == ASKING
@@ -189,7 +189,7 @@ def test_what_is_not_read_any_more_is_forgotten() -> None:
 
 def test_a_replica_whose_address_changed_is_found_at_the_new_one() -> None:
     world = World()
-    world.told()
+    world.prefer()
     moved = replace(world.view.brokers[BrokerId(2)], host="elsewhere")
     world.view = replace(world.view, brokers={**world.view.brokers, BrokerId(2): moved})
     assert world.source == ("elsewhere:2", pb.READ_FROM_FOLLOWER)
