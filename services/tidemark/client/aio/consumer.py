@@ -17,7 +17,7 @@ import grpc
 from tidemark.client.consuming.fetcher import MISPLACED, Fetcher
 from tidemark.client.consuming.health import ConsumerMetrics, PartitionHealth, health_of, lag_of, total_lag
 from tidemark.client.consuming.partition_cursor import Cursor
-from tidemark.client.group.group_reader import GroupReader, HandOver
+from tidemark.client.group.group_reader import GroupReader, RebalanceCallback
 from tidemark.client.group.settings import GROUP_SETTINGS, group_settings
 from tidemark.client.lifecycle import Lifecycle
 from tidemark.client.metadata.backoff import Backoff
@@ -167,9 +167,9 @@ class Consumer(Lifecycle):
         self,
         topics: Iterable[str],
         *,
-        on_assigned: HandOver | None = None,
-        on_revoked: HandOver | None = None,
-        on_lost: HandOver | None = None,
+        on_assigned: RebalanceCallback | None = None,
+        on_revoked: RebalanceCallback | None = None,
+        on_lost: RebalanceCallback | None = None,
     ) -> None:
         """Share topics with the other members of the group; partitions come and go from now on.
 

@@ -137,7 +137,7 @@ class Fetcher:
             if cursor.partition in loop.partitions:
                 loop.interrupt()
 
-    # -- brokers ----------------------------------------------------------------------------------------------
+    # -- brokers -------------------------------------------------------------------------------------------------------
 
     def regroup(self) -> None:
         """Distribute the partitions over the loops, by the current metadata."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading as a member of a consumer group: what the membership decides becomes cursors, and the other way round."""
+"""Connects a consumer's cursors with its consumer group: assignments, commits, and callbacks of the application."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ from tidemark.client.metadata.cluster import Cluster
 from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, TopicPartition
 from tidemark.v1 import group_service_pb2 as pb
 
-HandOver = Callable[[list[TopicPartition]], Awaitable[None]]
-"""Told of partitions that come or go."""
+RebalanceCallback = Callable[[list[TopicPartition]], Awaitable[None]]
+"""Awaited with the partitions that were assigned, revoked or lost."""
 
 _FETCH_TIMEOUT_S = 10.0
-_COMING_S = 3.0
-"""So long an application that leaves may still be told of what came, before it is told that it goes."""
+_ASSIGNED_CALL_S = 3.0
+"""Time for a running `on_assigned` when the consumer leaves, before `on_revoked` is called."""
 
 
 class GroupReader:
-    """The `Reader` of a membership; on one event loop.
+    """The `Reader` of a membership; used on one event loop.
 
     Args:
+        cluster: metadata and channels.
+        fetcher: fetches for the cursors.
+        settings: of the group.
         starts: makes a cursor of a partition at a start.
     """
 
@@ -47,46 +50,47 @@ class GroupReader:
         self._coordinator = Coordinator(cluster, settings.group)
         self._commits = Commits(settings)
         self._membership: Membership | None = None
-        self._handlers: tuple[HandOver | None, HandOver | None, HandOver | None] = (None, None, None)
-        self._in_hand: TopicPartition | None = None
-        self._let_go = asyncio.Event()
+        self._callbacks: tuple[RebalanceCallback | None, ...] = (None, None, None)
+        """`on_assigned`, `on_revoked` and `on_lost`."""
+        self._processing: TopicPartition | None = None
+        self._processing_ended = asyncio.Event()
         self._working_since_s: float | None = None
-        self._told: set[asyncio.Future[None]] = set()
-        self._coming: asyncio.Future[None] | None = None
-        """Tells the application of partitions that came."""
-        self._mine: set[TopicPartition] = set()
-        """The application was told that these came, and nothing of them since."""
+        self._lost_calls: set[asyncio.Future[None]] = set()
+        self._assigned_call: asyncio.Future[None] | None = None
+        """The running `on_assigned`."""
+        self._announced: set[TopicPartition] = set()
+        """Partitions of which the application got `on_assigned`, and neither `on_revoked` nor `on_lost`."""
 
     # -- the consumer's side -------------------------------------------------------------------------------------------
 
     @property
     def is_member(self) -> bool:
-        """Whether it has subscribed."""
+        """Whether the consumer has subscribed."""
         return self._membership is not None
 
     @property
     def member_id(self) -> str:
-        """Its id in the group; empty while it is no member."""
+        """Member id in the group; "" without a subscription."""
         return "" if self._membership is None else self._membership.member_id
 
     @property
     def member_epoch(self) -> int:
-        """The generation of its group that it reads in; 0 while it joins, and while it is no member."""
+        """Member epoch; 0 while joining, and without a subscription."""
         return 0 if self._membership is None else self._membership.member_epoch
 
     async def subscribe(
         self,
         topics: Iterable[str],
         *,
-        on_assigned: HandOver | None,
-        on_revoked: HandOver | None,
-        on_lost: HandOver | None,
+        on_assigned: RebalanceCallback | None,
+        on_revoked: RebalanceCallback | None,
+        on_lost: RebalanceCallback | None,
     ) -> None:
-        """Become a member, or want other topics; no topics: leave."""
+        """Join the group or change the subscription; without topics: leave the group."""
         wanted = frozenset(topics)
         if self.error is not None or not wanted:
-            await self._leave()  # that is told to whom what it has was told
-        self._handlers = (on_assigned, on_revoked, on_lost)
+            await self._leave()  # with the previous callbacks
+        self._callbacks = (on_assigned, on_revoked, on_lost)
         if not wanted:
             return
         self.gave(None)
@@ -97,19 +101,20 @@ class GroupReader:
             self._membership.subscribe(wanted)
 
     async def stop(self) -> None:
-        """Leave, after a last commit."""
+        """Commit and leave."""
         await self._leave()
-        await asyncio.gather(*self._told, return_exceptions=True)
+        await asyncio.gather(*self._lost_calls, return_exceptions=True)
 
     async def _leave(self) -> None:
         try:
-            if self._coming is not None and not self._coming.done() and self._coming is not asyncio.current_task():
-                await asyncio.wait([self._coming], timeout=_COMING_S)
-            while self._membership is not None and self.error is None and self._mine:
-                going, self._mine = self._mine, set()
-                await self._tell(self._handlers[1], going)
+            assigned_call = self._assigned_call
+            if assigned_call is not None and not assigned_call.done() and assigned_call is not asyncio.current_task():
+                await asyncio.wait([assigned_call], timeout=_ASSIGNED_CALL_S)
+            while self._membership is not None and self.error is None and self._announced:
+                going, self._announced = self._announced, set()
+                await self._call(self._callbacks[1], going)
         finally:
-            self._mine.clear()
+            self._announced.clear()
             membership, self._membership = self._membership, None
             failed, self.error = self.error, None
             if membership is not None:
@@ -119,34 +124,34 @@ class GroupReader:
                     self.suspend(suspended=False)
 
     def asked(self) -> None:
-        """The application is done with what it had, and asks for more."""
+        """Note that the application has processed the returned records, and polls."""
         if self.is_suspended:
-            self.suspend(suspended=True)  # the process may have stood still: nobody has looked at the clock since
+            self.suspend(suspended=True)  # the process may have been stopped, so that `_watch` has not run
         self._working_since_s = None
-        if self._in_hand is not None:
-            self._in_hand = None
-            self._let_go.set()
+        if self._processing is not None:
+            self._processing = None
+            self._processing_ended.set()
 
     def gave(self, partition: TopicPartition | None) -> None:
-        """The application works, on something of that partition or on something else."""
+        """Note that the application processes records, of this partition if one is given."""
         self._working_since_s = time.monotonic()
-        self._in_hand = partition
+        self._processing = partition
 
     @property
     def wants_back(self) -> bool:
-        """Whether what was given and not worked on yet should be given back: others wait for it, or may have it."""
+        """Whether returned but unprocessed records should be given back: the partition is revoked, or may be lost."""
         if self.is_suspended:
             return True
-        cursor = None if self._in_hand is None else self._fetcher.cursors.get(self._in_hand)
-        return self._in_hand is not None and (cursor is None or cursor.withheld)
+        cursor = None if self._processing is None else self._fetcher.cursors.get(self._processing)
+        return self._processing is not None and (cursor is None or cursor.withheld)
 
     @property
     def is_suspended(self) -> bool:
-        """Whether nothing is given: what it reads may be somebody else's, as of this very moment; from any thread."""
+        """Whether no records may be returned, because other members may have the partitions now; for any thread."""
         return self._fetcher.suspended or (self._membership is not None and self._membership.may_be_out)
 
     async def commit(self, offsets: Mapping[TopicPartition, int] | None, *, timeout_s: float) -> None:
-        """Have the group remember what was given, or these."""
+        """Commit these offsets; None: of all returned records."""
         if offsets is None:
             positions = [_position(cursor, cursor.position, cursor.position_epoch) for cursor in self._cursors()]
         else:
@@ -161,7 +166,7 @@ class GroupReader:
     async def fetch(
         self, partitions: Iterable[TopicPartition] | None, *, timeout_s: float
     ) -> dict[TopicPartition, pb.CommittedOffset]:
-        """What the group remembers of these; None: of all."""
+        """Fetch the committed offsets of these partitions; None: of all."""
         request = pb.FetchOffsetsRequest(group_id=self._settings.group, member_epoch=NO_EPOCH)
         for where in partitions or ():
             request.partitions.add(topic=where.topic, partition=where.partition)
@@ -173,7 +178,7 @@ class GroupReader:
         return {TopicPartition(one.topic, one.partition): one for one in response.offsets}
 
     def _cursors(self) -> list[Cursor]:
-        """What it reads; of a member, what the group gave it."""
+        """List the cursors; of a member, those of its assignment."""
         mine = self._fetcher.cursors if self._membership is None else self._membership.owned
         return [cursor for where, cursor in self._fetcher.cursors.items() if where in mine]
 
@@ -190,30 +195,30 @@ class GroupReader:
 
     @property
     def idle_s(self) -> float:
-        """How long the application has worked on what it has."""
+        """Time for which the application has processed the returned records, in seconds."""
         return 0.0 if self._working_since_s is None else time.monotonic() - self._working_since_s
 
     async def release(self, partitions: frozenset[TopicPartition]) -> None:
-        """Give no more of these; return when the application is done with what it has of them."""
+        """Return no more records of these; wait until the application has processed those already returned."""
         cursors = self._fetcher.cursors
         for where in partitions & cursors.keys():
             cursors[where].withheld = True
-        while self._in_hand in partitions and self._in_hand in cursors:
-            self._let_go.clear()
-            await self._let_go.wait()
-        going = partitions & self._mine
-        self._mine -= going
-        await self._tell(self._handlers[1], going)
+        while self._processing in partitions and self._processing in cursors:
+            self._processing_ended.clear()
+            await self._processing_ended.wait()
+        going = partitions & self._announced
+        self._announced -= going
+        await self._call(self._callbacks[1], going)
 
     def processed(self) -> dict[TopicPartition, GroupPosition]:
-        """How far the application is done."""
+        """Return the positions up to which the application has processed records."""
         return {
             where: _position(cursor, cursor.processed, cursor.processed_epoch)
             for where, cursor in self._fetcher.cursors.items()
         }
 
     async def take_up(self, partitions: frozenset[TopicPartition]) -> None:
-        """Read these too, from where the group is."""
+        """Read these as well, from the committed offsets, after `on_assigned`."""
         membership = self._membership
         known = await self.fetch(sorted(partitions), timeout_s=_FETCH_TIMEOUT_S)
         made: dict[TopicPartition, Cursor] = {}
@@ -222,9 +227,9 @@ class GroupReader:
             made[where] = await self._starts(where, offset if offset >= 0 else self._reset(where))
             if membership is not None and offset >= 0:
                 membership.began_at(where, offset)
-        self._mine |= partitions
-        self._coming = asyncio.ensure_future(self._tell(self._handlers[0], partitions))
-        await self._coming
+        self._announced |= partitions
+        self._assigned_call = asyncio.ensure_future(self._call(self._callbacks[0], partitions))
+        await self._assigned_call
         for where, cursor in made.items():
             self._fetcher.cursors[where] = cursor
             self._fetcher.moved(cursor)
@@ -234,52 +239,52 @@ class GroupReader:
             return self._settings.offset_reset
         raise TidemarkError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"the group {self._settings.group} has read nothing of {where} yet, and offset_reset is fail: set its "
-            "offsets with `tidemark group reset-offsets`, or say earliest or latest",
+            f"the group {self._settings.group} has no committed offset of {where}, and offset_reset is fail: set its "
+            "offsets with `tidemark group reset-offsets`, or set offset_reset to earliest or latest",
         )
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these no more, at once."""
+        """Stop reading these at once; calls `on_lost` for those of the application."""
         mine = frozenset(partitions)
         dropped = mine & self._fetcher.cursors.keys()
-        lost = sorted(mine & self._mine)
-        self._mine -= mine
+        lost = sorted(mine & self._announced)
+        self._announced -= mine
         for where in dropped:
             cursor = self._fetcher.cursors.pop(where)
             cursor.withheld = True
             cursor.seek(cursor.position)
         self._fetcher.regroup()
-        self._let_go.set()
-        if lost and self._handlers[2] is not None and self._membership is not None:
-            telling = asyncio.ensure_future(self._tell(self._handlers[2], lost))
-            self._told.add(telling)
-            telling.add_done_callback(self._told.discard)
+        self._processing_ended.set()
+        if lost and self._callbacks[2] is not None and self._membership is not None:
+            lost_call = asyncio.ensure_future(self._call(self._callbacks[2], lost))
+            self._lost_calls.add(lost_call)
+            lost_call.add_done_callback(self._lost_calls.discard)
 
     def suspend(self, *, suspended: bool) -> None:
-        """While suspended nothing is given."""
+        """Return no records while suspended."""
         if self._fetcher.suspended != suspended:
             self._fetcher.suspended = suspended
             self._fetcher.wake()
 
     def fail(self, error: TidemarkError) -> None:
-        """The application is told with its next read."""
+        """Raise this error with the next read."""
         self.error = error
         self._fetcher.wake()
 
-    async def _tell(self, handler: HandOver | None, partitions: Collection[TopicPartition]) -> None:
-        if handler is None or not partitions:
+    async def _call(self, callback: RebalanceCallback | None, partitions: Collection[TopicPartition]) -> None:
+        if callback is None or not partitions:
             return
         try:
-            await handler(sorted(partitions))
-        except asyncio.CancelledError as error:  # of a worker that it awaited, or of this hand-over
+            await callback(sorted(partitions))
+        except asyncio.CancelledError as error:  # of a task that the callback awaited, or of this reconciliation
             if cast("asyncio.Task[None]", asyncio.current_task()).cancelling():
                 raise
             self._application_failed(error)
-        except Exception as error:  # noqa: BLE001 - the application's own; it is told with its next read
+        except Exception as error:  # noqa: BLE001 - the application's; the next read raises it
             self._application_failed(error)
 
     def _application_failed(self, error: BaseException) -> None:
-        self.fail(TidemarkError(ErrorCode.INTERNAL, f"the application failed in a hand-over: {error!r}"))
+        self.fail(TidemarkError(ErrorCode.INTERNAL, f"a callback of subscribe failed: {error!r}"))
 
 
 def _position(cursor: Cursor, offset: int, epoch: int) -> GroupPosition:

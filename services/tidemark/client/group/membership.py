@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One member of a consumer group: its heartbeats, and the hand-over of partitions they lead to (docs/groups.md).
+"""One member of a consumer group: its heartbeats, and the reconciliation of its partitions (docs/groups.md).
 
-Heartbeats go on whatever else happens; a hand-over runs beside them, one at a time. What the coordinator takes away is
-first let go of by the application, then committed, then confirmed: before that nobody else is given it. A member that
-cannot be sure any more that its partitions are its own stops giving records until it is.
+Heartbeats never stop for a reconciliation, which runs beside them. Of revoked partitions, the application first
+processes the returned records; then the member commits and confirms. Only then does the coordinator assign them to
+another member. A member whose session may have ended returns no records until the coordinator answers.
 """
 
 from __future__ import annotations
@@ -32,41 +32,41 @@ AWAY: Final = -2
 _LOST: Final = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER})
 _CALL_TIMEOUT_S: Final = 10.0
 _LEAVE_TIMEOUT_S: Final = 3.0
-_FAREWELL_S: Final = 0.5
-"""What of it is kept for leaving, when the last commit is not answered."""
+_LAST_HEARTBEAT_S: Final = 0.5
+"""Part of `_LEAVE_TIMEOUT_S` that the last commit leaves for the last heartbeat."""
 _LOOK_S: Final = 0.5
 _SESSION_TIMEOUT_S: Final = 45.0
-"""Until the coordinator has told its own."""
+"""Session timeout before the first response of the coordinator."""
 
 
 class Reader(Protocol):
-    """What the application reads through, as its membership sees it."""
+    """The consumer, as its membership uses it."""
 
     async def release(self, partitions: frozenset[TopicPartition]) -> None:
-        """Give no more of these; return when the application is done with what it has of them."""
+        """Return no more records of these; wait until the application has processed those already returned."""
 
     def processed(self) -> Mapping[TopicPartition, GroupPosition]:
-        """How far the application is done with what it reads."""
+        """Return the positions up to which the application has processed records."""
 
     async def take_up(self, partitions: frozenset[TopicPartition]) -> None:
-        """Read these too, from where the group is."""
+        """Read these as well, from the committed offsets."""
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these no more, at once."""
+        """Stop reading these at once."""
 
     def suspend(self, *, suspended: bool) -> None:
-        """While suspended nothing is given."""
+        """Return no records while suspended."""
 
     def fail(self, error: TidemarkError) -> None:
-        """Nothing will come any more; the application is to be told."""
+        """Raise this error with the next read: the member has failed."""
 
     @property
     def idle_s(self) -> float:
-        """How long ago the application last asked for something."""
+        """Time for which the application has processed records, in seconds."""
 
 
 class Membership:
-    """Joins by `start`, leaves by `stop`; lives on one event loop."""
+    """Joins by `start`, leaves by `stop`; used on one event loop."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Membership:
         reader: Reader,
         *,
         commits: Commits | None = None,
-        on_handed_over: Callable[[], None] = lambda: None,
+        on_reconciled: Callable[[], None] = lambda: None,
     ) -> None:
         self.member_id = uuid.uuid4().hex
         self.member_epoch = JOINING
@@ -84,50 +84,50 @@ class Membership:
         self._coordinator = coordinator
         self._settings = settings
         self._reader = reader
-        self._on_handed_over = on_handed_over
+        self._on_reconciled = on_reconciled
         self._topic_ids: dict[str, str] = {}
         self._wanted: frozenset[TopicPartition] | None = None
-        """What the coordinator assigned last; None: nothing since joining."""
-        self._say_all = True
+        """The last assignment; None before the first one since joining."""
+        self._full_heartbeat = True
         self._interval_s = 1.0
         self._session_s = _SESSION_TIMEOUT_S
-        self._lives_s = time.monotonic()
+        self._session_since_s = time.monotonic()
         self._confirm_by_s = math.inf
-        """Until then it must be heard that what was taken away is given up."""
+        """Time by which the coordinator must have confirmed that revoked partitions were released."""
         self._committed: dict[TopicPartition, int] = {}
         self._commits = commits or Commits(settings)
         self._committing = asyncio.Lock()
-        """One after the other: what was committed is known before more is."""
-        self._life = 0
-        """Which one it is in: what was read in an earlier one is committed in no later one."""
+        """Held by the commit in flight, so that `_committed` is known before the next commit."""
+        self._joins = 0
+        """Number of joins: records read before the last join are not committed after it."""
         self._leaving = False
         self._tasks: list[asyncio.Task[None]] = []
         self._poke = asyncio.Event()
-        self._news = asyncio.Event()
-        self._epoch_news = asyncio.Event()
+        self._new_assignment = asyncio.Event()
+        self._new_epoch = asyncio.Event()
 
     @property
     def may_be_out(self) -> bool:
-        """Whether its partitions may be somebody else's: its coordinator's clocks began later than these."""
+        """Whether other members may have its partitions: its timers start before those of the coordinator."""
         now_s = time.monotonic()
-        return now_s - self._lives_s > self._session_s or now_s > self._confirm_by_s
+        return now_s - self._session_since_s > self._session_s or now_s > self._confirm_by_s
 
-    # -- life ----------------------------------------------------------------------------------------------------------
+    # -- start and stop ------------------------------------------------------------------------------------------------
 
     def start(self, topics: Iterable[str]) -> None:
-        """Join, in the background; raises nothing: what forbids it goes to the reader."""
+        """Join, in the background; refusals go to `Reader.fail`."""
         self.topics = frozenset(topics)
-        works = [self._beat(), self._hand_over(), self._watch()]
+        works = [self._beat(), self._reconcile(), self._watch()]
         if self._settings.auto_commit_interval_ms:
-            works.append(self._commit_now_and_then())
+            works.append(self._auto_commit())
         self._tasks = [asyncio.create_task(work, name=f"group {self._settings.group}") for work in works]
         for task in self._tasks:
             task.add_done_callback(self._on_end)
 
     def _on_end(self, task: asyncio.Task[None]) -> None:
-        """Half a member is none: without one of its tasks nobody would read what it is given."""
+        """Fail the member if one of its tasks failed, since its partitions would not be read."""
         if task not in self._tasks or task.cancelling():
-            return  # it was to end
+            return  # cancelled by `stop`
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         if error is not None:
             _log.error("group %s: a member failed", self._settings.group, exc_info=error)
@@ -136,45 +136,45 @@ class Membership:
             )
 
     def subscribe(self, topics: Iterable[str]) -> None:
-        """Want other topics from now on."""
+        """Change the subscription."""
         self.topics = frozenset(topics)
-        self._say_all = True
+        self._full_heartbeat = True
         self._poke.set()
 
     async def stop(self, *, commit: bool) -> None:
-        """Leave, after a last commit of what was processed; in any case within a few seconds."""
-        # The heartbeats go on meanwhile: an answer on its way may have the epoch that the last commit needs.
+        """Commit the processed records and leave, within a few seconds."""
+        # Heartbeats continue during the commit: a response may bring the epoch that the commit needs.
         beats, others = self._tasks[:1], self._tasks[1:]
         self._tasks = []
         until_s = time.monotonic() + _LEAVE_TIMEOUT_S
         try:
             await _ended(others)
             if commit and self._settings.auto_commit_interval_ms:
-                await self._commit_processed(self.owned, _LEAVE_TIMEOUT_S - _FAREWELL_S)
+                await self._commit_processed(self.owned, _LEAVE_TIMEOUT_S - _LAST_HEARTBEAT_S)
         except TidemarkError as error:
             _log.warning("group %s: the last commit failed: %s", self._settings.group, error)
         finally:
             try:
                 await _ended(beats)
-            finally:  # also where this is cancelled: what it has is somebody else's soon
+            finally:  # also after a cancellation, since other members get the partitions
                 self._reader.drop(self.owned)
                 self.owned = frozenset()
         await self._leave(AWAY if self._settings.instance_id else LEAVING, until_s - time.monotonic())
 
     async def commit(self, positions: Iterable[GroupPosition], *, timeout_s: float) -> None:
-        """Have the group remember positions.
+        """Commit positions.
 
         Raises:
-            TidemarkError: what the coordinator refuses with, FENCED_MEMBER_EPOCH or UNKNOWN_MEMBER when the partitions
-                may be somebody else's by now; that of the first partition refused; REQUEST_TIMED_OUT.
+            TidemarkError: the coordinator's refusal; FENCED_MEMBER_EPOCH or UNKNOWN_MEMBER if other members may have
+                the partitions; the error of the first refused partition; REQUEST_TIMED_OUT.
         """
-        life = self._life
+        joins = self._joins
         async with self._turn(timeout_s) as deadline_s:
-            await self._commit(list(positions), deadline_s, life)
+            await self._commit(list(positions), deadline_s, joins)
 
     @asynccontextmanager
     async def _turn(self, timeout_s: float) -> AsyncIterator[float]:
-        """To commit; gives the (monotonic) deadline."""
+        """Wait for the commit in flight; yields the (monotonic) deadline."""
         deadline_s = time.monotonic() + timeout_s
         try:
             async with asyncio.timeout(timeout_s):
@@ -182,17 +182,17 @@ class Membership:
         except TimeoutError:
             raise TidemarkError(
                 ErrorCode.REQUEST_TIMED_OUT,
-                f"group {self._settings.group}: the commit before is still under way after {timeout_s:g} s",
+                f"group {self._settings.group}: the previous commit is still in flight after {timeout_s:g} s",
             ) from None
         try:
             yield deadline_s
         finally:
             self._committing.release()
 
-    async def _commit(self, found: list[GroupPosition], deadline_s: float, life: int) -> None:
+    async def _commit(self, found: list[GroupPosition], deadline_s: float, joins: int) -> None:
         while found:
-            if life != self._life:
-                raise _begun_anew()
+            if joins != self._joins:
+                raise _rejoined()
             epoch = self.member_epoch
             request = self._commits.request(found, self.member_id, epoch)
             left_s = deadline_s - time.monotonic()
@@ -209,26 +209,26 @@ class Membership:
     # -- heartbeats ----------------------------------------------------------------------------------------------------
 
     async def _beat(self) -> None:
-        """For as long as the member lives. An answer is held back by the coordinator until there is news."""
+        """Send heartbeats. The coordinator holds a response until there is a new assignment."""
         while True:
             if self._leaving or self._reader.idle_s * 1000 > self._settings.max_poll_interval_ms:
-                await asyncio.sleep(_LOOK_S)  # it has left, and comes back when the application does
+                await asyncio.sleep(_LOOK_S)  # the member has left, and joins again when the application polls
                 continue
             self._poke.clear()
-            said_s, epoch, said_all = time.monotonic(), self.member_epoch, self._say_all
-            self._say_all = False
-            request = self._heartbeat(all_of_it=said_all)
-            calling = asyncio.ensure_future(self._call(request, hold=not said_all))
+            sent_s, epoch, full = time.monotonic(), self.member_epoch, self._full_heartbeat
+            self._full_heartbeat = False
+            request = self._heartbeat(full=full)
+            calling = asyncio.ensure_future(self._call(request, hold=not full))
             poked = asyncio.ensure_future(self._poke.wait())
             try:
                 await asyncio.wait({calling, poked}, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 poked.cancel()
                 if not calling.done():
-                    calling.cancel()  # what it may have been answered is asked for again
-                    self._say_all = True
+                    calling.cancel()  # its response may be lost, so the next heartbeat asks again
+                    self._full_heartbeat = True
             current = calling.done() and not calling.cancelled() and epoch == self.member_epoch
-            if current and not await self._take_answer(calling, said_s, _named(request)):
+            if current and not await self._take_response(calling, sent_s, _named(request)):
                 return
 
     async def _call(self, request: pb.GroupHeartbeatRequest, *, hold: bool) -> pb.GroupHeartbeatResponse:
@@ -239,22 +239,23 @@ class Membership:
         )
         return response
 
-    async def _take_answer(
+    async def _take_response(
         self,
         calling: asyncio.Future[pb.GroupHeartbeatResponse],
-        said_s: float,
-        said: frozenset[TopicPartition] | None,
+        sent_s: float,
+        reported: frozenset[TopicPartition] | None,
     ) -> bool:
-        """Whether to go on.
+        """Handle a response; returns whether to continue.
 
         Args:
-            said_s: when it was asked, from where on the coordinator counts the session.
-            said: what it said it has; None: nothing of that.
+            calling: the completed call.
+            sent_s: time at which the heartbeat was sent; the session counts from there.
+            reported: partitions that the heartbeat reported as owned; None: it did not report them.
         """
         try:
             response = calling.result()
         except TidemarkError as error:
-            self._say_all = True
+            self._full_heartbeat = True
             if error.code in _LOST:
                 self._lost(error)
                 return True
@@ -265,27 +266,27 @@ class Membership:
             self._reader.fail(error)
             self._reader.drop(self.owned)
             return False
-        before_s, self._lives_s = self._lives_s, said_s
+        before_s, self._session_since_s = self._session_since_s, sent_s
         self._reader.suspend(suspended=False)
         self._interval_s = max(0.01, response.heartbeat_interval_ms / 1000)
         self._session_s = max(0.1, response.session_timeout_ms / 1000)
         if response.member_epoch != self.member_epoch:
             self.member_epoch = response.member_epoch
-            self._epoch_news.set()
+            self._new_epoch.set()
         if response.HasField("assignment"):
             self._topic_ids.update((part.topic, part.topic_id) for part in response.assignment.topics)
             self._wanted = frozenset(
                 TopicPartition(part.topic, index) for part in response.assignment.topics for index in part.partitions
             )
-            self._news.set()
+            self._new_assignment.set()
         if self._wanted is not None:
-            if said is not None and said <= self._wanted:
+            if reported is not None and reported <= self._wanted:
                 self._confirm_by_s = math.inf
             elif not self.owned <= self._wanted and self._confirm_by_s == math.inf:
                 self._confirm_by_s = before_s + self._settings.rebalance_timeout_ms / 1000
         return True
 
-    def _heartbeat(self, *, all_of_it: bool) -> pb.GroupHeartbeatRequest:
+    def _heartbeat(self, *, full: bool) -> pb.GroupHeartbeatRequest:
         settings = self._settings
         request = pb.GroupHeartbeatRequest(
             group_id=settings.group,
@@ -295,7 +296,7 @@ class Membership:
             client_id=settings.client_id,
             sequence=self._commits.next_sequence(),
         )
-        if all_of_it or self.member_epoch == JOINING:
+        if full or self.member_epoch == JOINING:
             request.rebalance_timeout_ms = settings.rebalance_timeout_ms
             request.subscription.topics.extend(sorted(self.topics))
             request.assignor = settings.assignor
@@ -303,7 +304,7 @@ class Membership:
         return request
 
     def _owned(self) -> pb.GroupPartitions:
-        """What is read, and what was assigned and may be read any moment: what this leaves out others may read."""
+        """Return the partitions read or assigned; the coordinator may give others to other members."""
         by_topic: dict[str, list[int]] = {}
         for topic, index in sorted(self.owned | (self._wanted or frozenset())):
             by_topic.setdefault(topic, []).append(index)
@@ -327,23 +328,23 @@ class Membership:
         try:
             await self._coordinator.call(lambda stub: stub.GroupHeartbeat, request, timeout_s=timeout_s)
         except TidemarkError as error:
-            _log.info("group %s: left without an answer: %s", self._settings.group, error)
+            _log.info("group %s: left without a response: %s", self._settings.group, error)
 
     def _lost(self, error: TidemarkError) -> None:
-        """The partitions may be somebody else's by now: begin anew."""
-        _log.warning("group %s: begins anew: %s", self._settings.group, error)
+        """Drop all partitions, since other members may have them, and join again."""
+        _log.warning("group %s: the member joins again: %s", self._settings.group, error)
         self._reader.drop(self.owned)
         self.owned, self._wanted = frozenset(), None
         self._committed.clear()
         self.member_epoch = JOINING
-        self._life += 1
+        self._joins += 1
         self._confirm_by_s = math.inf
-        self._say_all = True
-        self._epoch_news.set()
-        self._on_handed_over()
+        self._full_heartbeat = True
+        self._new_epoch.set()
+        self._on_reconciled()
 
     async def _watch(self) -> None:
-        """Give nothing while the session may be over; leave while the application does not ask for anything."""
+        """Suspend the reader while the session may have ended; leave the group after `max_poll_interval_ms`."""
         while True:
             await asyncio.sleep(min(_LOOK_S, self._session_s / 4))
             if self.may_be_out:
@@ -353,64 +354,64 @@ class Membership:
                 self._poke.set()
             idle_s = self._reader.idle_s
             if self.owned and idle_s * 1000 > self._settings.max_poll_interval_ms:
-                await self._go(idle_s)
+                await self._leave_idle(idle_s)
 
-    async def _go(self, idle_s: float) -> None:
-        """For as long as the application asks for nothing; no heartbeat is to overtake the farewell."""
+    async def _leave_idle(self, idle_s: float) -> None:
+        """Leave until the application polls again; heartbeats pause, so that none follows the last one."""
         self._leaving = True
         try:
             await self._leave(LEAVING)
         finally:
             self._leaving = False
-        self._lost(_silent(idle_s))
+        self._lost(_idle(idle_s))
 
-    # -- hand-over -----------------------------------------------------------------------------------------------------
+    # -- reconciliation ------------------------------------------------------------------------------------------------
 
-    async def _hand_over(self) -> None:
-        """Bring what is read to what is assigned, as often as that changes."""
+    async def _reconcile(self) -> None:
+        """Make the partitions that are read those that are assigned, after each assignment."""
         while True:
-            await self._news.wait()
-            self._news.clear()
+            await self._new_assignment.wait()
+            self._new_assignment.clear()
             while self._wanted is not None and self._wanted != self.owned:
                 try:
                     await self._step(self._wanted)
                 except TidemarkError as error:
-                    if error.code in _LOST:  # the next heartbeat would say so too
+                    if error.code in _LOST:  # the next heartbeat would get this refusal too
                         self._lost(error)
                         self._poke.set()
                         continue
-                    # Who assigns it knows of it: whoever does not is behind, or will be told that it is gone.
+                    # ON_ITS_WAY: the coordinator has newer metadata than the broker that refused.
                     if not error.retriable and error.code not in ON_ITS_WAY:
                         self._reader.fail(error)
                         return
-                    _log.info("group %s: a hand-over is tried again: %s", self._settings.group, error)
+                    _log.info("group %s: the reconciliation is retried: %s", self._settings.group, error)
                     await asyncio.sleep(_LOOK_S)
             if self._wanted is not None and self.member_epoch > JOINING:
-                # Said also where there was nothing to do: of what was never heard of, somebody may wait for it.
-                self._say_all = True
+                # Confirm also an assignment without changes, for which the coordinator may wait.
+                self._full_heartbeat = True
                 self._poke.set()
 
     async def _step(self, wanted: frozenset[TopicPartition]) -> None:
         gone = self.owned - wanted
         if gone:
-            await self._give_up(gone)
+            await self._release(gone)
         added = (self._wanted or frozenset()) & (wanted - self.owned)
         if added:
             await self._reader.take_up(added)
-            kept = added & (self._wanted or frozenset())  # it may have been fenced meanwhile
+            kept = added & (self._wanted or frozenset())  # the member may have been fenced during the call
             self._reader.drop(added - kept)
             self.owned |= kept
-        self._say_all = True
+        self._full_heartbeat = True
         self._poke.set()
-        self._on_handed_over()
+        self._on_reconciled()
 
-    async def _give_up(self, partitions: frozenset[TopicPartition]) -> None:
+    async def _release(self, partitions: frozenset[TopicPartition]) -> None:
         await self._reader.release(partitions)
         try:
             if self._settings.auto_commit_interval_ms:
                 await self._commit_processed(partitions & self.owned, _CALL_TIMEOUT_S)
         except TidemarkError as error:
-            _log.warning("group %s: what was processed is not committed: %s", self._settings.group, error)
+            _log.warning("group %s: the commit of revoked partitions failed: %s", self._settings.group, error)
         self._reader.drop(partitions)
         self.owned -= partitions
         for partition in partitions:
@@ -418,13 +419,13 @@ class Membership:
 
     # -- commits -------------------------------------------------------------------------------------------------------
 
-    async def _commit_now_and_then(self) -> None:
+    async def _auto_commit(self) -> None:
         while True:
             await asyncio.sleep(self._settings.auto_commit_interval_ms / 1000)
             try:
                 await self._commit_processed(self.owned, _CALL_TIMEOUT_S)
             except TidemarkError as error:
-                _log.info("group %s: a commit is tried again later: %s", self._settings.group, error)
+                _log.info("group %s: the automatic commit is retried later: %s", self._settings.group, error)
 
     async def _commit_processed(self, partitions: frozenset[TopicPartition], timeout_s: float) -> None:
         async with self._turn(timeout_s) as deadline_s:
@@ -434,45 +435,45 @@ class Membership:
                 for partition in sorted(partitions & processed.keys())
                 if processed[partition].offset != self._committed.get(partition)
             ]
-            await self._commit(news, deadline_s, self._life)
+            await self._commit(news, deadline_s, self._joins)
 
     def began_at(self, partition: TopicPartition, offset: int) -> None:
-        """That offset is remembered already."""
+        """Note the committed offset of a partition."""
         self._committed[partition] = offset
 
     async def _newer_epoch(self, epoch: int, deadline_s: float) -> bool:
-        """Wait for another epoch than that; False when none came in time."""
-        self._say_all = True
+        """Wait for another member epoch; False if none came in time."""
+        self._full_heartbeat = True
         self._poke.set()
         while self.member_epoch == epoch:
-            self._epoch_news.clear()
+            self._new_epoch.clear()
             try:
                 async with asyncio.timeout(deadline_s - time.monotonic()):
-                    await self._epoch_news.wait()
+                    await self._new_epoch.wait()
             except TimeoutError:
                 return False
         return True
 
 
-def _begun_anew() -> TidemarkError:
+def _rejoined() -> TidemarkError:
     return TidemarkError(
         ErrorCode.FENCED_MEMBER_EPOCH,
-        "the member has begun anew since this was read: others may have read on from there, so it is not committed",
+        "the member joined again after reading these records; other members may have read on, so nothing is committed",
     )
 
 
-def _silent(idle_s: float) -> TidemarkError:
+def _idle(idle_s: float) -> TidemarkError:
     return TidemarkError(
         ErrorCode.UNKNOWN_MEMBER,
-        f"the application asked for nothing in {idle_s:.0f} s, so others get its partitions; max_poll_interval_ms says "
-        "how long that may be",
+        f"the application did not poll for {idle_s:.0f} s, longer than max_poll_interval_ms, so other members get its "
+        "partitions",
     )
 
 
 def _slow(rebalance_timeout_ms: int) -> TidemarkError:
     return TidemarkError(
         ErrorCode.UNKNOWN_MEMBER,
-        f"partitions were not given up within rebalance_timeout_ms, {rebalance_timeout_ms}, so others get them",
+        f"revoked partitions were not released within rebalance_timeout_ms, {rebalance_timeout_ms}: others get them",
     )
 
 
@@ -483,7 +484,7 @@ async def _ended(tasks: list[asyncio.Task[None]]) -> None:
 
 
 def _named(request: pb.GroupHeartbeatRequest) -> frozenset[TopicPartition] | None:
-    """What it says that the member has; None: it does not say."""
+    """Return the owned partitions that the heartbeat reports; None: it reports none."""
     if not request.HasField("owned"):
         return None
     return frozenset(TopicPartition(one.topic, index) for one in request.owned.topics for index in one.partitions)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a member of a consumer group can be told, checked."""
+"""Settings of a member of a consumer group, and their validation."""
 
 from __future__ import annotations
 
@@ -47,17 +47,21 @@ def group_settings(
     max_poll_interval_ms: int = 300_000,
     offset_reset: str = "earliest",
 ) -> GroupSettings:
-    """Check; raises INVALID_CONFIG.
+    """Check the settings.
 
     Args:
-        group: its id, 1 to 249 characters.
-        instance_id: of a static member: who comes back under it within the session gets its partitions back.
-        assignor: "range", "uniform" or "sticky"; empty: the broker's choice.
-        client_id: shown to people who look at the group.
-        auto_commit_interval_ms: how often what was processed is remembered, beside hand-overs; 0: only by `commit`.
-        rebalance_timeout_ms: how long giving up partitions may take before the group goes on without this member.
-        max_poll_interval_ms: so long the application may work on what it was given before others get its partitions.
-        offset_reset: where to begin in a partition that the group has read nothing of: earliest, latest, or fail.
+        group: id of the group, 1 to 249 characters.
+        instance_id: makes the member static: one that rejoins under this id within the session timeout gets its
+            partitions back.
+        assignor: "range", "uniform" or "sticky"; "": the broker's default.
+        client_id: a name shown when the group is described.
+        auto_commit_interval_ms: interval of automatic commits, which also happen at rebalances; 0: only `commit`.
+        rebalance_timeout_ms: time to release revoked partitions, after which the coordinator evicts the member.
+        max_poll_interval_ms: time that the application may process records before other members get its partitions.
+        offset_reset: start in a partition without a committed offset: "earliest", "latest" or "fail".
+
+    Raises:
+        TidemarkError: INVALID_CONFIG, INVALID_GROUP_ID.
     """
     if not 1 <= len(group) <= 249:
         raise TidemarkError(ErrorCode.INVALID_GROUP_ID, f"the group id has {len(group)} characters: want 1 to 249")

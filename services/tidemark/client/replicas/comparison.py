@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether replicas of a partition hold the same: LOG-MATCH, rule L1. Pure: pieces of logs in, differences out.
+"""Compares batches of two replicas (LOG-MATCH, rule L1). Pure.
 
-Above every cleaner's point two replicas have the same batches, byte for byte: equal envelopes with the CRCs that their
-brokers have checked say so, or the bytes themselves. Below, and for batches that a cleaner wrote, every offset that
-both retain holds the same record, and a batch that both retain has the same offsets, epoch and producer.
+Above the clean offsets of both replicas their batches must be equal in every byte: equal bytes, or equal envelopes
+with CRCs that the brokers have checked. Below, and for batches that a cleaner wrote, a record that both replicas retain
+must be equal, and a batch that both retain must have the same last offset, leader epoch and producer.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _KEPT: Final = (
     "producer_epoch",
     "max_timestamp_us",
 )
-"""What a cleaned batch has of the one that it replaces."""
+"""Fields that a cleaned batch keeps of the batch that it replaces."""
 
 
 class Piece(NamedTuple):
-    """A batch of a replica; `data` is None where only its envelope was read."""
+    """A batch of a replica; `data` is None if only its envelope was read."""
 
     envelope: Envelope
     data: bytes | None
 
 
 def pieces_of(data: bytes, *, envelopes_only: bool) -> Iterator[Piece]:
-    """Cut an answer of ReadReplica apart."""
+    """Yield the batches of a ReadReplica response."""
     at = 0
     while at < len(data):
         envelope = unpack_envelope(data, at)
@@ -45,19 +45,19 @@ def pieces_of(data: bytes, *, envelopes_only: bool) -> Iterator[Piece]:
 
 
 def needs_records(first: Piece, second: Piece) -> bool:
-    """Whether envelopes alone cannot tell: they differ, and a cleaner wrote one of the batches."""
+    """Whether the records must be compared: the envelopes differ, and a cleaner wrote one of the batches."""
     if first.envelope == second.envelope:
         return False
     return first.envelope.is_compacted or second.envelope.is_compacted
 
 
 def difference(first: Piece, second: Piece, *, cleaned: bool) -> str:
-    """How two batches with the same base offset differ; empty: they do not.
+    """Describe how two batches with the same base offset differ; "": they do not.
 
     Args:
         first: of one replica.
-        second: of the other.
-        cleaned: the batches lie below a cleaner's point, so that only records that both retain count.
+        second: of the other replica.
+        cleaned: the batches are below a clean offset, so only records that both replicas retain are compared.
 
     Raises:
         TidemarkError: a payload cannot be decoded.

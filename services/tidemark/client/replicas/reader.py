@@ -25,14 +25,20 @@ from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 READ_BYTES: Final = 4 << 20
 _CALL_S: Final = 10.0
 _PATIENCE_S: Final = 5.0
-"""So long a replica may be on its way to being open, or a broker may know of no others."""
+"""Time to retry while a broker opens the replica, or has no metadata yet."""
 
 
 class Stretch(NamedTuple):
-    """A part of a replica, and where the replica stands; offsets exclusive but the log start.
+    """Batches of a replica, and the offsets of the replica.
 
     Attributes:
-        clean_offset: below it the replica's log has been compacted.
+        log_start_offset: first offset of the replica, inclusive.
+        log_end_offset: end of the replica, exclusive.
+        high_watermark: as the replica knows it, exclusive.
+        clean_offset: the log below this offset has been compacted.
+        leader_epoch: as the replica knows it.
+        leader: whether the replica is the leader.
+        pieces: the batches.
     """
 
     log_start_offset: int
@@ -45,7 +51,7 @@ class Stretch(NamedTuple):
 
 
 class ReplicaReader:
-    """A blocking client of all brokers at once; thread-safe. A context manager.
+    """A blocking client of all brokers; thread-safe. A context manager.
 
     Args:
         bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
@@ -66,7 +72,7 @@ class ReplicaReader:
             channel.close()
 
     def view(self, topics: Sequence[str] = ()) -> ClusterView:
-        """The cluster with these topics, all where none is named; raises BROKER_NOT_AVAILABLE, UNKNOWN_TOPIC."""
+        """Return the cluster with these topics (empty: all); raises BROKER_NOT_AVAILABLE, UNKNOWN_TOPIC."""
         request = pb.GetMetadataRequest(topics=topics, all_topics=not topics)
         until_s = time.monotonic() + _PATIENCE_S
         backoff = Backoff()
@@ -81,7 +87,7 @@ class ReplicaReader:
                 if view.brokers:
                     self._brokers = tuple(addresses(view).values())
                     return _with(view, topics)
-                causes[address] = "it has just started and knows no brokers yet"
+                causes[address] = "the broker has just started and has no metadata yet"
             if time.monotonic() >= until_s:
                 raise none_answers(causes)
             time.sleep(backoff.next_s())
@@ -97,11 +103,11 @@ class ReplicaReader:
         envelopes_only: bool = True,
         max_bytes: int = READ_BYTES,
     ) -> Stretch:
-        """What the broker at `address` holds in [start, end) of its replica; a batch may begin below `start`.
+        """Read [start, end) of the replica at the broker `address`; the first batch may begin below `start`.
 
         Raises:
             TidemarkError: BROKER_NOT_AVAILABLE, REQUEST_TIMED_OUT, NOT_A_REPLICA, UNKNOWN_TOPIC_ID, REPLICA_OFFLINE,
-                OFFSET_NOT_AVAILABLE; CORRUPT_BATCH or STORAGE_ERROR where its disk gives no good batch.
+                OFFSET_NOT_AVAILABLE; CORRUPT_BATCH or STORAGE_ERROR if its disk has no valid batch.
         """
         request = replica_reads_pb2.ReadReplicaRequest(
             topic=partition.topic,
@@ -145,7 +151,7 @@ class ReplicaReader:
 
 
 def addresses(view: ClusterView) -> Mapping[int, str]:
-    """host:port of each broker that is there."""
+    """Return host:port of each live broker."""
     return {broker_id: f"{broker.host}:{broker.port}" for broker_id, broker in view.brokers.items()}
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All replicas of a partition, walked side by side and held against one of them (LOG-MATCH, rule L1).
+"""Compares all replicas of a partition with one of them (LOG-MATCH, rule L1).
 
-The leader is the measure where it answers, and its high watermark the end: every replica in sync holds all below. What
-looks like a difference is read again, with what the replicas say of themselves then: a cleaner or a deletion may have
-passed meanwhile. Memory: one answer of each replica.
+The reference is the leader's replica if the leader answers, up to its high watermark, below which every in-sync replica
+has all records. An apparent difference is read again together with the replicas' offsets, because a cleaner or a
+deletion may have changed a replica between the reads. Memory: one response of each replica.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HOLES_MAX: Final = 100
 
 
 class Reads(Protocol):
-    """Where replicas are read: client.replica_reader.ReplicaReader."""
+    """Reads replicas: `ReplicaReader`."""
 
     def read(
         self,
@@ -37,11 +37,11 @@ class Reads(Protocol):
         envelopes_only: bool = True,
         max_bytes: int = READ_BYTES,
     ) -> Stretch:
-        """What is in [start, end) of the replica at `address`."""
+        """Read [start, end) of the replica at `address`."""
 
 
 class Difference(NamedTuple):
-    """Broker `broker` holds something else than `measure` does at `offset`; -1 as measure: its own disk is at fault."""
+    """Replica of `broker` differs from that of `measure` at `offset`; measure -1: the broker's disk is damaged."""
 
     offset: int
     broker: int
@@ -51,15 +51,20 @@ class Difference(NamedTuple):
 
 @dataclass(slots=True)
 class Verified:
-    """What became of one partition.
+    """The result for one partition.
 
     Attributes:
-        start, end: the offsets that were compared, end exclusive.
-        compared: brokers whose replicas were, up to their own ends.
-        behind: of those, the ones that end below `end`, by their ends.
-        away: brokers that did not answer, and why.
-        holes: offsets of batches that a broker has not and another has, above every cleaner's point of a topic that is
-            compacted: a cleaner moves its point when it is through, so this may be what it has done so far.
+        partition: the partition.
+        start: first compared offset, inclusive.
+        end: end of the compared offsets, exclusive.
+        batches: number of compared batches.
+        read_bytes: bytes of log that brokers read.
+        compared: brokers whose replicas were compared, each up to its own end.
+        behind: ends of the compared replicas that end below `end`, by broker.
+        away: errors of brokers that did not answer, by broker.
+        holes: offsets of batches that only other brokers have, by broker, above the clean offsets of a compacted topic.
+            A cleaner raises the clean offset at its end, so a running cleaner may have removed them.
+        differences: the differences.
     """
 
     partition: TopicPartition
@@ -76,7 +81,7 @@ class Verified:
 
 @dataclass(slots=True)
 class _Cursor:
-    """A replica on the way: `buffer` holds what was read from `position` on and not compared yet."""
+    """Progress in one replica: `buffer` has the batches that were read and not compared; `position` is their end."""
 
     broker: int
     address: str
@@ -94,14 +99,14 @@ class PartitionVerifier:
     """Compares the replicas of one partition.
 
     Args:
-        reads: how replicas are read.
-        partition: which.
-        topic_id: of its topic.
+        reads: reads replicas.
+        partition: the partition.
+        topic_id: id of its topic.
         view: its assigned replicas, ISR and leader.
-        addresses: of the brokers that are there.
-        compacted: whether a cleaner may be at work in the topic.
-        whole_bytes: read and compare bytes, not only envelopes and their CRCs.
-        on_read: told how many bytes of log a broker has read; may wait, so that brokers have time for others.
+        addresses: host:port of live brokers.
+        compacted: whether the topic is compacted.
+        whole_bytes: read and compare all bytes, not only envelopes and their CRCs.
+        on_read: called with the bytes of log that a broker has read; may block, to limit the rate.
     """
 
     def __init__(
@@ -127,7 +132,7 @@ class PartitionVerifier:
         self.result = Verified(partition)
 
     def run(self) -> Verified:
-        """Walk until every replica has been compared to its end, or to its first difference."""
+        """Compare every replica up to its end, or to its first difference."""
         with ThreadPoolExecutor(max(len(self._view.assigned_replicas), 1), "replica-read") as pool:
             self._begin(pool)
             while len(self._cursors) > 1:
@@ -136,13 +141,13 @@ class PartitionVerifier:
                     break
         return self.result
 
-    # -- where everybody stands ----------------------------------------------------------------------------------------
+    # -- offsets of the replicas ---------------------------------------------------------------------------------------
 
     def _begin(self, pool: ThreadPoolExecutor) -> None:
         present = [broker for broker in self._view.assigned_replicas if broker in self._addresses]
         for broker in self._view.assigned_replicas:
             if broker not in self._addresses:
-                self.result.away[broker] = "it is not registered"
+                self.result.away[broker] = "the broker is not registered"
         asked = {broker: pool.submit(self._read, self._addresses[broker]) for broker in present}
         states: dict[int, Stretch] = {}
         for broker, answer in asked.items():
@@ -164,7 +169,7 @@ class PartitionVerifier:
                 self.result.behind[one] = end
 
     def _lose(self, broker: int, error: TidemarkError) -> None:
-        """A replica that gives nothing more: its disk's fault, or it is away."""
+        """Drop a replica that cannot be read: its disk is damaged, or its broker does not answer."""
         if error.code in _DISK:
             offset = int(error.metadata.get("offset", "-1"))
             self.result.differences.append(Difference(offset, broker, -1, error.message))
@@ -194,7 +199,7 @@ class PartitionVerifier:
         return max(cursor.state.clean_offset for cursor in self._cursors)
 
     def _fill(self, pool: ThreadPoolExecutor) -> None:
-        """Read on where a cursor has nothing left, from all those brokers at once."""
+        """Read the next batches for every empty buffer, from all these brokers at once."""
         clean = self._clean_offset
         asked = []
         for cursor in self._cursors:
@@ -221,7 +226,7 @@ class PartitionVerifier:
     # -- comparing -----------------------------------------------------------------------------------------------------
 
     def _step(self) -> bool:
-        """Compare the batches at the lowest offset; False when there is none left."""
+        """Compare the batches at the lowest offset; False without any."""
         heads = [cursor.buffer[0].envelope.base_offset for cursor in self._cursors if cursor.buffer]
         if not heads:
             return False
@@ -254,22 +259,22 @@ class PartitionVerifier:
 
     def _differ(self, mine: Piece, its: Piece, *, cleaned: bool) -> str:
         if cleaned and mine.envelope != its.envelope and (mine.data is None or its.data is None):
-            return "to be read whole"
+            return "to be read again with records"
         try:
             return difference(mine, its, cleaned=cleaned)
         except TidemarkError as error:
             return f"a payload cannot be decoded: {error.message}"
 
     def _again(self, measure: _Cursor, other: _Cursor, base: int) -> str:
-        """What looked different, read once more with its bytes; how it differs now, if it does."""
+        """Read both batches again with their bytes and describe the difference; "" if there is none now."""
         found: list[Piece | None] = []
         for cursor in (measure, other):
             try:
                 stretch = self._read(cursor.address, base, cursor.end, whole=True, limit=1)
             except TidemarkError as error:
-                return f"broker {cursor.broker} does not give it: {error.message}"
+                return f"broker {cursor.broker} cannot read the batch: {error.message}"
             cursor.state = stretch._replace(pieces=())
-            if stretch.log_end_offset <= base:  # it was cut: its leader has more, and it fetches that again
+            if stretch.log_end_offset <= base:  # truncated: the follower fetches it again from its leader
                 cursor.end = stretch.log_end_offset
                 self.result.behind[cursor.broker] = cursor.end
                 return ""
@@ -288,11 +293,11 @@ class PartitionVerifier:
             if len(found_at) < _HOLES_MAX:
                 found_at.append(base)
             return ""
-        return f"broker {lacking} has no batch there"
+        return f"broker {lacking} has no batch at this offset"
 
 
 def _standing(state: Stretch) -> tuple[bool, int, int]:
-    """Whose replica is the measure: the leader's, else the one that knows most."""
+    """Order of the reference: the leader's replica, or else that with the highest epoch and high watermark."""
     return state.leader, state.leader_epoch, state.high_watermark
 
 
@@ -303,7 +308,7 @@ def _at(cursor: _Cursor, base: int) -> Piece | None:
 
 
 def partitions_of(count: int, wanted: Sequence[int]) -> Iterator[int]:
-    """The partitions that are wanted, all where none is named; raises UNKNOWN_PARTITION."""
+    """Yield the wanted partitions (empty: all); raises UNKNOWN_PARTITION."""
     for index in wanted:
         if not 0 <= index < count:
             raise TidemarkError(ErrorCode.UNKNOWN_PARTITION, f"there are partitions 0 to {count - 1}, no {index}")

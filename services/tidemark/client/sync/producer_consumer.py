@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from tidemark.client.aio.consumer import Consumer as AsyncConsumer
 from tidemark.client.aio.consumer import Start
 from tidemark.client.aio.producer import Producer as AsyncProducer
-from tidemark.client.group.group_reader import HandOver
+from tidemark.client.group.group_reader import RebalanceCallback
 from tidemark.client.lifecycle import INTERRUPTED_S, INTERRUPTIONS
 from tidemark.client.producing.batching import SendHandle
 from tidemark.client.producing.metrics import ProducerMetrics
@@ -26,7 +26,7 @@ from tidemark.model import TopicPartition
 from tidemark.record.payload import Headers
 
 T = TypeVar("T")
-HandedOver = Callable[[list[TopicPartition]], None]
+BlockingRebalanceCallback = Callable[[list[TopicPartition]], None]
 """A callback of `Consumer.subscribe`: takes the partitions that were assigned, revoked or lost."""
 
 _CLOSE_SLACK_S: Final = 10.0
@@ -126,7 +126,7 @@ class Producer(SyncClient[AsyncProducer]):
         self.close(INTERRUPTED_S if isinstance(error, INTERRUPTIONS) else None)
 
 
-def _on_a_thread(callback: HandedOver) -> HandOver:
+def _on_a_thread(callback: BlockingRebalanceCallback) -> RebalanceCallback:
     async def run(partitions: list[TopicPartition]) -> None:
         await asyncio.to_thread(callback, partitions)
 
@@ -188,9 +188,9 @@ class Consumer(SyncClient[AsyncConsumer]):
         self,
         topics: Iterable[str],
         *,
-        on_assigned: HandedOver | None = None,
-        on_revoked: HandedOver | None = None,
-        on_lost: HandedOver | None = None,
+        on_assigned: BlockingRebalanceCallback | None = None,
+        on_revoked: BlockingRebalanceCallback | None = None,
+        on_lost: BlockingRebalanceCallback | None = None,
     ) -> None:
         """Share topics with the other members of the group. The callbacks run on another thread.
 

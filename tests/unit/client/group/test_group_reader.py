@@ -65,10 +65,10 @@ def membership() -> SimpleNamespace:
 async def reader(fetcher: SimpleNamespace, membership: SimpleNamespace, told: Told) -> GroupReader:
     made = GroupReader(cast(Cluster, None), cast(Fetcher, fetcher), group_settings("g"), cast(Any, None))
     made._membership = cast(Any, membership)
-    made._handlers = (told.assigned, told.revoked, told.lost)
+    made._callbacks = (told.assigned, told.revoked, told.lost)
     for where in (ONE, OTHER):
         fetcher.cursors[where] = Cursor(where, 0, topic_id="t", incarnation="i")
-        made._mine.add(where)
+        made._announced.add(where)
     return made
 
 
@@ -100,7 +100,7 @@ async def test_what_comes_back_can_be_lost(reader: GroupReader, fetcher: SimpleN
     await reader.release(frozenset({ONE}))
     reader.drop([ONE])
     fetcher.cursors[ONE] = Cursor(ONE, 0, topic_id="t", incarnation="i")
-    reader._mine.add(ONE)
+    reader._announced.add(ONE)
     reader.drop([ONE])
     await turns()
     assert told.all == [("revoked", [ONE]), ("lost", [ONE])]
@@ -145,8 +145,8 @@ async def test_what_is_being_taken_up_when_the_consumer_leaves_is_told_as_revoke
 
     monkeypatch.setattr(reader, "fetch", fetch)
     monkeypatch.setattr(reader, "_starts", start)
-    reader._handlers = (assigned, told.revoked, told.lost)
-    reader._mine.clear()
+    reader._callbacks = (assigned, told.revoked, told.lost)
+    reader._announced.clear()
     membership.owned, membership.stop = frozenset(), stop
     taking = asyncio.create_task(reader.take_up(frozenset({new})))
     await turns()
@@ -189,7 +189,7 @@ async def test_a_worker_that_the_application_cancelled_in_a_hand_over_is_its_fai
         worker.cancel()
         await worker
 
-    reader._handlers = (None, revoked, None)
+    reader._callbacks = (None, revoked, None)
     releasing = asyncio.create_task(reader.release(frozenset({ONE})))
     await asyncio.wait([releasing])
     assert not releasing.cancelled()
@@ -201,7 +201,7 @@ async def test_a_hand_over_that_is_cancelled_ends(reader: GroupReader) -> None:
     async def revoked(_: list[TopicPartition]) -> None:
         await asyncio.sleep(3600)
 
-    reader._handlers = (None, revoked, None)
+    reader._callbacks = (None, revoked, None)
     releasing = asyncio.create_task(reader.release(frozenset({ONE})))
     await turns()
     releasing.cancel()
