@@ -127,7 +127,8 @@ _WRITTEN: Final[dict[tuple[int, ...], dict[Any, Any]]] = {}
 _MADE: Final[dict[tuple[int, ...], dict[Any, Any]]] = {}
 """By the new names of the brokers."""
 _CONTEXT: Final = ("broker_epoch", "suspected", "registrations", "isr_answers_due", "paused")
-_CORE: Final = ("_replicas", "_controller_epoch", "_fences", "_strays")
+_MANAGER: Final = ("replicas", "_fences", "strays")
+_COMMANDS: Final = ("_controller_epoch",)
 _STREAMS: Final = ("_links", "_followers", "_unused", "_unplaced", "_sessions")
 _RECENT_OR_NOT: Final = frozenset(("caught_up_ms", "end_then_ms", "last_message_ms"))
 _ALWAYS_NOW: Final = frozenset(("last_sent_ms", "_retry_at_ms"))
@@ -339,14 +340,24 @@ def thaw_value(frozen: bytes, rename: Rename = AS_THEY_ARE) -> Any:
     return _Reader(None, rename).read(marshal.loads(frozen))
 
 
+def _owners(core: BrokerCore) -> tuple[tuple[Any, tuple[str, ...]], ...]:
+    """The parts of a core with the names of the fields that its future depends on."""
+    return (
+        (core._ctx, _CONTEXT),
+        (core._manager, _MANAGER),
+        (core._commands, _COMMANDS),
+        (core._streams, _STREAMS),
+    )
+
+
 def freeze(core: BrokerCore, rename: Rename = AS_THEY_ARE) -> bytes:
     """All of a broker core that its future depends on; with `rename`, had the brokers other names from the start."""
     writer = _Writer(rename)
-    ctx, streams = core._ctx, core._streams
+    ctx = core._ctx
     assert not ctx.links_to_flush, "what there was to say was said"
     assert not ctx.sessions_to_flush, "what there was to say was said"
     parts = [writer.write(ctx.broker_id)]
-    for owner, names in ((ctx, _CONTEXT), (core, _CORE), (streams, _STREAMS)):
+    for owner, names in _owners(core):
         parts += [writer.write(getattr(owner, name)) for name in names]
     return marshal.dumps(tuple(parts), 2)
 
@@ -358,11 +369,11 @@ def thaw(frozen: bytes, rename: Rename = AS_THEY_ARE) -> BrokerCore:
     core = BrokerCore(BrokerId(rename.get(broker_id, broker_id)), CONFIG)
     ctx, streams = core._ctx, core._streams
     reader = _Reader(ctx, rename)
-    for owner, names in ((ctx, _CONTEXT), (core, _CORE), (streams, _STREAMS)):
+    for owner, names in _owners(core):
         for name in names:
             value = reader.read(next(parts))
-            if name == "_replicas":
-                core._replicas.update(value)  # the streams look at the same dictionary
+            if name == "replicas":
+                core._replicas.update(value)  # all parts of the core share this dictionary
             else:
                 setattr(owner, name, value)
     ctx.now_ms = NOW_MS

@@ -28,7 +28,7 @@ class Moves:
             dice = node.engine.dice(f"moves {node.name}")
 
             def move() -> None:
-                for view in node.core.replicas():
+                for view in node.core.queries.replicas():
                     if dice.random() < 0.5:
                         self.count += 1
                         node.feed(ev.LogMoved(view.partition, view.identity, dice.randrange(3)))

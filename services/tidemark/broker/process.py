@@ -140,14 +140,14 @@ class BrokerProcess:
         self._configs = DynamicConfig(settings, node.store, self._use_settings, node.driver.fail)
         self._shutdown = ControlledShutdown(
             max_wait_ms=settings.controlled_shutdown_max_wait_ms,
-            leader_count=node.core.leader_count,
+            leader_count=node.core.queries.leader_count,
             now_s=time.monotonic,
         )
         self._replication = replication = Replication(node, storage, self._shutdown.on_ping)
         self._clients = clients = Clients(node, storage, self._configs, lambda: replication.from_followers.count)
         self._groups = groups = GroupCoordination(node, storage, clients)
         self._replica_metrics = ReplicaMetrics(
-            node.broker_id, node.core, storage.logs, node.clock.now_ms, node.metrics.topics.keep
+            node.broker_id, node.core.queries, storage.logs, node.clock.now_ms, node.metrics.topics.keep
         )
         self._replica_metrics.partitions = settings.metrics_partitions
         METRICS.show(self._replica_metrics)
@@ -156,7 +156,7 @@ class BrokerProcess:
             node.store,
             node.metadata,
             storage.logs.replicas,
-            node.core.replica,
+            node.core.queries.replica,
             self._server.set_ready,
             node.driver.fail,
         )

@@ -51,7 +51,7 @@ class Reader:
             self._leader_epoch = max(self._leader_epoch, leader.leader_epoch)
         for _ in range(2):
             try:
-                readable = process.core.readable(
+                readable = process.core.queries.readable(
                     partition,
                     topic_id="",
                     incarnation="",

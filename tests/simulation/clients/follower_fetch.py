@@ -45,7 +45,7 @@ class NearReader(Reader):
             self._leader_epoch = LeaderEpoch(NO_EPOCH)
         self._leader_epoch = max(self._leader_epoch, replica.leader_epoch)
         try:
-            readable = process.core.readable_here(
+            readable = process.core.queries.readable_here(
                 partition,
                 identity=replica.identity,
                 current_leader_epoch=self._leader_epoch,

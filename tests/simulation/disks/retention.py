@@ -74,9 +74,9 @@ def delete_records(world: World, percent: int) -> None:
     partition, node = world.partitions[0], world.brokers.get(world.leader())
     if node is None or node.paused:
         return
-    shipped = DeleteRecords(node.core, node.feed, node.lease, lambda: node.engine.now)
+    shipped = DeleteRecords(node.core.queries, node.feed, node.lease, lambda: node.engine.now)
     try:
-        view = node.core.replica(partition)
+        view = node.core.queries.replica(partition)
         before = 0 if view is None else view.log_start_offset
         committed = 0 if view is None else view.high_watermark - before
         asked = -1 if percent == 100 else before + committed * percent // 100
@@ -87,7 +87,7 @@ def delete_records(world: World, percent: int) -> None:
     except TidemarkError as error:
         world.tell(f"records are not deleted: {error}")
         return
-    view = node.core.replica(partition)
+    view = node.core.queries.replica(partition)
     assert view is not None, "what is led is a replica"
     world.tell(f"broker {node.broker_id} is to delete what lies before {target}")
     release(node, ev.FrontReleased(partition, view.identity, epoch, Offset(target)))

@@ -129,7 +129,7 @@ class OneLeader(Invariant):
             return
         oldest_ms = world.engine.now - process.store.lease_length_ms()
         for epoch, lineage, began_ms in self._began.get(partition, ()):
-            unclean = lineage != leader.state.lineage and process.core.holds_epoch_since(partition, oldest_ms)
+            unclean = lineage != leader.state.lineage and process.core.queries.holds_epoch_since(partition, oldest_ms)
             if not (unclean or epoch <= leader.leader_epoch or began_ms >= oldest_ms):
                 self.fails(
                     f"{partition}: broker {process.broker_id}, without a session, lets something go in epoch "

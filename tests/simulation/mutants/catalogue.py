@@ -15,7 +15,6 @@ from tidemark.core.messages import Chunk, EpochEnd, Report
 from tidemark.core.producer_state import ProducerStates
 from tidemark.core.replication import effects as fx
 from tidemark.core.replication import events as ev
-from tidemark.core.replication.broker import BrokerCore
 from tidemark.core.replication.clean_start import RegistrationVerdict
 from tidemark.core.replication.follower.partition_follower import PartitionFollower
 from tidemark.core.replication.leader import isr as isr_rules
@@ -24,6 +23,7 @@ from tidemark.core.replication.leader.follower_session import PartitionSender
 from tidemark.core.replication.leader.isr import Committed, IsrState, PendingExpand
 from tidemark.core.replication.leader.partition_leader import PartitionLeader
 from tidemark.core.replication.replica_log import ReplicaLog
+from tidemark.core.replication.replica_manager import ReplicaManager
 from tidemark.core.replication.streams import BrokerStreams
 from tidemark.model import BrokerId, LeaderEpoch, Offset
 
@@ -266,7 +266,7 @@ def takes_in_an_old_registration(monkeypatch: Any) -> None:
 
 def produces_and_serves_though_fenced(monkeypatch: Any) -> None:
     """A deposed leader does not stop: not for a lost session, not for a newer epoch at a follower."""
-    monkeypatch.setattr(BrokerCore, "_fence", lambda self, replica, why: None)
+    monkeypatch.setattr(ReplicaManager, "fence", lambda self, replica, why: None)
 
 
 def keeps_fetching_from_the_old_leader(monkeypatch: Any) -> None:
@@ -283,8 +283,8 @@ def keeps_fetching_from_the_old_leader(monkeypatch: Any) -> None:
         left[id(self), follower.leader] = follower
 
     left: dict[tuple[int, BrokerId], PartitionFollower] = {}
-    original = BrokerStreams._on_leader_message
-    monkeypatch.setattr(BrokerStreams, "_on_leader_message", on_leader_message)
+    original = BrokerStreams.on_leader_message
+    monkeypatch.setattr(BrokerStreams, "on_leader_message", on_leader_message)
     monkeypatch.setattr(BrokerStreams, "unfollow", unfollow)
     monkeypatch.setattr(PartitionFollower, "leave", lambda self, newer_leader_epoch: None)
 
@@ -292,15 +292,15 @@ def keeps_fetching_from_the_old_leader(monkeypatch: Any) -> None:
 def resumes_an_epoch_after_a_restart(monkeypatch: Any) -> None:
     """A leader that comes back leads on in the epoch it had: the controller lets it, and it does not mind."""
 
-    def begin(self: BrokerCore, replica: Any, log: ReplicaLog, command: Any, now_ms: int) -> Any:
+    def begin(self: ReplicaManager, replica: Any, log: ReplicaLog, command: Any, now_ms: int) -> Any:
         replica.fenced_epoch = LeaderEpoch(-1)
         if log.epochs.latest == command.state.leader_epoch:
             log.epochs._entries.pop()
         return begin_leading(self, replica, log, command, now_ms)
 
-    begin_leading = BrokerCore._begin_leading
+    begin_leading = ReplicaManager._begin_leading
     monkeypatch.setattr(BrokerFacts, "is_present", lambda self, entry: entry.broker_id in self.live)
-    monkeypatch.setattr(BrokerCore, "_begin_leading", begin)
+    monkeypatch.setattr(ReplicaManager, "_begin_leading", begin)
 
 
 def lease_by_timer(monkeypatch: Any) -> None:

@@ -12,7 +12,7 @@ from tidemark.core.controller.leader_election import Decision
 from tidemark.core.controller.reassignment import Reassignment
 from tidemark.core.controller.reassignments import Reassignments
 from tidemark.core.reassignment.topic_draft import TopicDraft
-from tidemark.core.replication.broker import BrokerCore
+from tidemark.core.replication.controller_commands import ControllerCommands
 from tidemark.model import NO_LEADER, IsrEntry, LeaderAndIsr
 
 from tests.simulation.recipes import MOVES
@@ -108,4 +108,4 @@ def keeps_what_was_removed(monkeypatch: Any) -> None:
 
 def obeys_commands_in_any_order(monkeypatch: Any) -> None:
     """A late command brings a stopped replica back."""
-    monkeypatch.setattr(BrokerCore, "_overtaken", lambda self, command: None)
+    monkeypatch.setattr(ControllerCommands, "_overtaken", lambda self, command: None)

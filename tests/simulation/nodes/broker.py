@@ -74,7 +74,7 @@ class BrokerNode(Node):
         self.lease = Lease(
             world.clock,
             self.store,
-            self.core.holds_epoch_since,
+            self.core.queries.holds_epoch_since,
             lambda: self.broker_epoch == self.core.broker_epoch,
         )
         self.logs = FiledLogs(self) if world.recipe.files else MachineLogs(self)
@@ -137,7 +137,9 @@ class BrokerNode(Node):
 
     def throttles(self) -> dict[TopicPartition, int]:
         """Of those replicas that were told of one."""
-        commands = {view.partition: self.core._replicas[view.partition].command for view in self.core.replicas()}
+        commands = {
+            view.partition: self.core._replicas[view.partition].command for view in self.core.queries.replicas()
+        }
         told = {one: command.throttle_bytes_per_s for one, command in commands.items() if command is not None}
         return {one: throttle for one, throttle in told.items() if throttle}
 
@@ -268,7 +270,7 @@ class BrokerNode(Node):
         return self._judged
 
     async def _known_leader_epochs(self) -> dict[TopicPartition, tuple[ReplicaIdentity, Any]]:
-        open_here = {view.partition for view in self.core.replicas()}
+        open_here = {view.partition for view in self.core.queries.replicas()}
         on_disk = {name: log.identity for name, log in self.machine.logs.items() if name not in open_here}
         states = await self.store.states(list(on_disk), sync=True)
         return {
@@ -282,7 +284,7 @@ class BrokerNode(Node):
         self.after(self.world.recipe.checkpoint_ms, self._checkpoint)
 
     def _marks(self) -> dict[TopicPartition, Offset]:
-        return {view.partition: view.high_watermark for view in self.core.replicas() if view.role != "opening"}
+        return {view.partition: view.high_watermark for view in self.core.queries.replicas() if view.role != "opening"}
 
     def _write_checkpoint(self, marks: dict[TopicPartition, Offset]) -> None:
         if self.logs.can_sync():
@@ -354,7 +356,7 @@ class BrokerNode(Node):
         refused: dict[TopicPartition, TidemarkError] = {}
         for question in questions:
             try:
-                described[question.partition] = self.core.describe(question)
+                described[question.partition] = self.core.queries.describe(question)
             except TidemarkError as error:
                 refused[question.partition] = error
         return described, refused

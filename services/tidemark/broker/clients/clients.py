@@ -37,9 +37,9 @@ class Clients:
         self.waiters = Waiters()
         self._produce = ProduceService(driver, node.topics, node.metadata, node.lease, node.clock, node.metrics)
         self.appends = InternalAppends(driver.submit, self._produce.reply)
-        self._delete_records = DeleteRecords(node.core, driver.submit, node.lease, node.clock.now_ms)
+        self._delete_records = DeleteRecords(node.core.queries, driver.submit, node.lease, node.clock.now_ms)
         self.fetch = FetchService(
-            node.core,
+            node.core.queries,
             storage.threads,
             self.waiters,
             node.metadata,
@@ -56,11 +56,11 @@ class Clients:
             self.fetch,
             self._fetch_streams,
             ProducerIds(node.store),
-            LogDirs(node.core, storage.logs, storage.threads, storage.dir_moves),
+            LogDirs(node.core.queries, storage.logs, storage.threads, storage.dir_moves),
             configs,
             self._delete_records,
             storage.dir_moves,
-            ReplicaReads(node.core, storage.threads, node.readers),
+            ReplicaReads(node.core.queries, storage.threads, node.readers),
             OpenStreams(METRICS, stream_count),
         )
 

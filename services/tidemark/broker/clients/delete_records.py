@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 from tidemark.broker.node.session_lease import Lease
 from tidemark.core.replication import effects as ef
-from tidemark.core.replication.broker import BrokerCore
 from tidemark.core.replication.events import Event, FrontReleased
+from tidemark.core.replication.queries import BrokerQueries
 from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, Offset, TidemarkError, TopicPartition
 from tidemark.v1 import delete_records_pb2 as pb
 
@@ -38,9 +38,9 @@ class DeleteRecords:
     """Served by leaders; `on_low_watermark` carries out the effect that wakes who waits."""
 
     def __init__(
-        self, core: BrokerCore, submit: Callable[[Event], None], lease: Lease, now_ms: Callable[[], int]
+        self, queries: BrokerQueries, submit: Callable[[Event], None], lease: Lease, now_ms: Callable[[], int]
     ) -> None:
-        self._core = core
+        self._queries = queries
         self._submit = submit
         self._lease = lease
         self._now_ms = now_ms
@@ -62,7 +62,7 @@ class DeleteRecords:
         """
         partition = TopicPartition(request.topic, request.partition)
         target, epoch = self._target(partition, request)
-        view = self._core.replica(partition)
+        view = self._queries.replica(partition)
         assert view is not None, "what is led is a replica"
         self._submit(FrontReleased(partition, view.identity, epoch, target))
         timeout_ms = request.timeout_ms if request.timeout_ms > 0 else _PATIENCE_MS
@@ -82,14 +82,14 @@ class DeleteRecords:
                 continue  # another look: who is assigned may have changed, or nothing may come any more
 
     def _target(self, partition: TopicPartition, request: pb.DeleteRecordsRequest) -> tuple[Offset, LeaderEpoch]:
-        stated = self._core.stated_offsets(
+        stated = self._queries.stated_offsets(
             partition,
             topic_id=request.topic_id,
             current_leader_epoch=LeaderEpoch(request.current_leader_epoch),
             now_ms=self._now_ms(),
         )
         self._lease.check(partition)
-        view = self._core.replica(partition)
+        view = self._queries.replica(partition)
         if request.incarnation and view is not None and request.incarnation != view.identity.incarnation:
             raise TidemarkError(
                 ErrorCode.UNKNOWN_TOPIC_ID, f"{partition} was removed and added anew since: nothing was deleted"
@@ -112,8 +112,8 @@ class DeleteRecords:
 
     def _start(self, partition: TopicPartition, epoch: LeaderEpoch, target: Offset) -> _Start:
         """Raises NOT_LEADER when the leadership is over: the next leader may not have heard of it."""
-        found = self._core.log_starts(partition, epoch)
-        view = self._core.replica(partition)
+        found = self._queries.log_starts(partition, epoch)
+        view = self._queries.replica(partition)
         if found is None or view is None:
             raise TidemarkError(
                 ErrorCode.NOT_LEADER,

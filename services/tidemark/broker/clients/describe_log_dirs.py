@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from tidemark.broker.logs.append_threads import LogThreads
 from tidemark.broker.logs.log_dir_moves import DirMoves
-from tidemark.core.replication.broker import BrokerCore
+from tidemark.core.replication.queries import BrokerQueries
 from tidemark.core.replication.replica import ReplicaView
 from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
 from tidemark.rpc.log_dirs import LogDirectoryContent, ReplicaOnDisk
@@ -24,8 +24,8 @@ _SLICE = 500
 class LogDirs:
     """Asks the core for the replicas and the file systems, off the event loop, for their sizes."""
 
-    def __init__(self, core: BrokerCore, logs: LogManager, threads: LogThreads, moves: DirMoves) -> None:
-        self._core = core
+    def __init__(self, queries: BrokerQueries, logs: LogManager, threads: LogThreads, moves: DirMoves) -> None:
+        self._queries = queries
         self._logs = logs
         self._threads = threads
         self._moves = moves
@@ -37,11 +37,11 @@ class LogDirs:
         being opened has no size yet and is left out."""
         everything = not topics and not partitions
         replicas: defaultdict[int, list[ReplicaOnDisk]] = defaultdict(list)
-        for number, partition in enumerate(self._core.partitions()):
+        for number, partition in enumerate(self._queries.partitions()):
             if number % _SLICE == _SLICE - 1:
                 await asyncio.sleep(0)
             if everything or partition.topic in topics or partition in partitions:
-                view = self._core.replica(partition)
+                view = self._queries.replica(partition)
                 if view is not None:
                     self._place(view, replicas)
         for directory, future in self._moves.futures():

@@ -13,9 +13,9 @@ from tidemark.broker.logs.append_threads import LogThreads
 from tidemark.broker.metrics.broker import BrokerMetrics
 from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.broker.node.session_lease import Lease
-from tidemark.core.replication.broker import BrokerCore
 from tidemark.core.replication.effects import HighWatermarkAdvanced, LeadershipChanged
 from tidemark.core.replication.events import ReplicaNamed
+from tidemark.core.replication.queries import BrokerQueries
 from tidemark.core.replication.replica import ReadableRange
 from tidemark.model import (
     BrokerId,
@@ -95,7 +95,7 @@ class FetchService:
 
     def __init__(
         self,
-        core: BrokerCore,
+        queries: BrokerQueries,
         logs: LogThreads,
         waiters: Waiters,
         metadata: MetadataCache,
@@ -106,7 +106,7 @@ class FetchService:
         submit: Callable[[ReplicaNamed], None] = lambda event: None,
     ) -> None:
         self._submit = submit
-        self._core = core
+        self._queries = queries
         self._logs = logs
         self._waiters = waiters
         self._clock = clock
@@ -200,7 +200,7 @@ class FetchService:
         return data
 
     def _nearest(self, partition: TopicPartition, part: pb.PartitionFetch, rack: str) -> BrokerId | None:
-        return self._core.preferred_replica(
+        return self._queries.preferred_replica(
             partition,
             rack=rack,
             brokers=self._metadata.view.brokers,
@@ -212,7 +212,7 @@ class FetchService:
         if part.read_from == pb.READ_FROM_FOLLOWER:
             identity = ReplicaIdentity(part.topic_id, part.incarnation)
             epoch = LeaderEpoch(part.current_leader_epoch)
-            return self._core.readable_here(
+            return self._queries.readable_here(
                 partition,
                 identity=identity,
                 current_leader_epoch=epoch,
@@ -221,7 +221,7 @@ class FetchService:
                 in_sync_replicas=self._metadata.in_sync_replicas(partition, identity, epoch),
                 now_ms=self._clock.now_ms(),
             )
-        return self._core.readable(
+        return self._queries.readable(
             partition,
             topic_id=part.topic_id,
             incarnation=part.incarnation,
@@ -267,7 +267,7 @@ class FetchService:
 
     async def _list_one(self, part: pb.PartitionListOffsets, result: pb.PartitionListOffsetsResult) -> None:
         partition = TopicPartition(part.topic, part.partition)
-        stated = self._core.stated_offsets(
+        stated = self._queries.stated_offsets(
             partition,
             topic_id=part.topic_id,
             current_leader_epoch=LeaderEpoch(part.current_leader_epoch),
@@ -308,7 +308,7 @@ class FetchService:
             result = response.partitions.add(topic=part.topic, partition=part.partition, leader_epoch=-1, end_offset=-1)
             partition = TopicPartition(part.topic, part.partition)
             try:
-                end = self._core.epoch_end(
+                end = self._queries.epoch_end(
                     partition,
                     current_leader_epoch=LeaderEpoch(part.current_leader_epoch),
                     leader_epoch=LeaderEpoch(part.leader_epoch),

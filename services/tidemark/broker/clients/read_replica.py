@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from tidemark.broker.logs.append_threads import LogThreads
-from tidemark.core.replication.broker import BrokerCore
+from tidemark.core.replication.queries import BrokerQueries
 from tidemark.core.replication.replica import ReplicaView
 from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
 from tidemark.ports import Log
@@ -28,8 +28,8 @@ _READ_BYTES_MAX: Final = 4 << 20
 class ReplicaReads:
     """Reads in the pool of readers, never past the replica's log end."""
 
-    def __init__(self, core: BrokerCore, threads: LogThreads, pool: ThreadPoolExecutor) -> None:
-        self._core = core
+    def __init__(self, queries: BrokerQueries, threads: LogThreads, pool: ThreadPoolExecutor) -> None:
+        self._queries = queries
         self._threads = threads
         self._pool = pool
 
@@ -41,7 +41,7 @@ class ReplicaReads:
                 being opened; CORRUPT_BATCH (metadata offset) or STORAGE_ERROR where the disk gives no good batch.
         """
         partition = TopicPartition(request.topic, request.partition)
-        view = self._core.replica(partition)
+        view = self._queries.replica(partition)
         if view is None:
             raise TidemarkError(ErrorCode.NOT_A_REPLICA, f"this broker has no replica of {partition}")
         log = self._open_log(view, request)
@@ -52,7 +52,7 @@ class ReplicaReads:
         clean_offset, data = await loop.run_in_executor(
             self._pool, _read, partition, log, start, end, max(limit, 1), request.envelopes_only
         )
-        now = self._core.replica(partition)
+        now = self._queries.replica(partition)
         if now is None or now.identity != view.identity or self._threads.log(partition) is not log:
             raise TidemarkError(ErrorCode.OFFSET_NOT_AVAILABLE, f"{partition}: its log was closed while it was read")
         return pb.ReadReplicaResponse(

@@ -31,7 +31,13 @@ class GroupCoordination:
             node.broker_id,
             settings,
             GroupLogs(
-                node.core, storage.threads, node.readers, clients.waiters, clients.appends, node.lease, node.clock
+                node.core.queries,
+                storage.threads,
+                node.readers,
+                clients.waiters,
+                clients.appends,
+                node.lease,
+                node.clock,
             ),
             node.metadata,
             GroupTopic(

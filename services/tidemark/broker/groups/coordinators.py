@@ -95,7 +95,7 @@ class Groups:
         shard = self._shards.pop(index, None)
         if shard is not None:
             shard.close()
-        view = self._logs.core.replica(effect.partition) if effect.leading else None
+        view = self._logs.queries.replica(effect.partition) if effect.leading else None
         if view is not None:
             log = GroupLog(self._logs, effect.partition, view.leader_epoch)
             self._shards[index] = GroupShard(log, self.situation, self._write_timeout_s, self.metrics)

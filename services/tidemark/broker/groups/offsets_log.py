@@ -36,7 +36,7 @@ class GroupLogs:
 
     def __init__(
         self,
-        core: BrokerQueries,
+        queries: BrokerQueries,
         threads: LogThreads,
         pool: ThreadPoolExecutor,
         waiters: Waiters,
@@ -44,7 +44,7 @@ class GroupLogs:
         lease: Lease,
         clock: Clock,
     ) -> None:
-        self.core = core
+        self.queries = queries
         self.threads = threads
         self.pool = pool
         self.waiters = waiters
@@ -129,7 +129,7 @@ class GroupLog:
     def _decided_end(self) -> Offset | None:
         view = self._led()
         try:
-            stated = self._logs.core.stated_offsets(
+            stated = self._logs.queries.stated_offsets(
                 self.partition, topic_id="", current_leader_epoch=self.leader_epoch, now_ms=self._logs.clock.now_ms()
             )
         except TidemarkError as error:
@@ -139,7 +139,7 @@ class GroupLog:
         return stated.high_watermark if stated.high_watermark >= view.log_end_offset else None
 
     def _led(self) -> ReplicaView:
-        view = self._logs.core.replica(self.partition)
+        view = self._logs.queries.replica(self.partition)
         if view is None or view.role != "leader" or view.leader_epoch != self.leader_epoch:
             raise self.over()
         return view

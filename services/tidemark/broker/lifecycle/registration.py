@@ -224,7 +224,7 @@ class Registration:
 
     async def _known_leader_epochs(self) -> Mapping[TopicPartition, tuple[ReplicaIdentity, LeaderEpoch]]:
         """Leader epochs in ZooKeeper for the replicas on disk, except open ones: the core knows those (rule E5)."""
-        open_here = set(self._driver.core.partitions())
+        open_here = set(self._driver.core.queries.partitions())
         on_disk = {name: identity for name, identity in self._logs.replicas().items() if name not in open_here}
         states = await self._store.states(list(on_disk), sync=True)
         return {

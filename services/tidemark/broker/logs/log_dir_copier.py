@@ -137,14 +137,14 @@ class DirCopier:
     def __init__(
         self,
         name: str,
-        core: BrokerQueries,
+        queries: BrokerQueries,
         logs: LogManager,
         threads: LogThreads,
         metrics: CopyMetrics,
         done: Callable[[DirMove, Outcome], None],
         fail: Callable[[BaseException], None],
     ) -> None:
-        self._core = core
+        self._queries = queries
         self._logs = logs
         self._threads = threads
         self._metrics = metrics
@@ -265,7 +265,7 @@ class DirCopier:
     async def _put_in_place(
         self, move: DirMove, future: FutureLog, replica: OpenReplica
     ) -> tuple[PartitionLog, int] | None:
-        view = self._core.replica(move.partition)
+        view = self._queries.replica(move.partition)
         if view is None or replica.failed:
             return None
         log = await self.run(partial(self._logs.mover.finish, future, view.high_watermark))

@@ -43,14 +43,14 @@ class DirMoves:
 
     def __init__(
         self,
-        core: BrokerQueries,
+        queries: BrokerQueries,
         logs: LogManager,
         threads: LogThreads,
         topics: TopicTable,
         metrics: Metrics,
         fail: Callable[[BaseException], None],
     ) -> None:
-        self._core = core
+        self._queries = queries
         self._logs = logs
         self._threads = threads
         self._topics = topics
@@ -194,7 +194,7 @@ class DirMoves:
         copier = self._copiers.get((source, target))
         if copier is None:
             copier = self._copiers[source, target] = DirCopier(
-                f"{source}-{target}", self._core, self._logs, self._threads, self._metrics, self._ended, self._fail
+                f"{source}-{target}", self._queries, self._logs, self._threads, self._metrics, self._ended, self._fail
             )
         return copier
 
@@ -254,7 +254,7 @@ class DirMoves:
         fulfilled = wish is not None and wish.directory == move.directory
         if fulfilled and (outcome is Outcome.MOVED or (outcome is Outcome.GIVEN_UP and not move.is_ended)):
             del self._wishes[partition]
-        elif outcome is Outcome.STOPPED and self._core.replica(partition) is None:
+        elif outcome is Outcome.STOPPED and self._queries.replica(partition) is None:
             self._wishes.pop(partition, None)
         if outcome is not Outcome.STOPPED or self._threads.replica(partition) is not move.replica:
             self._consider(partition)  # else it has yet to be opened anew
@@ -276,7 +276,7 @@ class DirMoves:
         return directory
 
     def _check_replica(self, partition: TopicPartition) -> None:
-        view = self._core.replica(partition)
+        view = self._queries.replica(partition)
         if view is not None and view.role == "offline":
             raise TidemarkError(
                 ErrorCode.REPLICA_OFFLINE,

@@ -52,7 +52,7 @@ class Retention:
 
     def __init__(
         self,
-        core: BrokerQueries,
+        queries: BrokerQueries,
         threads: LogThreads,
         topics: TopicTable,
         submit: Callable[[Event], None],
@@ -61,7 +61,7 @@ class Retention:
         fail: Callable[[BaseException], None],
         paused: Callable[[TopicPartition], bool] = lambda partition: False,
     ) -> None:
-        self._core = core
+        self._queries = queries
         self._threads = threads
         self._topics = topics
         self._submit = submit
@@ -82,7 +82,7 @@ class Retention:
 
     async def look(self) -> None:
         """Look at every replica once."""
-        partitions = self._core.partitions()
+        partitions = self._queries.partitions()
         for first in range(0, len(partitions), _SLICE):
             looks = [look for one in partitions[first : first + _SLICE] if (look := self._look_at(one)) is not None]
             now_ms = self._wall_ms()
@@ -94,7 +94,7 @@ class Retention:
                     self._submit(FrontReleased(view.partition, view.identity, view.leader_epoch, found.start_offset))
 
     def _look_at(self, partition: TopicPartition) -> _Look | None:
-        log, view = self._threads.log(partition), self._core.replica(partition)
+        log, view = self._threads.log(partition), self._queries.replica(partition)
         if log is None or view is None or self._paused(partition):
             return None
         limits = limits_of(self._topics.rules(partition.topic).settings) if view.role == "leader" else None

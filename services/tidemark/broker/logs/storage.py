@@ -69,10 +69,10 @@ class Storage:
             FullDirectories(metrics.full_log_directories.set).note,
             LogOpeners(logs, settings.num_recovery_threads_per_data_dir, progress),
         )
-        self.dir_moves = DirMoves(node.core, logs, self.threads, node.topics, METRICS, driver.fail)
+        self.dir_moves = DirMoves(node.core.queries, logs, self.threads, node.topics, METRICS, driver.fail)
         self._offline = OfflineDirectories(logs, self.threads, metrics.offline_log_directories.set, driver.fail)
         self._retention = Retention(
-            node.core,
+            node.core.queries,
             self.threads,
             node.topics,
             driver.submit,
@@ -82,10 +82,10 @@ class Storage:
             self.dir_moves.is_copying,
         )
         self._checkpoints = Checkpoints(
-            logs, node.core.high_watermarks, settings.replica_high_watermark_checkpoint_interval_ms, driver.fail
+            logs, node.core.queries.high_watermarks, settings.replica_high_watermark_checkpoint_interval_ms, driver.fail
         )
         self._cleaner = LogCleaner(
-            logs, node.topics, node.core.high_watermarks, settings, METRICS, self.dir_moves.is_copying
+            logs, node.topics, node.core.queries.high_watermarks, settings, METRICS, self.dir_moves.is_copying
         )
 
     def handlers(self) -> dict[type[ef.Effect], EffectHandler]:
@@ -130,5 +130,5 @@ class Storage:
         if broker_epoch == UNREGISTERED:
             self.logs.close()  # the marks on disk are those of the last registration, and stay
             return
-        high_watermarks = self._node.core.high_watermarks()  # later than those of the last checkpoint
+        high_watermarks = self._node.core.queries.high_watermarks()  # later than those of the last checkpoint
         await asyncio.to_thread(self.logs.close_clean, broker_epoch, high_watermarks)

@@ -66,14 +66,14 @@ class ReplicaMetrics:
     def __init__(
         self,
         broker_id: BrokerId,
-        core: BrokerQueries,
+        queries: BrokerQueries,
         logs: Directories,
         now_ms: Callable[[], int],
         on_look: Callable[[Collection[TopicPartition]], None] = lambda partitions: None,
     ) -> None:
         self.partitions = True
         self._broker_id = broker_id
-        self._core = core
+        self._queries = queries
         self._logs = logs
         self._now_ms = now_ms
         self._on_look = on_look
@@ -103,16 +103,16 @@ class ReplicaMetrics:
         return "".join(parts)
 
     async def _ask(self) -> tuple[list[ReplicaFigures], MoveTraffic]:
-        pace, rows, core, now_ms = Pace(), [], self._core, self._now_ms()
-        partitions = core.partitions()
+        pace, rows, queries, now_ms = Pace(), [], self._queries, self._now_ms()
+        partitions = queries.partitions()
         self._on_look(partitions)
         for partition in partitions:
             if pace.is_due:
                 await pace.give_way()
-            figures = core.figures(partition, now_ms)
+            figures = queries.figures(partition, now_ms)
             if figures is not None:
                 rows.append(figures)
-        return rows, core.move_traffic()
+        return rows, queries.move_traffic()
 
     def _each(
         self,

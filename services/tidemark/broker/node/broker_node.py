@@ -64,7 +64,7 @@ def make_node(settings: BrokerSettings) -> BrokerNode:
         core=core,
         driver=BrokerDriver(core, clock),
         epoch=epoch,
-        lease=Lease(clock, store, core.holds_epoch_since, lambda: epoch.value == core.broker_epoch),
+        lease=Lease(clock, store, core.queries.holds_epoch_since, lambda: epoch.value == core.broker_epoch),
         topics=TopicTable(),
         metadata=MetadataCache(str(settings.admin_address or "")),
         metrics=metrics,

@@ -180,7 +180,7 @@ class BrokerControl(BrokerControlServiceServicer):
         refused: list[tuple[TopicPartition, TidemarkError]] = []
         for question in questions_from_proto(request.replicas):
             try:
-                described[question.partition] = self._driver.core.describe(question)
+                described[question.partition] = self._driver.core.queries.describe(question)
             except TidemarkError as error:
                 if question.leader_epoch == NO_EPOCH:
                     on_disk = self._on_disk() if on_disk is None else on_disk

@@ -11,6 +11,7 @@ from tidemark.core.replication.follower_fetch import preferred_replica, readable
 from tidemark.core.replication.leader.partition_leader import PartitionLeader
 from tidemark.core.replication.replica import ReadableRange, Replica, ReplicaView, StatedOffsets, not_leader
 from tidemark.core.replication.replica_stats import ReplicaFigures, figures_of
+from tidemark.core.replication.streams import BrokerStreams
 from tidemark.model import (
     NO_EPOCH,
     NO_LEADER,
@@ -27,11 +28,16 @@ from tidemark.model import (
 
 
 class BrokerQueries:
-    """The half of `BrokerCore` that only looks."""
+    """Reads the state of one broker core, between events."""
 
-    def __init__(self, ctx: BrokerContext) -> None:
+    def __init__(self, ctx: BrokerContext, replicas: Mapping[TopicPartition, Replica], streams: BrokerStreams) -> None:
         self._ctx = ctx
-        self._replicas: dict[TopicPartition, Replica] = {}
+        self._replicas = replicas
+        self._streams = streams
+
+    def leader(self, partition: TopicPartition, topic_id: str, current_leader_epoch: LeaderEpoch) -> PartitionLeader:
+        """The leadership of a partition, if it is the one that the caller means; see `Replica.led_in`."""
+        return self._replica(partition).led_in(topic_id, "", current_leader_epoch)
 
     def readable(
         self,
@@ -101,7 +107,7 @@ class BrokerQueries:
         Raises:
             TidemarkError: OFFSET_NOT_AVAILABLE under rule E6; else as `readable`.
         """
-        leader = self._replica(partition).led_in(topic_id, "", current_leader_epoch)
+        leader = self.leader(partition, topic_id, current_leader_epoch)
         if not leader.may_state_high_watermark:
             raise TidemarkError(
                 ErrorCode.OFFSET_NOT_AVAILABLE,
@@ -114,7 +120,7 @@ class BrokerQueries:
         self, partition: TopicPartition, *, current_leader_epoch: LeaderEpoch, leader_epoch: LeaderEpoch
     ) -> EpochEntry:
         """The answer of rule E2 for clients: (largest epoch not above the one asked for, its end offset)."""
-        leader = self._replica(partition).led_in("", "", current_leader_epoch)
+        leader = self.leader(partition, "", current_leader_epoch)
         return leader.log.epochs.end_of(leader_epoch, leader.log.log_end_offset)
 
     def holds_epoch_since(self, partition: TopicPartition, since_ms: int) -> bool:
@@ -122,6 +128,19 @@ class BrokerQueries:
         replica = self._replicas.get(partition)
         role = replica.role if replica is not None else None
         return isinstance(role, PartitionLeader) and role.holds_epoch_since(since_ms)
+
+    def log_starts(
+        self, partition: TopicPartition, leader_epoch: LeaderEpoch
+    ) -> tuple[Offset, Mapping[BrokerId, Offset]] | None:
+        """Log start offsets: the leader's, and by follower those of the followers that fetch here.
+
+        None when this broker does not lead the partition in that leader epoch.
+        """
+        replica = self._replicas.get(partition)
+        role = replica.role if replica is not None else None
+        if not isinstance(role, PartitionLeader) or role.leader_epoch != leader_epoch:
+            return None
+        return role.log.log_start_offset, self._streams.log_starts(role)
 
     def high_watermarks(self) -> dict[TopicPartition, Offset]:
         """Of every replica whose log is open, for checkpoints."""

@@ -225,7 +225,7 @@ class Replica:
         return ReadableRange(max(log.high_watermark, fetch_offset), stated, log.log_start_offset, log.log_end_offset)
 
     def describe(self, question: ReplicaQuestion) -> ReplicaDescription:
-        """See `BrokerCore.describe`."""
+        """See `BrokerQueries.describe`."""
         log, code, why = self.log, None, ""
         if question.identity != self.identity:
             code, why = ErrorCode.UNKNOWN_TOPIC_ID, "is another incarnation here"
@@ -303,6 +303,16 @@ def diverging_end(
     if end.leader_epoch == last_epoch and offset <= end.start_offset:
         return None
     return end
+
+
+def fenced_leader_epoch(replica: Replica, leader_epoch: LeaderEpoch) -> TidemarkError:
+    """The error for a command in a leader epoch that this replica has passed or led before."""
+    highest = max(replica.leader_epoch, replica.fenced_epoch)
+    return TidemarkError(
+        ErrorCode.FENCED_LEADER_EPOCH,
+        f"{replica.partition}: leader epoch {leader_epoch} is not above {highest}, the highest of this replica",
+        {"leader_epoch": str(highest)},
+    )
 
 
 def not_leader(partition: TopicPartition, leader: BrokerId, leader_epoch: LeaderEpoch) -> TidemarkError:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The streams of one broker, to the leaders it follows and from its followers (rules R6-R8, E2-E4, F3)."""
+"""The replication streams of one broker: to the leaders of its replicas, and from its followers (R6-R8, E2-E4, F3)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Final
 
 from tidemark.core.messages import EpochEnd, EpochQuery, FetchPosition, StopFetch
 from tidemark.core.replication import events as ev
@@ -27,11 +27,23 @@ from tidemark.model import (
     TopicPartition,
 )
 
-LAG_CHECKS_PER_LAG_TIME = 20
+LAG_CHECKS_PER_LAG_TIME: Final = 20
 
 
 class BrokerStreams:
-    """Links to leaders and sessions of followers."""
+    """Links to leaders and sessions of followers.
+
+    Attributes:
+        _fence: ends a leadership of this broker for a reason.
+        _links: by leader, the link that carries all partitions followed there.
+        _followers: by leader, the partitions that its link carries. Invariant: has the keys of `_links`, and only a
+            link in `_unused` carries none.
+        _unused: links that carry no partition any more; dropped at the end of the event.
+        _unplaced: followers of a leader whose registration is unknown; a command with the registration places them.
+        _sessions: by follower, the session in its present broker epoch.
+        _lag_checked_ms: time of the last check for lagging followers.
+        _ticked_ms: time of the last tick, None before the first.
+    """
 
     def __init__(
         self,
@@ -49,19 +61,9 @@ class BrokerStreams:
         self._sessions: dict[BrokerId, FollowerSession] = {}
         self._lag_checked_ms = 0
         self._ticked_ms: int | None = None
-        self.handlers: dict[type, Callable[[Any, int], None]] = {
-            ev.FollowerMessageArrived: self._on_follower_message,
-            ev.FollowerGone: self._on_follower_gone,
-            ev.LeaderConnected: self._on_leader_connected,
-            ev.LeaderMessageArrived: self._on_leader_message,
-            ev.LeaderGone: self._on_leader_gone,
-            ev.FollowerReadDone: self._on_read_done,
-            ev.ReplicaNamed: self._on_replica_named,
-            ev.Tick: self._on_tick,
-        }
 
     def flush(self, now_ms: int) -> None:
-        """One message for each stream that has something to say."""
+        """Send one message on each stream that has something to send."""
         links, self._ctx.links_to_flush = self._ctx.links_to_flush, {}
         sessions, self._ctx.sessions_to_flush = self._ctx.sessions_to_flush, {}
         for link in links:
@@ -72,7 +74,7 @@ class BrokerStreams:
     # -- the follower's end ------------------------------------------------------------------------------------
 
     def follow(self, follower: PartitionFollower) -> None:
-        """Fetch a partition over the link to its leader."""
+        """Fetch a partition over the link to its leader; make the link if there is none."""
         link = self._links.get(follower.leader)
         if link is None:
             registration = self._ctx.registrations.get(follower.leader)
@@ -85,12 +87,12 @@ class BrokerStreams:
         self._unused.pop(link, None)
         self._followers[follower.leader][follower.log.partition] = follower
         if link.fetched_another(follower.log):
-            self._remake(link)
+            self._reconnect(link)
         if link.connected:
             follower.on_connected(link)
 
     def unfollow(self, follower: PartitionFollower) -> None:
-        """Fetch it no more."""
+        """Stop fetching a partition."""
         self._unplaced.pop(follower, None)
         self._ctx.paused.pop(follower, None)
         followers = self._followers.get(follower.leader, {})
@@ -100,37 +102,38 @@ class BrokerStreams:
                 self._unused[self._links[follower.leader]] = None
 
     def drop_unused_links(self) -> None:
-        """After what there was to say was said."""
+        """Disconnect links that carry no partition, after their last message was sent."""
         for link in self._unused:
             del self._links[link.leader], self._followers[link.leader]
             link.disconnect()
         self._unused.clear()
 
     def registrations_changed(self, changed: Mapping[BrokerId, BrokerRegistration]) -> None:
-        """A leader is elsewhere, or another process: its stream is made anew."""
+        """Reconnect to leaders with another address or broker epoch, and place followers that waited for a leader."""
         for leader, registration in changed.items():
             link = self._links.get(leader)
             if link is None:
                 continue
             known, link.registration = link.registration, registration
             if _address(known) != _address(registration):
-                self._remake(link)
+                self._reconnect(link)
         for follower in [one for one in self._unplaced if one.leader in self._ctx.registrations]:
             del self._unplaced[follower]
             self.follow(follower)
 
     def reconnect(self) -> None:
-        """This broker is another process to its leaders: its hello has another broker epoch."""
+        """Reconnect to every leader, since the hello of this broker has another broker epoch now."""
         for link in self._links.values():
-            self._remake(link)
+            self._reconnect(link)
 
-    def _remake(self, link: LeaderLink) -> None:
+    def _reconnect(self, link: LeaderLink) -> None:
         link.disconnect()
         for follower in self._followers[link.leader].values():
             follower.on_gone()
         link.connect()
 
-    def _on_leader_connected(self, event: ev.LeaderConnected, now_ms: int) -> None:
+    def on_leader_connected(self, event: ev.LeaderConnected, now_ms: int) -> None:
+        """Start every follower of that leader on the new stream."""
         link = self._links.get(event.leader)
         if link is None:
             return
@@ -140,7 +143,8 @@ class BrokerStreams:
         for follower in self._followers[link.leader].values():
             follower.on_connected(link)
 
-    def _on_leader_gone(self, event: ev.LeaderGone, now_ms: int) -> None:
+    def on_leader_gone(self, event: ev.LeaderGone, now_ms: int) -> None:
+        """Stop every follower of that leader until the stream is up again."""
         link = self._links.get(event.leader)
         if link is None:
             return
@@ -148,7 +152,8 @@ class BrokerStreams:
         for follower in self._followers[link.leader].values():
             follower.on_gone()
 
-    def _on_leader_message(self, event: ev.LeaderMessageArrived, now_ms: int) -> None:
+    def on_leader_message(self, event: ev.LeaderMessageArrived, now_ms: int) -> None:
+        """Pass epoch ends, chunks and refusals to the followers of their partitions."""
         link = self._links.get(event.leader)
         if link is None or not link.connected:
             return
@@ -173,7 +178,7 @@ class BrokerStreams:
     # -- the leader's end --------------------------------------------------------------------------------------
 
     def disconnect_followers(self) -> None:
-        """This broker leads nothing any more."""
+        """End all streams from followers, since this broker leads nothing any more."""
         for follower in tuple(self._sessions):
             self._drop_session(follower)
             self._refuse_stream(follower, ErrorCode.NOT_LEADER, "this broker has lost its session and leads nothing")
@@ -190,7 +195,7 @@ class BrokerStreams:
             sender.leader.detach(follower)
 
     def _session(self, event: ev.FollowerMessageArrived, now_ms: int) -> FollowerSession | None:
-        """The session a message is of; None when that follower is not welcome (rule Z3)."""
+        """The session of a message; None after refusing a stream with a stale broker epoch (rule Z3)."""
         follower, broker_epoch = event.follower, event.broker_epoch
         if self._ctx.broker_epoch == UNREGISTERED:
             self._refuse_stream(follower, ErrorCode.NOT_LEADER, "this broker is not registered and leads nothing")
@@ -204,7 +209,7 @@ class BrokerStreams:
         if broker_epoch < newest:
             if session is not None and session.broker_epoch == broker_epoch:
                 self._drop_session(follower)
-            sentence = f"broker {follower} has registered anew, with broker epoch {newest} instead of {broker_epoch}"
+            sentence = f"broker {follower} has registered again, with broker epoch {newest} instead of {broker_epoch}"
             self._refuse_stream(follower, ErrorCode.STALE_BROKER_EPOCH, sentence)
             return None
         if session is None or session.broker_epoch != broker_epoch:
@@ -212,7 +217,8 @@ class BrokerStreams:
             session = self._sessions[follower] = FollowerSession(self._ctx, follower, broker_epoch, now_ms)
         return session
 
-    def _on_follower_message(self, event: ev.FollowerMessageArrived, now_ms: int) -> None:
+    def on_follower_message(self, event: ev.FollowerMessageArrived, now_ms: int) -> None:
+        """Take in a follower's stops, epoch queries, fetch positions, credits and reports, in this order."""
         session = self._session(event, now_ms)
         if session is None:
             return
@@ -235,25 +241,27 @@ class BrokerStreams:
                     sender.follower_log_start = report.log_start_offset
                     self._ctx.emit(LowWatermarkMoved(report.partition))
 
-    def _on_follower_gone(self, event: ev.FollowerGone, now_ms: int) -> None:
+    def on_follower_gone(self, event: ev.FollowerGone, now_ms: int) -> None:
+        """Drop the session, unless the follower has connected with another broker epoch since."""
         session = self._sessions.get(event.follower)
         if session is not None and session.broker_epoch == event.broker_epoch:
             self._drop_session(event.follower)
 
-    def _on_read_done(self, event: ev.FollowerReadDone, now_ms: int) -> None:
+    def on_read_done(self, event: ev.FollowerReadDone, now_ms: int) -> None:
+        """Pass the batches that were read to the follower's session."""
         session = self._sessions.get(event.follower)
         if session is not None:
             session.on_read_done(event)
 
-    def _on_replica_named(self, event: ev.ReplicaNamed, now_ms: int) -> None:
-        """What consumers there wait for is not to wait for a tick (rule K1)."""
+    def on_replica_named(self, event: ev.ReplicaNamed, now_ms: int) -> None:
+        """Send high watermarks at once to a follower that a consumer reads from (rule K1)."""
         session = self._sessions.get(event.follower)
         sender = session.senders.get(event.partition) if session is not None else None
         if sender is not None:
             sender.prompt_until_ms = now_ms + PROMPT_MS
 
     def _on_stop(self, session: FollowerSession, stop: StopFetch) -> None:
-        """A follower leaves; if it was told of a newer epoch, this leader is deposed (rule F3)."""
+        """Stop sending a partition; a newer leader epoch at the follower fences this leadership (rule F3)."""
         session.early.pop(stop.partition, None)
         sender = session.senders.get(stop.partition)
         if sender is None:
@@ -264,8 +272,11 @@ class BrokerStreams:
         if deposed and replica is not None and replica.role is sender.leader:
             self._fence(replica, "newer_epoch_at_follower")
 
-    def _asked_leader(self, session: FollowerSession, asked: EpochQuery | FetchPosition) -> PartitionLeader | None:
-        """The leadership a follower means; else it was refused, or is kept for when this broker has heard of it."""
+    def _leader_for(self, session: FollowerSession, asked: EpochQuery | FetchPosition) -> PartitionLeader | None:
+        """The leadership that a follower asks for.
+
+        None after refusing the request, or keeping a request in a leader epoch that this broker does not know yet.
+        """
         replica = self._replicas.get(asked.partition)
         if replica is None or asked.current_leader_epoch > replica.leader_epoch or replica.waiting is not None:
             session.early[asked.partition] = asked
@@ -281,8 +292,8 @@ class BrokerStreams:
             return None
         return leader
 
-    def take_up_early(self, replica: Replica, now_ms: int) -> None:
-        """Followers that heard of an epoch before this broker did."""
+    def answer_early_requests(self, replica: Replica, now_ms: int) -> None:
+        """Answer the requests that followers sent in this leader epoch before this broker knew the epoch."""
         for session in self._sessions.values():
             asked = session.early.get(replica.partition)
             if isinstance(asked, EpochQuery):
@@ -291,7 +302,7 @@ class BrokerStreams:
                 self._on_position(session, asked, now_ms)
 
     def _on_query(self, session: FollowerSession, query: EpochQuery) -> None:
-        leader = self._asked_leader(session, query)
+        leader = self._leader_for(session, query)
         if leader is None:
             return
         log = leader.log
@@ -300,12 +311,12 @@ class BrokerStreams:
         session.answer_query(EpochEnd(query.partition, leader.leader_epoch, *end, *enough))
 
     def _on_position(self, session: FollowerSession, position: FetchPosition, now_ms: int) -> None:
-        leader = self._asked_leader(session, position)
+        leader = self._leader_for(session, position)
         if leader is None:
             return
         log, offset = leader.log, position.fetch_offset
         doubtful = offset == log.log_start_offset and NO_EPOCH < position.last_epoch < log.epochs.earliest
-        if offset < log.log_start_offset or doubtful:  # nobody can tell any more whether what lies below was committed
+        if offset < log.log_start_offset or doubtful:  # the log no longer shows which records below were committed
             sentence = f"the log starts at {log.log_start_offset}"
             session.refuse(position.partition, ErrorCode.OFFSET_OUT_OF_RANGE, sentence, leader)
         elif offset > log.log_end_offset or diverging_end(leader, offset, LeaderEpoch(position.last_epoch)) is not None:
@@ -314,15 +325,15 @@ class BrokerStreams:
         else:
             leader.attach(session, position, now_ms)
 
-    def front_moved(self, leader: PartitionLeader) -> None:
-        """The log start of a partition that is led here is news for its followers (rule L1)."""
+    def log_start_moved(self, leader: PartitionLeader) -> None:
+        """Send the log start of a partition that is led here to its followers (rule L1)."""
         for session in self._sessions.values():
             sender = session.senders.get(leader.log.partition)
             if sender is not None and sender.leader is leader:
                 session.note_high_watermark(sender)
 
     def log_starts(self, leader: PartitionLeader) -> dict[BrokerId, Offset]:
-        """What the followers that fetch from a leadership have said of their log starts."""
+        """By follower, the log start that each follower fetching from a leadership has reported."""
         partition = leader.log.partition
         senders = {follower: session.senders.get(partition) for follower, session in self._sessions.items()}
         return {
@@ -333,7 +344,8 @@ class BrokerStreams:
 
     # -- time --------------------------------------------------------------------------------------------------
 
-    def _on_tick(self, event: ev.Tick, now_ms: int) -> None:
+    def on_tick(self, event: ev.Tick, now_ms: int) -> None:
+        """Send heartbeats, retry paused followers, serve throttles, and check followers for lag."""
         for link in self._links.values():
             link.tick(now_ms)
         for follower in tuple(self._ctx.paused):
@@ -349,7 +361,7 @@ class BrokerStreams:
         lag_max_ms = self._ctx.config.replica_lag_time_max_ms
         before, self._ticked_ms = self._ticked_ms, now_ms
         if before is None or now_ms - before > lag_max_ms // 4:
-            # this process stood still: what its followers sent meanwhile has to be read before they are judged
+            # this process was stopped: it must read what its followers sent meanwhile before it judges them
             self._lag_checked_ms = now_ms
         if now_ms - self._lag_checked_ms < lag_max_ms // LAG_CHECKS_PER_LAG_TIME:
             return

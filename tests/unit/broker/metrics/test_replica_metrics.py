@@ -12,7 +12,7 @@ from tidemark.broker.metrics.replicas import ReplicaMetrics
 from tidemark.core.config import ReplicationConfig
 from tidemark.core.messages import FollowerMessage
 from tidemark.core.replication import events as ev
-from tidemark.core.replication.context import BrokerContext
+from tidemark.core.replication.broker import BrokerCore
 from tidemark.core.replication.queries import BrokerQueries
 from tidemark.core.replication.replica_stats import ReplicaFigures
 from tidemark.model import BrokerId, TopicPartition
@@ -55,7 +55,7 @@ class Disks:
 
 
 async def scrape(stage: Stage, path: Path, *, end: int = 0, partitions: bool = True) -> dict[tuple[str, str], float]:
-    metrics = ReplicaMetrics(stage.me, stage.core, Disks(path, {P: Log(end)}), lambda: stage.now)
+    metrics = ReplicaMetrics(stage.me, stage.core.queries, Disks(path, {P: Log(end)}), lambda: stage.now)
     metrics.partitions = partitions
     return scraped(await asyncio.to_thread(metrics.render))
 
@@ -188,7 +188,7 @@ async def test_without_partitions_only_the_sums_and_maxima_of_the_broker_are_tol
 
 async def test_whoever_asks_for_sums_alone_does_not_have_each_partition_written_down(tmp_path: Path) -> None:
     stage = Stage().leads((1,))
-    metrics = ReplicaMetrics(stage.me, stage.core, Disks(tmp_path, {}), lambda: stage.now)
+    metrics = ReplicaMetrics(stage.me, stage.core.queries, Disks(tmp_path, {}), lambda: stage.now)
     found = scraped(await asyncio.to_thread(metrics.render, ["tidemark_replica_count"]))
     assert found["tidemark_replica_count", ""] == 1
     assert not [name for name, labels in found if "topic=" in labels]
@@ -196,11 +196,12 @@ async def test_whoever_asks_for_sums_alone_does_not_have_each_partition_written_
     assert found["tidemark_partition_leader", OF] == 1
 
 
-class SlowCore(BrokerQueries):
+class SlowQueries(BrokerQueries):
     """Each replica takes a millisecond."""
 
     def __init__(self, count: int) -> None:
-        super().__init__(BrokerContext(BrokerId(1), ReplicationConfig()))
+        core = BrokerCore(BrokerId(1), ReplicationConfig())
+        super().__init__(core._ctx, {}, core._streams)
         self.count = count
 
     def partitions(self) -> tuple[TopicPartition, ...]:
@@ -214,7 +215,7 @@ class SlowCore(BrokerQueries):
 
 
 async def test_the_event_loop_has_its_turns_while_many_replicas_are_looked_at(tmp_path: Path) -> None:
-    metrics = ReplicaMetrics(BrokerId(1), SlowCore(60), Disks(tmp_path, {}), lambda: 0)
+    metrics = ReplicaMetrics(BrokerId(1), SlowQueries(60), Disks(tmp_path, {}), lambda: 0)
     turns = 0
 
     async def have_turns() -> None:
@@ -231,7 +232,7 @@ async def test_the_event_loop_has_its_turns_while_many_replicas_are_looked_at(tm
 
 async def test_a_scrape_of_a_broker_whose_event_loop_has_ended_tells_of_its_disks_alone(tmp_path: Path) -> None:
     stage = Stage().leads((1,))
-    metrics = ReplicaMetrics(stage.me, stage.core, Disks(tmp_path, {}), lambda: stage.now)
+    metrics = ReplicaMetrics(stage.me, stage.core.queries, Disks(tmp_path, {}), lambda: stage.now)
     metrics._loop = asyncio.new_event_loop()
     metrics._loop.close()
     names = {name for name, _ in scraped(await asyncio.to_thread(metrics.render))}
@@ -243,7 +244,7 @@ async def test_series_end_with_the_replica(tmp_path: Path) -> None:
     stage = Stage().leads((1,))
     seen: list[tuple[TopicPartition, ...]] = []
     metrics = ReplicaMetrics(
-        stage.me, stage.core, Disks(tmp_path, {}), lambda: stage.now, lambda all_of: seen.append(tuple(all_of))
+        stage.me, stage.core.queries, Disks(tmp_path, {}), lambda: stage.now, lambda all_of: seen.append(tuple(all_of))
     )
     assert OF in {labels for _, labels in scraped(await asyncio.to_thread(metrics.render))}
     del stage.core._replicas[P]

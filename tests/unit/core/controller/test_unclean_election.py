@@ -299,7 +299,7 @@ def question(epoch: int, identity: ReplicaIdentity = ID) -> ReplicaQuestion:
 
 def refusal(stage: Stage, epoch: int, identity: ReplicaIdentity = ID) -> ErrorCode:
     with pytest.raises(TidemarkError) as refused:
-        stage.core.describe(question(epoch, identity))
+        stage.core.queries.describe(question(epoch, identity))
     return refused.value.code
 
 
@@ -309,7 +309,7 @@ def test_a_replica_says_what_it_holds_once_it_has_come_to_the_epoch_with_an_open
     stage.command(node(-1, 6, ()))
     assert refusal(stage, 6) is ErrorCode.OFFSET_NOT_AVAILABLE
     stage.opened(8, (3, 0), (4, 5), high_watermark=7)
-    assert stage.core.describe(question(6)) == held(4, 8, 7)
+    assert stage.core.queries.describe(question(6)) == held(4, 8, 7)
     assert refusal(stage, 7) is ErrorCode.OFFSET_NOT_AVAILABLE
     assert refusal(stage, 5) is ErrorCode.FENCED_LEADER_EPOCH
     assert refusal(stage, 6, ReplicaIdentity("c" * 32, "d" * 32)) is ErrorCode.UNKNOWN_TOPIC_ID
@@ -321,18 +321,18 @@ def test_a_follower_says_what_it_holds_when_the_last_append_from_its_old_leader_
     stage.command(node(-1, 6, ()))
     assert refusal(stage, 6) is ErrorCode.OFFSET_NOT_AVAILABLE
     stage.appended(3)
-    assert stage.core.describe(question(6))[:2] == (5, 3)
+    assert stage.core.queries.describe(question(6))[:2] == (5, 3)
 
 
 def test_a_damaged_log_says_so_and_how_far_it_once_was_committed_until_a_lineage_begins_with_it() -> None:
     stage = Stage()
     stage.command(node(-1, 6, ()))
     stage.opened(4, (3, 0), high_watermark=9, damaged="a CRC is wrong at offset 4")
-    assert stage.core.describe(question(6)) == held(3, 4, 9, damaged=True)
+    assert stage.core.queries.describe(question(6)) == held(3, 4, 9, damaged=True)
     stage.command(node(1, 7, (1,), lineage=1))
     assert stage.refusals() == []
     stage.command(node(-1, 8, (), lineage=1))
-    assert stage.core.describe(question(8)) == held(3, 4, 4)
+    assert stage.core.queries.describe(question(8)) == held(3, 4, 4)
 
 
 def test_a_log_cut_for_a_new_lineage_knows_no_more_than_it_holds() -> None:
@@ -344,20 +344,20 @@ def test_a_log_cut_for_a_new_lineage_knows_no_more_than_it_holds() -> None:
     stage.answered(3, 4, current=7)
     stage.truncated(4)
     stage.command(node(-1, 8, (), lineage=1))
-    assert stage.core.describe(question(8)) == held(3, 4, 4)
+    assert stage.core.queries.describe(question(8)) == held(3, 4, 4)
 
 
 def test_a_log_of_which_all_was_let_go_still_says_how_far_it_was() -> None:
     stage = Stage().leads((1,), end=10, epochs=[(3, 0)], high_watermark=10)
     stage.feed(bev.FrontReleased(P, ID, 5, 10))
     stage.command(node(-1, 6, ()))
-    assert stage.core.describe(question(6)) == held(3, 10, 10)._replace(log_start_offset=10)
+    assert stage.core.queries.describe(question(6)) == held(3, 10, 10)._replace(log_start_offset=10)
 
 
 def test_a_log_that_was_never_written_to_has_no_epoch() -> None:
     stage = Stage().leads()
     stage.command(node(-1, 6, ()))
-    assert stage.core.describe(question(6)) == held(-1, 0, 0)
+    assert stage.core.queries.describe(question(6)) == held(-1, 0, 0)
 
 
 def test_a_log_that_cannot_be_read_says_so() -> None:

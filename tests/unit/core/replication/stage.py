@@ -210,7 +210,7 @@ class Stage:
         return [refusal.code for effect in self.got(fx.SendToFollower) for refusal in effect.message.refusals]
 
     def high_watermark(self) -> int:
-        (view,) = self.core.replicas()
+        (view,) = self.core.queries.replicas()
         return view.high_watermark
 
     def isr_read(self, state: LeaderAndIsr, version: int) -> list[fx.Effect]:

@@ -41,17 +41,17 @@ def test_a_leader_tells_what_producers_append_and_a_follower_how_far_it_is_behin
     leader = Stage().leads((1,))
     for _ in range(10):
         leader.write()
-    (view,) = leader.core.replicas()
+    (view,) = leader.core.queries.replicas()
     assert view.bytes_in_per_s == pytest.approx(10 * 100, rel=0.05)
     assert view.offset_lag == 0
     leader.feed(ev.Tick(), after_ms=20 * AVERAGED_MS)
-    (view,) = leader.core.replicas()
+    (view,) = leader.core.queries.replicas()
     assert view.bytes_in_per_s < 1
 
     follower = Stage().follows(end=0)
     follower.chunk(0, high_watermark=7)
-    assert follower.core.partitions() == (P,)
-    found = follower.core.replica(P)
+    assert follower.core.queries.partitions() == (P,)
+    found = follower.core.queries.replica(P)
     assert found is not None
     assert (found.offset_lag, found.bytes_in_per_s) == (7, 0.0)
-    assert follower.core.replica(TopicPartition("another", 0)) is None
+    assert follower.core.queries.replica(TopicPartition("another", 0)) is None

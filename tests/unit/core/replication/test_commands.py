@@ -170,7 +170,7 @@ def test_a_stopped_replica_is_closed_and_deleted_only_if_told_so() -> None:
     assert stage.refusals() == [ErrorCode.FENCED_LEADER_EPOCH]
     stop(stage, epoch=5, delete=True)
     assert stage.one(fx.CloseLog).set_aside == "delete"
-    assert list(stage.core.replicas()) == []
+    assert list(stage.core.queries.replicas()) == []
 
 
 @pytest.mark.parametrize("leads", [True, False])
@@ -225,7 +225,7 @@ def test_a_command_that_was_overtaken_by_a_stop_does_not_bring_the_replica_back(
     assert stage.one(fx.CloseLog).set_aside == "delete"
     stage.command(node(1, 5, (1, 2)), sequence=7)
     assert whole_error(stage) is ErrorCode.REQUEST_TIMED_OUT
-    assert list(stage.core.replicas()) == []
+    assert list(stage.core.queries.replicas()) == []
 
 
 def test_a_stop_that_was_overtaken_leaves_a_replica_that_came_back_since() -> None:
@@ -234,4 +234,4 @@ def test_a_stop_that_was_overtaken_leaves_a_replica_that_came_back_since() -> No
     stage.command(node(2, 5, (1, 2)), sequence=9)
     stop_numbered(stage, 8)
     assert whole_error(stage) is ErrorCode.REQUEST_TIMED_OUT
-    assert len(list(stage.core.replicas())) == 1
+    assert len(list(stage.core.queries.replicas())) == 1

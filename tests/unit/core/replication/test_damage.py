@@ -23,7 +23,7 @@ def damaged_follower(*, end: int, high_watermark: int, lineage: int = 0, epoch: 
 
 
 def held(stage: Stage) -> ReplicaDescription:
-    return stage.core.describe(ReplicaQuestion(P, ID, 5))
+    return stage.core.queries.describe(ReplicaQuestion(P, ID, 5))
 
 
 def leads_when_asked(stage: Stage) -> bool:

@@ -114,7 +114,7 @@ def test_the_latest_of_one_epoch_wins_while_the_log_opens_whatever_comes_last() 
     stage.command(node(1, 5, (1, 2)), version=3)
     stage.command(node(1, 5, (1, 2, 3)), version=2)
     stage.opened()
-    (view,) = stage.core.replicas()
+    (view,) = stage.core.queries.replicas()
     assert (view.role, view.isr) == ("leader", (1, 2))
 
 
@@ -123,12 +123,12 @@ def test_an_older_command_of_the_same_epoch_brings_back_no_older_assignment() ->
     stage.command(node(1, 5, (1, 2)), version=3, assigned=(1, 2))
     stage.command(node(1, 5, (1, 2)), version=2, assigned=(1, 2, 3))
     assert answers(stage) == [None]
-    (view,) = stage.core.replicas()
+    (view,) = stage.core.queries.replicas()
     assert view.assigned == (1, 2)
     stage.fetches(3, 0)
     assert stage.refused_followers() == [ErrorCode.NOT_A_REPLICA]
     stage.command(node(1, 5, (1, 2)), version=4, assigned=(1, 2, 3))
-    (view,) = stage.core.replicas()
+    (view,) = stage.core.queries.replicas()
     assert view.assigned == (1, 2, 3)
 
 
@@ -140,7 +140,7 @@ def test_the_parts_of_one_command_are_all_obeyed_and_so_is_one_without_a_number(
     stage.command(node(2, 7, (1, 2)), sequence=0)
     assert answers(stage) == [None]
     stage.command(node(2, 8, (1, 2)), sequence=3)
-    (view,) = stage.core.replicas()
+    (view,) = stage.core.queries.replicas()
     assert view.leader_epoch == 8, "after one without a number, any number is news"
     stage.command(node(2, 9, (1, 2)), sequence=2)
     assert answers(stage) == [ErrorCode.REQUEST_TIMED_OUT]

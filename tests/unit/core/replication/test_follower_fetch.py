@@ -43,7 +43,7 @@ def leading(isr: Sequence[int] = (1, 2, 3), *, ends: dict[int, int] | None = Non
 
 def named(stage: Stage, *, rack: str = "b", offset: int = 4, **more: Any) -> int | None:
     known = more.pop("known", None) or brokers()
-    return stage.core.preferred_replica(P, rack=rack, brokers=known, fetch_offset=offset, now_ms=stage.now)
+    return stage.core.queries.preferred_replica(P, rack=rack, brokers=known, fetch_offset=offset, now_ms=stage.now)
 
 
 def test_a_leader_names_the_furthest_of_those_in_sync_in_the_consumers_rack() -> None:
@@ -179,7 +179,7 @@ class Follower(Stage):
         self.feed(ev.LeaderMessageArrived(2, LeaderMessage(tuple(ends), tuple(chunks), (), clock_ms)))
 
     def asked(self, offset: int = 4, **more: Any) -> ReadableRange:
-        return self.core.readable_here(
+        return self.core.queries.readable_here(
             P,
             identity=more.get("identity", ID),
             current_leader_epoch=more.get("epoch", 5),
@@ -335,7 +335,7 @@ def test_a_follower_that_fetches_anew_gives_nothing_before_its_leader_has_sent_f
 def test_a_leader_is_not_read_as_a_follower() -> None:
     stage = leading()
     with pytest.raises(TidemarkError) as refused:
-        stage.core.readable_here(
+        stage.core.queries.readable_here(
             P,
             identity=ID,
             current_leader_epoch=5,

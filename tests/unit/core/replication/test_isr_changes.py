@@ -58,10 +58,10 @@ def test_a_node_that_this_leader_cannot_have_left_so_ends_the_leadership(state: 
 def test_what_the_controller_wrote_after_a_change_stands_though_the_answer_comes_later() -> None:
     stage = in_flight_shrink()
     stage.command(node(1, 5, (1, 2), min_isr=2), version=3)
-    (view,) = stage.core.replicas()
+    (view,) = stage.core.queries.replicas()
     assert (view.isr, view.min_isr) == ((1, 2, 3), 1)
     stage.feed(ev.IsrWritten(P, 2))
-    (view,) = stage.core.replicas()
+    (view,) = stage.core.queries.replicas()
     assert (view.isr, view.min_isr) == ((1, 2), 2)
     stage.reports(3, 1)
     assert stage.one(fx.WriteIsr).expected_version == 3

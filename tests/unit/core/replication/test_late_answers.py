@@ -74,24 +74,24 @@ def following() -> Stage:
 @pytest.mark.parametrize("stage_of", [Stage, stopped, made_anew])
 def test_what_storage_says_of_a_log_that_is_closed(stage_of: Callable[[], Stage], event: ev.Event) -> None:
     stage = stage_of()
-    before = stage.core.replicas()
+    before = stage.core.queries.replicas()
     assert stage.feed(event) == []
-    assert stage.core.replicas() == before
+    assert stage.core.queries.replicas() == before
 
 
 @pytest.mark.parametrize("name", [name for name in OF_STORAGE if name not in ("opened", "failed")])
 def test_what_storage_says_of_a_log_after_it_has_failed(name: str) -> None:
     stage = failed()
-    before = stage.core.replicas()
+    before = stage.core.queries.replicas()
     assert stage.feed(OF_STORAGE[name]) == []
-    assert stage.core.replicas() == before
+    assert stage.core.queries.replicas() == before
 
 
 def test_a_log_is_opened_once() -> None:
     stage = Stage().leads((1,))
     stage.write(batch(5))
     assert stage.feed(OF_STORAGE["opened"]) == []
-    (view,) = stage.core.replicas()
+    (view,) = stage.core.queries.replicas()
     assert (view.role, view.log_end_offset, view.high_watermark) == ("leader", 5, 5)
 
 
@@ -100,14 +100,14 @@ def test_a_log_is_opened_once() -> None:
 def test_what_was_asked_in_a_role_that_is_over(stage_of: Callable[[], Stage], event: ev.Event) -> None:
     stage = stage_of()
     assert stage.feed(event) == []
-    assert stage.core.log_starts(P, 5) is None
+    assert stage.core.queries.log_starts(P, 5) is None
 
 
 def test_a_front_that_was_released_in_another_leader_epoch_stays() -> None:
     stage = Stage().leads((1,))
     stage.write(batch(5))
     assert stage.feed(ev.FrontReleased(P, ID, 4, 3)) == []
-    assert stage.core.log_starts(P, 4) is None
+    assert stage.core.queries.log_starts(P, 4) is None
     stage.feed(ev.FrontReleased(P, ID, 5, 3))
     assert stage.one(fx.TrimLog).start_offset == 3
 

@@ -156,7 +156,7 @@ def late_follower_leaves(stage: Stage, *, reporting: int) -> fx.WriteIsr:
     """Time passes in which only one follower says anything; gives the shrink that follows."""
     stage.disk_answers()
     for _ in range(120):
-        stage.reports(reporting, stage.core.replicas()[0].log_end_offset)
+        stage.reports(reporting, stage.core.queries.replicas()[0].log_end_offset)
         stage.feed(ev.Tick(), after_ms=100)
         if stage.got(fx.WriteIsr):
             return stage.one(fx.WriteIsr)
@@ -348,7 +348,7 @@ def test_the_controllers_write_in_the_same_epoch_is_adopted_once_nothing_is_in_f
     stage.feed(ev.IsrWriteFailed(P, unknown=False))
     stage.isr_read(node(1, 5, (1, 2)), 3)
     assert stage.high_watermark() == 1
-    (view,) = stage.core.replicas()
+    (view,) = stage.core.queries.replicas()
     assert view.isr == (1, 2)
     assert view.under_replicated
 
@@ -357,7 +357,7 @@ def test_the_controllers_write_in_the_same_epoch_is_adopted_once_nothing_is_in_f
 
 
 def read_range(stage: Stage, offset: int, *, epoch: int = -1, last_epoch: int = -1) -> object:
-    return stage.core.readable(
+    return stage.core.queries.readable(
         P,
         topic_id="",
         incarnation="",
@@ -378,11 +378,11 @@ def test_a_new_leader_serves_what_it_knows_committed_but_states_no_high_watermar
     stage = Stage().leads((1, 2), end=10, epochs=[(3, 0)], high_watermark=4)
     assert read_range(stage, 0) == (4, -1, 0, 10)
     with pytest.raises(TidemarkError) as caught:
-        stage.core.stated_offsets(P, topic_id="", current_leader_epoch=-1, now_ms=stage.now)
+        stage.core.queries.stated_offsets(P, topic_id="", current_leader_epoch=-1, now_ms=stage.now)
     assert caught.value.code is ErrorCode.OFFSET_NOT_AVAILABLE
     stage.fetches(2, 10, last_epoch=3)
     assert read_range(stage, 4) == (10, 10, 0, 10)
-    assert stage.core.stated_offsets(P, topic_id="", current_leader_epoch=5, now_ms=stage.now) == (0, 10, 5)
+    assert stage.core.queries.stated_offsets(P, topic_id="", current_leader_epoch=5, now_ms=stage.now) == (0, 10, 5)
 
 
 def test_a_consumer_gets_nothing_between_hw_and_leo_and_an_error_beyond_or_when_diverged() -> None:
@@ -392,7 +392,7 @@ def test_a_consumer_gets_nothing_between_hw_and_leo_and_an_error_beyond_or_when_
     assert refused_read(stage, 8, last_epoch=1) is ErrorCode.LOG_TRUNCATED
     assert refused_read(stage, 8, epoch=4) is ErrorCode.FENCED_LEADER_EPOCH
     assert refused_read(stage, 8, epoch=6) is ErrorCode.UNKNOWN_LEADER_EPOCH
-    assert stage.core.epoch_end(P, current_leader_epoch=-1, leader_epoch=2) == (1, 6)
+    assert stage.core.queries.epoch_end(P, current_leader_epoch=-1, leader_epoch=2) == (1, 6)
 
 
 # -- refusals of produce ---------------------------------------------------------------------------------------
@@ -528,7 +528,7 @@ def test_a_storage_failure_answers_whoever_waits_and_ends_the_leadership() -> No
     stage.produce()
     stage.feed(ev.LogFailed(P, ID, TidemarkError(ErrorCode.STORAGE_ERROR, "the disk is gone")))
     assert stage.replies() == [(1, 0, ErrorCode.STORAGE_ERROR)]
-    (view,) = stage.core.replicas()
+    (view,) = stage.core.queries.replicas()
     assert view.role == "offline"
     stage.command(node(1, 6, (1,)))
     assert stage.one(fx.OpenLog).partition == P

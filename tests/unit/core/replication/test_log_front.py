@@ -31,7 +31,7 @@ def test_a_leader_moves_its_log_start_and_forgets_the_epochs_before_it() -> None
     release(stage, 8)
     assert stage.one(fx.TrimLog) == fx.TrimLog(P, ID, 8)
     assert stage.one(fx.SaveEpochs).entries == entries((4, 8), (5, 10))
-    (view,) = stage.core.replicas()
+    (view,) = stage.core.queries.replicas()
     assert view.log_start_offset == 8
 
 
@@ -61,20 +61,20 @@ def test_followers_hear_of_it_with_the_next_tick_and_their_log_starts_are_known(
     release(stage, 8)
     stage.feed(ev.Tick())
     assert sent_starts(stage) == [8]
-    assert stage.core.log_starts(P, 5) == (8, {2: 0})
+    assert stage.core.queries.log_starts(P, 5) == (8, {2: 0})
     stage.from_follower(2, FollowerMessage(reports=(Report(P, 5, 10, 10, 8),)))
     assert stage.one(fx.LowWatermarkMoved).partition == P
-    assert stage.core.log_starts(P, 5) == (8, {2: 8})
+    assert stage.core.queries.log_starts(P, 5) == (8, {2: 8})
     stage.from_follower(2, FollowerMessage(reports=(Report(P, 5, 10, 10, 8),)))
     assert not stage.got(fx.LowWatermarkMoved)
-    assert stage.core.log_starts(P, 4) is None
+    assert stage.core.queries.log_starts(P, 4) is None
 
 
 def test_what_a_follower_says_when_it_begins_to_fetch_counts_too() -> None:
     stage = led()
     position = FetchPosition(P, ID, 5, 10, 4, 0, log_start_offset=7)
     stage.from_follower(2, FollowerMessage(positions=(position,)))
-    assert stage.core.log_starts(P, 5) == (0, {2: 7})
+    assert stage.core.queries.log_starts(P, 5) == (0, {2: 7})
 
 
 def following(*, end: int = 10, high_watermark: int = 10) -> Stage:

@@ -135,7 +135,7 @@ class Trio:
                 self.feed(one, ev.Tick())
 
     def view(self, broker: int) -> Any:
-        return self.cores[broker].replica(P)
+        return self.cores[broker].queries.replica(P)
 
     def check(self) -> None:
         leading = self.view(self.leader)

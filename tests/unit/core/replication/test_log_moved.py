@@ -12,7 +12,7 @@ from tests.unit.core.replication.stage import ID, P, Stage, batch
 
 
 def directory_of(stage: Stage) -> int:
-    view = stage.core.replica(P)
+    view = stage.core.queries.replica(P)
     assert view is not None
     return view.directory
 

@@ -78,10 +78,10 @@ def test_a_replica_that_is_being_added_holds_up_nobody_and_makes_nothing_under_r
     request = stage.write()
     stage.reports(2, 5)
     assert stage.replies() == [(request, 4, None)]
-    (view,) = stage.core.replicas()
+    (view,) = stage.core.queries.replicas()
     assert not view.under_replicated
     stage.command(node(1, 5, (1, 2)), assigned=(1, 3, 2))
-    (view,) = stage.core.replicas()
+    (view,) = stage.core.queries.replicas()
     assert view.under_replicated
 
 
@@ -195,7 +195,7 @@ def test_a_join_in_flight_of_a_replica_that_is_moved_away_holds_the_high_waterma
 
 def described(stage: Stage, *, epoch: int = 6) -> ReplicaDescription | ErrorCode:
     try:
-        return stage.core.describe(ReplicaQuestion(P, ID, epoch))
+        return stage.core.queries.describe(ReplicaQuestion(P, ID, epoch))
     except TidemarkError as error:
         return error.code
 

@@ -18,7 +18,7 @@ def echoed(stage: Stage, follower: int, echo_ms: int, *, epoch: int = 5) -> None
 
 
 def held_since(stage: Stage, since_ms: int) -> bool:
-    return stage.core.holds_epoch_since(P, since_ms)
+    return stage.core.queries.holds_epoch_since(P, since_ms)
 
 
 def test_it_holds_since_the_oldest_proof_of_a_follower_in_sync() -> None:
@@ -91,7 +91,7 @@ def test_a_session_that_is_known_to_be_gone_ends_it() -> None:
     echoed(stage, 2, 1_000)
     stage.feed(ev.SessionExpired())
     assert not held_since(stage, 0)
-    assert not stage.core.holds_epoch_since(TopicPartition("other", 0), 0)
+    assert not stage.core.queries.holds_epoch_since(TopicPartition("other", 0), 0)
 
 
 def test_a_follower_sends_back_the_clock_it_heard_last_and_none_on_a_new_stream() -> None:

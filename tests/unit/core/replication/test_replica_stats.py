@@ -17,13 +17,13 @@ from tests.unit.core.replication.test_leader import read_range, refused_read
 
 def describe(stage: Stage, *, epoch: int = 5, identity: ReplicaIdentity = ID) -> ReplicaDescription | ErrorCode:
     try:
-        return stage.core.describe(ReplicaQuestion(P, identity, epoch))
+        return stage.core.queries.describe(ReplicaQuestion(P, identity, epoch))
     except TidemarkError as error:
         return error.code
 
 
 def seen(stage: Stage) -> ReplicaView:
-    (view,) = stage.core.replicas()
+    (view,) = stage.core.queries.replicas()
     return view
 
 
@@ -61,7 +61,7 @@ def test_who_reads_what_was_cut_off_is_told_where_the_logs_part(
 def test_a_read_of_another_topic_or_incarnation_of_that_name_is_refused(topic_id: str, incarnation: str) -> None:
     stage = Stage().leads((1,))
     with pytest.raises(TidemarkError) as caught:
-        stage.core.readable(
+        stage.core.queries.readable(
             P,
             topic_id=topic_id,
             incarnation=incarnation,
@@ -79,20 +79,20 @@ def test_of_a_partition_that_is_not_here_nothing_is_told_but_that_this_broker_do
     request = stage.produce()
     assert stage.replies() == [(request, -1, ErrorCode.NOT_LEADER)]
     assert describe(stage) is ErrorCode.OFFSET_NOT_AVAILABLE
-    assert stage.core.replica(P) is None
-    assert stage.core.figures(P, stage.now) is None
-    assert not stage.core.holds_epoch_since(P, 0)
-    assert stage.core.leader_count() == 0
+    assert stage.core.queries.replica(P) is None
+    assert stage.core.queries.figures(P, stage.now) is None
+    assert not stage.core.queries.holds_epoch_since(P, 0)
+    assert stage.core.queries.leader_count() == 0
 
 
 def test_checkpoints_get_the_high_watermarks_of_the_logs_that_are_open() -> None:
     stage = Stage()
     stage.command(node(1, 5, (1,)))
-    assert stage.core.high_watermarks() == {}
+    assert stage.core.queries.high_watermarks() == {}
     stage.opened(3, (4, 0), high_watermark=2)
-    assert stage.core.high_watermarks() == {P: 3}
-    assert stage.core.leader_count() == 1
-    assert stage.core.figures(P, stage.now) is not None
+    assert stage.core.queries.high_watermarks() == {P: 3}
+    assert stage.core.queries.leader_count() == 1
+    assert stage.core.queries.figures(P, stage.now) is not None
 
 
 # -- questions of the controller -------------------------------------------------------------------------------

@@ -139,8 +139,8 @@ def test_the_news_of_all_partitions_go_in_one_message_or_as_many_as_its_size_ask
 
 def fetching(stage: Stage) -> set[int]:
     """The followers whose streams carry the partition."""
-    (view,) = stage.core.replicas()
-    starts = stage.core.log_starts(P, view.leader_epoch)
+    (view,) = stage.core.queries.replicas()
+    starts = stage.core.queries.log_starts(P, view.leader_epoch)
     assert starts is not None
     return set(starts[1])
 

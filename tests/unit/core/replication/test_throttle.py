@@ -85,10 +85,10 @@ def test_a_replica_that_is_being_added_gets_what_the_throttle_says_and_no_more()
     stage, disk = moving(P)
     disk.answer_all()
     assert disk.sent[3, P] <= RATE, "a second's worth at once, at most"
-    assert stage.core.move_traffic().throttled == 1
+    assert stage.core.queries.move_traffic().throttled == 1
     sent = disk.sent_in(20)[3, P]
     assert 19 * RATE <= sent <= 20 * RATE
-    traffic = stage.core.move_traffic()
+    traffic = stage.core.queries.move_traffic()
     assert (traffic.bytes_out, traffic.bytes_in) == (disk.sent[3, P], 0)
 
 
@@ -129,14 +129,14 @@ def test_who_has_come_into_sync_is_not_slowed_down_any_more() -> None:
         stage.feed(ev.LogAppended(P, ID, stage.got(fx.AppendToLog)[0].base_offset + 1))
     disk.answer_all()
     assert disk.sent[3, P] == 5 * RATE
-    assert stage.core.move_traffic()[:3] == (5 * RATE, 0, 0)
+    assert stage.core.queries.move_traffic()[:3] == (5 * RATE, 0, 0)
 
 
 @pytest.mark.parametrize("end", ["no throttle", "no move", "leadership"])
 def test_the_throttle_ends_at_once_when_its_move_does(end: str) -> None:
     stage, disk = moving(P)
     disk.answer_all()
-    assert stage.core.move_traffic().throttled == 1
+    assert stage.core.queries.move_traffic().throttled == 1
     if end == "no throttle":
         move(stage, P, throttle=0)
     elif end == "no move":
@@ -147,7 +147,7 @@ def test_the_throttle_ends_at_once_when_its_move_does(end: str) -> None:
         disk.sent.clear()
     disk.answer_all()
     assert disk.sent[3, P] == LOG_END * BATCH_BYTES
-    assert stage.core.move_traffic().throttled == 0
+    assert stage.core.queries.move_traffic().throttled == 0
 
 
 def test_a_throttle_that_is_changed_holds_from_then_on() -> None:
@@ -163,7 +163,7 @@ def test_a_follower_that_goes_gives_back_what_was_being_read_for_it() -> None:
     (read,) = stage.reads
     stage.reads.clear()
     stage.feed(ev.FollowerGone(3, 13))
-    assert stage.core.move_traffic().throttled == 0
+    assert stage.core.queries.move_traffic().throttled == 0
     fetch(stage, 3, P)
     (again,) = stage.reads
     assert again.max_bytes == read.max_bytes == RATE
@@ -184,10 +184,10 @@ def test_a_replica_that_is_being_added_counts_what_it_takes_in() -> None:
     stage.opened()
     stage.feed(ev.LeaderConnected(2))
     stage.chunk(0, batch(1, offset=0, epoch=5))
-    assert stage.core.move_traffic()[:3] == (0, BATCH_BYTES, 0)
+    assert stage.core.queries.move_traffic()[:3] == (0, BATCH_BYTES, 0)
     stage.command(node(2, 5, (1, 2)))
     stage.chunk(1, batch(1, offset=1, epoch=5))
-    assert stage.core.move_traffic()[:3] == (0, BATCH_BYTES, 0)
+    assert stage.core.queries.move_traffic()[:3] == (0, BATCH_BYTES, 0)
 
 
 class Sender:
