@@ -109,7 +109,7 @@ class Log(Protocol):
         """Where the log may start by these limits, not past the high watermark; thread-safe, never blocks."""
 
     def end_damage(self) -> None:
-        """As `effects.DamageOver`: forgotten with the next checkpoint, which vouches for the log as it is now."""
+        """As `effects.ClearDamage`: forgotten with the next checkpoint, which vouches for the log as it is now."""
 
     def save_epochs(self, entries: Sequence[EpochEntry]) -> None:
         """Write the leader-epoch-checkpoint."""

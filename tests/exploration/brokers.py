@@ -242,9 +242,9 @@ class Brokers:
             case ("connected", leader):
                 return ev.LeaderConnected(leader)
             case ("leader gone", leader):
-                return ev.LeaderGone(leader)
+                return ev.LeaderDisconnected(leader)
             case ("follower gone", follower, broker_epoch):
-                return ev.FollowerGone(follower, broker_epoch)
+                return ev.FollowerDisconnected(follower, broker_epoch)
         raise AssertionError(f"no such event: {event}")
 
     def _command(

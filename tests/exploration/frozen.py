@@ -135,7 +135,7 @@ _ALWAYS_NOW: Final = frozenset(("last_sent_ms", "_retry_at_ms"))
 _NOW_IF_EVER: Final = frozenset(("reading_since_ms", "flush_due_since_ms"))
 _NOT_EXPLORED: Final = frozenset(
     (
-        *("flushed_offset", "recovered_high_watermark", "confirmed_ms", "echo_ms", "clock_ms", "_gave_up_ms"),
+        *("flushed_offset", "recovered_high_watermark", "confirmed_ms", "echo_ms", "clock_ms", "_resigned_ms"),
         *("_accepted", "_reasons", "began_ms", "uncommitted_since_ms"),
     )
 )
@@ -145,7 +145,7 @@ _BY_BROKER: Final = frozenset(("_attached", "_holding"))
 _SETS: Final = frozenset(("assigned", "assigned_replicas", "isr", "elr", "joining", "leaving"))
 _CONSTANT: Final = {**dict.fromkeys(_ALWAYS_NOW, NOW_MS), **dict.fromkeys(_NOT_EXPLORED, 0), "_backlog": None}
 """What producers append in a second decides nothing."""
-_OF_ITS_OWN_FORM: Final = frozenset(("_high_watermark_news", "_under_way"))
+_OF_ITS_OWN_FORM: Final = frozenset(("_high_watermark_news", "_in_flight"))
 _SPECIAL: Final = _RECENT_OR_NOT | _NOW_IF_EVER | _BY_BROKER | _SETS | _OF_ITS_OWN_FORM | frozenset(_CONSTANT)
 _PLAIN: Final = frozenset((int, str, bool, type(None)))
 """Fields that are not written as they are; and what plain values are."""
@@ -266,7 +266,7 @@ class _Writer:
             value = type(value)(sorted(value, key=lambda one: self._named(one.broker_id, one.broker_id)))
         elif name == "_high_watermark_news":
             value = {one: None for one in value if one.sent_high_watermark != one.log.high_watermark}
-        elif name == "_under_way":
+        elif name == "_in_flight":
             value = deque((end, NOW_MS) for end, _ in value)
         elif type(value) is tuple:
             return ("t", *sorted(self._write_all(value)))

@@ -22,7 +22,7 @@ def truncates_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
 
     def on_epoch_end(self: PartitionFollower, answer: EpochEnd) -> None:
         self.ask_again = False
-        self._cut(self.log.high_watermark, answer.leader_epoch)
+        self._truncate(self.log.high_watermark, answer.leader_epoch)
 
     patch.setattr(PartitionFollower, "on_epoch_end", on_epoch_end)
 
@@ -40,7 +40,7 @@ def change_in_flight_holds_nothing_back(patch: pytest.MonkeyPatch) -> None:
         hoped = isr.confirmed.state if isinstance(isr, Committed | PendingExpand) else isr.proposed
         return frozenset(hoped.isr_ids)
 
-    patch.setattr(isr_rules, "holding_high_watermark", holding)
+    patch.setattr(isr_rules, "maximal_isr", holding)
 
 
 def commits_below_min_isr(patch: pytest.MonkeyPatch) -> None:

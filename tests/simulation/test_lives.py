@@ -45,8 +45,8 @@ def test_the_same_seed_is_the_same_life() -> None:
 @pytest.mark.parametrize(
     ("name", "sentences"),
     [
-        ("retained", ["log_trimmed", "log_reset", "acknowledges that what lies before"]),
-        ("retained-files", ["log_trimmed", "acknowledges that what lies before"]),
+        ("retained", ["log_start_advanced", "log_reset", "acknowledges that what lies before"]),
+        ("retained-files", ["log_start_advanced", "acknowledges that what lies before"]),
         ("disks-files", ["disk_full", "disk_has_space"]),
         ("one-directory", ["no log directory is left"]),
     ],

@@ -228,13 +228,13 @@ class World:
         if controller not in self.controllers:
             self.controllers[controller] = ControllerNode(self, controller)
 
-    def hint(self, process: BrokerNode, effect: fx.ReportIsrChange | fx.GiveUpLeadership | fx.ReportLogFailed) -> None:
+    def hint(self, process: BrokerNode, effect: fx.ReportIsrChange | fx.ResignLeadership | fx.ReportLogFailed) -> None:
         """To whoever holds office; tried again until somebody takes it, as broker/replication/isr_store.py does."""
         broker_epoch = process.broker_epoch
         event: cev.ControllerEvent
         if isinstance(effect, fx.ReportIsrChange):
             event = cev.IsrChangesReported((effect.partition,))
-        elif isinstance(effect, fx.GiveUpLeadership):
+        elif isinstance(effect, fx.ResignLeadership):
             event = cev.LeadershipResigned(process.broker_id, broker_epoch, effect.partition, effect.leader_epoch)
         else:
             found = effect.partition, effect.leader_epoch, effect.damaged

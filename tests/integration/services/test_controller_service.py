@@ -16,7 +16,7 @@ import pytest
 from kazoo.client import KazooClient
 from tidemark.broker.node.own_epoch import OwnEpoch
 from tidemark.broker.replication.isr_store import IsrWriter
-from tidemark.core.replication.effects import GiveUpLeadership, ReportLogFailed
+from tidemark.core.replication.effects import ReportLogFailed, ResignLeadership
 from tidemark.local.ports import HOST, HeldPorts
 from tidemark.local.process import ServiceProcess
 from tidemark.local.zookeeper_process import ZooKeeperProcess
@@ -244,7 +244,7 @@ async def test_a_leader_that_gives_up_is_relieved_and_stays_in_sync(
         failures: list[BaseException] = []
         epoch = OwnEpoch(BrokerEpoch(cluster.brokers[0].broker_epoch))
         leader = IsrWriter(BrokerId(0), cluster.brokers[0].store, epoch, lambda event: None, failures.append)
-        leader.give_up(GiveUpLeadership(partition, LeaderEpoch(0)))
+        leader.give_up(ResignLeadership(partition, LeaderEpoch(0)))
         assert await until(lambda: cluster.brokers[0].leaders.get("flights-0") == (1, 1)) < 2.0
         assert (await cluster.state(partition)).state.isr_ids == (0, 1, 2)
         await leader.stop()

@@ -37,7 +37,7 @@ class NearReader(Reader):
         if replica is None or not isinstance(replica.role, PartitionFollower):
             others = [broker for broker in self._world.assigned(partition) if broker != process.broker_id]
             if others and process.leading(partition) is not None:
-                process.feed(ev.ReplicaNamed(partition, self._dice.choice(others)))
+                process.feed(ev.PreferredReplicaNamed(partition, self._dice.choice(others)))
             super()._read(process)
             return
         if not self._goes_on:

@@ -159,7 +159,7 @@ class FiledLogs(MachineLogs):
         self._same("the producers after an append that found no space", _producers(real), _producers(model))
         return real
 
-    def _trim(self, log: StoredLog, effect: fx.TrimLog) -> None:
+    def _trim(self, log: StoredLog, effect: fx.AdvanceLogStart) -> None:
         super()._trim(log, effect)
         file = self._files[effect.partition]
         file.trim(effect.start_offset)
@@ -176,7 +176,7 @@ class FiledLogs(MachineLogs):
         self._files[effect.partition].reset(effect.start_offset, effect.epoch_below)
         return super()._start_anew(log, effect)
 
-    def _end_damage(self, log: StoredLog, effect: fx.DamageOver) -> None:
+    def _end_damage(self, log: StoredLog, effect: fx.ClearDamage) -> None:
         super()._end_damage(log, effect)
         self._files[effect.partition].end_damage()
 

@@ -49,9 +49,9 @@ class MachineLogs:
             fx.AppendToLog: self._append,
             fx.TruncateLog: lambda effect: self._work(effect, self._do_truncate),
             fx.ResetLog: lambda effect: self._work(effect, self._do_reset),
-            fx.TrimLog: lambda effect: self._work(effect, self._do_trim),
+            fx.AdvanceLogStart: lambda effect: self._work(effect, self._do_trim),
             fx.ResumeLog: lambda effect: self._work(effect, self._do_resume),
-            fx.DamageOver: lambda effect: self._work(effect, self._do_end_damage),
+            fx.ClearDamage: lambda effect: self._work(effect, self._do_end_damage),
             fx.SaveEpochs: lambda effect: self._work(effect, self._do_save_epochs),
             fx.ReadForFollower: self._read,
         }
@@ -215,7 +215,7 @@ class MachineLogs:
         if log is not None:
             self._answer_cut(effect, log, self._cut(log, effect))
 
-    def _do_trim(self, effect: fx.TrimLog) -> None:
+    def _do_trim(self, effect: fx.AdvanceLogStart) -> None:
         log = self._opened(effect)
         if log is not None:
             self._trim(log, effect)
@@ -223,7 +223,7 @@ class MachineLogs:
     def _do_resume(self, effect: fx.ResumeLog) -> None:
         self._full.discard(effect.partition)
 
-    def _do_end_damage(self, effect: fx.DamageOver) -> None:
+    def _do_end_damage(self, effect: fx.ClearDamage) -> None:
         log = self._opened(effect)
         if log is not None:
             self._end_damage(log, effect)
@@ -294,7 +294,7 @@ class MachineLogs:
         """Nothing of the append is in the log."""
         return log.producers()
 
-    def _trim(self, log: StoredLog, effect: fx.TrimLog) -> None:
+    def _trim(self, log: StoredLog, effect: fx.AdvanceLogStart) -> None:
         log.trim(effect.start_offset)
 
     def expired_until(self, partition: TopicPartition, retention_bytes: int, high_watermark: Offset) -> Offset:
@@ -330,7 +330,7 @@ class MachineLogs:
         log.reset(effect.start_offset, effect.epoch_below)
         return log.producers()
 
-    def _end_damage(self, log: StoredLog, effect: fx.DamageOver) -> None:
+    def _end_damage(self, log: StoredLog, effect: fx.ClearDamage) -> None:
         log.damage_over = True
 
     def _save_epochs(self, log: StoredLog, effect: fx.SaveEpochs) -> None:

@@ -41,7 +41,7 @@ def keep_house(node: BrokerNode) -> None:
         node.after(dice.randrange(300), clean)
 
 
-def release(node: BrokerNode, event: ev.FrontReleased) -> None:
+def release(node: BrokerNode, event: ev.LogStartRequested) -> None:
     """Hand it to the core, and remember what was let go."""
     world, leader = node.world, node.leading(event.partition)
     world.released_front = max(world.released_front, event.start_offset)
@@ -58,7 +58,7 @@ def _let_go(node: BrokerNode) -> None:
             continue
         start = node.logs.expired_until(partition, node.world.recipe.retention_bytes, leader.log.high_watermark)
         if start > leader.log.log_start_offset:
-            release(node, ev.FrontReleased(partition, leader.log.identity, leader.leader_epoch, start))
+            release(node, ev.LogStartRequested(partition, leader.log.identity, leader.leader_epoch, start))
 
 
 def _clean(node: BrokerNode) -> None:
@@ -90,7 +90,7 @@ def delete_records(world: World, percent: int) -> None:
     view = node.core.queries.replica(partition)
     assert view is not None, "what is led is a replica"
     world.tell(f"broker {node.broker_id} is to delete what lies before {target}")
-    release(node, ev.FrontReleased(partition, view.identity, epoch, Offset(target)))
+    release(node, ev.LogStartRequested(partition, view.identity, epoch, Offset(target)))
     until_ms = node.engine.now + _PATIENCE_MS
 
     def look() -> None:

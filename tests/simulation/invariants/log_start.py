@@ -40,7 +40,7 @@ class LatestKept(Invariant):
             log = process.replica_log(partition)
             lineage = lineage_of(process, partition)
             stored = world.machines[process.broker_id].logs.get(partition)
-            if log is None or log.cutting or lineage != 0 or stored is None:
+            if log is None or log.truncating or lineage != 0 or stored is None:
                 continue
             committed = self._committed.of(partition, lineage)
             limit = min(log.high_watermark, len(committed))
@@ -111,7 +111,7 @@ class StartReleased(Invariant):
                     f"{partition}: broker {process.broker_id} starts at {start}, released was {world.released_front}"
                 )
             lineage = lineage_of(process, partition)
-            if lineage is not None and not log.cutting:
+            if lineage is not None and not log.truncating:
                 allowed = self._allowed(world, partition, lineage)
                 if start > allowed and not is_told_of_another(process, partition, lineage):
                     self.fails(

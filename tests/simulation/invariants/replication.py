@@ -147,7 +147,7 @@ class ValidHighWatermark(Invariant):
             if log is None or found is None:
                 continue
             end = len(world.values(process.broker_id, partition))
-            if not (log.high_watermark <= end or log.cutting):
+            if not (log.high_watermark <= end or log.truncating):
                 self.fails(f"{partition} at {process.broker_id}: HW past its log end")
             leader = process.leading(partition)
             if leader is None or leader.leader_epoch != found.state.leader_epoch:
@@ -278,7 +278,7 @@ class LogMatch(_OfCommitted):
         for process in world.brokers.values():
             log = process.replica_log(partition)
             lineage = lineage_of(process, partition)
-            if log is None or lineage is None or log.cutting:
+            if log is None or lineage is None or log.truncating:
                 continue
             committed = self._committed.of(partition, lineage)
             common = min(log.high_watermark, len(committed))
@@ -340,7 +340,7 @@ class HighWatermarkMonotonic(Invariant):
         for process in world.brokers.values():
             log = process.replica_log(partition)
             lineage = lineage_of(process, partition)
-            if log is None or lineage is None or log.cutting:
+            if log is None or lineage is None or log.truncating:
                 continue
             opening, before = self._own.get((partition, process.broker_id, lineage), (log, 0))
             if is_told_of_another(process, partition, lineage):

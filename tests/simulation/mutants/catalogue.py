@@ -117,7 +117,7 @@ def truncates_to_the_high_watermark(monkeypatch: Any) -> None:
 
     def on_epoch_end(self: PartitionFollower, answer: EpochEnd) -> None:
         self.ask_again = False
-        self._cut(self.log.high_watermark, answer.leader_epoch)
+        self._truncate(self.log.high_watermark, answer.leader_epoch)
 
     monkeypatch.setattr(PartitionFollower, "on_epoch_end", on_epoch_end)
 
@@ -133,7 +133,7 @@ def reconciles_in_one_round(monkeypatch: Any) -> None:
 
     def on_epoch_end(self: PartitionFollower, answer: EpochEnd) -> None:
         self.ask_again = False
-        self._cut(Offset(min(answer.end_offset, self.log.log_end_offset)), answer.leader_epoch)
+        self._truncate(Offset(min(answer.end_offset, self.log.log_end_offset)), answer.leader_epoch)
 
     monkeypatch.setattr(PartitionFollower, "on_epoch_end", on_epoch_end)
     monkeypatch.setattr("tidemark.core.replication.streams.diverging_end", lambda *_: None)
@@ -162,7 +162,7 @@ def change_in_flight_does_not_hold(monkeypatch: Any) -> None:
             return frozenset(isr.confirmed.state.isr_ids)
         return frozenset(isr.proposed.isr_ids)
 
-    monkeypatch.setattr(isr_rules, "holding_high_watermark", holding)
+    monkeypatch.setattr(isr_rules, "maximal_isr", holding)
 
 
 def commits_below_min_isr(monkeypatch: Any) -> None:

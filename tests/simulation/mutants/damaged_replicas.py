@@ -51,7 +51,7 @@ def heals_with_any_leader(monkeypatch: Any) -> None:
         if self.log.damaged is not None:
             self.log.end_damage(self.log.log_end_offset)
 
-    monkeypatch.setattr(PartitionFollower, "_maybe_heal", heal)
+    monkeypatch.setattr(PartitionFollower, "_maybe_end_damage", heal)
     monkeypatch.setattr(PartitionState, "_found_damaged", lambda self, *found: False)
 
 
@@ -67,7 +67,7 @@ def heals_when_the_high_watermark_moves(monkeypatch: Any) -> None:
 
     original = PartitionFollower._advance_high_watermark
     monkeypatch.setattr(PartitionFollower, "_advance_high_watermark", advance)
-    monkeypatch.setattr(PartitionFollower, "_maybe_heal", lambda self: None)
+    monkeypatch.setattr(PartitionFollower, "_maybe_end_damage", lambda self: None)
 
 
 def keeps_its_healing_to_itself(monkeypatch: Any) -> None:

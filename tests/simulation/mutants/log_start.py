@@ -85,20 +85,20 @@ def takes_holes(monkeypatch: Any) -> None:
 def lets_go_what_is_not_committed(monkeypatch: Any) -> None:
     """The log starts where somebody wishes, and further."""
 
-    def trim(self: ReplicaLog, start_offset: Offset) -> None:
+    def advance(self: ReplicaLog, start_offset: Offset) -> None:
         self.high_watermark = max(self.high_watermark, start_offset)
         original(self, start_offset)
 
-    def released(self: BrokerCore, event: ev.FrontReleased, now_ms: int) -> None:
+    def released(self: BrokerCore, event: ev.LogStartRequested, now_ms: int) -> None:
         replica = self._of(event.partition, event.identity)
         if replica is not None and isinstance(replica.role, PartitionLeader):
             log = replica.role.log
             if log.log_end_offset > log.log_start_offset:
-                log.trim(log.log_end_offset)
+                log.advance_log_start(log.log_end_offset)
 
-    original = ReplicaLog.trim
-    monkeypatch.setattr(ReplicaLog, "trim", trim)
-    monkeypatch.setattr(BrokerCore, "_on_front_released", released)
+    original = ReplicaLog.advance_log_start
+    monkeypatch.setattr(ReplicaLog, "advance_log_start", advance)
+    monkeypatch.setattr(BrokerCore, "_on_log_start_requested", released)
 
 
 def follows_the_front_past_what_is_committed(monkeypatch: Any) -> None:
@@ -107,8 +107,8 @@ def follows_the_front_past_what_is_committed(monkeypatch: Any) -> None:
     def on_chunk(self: PartitionFollower, chunk: Any, now_ms: int) -> None:
         original(self, chunk, now_ms)
         log = self.log
-        if chunk.log_start_offset > log.log_start_offset and not log.cutting:
-            log.trim(chunk.log_start_offset)
+        if chunk.log_start_offset > log.log_start_offset and not log.truncating:
+            log.advance_log_start(chunk.log_start_offset)
 
     original = PartitionFollower.on_chunk
     monkeypatch.setattr(PartitionFollower, "on_chunk", on_chunk)

@@ -50,7 +50,7 @@ _TOLD = frozenset(
         "became_leader",
         "fenced",
         "replica_damaged",
-        "log_trimmed",
+        "log_start_advanced",
         "log_reset",
         "disk_full",
         "disk_has_space",
@@ -102,7 +102,7 @@ class BrokerNode(Node):
             fx.WriteIsr: lambda effect: self.spawn(self._write_isr(effect)),
             fx.ReadIsr: lambda effect: self.spawn(self._read_isr(effect)),
             fx.ReportIsrChange: lambda effect: world.hint(self, effect),
-            fx.GiveUpLeadership: lambda effect: world.hint(self, effect),
+            fx.ResignLeadership: lambda effect: world.hint(self, effect),
             fx.ReportLogFailed: lambda effect: world.hint(self, effect),
             fx.ConnectToLeader: self._connect,
             fx.DisconnectFromLeader: self._disconnect,
@@ -411,12 +411,12 @@ class BrokerNode(Node):
     def follower_gone(self, stream: Stream) -> None:
         if self.inbound.get(stream.follower.broker_id) is stream:
             del self.inbound[stream.follower.broker_id]
-            self.feed(ev.FollowerGone(stream.follower.broker_id, stream.broker_epoch))
+            self.feed(ev.FollowerDisconnected(stream.follower.broker_id, stream.broker_epoch))
 
     def leader_gone(self, stream: Stream) -> None:
         if self.outbound.get(stream.leader.broker_id) is stream:
             del self.outbound[stream.leader.broker_id]
-            self.feed(ev.LeaderGone(stream.leader.broker_id))
+            self.feed(ev.LeaderDisconnected(stream.leader.broker_id))
             self._connect_soon(stream.leader.broker_id, 60)
 
     def die(self) -> None:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from tidemark.broker.node.session_lease import Lease
 from tidemark.core.replication import effects as ef
-from tidemark.core.replication.events import Event, FrontReleased
+from tidemark.core.replication.events import Event, LogStartRequested
 from tidemark.core.replication.queries import BrokerQueries
 from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, Offset, TidemarkError, TopicPartition
 from tidemark.v1 import delete_records_pb2 as pb
@@ -64,7 +64,7 @@ class DeleteRecords:
         target, epoch = self._target(partition, request)
         view = self._queries.replica(partition)
         assert view is not None, "what is led is a replica"
-        self._submit(FrontReleased(partition, view.identity, epoch, target))
+        self._submit(LogStartRequested(partition, view.identity, epoch, target))
         timeout_ms = request.timeout_ms if request.timeout_ms > 0 else _PATIENCE_MS
         until_ms = self._now_ms() + min(timeout_ms, _PATIENCE_MS_MAX)
         while True:

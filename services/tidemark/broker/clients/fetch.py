@@ -14,7 +14,7 @@ from tidemark.broker.metrics.broker import BrokerMetrics
 from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.broker.node.session_lease import Lease
 from tidemark.core.replication.effects import HighWatermarkAdvanced, LeadershipChanged
-from tidemark.core.replication.events import ReplicaNamed
+from tidemark.core.replication.events import PreferredReplicaNamed
 from tidemark.core.replication.queries import BrokerQueries
 from tidemark.core.replication.replica import ReadableRange
 from tidemark.model import (
@@ -103,7 +103,7 @@ class FetchService:
         clock: Clock,
         metrics: BrokerMetrics,
         pool: ThreadPoolExecutor,
-        submit: Callable[[ReplicaNamed], None] = lambda event: None,
+        submit: Callable[[PreferredReplicaNamed], None] = lambda event: None,
     ) -> None:
         self._submit = submit
         self._queries = queries
@@ -190,7 +190,7 @@ class FetchService:
         self._lease.check(partition)
         if nearest is not None:
             facts.preferred_read_replica = nearest
-            self._submit(ReplicaNamed(partition, nearest))
+            self._submit(PreferredReplicaNamed(partition, nearest))
         if part.read_from == pb.READ_FROM_FOLLOWER:
             facts.heard_high_watermark = readable.high_watermark
         else:

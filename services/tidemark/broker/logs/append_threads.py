@@ -27,14 +27,14 @@ from tidemark.broker.logs.recovery_threads import LogOpeners
 from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.core.producer_state import ProducerStates
 from tidemark.core.replication.effects import (
+    AdvanceLogStart,
     AppendToLog,
+    ClearDamage,
     CloseLog,
-    DamageOver,
     OpenLog,
     ResetLog,
     ResumeLog,
     SaveEpochs,
-    TrimLog,
     TruncateLog,
 )
 from tidemark.core.replication.events import (
@@ -80,9 +80,9 @@ LogEffect = (
     | AppendToLog
     | TruncateLog
     | ResetLog
-    | TrimLog
+    | AdvanceLogStart
     | ResumeLog
-    | DamageOver
+    | ClearDamage
     | SaveEpochs
     | RollLog
     | ReachPause
@@ -490,13 +490,13 @@ def _do(replica: OpenReplica, effect: LogEffect, done: list[Event]) -> None:
     elif isinstance(effect, ResetLog):
         log.reset(effect.start_offset, effect.epoch_below)
         producers = ProducerStates()
-    elif isinstance(effect, TrimLog):
+    elif isinstance(effect, AdvanceLogStart):
         log.trim(effect.start_offset)
         return
     elif isinstance(effect, ResumeLog):
         replica.full = False
         return
-    elif isinstance(effect, DamageOver):
+    elif isinstance(effect, ClearDamage):
         log.end_damage()
         return
     elif isinstance(effect, RollLog):

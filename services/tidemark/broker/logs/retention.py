@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tidemark.broker.logs.append_threads import LogThreads
 from tidemark.broker.node.topic_settings import TopicTable
-from tidemark.core.replication.events import Event, FrontReleased
+from tidemark.core.replication.events import Event, LogStartRequested
 from tidemark.core.replication.queries import BrokerQueries
 from tidemark.core.replication.replica import ReplicaView
 from tidemark.model import Offset, TopicPartition
@@ -91,7 +91,9 @@ class Retention:
                 if found.rolls:
                     self._threads.roll_by_time(view.partition, now_ms)
                 if found.start_offset > view.log_start_offset:
-                    self._submit(FrontReleased(view.partition, view.identity, view.leader_epoch, found.start_offset))
+                    self._submit(
+                        LogStartRequested(view.partition, view.identity, view.leader_epoch, found.start_offset)
+                    )
 
     def _look_at(self, partition: TopicPartition) -> _Look | None:
         log, view = self._threads.log(partition), self._queries.replica(partition)

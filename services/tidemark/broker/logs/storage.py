@@ -96,9 +96,9 @@ class Storage:
             count(effect)
             submit(effect)
 
-        others = (ef.OpenLog, ef.CloseLog, ef.TruncateLog, ef.ResetLog, ef.TrimLog, ef.ResumeLog)
+        others = (ef.OpenLog, ef.CloseLog, ef.TruncateLog, ef.ResetLog, ef.AdvanceLogStart, ef.ResumeLog)
         return {
-            **dict.fromkeys((*others, ef.DamageOver, ef.SaveEpochs), submit),
+            **dict.fromkeys((*others, ef.ClearDamage, ef.SaveEpochs), submit),
             ef.AppendToLog: append,
         }
 

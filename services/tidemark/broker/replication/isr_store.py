@@ -11,7 +11,7 @@ from typing import Any, Final
 import grpc
 
 from tidemark.broker.node.own_epoch import OwnEpoch
-from tidemark.core.replication.effects import GiveUpLeadership, ReadIsr, ReportIsrChange, ReportLogFailed, WriteIsr
+from tidemark.core.replication.effects import ReadIsr, ReportIsrChange, ReportLogFailed, ResignLeadership, WriteIsr
 from tidemark.core.replication.events import Event, IsrRead, IsrWriteFailed, IsrWritten
 from tidemark.model import BrokerId, LeaderEpoch, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.ports import MetadataStore, StateWrite, WriteOutcome
@@ -68,8 +68,8 @@ class IsrWriter:
         self._hints.add(effect.partition)
         self._tell()
 
-    def give_up(self, effect: GiveUpLeadership) -> None:
-        """Carry out `GiveUpLeadership`: it goes with the hints."""
+    def give_up(self, effect: ResignLeadership) -> None:
+        """Carry out `ResignLeadership`: it goes with the hints."""
         self._given_up[effect.partition] = effect.leader_epoch
         self._tell()
 

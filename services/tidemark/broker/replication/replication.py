@@ -51,7 +51,7 @@ class Replication:
             ef.WriteIsr: self._isr.write,
             ef.ReadIsr: self._isr.read,
             ef.ReportIsrChange: self._isr.report,
-            ef.GiveUpLeadership: self._isr.give_up,
+            ef.ResignLeadership: self._isr.give_up,
             ef.ReportLogFailed: self._isr.report_failed,
         }
 

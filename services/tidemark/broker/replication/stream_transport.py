@@ -26,10 +26,10 @@ from tidemark.core.replication.effects import (
 )
 from tidemark.core.replication.events import (
     Event,
-    FollowerGone,
+    FollowerDisconnected,
     FollowerMessageArrived,
     LeaderConnected,
-    LeaderGone,
+    LeaderDisconnected,
     LeaderMessageArrived,
 )
 from tidemark.model import BrokerEpoch, BrokerId, ErrorCode, TidemarkError
@@ -240,7 +240,7 @@ class _LeaderStream:
                 self._writer.cancel()
             call.cancel()
             if up:
-                self._tell(LeaderGone(self._leader))
+                self._tell(LeaderDisconnected(self._leader))
         level = logging.INFO if up else logging.DEBUG
         _log.log(level, "stream to leader ended", extra={"leader": self._leader, "why": str(why or "the leader left")})
         return up
@@ -327,7 +327,7 @@ class FollowerStreams(ReplicaServiceServicer):
             reader.cancel()
             if self._streams.get(stream.follower) is stream:
                 del self._streams[stream.follower]
-                self._submit(FollowerGone(stream.follower, stream.broker_epoch))
+                self._submit(FollowerDisconnected(stream.follower, stream.broker_epoch))
         if stream.error is not None:
             await abort_with(context, stream.error)
 
@@ -347,7 +347,7 @@ class FollowerStreams(ReplicaServiceServicer):
                 await abort_with(context, TidemarkError(ErrorCode.STALE_BROKER_EPOCH, sentence))
             old.end(TidemarkError(ErrorCode.STALE_BROKER_EPOCH, "a newer stream of this follower came"))
             # What the core knows of the old stream (handles, credit, positions) does not hold on the new one.
-            self._submit(FollowerGone(follower, old.broker_epoch))
+            self._submit(FollowerDisconnected(follower, old.broker_epoch))
         stream = self._streams[follower] = _FollowerStream(follower, broker_epoch)
         await context.send_initial_metadata(())
         return stream

@@ -55,23 +55,23 @@ class BrokerCore:
             ev.LogFailed: self._on_log_failed,
             ev.LogFull: self._on_log_full,
             ev.LogMoved: self._on_log_moved,
-            ev.FrontReleased: self._on_front_released,
+            ev.LogStartRequested: self._on_log_start_requested,
             # clients of a leader
             ev.ProduceArrived: self._on_produce,
             ev.ProduceExpired: self._on_produce_expired,
-            ev.ReplicaNamed: streams.on_replica_named,
+            ev.PreferredReplicaNamed: streams.on_preferred_replica_named,
             # answers of ZooKeeper about the ISR
             ev.IsrWritten: self._on_isr_written,
             ev.IsrWriteFailed: self._on_isr_write_failed,
             ev.IsrRead: self._on_isr_read,
             # streams from followers
             ev.FollowerMessageArrived: streams.on_follower_message,
-            ev.FollowerGone: streams.on_follower_gone,
+            ev.FollowerDisconnected: streams.on_follower_disconnected,
             ev.FollowerReadDone: streams.on_read_done,
             # streams to leaders
             ev.LeaderConnected: streams.on_leader_connected,
             ev.LeaderMessageArrived: streams.on_leader_message,
-            ev.LeaderGone: streams.on_leader_gone,
+            ev.LeaderDisconnected: streams.on_leader_disconnected,
         }
 
     @property
@@ -167,15 +167,17 @@ class BrokerCore:
         if replica is not None and replica.log is not None:
             replica.log.directory = event.directory
 
-    def _on_front_released(self, event: ev.FrontReleased, now_ms: int) -> None:
+    def _on_log_start_requested(self, event: ev.LogStartRequested, now_ms: int) -> None:
         replica = self._of(event.partition, event.identity)
         role = replica.role if replica is not None else None
         if not isinstance(role, PartitionLeader) or role.leader_epoch != event.leader_epoch:
             return
         start = min(event.start_offset, role.log.high_watermark)
         if start > role.log.log_start_offset:
-            role.log.trim(start)
-            self._ctx.observe("log_trimmed", event.partition, log_start_offset=start, leader_epoch=role.leader_epoch)
+            role.log.advance_log_start(start)
+            self._ctx.observe(
+                "log_start_advanced", event.partition, log_start_offset=start, leader_epoch=role.leader_epoch
+            )
             self._streams.log_start_moved(role)
 
     # -- clients -----------------------------------------------------------------------------------------------

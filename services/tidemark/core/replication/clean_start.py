@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether what a broker finds on its disks can be trusted when it registers (rule T1). Pure."""
+"""Judges at registration whether the log directories have kept every record written to them (rule T1)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tidemark.model import BrokerEpoch, BrokerEpochRecord
 
 @dataclass(frozen=True, slots=True)
 class DirectoryEvidence:
-    """What one log directory says of how the last process left it.
+    """The marks that the last process has left in one log directory.
 
     Attributes:
         shutdown_epoch: broker epoch in clean-shutdown.json, None where there is none.
         boot_id: boot id in incarnation.json, "" where there is none.
         incarnation_epoch: broker epoch in incarnation.json, None where there is none.
-        synced: a syncfs made just now, before registering, reported no error.
+        synced: a syncfs just before the registration reported no error.
     """
 
     directory_id: str
@@ -29,11 +29,11 @@ class DirectoryEvidence:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationVerdict:
-    """Clean or not, and why.
+    """Whether the start is clean, and the reason.
 
     Attributes:
-        missing: the previous directories that are not there: they spare nothing.
-        flushed_kept: every previous directory is there, as the previous broker epoch left it: it has what was flushed.
+        missing: ids of the previous log directories that are not there.
+        flushed_kept: every previous directory is there as the previous broker epoch left it, so flushed records are.
     """
 
     clean: bool
@@ -49,13 +49,13 @@ def judge_registration(
     boot_id: str,
     trust_boot_id: bool,
 ) -> RegistrationVerdict:
-    """Rule T1.
+    """Judge the registration by the evidence of the directories (rule T1).
 
     Args:
-        previous: /brokers/epochs/<id> as it is before this registration; None: the broker never registered.
-        directories: those that are open now; ones that were not there before need prove nothing.
-        boot_id: the kernel's present one; "" where the system has none, which proves nothing.
-        trust_boot_id: `log.dirs.trust.boot.id`: the page cache lives as long as this kernel.
+        previous: /brokers/epochs/<id> before this registration; None: the broker never registered.
+        directories: evidence of the open log directories; new ones need no marks.
+        boot_id: of the running kernel; "" where the system has none, which proves nothing.
+        trust_boot_id: `log.dirs.trust.boot.id`: the page cache lasts as long as this kernel.
     """
     if previous is None:
         return RegistrationVerdict(clean=True, reason="the first registration of this broker")
@@ -78,13 +78,13 @@ def judge_registration(
         if doubt is not None:
             reason = f"log directory {directory_id}: {doubt}"
             return RegistrationVerdict(clean=False, reason=reason, flushed_kept=flushed_kept)
-    return RegistrationVerdict(clean=True, reason="every log directory kept all that was written to it")
+    return RegistrationVerdict(clean=True, reason="every log directory has kept every record written to it")
 
 
 def _doubt(
     evidence: DirectoryEvidence, previous_epoch: BrokerEpoch, *, boot_id: str, trust_boot_id: bool
 ) -> str | None:
-    """Why the directory may lack something, None when it cannot."""
+    """The reason why the directory may have lost records, None if it cannot have."""
     if evidence.shutdown_epoch == previous_epoch:
         return None
     if not trust_boot_id:

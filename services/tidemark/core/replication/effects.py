@@ -84,7 +84,7 @@ class ResetLog:
 
 
 @dataclass(frozen=True, slots=True)
-class TrimLog:
+class AdvanceLogStart:
     """Start the log at `start_offset`, at or below its end; no answer. What lies below is gone from now on (L1)."""
 
     partition: TopicPartition
@@ -101,7 +101,7 @@ class ResumeLog:
 
 
 @dataclass(frozen=True, slots=True)
-class DamageOver:
+class ClearDamage:
     """The log is in line with its lineage, whatever was lost of it before (rule T5): it is to count as damaged no more,
     after a restart either, once that is safe. No answer."""
 
@@ -164,7 +164,7 @@ class DisconnectFromLeader:
 
 @dataclass(frozen=True, slots=True)
 class SendToLeader:
-    """A message on the stream to a leader; dropped when the stream is down (`LeaderGone` has come or will)."""
+    """A message on the stream to a leader; dropped when the stream is down (`LeaderDisconnected` has come or will)."""
 
     leader: BrokerId
     message: FollowerMessage
@@ -229,7 +229,7 @@ class ReportIsrChange:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUpLeadership:
+class ResignLeadership:
     """Ask the controller to let another in-sync replica lead: this broker's disk lags (rule R7). No answer; the
     leader goes on meanwhile, and asks again after a while."""
 
@@ -289,9 +289,9 @@ Effect = (
     | AppendToLog
     | TruncateLog
     | ResetLog
-    | TrimLog
+    | AdvanceLogStart
     | ResumeLog
-    | DamageOver
+    | ClearDamage
     | SaveEpochs
     | ReplyToProduce
     | ReplyToControl
@@ -304,7 +304,7 @@ Effect = (
     | WriteIsr
     | ReadIsr
     | ReportIsrChange
-    | GiveUpLeadership
+    | ResignLeadership
     | ReportLogFailed
     | HighWatermarkAdvanced
     | LowWatermarkMoved

@@ -155,7 +155,7 @@ class LogMoved:
 
 
 @dataclass(frozen=True, slots=True)
-class FrontReleased:
+class LogStartRequested:
     """Retention, or a client that deletes records, needs nothing below `start_offset` any more (rule L1).
 
     For the leader in that epoch only; never moves the log start past the high watermark, nor back.
@@ -197,7 +197,7 @@ class FollowerMessageArrived:
 
 
 @dataclass(frozen=True, slots=True)
-class FollowerGone:
+class FollowerDisconnected:
     """The stream from a follower ended."""
 
     follower: BrokerId
@@ -220,7 +220,7 @@ class LeaderMessageArrived:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaderGone:
+class LeaderDisconnected:
     """The stream to a leader ended; the shell connects again by itself, with back-off, until `DisconnectFromLeader`."""
 
     leader: BrokerId
@@ -270,7 +270,7 @@ class SettingsChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaNamed:
+class PreferredReplicaNamed:
     """A consumer was sent to a follower of a partition that is led here (rule K1)."""
 
     partition: TopicPartition
@@ -294,19 +294,19 @@ Event = (
     | LogFailed
     | LogFull
     | LogMoved
-    | FrontReleased
+    | LogStartRequested
     | ProduceArrived
     | ProduceExpired
     | FollowerMessageArrived
-    | FollowerGone
+    | FollowerDisconnected
     | LeaderConnected
     | LeaderMessageArrived
-    | LeaderGone
+    | LeaderDisconnected
     | FollowerReadDone
     | IsrWritten
     | IsrWriteFailed
     | IsrRead
     | SettingsChanged
-    | ReplicaNamed
+    | PreferredReplicaNamed
     | Tick
 )

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads from the nearest replica: whom a leader names, and what a follower may give (rule K1, KIP-392).
+"""Fetching from followers: the leader's choice of a follower, and the reads of a follower (rule K1, KIP-392).
 
-A leader names an in-sync follower in the consumer's rack. A follower gives what its leader has said to be committed,
-in the leader epoch in which it follows, as long as it is in sync and in touch. Whatever else it is asked it refuses,
-and names the leader: only a leader can say that an offset does not exist.
+A leader names an in-sync follower in the consumer's rack. A follower returns records that its leader has committed, in
+the leader epoch in which it follows, while it is in sync and in contact. It refuses all other requests with the id of
+the leader, since only a leader can decide that an offset does not exist.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tidemark.model import (
 )
 
 CONTACT_HEARTBEATS: Final = 3
-"""Who has said nothing for so many intervals of heartbeats is out of touch; a controller suspects a broker later."""
+"""Heartbeat intervals without a message after which contact is lost; a controller suspects a broker later."""
 
 
 def preferred_replica(
@@ -41,19 +41,19 @@ def preferred_replica(
     fetch_offset: Offset,
     now_ms: int,
 ) -> BrokerId | None:
-    """The follower that a consumer in this rack should read from, the furthest of them; None: the leader itself.
+    """The follower with the highest log end that may serve a consumer in this rack; None: the leader serves it.
 
     Args:
-        brokers: those that live, with their racks.
-        fetch_offset: where the consumer is; it has been found readable here.
+        brokers: the live brokers, with their racks.
+        fetch_offset: next offset of the consumer, which the leader has found readable.
     """
     own = brokers.get(ctx.broker_id)
     if not ctx.config.rack_aware_reads or not rack or (own is not None and own.rack == rack):
         return None
-    if not leader.may_state_high_watermark:  # not everybody in sync has come to this epoch's start (rule E6)
+    if not leader.may_state_high_watermark:  # some in-sync replica has not reached the start of this epoch (rule E6)
         return None
     in_rack = {broker_id for broker_id, broker in brokers.items() if broker.rack == rack}
-    sure = isr_rules.surely_in_sync(leader.isr) & in_rack - ctx.suspected
+    sure = isr_rules.minimal_isr(leader.isr) & in_rack - ctx.suspected
     fit = [
         one
         for one in leader.attached
@@ -64,8 +64,7 @@ def preferred_replica(
 
 
 def _may_serve(progress: FollowerProgress, fetch_offset: Offset, broker_epoch: BrokerEpoch, since_ms: int) -> bool:
-    """It has what the consumer wants next, or the consumer has all that it has; it was told a high watermark, and was
-    heard of since that time."""
+    """Whether a follower has the fetch offset or ends there, has got a high watermark, and sent a message since."""
     sender = progress.sender
     return (
         sender is not None
@@ -88,29 +87,31 @@ def readable_here(
     in_sync_replicas: Collection[BrokerId],
     now_ms: int,
 ) -> ReadableRange:
-    """What a consumer whom the leader sent here may be given, with the high watermark that was heard here.
+    """The range that a consumer may read from this follower, with the high watermark that the leader sent last.
 
     Args:
-        identity: what the consumer means; as its leader epoch, it has to be ours to the letter.
-        in_sync_replicas: of the partition in that epoch, as this broker was told.
+        identity: as the consumer knows it; this and the leader epoch must equal those of the replica.
+        in_sync_replicas: the ISR in that epoch, from the metadata of this broker.
 
     Raises:
-        TidemarkError: UNKNOWN_TOPIC_ID, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH; NOT_LEADER where this broker does
-            not follow, or gives nothing as a follower; OFFSET_NOT_AVAILABLE where the leader has to be asked;
-            LOG_TRUNCATED where the consumer's log has left the leader's.
+        TidemarkError: UNKNOWN_TOPIC_ID, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH; NOT_LEADER if this broker does
+            not follow, or serves no reads as a follower; OFFSET_NOT_AVAILABLE if the consumer must ask the leader;
+            LOG_TRUNCATED if the consumer's log diverges from this one.
     """
     follower = replica.role
     if not ctx.config.rack_aware_reads or not isinstance(follower, PartitionFollower):
-        _refuse(replica, ErrorCode.NOT_LEADER, "is not read from this broker")
+        _refuse(replica, ErrorCode.NOT_LEADER, "cannot be read from this broker")
     if identity != replica.identity:
-        _refuse(replica, ErrorCode.UNKNOWN_TOPIC_ID, "is another one here than the caller has learned of")
+        _refuse(replica, ErrorCode.UNKNOWN_TOPIC_ID, "has another topic id or incarnation here")
     check_epoch(replica, current_leader_epoch, follower.leader_epoch)
     log = follower.log
     if ctx.broker_id not in in_sync_replicas or not follower.reconciled or log.damaged is not None:
-        _refuse(replica, ErrorCode.OFFSET_NOT_AVAILABLE, "is not known to be in sync at this broker")
+        _refuse(replica, ErrorCode.OFFSET_NOT_AVAILABLE, "is not in sync at this broker, as far as it knows")
     if not follower.in_contact(contact_timeout_ms(ctx), now_ms):
         _refuse(
-            replica, ErrorCode.OFFSET_NOT_AVAILABLE, "is followed by this broker, which is out of touch with its leader"
+            replica,
+            ErrorCode.OFFSET_NOT_AVAILABLE,
+            "is followed by this broker, which is out of contact with the leader",
         )
     if not log.log_start_offset <= fetch_offset <= log.log_end_offset:
         there = f"{log.log_start_offset} to {log.log_end_offset}, not {fetch_offset}"
@@ -119,7 +120,7 @@ def readable_here(
     if end is not None:
         raise TidemarkError(
             ErrorCode.LOG_TRUNCATED,
-            f"{replica.partition} has no record at {fetch_offset} that follows the caller's; its log was cut since",
+            f"{replica.partition} has no record at {fetch_offset} that continues the caller's; its log was truncated",
             {"diverging_epoch": str(end.leader_epoch), "diverging_end_offset": str(end.start_offset)},
         )
     return ReadableRange(
@@ -131,7 +132,7 @@ def readable_here(
 
 
 def contact_timeout_ms(ctx: BrokerContext) -> int:
-    """The longest silence of a leader, or of a follower, that is in touch."""
+    """The longest silence of a leader, or of a follower, that is in contact."""
     return CONTACT_HEARTBEATS * ctx.config.replica_heartbeat_interval_ms
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked of a broker's replicas; nothing is changed by it (rules K1, E2, E4, E6, F2, T4)."""
+"""Reads the state of a broker's replicas for its services (rules K1, E2, E4, E6, F2, T4)."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class BrokerQueries:
         last_fetched_epoch: LeaderEpoch,
         now_ms: int,
     ) -> ReadableRange:
-        """What a consumer may be served (rules K1, E4, E6); between HW and LEO an empty range.
+        """The range that a consumer may read (rules K1, E4, E6); empty between high watermark and log end.
 
         Raises:
             TidemarkError: NOT_LEADER (metadata leader, leader_epoch), UNKNOWN_TOPIC_ID, FENCED_LEADER_EPOCH,
                 UNKNOWN_LEADER_EPOCH, OFFSET_OUT_OF_RANGE below the log start, LOG_TRUNCATED above the log end or
-                where the caller's log has left the leader's.
+                if the caller's log diverges from the leader's.
         """
         replica = self._replica(partition)
         leader = replica.led_in(topic_id, incarnation, current_leader_epoch)
@@ -70,7 +70,7 @@ class BrokerQueries:
         fetch_offset: Offset,
         now_ms: int,
     ) -> BrokerId | None:
-        """Whom a consumer in a rack should read from instead of here, if anybody (rule K1); raises NOT_LEADER."""
+        """The follower that a consumer in a rack should read from, None for this leader (K1); raises NOT_LEADER."""
         leader = self._replica(partition).leading()
         return preferred_replica(
             self._ctx, leader, rack=rack, brokers=brokers, fetch_offset=fetch_offset, now_ms=now_ms
@@ -87,7 +87,7 @@ class BrokerQueries:
         in_sync_replicas: Collection[BrokerId],
         now_ms: int,
     ) -> ReadableRange:
-        """What a consumer may be given of a replica that follows: see `nearest_replica.readable_here`."""
+        """The range that a consumer may read from a follower here; see `follower_fetch.readable_here`."""
         return readable_here(
             self._ctx,
             self._replica(partition),
@@ -111,7 +111,7 @@ class BrokerQueries:
         if not leader.may_state_high_watermark:
             raise TidemarkError(
                 ErrorCode.OFFSET_NOT_AVAILABLE,
-                f"{partition}: the new leader has not caught up with what was committed before it; try again",
+                f"{partition}: the new leader has not committed up to the start of its epoch yet; retry",
                 {"leader": str(self._ctx.broker_id), "leader_epoch": str(leader.leader_epoch)},
             )
         return StatedOffsets(leader.log.log_start_offset, leader.log.high_watermark, leader.leader_epoch)
@@ -119,12 +119,12 @@ class BrokerQueries:
     def epoch_end(
         self, partition: TopicPartition, *, current_leader_epoch: LeaderEpoch, leader_epoch: LeaderEpoch
     ) -> EpochEntry:
-        """The answer of rule E2 for clients: (largest epoch not above the one asked for, its end offset)."""
+        """OffsetsForLeaderEpoch (rule E2): the largest epoch not above `leader_epoch`, and its end offset."""
         leader = self.leader(partition, "", current_leader_epoch)
         return leader.log.epochs.end_of(leader_epoch, leader.log.log_end_offset)
 
     def holds_epoch_since(self, partition: TopicPartition, since_ms: int) -> bool:
-        """Whether a leadership may go on past the session lease: nobody was elected before that time (rule F2)."""
+        """Whether a leadership may go on past the session lease: no other was elected before `since_ms` (rule F2)."""
         replica = self._replicas.get(partition)
         role = replica.role if replica is not None else None
         return isinstance(role, PartitionLeader) and role.holds_epoch_since(since_ms)
@@ -143,7 +143,7 @@ class BrokerQueries:
         return role.log.log_start_offset, self._streams.log_starts(role)
 
     def high_watermarks(self) -> dict[TopicPartition, Offset]:
-        """Of every replica whose log is open, for checkpoints."""
+        """The high watermark of every open log, for checkpoints."""
         return {
             partition: replica.log.high_watermark
             for partition, replica in self._replicas.items()
@@ -155,39 +155,40 @@ class BrokerQueries:
         return [replica.view(self._ctx) for replica in self._replicas.values()]
 
     def partitions(self) -> tuple[TopicPartition, ...]:
-        """What this broker has replicas of."""
+        """The partitions of which this broker has a replica."""
         return tuple(self._replicas)
 
     def replica(self, partition: TopicPartition) -> ReplicaView | None:
-        """One replica, None where there is none."""
+        """One replica, None if this broker has none of the partition."""
         replica = self._replicas.get(partition)
         return replica.view(self._ctx) if replica is not None else None
 
     def figures(self, partition: TopicPartition, now_ms: int) -> ReplicaFigures | None:
-        """What metrics tell of one replica, None where there is none."""
+        """The figures of one replica, None if this broker has none of the partition."""
         replica = self._replicas.get(partition)
         return figures_of(replica, self._ctx.broker_id, now_ms) if replica is not None else None
 
     def leader_count(self) -> int:
-        """How many partitions this broker leads."""
+        """Number of partitions that this broker leads."""
         return sum(isinstance(replica.role, PartitionLeader) for replica in self._replicas.values())
 
     def move_traffic(self) -> MoveTraffic:
-        """What moves of replicas have carried, and what waits for their throttles."""
+        """Traffic of reassignments, and senders that wait for their throttles."""
         return self._ctx.move_traffic()
 
     def describe(self, question: ReplicaQuestion) -> ReplicaDescription:
-        """What a replica holds that nobody leads (rule T4), or that this broker leads sealed (rule C7): either way its
-        log stands still.
+        """The log of a replica without a leader (rule T4), or of a sealed partition led here (rule C7).
+
+        In both cases nothing is appended to the log.
 
         Raises:
-            TidemarkError: OFFSET_NOT_AVAILABLE while it has not come to that epoch with an open, quiet log, or leads
-                and not all of it is known to be committed (ask again); FENCED_LEADER_EPOCH past it, UNKNOWN_TOPIC_ID,
+            TidemarkError: OFFSET_NOT_AVAILABLE (retry) until the replica has an open, quiet log in that leader epoch,
+                and as a leader has committed all of it; FENCED_LEADER_EPOCH after that epoch; UNKNOWN_TOPIC_ID;
                 STORAGE_ERROR.
         """
         replica = self._replicas.get(question.partition)
         if replica is None:
-            sentence = f"{question.partition}: this broker has not been told of its replica yet; try again"
+            sentence = f"{question.partition}: this broker does not know of a replica yet; retry"
             raise TidemarkError(ErrorCode.OFFSET_NOT_AVAILABLE, sentence)
         return replica.describe(question)
 

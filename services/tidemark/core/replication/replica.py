@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One replica of this broker, in whatever role, and how it is seen from outside (rules E5, F4, T5, K1).
+"""One replica of this broker, in any role, and the views of it (rules E5, F4, T5, K1).
 
-A role begins on an open, quiet log; until then the latest command waits here.
+A role begins on an open, quiet log; until then the last command waits in the replica.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ UNKNOWN_HIGH_WATERMARK = Offset(-1)
 
 
 class ReadableRange(NamedTuple):
-    """What a fetch may be served. Ends are exclusive; `high_watermark` is -1 while rule E6 forbids stating it, and of a
-    follower the one that its leader has told it last."""
+    """The range of offsets that a fetch may read; ends are exclusive.
+
+    `high_watermark` is -1 while rule E6 forbids stating it. At a follower it is the one that the leader sent last.
+    """
 
     end_offset: Offset
     high_watermark: Offset
@@ -41,7 +43,7 @@ class ReadableRange(NamedTuple):
 
 
 class StatedOffsets(NamedTuple):
-    """What ListOffsets answers."""
+    """The offsets for ListOffsets."""
 
     log_start_offset: Offset
     high_watermark: Offset
@@ -49,10 +51,14 @@ class StatedOffsets(NamedTuple):
 
 
 class ReplicaView(NamedTuple):
-    """A replica as seen from outside. `role`: "leader", "follower", "opening", "offline" or "none".
+    """One replica, for services of the broker.
 
-    `offset_lag`: of a follower, records below its leader's high watermark that it lacks. `bytes_in_per_s`: of a leader,
-    what producers append. `adding`: a move brings it here, and it need not be in sync yet.
+    Attributes:
+        role: "leader", "follower", "opening", "offline" or "none".
+        under_replicated: of a leader, some assigned replica is not in sync, and no reassignment is adding it.
+        offset_lag: of a follower, records below the leader's high watermark that it lacks.
+        bytes_in_per_s: of a leader, bytes per second that producers append.
+        adding: a reassignment adds this replica, which need not be in sync yet.
     """
 
     partition: TopicPartition
@@ -74,7 +80,13 @@ class ReplicaView(NamedTuple):
 
 
 class CommandReply:
-    """Gathers what became of one command's partitions; answered when those that are to lead have opened."""
+    """The answer to one command, sent when the logs of all partitions to lead have opened.
+
+    Attributes:
+        refused: refused partitions so far, with their errors.
+        open_partitions: partitions to lead whose roles have not begun.
+        said_all: every partition of the command has been taken in.
+    """
 
     __slots__ = ("open_partitions", "refused", "request_id", "said_all")
 
@@ -86,12 +98,12 @@ class CommandReply:
 
     @property
     def complete(self) -> bool:
-        """Nothing is waited for."""
+        """Whether the command can be answered."""
         return self.said_all and self.open_partitions == 0
 
 
 class WaitingCommand(NamedTuple):
-    """The latest command for a replica whose log is not ready for it."""
+    """The last command for a replica whose log is not open and quiet yet; `reply` is None for a follower."""
 
     command: PartitionCommand
     reply: CommandReply | None
@@ -99,34 +111,40 @@ class WaitingCommand(NamedTuple):
 
     @property
     def may_hold_holes(self) -> bool:
-        """Compaction may have left some (rule L1)."""
+        """Whether compaction may have left holes in the log (rule L1)."""
         return is_compacted(self.configs)
 
     @property
     def group_commit(self) -> bool:
-        """Only what is flushed counts for the high watermark (rule R3)."""
+        """Whether only flushed records count for the high watermark (rule R3)."""
         return is_group_commit(self.configs)
 
 
 def is_compacted(configs: Mapping[str, str]) -> bool:
-    """Whether a topic's log may hold holes (rule L1)."""
+    """Whether the logs of a topic may hold holes (rule L1)."""
     return "compact" in configs.get("cleanup.policy", "")
 
 
 def is_group_commit(configs: Mapping[str, str]) -> bool:
-    """Whether a topic's acknowledgements mean the disk (rule R3)."""
+    """Whether acknowledged records of a topic are flushed (rule R3)."""
     return configs.get("flush.policy") == "group-commit"
 
 
 class Replica:
-    """State of one replica.
+    """One replica.
 
     Attributes:
-        log: None until it is open, and after it failed.
-        leader, leader_epoch: as the controller said last.
-        fenced_epoch: no leadership at or below it (rules E5, R9, F3).
-        reconciled_lineage: the lineage in which the log was last in line with its leader; -1 for none in this process.
-        refused_lineage: the lineage in which this damaged log was refused to lead (rule T5).
+        identity: topic id and incarnation; a replica of another identity is another object.
+        log: None until the log is open, and after it failed.
+        failed: the log has failed, or could not be opened. Invariant: then `log` and `role` are None.
+        role: None until the log is ready, and after fencing.
+        leader, leader_epoch: as of the last command. Invariant: the leader epoch never falls.
+        assigned: assigned replicas as of the last command.
+        command: the last command; None before the first.
+        waiting: the last command, while the log is not ready for its role.
+        fenced_epoch: this replica leads in no leader epoch up to this one (rules E5, R9, F3). Never falls.
+        reconciled_lineage: lineage in which the log was last in line with its leader; -1 for none in this process.
+        refused_lineage: lineage in which this damaged log was reported; the log leads only in a later one (rule T5).
     """
 
     __slots__ = (
@@ -162,11 +180,11 @@ class Replica:
 
     @property
     def _adding(self) -> tuple[BrokerId, ...]:
-        """Who is not in sync yet because of a move; that makes no partition under-replicated (KIP-352)."""
+        """Brokers that a reassignment adds; they make no partition under-replicated (KIP-352)."""
         return self.command.adding_replicas if self.command is not None else ()
 
     def take_settings(self, configs: Mapping[str, str]) -> None:
-        """The topic's settings, which may have changed within the leader epoch; what is committed stays so."""
+        """Take in the settings of the topic within a leader epoch; committed records stay committed."""
         if isinstance(self.role, PartitionFollower) and is_compacted(configs):
             self.role.may_hold_holes = True
         if self.log is None or self.log.group_commit == is_group_commit(configs):
@@ -179,14 +197,14 @@ class Replica:
         """The leadership.
 
         Raises:
-            TidemarkError: NOT_LEADER, with who leads as far as this broker knows.
+            TidemarkError: NOT_LEADER, with the leader that this broker knows.
         """
         if isinstance(self.role, PartitionLeader):
             return self.role
         raise not_leader(self.partition, self.leader, self.leader_epoch)
 
     def led_in(self, topic_id: str, incarnation: str, current_leader_epoch: LeaderEpoch) -> PartitionLeader:
-        """The leadership, if the caller means this partition and this epoch; empty and -1 match any (rule E4).
+        """The leadership, if the caller names this topic and leader epoch; empty and -1 match any (rule E4).
 
         Raises:
             TidemarkError: UNKNOWN_TOPIC_ID, NOT_LEADER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH.
@@ -196,7 +214,7 @@ class Replica:
         ):
             raise TidemarkError(
                 ErrorCode.UNKNOWN_TOPIC_ID,
-                f"{self.partition} was deleted and made anew since the caller learned of it",
+                f"{self.partition} was deleted and created again since the caller read its metadata",
                 {"topic_id": self.identity.topic_id, "incarnation": self.identity.incarnation},
             )
         leader = self.leading()
@@ -210,7 +228,7 @@ class Replica:
         if fetch_offset < log.log_start_offset:
             raise TidemarkError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{self.partition} starts at offset {log.log_start_offset}; {fetch_offset} is gone",
+                f"{self.partition} starts at offset {log.log_start_offset}; {fetch_offset} is below",
                 {"log_start_offset": str(log.log_start_offset), "leader_epoch": str(leader.leader_epoch)},
             )
         diverged = diverging_end(leader, fetch_offset, last_fetched_epoch)
@@ -218,7 +236,7 @@ class Replica:
             end = diverged if diverged is not None else EpochEntry(log.epochs.latest, log.log_end_offset)
             raise TidemarkError(
                 ErrorCode.LOG_TRUNCATED,
-                f"{self.partition} has no record at {fetch_offset} that follows the caller's; its log was cut since",
+                f"{self.partition} has no record at {fetch_offset} that continues the caller's; its log was truncated",
                 {"diverging_epoch": str(end.leader_epoch), "diverging_end_offset": str(end.start_offset)},
             )
         stated = log.high_watermark if leader.may_state_high_watermark else UNKNOWN_HIGH_WATERMARK
@@ -228,7 +246,7 @@ class Replica:
         """See `BrokerQueries.describe`."""
         log, code, why = self.log, None, ""
         if question.identity != self.identity:
-            code, why = ErrorCode.UNKNOWN_TOPIC_ID, "is another incarnation here"
+            code, why = ErrorCode.UNKNOWN_TOPIC_ID, "has another topic id or incarnation here"
         elif question.leader_epoch < self.leader_epoch:
             code, why = ErrorCode.FENCED_LEADER_EPOCH, f"is in leader epoch {self.leader_epoch} already"
         elif self.failed:
@@ -236,11 +254,13 @@ class Replica:
         if code is not None:
             raise TidemarkError(code, f"{self.partition} {why}", {"leader_epoch": str(self.leader_epoch)})
         settled = log is not None and log.quiet and self.waiting is None and self.leader_epoch == question.leader_epoch
-        if isinstance(self.role, PartitionLeader):  # of a sealed partition (rule C7): what it holds must be committed
+        if isinstance(
+            self.role, PartitionLeader
+        ):  # of a sealed partition (rule C7): all of its records must be committed
             settled &= self.role.may_state_high_watermark
             settled &= self.role.log.high_watermark == self.role.log.log_end_offset
         if log is None or not settled:
-            sentence = f"{self.partition} is not ready in leader epoch {question.leader_epoch} yet; try again"
+            sentence = f"{self.partition} is not ready in leader epoch {question.leader_epoch} yet; retry"
             raise TidemarkError(ErrorCode.OFFSET_NOT_AVAILABLE, sentence)
         return ReplicaDescription(
             log.furthest_epoch,
@@ -251,7 +271,7 @@ class Replica:
         )
 
     def view(self, ctx: BrokerContext) -> ReplicaView:
-        """For metrics and checkpoints."""
+        """The view of this replica for services of the broker."""
         log, role, command = self.log, self.role, self.command
         state = role.state if isinstance(role, PartitionLeader) else (command.state if command is not None else None)
         if isinstance(role, PartitionLeader):
@@ -282,7 +302,7 @@ class Replica:
 
 
 def check_epoch(replica: Replica, callers: LeaderEpoch, leader_epoch: LeaderEpoch) -> None:
-    """Raises FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH where the caller's leader epoch is another one (rule E4)."""
+    """Raise FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH if the caller's leader epoch is not this one (rule E4)."""
     if callers != leader_epoch:
         older = callers < leader_epoch
         raise TidemarkError(
@@ -296,7 +316,7 @@ def check_epoch(replica: Replica, callers: LeaderEpoch, leader_epoch: LeaderEpoc
 def diverging_end(
     role: PartitionLeader | PartitionFollower, offset: Offset, last_epoch: LeaderEpoch
 ) -> EpochEntry | None:
-    """Where a log whose record before `offset` has `last_epoch` leaves this one, None if nowhere (rule E4)."""
+    """Epoch end at which a log with a record of `last_epoch` before `offset` diverges from this log, else None (E4)."""
     if last_epoch == NO_EPOCH:
         return None
     end = role.log.epochs.end_of(last_epoch, role.log.log_end_offset)
@@ -316,7 +336,7 @@ def fenced_leader_epoch(replica: Replica, leader_epoch: LeaderEpoch) -> Tidemark
 
 
 def not_leader(partition: TopicPartition, leader: BrokerId, leader_epoch: LeaderEpoch) -> TidemarkError:
-    """The refusal, with who leads."""
+    """The error for a request to a broker that does not lead, with the leader that this broker knows."""
     return TidemarkError(
         ErrorCode.NOT_LEADER,
         f"{partition} is not led by this broker; the leader it knows is {leader} in epoch {leader_epoch}",

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A replica's log as the core knows it: its offsets, epochs and producers, what is under way to it (rules R1, R3, L1).
+"""The log of one replica in the core: offsets, leader epochs, producers and operations in flight (rules R1, R3, L1).
 
-Operations are pipelined: storage carries them out in order and answers each once. A log is *quiet* when nothing is
-under way; roles change, and epochs begin, only on a quiet log.
+Operations are pipelined: storage carries them out in order and answers each once. A log is *quiet* when no operation
+is in flight. Roles change, and leader epochs begin, only on a quiet log.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import ProducerStates, is_idempotent
 from tidemark.core.replication.context import BrokerContext
 from tidemark.core.replication.effects import (
+    AdvanceLogStart,
     AppendToLog,
-    DamageOver,
+    ClearDamage,
     HighWatermarkAdvanced,
     ResetLog,
     ResumeLog,
     SaveEpochs,
-    TrimLog,
     TruncateLog,
 )
 from tidemark.core.replication.events import LogFull, LogTruncated, RecoveredLog
@@ -27,32 +27,41 @@ from tidemark.model import NO_EPOCH, LeaderEpoch, Offset, ReplicaIdentity, Topic
 from tidemark.record.envelope import Batch
 
 FULL_PAUSE_MS = 1_000
-"""After an append that found no space."""
+"""Pause before the next append after an append that found no disk space."""
 
 
 class ReplicaLog:
-    """Offsets: ends are exclusive.
+    """The state of one log; end offsets are exclusive.
 
-    Invariants: log_start <= high_watermark <= log_end <= next_offset; `epochs` and `producers` are those of
-    `next_offset`, that is with everything under way. `recovered_high_watermark`, as checkpointed, lies above the log
-    end where committed records were lost (rule T5).
+    Invariant: log_start_offset <= high_watermark <= log_end_offset <= next_offset.
 
     Attributes:
-        group_commit: the topic's flush.policy: only what is flushed counts for the high watermark (rule R3).
-        flushed_offset: everything below is on disk; known, and kept up to date, only with `group_commit`. May be ahead
-            of the log end for an instant: the flush of an append can be heard of before the append.
-        flush_due_since_ms: since when something has been written that is not flushed and no flush was heard of; None
-            while there is no such thing, and without `group_commit`.
-        full_until_ms: there was no space for the last append, and the next is not worth a try before; None while there
-            is space as far as is known.
-        uncommitted_since_ms: when the high watermark last moved, or the log end went ahead of it; says something only
-            while it is ahead.
+        directory: index of the log directory that holds the log.
+        log_start_offset: never falls, except when the log is truncated or reset.
+        log_end_offset: end of the records that storage has confirmed.
+        next_offset: log end after all operations in flight.
+        high_watermark: see the invariant; falls only when the log is truncated below it.
+        recovered_high_watermark: as checkpointed. Invariant: above the log end only if committed records of this
+            lineage were lost (rule T5).
+        epochs, producers: leader epochs and producer states as of `next_offset`.
+        damaged: reason why records may be missing below the log end, None if none are.
+        truncating: a truncation or reset is in flight. Invariant: then no append is.
+        group_commit: the topic has flush.policy=group-commit: only flushed records count for the high watermark (R3).
+        flushed_offset: everything below is on disk; up to date only with `group_commit`. May be ahead of the log end
+            for a moment, since the answer to a flush may overtake the answer to its append.
+        flushes_count_since_ms: time at which `group_commit` last became True.
+        flush_due_since_ms: time since which records have waited for a flush without any flush being reported; None
+            without such records, and without `group_commit`.
+        full_until_ms: end of the pause after an append that found no disk space; None while there is space as far as
+            is known.
+        uncommitted_since_ms: the later of the high watermark's last move and of the time when the log end passed it;
+            meaningful only while the log end is ahead.
+        _in_flight: (log end, start time) of each append in flight, in order.
     """
 
     __slots__ = (
         "_ctx",
-        "_under_way",
-        "cutting",
+        "_in_flight",
         "damaged",
         "directory",
         "epochs",
@@ -69,6 +78,7 @@ class ReplicaLog:
         "partition",
         "producers",
         "recovered_high_watermark",
+        "truncating",
         "uncommitted_since_ms",
     )
 
@@ -89,27 +99,27 @@ class ReplicaLog:
         self.epochs.truncate_from_start(found.log_start_offset)
         self.producers = self._expiring(found.producers)
         self.damaged = found.damaged
-        self.cutting = False
+        self.truncating = False
         self.full_until_ms: int | None = None
         self.group_commit = False
         self.flushes_count_since_ms = 0
         self.flush_due_since_ms: int | None = None
         self.uncommitted_since_ms = ctx.now_ms
-        self._under_way: deque[tuple[Offset, int]] = deque()
+        self._in_flight: deque[tuple[Offset, int]] = deque()
 
     @property
     def quiet(self) -> bool:
-        """Nothing is under way."""
-        return not self._under_way and not self.cutting
+        """Whether no operation is in flight."""
+        return not self._in_flight and not self.truncating
 
     @property
     def appending_since_ms(self) -> int | None:
-        """When the oldest append under way was asked for, None while there is none."""
-        return self._under_way[0][1] if self._under_way else None
+        """Start time of the oldest append in flight, None without any."""
+        return self._in_flight[0][1] if self._in_flight else None
 
     @property
     def safe_offset(self) -> Offset:
-        """End of what this replica has as safely as the topic wants it: written, or flushed too (rule R3)."""
+        """End of the records that count for the high watermark: written, or flushed with `group_commit` (rule R3)."""
         return min(self.flushed_offset, self.log_end_offset) if self.group_commit else self.log_end_offset
 
     @property
@@ -120,33 +130,33 @@ class ReplicaLog:
         return self.epochs.epoch_at(Offset(self.log_end_offset - 1))
 
     @property
-    def let_go_epoch(self) -> LeaderEpoch:
-        """Leader epoch of the last record that was let go; -1 where none was, or nobody knows."""
+    def epoch_below_start(self) -> LeaderEpoch:
+        """Leader epoch of the last record below the log start; -1 if there was none, or if its epoch is unknown."""
         return self.epochs.let_go if self.log_start_offset else NO_EPOCH
 
     @property
     def furthest_epoch(self) -> LeaderEpoch:
-        """Leader epoch of the last record that this log held, also where it was let go; -1 where it never held one."""
-        return self.last_record_epoch if self.log_end_offset > self.log_start_offset else self.let_go_epoch
+        """Leader epoch of the last record that this log has held, even if it was deleted; -1 if there was none."""
+        return self.last_record_epoch if self.log_end_offset > self.log_start_offset else self.epoch_below_start
 
     @property
     def known_high_watermark(self) -> Offset:
-        """The highest one this log ever knew in its lineage, even where it lost records below it."""
+        """The highest high watermark of this log in its lineage, even if records below were lost."""
         return max(self.high_watermark, self.recovered_high_watermark)
 
     def forget_recovered(self) -> None:
-        """This log is its lineage's from here on: what it lost belongs to another one."""
+        """Begin a lineage with this log: the records that were lost belong to another lineage."""
         self.recovered_high_watermark = self.high_watermark
 
     def end_damage(self, in_sync_offset: Offset) -> None:
-        """It holds all that its lineage has committed, which lies below `in_sync_offset` (exclusive, rule T5)."""
+        """The log has every committed record of its lineage; all are below `in_sync_offset` (rule T5)."""
         self.damaged = None
         self.recovered_high_watermark = min(self.recovered_high_watermark, in_sync_offset)
-        self._ctx.emit(DamageOver(self.partition, self.identity))
+        self._ctx.emit(ClearDamage(self.partition, self.identity))
 
     def append_as_leader(self, batches: tuple[Batch, ...], leader_epoch: LeaderEpoch) -> Offset:
-        """Put batches at the end; gives the offset of the first record."""
-        assert not self.cutting, "a leader's log is never cut"
+        """Append batches; returns the offset of the first record."""
+        assert not self.truncating, "the log of a leader is never truncated"
         base = self.next_offset
         end: int = base
         for batch in batches:
@@ -158,8 +168,8 @@ class ReplicaLog:
         return base
 
     def append_as_follower(self, batches: tuple[Batch, ...]) -> None:
-        """Put replicated batches at the end; they continue from `next_offset`, as the caller has checked."""
-        assert not self.cutting, "nothing is appended while the log is cut"
+        """Append replicated batches; the caller has checked that they continue from `next_offset`."""
+        assert not self.truncating, "nothing is appended during a truncation"
         new_epoch = False
         for batch in batches:
             envelope = batch.envelope
@@ -177,13 +187,13 @@ class ReplicaLog:
     def _append(
         self, base: Offset, end: Offset, leader_epoch: LeaderEpoch, batches: tuple[Batch, ...], *, stamp: bool
     ) -> None:
-        self._under_way.append((end, self._ctx.now_ms))
+        self._in_flight.append((end, self._ctx.now_ms))
         self.next_offset = end
         self._ctx.effects.append(AppendToLog(self.partition, self.identity, base, leader_epoch, batches, stamp))
 
     def appended(self, log_end_offset: Offset) -> None:
-        """The oldest append under way is written."""
-        expected, _ = self._under_way.popleft()
+        """The oldest append in flight is written."""
+        expected, _ = self._in_flight.popleft()
         assert log_end_offset == expected, f"{self.partition}: log end {log_end_offset} after an append to {expected}"
         if self.log_end_offset == self.high_watermark:
             self.uncommitted_since_ms = self._ctx.now_ms
@@ -195,28 +205,28 @@ class ReplicaLog:
             self._ctx.observe("disk_has_space", self.partition, log_end_offset=log_end_offset)
 
     def is_full(self, now_ms: int) -> bool:
-        """Whether an append is not worth a try yet."""
+        """Whether the pause after a full disk lasts."""
         return self.full_until_ms is not None and now_ms < self.full_until_ms
 
     def full(self, event: LogFull) -> None:
-        """What was under way is not in the log; producers and epochs are those of what is."""
+        """The disk is full: drop the appends in flight, and take the producer states of the log from the event."""
         assert event.log_end_offset == self.log_end_offset, "appends before the one that failed have been answered"
         if self.full_until_ms is None:
             self._ctx.observe("disk_full", self.partition, why=event.error.message)
         self.full_until_ms = self._ctx.now_ms + FULL_PAUSE_MS
-        self._under_way.clear()
+        self._in_flight.clear()
         self.next_offset = self.log_end_offset
         self.producers = self._expiring(event.producers)
         self._ctx.emit(ResumeLog(self.partition, self.identity))
 
     def flushed(self, flushed_offset: Offset) -> None:
-        """Everything below is on disk. What was flushed of a log that is being cut may be what is cut off."""
-        if not self.cutting and flushed_offset > self.flushed_offset:
+        """Everything below is on disk; ignored during a truncation, which may remove the flushed records."""
+        if not self.truncating and flushed_offset > self.flushed_offset:
             self.flushed_offset = flushed_offset
             self._note_flush_due()
 
     def counts_flushes(self, group_commit: bool) -> None:
-        """A role begins, or the topic's flush.policy has changed; whether it is group-commit."""
+        """Set `group_commit`: a role begins, or the topic's flush.policy has changed."""
         if group_commit and not self.group_commit:
             self.flushes_count_since_ms = self._ctx.now_ms
         self.group_commit = group_commit
@@ -230,54 +240,54 @@ class ReplicaLog:
         return producers.expiring(self._ctx.config.producer_id_expiration_ms, self._ctx.now_ms)
 
     def truncate(self, end_offset: Offset) -> None:
-        """Cut the end off; everything but the answer must wait."""
-        assert self.quiet, "a log is cut only while nothing is under way"
+        """Truncate the log to `end_offset`; every other operation waits for the answer."""
+        assert self.quiet, "only a quiet log is truncated"
         assert self.log_start_offset <= end_offset < self.log_end_offset
-        self.cutting = True
+        self.truncating = True
         self._ctx.emit(TruncateLog(self.partition, self.identity, end_offset))
 
     def reset(self, start_offset: Offset, epoch_below: LeaderEpoch = NO_EPOCH) -> None:
-        """Drop everything and start at another offset; what lies below was of that epoch (rule E3)."""
-        assert self.quiet, "a log is cut only while nothing is under way"
-        self.cutting = True
+        """Delete all records and start at `start_offset`; the record before it had the epoch `epoch_below` (E3)."""
+        assert self.quiet, "only a quiet log is truncated"
+        self.truncating = True
         self.epochs.begin_at(start_offset, epoch_below)
         self._ctx.emit(ResetLog(self.partition, self.identity, start_offset, epoch_below))
 
-    def trim(self, start_offset: Offset) -> None:
-        """Let go of what lies below `start_offset` (rule L1)."""
-        assert self.log_start_offset < start_offset <= self.high_watermark, "only what is committed may go"
-        assert not self.cutting, "a log is not cut at both ends at once"
+    def advance_log_start(self, start_offset: Offset) -> None:
+        """Raise the log start: delete the records below `start_offset` (rule L1)."""
+        assert self.log_start_offset < start_offset <= self.high_watermark, "only committed records are deleted"
+        assert not self.truncating, "the log start stays during a truncation"
         self.log_start_offset = start_offset
-        self._ctx.emit(TrimLog(self.partition, self.identity, start_offset))
+        self._ctx.emit(AdvanceLogStart(self.partition, self.identity, start_offset))
         if self.epochs.truncate_from_start(start_offset):
             self.save_epochs()
 
     def truncated(self, event: LogTruncated) -> None:
-        """The log was cut."""
-        assert self.cutting, "only a cut that was asked for is answered"
-        self.cutting = False
+        """The truncation or reset is done."""
+        assert self.truncating, "an answer follows a truncation"
+        self.truncating = False
         self.log_start_offset = event.log_start_offset
         self.log_end_offset = self.next_offset = event.log_end_offset
-        flushed = max(self.flushed_offset, event.log_start_offset)  # below the start nothing is left to flush
+        flushed = max(self.flushed_offset, event.log_start_offset)  # nothing below the log start is left to flush
         self.flushed_offset = Offset(min(flushed, event.log_end_offset))
         self._note_flush_due()
         self.high_watermark = max(event.log_start_offset, min(self.high_watermark, event.log_end_offset))
-        if self.damaged is None:  # then only another lineage cuts below what was committed
+        if self.damaged is None:  # then only another lineage truncates below the high watermark
             self.forget_recovered()
         self.producers = self._expiring(event.producers)
         self.epochs.truncate_from_end(event.log_end_offset)
         self.save_epochs()
 
     def raise_high_watermark(self, to: Offset) -> bool:
-        """Never back (HW-MONOTONIC), never past the log end; True when it moved."""
+        """Raise the high watermark, at most to the log end; never lowers it (HW-MONOTONIC). True when it moved."""
         if to <= self.high_watermark:
             return False
-        assert to <= self.log_end_offset, "what is not written is not committed"
+        assert to <= self.log_end_offset, "committed records are written"
         self.high_watermark = to
         self.uncommitted_since_ms = self._ctx.now_ms
         self._ctx.effects.append(HighWatermarkAdvanced(self.partition, to))
         return True
 
     def save_epochs(self) -> None:
-        """Have the epoch checkpoint written behind."""
+        """Save the leader epochs in the background."""
         self._ctx.emit(SaveEpochs(self.partition, self.identity, self.epochs.entries))

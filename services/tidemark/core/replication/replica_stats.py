@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a replica's metrics are computed from: few microseconds for each, so thousands are a few slices. Pure."""
+"""The figures behind the metrics of one replica; a few microseconds each, so a scrape reads thousands in slices."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tidemark.model import BrokerId, Offset, TopicPartition
 
 
 class FollowerFigures(NamedTuple):
-    """A follower as its leader sees it.
+    """One follower in the view of its leader.
 
     Attributes:
-        lag_records: what it lacks; of one that has not been heard of in this leader epoch, what it lacks at least.
-        from_offset: where that begins.
-        lag_ms: since it was last caught up, by heartbeats too; where it never was, since the leadership began.
-        adding: a move adds it, and it is not in sync yet.
+        lag_records: records that the follower lacks; at least, if it has not fetched in this leader epoch.
+        from_offset: first offset that it lacks.
+        lag_ms: time since it was caught up, by heartbeats too; if it never was, since the leadership began.
+        adding: a reassignment adds it, and it is not in sync yet.
     """
 
     broker_id: BrokerId
@@ -30,8 +30,8 @@ class FollowerFigures(NamedTuple):
 
 
 class LeaderFigures(NamedTuple):
-    """What only the leader of a partition knows. `uncommitted_ms`: for how long the high watermark has not moved while
-    the log end was ahead of it; 0 where it is not."""
+    """Figures of a leader. `uncommitted_ms`: time for which the high watermark has not moved while the log end was
+    ahead; 0 while it is not."""
 
     isr_count: int
     min_isr: int
@@ -43,7 +43,7 @@ class LeaderFigures(NamedTuple):
 
 
 class ReplicaFigures(NamedTuple):
-    """One replica. `fetch_lag_records`: of a follower, records below its leader's high watermark that it lacks."""
+    """One replica. `fetch_lag_records`: of a follower, records below the leader's high watermark that it lacks."""
 
     partition: TopicPartition
     offline: bool
@@ -57,7 +57,7 @@ class ReplicaFigures(NamedTuple):
 
 
 def figures_of(replica: Replica, me: BrokerId, now_ms: int) -> ReplicaFigures:
-    """As of now; changes nothing."""
+    """The figures of a replica now."""
     log, role = replica.log, replica.role
     led = _led(role, replica, me, now_ms) if isinstance(role, PartitionLeader) else None
     start, high_watermark, end = (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What lies on this broker's disks, and whether the controller names it: what it does not is stray (rule C8)."""
+"""Finds stray replicas: those on the disks of this broker that the controller does not name (rule C8)."""
 
 from __future__ import annotations
 
@@ -12,35 +12,45 @@ from tidemark.model import ReplicaIdentity, TopicPartition
 
 
 class StrayReplicas:
-    """Replicas that were found on disk and are not open yet, and what a complete command has named so far."""
+    """The replicas on disk that are not open, and the partitions that a complete command has named so far.
+
+    A complete command comes in parts and slices, in order; only a whole one without a gap makes replicas stray.
+
+    Attributes:
+        _on_disk: by partition, the replicas that were found on disk and that no command has named since.
+        _named: partitions named by the parts so far, None when a part is missing.
+        _next: (part, slice) that continues `_named`.
+    """
 
     def __init__(self, ctx: BrokerContext) -> None:
         self._ctx = ctx
         self._on_disk: dict[TopicPartition, ReplicaIdentity] = {}
         self._named: set[TopicPartition] | None = None
         self._next = (0, 0)
-        """Part and slice that continue what was named."""
 
     def found(self, partition: TopicPartition, identity: ReplicaIdentity) -> None:
-        """This replica lies on disk."""
+        """Note a replica on disk."""
         self._on_disk[partition] = identity
 
     def opened(self, partition: TopicPartition) -> None:
-        """It is open from now on, or set aside by whoever opens another identity in its place."""
+        """Drop a replica that is opened now, or set aside since another identity of the partition is opened."""
         self._on_disk.pop(partition, None)
 
     def deleted(self, partition: TopicPartition, identity: ReplicaIdentity) -> None:
-        """The controller wants it gone; one that was never opened goes at once."""
+        """Delete a replica that was never opened; other replicas are left to their manager."""
         if self._on_disk.get(partition) == identity:
             del self._on_disk[partition]
             self._ctx.emit(CloseLog(partition, identity, "delete"))
 
     def forget_names(self) -> None:
-        """A new registration: the controller will name everything anew."""
+        """A new registration: the controller will name all replicas again."""
         self._named = None
 
     def take(self, command: LeaderAndIsrCommand, opened: Collection[TopicPartition]) -> list[TopicPartition]:
-        """After all parts of a complete command: sets aside what it did not name; gives those of `opened` to close."""
+        """Take in a part of a complete command.
+
+        After the last part, set aside the replicas on disk that the command omits; returns those of `opened` to close.
+        """
         named = {one.partition for one in command.partitions}
         here = (command.part, command.slice_index)
         if here == (0, 0):

@@ -129,7 +129,7 @@ class BrokerStreams:
     def _reconnect(self, link: LeaderLink) -> None:
         link.disconnect()
         for follower in self._followers[link.leader].values():
-            follower.on_gone()
+            follower.on_disconnected()
         link.connect()
 
     def on_leader_connected(self, event: ev.LeaderConnected, now_ms: int) -> None:
@@ -138,19 +138,19 @@ class BrokerStreams:
         if link is None:
             return
         for follower in self._followers[link.leader].values():
-            follower.on_gone()
+            follower.on_disconnected()
         link.on_connected(now_ms)
         for follower in self._followers[link.leader].values():
             follower.on_connected(link)
 
-    def on_leader_gone(self, event: ev.LeaderGone, now_ms: int) -> None:
+    def on_leader_disconnected(self, event: ev.LeaderDisconnected, now_ms: int) -> None:
         """Stop every follower of that leader until the stream is up again."""
         link = self._links.get(event.leader)
         if link is None:
             return
-        link.on_gone()
+        link.on_disconnected()
         for follower in self._followers[link.leader].values():
-            follower.on_gone()
+            follower.on_disconnected()
 
     def on_leader_message(self, event: ev.LeaderMessageArrived, now_ms: int) -> None:
         """Pass epoch ends, chunks and refusals to the followers of their partitions."""
@@ -241,7 +241,7 @@ class BrokerStreams:
                     sender.follower_log_start = report.log_start_offset
                     self._ctx.emit(LowWatermarkMoved(report.partition))
 
-    def on_follower_gone(self, event: ev.FollowerGone, now_ms: int) -> None:
+    def on_follower_disconnected(self, event: ev.FollowerDisconnected, now_ms: int) -> None:
         """Drop the session, unless the follower has connected with another broker epoch since."""
         session = self._sessions.get(event.follower)
         if session is not None and session.broker_epoch == event.broker_epoch:
@@ -253,7 +253,7 @@ class BrokerStreams:
         if session is not None:
             session.on_read_done(event)
 
-    def on_replica_named(self, event: ev.ReplicaNamed, now_ms: int) -> None:
+    def on_preferred_replica_named(self, event: ev.PreferredReplicaNamed, now_ms: int) -> None:
         """Send high watermarks at once to a follower that a consumer reads from (rule K1)."""
         session = self._sessions.get(event.follower)
         sender = session.senders.get(event.partition) if session is not None else None

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tidemark.broker.logs.append_threads import LogThreads
 from tidemark.broker.node.topic_settings import TopicTable
-from tidemark.core.replication.effects import AppendToLog, CloseLog, DamageOver, OpenLog, ResetLog, TruncateLog
+from tidemark.core.replication.effects import AppendToLog, ClearDamage, CloseLog, OpenLog, ResetLog, TruncateLog
 from tidemark.core.replication.events import Event, LogAppended, LogFailed, LogMoved, LogOpened, LogTruncated
 from tidemark.model import NO_EPOCH, ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.record.checks import check_batch
@@ -126,7 +126,7 @@ async def test_a_log_hears_after_what_came_before_that_its_damage_is_over(
     monkeypatch.setattr(MemoryLog, "end_damage", lambda log: ends.append(log.log_end_offset))
     await harness.open()
     harness.threads.submit(append(0))
-    harness.threads.submit(DamageOver(PARTITION, IDENTITY))
+    harness.threads.submit(ClearDamage(PARTITION, IDENTITY))
     harness.threads.submit(append(3))
     await harness.wait_for(3)
     assert ends == [3]

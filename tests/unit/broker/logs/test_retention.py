@@ -11,7 +11,7 @@ from tidemark.broker.clients.delete_records import DeleteRecords
 from tidemark.broker.logs.retention import Retention, limits_of
 from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.core.replication.effects import LowWatermarkMoved
-from tidemark.core.replication.events import Event, FrontReleased
+from tidemark.core.replication.events import Event, LogStartRequested
 from tidemark.core.replication.replica import StatedOffsets
 from tidemark.model import ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.ports import RetentionLimits
@@ -80,7 +80,7 @@ async def test_leaders_decide_what_goes_and_every_replica_rolls_by_itself() -> N
     events: list[Event] = []
     retention = Retention(core, threads, TopicTable(), events.append, 1000, lambda: 77, lambda error: None)
     await retention.look()
-    assert events == [FrontReleased(led, ID, LeaderEpoch(5), Offset(8))]
+    assert events == [LogStartRequested(led, ID, LeaderEpoch(5), Offset(8))]
     assert threads.rolled == [followed]
     assert threads.logs[followed].asked == []
 
@@ -96,7 +96,7 @@ async def test_a_replica_that_is_copied_into_another_directory_is_left_alone() -
         core, threads, TopicTable(), events.append, 1000, lambda: 77, mistakes.append, lambda one: one == moving
     )
     await retention.look()
-    assert events == [FrontReleased(other, ID, LeaderEpoch(5), Offset(8))]
+    assert events == [LogStartRequested(other, ID, LeaderEpoch(5), Offset(8))]
     assert threads.rolled == [other]
     assert mistakes == []
 
@@ -117,7 +117,7 @@ class Leadership:
 
     def release(self, event: Event) -> None:
         self.released.append(event)
-        assert isinstance(event, FrontReleased)
+        assert isinstance(event, LogStartRequested)
         assert self.starts is not None
         self.starts = (event.start_offset, self.starts[1])
 

@@ -12,7 +12,7 @@ from tidemark.broker.node.core_driver import BrokerDriver
 from tidemark.core.config import ReplicationConfig
 from tidemark.core.replication.broker import BrokerCore
 from tidemark.core.replication.effects import Effect, LeadershipChanged, Observed
-from tidemark.core.replication.events import Event, FollowerGone, LeaderGone, Tick
+from tidemark.core.replication.events import Event, FollowerDisconnected, LeaderDisconnected, Tick
 from tidemark.model import BrokerEpoch, BrokerId, TopicPartition
 
 from tests.fakes.metadata_store import ManualClock
@@ -33,8 +33,8 @@ class ScriptedCore(BrokerCore):
         return self._answer(event)
 
 
-def leader_gone(number: int) -> LeaderGone:
-    return LeaderGone(BrokerId(number))
+def leader_gone(number: int) -> LeaderDisconnected:
+    return LeaderDisconnected(BrokerId(number))
 
 
 async def test_effects_are_carried_out_in_order_before_events_they_submit() -> None:
@@ -60,10 +60,13 @@ async def test_a_burst_yields_to_the_event_loop_and_keeps_its_order(monkeypatch:
     driver = BrokerDriver(core, ManualClock())
     driver.submit_all([leader_gone(number) for number in range(5)])
     assert len(core.seen) == 1
-    driver.submit(FollowerGone(BrokerId(9), BrokerEpoch(0)))  # another event arrives during the burst
+    driver.submit(FollowerDisconnected(BrokerId(9), BrokerEpoch(0)))  # another event arrives during the burst
     for _ in range(10):
         await asyncio.sleep(0)
-    assert core.seen == [*(leader_gone(number) for number in range(5)), FollowerGone(BrokerId(9), BrokerEpoch(0))]
+    assert core.seen == [
+        *(leader_gone(number) for number in range(5)),
+        FollowerDisconnected(BrokerId(9), BrokerEpoch(0)),
+    ]
 
 
 async def test_an_error_of_the_core_ends_the_broker_and_no_later_event_is_handled() -> None:

@@ -349,7 +349,7 @@ def test_a_log_cut_for_a_new_lineage_knows_no_more_than_it_holds() -> None:
 
 def test_a_log_of_which_all_was_let_go_still_says_how_far_it_was() -> None:
     stage = Stage().leads((1,), end=10, epochs=[(3, 0)], high_watermark=10)
-    stage.feed(bev.FrontReleased(P, ID, 5, 10))
+    stage.feed(bev.LogStartRequested(P, ID, 5, 10))
     stage.command(node(-1, 6, ()))
     assert stage.core.queries.describe(question(6)) == held(3, 10, 10)._replace(log_start_offset=10)
 

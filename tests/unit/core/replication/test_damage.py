@@ -10,7 +10,7 @@ from tidemark.model import ErrorCode
 
 from tests.unit.core.replication.stage import ID, P, Stage, batch, node
 
-OVER = fx.DamageOver(P, ID)
+OVER = fx.ClearDamage(P, ID)
 
 
 def damaged_follower(*, end: int, high_watermark: int, lineage: int = 0, epoch: int = 3) -> Stage:
@@ -69,7 +69,7 @@ def test_an_append_that_makes_it_whole_ends_the_damage_before_it_is_reported() -
     stage.answered(3, 10, in_sync=10)
     stage.chunk(5, batch(2, offset=5, epoch=3), high_watermark=7)
     stage.appended(7)
-    assert not stage.got(fx.DamageOver), "three committed records are missing"
+    assert not stage.got(fx.ClearDamage), "three committed records are missing"
     assert held(stage).damaged
     stage.chunk(7, batch(3, offset=7, epoch=3), high_watermark=7)
     stage.appended(10)
@@ -99,7 +99,7 @@ def test_in_another_lineage_what_was_committed_in_the_last_one_is_not_missing() 
     stage = damaged_follower(end=60, high_watermark=100, lineage=1)
     assert held(stage) == ReplicaDescription(3, 60, 100, damaged=True, log_start_offset=0)
     stage.answered(3, 60, in_sync=60)
-    assert stage.one(fx.DamageOver) == OVER
+    assert stage.one(fx.ClearDamage) == OVER
     assert held(stage) == ReplicaDescription(3, 60, 60, damaged=False, log_start_offset=0)
 
 
@@ -108,10 +108,10 @@ def test_a_damaged_log_with_no_record_left_asks_what_is_enough_and_is_not_cut() 
     assert stage.said().queries == (EpochQuery(P, ID, 5, -1),)
     stage.answered(-1, 0, in_sync=2)
     assert stage.said().positions[0].fetch_offset == 0
-    assert not stage.got(fx.DamageOver)
+    assert not stage.got(fx.ClearDamage)
     stage.chunk(0, batch(2, offset=0, epoch=5), high_watermark=2)
     stage.appended(2)
-    assert stage.one(fx.DamageOver) == OVER
+    assert stage.one(fx.ClearDamage) == OVER
 
 
 def test_a_lineage_that_begins_with_a_damaged_log_ends_its_damage_for_every_start_after_it() -> None:
@@ -121,11 +121,11 @@ def test_a_lineage_that_begins_with_a_damaged_log_ends_its_damage_for_every_star
     ((_, error),) = stage.one(fx.ReplyToControl).refused
     assert error.code is ErrorCode.REPLICA_DAMAGED
     assert error.metadata == {"lineage": "0", "last_epoch": "3", "log_end_offset": "60", "high_watermark": "100"}
-    assert not stage.got(fx.DamageOver)
+    assert not stage.got(fx.ClearDamage)
     stage.command(node(1, 6, (1,), lineage=1))
-    assert stage.one(fx.DamageOver) == OVER
+    assert stage.one(fx.ClearDamage) == OVER
     stage.command(node(1, 7, (1,), lineage=1))
-    assert not stage.got(fx.DamageOver), "once is enough"
+    assert not stage.got(fx.ClearDamage), "once is enough"
 
 
 def test_whom_its_leader_took_in_is_elected_when_that_leader_is_restarted() -> None:
@@ -150,7 +150,7 @@ def test_a_replica_that_has_lost_its_front_is_not_whole_however_far_it_goes() ->
     stage.opened(200, (3, 100), start=100, damaged="nothing vouches for the log to start at 100")
     stage.feed(ev.LeaderConnected(2))
     stage.from_leader(ends=[EpochEnd(P, 5, 3, 200, 200, 0)])
-    assert not stage.got(fx.DamageOver)
+    assert not stage.got(fx.ClearDamage)
     assert stage.one(fx.ResetLog).start_offset == 0
     stage.truncated(0)
     assert [one.fetch_offset for one in stage.said().positions] == [0]

@@ -184,7 +184,7 @@ def test_diverged_it_reconciles_again_and_refused_it_tries_again() -> None:
 def test_after_a_broken_stream_it_fetches_from_where_it_is_once_that_is_written() -> None:
     stage = Stage().follows()
     stage.chunk(0, batch(3, offset=0, epoch=5))
-    stage.feed(ev.LeaderGone(2))
+    stage.feed(ev.LeaderDisconnected(2))
     stage.feed(ev.LeaderConnected(2))
     assert not stage.got(fx.SendToLeader)
     stage.feed(ev.LogAppended(P, ID, 3))

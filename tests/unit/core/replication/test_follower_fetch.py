@@ -100,7 +100,7 @@ def test_a_leader_names_nobody_silent_and_nobody_whose_stream_has_ended() -> Non
     assert named(stage) is None, "it was told no high watermark yet"
     stage.feed(ev.Tick())
     assert named(stage) == 2
-    stage.feed(ev.FollowerGone(2, 12))
+    stage.feed(ev.FollowerDisconnected(2, 12))
     assert named(stage) is None
 
 
@@ -134,7 +134,7 @@ def told(stage: Stage, follower: int) -> list[int]:
 
 def test_a_follower_that_consumers_were_sent_to_hears_of_a_high_watermark_at_once_and_others_with_a_tick() -> None:
     stage = leading()
-    stage.feed(ev.ReplicaNamed(P, 2))
+    stage.feed(ev.PreferredReplicaNamed(P, 2))
     stage.write(batch(2), acks=1)
     stage.disk_answers()
     stage.reports(2, 12)
@@ -147,8 +147,8 @@ def test_a_follower_that_consumers_were_sent_to_hears_of_a_high_watermark_at_onc
 
 def test_a_follower_that_nobody_was_sent_to_for_long_is_told_with_a_tick_again() -> None:
     stage = leading()
-    stage.feed(ev.ReplicaNamed(P, 2))
-    stage.feed(ev.ReplicaNamed(P, 9))
+    stage.feed(ev.PreferredReplicaNamed(P, 2))
+    stage.feed(ev.PreferredReplicaNamed(P, 9))
     stage.now += PROMPT_MS
     stage.write(batch(2), acks=1)
     stage.disk_answers()
@@ -288,7 +288,7 @@ def test_a_follower_out_of_touch_gives_nothing_until_its_leader_is_heard_again()
     assert follower.refuses() is ErrorCode.OFFSET_NOT_AVAILABLE
     follower.hears()
     follower.asked()
-    follower.feed(ev.LeaderGone(2))
+    follower.feed(ev.LeaderDisconnected(2))
     assert follower.refuses() is ErrorCode.OFFSET_NOT_AVAILABLE
 
 

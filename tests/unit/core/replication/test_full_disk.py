@@ -54,11 +54,11 @@ def test_a_leader_without_space_asks_for_another_leader_if_one_is_in_sync() -> N
     stage = Stage().leads(isr=(1, 2))
     stage.produce()
     full(stage, 0)
-    assert stage.one(fx.GiveUpLeadership).partition == P
+    assert stage.one(fx.ResignLeadership).partition == P
     alone = Stage().leads(isr=(1,))
     alone.produce()
     full(alone, 0)
-    assert not alone.got(fx.GiveUpLeadership)
+    assert not alone.got(fx.ResignLeadership)
 
 
 def test_an_idempotent_producer_may_send_the_refused_batch_again() -> None:

@@ -171,7 +171,7 @@ def test_a_follower_begins_with_what_it_has_flushed_already() -> None:
     follower.chunk(0, batch(3, epoch=5))
     follower.appended(3)
     flushed(follower, 2)
-    follower.feed(ev.LeaderGone(2))
+    follower.feed(ev.LeaderDisconnected(2))
     follower.feed(ev.LeaderConnected(2))
     (position,) = follower.said().positions
     assert (position.fetch_offset, position.flushed_offset) == (3, 2)
@@ -195,7 +195,7 @@ def lag_passes(stage: Stage, *, speaking: int, end: int, flushed: int) -> None:
     """Twelve seconds in which a follower reports the same all the time."""
     for _ in range(24):
         stage.feed(ev.Tick(), after_ms=500)
-        if stage.got(fx.WriteIsr) or stage.got(fx.GiveUpLeadership):
+        if stage.got(fx.WriteIsr) or stage.got(fx.ResignLeadership):
             return
         reports(stage, speaking, end, flushed=flushed)
 
@@ -220,7 +220,7 @@ def test_a_leader_whose_flush_hangs_gives_leadership_away_and_evicts_nobody(stag
     fetches(stage, 2, 0, flushed=0)
     stage.write()
     lag_passes(stage, speaking=2, end=1, flushed=0)
-    assert stage.one(fx.GiveUpLeadership).partition == P
+    assert stage.one(fx.ResignLeadership).partition == P
     assert stage.got(fx.WriteIsr) == []
 
 

@@ -10,9 +10,9 @@ from tidemark.core.replication.leader.isr import (
     Committed,
     confirmed_enough,
     expand,
-    holding_high_watermark,
+    maximal_isr,
+    minimal_isr,
     shrink,
-    surely_in_sync,
 )
 from tidemark.model import IsrEntry, VersionedState
 
@@ -67,8 +67,8 @@ def test_who_joins_is_eligible_no_longer_and_with_m_members_nobody_is(min_isr: i
 def test_a_change_in_flight_bounds_the_high_watermark_by_both_and_a_promise_by_what_is_in_both() -> None:
     at = confirmed((1, 2))
     grows, shrinks = expand(at, [IsrEntry(3, 13)]), shrink(at, (2,))
-    assert [holding_high_watermark(one) for one in (Committed(at), grows, shrinks)] == [{1, 2}, {1, 2, 3}, {1, 2}]
-    assert [surely_in_sync(one) for one in (Committed(at), grows, shrinks)] == [{1, 2}, {1, 2}, {1}]
+    assert [maximal_isr(one) for one in (Committed(at), grows, shrinks)] == [{1, 2}, {1, 2, 3}, {1, 2}]
+    assert [minimal_isr(one) for one in (Committed(at), grows, shrinks)] == [{1, 2}, {1, 2}, {1}]
 
 
 @pytest.mark.parametrize(("min_isr", "enough"), [(1, True), (2, True), (3, False)])

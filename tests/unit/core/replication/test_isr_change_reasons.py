@@ -47,7 +47,7 @@ def test_who_has_a_stream_and_says_nothing_on_it_is_silent() -> None:
 def test_who_has_no_stream_is_disconnected() -> None:
     stage = Stage().leads((1, 2))
     stage.fetches(2, 0)
-    stage.feed(ev.FollowerGone(2, 12))
+    stage.feed(ev.FollowerDisconnected(2, 12))
     assert time_passes_until_somebody_leaves(stage) == "2:disconnected"
 
 

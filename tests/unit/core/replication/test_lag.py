@@ -32,7 +32,7 @@ def leaves_within(stage: Stage, limit_ms: int, meanwhile: Callable[[], None] = l
         meanwhile()
         stage.disk_answers()
         stage.feed(ev.Tick(), after_ms=100)
-        assert not stage.got(fx.GiveUpLeadership)
+        assert not stage.got(fx.ResignLeadership)
         for write in stage.got(fx.WriteIsr):
             assert write.state.isr_ids == (1,)
             return stage.now - began
@@ -76,7 +76,7 @@ def test_a_follower_that_has_everything_and_falls_silent_leaves_though_nothing_i
 
 def test_a_follower_whose_stream_breaks_was_caught_up_until_its_last_heartbeat() -> None:
     stage = idle(heartbeats_ms=30_000)
-    stage.feed(ev.FollowerGone(2, 12))
+    stage.feed(ev.FollowerDisconnected(2, 12))
     assert after_the_lag_time(leaves_within(stage, 20_000))
 
 
@@ -224,7 +224,7 @@ def test_a_leader_whose_disk_hangs_gives_up_though_its_follower_has_all_that_the
         stage.disk_answers()
         reports(stage, 2, 2, flushed=2)
     began = stage.now
-    while not stage.got(fx.GiveUpLeadership):
+    while not stage.got(fx.ResignLeadership):
         heartbeat(stage)
         stage.command(node(1, 5, (1, 2)), version=1, assigned=(1, 2))
         if "writing" in hangs:

@@ -30,15 +30,15 @@ OF_STORAGE: Mapping[str, ev.Event] = {
 }
 OF_OTHERS: Mapping[str, ev.Event] = {
     "expired": ev.ProduceExpired(1, P),
-    "released": ev.FrontReleased(P, ID, 5, 3),
+    "released": ev.LogStartRequested(P, ID, 5, 3),
     "written": ev.IsrWritten(P, 7),
     "not written": ev.IsrWriteFailed(P, unknown=True),
     "read": ev.IsrRead(P, VersionedState(node(1, 5, (1, 2)), 7)),
     "read for a follower": ev.FollowerReadDone(2, P, 5, 0, (batch(3, offset=0, epoch=5),)),
-    "a follower is gone": ev.FollowerGone(2, 12),
-    "a follower is named": ev.ReplicaNamed(P, 2),
+    "a follower is gone": ev.FollowerDisconnected(2, 12),
+    "a follower is named": ev.PreferredReplicaNamed(P, 2),
     "a leader is there": ev.LeaderConnected(2),
-    "a leader is gone": ev.LeaderGone(2),
+    "a leader is gone": ev.LeaderDisconnected(2),
 }
 
 
@@ -106,10 +106,10 @@ def test_what_was_asked_in_a_role_that_is_over(stage_of: Callable[[], Stage], ev
 def test_a_front_that_was_released_in_another_leader_epoch_stays() -> None:
     stage = Stage().leads((1,))
     stage.write(batch(5))
-    assert stage.feed(ev.FrontReleased(P, ID, 4, 3)) == []
+    assert stage.feed(ev.LogStartRequested(P, ID, 4, 3)) == []
     assert stage.core.queries.log_starts(P, 4) is None
-    stage.feed(ev.FrontReleased(P, ID, 5, 3))
-    assert stage.one(fx.TrimLog).start_offset == 3
+    stage.feed(ev.LogStartRequested(P, ID, 5, 3))
+    assert stage.one(fx.AdvanceLogStart).start_offset == 3
 
 
 @pytest.mark.parametrize(

@@ -211,7 +211,7 @@ def test_a_follower_always_behind_a_busy_leader_is_in_sync_while_it_follows() ->
         stage.reports(2, end)
         stage.feed(ev.Tick(), after_ms=500)
         assert not stage.got(fx.WriteIsr)
-        assert not stage.got(fx.GiveUpLeadership)
+        assert not stage.got(fx.ResignLeadership)
 
 
 def test_a_process_that_stood_still_does_not_judge_its_followers_by_that() -> None:

@@ -30,14 +30,14 @@ def wait(stage: Stage, until_ms: int) -> list[tuple[int, fx.Effect]]:
         stage.reports(2, 0)
         stage.reports(3, 0)
         stage.feed(ev.Tick(), after_ms=100)
-        done += [(stage.now - began, one) for one in stage.out if isinstance(one, fx.WriteIsr | fx.GiveUpLeadership)]
+        done += [(stage.now - began, one) for one in stage.out if isinstance(one, fx.WriteIsr | fx.ResignLeadership)]
     return done
 
 
 def test_a_leader_that_cannot_read_for_its_followers_gives_leadership_up_and_evicts_none() -> None:
     stage = behind(Stage())
     told = wait(stage, 3 * LAG_MAX_MS)
-    assert [effect for _, effect in told] == [fx.GiveUpLeadership(P, 5)] * 3
+    assert [effect for _, effect in told] == [fx.ResignLeadership(P, 5)] * 3
     times_ms = [at_ms for at_ms, _ in told]
     assert LAG_MAX_MS / 2 <= times_ms[0] <= LAG_MAX_MS * 0.6, "before anybody has lagged for too long"
     assert all(later - earlier >= LAG_MAX_MS for earlier, later in itertools.pairwise(times_ms))
@@ -47,7 +47,7 @@ def test_a_leader_that_cannot_append_gives_leadership_up() -> None:
     stage = Stage().leads((1, 2))
     stage.fetches(2, 0)
     stage.produce(acks=-1)
-    assert [effect for _, effect in wait(stage, LAG_MAX_MS)] == [fx.GiveUpLeadership(P, 5)]
+    assert [effect for _, effect in wait(stage, LAG_MAX_MS)] == [fx.ResignLeadership(P, 5)]
 
 
 def test_once_the_disk_answers_again_who_lags_is_evicted_as_ever() -> None:

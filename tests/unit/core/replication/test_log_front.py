@@ -12,7 +12,7 @@ from tests.unit.core.replication.stage import ID, P, Stage, batch, entries, node
 
 
 def release(stage: Stage, start: int, *, epoch: int = 5) -> list[fx.Effect]:
-    return stage.feed(ev.FrontReleased(P, ID, epoch, start))
+    return stage.feed(ev.LogStartRequested(P, ID, epoch, start))
 
 
 def led(*, committed: int = 10) -> Stage:
@@ -29,7 +29,7 @@ def sent_starts(stage: Stage) -> list[int]:
 def test_a_leader_moves_its_log_start_and_forgets_the_epochs_before_it() -> None:
     stage = led()
     release(stage, 8)
-    assert stage.one(fx.TrimLog) == fx.TrimLog(P, ID, 8)
+    assert stage.one(fx.AdvanceLogStart) == fx.AdvanceLogStart(P, ID, 8)
     assert stage.one(fx.SaveEpochs).entries == entries((4, 8), (5, 10))
     (view,) = stage.core.queries.replicas()
     assert view.log_start_offset == 8
@@ -39,7 +39,7 @@ def test_the_log_start_passes_neither_the_high_watermark_nor_itself() -> None:
     stage = led()
     stage.write()
     release(stage, 11)
-    assert stage.one(fx.TrimLog).start_offset == 10, "the record at 10 is not committed"
+    assert stage.one(fx.AdvanceLogStart).start_offset == 10, "the record at 10 is not committed"
     release(stage, 10)
     assert stage.out == []
     release(stage, 4)
@@ -90,19 +90,19 @@ def news(stage: Stage, *, log_start: int, high_watermark: int) -> None:
 def test_a_follower_lets_its_front_go_as_its_leader_did_and_says_so() -> None:
     stage = following()
     news(stage, log_start=8, high_watermark=10)
-    assert stage.one(fx.TrimLog).start_offset == 8
+    assert stage.one(fx.AdvanceLogStart).start_offset == 8
     assert stage.one(fx.SaveEpochs).entries == entries((4, 8))
     assert stage.said().reports == (Report(P, 5, 10, 10, 8),)
     news(stage, log_start=8, high_watermark=10)
-    assert not stage.got(fx.TrimLog)
+    assert not stage.got(fx.AdvanceLogStart)
 
 
 def test_a_follower_keeps_what_it_does_not_know_to_be_committed() -> None:
     stage = following(high_watermark=4)
     news(stage, log_start=8, high_watermark=6)
-    assert stage.one(fx.TrimLog).start_offset == 6
+    assert stage.one(fx.AdvanceLogStart).start_offset == 6
     news(stage, log_start=8, high_watermark=9)
-    assert stage.one(fx.TrimLog).start_offset == 8
+    assert stage.one(fx.AdvanceLogStart).start_offset == 8
 
 
 def test_a_follower_that_was_away_while_the_front_went_past_its_end_starts_empty_there() -> None:
@@ -142,7 +142,7 @@ def test_a_follower_whose_log_was_all_committed_in_this_lineage_lets_it_go_and_k
     follower.command(node(2, 6, (1, 2)))
     follower.answered(4, 10, current=6)
     follower.from_leader(refusals=[gone])
-    assert follower.one(fx.TrimLog).start_offset == 10
+    assert follower.one(fx.AdvanceLogStart).start_offset == 10
     (position,) = follower.said().positions
     assert (position.fetch_offset, position.last_epoch, position.log_start_offset) == (10, -1, 10)
     stranger = following(high_watermark=10)

@@ -76,7 +76,7 @@ class Trio:
                 log.reset(effect.start_offset, effect.epoch_below)
             producers = log.truncate(log.log_end_offset)
             answer((me, ev.LogTruncated(P, ID, log.log_start_offset, log.log_end_offset, producers)))
-        elif isinstance(effect, fx.TrimLog):
+        elif isinstance(effect, fx.AdvanceLogStart):
             log.trim(effect.start_offset)
         else:
             self.pass_on(me, log, effect)
@@ -119,8 +119,8 @@ class Trio:
         self.away.add(broker)
         for other in BROKERS:
             if other != broker:
-                self.feed(other, ev.FollowerGone(broker, 10 + broker))
-                self.feed(broker, ev.LeaderGone(other))
+                self.feed(other, ev.FollowerDisconnected(broker, 10 + broker))
+                self.feed(broker, ev.LeaderDisconnected(other))
         if broker == self.leader:
             self.lead(next(one for one in self.isr if one not in self.away))
 
@@ -161,7 +161,7 @@ def test_fronts_go_alike_whatever_happens(seed: int) -> None:
             trio.feed(trio.leader, ev.ProduceArrived(trio.requests, P, "", -1, 1, (one,)))
         elif step < 0.65:
             start = Offset(dice.randint(view.log_start_offset, view.log_end_offset))
-            trio.feed(trio.leader, ev.FrontReleased(P, ID, trio.epoch, start))
+            trio.feed(trio.leader, ev.LogStartRequested(P, ID, trio.epoch, start))
             assert trio.view(trio.leader).log_start_offset <= max(start, view.log_start_offset)
         elif step < 0.75:
             candidates = [one for one in trio.isr if one not in trio.away]
@@ -198,9 +198,9 @@ def test_such_a_world_meets_all_that_it_is_about() -> None:
         for _ in range(dice.randint(1, 5)):
             trio.requests += 1
             trio.feed(trio.leader, ev.ProduceArrived(trio.requests, P, "", -1, 1, (make_batch(["v"] * 3),)))
-        trio.feed(1, ev.FrontReleased(P, ID, trio.epoch, trio.view(1).log_end_offset))
+        trio.feed(1, ev.LogStartRequested(P, ID, trio.epoch, trio.view(1).log_end_offset))
         trio.come_back(3)
         trio.pass_time(30_000)
         assert trio.view(3).log_start_offset == trio.view(1).log_start_offset == trio.view(1).log_end_offset
         met |= trio.carried_out
-    assert met >= {fx.TrimLog, fx.ResetLog, fx.WriteIsr, fx.SaveEpochs}
+    assert met >= {fx.AdvanceLogStart, fx.ResetLog, fx.WriteIsr, fx.SaveEpochs}

@@ -34,7 +34,7 @@ def test_credit_is_given_back_to_the_directory_that_it_was_of_until_the_stream_i
     stage.chunk(3, batch(2, offset=3, epoch=5), high_watermark=3)
     stage.feed(ev.LogAppended(P, ID, 5))
     assert stage.said().credits == (Credit(0, 100),), "its leader counts by the position that it was told"
-    stage.feed(ev.LeaderGone(2))
+    stage.feed(ev.LeaderDisconnected(2))
     stage.feed(ev.LeaderConnected(2))
     assert stage.said().positions[0].directory == 1
     assert [credit.directory for credit in stage.said().credits] == [1]

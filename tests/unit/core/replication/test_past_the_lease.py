@@ -64,7 +64,7 @@ def test_fewer_than_min_isr_do_not_go_on() -> None:
 
 def test_a_follower_that_left_or_whose_stream_broke_holds_nothing() -> None:
     for gone in (
-        lambda stage: stage.feed(ev.FollowerGone(2, 12)),
+        lambda stage: stage.feed(ev.FollowerDisconnected(2, 12)),
         lambda stage: stage.from_follower(2, FollowerMessage(stops=(StopFetch(P, 5),), echo_ms=1_000)),
     ):
         stage = Stage().leads((1, 2), min_isr=2)
@@ -100,7 +100,7 @@ def test_a_follower_sends_back_the_clock_it_heard_last_and_none_on_a_new_stream(
     stage.feed(ev.LeaderMessageArrived(1, LeaderMessage(clock_ms=777)))
     stage.feed(ev.Tick(), after_ms=600)
     assert stage.one(fx.SendToLeader).message.echo_ms == 777
-    stage.feed(ev.LeaderGone(1))
+    stage.feed(ev.LeaderDisconnected(1))
     stage.feed(ev.LeaderConnected(1))
     assert stage.one(fx.SendToLeader).message.echo_ms == 0
 

@@ -13,7 +13,7 @@ from tidemark.model import ErrorCode, TidemarkError
 
 from tests.unit.core.replication.stage import ID, P, Stage, batch, node
 
-CHANGES = (fx.AppendToLog, fx.TruncateLog, fx.ResetLog, fx.TrimLog)
+CHANGES = (fx.AppendToLog, fx.TruncateLog, fx.ResetLog, fx.AdvanceLogStart)
 
 
 def fetching(**log: object) -> Stage:
@@ -161,7 +161,7 @@ def test_the_first_epoch_of_a_log_whose_records_have_all_gone_outlives_an_append
 def test_a_stream_that_breaks_during_a_cut_is_asked_again_only_when_it_is_there_and_the_cut_is_done() -> None:
     stage = Stage().follows(end=10, epochs=[(4, 0)])
     stage.answered(4, 7)
-    stage.feed(ev.LeaderGone(2))
+    stage.feed(ev.LeaderDisconnected(2))
     stage.truncated(7)
     assert not stage.got(fx.SendToLeader)
     stage.feed(ev.LeaderConnected(2))
@@ -267,9 +267,9 @@ def test_the_front_stays_while_nothing_above_it_is_known_to_be_committed() -> No
     stage.from_leader(chunks=[chunk_with_start(5, high_watermark=0)])
     assert nothing_changes(stage)
     stage.from_leader(chunks=[chunk_with_start(5, high_watermark=3)])
-    assert stage.one(fx.TrimLog).start_offset == 3
+    assert stage.one(fx.AdvanceLogStart).start_offset == 3
     stage.from_leader(chunks=[chunk_with_start(5, high_watermark=9)])
-    assert stage.one(fx.TrimLog).start_offset == 5
+    assert stage.one(fx.AdvanceLogStart).start_offset == 5
 
 
 def chunk_with_start(start: int, *, high_watermark: int) -> Chunk:

@@ -174,9 +174,9 @@ def test_what_a_follower_said_in_an_earlier_registration_does_not_count_for_its_
     position = FetchPosition(P, ID, 5, 1, 5, 0)
     stage.from_follower(2, FollowerMessage(positions=(position,)), broker_epoch=20)
     assert stage.high_watermark() == 1
-    stage.feed(ev.FollowerGone(2, 12))
+    stage.feed(ev.FollowerDisconnected(2, 12))
     assert fetching(stage) == {2}, "that was the stream of the earlier one"
-    stage.feed(ev.FollowerGone(2, 20))
+    stage.feed(ev.FollowerDisconnected(2, 20))
     assert fetching(stage) == set()
 
 

@@ -162,7 +162,7 @@ def test_a_follower_that_goes_gives_back_what_was_being_read_for_it() -> None:
     stage, disk = moving(P)
     (read,) = stage.reads
     stage.reads.clear()
-    stage.feed(ev.FollowerGone(3, 13))
+    stage.feed(ev.FollowerDisconnected(3, 13))
     assert stage.core.queries.move_traffic().throttled == 0
     fetch(stage, 3, P)
     (again,) = stage.reads

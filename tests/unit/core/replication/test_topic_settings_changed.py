@@ -65,7 +65,7 @@ def test_flushes_that_were_not_asked_for_before_the_change_are_no_ones_fault() -
     reports(stage, 2, 2, flushed=0)
     for _ in range(LAG_MAX_MS // 500):
         stage.feed(ev.Tick(), after_ms=500)
-        assert not stage.got(fx.WriteIsr) + stage.got(fx.GiveUpLeadership)
+        assert not stage.got(fx.WriteIsr) + stage.got(fx.ResignLeadership)
         reports(stage, 2, 2, flushed=0)
     stage.feed(ev.Tick(), after_ms=500)
     assert stage.one(fx.WriteIsr).state.isr_ids == (1,), "but from then on a flush that hangs is"

@@ -58,7 +58,7 @@ class LeaderLink:
 
     def disconnect(self) -> None:
         """Ask the driver to end the stream."""
-        self.on_gone()
+        self.on_disconnected()
         self._ctx.emit(DisconnectFromLeader(self.leader))
 
     def on_connected(self, now_ms: int) -> None:
@@ -68,7 +68,7 @@ class LeaderLink:
         self.connected = True
         self.last_sent_ms = now_ms
 
-    def on_gone(self) -> None:
+    def on_disconnected(self) -> None:
         """The stream ended: drop the message that was not sent."""
         self._clear()
         self.connected = False

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A follower of one partition: reconcile, fetch, append, report (rules R1, R5, R6, E2-E4, F3, L1).
+"""The follower of one partition: reconciles, fetches, appends, reports (rules R1, R5, R6, E2-E4, F3, L1).
 
-    idle --connected--> reconciling --(E2: ask, cut, ask again)--> fetching --refused--> paused --tick--> ...
+    idle --connected--> asking --(E2: truncate, ask again)--> fetching --refused--> paused --tick--> asking or fetching
 
 Reconciliation goes by leader epochs, never by the high watermark (KIP-101).
 """
@@ -27,32 +27,50 @@ from tidemark.core.replication.replica_log import FULL_PAUSE_MS, ReplicaLog
 from tidemark.model import NO_EPOCH, BrokerId, ErrorCode, LeaderEpoch, Offset
 
 PAUSE_MS = 50
-"""After a refusal that a command of the controller will settle, or a chunk that did not fit."""
-STRANGER_PAUSE_MS_MAX = 5_000
-"""A leader that was not told yet that this broker holds a replica is asked again after pauses that double up to this;
-so is one that has been told that it holds none any more."""
+"""Pause after a refusal that a command of the controller will settle, or after a chunk that did not fit."""
+UNASSIGNED_PAUSE_MS_MAX = 5_000
+"""Longest pause after NOT_A_REPLICA; pauses double up to it. The leader may not know of a new assignment yet, or may
+know of a removal before this broker."""
 
 
 class Phase(Enum):
-    """Where a follower stands."""
+    """The phase of a follower."""
 
     IDLE = "idle"  # no stream to the leader
     ASKING = "asking"  # an epoch query is out
-    CUTTING = "cutting"  # the log is being truncated; then asking or fetching
-    DRAINING = "draining"  # the position waits for appends under way
+    TRUNCATING = "truncating"  # the log is being truncated; then asking or fetching
+    DRAINING = "draining"  # waits for appends in flight before it asks or fetches
     FETCHING = "fetching"
-    PAUSED = "paused"  # tries again at `retry_at_ms`
+    PAUSED = "paused"  # retries at `_retry_at_ms`
 
 
 class PartitionFollower:
-    """One followership: one leader epoch from its beginning to its end.
+    """One followership, from the beginning to the end of its leader epoch.
 
     Invariant: while fetching, chunks are appended in the order of their offsets, without a gap (rule L1).
+
+    Attributes:
+        phase: see `Phase`. Invariant: FETCHING only after reconciliation in this epoch.
+        link: the link to the leader, None before the first connection.
+        assigned: assigned replicas as of the last command.
+        spares_high_watermark: the log was in line with this lineage before, so that a truncation below the high
+            watermark would be a mistake (rule E3). Invariant: never becomes False again.
+        may_hold_holes: compaction may have left holes in the log (rule L1).
+        ask_again: the truncation in progress is followed by another epoch query.
+        _adding: a reassignment adds this replica.
+        _same_lineage: this replica reconciled in this lineage before this epoch.
+        _reconciled: the log is in line with the leader's; False again only after the leader answered LOG_DIVERGED.
+        _accepted: the leader has sent a chunk for the present fetch position.
+        _in_sync_offset: a damaged log is whole again from this log end on; None before the leader's first answer.
+        _leader_high_watermark, _leader_log_start: the highest that the leader has sent in this epoch; never fall.
+        _pause_ms: length of the next pause.
+        _retry_at_ms: end of the present pause.
+        _chunk_bytes: credit of each append in flight, in order; 0 for chunks of an earlier stream.
     """
 
     __slots__ = (
         "_accepted",
-        "_added",
+        "_adding",
         "_chunk_bytes",
         "_ctx",
         "_in_sync_offset",
@@ -82,15 +100,14 @@ class PartitionFollower:
         spares_high_watermark: bool,
         may_hold_holes: bool = False,
     ) -> None:
-        """`spares_high_watermark`: the lineage is the one this replica reconciled in before, so nothing below its
-        own high watermark may go (rule E3)."""
-        assert log.quiet, "a followership begins on a quiet log"
+        """Begin on a quiet log; `spares_high_watermark`: this replica has reconciled in this lineage before."""
+        assert log.quiet, "a followership begins only on a quiet log"
         self._ctx = ctx
         self.log = log
         self.leader: BrokerId = command.state.leader
         self.leader_epoch: LeaderEpoch = command.state.leader_epoch
         self.assigned = command.assigned_replicas
-        self._added = ctx.broker_id in command.adding_replicas
+        self._adding = ctx.broker_id in command.adding_replicas
         self.link: LeaderLink | None = None
         self.phase = Phase.IDLE
         self.spares_high_watermark = self._same_lineage = spares_high_watermark
@@ -99,7 +116,6 @@ class PartitionFollower:
         self._reconciled = False
         self._accepted = False
         self._in_sync_offset: Offset | None = None
-        """Of a damaged log: with all below it there is nothing missing any more; None until the leader has said it."""
         self._leader_high_watermark = Offset(0)
         self._leader_log_start = Offset(0)
         self._pause_ms = PAUSE_MS
@@ -108,30 +124,33 @@ class PartitionFollower:
 
     @property
     def reconciled(self) -> bool:
-        """The log was brought in line with the leader's in this epoch."""
+        """Whether the log was brought in line with the leader's in this epoch."""
         return self._reconciled
 
     @property
     def offset_lag(self) -> int:
-        """Records below the leader's high watermark, as last heard, that are not in this log."""
+        """Records below the leader's last high watermark that are not in this log."""
         return max(0, self._leader_high_watermark - self.log.log_end_offset)
 
     @property
     def leader_high_watermark(self) -> Offset:
-        """As last heard in this epoch; 0 before."""
+        """The leader's high watermark, as sent last in this epoch; 0 before."""
         return self._leader_high_watermark
 
     @property
     def committed_offset(self) -> Offset:
-        """What a consumer may be given here ends there (rule K1): what lies below is in this log, and this epoch's
-        leader has said that it is committed. An own high watermark of an earlier lineage says nothing of this one."""
+        """End of the records that consumers may read here (rule K1), exclusive.
+
+        The records below are in this log, and committed by the leader of this epoch. The own high watermark alone is
+        not enough, since it may be of an earlier lineage.
+        """
         return min(self.log.high_watermark, self._leader_high_watermark)
 
     def in_contact(self, silence_ms: int, now_ms: int) -> bool:
-        """It fetches, and the leader has said something within that time.
+        """Whether this follower fetches, and its leader sent a message within `silence_ms`.
 
-        That the leader has sent something from where this log ends comes first: one whose log begins there cannot say
-        where an older epoch ends, and refuses a log that would have had to be cut (rule E3).
+        The leader must have accepted the fetch position first. A leader whose log starts there cannot know the end of
+        an older epoch, and refuses a log that should have been truncated (rule E3).
         """
         contact = self._ctx.leader_contacts.get(self.leader)
         fetching = self.phase is Phase.FETCHING and self._accepted and self._connected
@@ -140,19 +159,19 @@ class PartitionFollower:
     # -- the stream --------------------------------------------------------------------------------------------
 
     def on_connected(self, link: LeaderLink) -> None:
-        """The stream to the leader is up."""
+        """Start on a new stream to the leader."""
         self.link = link
-        if self.phase is not Phase.CUTTING:
+        if self.phase is not Phase.TRUNCATING:
             self._begin()
 
-    def on_gone(self) -> None:
-        """The stream ended; what is under way to the log goes on, its credit was of that stream."""
+    def on_disconnected(self) -> None:
+        """Stop, as the stream ended; appends in flight go on, and their credit ended with the stream."""
         self._chunk_bytes = deque(0 for _ in self._chunk_bytes)
-        if self.phase is not Phase.CUTTING:
+        if self.phase is not Phase.TRUNCATING:
             self.phase = Phase.IDLE
 
     def retry(self, now_ms: int) -> bool:
-        """Try again after a pause; False while it is too early."""
+        """Retry after the pause; False while the pause lasts."""
         if self.phase is Phase.PAUSED:
             if now_ms < self._retry_at_ms:
                 return False
@@ -160,7 +179,7 @@ class PartitionFollower:
         return True
 
     def leave(self, newer_leader_epoch: LeaderEpoch) -> None:
-        """Follow no more; the leader hears of a newer epoch (rule F3)."""
+        """Stop following, and report the newer leader epoch to the leader (rule F3)."""
         if self._connected:
             assert self.link is not None
             self.link.stop(StopFetch(self.log.partition, newer_leader_epoch))
@@ -173,7 +192,7 @@ class PartitionFollower:
         return self.link is not None and self.link.connected
 
     def _begin(self) -> None:
-        """Reconcile unless that is done in this epoch, then fetch."""
+        """Reconcile unless that was done in this epoch, then fetch."""
         if not self._connected:
             self.phase = Phase.IDLE
         elif not self.log.quiet:
@@ -196,7 +215,7 @@ class PartitionFollower:
     def _fetch(self) -> None:
         assert self.link is not None
         log = self.log
-        self._maybe_heal()
+        self._maybe_end_damage()
         self._reconciled = True
         self._accepted = False
         self.spares_high_watermark = True
@@ -220,16 +239,16 @@ class PartitionFollower:
         self._ctx.paused[self] = None
 
     def on_command(self, command: PartitionCommand) -> None:
-        """The controller has news in this epoch; a leader that did not know this replica may know it now."""
+        """Take in a command in this epoch, and retry soon, as the leader may know of this replica now."""
         self.assigned = command.assigned_replicas
-        self._added = self._ctx.broker_id in command.adding_replicas
+        self._adding = self._ctx.broker_id in command.adding_replicas
         self._pause_ms = PAUSE_MS
         self._retry_at_ms = min(self._retry_at_ms, self._ctx.now_ms + PAUSE_MS)
 
     # -- reconciliation ----------------------------------------------------------------------------------------
 
     def on_epoch_end(self, answer: EpochEnd) -> None:
-        """One round of rule E2: cut to the nearer end, ask again while the epochs differ."""
+        """One round of rule E2: truncate to the lower end of the epoch, and ask again while the epochs differ."""
         if self.phase is not Phase.ASKING or answer.current_leader_epoch != self.leader_epoch:
             return
         log = self.log
@@ -237,34 +256,36 @@ class PartitionFollower:
         own = log.epochs.end_of(answer.leader_epoch, log.log_end_offset)
         end = min(answer.end_offset, own.start_offset) if log.epochs.latest != NO_EPOCH else log.log_end_offset
         self.ask_again = own.leader_epoch != answer.leader_epoch
-        if end < log.log_start_offset or self._lacks_front(answer):
+        if end < log.log_start_offset or self._lacks_log_start(answer):
             end = Offset(0)
-        self._cut(Offset(end), answer.leader_epoch)
+        self._truncate(Offset(end), answer.leader_epoch)
 
-    def _lacks_front(self, answer: EpochEnd) -> bool:
-        """Whether the leader has records below where this log starts that it never held, or has lost: there is nothing
-        to keep, it is to start where the leader's does (rules E3, T5)."""
+    def _lacks_log_start(self, answer: EpochEnd) -> bool:
+        """Whether this log never held, or has lost, records of the leader below its own log start (rules E3, T5).
+
+        Such a log keeps nothing and starts again at the leader's log start.
+        """
         log = self.log
         if self.spares_high_watermark:
             return False
-        told = answer.log_start_offset
-        lost = log.damaged is not None and told is not None and told < log.log_start_offset
+        leader_start = answer.log_start_offset
+        lost = log.damaged is not None and leader_start is not None and leader_start < log.log_start_offset
         enough = answer.in_sync_offset
-        # a leader of the lineage in which it was let go has committed that far
+        # a leader of the lineage that advanced this log start has committed that far
         is_short = enough is not None and enough < log.log_start_offset
-        return lost or is_short or answer.leader_epoch < log.let_go_epoch
+        return lost or is_short or answer.leader_epoch < log.epoch_below_start
 
-    def _cut(self, end: Offset, answered_epoch: LeaderEpoch) -> None:
+    def _truncate(self, end: Offset, answered_epoch: LeaderEpoch) -> None:
         log = self.log
         if end >= log.log_end_offset:
             # an epoch in which this replica led without writing a record is unknown to the leader
             if log.epochs.latest > answered_epoch and log.epochs.truncate_from_end(end):
                 log.save_epochs()
-            self._after_cut()
+            self._after_truncation()
             return
         below = log.high_watermark - end
         assert below <= 0 or not self.spares_high_watermark, (
-            f"{log.partition}: a cut at {end} below the high watermark {log.high_watermark} in one lineage"
+            f"{log.partition}: a truncation to {end} below the high watermark {log.high_watermark} in one lineage"
         )
         self._ctx.observe(
             "truncated",
@@ -275,18 +296,18 @@ class PartitionFollower:
             leader_epoch=self.leader_epoch,
             below_high_watermark=max(0, below),
         )
-        self.phase = Phase.CUTTING
+        self.phase = Phase.TRUNCATING
         if end < log.log_start_offset:
             self.ask_again = False
-            log.reset(end)  # a leader that starts above refuses what is fetched from there, and says where it starts
+            log.reset(end)  # a leader whose log starts above refuses the next fetch with its log start
         else:
             log.truncate(end)
 
     def on_truncated(self) -> None:
-        """The cut is done; the log's offsets are those after it."""
-        self._after_cut()
+        """The truncation is done."""
+        self._after_truncation()
 
-    def _after_cut(self) -> None:
+    def _after_truncation(self) -> None:
         if not self._connected:
             self.phase = Phase.IDLE
         elif self.ask_again and self.log.epochs.latest != NO_EPOCH:
@@ -297,7 +318,7 @@ class PartitionFollower:
     # -- fetching ----------------------------------------------------------------------------------------------
 
     def on_chunk(self, chunk: Chunk, now_ms: int) -> None:
-        """Append what continues the log; take over the high watermark (rules R5, L1)."""
+        """Append a chunk that continues the log, and take in the leader's high watermark (rules R5, L1)."""
         link = self.link
         assert link is not None, "chunks come over a link"
         if chunk.current_leader_epoch != self.leader_epoch or self.phase is not Phase.FETCHING:
@@ -320,22 +341,22 @@ class PartitionFollower:
         self._pause_ms = PAUSE_MS
         self._accepted = True
         if chunk.continues_from < log.next_offset:
-            link.give_back(chunk)  # of an older position: it is all there
+            link.give_back(chunk)  # sent for an older position: the log has these records
             return
         self._leader_high_watermark = max(self._leader_high_watermark, chunk.high_watermark)
         self._leader_log_start = max(self._leader_log_start, chunk.log_start_offset)
         if chunk.batches:
             self._chunk_bytes.append(chunk.size_bytes)
             self._ctx.replicated_bytes_in += self._chunk_bytes[-1]
-            if self._added:
+            if self._adding:
                 self._ctx.added_bytes_in += self._chunk_bytes[-1]
-            self._let_go()  # at once: consumers may ask here from now on
+            self._advance_log_start()  # at once, since consumers may read here from now on
             log.append_as_follower(chunk.batches)
         else:
             self._advance_high_watermark()
 
     def _misfit(self, chunk: Chunk) -> str | None:
-        """Why a chunk does not continue this log, None when it does or is an old one."""
+        """The reason why a chunk does not continue this log, None when the chunk does or is an old one."""
         log = self.log
         if chunk.continues_from > log.next_offset:
             return "gap"
@@ -358,10 +379,10 @@ class PartitionFollower:
         return None
 
     def on_appended(self) -> None:
-        """A chunk is in the page cache: report it (rule R1) and let the leader send more."""
+        """A chunk is in the page cache: report the log end (rule R1) and give credit for more."""
         log = self.log
         used_bytes = self._chunk_bytes.popleft() if self._chunk_bytes else 0
-        self._maybe_heal()
+        self._maybe_end_damage()
         self._advance_high_watermark()
         if not self._connected:
             return
@@ -374,7 +395,7 @@ class PartitionFollower:
             self._begin()
 
     def on_full(self, now_ms: int) -> None:
-        """There was no space for a chunk: it is asked for again in a while; this replica lags meanwhile (rule R7)."""
+        """The disk is full: fetch again after a pause; this replica lags meanwhile (rule R7)."""
         log = self.log
         if log.epochs.truncate_from_end(log.log_end_offset):
             log.save_epochs()
@@ -387,7 +408,7 @@ class PartitionFollower:
             self._retry_at_ms = now_ms + FULL_PAUSE_MS
 
     def report(self) -> None:
-        """Tell the leader the log end and what is flushed."""
+        """Report the log end, the flushed offset and the log start to the leader."""
         if self.phase is Phase.FETCHING and self._connected:
             assert self.link is not None
             log = self.log
@@ -395,52 +416,52 @@ class PartitionFollower:
             self.link.report(Report(log.partition, self.leader_epoch, *ends, log.log_start_offset))
 
     def _advance_high_watermark(self) -> None:
-        """Rule R2: the lesser of the own log end and the leader's high watermark."""
+        """Raise the high watermark to the lower of the log end and the leader's high watermark (rule R2)."""
         log = self.log
         log.raise_high_watermark(min(log.log_end_offset, self._leader_high_watermark))
-        self._let_go()
+        self._advance_log_start()
 
-    def _maybe_heal(self) -> None:
-        """Always before the leader hears of a log end with which it would let this replica into the ISR (rule T5)."""
+    def _maybe_end_damage(self) -> None:
+        """End the damage before the leader gets a log end with which this replica may join the ISR (rule T5)."""
         log, enough = self.log, self._in_sync_offset
         if log.damaged is not None and enough is not None and log.log_end_offset >= enough:
             self._ctx.observe("replica_healed", log.partition, was=log.damaged, log_end_offset=log.log_end_offset)
             log.end_damage(enough)
 
-    def _let_go(self) -> None:
-        """The front goes as it went at the leader, but not past what is known here to be committed (rule L1)."""
+    def _advance_log_start(self) -> None:
+        """Advance the log start to the leader's, but not past the high watermark of this log (rule L1)."""
         log = self.log
         if self._leader_log_start > log.log_start_offset < log.high_watermark:
-            log.trim(min(self._leader_log_start, log.high_watermark))
+            log.advance_log_start(min(self._leader_log_start, log.high_watermark))
             self.report()
 
     # -- refusals ----------------------------------------------------------------------------------------------
 
     def on_refusal(self, refusal: Refusal, now_ms: int) -> None:
-        """Start empty where the leader starts (rule E3), reconcile again, or wait for the controller."""
+        """Start empty at the leader's log start (rule E3), reconcile again, or wait for the controller."""
         if self.phase not in (Phase.ASKING, Phase.FETCHING):
             return
         log = self.log
         same_epoch = refusal.current_leader_epoch == self.leader_epoch
         too_old = refusal.code is ErrorCode.OFFSET_OUT_OF_RANGE and refusal.log_start_offset >= log.log_end_offset
         if same_epoch and too_old and log.quiet and self._is_committed_up_to(refusal.log_start_offset):
-            log.trim(refusal.log_start_offset)  # its producers stay known
+            log.advance_log_start(refusal.log_start_offset)  # its producers stay known
             self._fetch()
             return
         if same_epoch and too_old and log.quiet:
             self._ctx.observe(
                 "log_reset", log.partition, log_end_offset=log.log_end_offset, start_offset=refusal.log_start_offset
             )
-            self.phase = Phase.CUTTING
+            self.phase = Phase.TRUNCATING
             self.ask_again = False
             log.reset(refusal.log_start_offset, refusal.log_start_epoch)
             return
         if same_epoch and refusal.code is ErrorCode.LOG_DIVERGED:
             self._reconciled = False
         if refusal.code is ErrorCode.NOT_A_REPLICA:
-            self._pause_ms = min(2 * self._pause_ms, STRANGER_PAUSE_MS_MAX)
+            self._pause_ms = min(2 * self._pause_ms, UNASSIGNED_PAUSE_MS_MAX)
         self._pause(now_ms)
 
     def _is_committed_up_to(self, offset: Offset) -> bool:
-        """Whether all of the log that lies below was committed in this lineage."""
+        """Whether all records of this log below `offset` were committed in this lineage."""
         return self._same_lineage and self.log.log_start_offset < offset <= self.log.high_watermark

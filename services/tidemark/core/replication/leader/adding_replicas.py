@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The replicas that a move adds to a partition led here: they are slowed down until they are in sync (rule M2)."""
+"""The replicas that a reassignment adds to a partition led here, throttled until they are in sync (rule M2)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from tidemark.model import BrokerId
 
 
 class AddingReplicas:
-    """As the latest command says; it ends with the move, when a command names neither replicas nor throttle."""
+    """The replicas that are being added, as of the last command; none after the reassignment.
+
+    Attributes:
+        _adding: the brokers of these replicas.
+        _throttle: the throttle of the reassignment. Invariant: joined exactly while it is set, so that `end` or the
+            next command leaves it.
+    """
 
     __slots__ = ("_adding", "_ctx", "_throttle")
 
@@ -19,21 +25,21 @@ class AddingReplicas:
         self._ctx = ctx
         self._adding: tuple[BrokerId, ...] = ()
         self._throttle: Throttle | None = None
-        self.take_up(command)
+        self.on_command(command)
 
     @property
     def adding(self) -> tuple[BrokerId, ...]:
-        """Who is being added."""
+        """Brokers whose replicas are being added."""
         return self._adding
 
-    def take_up(self, command: PartitionCommand) -> None:
-        """What the controller says now; `place` is to be called for every follower after it."""
+    def on_command(self, command: PartitionCommand) -> None:
+        """Take in a command; the caller calls `place` for every follower afterwards."""
         before, self._adding = self._throttle, command.adding_replicas
         self._throttle = self._ctx.throttles.join(command.throttle_bytes_per_s if self._adding else 0, self._ctx.now_ms)
         self._ctx.throttles.leave(before)
 
     def place(self, sender: PartitionSender, *, waited_for: bool) -> None:
-        """Slow it down, or not; `waited_for`: the high watermark waits for it, so it must not be."""
+        """Throttle a sender if its replica is being added; not if the high watermark waits for it (`waited_for`)."""
         added = sender.session.follower in self._adding
         if added or sender.adding:
             sender.adding = added
@@ -41,6 +47,6 @@ class AddingReplicas:
             sender.send_more()
 
     def end(self) -> None:
-        """The leadership is over."""
+        """End the leadership: leave the throttle."""
         self._ctx.throttles.leave(self._throttle)
         self._throttle = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a leader's producers append: how much a second, and who is too many bytes behind it (rules M2, R7)."""
+"""The appends of one leadership: their byte rate, and which followers are too many bytes behind (rules M2, R7)."""
 
 from __future__ import annotations
 
@@ -14,52 +14,58 @@ from tidemark.record.envelope import Batch
 
 
 class AppendBacklog:
-    """Of one leadership, from its first append on.
+    """The appends of one leadership, from its first append on.
 
-    Invariant: `_under_way` has (bytes, where the log will end) of the appends that are not in the log yet. `_ends` has
-    (bytes appended until then, log end) of those that end within the last `replica.lag.max.bytes`, so who has not
-    reached the first of them is further behind; empty while that is off.
+    `replica.lag.max.bytes` is the limit of this class; 0 switches the limit off.
+
+    Attributes:
+        _rate: rate of the appended bytes.
+        _in_flight: (bytes, log end after the append) of the appends that are not in the log yet; empty without a limit.
+        _ends: (bytes appended so far, log end) of the appends within the last `_limit_bytes`. Invariant: a follower
+            below the first of these log ends is further behind than the limit; empty without a limit.
+        _limit_bytes: the limit that `_ends`, `_in_flight` and `_total_bytes` follow.
+        _total_bytes: bytes appended since the limit was set; never falls under one limit.
     """
 
-    __slots__ = ("_ctx", "_ends", "_limit_bytes", "_rate", "_total_bytes", "_under_way")
+    __slots__ = ("_ctx", "_ends", "_in_flight", "_limit_bytes", "_rate", "_total_bytes")
 
     def __init__(self, ctx: BrokerContext) -> None:
         self._ctx = ctx
         self._rate = ByteRate(ctx.now_ms)
-        self._under_way: deque[tuple[int, Offset]] = deque()
+        self._in_flight: deque[tuple[int, Offset]] = deque()
         self._ends: deque[tuple[int, Offset]] = deque()
         self._limit_bytes = 0
         self._total_bytes = 0
 
     @property
     def bytes_per_s(self) -> float:
-        """As of now."""
+        """Bytes appended per second, as of now."""
         return self._rate.per_s(self._ctx.now_ms)
 
     def add(self, batches: Iterable[Batch], next_offset: Offset) -> None:
-        """They are being appended; the log will end there (exclusive)."""
+        """Count batches that are being appended; the log will end at `next_offset` (exclusive)."""
         size_bytes = sum(batch.envelope.batch_length for batch in batches)
         self._rate.add(size_bytes, self._ctx.now_ms)
         if self._is_limited():
-            self._under_way.append((size_bytes, next_offset))
+            self._in_flight.append((size_bytes, next_offset))
 
     def appended(self, log_end_offset: Offset) -> None:
-        """The log ends there now; no follower can have had the last of it before."""
-        while self._under_way and self._under_way[0][1] <= log_end_offset:
-            size_bytes, end_offset = self._under_way.popleft()
+        """The log ends at `log_end_offset` now; no follower has had the last records before."""
+        while self._in_flight and self._in_flight[0][1] <= log_end_offset:
+            size_bytes, end_offset = self._in_flight.popleft()
             self._total_bytes += size_bytes
             self._ends.append((self._total_bytes, end_offset))
         while self._ends and self._ends[0][0] < self._total_bytes - self._limit_bytes:
             self._ends.popleft()
 
-    def drop_under_way(self) -> None:
-        """There was no space for it."""
-        self._under_way.clear()
+    def drop_in_flight(self) -> None:
+        """The appends in flight failed for lack of disk space."""
+        self._in_flight.clear()
 
-    def holds_up(self, progress: FollowerProgress) -> bool:
-        """Whether it has been too far behind for half of the time that a follower may lag, without a break.
+    def is_too_far_behind(self, progress: FollowerProgress) -> bool:
+        """Whether a follower has been behind by more than the limit throughout half of the lag time.
 
-        To be asked at each report of it, and beside them as often as time is looked at.
+        The leader calls this at each report of the follower, and at each lag check.
         """
         behind = (
             self._is_limited()
@@ -75,10 +81,10 @@ class AppendBacklog:
         return since_ms is not None and (self._ctx.now_ms - since_ms) * 2 >= self._ctx.config.replica_lag_time_max_ms
 
     def _is_limited(self) -> bool:
-        """With another limit everything begins anew: of what was appended before nothing is known."""
+        """Whether there is a limit; a changed limit starts the counts again, as the earlier appends are unknown."""
         limit_bytes = self._ctx.config.replica_lag_max_bytes
         if limit_bytes != self._limit_bytes:
             self._limit_bytes, self._total_bytes = limit_bytes, 0
             self._ends.clear()
-            self._under_way.clear()
+            self._in_flight.clear()
         return limit_bytes > 0

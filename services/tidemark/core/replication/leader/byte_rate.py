@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many bytes a second go through somewhere, as an average that forgets; costs nothing while nothing does.
+"""Bytes per second as an exponentially weighted average; costs nothing while no bytes are counted.
 
-A move whose throttle is below what producers append would never end (rule M2): whoever asks for one is told this rate.
+A reassignment with a throttle below the append rate would never end, so the admin service reports this rate (rule M2).
 """
 
 from __future__ import annotations
@@ -10,12 +10,19 @@ from math import exp
 from typing import Final
 
 AVERAGED_MS: Final = 30_000
-"""What is older than this has less than 1/e of the weight of what is new."""
+"""Bytes counted longer ago have less than 1/e of the weight of new ones."""
 _SHORTEST_MS: Final = 1_000
 
 
 class ByteRate:
-    """Exponentially weighted; while younger than `AVERAGED_MS`, the average over its life, at least a second."""
+    """One average.
+
+    While the counter is younger than `AVERAGED_MS`, this is the average over its life, of at least one second.
+
+    Attributes:
+        _since_ms: time of the first count.
+        _bytes: weighted bytes as of `_at_ms`; the weight decays with time.
+    """
 
     __slots__ = ("_at_ms", "_bytes", "_since_ms")
 
@@ -25,7 +32,7 @@ class ByteRate:
         self._bytes = 0.0
 
     def add(self, count: int, now_ms: int) -> None:
-        """So many bytes went through now."""
+        """Count bytes now."""
         self._bytes = self._left(now_ms) + count
         self._at_ms = now_ms
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a leader knows of one follower, and when that follower was last caught up (rules R1, R7)."""
+"""A leader's record of one follower: its offsets, and the last time it was caught up (rules R1, R7)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,20 @@ from tidemark.model import BrokerId, Offset
 
 
 class FollowerProgress:
-    """What a leader knows of one follower in its leadership (rule R1).
+    """The progress of one follower in one leadership (rule R1).
 
     Attributes:
-        acknowledged: the follower has fetched in this leader epoch; before that its offsets are unknown.
-        caught_up_ms: when it last was, as far as was written down; see `last_caught_up_ms`.
-        end_then, end_then_ms: the leader's log end when the follower's previous report arrived, and when that was.
-        far_since_ms: since when it has been more than `replica.lag.max.bytes` behind, None while it is not.
-        flush_due_since_ms: since when it has had something to flush and told of no flush, None while it has not.
-        sender: set while the follower's stream carries this partition.
+        acknowledged: the follower has fetched in this leader epoch. Invariant: never becomes False again; before,
+            `log_end_offset` and `flushed_offset` are -1.
+        log_end_offset: as reported last, exclusive. Invariant: at most the leader's log end.
+        flushed_offset: as reported last, exclusive; meaningful only where flushes count.
+        caught_up_ms: the last time the follower was caught up, as far as noted; see `last_caught_up_ms`. Never falls.
+        end_then, end_then_ms: the leader's log end at the time of the follower's previous report, and that time.
+        far_since_ms: time since which the follower has been more than `replica.lag.max.bytes` behind, None while it
+            is not. Kept by `AppendBacklog`.
+        flush_due_since_ms: time since which the follower has had unflushed records and reported no flush, None
+            without such records.
+        sender: the sender of this partition on the follower's stream, None while the stream does not carry it.
     """
 
     __slots__ = (
@@ -49,7 +54,7 @@ class FollowerProgress:
         self.sender: PartitionSender | None = None
 
     def last_caught_up_ms(self, leader_end: Offset) -> int:
-        """Rule R7: an idle follower is caught up as of its last message, whatever that said (rule R6)."""
+        """The last time the follower was caught up (rule R7); an idle one is caught up at each message (rule R6)."""
         if self.sender is not None and self.log_end_offset >= leader_end:
             return max(self.caught_up_ms, self.sender.session.last_message_ms)
         return self.caught_up_ms
@@ -69,15 +74,15 @@ class FollowerProgress:
         return FLUSH_HANGS
 
     def late_ms(self, leader_end: Offset, now_ms: int) -> int:
-        """How long ago that was; no more than the clock says where it never was."""
+        """Time since the follower was caught up; at most the present clock time if the follower never was."""
         return min(now_ms - self.last_caught_up_ms(leader_end), now_ms)
 
     def confirmed_since(self, since_ms: int) -> bool:
-        """It was in this leader epoch after that time, by this broker's clock (rule F2)."""
+        """Whether the follower was in this leader epoch after `since_ms`, by this broker's clock (rule F2)."""
         return self.acknowledged and self.sender is not None and self.sender.session.confirmed_ms > since_ms
 
     def flushed(self, flushed_offset: Offset, log_end_offset: Offset, now_ms: int) -> None:
-        """Fold in what it says it has flushed and written, where flushes count (rule R3)."""
+        """Take in the flushed offset of a report or fetch; call before `reported` (rule R3)."""
         if flushed_offset >= log_end_offset:
             self.flush_due_since_ms = None
         elif flushed_offset != self.flushed_offset or self.flush_due_since_ms is None:
@@ -85,7 +90,7 @@ class FollowerProgress:
         self.flushed_offset = flushed_offset
 
     def reported(self, log_end_offset: Offset, leader_end: Offset, now_ms: int) -> None:
-        """Fold in a report that arrived now."""
+        """Take in the log end of a report that arrived now."""
         self.log_end_offset = log_end_offset
         if log_end_offset >= leader_end:
             self.caught_up_ms = now_ms
@@ -95,7 +100,7 @@ class FollowerProgress:
         self.end_then_ms = now_ms
 
     def leader_end_moves(self, leader_end: Offset) -> None:
-        """The leader's log end is about to pass `leader_end`: write down what the heartbeats said until now."""
+        """The leader's log end is about to pass `leader_end`: note that an idle follower was caught up until now."""
         if self.sender is not None and self.log_end_offset >= leader_end:
             self.caught_up_ms = max(self.caught_up_ms, self.sender.session.last_message_ms)
             self.end_then = leader_end

@@ -278,7 +278,7 @@ class FollowerSession:
                 message,
                 leader.leader_epoch if leader is not None else LeaderEpoch(-1),
                 leader.log.log_start_offset if leader is not None else Offset(0),
-                leader.log.let_go_epoch if leader is not None else NO_EPOCH,
+                leader.log.epoch_below_start if leader is not None else NO_EPOCH,
             )
         )
         self._ctx.sessions_to_flush[self] = None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The in-sync replica set of one partition as its leader sees it, a change in flight included (rules R3, R4, R9, T3).
+"""The ISR of one partition in the view of its leader, with a change in flight (rules R3, R4, R9, T3).
 
-What ZooKeeper holds is either what was confirmed last or what was proposed since. So the high watermark is held by
-the union of both, and what is promised to producers counts on the intersection only (KIP-497, KIP-966).
+ZooKeeper holds either the confirmed ISR or the proposed one. So the union of both bounds the high watermark, and
+acknowledgements count on the intersection only (KIP-497, KIP-966).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tidemark.model import BrokerId, IsrEntry, LeaderAndIsr, VersionedState
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Nothing is in flight: ZooKeeper holds `confirmed`, unless somebody else wrote."""
+    """No change is in flight: ZooKeeper holds `confirmed`, unless another writer has changed the node."""
 
     confirmed: VersionedState
 
@@ -31,7 +31,7 @@ class PendingExpand:
 
 @dataclass(frozen=True, slots=True)
 class PendingShrink:
-    """A write that takes `leaving` out is in flight, or its outcome is unknown."""
+    """A write that removes `leaving` is in flight, or its outcome is unknown."""
 
     confirmed: VersionedState
     proposed: LeaderAndIsr
@@ -41,20 +41,20 @@ class PendingShrink:
 IsrState = Committed | PendingExpand | PendingShrink
 
 
-def holding_high_watermark(isr: IsrState) -> frozenset[BrokerId]:
-    """Members whose log ends bound the high watermark: the union (rule R3)."""
+def maximal_isr(isr: IsrState) -> frozenset[BrokerId]:
+    """The union of both ISRs: the log ends of these members bound the high watermark (rule R3)."""
     members = frozenset(isr.confirmed.state.isr_ids)
     return members if isinstance(isr, Committed) else members.union(isr.proposed.isr_ids)
 
 
-def surely_in_sync(isr: IsrState) -> frozenset[BrokerId]:
-    """Members that a promise to a producer may count on: the intersection (rule R4)."""
+def minimal_isr(isr: IsrState) -> frozenset[BrokerId]:
+    """The intersection of both ISRs: acknowledgements to producers count on these members only (rule R4)."""
     members = frozenset(isr.confirmed.state.isr_ids)
     return members if isinstance(isr, Committed) else members.intersection(isr.proposed.isr_ids)
 
 
 def confirmed_enough(isr: IsrState) -> bool:
-    """Whether the ISR that ZooKeeper has confirmed holds at least m members (rule R4)."""
+    """Whether the confirmed ISR has at least `min_isr` members (rule R4)."""
     state = isr.confirmed.state
     return len(state.isr) >= state.min_isr
 
@@ -62,13 +62,16 @@ def confirmed_enough(isr: IsrState) -> bool:
 def shrink(
     confirmed: VersionedState, leaving: Collection[BrokerId], *, unassigned: Collection[BrokerId] = ()
 ) -> PendingShrink:
-    """Take brokers out; those who leave fewer than m behind stay eligible (rule T3), but not `unassigned` ones: a
-    replica that was moved away is being deleted."""
+    """Remove brokers from the ISR.
+
+    If fewer than `min_isr` members stay, those that leave stay eligible for election (ELR, rule T3). `unassigned`
+    brokers never do, since their replicas are being deleted.
+    """
     state = confirmed.state
-    assert state.leader not in leaving, "a leader never takes itself out"
+    assert state.leader not in leaving, "a leader never removes itself"
     gone = tuple(entry for entry in state.isr if entry.broker_id in leaving)
     isr = tuple(entry for entry in state.isr if entry.broker_id not in leaving)
-    assert gone, "a shrink takes somebody out"
+    assert gone, "a shrink removes a member"
     elr: tuple[IsrEntry, ...] = ()
     if len(isr) < state.min_isr:
         ids = {entry.broker_id for entry in gone}
@@ -78,11 +81,11 @@ def shrink(
 
 
 def expand(confirmed: VersionedState, joining: Sequence[IsrEntry]) -> PendingExpand:
-    """Take caught-up replicas in; with m members or more nobody else is eligible any longer (rule T3)."""
+    """Add caught-up replicas to the ISR; from `min_isr` members on the ELR is empty (rule T3)."""
     state = confirmed.state
     ids = {entry.broker_id for entry in joining}
-    assert ids, "an expansion takes somebody in"
-    assert ids.isdisjoint(state.isr_ids), "who joins is not in yet"
+    assert ids, "an expansion adds a member"
+    assert ids.isdisjoint(state.isr_ids), "a joining broker is not a member yet"
     isr = (*state.isr, *joining)
     elr: tuple[IsrEntry, ...] = ()
     if len(isr) < state.min_isr:

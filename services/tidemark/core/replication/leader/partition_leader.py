@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The leader of one partition: append, replicate, commit, and keep the ISR (rules R1-R9, E1, E6, P1, P2, P4)."""
+"""The leader of one partition: appends, replicates, commits and keeps the ISR (rules R1-R9, E1, E6, P1, P2, P4)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tidemark.core import isr_change_reasons
 from tidemark.core.messages import FetchPosition, PartitionCommand, Report
 from tidemark.core.replication.context import LONG_AGO_MS, BrokerContext
 from tidemark.core.replication.effects import (
-    GiveUpLeadership,
     ProduceResult,
     ReadIsr,
     ReplyToProduce,
     ReportIsrChange,
+    ResignLeadership,
     WriteIsr,
 )
 from tidemark.core.replication.events import ProduceArrived
@@ -42,7 +42,7 @@ from tidemark.model import (
 
 
 class _Waiting(NamedTuple):
-    """A produce request without its answer."""
+    """A produce request without an answer; its records have the offsets `base_offset` to `end_offset` (exclusive)."""
 
     acks: int
     base_offset: Offset
@@ -50,15 +50,36 @@ class _Waiting(NamedTuple):
 
 
 class PartitionLeader:
-    """One leadership: one leader epoch from its beginning to its end.
+    """One leadership, from the beginning to the end of its leader epoch.
 
-    Invariants: no record below `epoch_start_offset` has this epoch; the high watermark passes an offset only when
-    every member of the ISR, and of a change in flight, has acknowledged the epoch and written it; flushed it too where
-    the topic's flush.policy is group-commit. `followers`: followers heard of, or in the ISR.
+    Invariant: the high watermark passes an offset only when every member of the ISR, and of an ISR change in flight,
+    has acknowledged the leader epoch and written the records below, and flushed them with flush.policy=group-commit.
+
+    Attributes:
+        epoch_start_offset: first offset of this leader epoch. Invariant: every record at or above it, and none below,
+            has this leader epoch.
+        assigned: assigned replicas as of the last command, preferred leader first.
+        began_ms: start time of the leadership.
+        followers: by broker, progress of every follower that has fetched in this epoch or is in the ISR.
+            Invariant: contains all of `_holding`; a broker that is neither assigned nor in `_holding` is dropped.
+        _isr: the ISR as confirmed, with at most one change in flight. Invariant: this broker is always a member.
+        _reasons: reasons of the change in flight, for logs.
+        _newer: state of a command that arrived while a change was in flight, None without one; `_settle` adopts it.
+        _attached: followers whose streams carry this partition. Invariant: exactly those with a `sender`.
+        _holding: members other than this broker whose offsets bound the high watermark: the confirmed ISR, the
+            proposed one, and that of `_newer` (rule R3). Changes only in `_isr_moved`.
+        _outside: assigned replicas that are not in the confirmed ISR. Changes only in `_isr_moved`.
+        _waiting: by request id, the produce requests without an answer.
+        _by_end: heap of (end offset, request id) of acks=all requests; may name requests that were answered since.
+        _appending: for each append in flight, in order, the acks=1 request to answer, None without one.
+            Invariant: as long as the appends in flight of `log`.
+        _resigned_ms: time of the last `ResignLeadership`.
+        _backlog: sizes of the appends; None before the first append.
+        _adding: the replicas that a reassignment adds.
     """
 
     def __init__(self, ctx: BrokerContext, log: ReplicaLog, command: PartitionCommand, now_ms: int) -> None:
-        assert log.quiet, "a leadership begins on a quiet log"
+        assert log.quiet, "a leadership begins only on a quiet log"
         self._ctx = ctx
         self.log = log
         self.leader_epoch: LeaderEpoch = command.state.leader_epoch
@@ -75,9 +96,9 @@ class PartitionLeader:
         self._waiting: dict[int, _Waiting] = {}
         self._by_end: list[tuple[Offset, int]] = []
         self._appending: deque[int | None] = deque()
-        self._gave_up_ms = LONG_AGO_MS
+        self._resigned_ms = LONG_AGO_MS
         self._backlog: AppendBacklog | None = None
-        self._added = AddingReplicas(ctx, command)
+        self._adding = AddingReplicas(ctx, command)
         for broker_id in command.state.isr_ids:
             if broker_id != ctx.broker_id:
                 self._progress_of(broker_id, now_ms)
@@ -85,21 +106,21 @@ class PartitionLeader:
             log.save_epochs()
         self._isr_moved()
 
-    # -- what others ask ---------------------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> LeaderAndIsr:
-        """The node's content as last confirmed."""
+        """Content of the partition's node, as confirmed last."""
         return self._isr.confirmed.state
 
     @property
     def partition_epoch(self) -> int:
-        """The node's version as last confirmed."""
+        """Version of the partition's node, as confirmed last; never falls."""
         return self._isr.confirmed.version
 
     @property
     def isr(self) -> IsrState:
-        """The ISR and the change in flight."""
+        """The confirmed ISR with the change in flight."""
         return self._isr
 
     @property
@@ -109,39 +130,45 @@ class PartitionLeader:
 
     @property
     def in_sync_offset(self) -> Offset:
-        """Rule R8: what was ever committed lies below; a new leader's high watermark may not tell of all of it yet."""
+        """Every offset that was ever committed is below this one (rule R8).
+
+        The high watermark of a new leader may still be behind what its predecessor committed.
+        """
         return max(self.log.high_watermark, self.epoch_start_offset)
 
     @property
     def awaits_isr_answer(self) -> bool:
-        """A change is in flight; whoever leads anew does not take over the question of an earlier leadership."""
+        """Whether a change of this leadership is in flight; an earlier leadership's change does not count."""
         return not isinstance(self._isr, Committed)
 
     @property
     def bytes_in_per_s(self) -> float:
-        """What producers append."""
+        """Bytes per second that producers append."""
         return self._backlog.bytes_per_s if self._backlog is not None else 0.0
 
     @property
     def attached(self) -> Sequence[FollowerProgress]:
-        """Followers whose streams carry this partition now."""
+        """Followers whose streams carry this partition."""
         return self._attached
 
     def replicates_to(self, broker_id: BrokerId) -> bool:
-        """Whether it may fetch: it is assigned, or the high watermark waits for it."""
+        """Whether a broker may fetch: it is assigned, or the high watermark waits for its replica."""
         return broker_id in self.assigned or any(progress.broker_id == broker_id for progress in self._holding)
 
     def holds_epoch_since(self, since_ms: int) -> bool:
-        """Rule F2: who could have been elected cleanly instead was still in this leader epoch after that time."""
+        """Whether no other leader was elected before `since_ms`, without asking ZooKeeper (rule F2).
+
+        Every broker that a clean election could have chosen was still in this leader epoch after that time.
+        """
         enough = max(2, self.state.min_isr)
-        return len(isr_rules.surely_in_sync(self._isr)) >= enough and all(
+        return len(isr_rules.minimal_isr(self._isr)) >= enough and all(
             progress.confirmed_since(since_ms) for progress in self._holding
         )
 
     # -- produce -----------------------------------------------------------------------------------------------
 
     def on_produce(self, event: ProduceArrived) -> None:
-        """Check, append, and answer as the acks ask for."""
+        """Check, append, and answer at the time that the request's acks name."""
         try:
             self._check(event)
             fresh, duplicate = check_sequences(
@@ -151,7 +178,7 @@ class PartitionLeader:
             self._reply(event.request_id, Offset(-1), error)
             return
         if not fresh:  # every batch is in the log already (rule P2)
-            assert duplicate is not None, "what is not fresh is a duplicate"
+            assert duplicate is not None, "a request has batches"
             self._waiting[event.request_id] = _Waiting(ACKS_ALL, *duplicate)
             heappush(self._by_end, (duplicate.end_offset, event.request_id))
             self._answer_committed()
@@ -176,23 +203,23 @@ class PartitionLeader:
 
     def _check(self, event: ProduceArrived) -> None:
         if event.request_id in self._waiting:
-            raise self._error(ErrorCode.INVALID_REQUEST, "is named twice in one request")
-        in_sync = len(isr_rules.surely_in_sync(self._isr)) if event.acks == ACKS_ALL else 0
+            raise self._error(ErrorCode.INVALID_REQUEST, "is in the request twice")
+        in_sync = len(isr_rules.minimal_isr(self._isr)) if event.acks == ACKS_ALL else 0
         full = self.log.is_full(self._ctx.now_ms)
         check_request(event, self.state, in_sync=in_sync, full=full, refuse=self._error)
 
     def on_produce_expired(self, request_id: int) -> None:
-        """The client waits no longer; the records stay."""
+        """Answer a request whose client waits no longer; the records stay in the log."""
         waiting = self._waiting.pop(request_id, None)
         if waiting is not None:
             self._reply(
                 request_id,
                 waiting.base_offset,
-                self._error(ErrorCode.REQUEST_TIMED_OUT, "did not replicate the records in the time the client gave"),
+                self._error(ErrorCode.REQUEST_TIMED_OUT, "did not replicate the records within the client's timeout"),
             )
 
     def on_appended(self, log_end_offset: Offset) -> None:
-        """The oldest append is in the page cache: it counts, followers get it, acks=1 is answered."""
+        """The oldest append is in the page cache: answer acks=1, and send the records to the followers."""
         for progress in self._attached:
             progress.leader_end_moves(self.log.log_end_offset)
         self.log.appended(log_end_offset)
@@ -209,33 +236,37 @@ class PartitionLeader:
         self.maybe_advance_high_watermark()
 
     def on_full(self, error: TidemarkError) -> None:
-        """What was under way is not in the log, and nobody has seen it: it may be sent again, best to who has space."""
+        """The disk is full: refuse the requests whose records are not in the log.
+
+        No client or follower has seen these records, so producers may retry. The leader also resigns, since another
+        in-sync replica may have space.
+        """
         self._appending.clear()
         if self._backlog is not None:
-            self._backlog.drop_under_way()
+            self._backlog.drop_in_flight()
         end = self.log.log_end_offset
         for request_id in [number for number, waiting in self._waiting.items() if waiting.end_offset > end]:
             del self._waiting[request_id]
             self._reply(request_id, Offset(-1), error)
         if self._holding:
-            self._give_up(self._ctx.now_ms)
+            self._resign(self._ctx.now_ms)
 
     # -- followers ---------------------------------------------------------------------------------------------
 
     def attach(self, session: FollowerSession, position: FetchPosition, now_ms: int) -> None:
-        """A follower fetches from here on, in this epoch; its position was checked."""
+        """Send the partition to a follower from a checked position on."""
         self.detach(session.follower)
         progress = self._progress_of(session.follower, LONG_AGO_MS)
         progress.acknowledged = True
         progress.sender = session.start(self, position)
         self._attached.append(progress)
-        self._added.place(progress.sender, waited_for=progress in self._holding)
+        self._adding.place(progress.sender, waited_for=progress in self._holding)
         progress.flushed(position.flushed_offset, position.fetch_offset, now_ms)
         self._follower_moved(progress, position.fetch_offset, now_ms)
         session.send_more(progress.sender)
 
     def detach(self, follower: BrokerId) -> None:
-        """The follower's stream no longer carries this partition."""
+        """Stop sending the partition to a follower, and note how far the follower was caught up."""
         progress = self.followers.get(follower)
         if progress is None or progress.sender is None:
             return
@@ -246,7 +277,7 @@ class PartitionLeader:
         self._ctx.watched[self.log.partition] = self
 
     def on_report(self, session: FollowerSession, report: Report, now_ms: int) -> None:
-        """A follower's log end moved."""
+        """Take in the log end that a follower reported."""
         progress = self.followers.get(session.follower)
         if progress is None or progress.sender is None or progress.sender.session is not session:
             return
@@ -272,7 +303,10 @@ class PartitionLeader:
     # -- high watermark ----------------------------------------------------------------------------------------
 
     def maybe_advance_high_watermark(self) -> None:
-        """Rules R2-R4: the least log end or flushed offset of the ISR and a change in flight, if m are confirmed."""
+        """Raise the high watermark to the lowest log end, or flushed offset, of the maximal ISR (rules R2-R4).
+
+        The high watermark stays while the confirmed ISR has fewer than `min_isr` members.
+        """
         log = self.log
         end, flushes_count = log.safe_offset, log.group_commit
         if end <= log.high_watermark or not isr_rules.confirmed_enough(self._isr):
@@ -291,12 +325,12 @@ class PartitionLeader:
             self._answer_committed()
 
     def _answer_committed(self) -> None:
-        """Answer acks=all up to the high watermark, after another look at m (rule R4)."""
+        """Answer acks=all up to the high watermark; fewer than `min_isr` in sync by now is an error (rule R4)."""
         high_watermark = self.log.high_watermark
         heap = self._by_end
         if not heap or heap[0][0] > high_watermark:
             return
-        in_sync = len(isr_rules.surely_in_sync(self._isr))
+        in_sync = len(isr_rules.minimal_isr(self._isr))
         while heap and heap[0][0] <= high_watermark:
             request_id = heappop(heap)[1]
             waiting = self._waiting.pop(request_id, None)
@@ -306,14 +340,14 @@ class PartitionLeader:
             if in_sync < self.state.min_isr:
                 error = self._error(
                     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-                    f"has written the records, but {in_sync} replicas in sync are less than {self.state.min_isr}",
+                    f"has appended the records, but has {in_sync} replicas in sync, fewer than {self.state.min_isr}",
                 )
             self._reply(request_id, waiting.base_offset, error)
 
     # -- ISR ---------------------------------------------------------------------------------------------------
 
     def check_lag(self, now_ms: int) -> bool:
-        """Take out who lags and take in who caught up; False once nothing needs another look (rules R7, R8)."""
+        """Shrink the ISR by lagging members, or expand it; False when no further check is needed (rules R7, R8)."""
         end = self.log.log_end_offset
         lag_max_ms = self._ctx.config.replica_lag_time_max_ms
         in_doubt = bool(self._outside) or not isinstance(self._isr, Committed) or not self.log.quiet
@@ -328,7 +362,7 @@ class PartitionLeader:
             in_doubt |= progress.sender is None or progress.log_end_offset < end
             in_doubt |= progress.flush_due_since_ms is not None and self.log.group_commit
         if self._holding and self._my_disk_lags(now_ms):
-            self._give_up(now_ms)
+            self._resign(now_ms)
         elif late and self._may_propose():
             self._shrink(late, now_ms)
         elif self._outside:
@@ -336,28 +370,28 @@ class PartitionLeader:
         return in_doubt or bool(late)
 
     def _is_far_behind(self, progress: FollowerProgress) -> bool:
-        return self._backlog is not None and self._backlog.holds_up(progress)
+        return self._backlog is not None and self._backlog.is_too_far_behind(progress)
 
     def _flush_hangs(self, progress: FollowerProgress, now_ms: int) -> bool:
-        """Who writes and flushes nothing would hold the high watermark for good, though caught up (rules R3, R7)."""
+        """Whether a member has had data to flush for too long; it would hold the high watermark forever (R3, R7)."""
         since_ms = progress.flush_due_since_ms if self.log.group_commit else None
         lag_max_ms = self._ctx.config.replica_lag_time_max_ms
         return since_ms is not None and now_ms - max(since_ms, self.log.flushes_count_since_ms) > lag_max_ms
 
     def _my_disk_lags(self, now_ms: int) -> bool:
-        """Rule R7: an append, a flush or a read for a follower has taken half of the time that a follower may lag."""
+        """Whether an append, a flush or a read for a follower has taken half of the lag time (rule R7)."""
         since_ms = [self.log.appending_since_ms, self.log.flush_due_since_ms]
         since_ms += [progress.sender.reading_since_ms for progress in self._attached if progress.sender is not None]
         longest_ms = max((now_ms - since for since in since_ms if since is not None), default=0)
         return longest_ms * 2 >= self._ctx.config.replica_lag_time_max_ms
 
-    def _give_up(self, now_ms: int) -> None:
-        """Nobody is evicted for this broker's fault; who is in sync may lead instead."""
-        if now_ms - self._gave_up_ms < self._ctx.config.replica_lag_time_max_ms:
+    def _resign(self, now_ms: int) -> None:
+        """Ask for another leader instead of evicting followers that lag because of this broker's disk."""
+        if now_ms - self._resigned_ms < self._ctx.config.replica_lag_time_max_ms:
             return
-        self._gave_up_ms = now_ms
+        self._resigned_ms = now_ms
         self._ctx.observe("leader_disk_lags", self.log.partition, leader_epoch=self.leader_epoch)
-        self._ctx.emit(GiveUpLeadership(self.log.partition, self.leader_epoch))
+        self._ctx.emit(ResignLeadership(self.log.partition, self.leader_epoch))
 
     def _may_propose(self) -> bool:
         return isinstance(self._isr, Committed) and self.log.partition not in self._ctx.isr_answers_due
@@ -381,7 +415,7 @@ class PartitionLeader:
         self._write(change, change.proposed, ())
 
     def maybe_expand(self) -> None:
-        """Rule R8, for whoever may join now."""
+        """Expand the ISR by every follower that may join now (rule R8)."""
         if not self._may_propose():
             return
         joining = [
@@ -393,11 +427,11 @@ class PartitionLeader:
         ]
         if joining:
             change = isr_rules.expand(self._isr.confirmed, joining)
-            self._reasons = isr_change_reasons.join_reasons(joining, self._added.adding)
+            self._reasons = isr_change_reasons.join_reasons(joining, self._adding.adding)
             self._write(change, change.proposed, joining)
 
     def _may_join(self, progress: FollowerProgress, sender: PartitionSender) -> bool:
-        """Who joins is also caught up (rule R7): a silent follower would only be taken out again."""
+        """Whether a follower may join; a silent one may not, as the next lag check would evict it (rules R7, R8)."""
         known = self._ctx.registrations.get(progress.broker_id)
         silent_ms = self._ctx.now_ms - progress.last_caught_up_ms(self.log.log_end_offset)
         return (
@@ -411,7 +445,7 @@ class PartitionLeader:
         )
 
     def _is_flushed(self, progress: FollowerProgress) -> bool:
-        """What was ever committed is on the disk of every member where flushes count (rule R3)."""
+        """Whether a follower has flushed all that was ever committed, where flushes count (rule R3)."""
         if not self.log.group_commit:
             return True
         return progress.flushed_offset >= self.in_sync_offset and not self._flush_hangs(progress, self._ctx.now_ms)
@@ -431,7 +465,7 @@ class PartitionLeader:
         )
 
     def on_isr_written(self, version: int) -> None:
-        """The change stands."""
+        """ZooKeeper confirmed the change in flight."""
         change = self._isr
         assert not isinstance(change, Committed), "only a change in flight is answered"
         joined = isinstance(change, PendingExpand)
@@ -448,18 +482,18 @@ class PartitionLeader:
         self._settle(VersionedState(change.proposed, version))
 
     def on_isr_write_failed(self, *, unknown: bool) -> None:
-        """It stays in flight until the node was read (rule R9)."""
+        """The write failed, or its outcome is unknown: the change stays in flight until the node is read (R9)."""
         assert not isinstance(self._isr, Committed), "only a change in flight is answered"
         self._ctx.observe("isr_write_failed", self.log.partition, unknown=int(unknown))
         self.read_isr()
 
     def read_isr(self) -> None:
-        """Ask what the node holds."""
+        """Ask for the content of the partition's node."""
         self._ctx.isr_answers_due.add(self.log.partition)
         self._ctx.emit(ReadIsr(self.log.partition, self.log.identity))
 
     def on_isr_read(self, found: VersionedState | None) -> bool:
-        """Adopt what the node holds; False when it says that this leadership is over (rule R9)."""
+        """Adopt the content of the node; False when it shows that this leadership is over (rule R9)."""
         if (
             found is None
             or found.state.leader != self._ctx.broker_id
@@ -474,20 +508,20 @@ class PartitionLeader:
         return True
 
     def on_command(self, command: PartitionCommand) -> None:
-        """The controller wrote and kept the leader and its epoch."""
+        """Take in a command with the same leader and leader epoch."""
         self.assigned = command.assigned_replicas
-        self._added.take_up(command)
-        told = VersionedState(command.state, command.partition_epoch)
+        self._adding.on_command(command)
+        stated = VersionedState(command.state, command.partition_epoch)
         if isinstance(self._isr, Committed):
-            self._settle(told)
-        elif told.version > self.partition_epoch and (self._newer is None or told.version > self._newer.version):
-            self._newer = told
+            self._settle(stated)
+        elif stated.version > self.partition_epoch and (self._newer is None or stated.version > self._newer.version):
+            self._newer = stated
             self._isr_moved()
         else:
             self._isr_moved()
 
     def _settle(self, confirmed: VersionedState) -> None:
-        """Nothing is in flight any more; the newest state known stands."""
+        """No change is in flight any more: adopt the newest known state."""
         newer, self._newer = self._newer, None
         for candidate in (self._isr.confirmed, newer):
             if candidate is not None and candidate.version > confirmed.version:
@@ -501,18 +535,18 @@ class PartitionLeader:
         self.maybe_expand()
 
     def _unassigned(self) -> list[BrokerId]:
-        """Members that hold no replica any more: a join that the controller did not know of when it moved them away."""
+        """Members without an assigned replica: a reassignment removed it before the controller knew of the join."""
         return [progress.broker_id for progress in self._holding if progress.broker_id not in self.assigned]
 
     def _moved_away(self) -> list[BrokerId]:
-        """Who of them goes at once: as long as m members stay; it is for the controller to see to those (rule R4)."""
+        """Unassigned members that can leave without dropping below `min_isr`; the controller removes others (R4)."""
         gone = self._unassigned()
         return gone if len(self.state.isr) - len(gone) >= self.state.min_isr else []
 
     def _isr_moved(self) -> None:
-        """Work out anew who holds the high watermark and who is outside."""
+        """Recompute `_holding` and `_outside`, and drop followers that are in neither the ISR nor the assignment."""
         me = self._ctx.broker_id
-        members = set(isr_rules.holding_high_watermark(self._isr))
+        members = set(isr_rules.maximal_isr(self._isr))
         if self._newer is not None:
             members.update(self._newer.state.isr_ids)
         assert me in members, "a leader is in its ISR"
@@ -525,10 +559,10 @@ class PartitionLeader:
             self._drop(broker_id)
         for progress in self._attached:
             assert progress.sender is not None
-            self._added.place(progress.sender, waited_for=progress in self._holding)
+            self._adding.place(progress.sender, waited_for=progress in self._holding)
 
     def _drop(self, broker_id: BrokerId) -> None:
-        """It holds no replica any more; should it get one again, nothing of what is known of it holds."""
+        """Discard the state of a follower whose replica was removed."""
         sender = self.followers[broker_id].sender
         self.detach(broker_id)
         del self.followers[broker_id]
@@ -538,9 +572,9 @@ class PartitionLeader:
     # -- the end -----------------------------------------------------------------------------------------------
 
     def stop(self, error: TidemarkError) -> None:
-        """This leadership is over: nobody is acknowledged any more, nothing is sent."""
+        """End the leadership: answer all waiting requests with `error`, and stop sending to followers."""
         self._ctx.watched.pop(self.log.partition, None)
-        self._added.end()
+        self._adding.end()
         for progress in tuple(self._attached):
             assert progress.sender is not None
             progress.sender.session.stop(self.log.partition)
@@ -558,5 +592,5 @@ class PartitionLeader:
         )
 
     def _error(self, code: ErrorCode, sentence: str) -> TidemarkError:
-        told = {"leader": str(self._ctx.broker_id), "leader_epoch": str(self.leader_epoch)}
-        return TidemarkError(code, f"{self.log.partition} {sentence}", told)
+        details = {"leader": str(self._ctx.broker_id), "leader_epoch": str(self.leader_epoch)}
+        return TidemarkError(code, f"{self.log.partition} {sentence}", details)

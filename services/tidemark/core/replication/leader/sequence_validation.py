@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which batches of a produce request are new, and which are in the log already (rules P1, P2, P4)."""
+"""Separates the new batches of a produce request from those that are in the log already (rules P1, P2, P4)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tidemark.model import ErrorCode, Offset, TidemarkError
 from tidemark.record.envelope import Batch
 
 Refuse = Callable[[ErrorCode, str], TidemarkError]
-"""Makes the refusal of a partition: a code, and the sentence after its name."""
+"""Makes the error for a partition of a code and of the text that follows the name of the partition."""
 
 
-class Retried(NamedTuple):
-    """What of a request is in the log already: from the first such record to the end of the last (exclusive)."""
+class DuplicateRange(NamedTuple):
+    """Offsets of the batches that are in the log already: from the first record to the end of the last (exclusive)."""
 
     base_offset: Offset
     end_offset: Offset
@@ -24,11 +24,11 @@ class Retried(NamedTuple):
 
 def check_sequences(
     log: ReplicaLog, epoch_start_offset: Offset, batches: tuple[Batch, ...], now_ms: int, refuse: Refuse
-) -> tuple[tuple[Batch, ...], Retried | None]:
-    """The batches to append, and what there is to wait for because of duplicates. All or nothing.
+) -> tuple[tuple[Batch, ...], DuplicateRange | None]:
+    """The batches to append, and the range of the duplicates, None without any. One bad batch refuses the request.
 
     Raises:
-        TidemarkError: what `ProducerStates.check` refuses; INVALID_REQUEST for a sixth batch in flight.
+        TidemarkError: the errors of `ProducerStates.check`; INVALID_REQUEST for a sixth batch in flight.
     """
     producers = log.producers
     if not any(is_idempotent(batch.envelope) for batch in batches):
@@ -54,19 +54,19 @@ def check_sequences(
                 producers.observe(envelope._replace(base_offset=next_offset), now_ms)
             next_offset += envelope.last_offset_delta + 1
     finally:
-        # the append itself folds them in; here they only had to be checked one after the other
+        # the append records the batches; here each was recorded only to check the next one
         for producer_id, known in undo.items():
             producers.restore(producer_id, known)
-    return tuple(fresh), None if first is None else Retried(first, Offset(end))
+    return tuple(fresh), None if first is None else DuplicateRange(first, Offset(end))
 
 
 def _check_in_flight(log: ReplicaLog, epoch_start_offset: Offset, entry: ProducerEntry | None, refuse: Refuse) -> None:
-    """Rule P1: a sixth batch would push out one that may still be sent again."""
+    """Refuse a sixth batch, which would evict a batch that the producer may still retry (rule P1)."""
     if entry is None or len(entry.batches) < REMEMBERED_BATCHES:
         return
     oldest = entry.batches[0]
     if oldest.first_offset >= epoch_start_offset and oldest.last_offset >= log.high_watermark:
         raise refuse(
             ErrorCode.INVALID_REQUEST,
-            f"takes at most {REMEMBERED_BATCHES} unacknowledged batches of one idempotent producer",
+            f"accepts at most {REMEMBERED_BATCHES} unacknowledged batches of one idempotent producer",
         )
