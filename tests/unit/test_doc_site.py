@@ -61,3 +61,11 @@ def anchors(page: Path) -> set[str]:
 def test_links_to_headings_lead_to_a_heading(page: Path) -> None:
     for target, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", page.read_text()):
         assert anchor in anchors(page.parent / target if target else page), f"{target}#{anchor}"
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    listed = set(
+        re.findall(r"^ +- (?:[\w ]+: )?([\w/.-]+\.md)$", (DOCS.parent / "mkdocs.yml").read_text(), re.MULTILINE)
+    )
+    pages = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
+    assert {page for page in listed if not page.startswith("source/")} == pages
