@@ -16,8 +16,9 @@ from tidemark.model import BrokerEpoch, LeaderEpoch, Offset
 from tidemark.ports import RetentionLimits
 from tidemark.record.envelope import Batch, Codec, split_batches
 from tidemark.storage.directories.log_manager import LogManager, open_logs
-from tidemark.storage.log import checkpointed
+from tidemark.storage.log import durability, replayed_state
 from tidemark.storage.log.cleaner import CleanerSettings, clean_log
+from tidemark.storage.log.cleaning import SegmentCleaning
 from tidemark.storage.log.partition_log import PartitionLog
 
 from tests.crash.recorder import Recorder
@@ -192,7 +193,7 @@ class Life:
 
     def _begin_vouching(self, doing: str, log: PartitionLog) -> int:
         """Before a step that writes the high watermark of this log; gives what it will write."""
-        written = min(self._high_watermark, log._uncovered_cut)
+        written = min(self._high_watermark, log.durability.high_watermark_max)
         self._begin(doing, last_high_watermark=max(self._note.last_high_watermark, written))
         return written
 
@@ -242,7 +243,7 @@ class Life:
 
     def _become_leader(self) -> None:
         self._epoch += 1
-        epochs = LeaderEpochs(self._log._epochs.entries)
+        epochs = LeaderEpochs(self._log.state().epochs)
         epochs.assign(LeaderEpoch(self._epoch), Offset(self._end))
         self._log.save_epochs(epochs.entries)
         self._done("became leader")
@@ -280,16 +281,16 @@ class Life:
         self._done("retained")
 
     def _clean(self) -> None:
-        replace = PartitionLog.replace_segments
+        replace = SegmentCleaning.replace
 
-        def noted(log: PartitionLog, *arguments: Any) -> bool:
+        def noted(log: SegmentCleaning, *arguments: Any) -> bool:
             done = replace(log, *arguments)
             self._done("swapped")
             return done
 
         settings = CleanerSettings(dedupe_buffer_bytes=1 << 20, io_buffer_bytes=2000, delete_retention_ms=1000)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(PartitionLog, "replace_segments", noted)
+            patch.setattr(SegmentCleaning, "replace", noted)
             clean_log(self._log, self._high_watermark, settings, now_us=self._now_ms * 1000_000, pace=lambda _: None)
         self._done("cleaned")
 
@@ -389,7 +390,7 @@ def batches_of(log: PartitionLog, *, until: int | None = None) -> tuple[Batch, .
 def in_files(log: PartitionLog) -> tuple[Batch, ...]:
     """Every batch of its segments: also those below the log start that lie in a segment with others."""
     found: list[Batch] = []
-    for segment in log._segments if log._unmade is None else ():
+    for segment in log.segments.all if log.has_directory else ():
         found += split_batches(segment.log_path.read_bytes()[: segment.size_bytes])
     return tuple(found)
 
@@ -398,6 +399,6 @@ def in_files(log: PartitionLog) -> tuple[Batch, ...]:
 def small_intervals() -> Iterator[None]:
     """So that a short life meets what a long one does."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checkpointed, "snapshot_due", lambda batches, states: batches >= 4)
-        patch.setattr(checkpointed, "_INDEX_BEHIND_ENTRIES", 2)
+        patch.setattr(replayed_state, "snapshot_due", lambda batches, states: batches >= 4)
+        patch.setattr(durability, "_INDEX_BEHIND_ENTRIES", 2)
         yield

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 from tidemark.storage.directories import log_directory as directory_module
-from tidemark.storage.log.checkpointed import Captured
-from tidemark.storage.log.cleanable import CleanableLog
+from tidemark.storage.log.cleaning import SegmentCleaning
+from tidemark.storage.log.durability import Captured, Durability
 from tidemark.storage.log.partition_log import PartitionLog
+from tidemark.storage.log.replayed_state import ReplayedState
 
 from tests.crash.disk import Crash
 from tests.crash.points import CrashPointError, Point, lived, points_of, try_points
@@ -30,7 +31,7 @@ def nothing(*arguments: Any, **named: Any) -> None:
 
 
 def flush_without_names(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PartitionLog, "_sync_names", nothing)
+    patch.setattr(Durability, "_sync_names", nothing)
 
 
 def checkpoint_without_sync(patch: pytest.MonkeyPatch) -> None:
@@ -38,22 +39,22 @@ def checkpoint_without_sync(patch: pytest.MonkeyPatch) -> None:
 
 
 def cut_without_mark(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PartitionLog, "_mark_cut", nothing)
+    patch.setattr(Durability, "mark_truncation", nothing)
 
 
 def reset_without_a_mark_of_its_own(patch: pytest.MonkeyPatch) -> None:
-    mark_cut = PartitionLog._mark_cut
-    patch.setattr(PartitionLog, "_mark_cut", lambda log, cut: mark_cut(log, cut._replace(resetting=False)))
+    mark_truncation = Durability.mark_truncation
+    patch.setattr(Durability, "mark_truncation", lambda log, cut: mark_truncation(log, cut._replace(resetting=False)))
 
 
 def high_watermark_of_before_a_cut(patch: pytest.MonkeyPatch) -> None:
-    capture = PartitionLog.capture
+    capture = Durability.capture
 
-    def unbounded(log: PartitionLog) -> Captured | None:
+    def unbounded(log: Durability) -> Captured | None:
         captured = capture(log)
         return captured and captured._replace(high_watermark_max=captured.log_end)
 
-    patch.setattr(PartitionLog, "capture", unbounded)
+    patch.setattr(Durability, "capture", unbounded)
 
 
 def front_goes_before_the_checkpoint(patch: pytest.MonkeyPatch) -> None:
@@ -61,18 +62,18 @@ def front_goes_before_the_checkpoint(patch: pytest.MonkeyPatch) -> None:
 
     def at_once(log: PartitionLog, start_offset: Any) -> None:
         trim(log, start_offset)
-        if log._unmade is None:
-            log._rename_trimmed(int(start_offset))
+        if log.has_directory:
+            log.segments.release_trimmed(int(start_offset))
 
     patch.setattr(PartitionLog, "trim", at_once)
 
 
 def cleaned_segment_not_synced(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(CleanableLog, "make_durable", nothing)
+    patch.setattr(SegmentCleaning, "make_durable", nothing)
 
 
 def snapshots_outlive_a_cut(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PartitionLog, "_drop_snapshots", nothing)
+    patch.setattr(ReplayedState, "_drop_snapshots", nothing)
 
 
 MUTANTS: list[Mutant] = [

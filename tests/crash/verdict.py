@@ -16,7 +16,7 @@ from tidemark.storage.log.partition_log import PartitionLog
 
 from tests.crash.disk import Crash
 from tests.crash.lives import CONFIGS, Note, Version, batches_of, directories_of, named, open_directories
-from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch
+from tests.unit.storage.batches import IDENTITY, PARTITION, latest_epoch, lead, make_batch
 
 
 class Moment(NamedTuple):
@@ -73,7 +73,7 @@ def _start(path: Path, moment: Moment, expected: Sequence[Batch] | None = None) 
         else:
             assert recovered.damaged is None or moment.before.may_doubt or moment.crash is not Crash.STRICT
         start = log.log_end_offset
-        lead(log, make_batch(["after"]), epoch=max(1000, log._latest_epoch))
+        lead(log, make_batch(["after"]), epoch=max(1000, latest_epoch(log)))
         after = batches_of(log)
         assert after[: len(batches)] == batches
         assert after[-1].envelope.base_offset == start

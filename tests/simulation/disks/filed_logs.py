@@ -122,9 +122,9 @@ class FiledLogs(MachineLogs):
         if not done.passes:
             return
         self._cleaned[partition] = (looked_at, done.earliest_horizon_s)
-        first = file._segments[0].base_offset
+        first = file.segments.all[0].base_offset
         batches = [one for one in log.batches if one.envelope.next_offset <= first]
-        for segment in file._segments:
+        for segment in file.segments.all:
             batches += split_batches(segment.log_path.read_bytes())
         values: Values = [*log.values[:first], *[None] * (log.end - first)]
         for batch in batches:

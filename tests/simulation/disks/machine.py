@@ -15,7 +15,7 @@ from tidemark.core.producer_state import ProducerStates
 from tidemark.core.replication.events import RecoveredLog
 from tidemark.model import EpochEntry, LeaderEpoch, Offset, ReplicaIdentity, TopicPartition
 from tidemark.record.envelope import Batch
-from tidemark.storage.log.reader import NOT_CUT
+from tidemark.storage.log.log_segments import NOT_TRUNCATED
 
 from tests.simulation.records import Values, flipped, stamp_at, values_of
 
@@ -38,9 +38,9 @@ class StoredLog:
     epochs: tuple[EpochEntry, ...] = ()
     high_watermark: int = 0
     recovery_point: int = 0
-    cut_point: int = NOT_CUT
+    cut_point: int = NOT_TRUNCATED
     """Of a cut that no checkpoint knows of yet."""
-    uncovered_cut: int = NOT_CUT
+    uncovered_cut: int = NOT_TRUNCATED
     """A high watermark that is told may be of before it, and vouches for nothing past it."""
     damaged_until: int | None = None
     damage_over: bool = False
@@ -139,14 +139,14 @@ class StoredLog:
         """Nothing of its directory is left; checkpoints are kept elsewhere, and know better."""
         self.rot(0)
         self.epochs, self.damaged_until = (), None
-        self.cut_point = self.uncovered_cut = NOT_CUT
+        self.cut_point = self.uncovered_cut = NOT_TRUNCATED
 
     def checkpointed(self, told: int | None) -> None:
         high_watermark = self.high_watermark if told is None else told
         self.high_watermark = min(high_watermark, self.end, self.uncovered_cut)
-        self.recovery_point, self.durable_start, self.cut_point = self.end, self.start, NOT_CUT
+        self.recovery_point, self.durable_start, self.cut_point = self.end, self.start, NOT_TRUNCATED
         if told is not None and self.end > self.uncovered_cut:
-            self.uncovered_cut = NOT_CUT
+            self.uncovered_cut = NOT_TRUNCATED
         if self.damage_over or (self.damaged_until is not None and self.end >= self.damaged_until):
             self.damaged_until, self.damage_over = None, False
 

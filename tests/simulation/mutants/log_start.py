@@ -15,7 +15,7 @@ from tidemark.core.replication.leader.partition_leader import PartitionLeader
 from tidemark.core.replication.replica_log import ReplicaLog
 from tidemark.model import NO_EPOCH, Offset
 from tidemark.storage.log import cleaner
-from tidemark.storage.log.partition_log import PartitionLog
+from tidemark.storage.log.cleaning import SegmentCleaning
 
 from tests.simulation.disks.machine_logs import MachineLogs
 from tests.simulation.recipes import COMPACTED_FILES, DISKS, MIXED, RETAINED, TOMBSTONES_FILES
@@ -28,9 +28,11 @@ DELETED = replace(RETAINED, name="deleted", retention_bytes=-1, weights={"delete
 
 def cleans_past_the_high_watermark(monkeypatch: Any) -> None:
     """What is not committed covers what is."""
-    original = PartitionLog.cleaning_view
+    original = SegmentCleaning.view
     monkeypatch.setattr(
-        PartitionLog, "cleaning_view", lambda self, high_watermark, cuts=None: original(self, 1 << 40, cuts=cuts)
+        SegmentCleaning,
+        "view",
+        lambda self, high_watermark, truncations=None: original(self, 1 << 40, truncations=truncations),
     )
 
 
@@ -59,12 +61,12 @@ def never_covers_with_tombstones(monkeypatch: Any) -> None:
 def drops_the_last_batches_of_producers(monkeypatch: Any) -> None:
     """Of a producer nothing stays when its records are covered."""
 
-    def view(self: PartitionLog, high_watermark: int, cuts: Any = None) -> Any:
-        found = original(self, high_watermark, cuts=cuts)
+    def view(self: SegmentCleaning, high_watermark: int, truncations: Any = None) -> Any:
+        found = original(self, high_watermark, truncations=truncations)
         return None if found is None else found._replace(producers=frozenset())
 
-    original = PartitionLog.cleaning_view
-    monkeypatch.setattr(PartitionLog, "cleaning_view", view)
+    original = SegmentCleaning.view
+    monkeypatch.setattr(SegmentCleaning, "view", view)
 
 
 def takes_holes(monkeypatch: Any) -> None:

@@ -15,11 +15,18 @@ from tidemark.record.checks import check_batches
 from tidemark.record.envelope import Batch, parse_envelope, stamped
 from tidemark.record.payload import build_batch, from_columns
 from tidemark.storage.directories.log_manager import LogManager, open_logs
+from tidemark.storage.log.partition_log import PartitionLog
 
 PARTITION = TopicPartition("flights", 0)
 IDENTITY = ReplicaIdentity("topic-one", "incarnation-one")
 CLUSTER = "cluster-one"
 BROKER = BrokerId(1)
+
+
+def latest_epoch(log: PartitionLog) -> int:
+    """The leader epoch that appends continue, -1 for none."""
+    epochs = log.state().epochs
+    return epochs[-1].leader_epoch if epochs else -1
 
 
 def make_batch(

@@ -18,7 +18,7 @@ from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
 from tidemark.ports import Log
 from tidemark.record.checks import check_envelope
 from tidemark.record.envelope import ENVELOPE_BYTES, parse_envelope
-from tidemark.storage.log.cleanable import CleanableLog
+from tidemark.storage.log.partition_log import PartitionLog
 from tidemark.v1 import replica_reads_pb2 as pb
 
 _READ_BYTES_MAX: Final = 4 << 20
@@ -82,7 +82,7 @@ def _read(
     partition: TopicPartition, log: Log, start: Offset, end: Offset, max_bytes: int, envelopes_only: bool
 ) -> tuple[int, bytes]:
     """The cleaner's point, then the batches: what a cleaner replaces meanwhile lies below the next answer's point."""
-    view = log.cleaning_view(0) if isinstance(log, CleanableLog) else None
+    view = log.cleaning.view(0) if isinstance(log, PartitionLog) else None
     clean_offset = view.clean_point if view is not None else 0
     if start >= end:
         return clean_offset, b""

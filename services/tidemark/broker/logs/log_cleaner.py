@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cleans the logs of compacted topics in the background: a thread for each log directory (rule L1).
 
-What may be cleaned is asked of the event loop before each round: a log's end and cuts together with its high watermark,
-so that a watermark of before a cut is never held against what was written after it.
+Before each round the event loop takes a log's end and truncations together with its high watermark: a high watermark
+from before a truncation is never applied to batches appended after the truncation.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Stopped(Exception):  # noqa: N818 - not an error: the broker stops while a
 
 
 class Job(NamedTuple):
-    """A log that may be cleaned below `end_offset` (exclusive) as long as it has been cut `cuts` times."""
+    """A log that may be cleaned below `end_offset` (exclusive) as long as `LogSegments.truncations` is that."""
 
     partition: TopicPartition
     log: PartitionLog
     end_offset: int
-    cuts: int
+    truncations: int
     settings: CleanerSettings
 
 
@@ -135,7 +135,7 @@ class LogCleaner:
         for partition, log in self._logs.logs_in(directory):
             rules[partition.topic] = self._topics.rules(partition.topic).settings
             if "compact" in rules[partition.topic].cleanup_policy and not self._paused(partition):
-                found.append((partition, log, log.cuts))
+                found.append((partition, log, log.segments.truncations))
         if not found:
             return []
         marks = self._high_watermarks()
@@ -145,10 +145,10 @@ class LogCleaner:
                 partition,
                 log,
                 min(marks[partition], log.log_end_offset),
-                cuts,
+                truncations,
                 _settings(rules[partition.topic], buffer_bytes, self._settings.log_cleaner_io_buffer_size),
             )
-            for partition, log, cuts in found
+            for partition, log, truncations in found
             if partition in marks
         ]
 
@@ -157,7 +157,7 @@ class LogCleaner:
         due: list[tuple[float, Job]] = []
         dirtiest = 0.0
         for job in jobs:
-            view = job.log.cleaning_view(job.end_offset, cuts=job.cuts)
+            view = job.log.cleaning.view(job.end_offset, truncations=job.truncations)
             if view is None:
                 continue
             dirt = dirt_of(view, job.settings, now_us=_now_us())
@@ -178,7 +178,7 @@ class LogCleaner:
                 job.log,
                 job.end_offset,
                 job.settings,
-                cuts=job.cuts,
+                truncations=job.truncations,
                 now_us=_now_us(),
                 pace=self._throttles[directory],
             )

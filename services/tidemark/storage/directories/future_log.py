@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 from tidemark.model import ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.record.checks import check_batches
 from tidemark.storage.files import storage_error
-from tidemark.storage.log.movable import disagreement, shared_end
+from tidemark.storage.log.log_segments import NOT_TRUNCATED
+from tidemark.storage.log.log_state import disagreement, shared_end
 from tidemark.storage.log.partition_log import PartitionLog
-from tidemark.storage.log.reader import NOT_CUT
 
 _REST_BYTES: Final = 4 << 20
 
@@ -52,7 +52,7 @@ class FutureLog:
         self.log = log
         self.directory = directory
         self.clean_point = clean_point
-        self._to_cut = NOT_CUT
+        self._to_cut = NOT_TRUNCATED
         """Where the log was cut and the copy was not yet: its disk may have no space even for that."""
 
     @property
@@ -66,7 +66,7 @@ class FutureLog:
         Raises:
             TidemarkError: STORAGE_ERROR, DISK_FULL.
         """
-        self.source.take_lowest_cut()
+        self.source.segments.take_lowest_truncation()
         source, copy = self.source.state(), self.log.state()
         if source.log_start_offset < copy.log_start_offset:
             self.log.reset(source.log_start_offset)
@@ -88,7 +88,7 @@ class FutureLog:
                 return Copied(size_bytes, copied.caught_up)
 
     def _copy_some(self, max_bytes: int) -> Copied:
-        cuts = self.source.cuts
+        cuts = self.source.segments.truncations
         self._follow_cuts()
         at, end = self.log.log_end_offset, self.source.log_end_offset
         if at >= end:
@@ -99,7 +99,7 @@ class FutureLog:
             if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:  # cut, or its front let go, since
                 return Copied(0, False)
             raise
-        if self.source.cuts != cuts:  # what was read may be of another history than what the copy holds
+        if self.source.segments.truncations != cuts:  # what was read may be of another history than what the copy holds
             return Copied(0, False)
         if not data:  # the log ends in a hole
             return Copied(0, True)
@@ -107,11 +107,11 @@ class FutureLog:
         return Copied(len(data), self.log.log_end_offset >= self.source.log_end_offset)
 
     def _follow_cuts(self) -> None:
-        self._to_cut = min(self._to_cut, self.source.take_lowest_cut())
+        self._to_cut = min(self._to_cut, self.source.segments.take_lowest_truncation())
         self.clean_point = min(self.clean_point, self._to_cut)
         if self._to_cut < self.log.log_end_offset:
             self.log.truncate(Offset(self._to_cut))
-        self._to_cut = NOT_CUT
+        self._to_cut = NOT_TRUNCATED
         start = self.source.log_start_offset
         if start > self.log.log_end_offset:
             self.log.reset(start)
@@ -136,7 +136,7 @@ class FutureLog:
             sentence = f"the copy of {self.partition} in {self.log.path.parent} cannot take its place: {why}"
             raise TidemarkError(ErrorCode.STORAGE_ERROR, sentence)
         try:
-            self.log.adopt(source, min(self.source.clean_point, self.clean_point))
+            self.log.adopt(source, min(self.source.cleaning.clean_point, self.clean_point))
             self.log.finish()
         except OSError as error:
             raise storage_error(f"finish the copy of {self.partition}", error) from error

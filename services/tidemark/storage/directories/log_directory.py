@@ -49,7 +49,7 @@ from tidemark.storage.files import (
     sync_directory,
     sync_file_system,
 )
-from tidemark.storage.log.checkpointed import Captured
+from tidemark.storage.log.durability import Captured
 from tidemark.storage.log.partition_log import PartitionLog
 from tidemark.storage.recovery.epoch_file import write_epochs
 from tidemark.storage.recovery.log_loader import make_segment
@@ -297,7 +297,9 @@ class LogDirectory:
 
     def _make_room(self) -> bool:
         """The space that retention gives back comes after a checkpoint, which needs some itself."""
-        found = [log.make_room() for log in list(self.logs.values())]  # others open and close logs meanwhile
+        found = [
+            log.segments.remove_trimmed_indexes() for log in list(self.logs.values())
+        ]  # others open and close logs meanwhile
         return any(found)
 
     def _checkpoint(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
@@ -306,7 +308,7 @@ class LogDirectory:
         changed = points.changed
         points.changed = False
         for key, log in [*self.logs.items(), *self.futures.items()]:
-            capture = log.capture()
+            capture = log.durability.capture()
             if capture is None:
                 continue
             told = key[0] in high_watermarks
@@ -314,7 +316,7 @@ class LogDirectory:
             high_watermark = high_watermarks.get(key[0], max(points.high_watermarks.get(key, 0), 0))
             entry = (min(high_watermark, capture.high_watermark_max), capture.log_end, capture.log_start)
             bounded = told and capture.high_watermark_max < capture.log_end
-            changed = points.put(key, *entry) or changed or log.cut_pending or bounded
+            changed = points.put(key, *entry) or changed or log.durability.checkpoint_due or bounded
         if not changed:
             return
         renames = points.write_temporaries(self.path)
@@ -328,7 +330,7 @@ class LogDirectory:
                 self.fail(f"checkpoint: {error.strerror}")
             raise
         for log, capture, told in captured:
-            log.checkpointed(capture, told=told)
+            log.durability.checkpointed(capture, told=told)
 
     def confirm_registration(self, broker_epoch: BrokerEpoch, boot_id: str) -> None:
         """Rule T1: the registration that used them is confirmed, so boot id and broker epoch are written now.

@@ -28,7 +28,6 @@ from tidemark.storage.directories.replica_mover import ReplicaMover
 from tidemark.storage.directories.roster import RosterEntry
 from tidemark.storage.files import PARTITION_FILE, storage_error
 from tidemark.storage.log.partition_log import PartitionLog
-from tidemark.storage.log.retention import delete_files
 from tidemark.storage.recovery.damage import KnownDamage, valid_batches_in_file, write_damage
 from tidemark.storage.recovery.log_loader import Expected, nothing_yet, recover, segment_offsets
 from tidemark.storage.recovery.scan_estimate import bytes_to_scan
@@ -395,7 +394,7 @@ class LogManager:
         for directory in self._directories:
             paths = directory.due_files()
             if paths:
-                self._deleter.submit(delete_files, paths)
+                self._deleter.submit(_delete_files, paths)
 
     def _sweep_strays(self) -> None:
         now_s = time.monotonic()
@@ -422,6 +421,15 @@ def _age_s(path: Path) -> float:
         return max(0.0, time.time() - path.stat().st_ctime)
     except OSError:
         return 0.0
+
+
+def _delete_files(paths: list[Path]) -> None:
+    """Remove renamed files; the next start removes those that cannot be removed now."""
+    for path in paths:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            _LOGGER.warning("could not delete", extra={"path": str(path), "error": str(error)})
 
 
 def _delete(path: Path) -> None:

@@ -185,7 +185,7 @@ class ReplicaMover:
             self._take_aside(aside, "stray")
         target.checkpoints.forget(_key(found))
         path = aside_path(place, "future")
-        future = FoundFuture(found.partition, path, found.identity, source.clean_point)
+        future = FoundFuture(found.partition, path, found.identity, source.cleaning.clean_point)
         document = future_document(
             found.partition,
             found.identity,

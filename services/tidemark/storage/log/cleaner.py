@@ -21,7 +21,8 @@ from tidemark.record.compaction import CleaningRule, KeyOffsets, compact
 from tidemark.record.envelope import DELETE_HORIZON_MAX_S, ENVELOPE_BYTES, Batch, Codec, cut, unpack_envelope
 from tidemark.record.payload import read_batch
 from tidemark.storage.files import Descriptor, read_exactly, storage_error, write_all
-from tidemark.storage.log.cleanable import CleanableLog, CleaningView
+from tidemark.storage.log.cleaning import CleaningView, SegmentCleaning
+from tidemark.storage.log.partition_log import PartitionLog
 from tidemark.storage.recovery.segment_swap import cleaned_path
 from tidemark.storage.segments.index import SegmentIndex
 from tidemark.storage.segments.segment import Damage, Segment, checked_header, skip_to, walk
@@ -99,29 +100,29 @@ def dirt_of(view: CleaningView, settings: CleanerSettings, *, now_us: int) -> Di
 
 
 def clean_log(
-    log: CleanableLog,
+    log: PartitionLog,
     high_watermark: int,
     settings: CleanerSettings,
     *,
     now_us: int,
     pace: Pace,
-    cuts: int | None = None,
+    truncations: int | None = None,
 ) -> CleaningDone:
     """Clean all that may be cleaned, in as many passes as the map needs; ends early when the log is cut or closed.
 
-    `cuts` is how often the log had been cut when the high watermark was that: after another it holds no more.
+    `truncations`: `LogSegments.truncations` when the high watermark was taken; a later truncation invalidates it.
 
     Raises:
         TidemarkError: STORAGE_ERROR: the disk does not answer, or a batch is damaged; DISK_FULL. What was swapped in is
             whole.
     """
     done = CleaningDone()
-    while (view := log.cleaning_view(high_watermark, cuts=cuts)) is not None:
+    while (view := log.cleaning.view(high_watermark, truncations=truncations)) is not None:
         dirt = dirt_of(view, settings, now_us=now_us)
         if done.passes and dirt.first_dirty_offset >= dirt.end_offset:
             break
         try:
-            reached = _Pass(log, view, dirt, settings, now_us // 1_000_000, pace, done).run()
+            reached = _Pass(log.cleaning, view, dirt, settings, now_us // 1_000_000, pace, done).run()
         except FileNotFoundError:
             break  # a segment has gone meanwhile: the log was cut, shortened or deleted
         except OSError as error:
@@ -139,7 +140,7 @@ class _Pass:
 
     def __init__(
         self,
-        log: CleanableLog,
+        log: SegmentCleaning,
         view: CleaningView,
         dirt: Dirt,
         settings: CleanerSettings,
@@ -182,7 +183,7 @@ class _Pass:
         for segment in self._view.segments:
             if segment.next_offset <= reached or segment.base_offset >= end:
                 continue
-            opened = self._log.open_for_cleaning(segment)
+            opened = self._log.open(segment)
             start = skip_to(opened.number, reached, start=0, end=segment.size_bytes)
             for batches in self._read(opened, start, segment.size_bytes):
                 if not latest.add(batches, [read_batch(batch) for batch in batches]):
@@ -198,7 +199,7 @@ class _Pass:
         for group in groups:
             last = -1
             for segment in group:
-                opened = self._log.open_for_cleaning(segment)
+                opened = self._log.open(segment)
                 for _, envelope in walk(opened.number, 0, segment.size_bytes):
                     last = envelope.base_offset
                     if envelope.leader_epoch > epoch:
@@ -227,7 +228,7 @@ class _Pass:
             before = sum(segment.size_bytes for segment in group)
             if changed:
                 self._log.make_durable(target)
-                if not self._log.replace_segments(self._view, group, cleaned, path):
+                if not self._log.replace(self._view, group, cleaned, path):
                     return False
             self._done.bytes_before += before
             self._done.bytes_after += cleaned.size_bytes
@@ -239,7 +240,7 @@ class _Pass:
         self, segment: Segment, cleaned: Segment, target: Descriptor, latest: KeyOffsets, rule: CleaningRule
     ) -> bool:
         changed = False
-        opened = self._log.open_for_cleaning(segment)
+        opened = self._log.open(segment)
         for batches in self._read(opened, 0, segment.size_bytes):
             parts: list[bytes] = []
             position = cleaned.size_bytes

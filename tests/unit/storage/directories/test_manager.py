@@ -16,7 +16,7 @@ from tidemark.storage.directories import log_directory as directory_module
 from tidemark.storage.directories.log_directory import write_identity
 from tidemark.storage.directories.log_manager import open_logs
 from tidemark.storage.log import partition_log as log_module
-from tidemark.storage.log import reader as reader_module
+from tidemark.storage.log import replayed_state as state_module
 
 from tests.unit.storage.batches import (
     BROKER,
@@ -314,8 +314,7 @@ def test_an_expired_producer_is_not_in_the_snapshot_of_a_clean_stop(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_ms = [0]
-    for module in (log_module, reader_module):
-        monkeypatch.setattr(module, "monotonic_ms", lambda: now_ms[0])
+    monkeypatch.setattr(state_module, "monotonic_ms", lambda: now_ms[0])
     logs = open_one(path)
     log, _ = logs.open(PARTITION, IDENTITY, {})
     lead(log, make_batch(["a"], producer_id=1, producer_epoch=0, sequence=0))

@@ -13,7 +13,7 @@ import pytest
 from tidemark.model import EpochEntry, ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError
 from tidemark.storage.directories import replica_mover as mover_module
 from tidemark.storage.directories.log_manager import LogManager
-from tidemark.storage.log import partition_log as log_module
+from tidemark.storage.log import durability as durability_module
 from tidemark.storage.log.partition_log import PartitionLog
 
 from tests.unit.storage.batches import IDENTITY, PARTITION, at, lead, make_batch, memory_directory, read_all
@@ -182,11 +182,11 @@ def test_a_compacted_log_with_holes_moves_exactly_and_is_as_clean_there(root: Pa
     fill(log, rng, 80, keys=5)
     clean(log)
     fill(log, rng, 10, keys=5)
-    before, rows, point = content(log), rows_of(log), log.clean_point
+    before, rows, point = content(log), rows_of(log), log.cleaning.clean_point
     assert point > 0
     moved = move(logs)
     assert content(moved) == before
-    assert moved.clean_point == point
+    assert moved.cleaning.clean_point == point
     clean(moved)
     assert set(rows_of(moved)) <= set(rows)
     logs.close()
@@ -199,7 +199,7 @@ def test_a_cleaning_that_ends_while_the_log_is_copied_is_not_taken_for_the_copy_
     copy_all(future)
     clean(log)
     moved = logs.mover.finish(future, log.log_end_offset)
-    assert moved.clean_point == 0, "the copy was made of what had not been cleaned"
+    assert moved.cleaning.clean_point == 0, "the copy was made of what had not been cleaned"
     logs.close()
 
 
@@ -314,7 +314,7 @@ def test_a_cut_that_a_full_target_had_no_space_for_is_made_when_it_has(
     log.truncate(Offset(5))
     lead(log, *(make_batch(["new"]) for _ in range(8)), epoch=4)
     with monkeypatch.context() as full:
-        full.setattr(log_module, "write_cut_point", _raising(errno.ENOSPC))
+        full.setattr(durability_module, "write_cut_point", _raising(errno.ENOSPC))
         for _ in range(2):
             with pytest.raises(TidemarkError) as caught:
                 future.copy(1 << 20)

@@ -92,7 +92,7 @@ def test_indexes_of_old_segments_are_let_go_and_read_again(path: Path) -> None:
     log, _ = logs.open(PARTITION, IDENTITY, {"segment.bytes": str(24 * LENGTH)})
     for _ in range(20):
         lead(log, *[BATCH] * 12)
-    segments = log._segments
+    segments = log.segments.all
     assert len(segments) == 10
     for _ in range(2):
         for number in range(240):
@@ -104,7 +104,7 @@ def test_indexes_of_old_segments_are_let_go_and_read_again(path: Path) -> None:
     assert sum(segment.index is not None for segment in segments) <= 4
     log.truncate(Offset(300))  # an old segment is appended to again: its index stays
     lead(log, BATCH)
-    assert len(log._segments) == 2
+    assert len(log.segments.all) == 2
     for number in (1, 35, 200):
         logs.open(TopicPartition("other", number), ReplicaIdentity("topic", "i"), {})
     lead(log, *[BATCH] * 3)
@@ -118,12 +118,12 @@ def test_a_checkpoint_lets_go_of_the_index_of_a_log_that_is_not_appended_to(path
     log, _ = logs.open(PARTITION, IDENTITY, {"index.interval.bytes": "1"})
     lead(log, *[BATCH] * 1000)
     logs.checkpoint({})
-    assert log._segments[-1].index is not None
+    assert log.segments.all[-1].index is not None
     logs.checkpoint({})
-    assert log._segments[-1].index is None
+    assert log.segments.all[-1].index is None
     assert log.read(Offset(35), end_offset=10_000, max_bytes=1) == read_all(log)[3 * LENGTH : 4 * LENGTH]
     lead(log, BATCH)
-    index = log._segments[-1].index
+    index = log.segments.all[-1].index
     assert index is not None
     assert list(index.offsets) == list(range(0, 10_010, 10))
     logs.checkpoint({})

@@ -22,7 +22,7 @@ from tidemark.storage.recovery.epoch_file import EPOCH_FILE
 from tidemark.storage.recovery.log_loader import segment_offsets
 from tidemark.storage.recovery.producer_snapshot import SNAPSHOT_SUFFIX, snapshot_path
 
-from tests.unit.storage.batches import IDENTITY, PARTITION, lead, memory_directory, open_one
+from tests.unit.storage.batches import IDENTITY, PARTITION, latest_epoch, lead, memory_directory, open_one
 
 CONFIGS = {"segment.bytes": "4096", "index.interval.bytes": "700", "cleanup.policy": "compact"}
 NOW_US = 10_000_000_000
@@ -44,7 +44,7 @@ def keyed(rows: list[tuple[bytes | None, bytes | None]], *, codec: Codec = Codec
 def fill(log: PartitionLog, rng: random.Random, batches: int, *, keys: int = 30) -> None:
     """Random batches of some producers and epochs, a few tombstones, now and then no key."""
     sequences: dict[int, int] = {}
-    epoch = max(0, log._latest_epoch)
+    epoch = max(0, latest_epoch(log))
     for _ in range(batches):
         epoch += rng.random() < 0.05
         records: list[tuple[bytes | None, bytes | None]] = []
@@ -99,7 +99,7 @@ def clean(log: PartitionLog, settings: CleanerSettings | None = None, *, upto: i
 
 
 def cleanable_end(log: PartitionLog, high_watermark: int) -> int:
-    view = log.cleaning_view(high_watermark)
+    view = log.cleaning.view(high_watermark)
     assert view is not None
     return view.segments[-1].next_offset if view.segments else 0
 
@@ -179,7 +179,7 @@ def test_nothing_at_or_past_the_high_watermark_and_nothing_active_is_touched(dir
     before = batches_of(log)
     assert clean(log, upto=0).passes == 1
     assert batches_of(log) == before
-    view = log.cleaning_view(int(log.log_end_offset))
+    view = log.cleaning.view(int(log.log_end_offset))
     assert view is not None
     assert view.segments[-1].next_offset < log.log_end_offset
     logs.close()
@@ -188,7 +188,7 @@ def test_nothing_at_or_past_the_high_watermark_and_nothing_active_is_touched(dir
 def test_young_records_wait_for_min_compaction_lag(directory: Path) -> None:
     logs, log = opened(directory)
     fill(log, random.Random(3), 60)
-    view = log.cleaning_view(int(log.log_end_offset))
+    view = log.cleaning.view(int(log.log_end_offset))
     assert view is not None
     lagging = CleanerSettings(min_compaction_lag_ms=1000)
     assert dirt_of(view, lagging, now_us=1_000_005).dirty_bytes == 0
@@ -196,7 +196,7 @@ def test_young_records_wait_for_min_compaction_lag(directory: Path) -> None:
     assert everything.ratio == 1.0
     assert everything.end_offset == view.segments[-1].next_offset
     clean(log)
-    view = log.cleaning_view(int(log.log_end_offset))
+    view = log.cleaning.view(int(log.log_end_offset))
     assert view is not None
     assert dirt_of(view, lagging, now_us=NOW_US).ratio == 0.0
     logs.close()

@@ -15,6 +15,7 @@ from tidemark.model import Offset
 from tidemark.record.checks import check_batches
 from tidemark.record.payload import with_offsets
 from tidemark.storage.files import Descriptor
+from tidemark.storage.segments.segment import Segment
 
 from tests.unit.storage.batches import lead, memory_directory
 from tests.unit.storage.log.test_cleaner import clean, cleanable_end, keyed, latest_of, opened, rows_of
@@ -97,22 +98,22 @@ def test_a_read_that_meets_a_swap_is_made_again(directory: Path, monkeypatch: py
         records: list[tuple[bytes | None, bytes | None]] = [(b"same", b"x" * 50), (b"%d" % number, b"y" * 150)]
         lead(log, keyed(records))
     end = log.log_end_offset
-    segments = log.cleaning_view(int(end)).segments  # type: ignore[union-attr]
+    segments = log.cleaning.view(int(end)).segments  # type: ignore[union-attr]
     asked = Offset(segments[1].next_offset - 1)
-    get, swapped = log._pool.get, threading.Event()
+    open_segment, swapped = log.segments.open, threading.Event()
 
-    def get_after_a_swap(key: object, path: Path) -> Descriptor:
-        if key is segments[1] and not swapped.is_set():
+    def open_after_a_swap(segment: Segment) -> Descriptor:
+        if segment is segments[1] and not swapped.is_set():
             swapped.set()
             clean(log)
-        return get(key, path)
+        return open_segment(segment)
 
     def look() -> int:
         data = log.read(asked, end_offset=end, max_bytes=1)
         assert data
         return check_batches(data)[0].envelope.base_offset
 
-    monkeypatch.setattr(log._pool, "get", get_after_a_swap)
+    monkeypatch.setattr(log.segments, "open", open_after_a_swap)
     found = look()
     assert swapped.is_set()
     assert found == look()

@@ -12,7 +12,8 @@ import pytest
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.model import BrokerEpoch, EpochEntry, LeaderEpoch, Offset
 from tidemark.storage.directories.log_manager import LogManager
-from tidemark.storage.log import partition_log as log_module
+from tidemark.storage.log import replayed_state as state_module
+from tidemark.storage.log.durability import Durability
 from tidemark.storage.log.partition_log import PartitionLog
 from tidemark.storage.recovery import log_loader as recovery_module
 from tidemark.storage.recovery.damage import CutPoint
@@ -111,15 +112,15 @@ def test_what_is_flushed_after_a_reset_outlives_a_flush_in_the_middle_of_it(
     _, log = opened(path / "disk")
     fill(log, 20)
     log.flush()
-    mark_cut = PartitionLog._mark_cut
+    mark_truncation = Durability.mark_truncation
 
-    def flushing(log: PartitionLog, cut: CutPoint) -> None:
+    def flushing(durability: Durability, cut: CutPoint) -> None:
         if not cut.resetting:
             log.flush()
-        mark_cut(log, cut)
+        mark_truncation(durability, cut)
 
     with monkeypatch.context() as patched:
-        patched.setattr(PartitionLog, "_mark_cut", flushing)
+        patched.setattr(Durability, "mark_truncation", flushing)
         log.reset(Offset(200))
     fill(log, 1)
     assert log.flush() == 205
@@ -260,7 +261,7 @@ def test_a_snapshot_from_before_a_gap_is_not_taken_for_what_producers_did_last(p
     logs, log = opened(path)
     for number in range(20):
         lead(log, make_batch(["x" * 300], producer_id=4, producer_epoch=0, sequence=number))
-    starts = [segment.base_offset for segment in log._segments]
+    starts = [segment.base_offset for segment in log.segments.all]
     assert len(starts) > 4
     logs.checkpoint({PARTITION: Offset(20)})
     log.trim(Offset(starts[-1]))
@@ -373,7 +374,7 @@ def test_a_reset_that_has_no_space_for_its_epochs_has_noted_them_with_the_cut(
     def full(*arguments: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(log_module, "write_epochs", full)
+    monkeypatch.setattr(state_module, "write_epochs", full)
     monkeypatch.setattr(recovery_module, "write_epochs", full)
     log.reset(Offset(500), LeaderEpoch(7))
     for _ in range(2):
@@ -409,12 +410,12 @@ def test_a_checkpoint_that_ends_late_forgets_nothing_that_was_told_meanwhile(pat
     logs, log = opened(path)
     fill(log, 20, epoch=5)
     log.trim(Offset(10))
-    captured = log.capture()
+    captured = log.durability.capture()
     assert captured is not None
     log.trim(Offset(60))
     state = log.state()
     log.adopt(state, 0)
-    log.checkpointed(captured, told=True)
+    log.durability.checkpointed(captured, told=True)
     assert log.state().epochs == state.epochs == ((5, 60),)
     logs.close()
 

@@ -16,6 +16,8 @@ from tidemark.model import EpochEntry, ErrorCode, LeaderEpoch, Offset, TidemarkE
 from tidemark.storage.directories import log_directory as directory_module
 from tidemark.storage.directories.log_manager import LogManager
 from tidemark.storage.files import pack_json
+from tidemark.storage.log.durability import Durability
+from tidemark.storage.log.log_segments import LogSegments
 from tidemark.storage.log.partition_log import PartitionLog
 from tidemark.storage.recovery.cleaner_point import write_clean_point
 from tidemark.storage.recovery.damage import CutPoint
@@ -111,15 +113,15 @@ def test_what_an_append_of_two_segments_took_is_given_back_before_its_cut_is_not
 ) -> None:
     log, _ = opened(open_one(path))
     lead(log, make_batch(["kept"]))
-    mark_cut = PartitionLog._mark_cut
+    mark_truncation = Durability.mark_truncation
 
-    def needs_what_was_taken(log: PartitionLog, point: CutPoint) -> None:
-        if any(segment.log_path.stat().st_size > segment.size_bytes for segment in log._segments):
+    def needs_what_was_taken(durability: Durability, point: CutPoint) -> None:
+        if any(segment.log_path.stat().st_size > segment.size_bytes for segment in log.segments.all):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         disk.room_bytes = 1 << 40
-        mark_cut(log, point)
+        mark_truncation(durability, point)
 
-    monkeypatch.setattr(PartitionLog, "_mark_cut", needs_what_was_taken)
+    monkeypatch.setattr(Durability, "mark_truncation", needs_what_was_taken)
     disk.room_bytes = 3000
     with pytest.raises(TidemarkError) as caught:
         log.append([make_batch(["x" * 700])] * 8, base_offset=Offset(1), leader_epoch=LeaderEpoch(0), stamp=True)
@@ -218,7 +220,7 @@ def test_a_cut_without_space_for_the_clean_point_can_be_made_later_too(path: Pat
         assert (caught.value.code, log.broken) == (ErrorCode.DISK_FULL, None)
     disk.room_bytes = 1 << 40
     log.truncate(Offset(1))
-    assert (log.log_end_offset, log.clean_point) == (1, 1)
+    assert (log.log_end_offset, log.cleaning.clean_point) == (1, 1)
 
 
 def test_a_reset_whose_end_cannot_be_noted_is_made_again_before_anything_is_appended(
@@ -274,15 +276,15 @@ def test_room_is_made_while_other_logs_are_opened(path: Path, disk: FullDisk, mo
     logs = open_one(path)
     for number in range(3):
         lead(logs.open(PARTITION._replace(partition=number), IDENTITY, {})[0], make_batch(["one"]))
-    make_room, opened_meanwhile = PartitionLog.make_room, iter(range(10, 20))
+    remove_indexes, opened_meanwhile = LogSegments.remove_trimmed_indexes, iter(range(10, 20))
 
-    def others_open(log: PartitionLog) -> bool:
+    def others_open(segments: LogSegments) -> bool:
         disk.room_bytes = 1 << 40
         logs.open(PARTITION._replace(partition=next(opened_meanwhile)), IDENTITY, {})
         disk.room_bytes = 0
-        return make_room(log)
+        return remove_indexes(segments)
 
-    monkeypatch.setattr(PartitionLog, "make_room", others_open)
+    monkeypatch.setattr(LogSegments, "remove_trimmed_indexes", others_open)
     disk.room_bytes = 0
     with pytest.raises(TidemarkError) as refusal:
         logs.checkpoint({PARTITION: Offset(1)})

@@ -178,12 +178,12 @@ def test_a_reset_and_a_cut_after_a_trim_leave_no_file_of_the_old_log(path: Path)
 def test_a_reader_that_began_before_the_files_went_is_not_hurt(path: Path) -> None:
     logs = open_one(path)
     log = filled(logs, **{"file.delete.delay.ms": "60000"})
-    held = log._segments[0]
+    held = log.segments.all[0]
     before = held.log_path.read_bytes()
     log.trim(Offset(200))
     logs.checkpoint({PARTITION: Offset(200)})
     assert held.log_path.name.endswith(".deleted")
-    assert os.pread(log._pool.get(held, held.log_path).number, len(before) + 1, 0) == before
+    assert os.pread(log.segments.open(held).number, len(before) + 1, 0) == before
     logs.close()
 
 

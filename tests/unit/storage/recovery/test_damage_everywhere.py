@@ -67,7 +67,7 @@ def appended(log: PartitionLog, count: int, *, epoch: int) -> None:
 
 
 def raw(log: PartitionLog) -> dict[int, bytes]:
-    data = b"".join(segment.log_path.read_bytes()[: segment.size_bytes] for segment in log._segments)
+    data = b"".join(segment.log_path.read_bytes()[: segment.size_bytes] for segment in log.segments.all)
     return {batch.envelope.base_offset: bytes(batch.data) for batch in check_batches(data)}
 
 
@@ -110,7 +110,7 @@ def cut_short(log: PartitionLog) -> None:
         raise Killed
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tidemark.storage.log.cleanable.commit_swap", killed)
+        patch.setattr("tidemark.storage.log.cleaning.commit_swap", killed)
         with pytest.raises(Killed):
             clean_log(log, log.log_end_offset, CleanerSettings(), now_us=10_000_000, pace=lambda _: None)
 

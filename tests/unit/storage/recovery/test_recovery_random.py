@@ -14,7 +14,7 @@ from tidemark.model import BrokerEpoch, Offset
 from tidemark.record.checks import check_batches
 from tidemark.record.envelope import Batch
 from tidemark.storage.directories.log_manager import LogManager
-from tidemark.storage.log import checkpointed
+from tidemark.storage.log import durability
 from tidemark.storage.log.partition_log import PartitionLog
 from tidemark.storage.recovery import producer_snapshot as snapshot_module
 from tidemark.storage.recovery.epoch_file import EPOCH_FILE
@@ -175,7 +175,7 @@ def test_after_any_stop_or_kill_the_log_holds_a_prefix_with_all_that_was_durable
 ) -> None:
     rng = random.Random(seed)
     monkeypatch.setattr(snapshot_module, "_BATCHES", rng.choice((1, 8)))
-    monkeypatch.setattr(checkpointed, "_INDEX_BEHIND_ENTRIES", rng.choice((1, 5)))
+    monkeypatch.setattr(durability, "_INDEX_BEHIND_ENTRIES", rng.choice((1, 5)))
     world = World(path, rng)
     world.append()
     for _ in range(STEPS):
@@ -197,7 +197,7 @@ def test_a_snapshot_and_epochs_of_batches_that_are_lost_do_not_count_when_others
     log, _ = logs.open(PARTITION, IDENTITY, {"segment.bytes": str(10 * length)})
     lead(log, *[by_producer(1, 10 * number) for number in range(9)], epoch=1)
     lead(log, *[by_producer(1, 10 * number) for number in range(9, 12)], epoch=2)  # rolled at 100, with a snapshot
-    log.save_epochs(log._epochs.entries)
+    log.save_epochs(log.state().epochs)
     logs.close()
     place = path / str(PARTITION)
     (place / f"{100:020d}{LOG_SUFFIX}").unlink()

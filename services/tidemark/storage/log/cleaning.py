@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a log offers its cleaner: the sealed segments below the high watermark, and their replacement (rule L1)."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.storage.files import Descriptor, storage_error
+from tidemark.storage.log.context import LogContext
+from tidemark.storage.log.log_segments import LogSegments
+from tidemark.storage.log.replayed_state import ReplayedState
+from tidemark.storage.recovery.cleaner_point import read_clean_point, write_clean_point
+from tidemark.storage.recovery.segment_swap import commit_swap, finish_swap
+from tidemark.storage.segments.segment import Segment
+
+_log = logging.getLogger(__name__)
+
+
+class CleaningView(NamedTuple):
+    """A log as its cleaner finds it.
+
+    Attributes:
+        path: directory of the replica.
+        segments: whole segments below the high watermark, from the first of the log, without the active one.
+        clean_point: below it (exclusive) there is one record of each key.
+        producers: ids of the producers whose last batches must stay.
+        truncations: `replace` and `note_clean_point` refuse a view from before a later truncation.
+        interval_bytes: `index.interval.bytes`.
+        segment_bytes: `segment.bytes`.
+    """
+
+    path: Path
+    segments: tuple[Segment, ...]
+    clean_point: int
+    producers: frozenset[int]
+    truncations: int
+    interval_bytes: int
+    segment_bytes: int
+
+
+class SegmentCleaning:
+    """Replaces old segments of a log by cleaned ones; safe beside appends, reads, truncations and the close.
+
+    Stateless: the list of segments belongs to `LogSegments`, the clean point to its file.
+    """
+
+    def __init__(self, context: LogContext, segments: LogSegments, replayed: ReplayedState) -> None:
+        self._context = context
+        self._segments = segments
+        self._replayed = replayed
+
+    @property
+    def clean_point(self) -> int:
+        """Below it (exclusive) there is one record of each key."""
+        return read_clean_point(self._context.path)
+
+    def view(self, high_watermark: int, *, truncations: int | None = None) -> CleaningView | None:
+        """What there is to clean; None where the log cannot be used, or was truncated after `truncations`."""
+        context, segments = self._context, self._segments
+        with context.files_lock:
+            if not context.is_usable or truncations not in (None, segments.truncations):
+                return None
+            with context.memory_lock:
+                producers = frozenset(self._replayed.producers)
+            return CleaningView(
+                path=context.path,
+                segments=tuple(one for one in segments.all[:-1] if one.next_offset <= high_watermark),
+                clean_point=min(self.clean_point, segments.end_offset),
+                producers=producers,
+                truncations=segments.truncations,
+                interval_bytes=context.settings.index_interval_bytes,
+                segment_bytes=context.settings.segment_bytes,
+            )
+
+    def open(self, segment: Segment) -> Descriptor:
+        """The file of a segment of the view.
+
+        Raises:
+            OSError: also where the segment was removed meanwhile.
+        """
+        return self._segments.open(segment)
+
+    def make_durable(self, file: Descriptor) -> None:
+        """fsync of a file that is to replace segments.
+
+        Raises:
+            TidemarkError: STORAGE_ERROR, and the whole log directory is offline: a failed sync is never retried.
+        """
+        try:
+            os.fsync(file.number)
+        except OSError as error:
+            name = self._context.path.name
+            self._context.home.fail(f"fsync of a cleaned segment of {name}: {error.strerror}")
+            raise storage_error(f"clean {name}", error) from error
+
+    def replace(self, view: CleaningView, sources: Sequence[Segment], cleaned: Segment, file: Path) -> bool:
+        """Put a cleaned segment, written durably to `file`, in the place of neighbours of the view.
+
+        False: the log was truncated or closed, or has dropped one of them; nothing was changed and `file` is the
+        caller's.
+
+        Raises:
+            TidemarkError: STORAGE_ERROR; the directory is offline, and the next start finishes the replacement.
+                DISK_FULL: nothing was changed.
+        """
+        context, segments = self._context, self._segments
+        with context.files_lock:
+            before = segments.all
+            if not context.is_usable or view.truncations != segments.truncations or sources[0] not in before:
+                return False
+            at = before.index(sources[0])
+            past = at + len(sources)
+            if before[at:past] != tuple(sources) or past >= len(before):
+                return False
+            try:
+                swap = commit_swap(file)
+            except OSError as error:
+                raise storage_error(f"clean {context.path.name}", error) from error
+            segments.begin_swap()
+            try:
+                finish_swap(swap)
+            except OSError as error:
+                context.broken = f"replace segments of {context.path.name}: {error}"
+                context.home.fail(context.broken)
+                raise TidemarkError(ErrorCode.STORAGE_ERROR, context.broken) from error
+            segments.swap(sources, cleaned)
+            try:
+                cleaned.seal()
+                cleaned.forget_index()
+            except OSError as error:  # the index is in memory, and the next start writes it
+                _log.warning("index not written", extra={"log": context.path.name, "why": str(error)})
+            return True
+
+    def note_clean_point(self, view: CleaningView, offset: int) -> bool:
+        """Raise the clean point to `offset`, unless the log was truncated meanwhile.
+
+        Raises:
+            OSError: the disk does not answer.
+        """
+        with self._context.files_lock:
+            if self._context.broken or view.truncations != self._segments.truncations:
+                return False
+            write_clean_point(self._context.path, offset)
+            return True
+
+    def adopt_clean_point(self, offset: int) -> None:
+        """Take over the clean point of the log that this one is a copy of; the caller holds `files_lock`.
+
+        Raises:
+            OSError: the disk does not answer.
+        """
+        if offset != self.clean_point:
+            write_clean_point(self._context.path, offset)

@@ -1,0 +1,344 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The segments of a log: which there are, which holds an offset, and how the list changes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tidemark.storage.files import DELETED_SUFFIX, Descriptor
+from tidemark.storage.log.context import LogContext
+from tidemark.storage.recovery.log_loader import make_segment, start_anew
+from tidemark.storage.segments.descriptor_pool import DescriptorPool
+from tidemark.storage.segments.index import INDEX_SUFFIX, NO_TIMESTAMP_US, TIME_INDEX_SUFFIX, SegmentIndex
+from tidemark.storage.segments.segment import LOG_SUFFIX, Segment, walk
+from tidemark.storage.segments.tail import Tail
+
+NOT_TRUNCATED: Final = (1 << 63) - 1
+
+Placed = tuple[int, int, int, int]
+"""A batch as written: base offset, next offset (exclusive), length in bytes, largest timestamp."""
+
+
+class Boundary(NamedTuple):
+    """Where a truncation ends the log: in this segment, before `position`, at `end_offset` (exclusive)."""
+
+    segment: Segment
+    segment_index: SegmentIndex
+    position: int
+    end_offset: int
+
+
+class LogSegments:
+    """The list of segments, the log start and end, and the last batches of the active segment.
+
+    Only the append thread and the cleaner change the list, under `files_lock`; each assignment is made under
+    `memory_lock`. The attributes are replaced as a whole, so a reader of one attribute needs no lock.
+
+    Attributes:
+        all: the segments in offset order, contiguous, never none; the last is the active one.
+        start_offset: first offset of the log, inclusive.
+        end_offset: next offset of the log, exclusive; every byte below has been written.
+        truncations: counts the beginnings and the ends of truncations, and the close.
+        swaps: counts the beginnings and the ends of replacements by cleaned segments.
+    """
+
+    def __init__(
+        self,
+        segments: Sequence[Segment],
+        *,
+        start_offset: int,
+        end_offset: int,
+        context: LogContext,
+        pool: DescriptorPool,
+    ) -> None:
+        self.all = tuple(segments)
+        self.start_offset = start_offset
+        self.end_offset = end_offset
+        self.truncations = 0
+        self.swaps = 0
+        self._context = context
+        self._pool = pool
+        self._tail = Tail(end_offset, self.all[-1].size_bytes)
+        self._lowest_truncation = NOT_TRUNCATED
+        self._trimmed: tuple[Segment, ...] = ()
+        """Segments below the first of `all`, oldest first, whose files wait for a checkpoint."""
+
+    # -- finding
+
+    @property
+    def active(self) -> Segment:
+        """The segment that batches are appended to."""
+        return self.all[-1]
+
+    @property
+    def moves(self) -> int:
+        """Changes whenever bytes of a file were truncated or replaced: a read across a change is not consistent."""
+        return self.truncations + self.swaps
+
+    def size_bytes(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.size_bytes for segment in self.all)
+
+    def bytes_from(self, offset: int) -> int:
+        """Estimated bytes from this offset to the end, from memory alone: as if all records of a segment were equal."""
+        segments, end, found = self.all, self.end_offset, 0
+        for segment in reversed(segments):
+            base = segment.base_offset
+            if base < offset:
+                records = end - base
+                return found + (segment.size_bytes * max(0, end - offset) // records if records > 0 else 0)
+            found, end = found + segment.size_bytes, base
+        return found
+
+    def containing(self, offset: int) -> Segment:
+        """The segment with the largest base offset at or below `offset`."""
+        segments = self.all
+        low, high = 0, len(segments) - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            if segments[middle].base_offset <= offset:
+                low = middle
+            else:
+                high = middle - 1
+        return segments[low]
+
+    def after(self, segment: Segment) -> Segment | None:
+        """The segment that follows."""
+        return next((other for other in self.all if other.base_offset > segment.base_offset), None)
+
+    def locate(self, offset: int, *, end_offset: int, max_bytes: int) -> tuple[Segment, int, int]:
+        """Segment, start and stop position of the batches from `offset`; stop is -1 where an index must be read.
+
+        The caller holds `memory_lock`.
+        """
+        tail = self._tail
+        if offset >= tail.base_offset:
+            start, stop = tail.find(offset, end_offset=end_offset, max_bytes=max_bytes)
+            return self.all[-1], start, stop
+        return self.containing(offset), 0, -1
+
+    def open(self, segment: Segment) -> Descriptor:
+        """The file of a segment. Raises OSError, also where the file is gone."""
+        return self._pool.get(segment, segment.log_path)
+
+    def index_of(self, segment: Segment, descriptor: Descriptor) -> SegmentIndex:
+        """The index, loaded where it is not in memory; the caller holds `memory_lock`."""
+        index = segment.ensure_index(descriptor.number, self._context.settings.index_interval_bytes)
+        if segment is not self.all[-1]:
+            self._pool.indexes.use(segment, len(index))
+        return index
+
+    # -- appending
+
+    def publish(self, active: Segment, descriptor: Descriptor, placed: Sequence[Placed]) -> None:
+        """Make written batches part of the log; the caller holds `memory_lock`."""
+        interval_bytes, tail = self._context.settings.index_interval_bytes, self._tail
+        active.ensure_index(descriptor.number, interval_bytes)  # a checkpoint may have unloaded it
+        for base, following, length, timestamp_us in placed:
+            active.note(
+                base_offset=base,
+                next_offset=following,
+                length=length,
+                timestamp_us=timestamp_us,
+                interval_bytes=interval_bytes,
+            )
+            tail.next_offsets.append(following)
+            tail.ends.append(active.size_bytes)
+        tail.trim()
+        self.end_offset = following
+
+    def add(self, segment: Segment) -> None:
+        """Make this empty segment the active one; the caller holds both locks and has sealed the active one."""
+        sealed = self.all[-1]
+        self.all = (*self.all, segment)
+        self._tail = Tail(self.end_offset, 0)
+        if sealed.index is not None:
+            self._pool.indexes.use(sealed, len(sealed.index))
+
+    def restart_at(self, base_offset: int) -> None:
+        """Replace the empty active segment by one with this base offset; the caller holds both locks."""
+        old = self.all[-1]
+        self._remove_trimmed()
+        segment = make_segment(self._context.path, base_offset)
+        self.all = (segment,)
+        self._tail = Tail(base_offset, 0)
+        self._pool.drop(old)
+        if old.base_offset != base_offset:
+            old.remove()
+
+    def extend_to(self, end_offset: int) -> None:
+        """End the log past its last batch, where truncation in a hole left it; the caller holds both locks."""
+        if self.end_offset < end_offset:
+            self.end_offset = self.all[-1].next_offset = end_offset
+            self._tail = Tail(end_offset, self.all[-1].size_bytes)
+
+    # -- truncating
+
+    def take_lowest_truncation(self) -> int:
+        """The lowest end of truncations since the last call, `NOT_TRUNCATED` for none.
+
+        Batches that a copy holds at or past it may differ from those of this log.
+        """
+        with self._context.memory_lock:
+            lowest, self._lowest_truncation = self._lowest_truncation, NOT_TRUNCATED
+            return lowest
+
+    def _begin_truncation(self, end_offset: int) -> None:
+        self.truncations += 1
+        self._lowest_truncation = min(self._lowest_truncation, end_offset)
+
+    def boundary(self, end_offset: int) -> Boundary:
+        """Where a truncation to `end_offset` ends the log: there, or before the batch that spans it.
+
+        The caller holds `files_lock`. Raises OSError, Damage.
+        """
+        segment = self.containing(end_offset)
+        descriptor = self.open(segment)
+        with self._context.memory_lock:
+            index = segment.ensure_index(descriptor.number, self._context.settings.index_interval_bytes)
+            number = index.floor(end_offset)
+            start = index.positions[number] if number >= 0 else 0
+        for position, envelope in walk(descriptor.number, start, segment.size_bytes):
+            if envelope.next_offset > end_offset:
+                return Boundary(segment, index, position, min(envelope.base_offset, end_offset))
+        return Boundary(segment, index, segment.size_bytes, min(end_offset, self.end_offset))
+
+    def truncate(self, boundary: Boundary) -> tuple[Segment, ...]:
+        """End the log there, in memory; gives the segments to `remove`. The caller holds both locks."""
+        segment, index, position, end_offset = boundary
+        self._begin_truncation(end_offset)
+        dropped = tuple(other for other in self.all if other.base_offset > segment.base_offset)
+        self.all = self.all[: len(self.all) - len(dropped)]
+        self._pool.indexes.drop(segment)
+        segment.index = index  # the active segment's index stays loaded
+        self.end_offset = end_offset
+        self.start_offset = min(self.start_offset, end_offset)
+        self._tail = Tail(end_offset, position)
+        return dropped
+
+    def finish_truncation(self) -> None:
+        """The files are as the list says; the caller holds both locks."""
+        self.truncations += 1
+
+    def remove(self, dropped: Sequence[Segment]) -> None:
+        """Delete files, the newest first; the caller holds `files_lock`. Raises OSError."""
+        for segment in reversed(dropped):
+            self._pool.drop(segment)
+            segment.remove()
+
+    def truncate_file(self, segment: Segment, size_bytes: int) -> None:
+        """Shorten the file of a segment, its index and its figures; its `next_offset` is left to the caller.
+
+        The caller holds `files_lock`, or is the append thread. Raises OSError, Damage.
+        """
+        descriptor = self.open(segment)
+        segment.remove_indexes()
+        os.ftruncate(descriptor.number, size_bytes)
+        with self._context.memory_lock:
+            index = segment.ensure_index(descriptor.number, self._context.settings.index_interval_bytes)
+            if size_bytes == segment.size_bytes:
+                return
+            index.cut(size_bytes)
+            start = index.positions[-1] if len(index) else 0
+            newest_us = index.timestamps[-1] if len(index) else NO_TIMESTAMP_US
+            for _, envelope in walk(descriptor.number, start, size_bytes):
+                newest_us = max(newest_us, envelope.max_timestamp_us)
+            segment.max_timestamp_us = newest_us
+            segment.unindexed_bytes = size_bytes - start
+            segment.size_bytes = size_bytes
+            if size_bytes == 0:
+                segment.first_timestamp_us = None
+
+    def reset(self, start_offset: int, truncated_to: int) -> None:
+        """Delete every segment and start empty; the caller holds both locks. Raises OSError."""
+        self._begin_truncation(truncated_to)
+        dropped = (*self._trimmed, *self.all)
+        for other in dropped:
+            self._pool.drop(other)
+        self.start_offset = self.end_offset = start_offset
+        self.all = (start_anew(self._context.path, dropped, start_offset),)
+        self._trimmed = ()
+        self._tail = Tail(start_offset, 0)
+
+    def close(self) -> None:
+        """Let go of the open files; the caller holds both locks."""
+        self.truncations += 1
+        for segment in self.all:
+            self._pool.drop(segment)
+
+    # -- moving the log start
+
+    @property
+    def has_trimmed(self) -> bool:
+        """Files below the log start wait for a checkpoint."""
+        return bool(self._trimmed)
+
+    def trim(self, start_offset: int) -> None:
+        """Raise the log start; whole segments below leave the log at once. The caller holds `files_lock`."""
+        with self._context.memory_lock:
+            self.start_offset = max(self.start_offset, start_offset)
+            count = 0
+            while count < len(self.all) - 1 and self.all[count].next_offset <= self.start_offset:
+                count += 1
+            self._trimmed = (*self._trimmed, *self.all[:count])
+            self.all = self.all[count:]
+
+    def remove_trimmed_indexes(self) -> bool:
+        """Free space: delete the indexes of trimmed segments; whether there were any."""
+        with self._context.files_lock:
+            for segment in self._trimmed:
+                segment.remove_indexes()
+            return bool(self._trimmed)
+
+    def release_trimmed(self, log_start: int) -> None:
+        """Rename the trimmed files below a log start that a checkpoint on disk names, to be deleted later.
+
+        The caller holds `files_lock`. Raises OSError.
+        """
+        while self._trimmed and self._trimmed[0].next_offset <= log_start:
+            segment = self._trimmed[0]
+            self._pool.drop(segment)
+            self._context.home.delete_later(_renamed(segment), self._context.settings.file_delete_delay_ms)
+            self._trimmed = self._trimmed[1:]
+
+    def _remove_trimmed(self) -> None:
+        self.remove(self._trimmed)
+        self._trimmed = ()
+
+    # -- replacing, moving
+
+    def begin_swap(self) -> None:
+        """The files of segments are about to change; the caller holds `files_lock`."""
+        with self._context.memory_lock:
+            self.swaps += 1
+
+    def swap(self, sources: Sequence[Segment], cleaned: Segment) -> None:
+        """Replace neighbours by the cleaned segment, whose file is in place; the caller holds `files_lock`."""
+        at = self.all.index(sources[0])
+        with self._context.memory_lock:
+            self.all = (*self.all[:at], cleaned, *self.all[at + len(sources) :])
+            self.swaps += 1
+        for source in sources:
+            self._pool.drop(source)
+
+    def move_to(self, path: Path) -> None:
+        """The directory has this path now; the caller holds both locks."""
+        for segment in (*self._trimmed, *self.all):
+            segment.stem = path / segment.stem.name
+            segment.log_path = path / segment.log_path.name
+
+
+def _renamed(segment: Segment) -> list[Path]:
+    """The files of a segment under their `.deleted` names; open readers keep the log file."""
+    renamed = []
+    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
+        path = segment.stem.with_name(segment.stem.name + suffix)
+        try:
+            renamed.append(path.replace(path.with_name(path.name + DELETED_SUFFIX)))
+        except FileNotFoundError:
+            continue
+    segment.log_path = segment.log_path.with_name(segment.log_path.name + DELETED_SUFFIX)
+    return renamed
