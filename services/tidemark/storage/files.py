@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The file primitives of storage: descriptors that close with their last user, durable replacement, checked JSON.
 
-What is replaced is replaced whole (temporary file, rename). What is made durable is made so by one `syncfs` for a
-whole directory, or by fsync where one small file is the point (docs/formats.md, "A log directory").
+A replaced file is replaced whole (temporary file, rename). One `syncfs` makes a whole directory durable; fsync is
+used for single small files (docs/formats.md, "A log directory").
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tidemark.model import ErrorCode, TidemarkError
 
 TEMPORARY_SUFFIX: Final = ".tmp"
 DELETED_SUFFIX: Final = ".deleted"
-"""Of a file that is no part of a log any more and goes in a while, or when the log is opened next."""
+"""Of a file that was removed from a log, and is deleted after a delay or when the log is opened again."""
 PARTITION_FILE: Final = "partition.json"
-"""In each replica's directory: whose it is."""
+"""In each replica's directory: topic id, incarnation and generation."""
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 _TOO_MANY_FILES: Final = (errno.EMFILE, errno.ENFILE)
@@ -34,10 +34,9 @@ _BROKEN: Final = frozenset(
 
 
 class Descriptor:
-    """A file descriptor that is closed when nobody refers to it any more.
+    """A file descriptor that is closed with the last reference to this object.
 
-    Whoever holds the object (not just its number) never sees the number reused for another file, whatever the pool
-    or the log does meanwhile.
+    As long as a caller holds the object (not just its number), the number is not reused for another file.
     """
 
     __slots__ = ("number",)
@@ -52,25 +51,26 @@ class Descriptor:
 
 
 def storage_error(doing: str, error: OSError) -> TidemarkError:
-    """What the operating system refused, as the refusal the callers know."""
+    """An OSError as a TidemarkError: DISK_FULL or STORAGE_ERROR."""
     reason = os.strerror(error.errno) if error.errno else str(error)
     code = ErrorCode.DISK_FULL if has_no_room(error) else ErrorCode.STORAGE_ERROR
     return TidemarkError(code, f"{doing}: {reason}")
 
 
 def has_no_room(error: BaseException) -> bool:
-    """Whether space, a quota or the open files that are allowed were used up: of a write, not of a sync, that is no
-    broken disk, and it may go better later."""
+    """Whether disk space, a quota or the limit of open files is exhausted.
+
+    Of a write (not of a sync) that does not mean a broken disk: a retry may succeed."""
     return isinstance(error, OSError) and error.errno in (*_NO_SPACE, *_TOO_MANY_FILES)
 
 
 def is_unopened(error: BaseException) -> bool:
-    """Whether the process, or the machine, has too many files open: nothing was done, and it is not the disk."""
+    """Whether the process or the machine has too many open files: nothing was done, and the disk is not the cause."""
     return isinstance(error, OSError) and error.errno in _TOO_MANY_FILES
 
 
 def is_broken(error: BaseException) -> bool:
-    """Whether it says that the disk itself, not one file of it, does not do what it should."""
+    """Whether the error is one of the whole disk rather than of a single file."""
     return isinstance(error, OSError) and error.errno in _BROKEN
 
 
@@ -80,14 +80,14 @@ def raise_storage_error(doing: str, error: OSError) -> NoReturn:
 
 
 def sync_file_system(directory: Path, descriptor: Descriptor) -> None:
-    """Make everything written so far to the file system of this directory durable: syncfs(2), one for all files.
+    """Make everything written so far to the file system of this directory durable: one syncfs(2) for all files.
 
     Args:
-        descriptor: of the directory, from before anything was written there: an error that somebody else was told is
-            told to no descriptor that is opened after that.
+        descriptor: of the directory, opened before anything was written there: a writeback error that another
+            process has seen is not reported to descriptors opened later.
 
     Raises:
-        OSError: a write back failed. It must not be tried again: what could not be written is lost to the cache.
+        OSError: a writeback failed. A retry is not safe: the page cache has dropped the unwritten data.
     """
     if not hasattr(_LIBC, "syncfs"):
         os.sync()  # no syncfs outside Linux; this one reports no error
@@ -98,7 +98,7 @@ def sync_file_system(directory: Path, descriptor: Descriptor) -> None:
 
 
 def monotonic_ms() -> int:
-    """A clock that never goes back, in milliseconds."""
+    """The monotonic clock, in milliseconds."""
     return time.monotonic_ns() // 1_000_000
 
 
@@ -115,7 +115,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def write_temporary(path: Path, content: bytes, *, durable: bool = False) -> Path:
-    """Write the content beside `path`; the caller renames it there when it may count."""
+    """Write the content to a temporary file beside `path`, for the caller to rename."""
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     descriptor = Descriptor(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
@@ -131,7 +131,7 @@ def write_temporary(path: Path, content: bytes, *, durable: bool = False) -> Pat
 def replace_file(path: Path, content: bytes, *, durable: bool = False) -> None:
     """Replace a file whole: a reader, or a start after a kill, sees the old or the new one.
 
-    With `durable` it has reached the disk when this returns (fsync, rename, fsync of the directory).
+    With `durable` the file is on disk when this returns (fsync, rename, fsync of the directory).
     """
     write_temporary(path, content, durable=durable).replace(path)
     if durable:
@@ -147,7 +147,7 @@ def write_all(descriptor: int, content: bytes | memoryview, position: int) -> No
 
 
 def write_vector(descriptor: int, buffers: Sequence[bytes | memoryview], total: int, position: int) -> None:
-    """pwritev(2) of buffers with so many bytes together, until everything is written."""
+    """pwritev(2) of buffers of `total` bytes, until everything is written."""
     written = os.pwritev(descriptor, buffers, position)
     while written < total:
         rest = memoryview(b"".join(buffers))[written:]
@@ -177,7 +177,7 @@ def checksum(content: bytes) -> int:
 
 
 class BadFile(Exception):  # noqa: N818 - a finding about a file, turned into a refusal or a repair by its reader
-    """A small file that is there and does not hold what was once written; the text says what is wrong."""
+    """A small file exists with wrong content; the text says how it is wrong."""
 
 
 def pack_json(document: Mapping[str, Any]) -> bytes:
@@ -186,10 +186,10 @@ def pack_json(document: Mapping[str, Any]) -> bytes:
 
 
 def read_json(path: Path, **members: type) -> dict[str, Any] | None:
-    """A document of `pack_json` that has these members, of these types; None where there is no file.
+    """A document of `pack_json` with members of these types; None where there is no file.
 
     Raises:
-        BadFile: cut off, damaged or not ours.
+        BadFile: truncated, damaged, or not written by `pack_json`.
     """
     try:
         content = path.read_bytes()
@@ -225,7 +225,7 @@ def read_lines(path: Path) -> list[str] | None:
     """The lines of `pack_lines`; None where there is no file.
 
     Raises:
-        BadFile: cut off, damaged or of a version that is not known.
+        BadFile: truncated, damaged or of an unknown version.
     """
     try:
         content = path.read_bytes()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What storage takes of a topic's and the broker's settings; the names are Kafka's dotted keys."""
+"""The settings of a topic and the broker that storage uses, by Kafka's dotted keys."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class StorageSettings:
 def storage_settings(
     configs: Mapping[str, str], *, producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS
 ) -> StorageSettings:
-    """From a topic's configuration, which whoever wrote it has checked; unknown keys are other people's."""
+    """From a topic's configuration, validated when it was written; keys of other components are ignored."""
     defaults = StorageSettings()
     return StorageSettings(
         segment_bytes=int(configs.get("segment.bytes", defaults.segment_bytes)),

@@ -113,7 +113,7 @@ def test_a_volume_of_another_broker_is_refused(two: LocalCluster, newcomer: Newc
 
 def test_a_volume_that_a_living_broker_holds_is_refused(two: LocalCluster, newcomer: Newcomer) -> None:
     newcomer.flags |= {"broker.id": "1", "log.dirs": str(two.directory / broker_name(1))}
-    assert "is held by another process: stop that broker first" in newcomer.refused()
+    assert "is locked by another process: stop that broker first" in newcomer.refused()
 
 
 def test_the_id_of_a_living_broker_is_refused(two: LocalCluster, newcomer: Newcomer) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checkpoint files of a log directory: high watermark, recovery point, log start (rules R5, T5).
 
-Lines of (topic, partition, incarnation, offset): the incarnation keeps a recreated partition from inheriting the
-offsets of the one it replaced.
+Lines of (topic, partition, incarnation, offset): because of the incarnation a recreated partition does not inherit
+the offsets of the deleted one.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ CheckpointKey = tuple[TopicPartition, str]
 
 @dataclass(slots=True)
 class Checkpoints:
-    """The content of the three files; all offsets exclusive but the log starts. `changed`: the files are behind.
+    """The content of the three files; offsets are exclusive, log starts inclusive. `changed`: the files are behind.
 
-    An offset of -1 (`UNKNOWN`) stands for one that was lost with a damaged file: nothing vouches for it.
+    -1 (`UNKNOWN`) stands for an offset that was lost with a damaged file.
     """
 
     high_watermarks: dict[CheckpointKey, int] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Checkpoints:
     changed: bool = False
 
     def put(self, key: CheckpointKey, high_watermark: int, recovery_point: int, log_start: int) -> bool:
-        """Enter a partition in all three; whether that changed anything."""
+        """Enter a partition in all three; whether an offset changed."""
         known = (self.high_watermarks.get(key), self.recovery_points.get(key), self.log_starts.get(key))
         if known == (high_watermark, recovery_point, log_start):
             return False
@@ -55,7 +55,7 @@ class Checkpoints:
             self.changed = offsets.pop(key, None) is not None or self.changed
 
     def write_temporaries(self, directory: Path) -> list[tuple[Path, Path]]:
-        """Write all three beside their places; (temporary, place) pairs to rename after the next syncfs."""
+        """Write all three to temporary files; (temporary, final) paths to rename after the next syncfs."""
         return [
             (write_temporary(directory / name, pack_lines(_lines(offsets))), directory / name)
             for name, offsets in (
@@ -67,7 +67,7 @@ class Checkpoints:
 
 
 def read_checkpoints(directory: Path, known: Iterable[CheckpointKey]) -> Checkpoints:
-    """What the three files say; of a file that is missing or damaged, UNKNOWN for each partition in `known`."""
+    """Read the three files; a missing or damaged file gives UNKNOWN for each partition in `known`."""
     partitions = list(known)
     checkpoints = Checkpoints()
     for name, offsets in (
@@ -78,14 +78,14 @@ def read_checkpoints(directory: Path, known: Iterable[CheckpointKey]) -> Checkpo
         try:
             found = _read(directory / name)
         except BadFile as bad:
-            _log.error("checkpoint not used: logs are checked as if it were lost", extra={"why": str(bad)})
+            _log.error("damaged checkpoint ignored: logs are recovered in full", extra={"why": str(bad)})
             found = None
         offsets.update(dict.fromkeys(partitions, UNKNOWN) if found is None else found)
     return checkpoints
 
 
 def _read(path: Path) -> dict[CheckpointKey, int] | None:
-    """What a file says; None where there is none. Raises BadFile."""
+    """The offsets of a file; None where there is no file. Raises BadFile."""
     lines = read_lines(path)
     if lines is None:
         return None
@@ -95,7 +95,7 @@ def _read(path: Path) -> dict[CheckpointKey, int] | None:
             topic, partition, incarnation, offset = line.split(" ")
             found[TopicPartition(topic, int(partition)), incarnation] = int(offset)
     except ValueError:
-        raise BadFile(f"{path.name} has lines that are no checkpoints") from None
+        raise BadFile(f"{path.name} has lines that do not parse as checkpoints") from None
     return found
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FutureLog: the copy of a replica's log that is to take its place, in another directory (rule M3).
+"""FutureLog: the copy of a replica's log in another directory that is to replace the log (rule M3).
 
-It is made of the local log, batch by batch as the bytes are. What happens to the log meanwhile happens to the copy
-too, a step later: cuts, and a front that is let go. One thread copies; the log goes on as if there were no copy.
+Batches are copied byte by byte from the local log. The copy follows truncations and log starts of the log one step
+later. One thread copies; the log is not affected by its copy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _REST_BYTES: Final = 4 << 20
 
 
 class Copied(NamedTuple):
-    """What one step of copying did; `caught_up`: the copy ended where the log did, a moment ago."""
+    """The result of one copying step; `caught_up`: the copy reached the log end as of this step."""
 
     size_bytes: int
     caught_up: bool
@@ -31,9 +31,9 @@ class FutureLog:
 
     Args:
         source: the replica's log.
-        log: the copy, that nobody else appends to or reads.
-        directory: index of the directory it is in.
-        clean_point: of the log when the copying began. What was cleaned since may have been copied before.
+        log: the copy; this object alone appends to it and reads it.
+        directory: index of the directory of the copy.
+        clean_point: of the log when the copying began. Records cleaned later may have been copied before.
     """
 
     def __init__(
@@ -52,16 +52,16 @@ class FutureLog:
         self.log = log
         self.directory = directory
         self.clean_point = clean_point
-        self._to_cut = NOT_TRUNCATED
-        """Where the log was cut and the copy was not yet: its disk may have no space even for that."""
+        self._pending_truncation = NOT_TRUNCATED
+        """Lowest truncation of the log that the copy lacks; a full disk may delay the truncation of the copy."""
 
     @property
     def offset_lag(self) -> int:
-        """Offsets of the log that the copy has not reached."""
+        """Offsets of the log past the end of the copy."""
         return max(0, self.source.log_end_offset - self.log.log_end_offset)
 
     def continue_after_start(self) -> None:
-        """Of a copy that an earlier process made: keep what agrees with the log as it is now.
+        """Truncate a copy of an earlier process to the part that agrees with the log.
 
         Raises:
             TidemarkError: STORAGE_ERROR, DISK_FULL.
@@ -75,10 +75,10 @@ class FutureLog:
         self.clean_point = min(self.clean_point, self.log.log_end_offset)
 
     def copy(self, max_bytes: int) -> Copied:
-        """Copy some whole batches, at least one where there is any.
+        """Copy about `max_bytes` of whole batches, at least one batch if there is one.
 
         Raises:
-            TidemarkError: STORAGE_ERROR of either log, DISK_FULL of the copy, which then is as it was.
+            TidemarkError: STORAGE_ERROR of either log; DISK_FULL of the copy, which is unchanged then.
         """
         size_bytes = 0
         while True:  # a read ends with its segment
@@ -88,30 +88,30 @@ class FutureLog:
                 return Copied(size_bytes, copied.caught_up)
 
     def _copy_some(self, max_bytes: int) -> Copied:
-        cuts = self.source.segments.truncations
-        self._follow_cuts()
+        truncations = self.source.segments.truncations
+        self._follow_truncations()
         at, end = self.log.log_end_offset, self.source.log_end_offset
         if at >= end:
             return Copied(0, at == end)
         try:
             data = self.source.read(at, end_offset=end, max_bytes=max_bytes)
         except TidemarkError as error:
-            if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:  # cut, or its front let go, since
+            if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:  # truncated or trimmed since
                 return Copied(0, False)
             raise
-        if self.source.segments.truncations != cuts:  # what was read may be of another history than what the copy holds
+        if self.source.segments.truncations != truncations:  # the bytes may not continue the copy
             return Copied(0, False)
         if not data:  # the log ends in a hole
             return Copied(0, True)
         self.log.append(check_batches(data), base_offset=at, leader_epoch=LeaderEpoch(-1), stamp=False)
         return Copied(len(data), self.log.log_end_offset >= self.source.log_end_offset)
 
-    def _follow_cuts(self) -> None:
-        self._to_cut = min(self._to_cut, self.source.segments.take_lowest_truncation())
-        self.clean_point = min(self.clean_point, self._to_cut)
-        if self._to_cut < self.log.log_end_offset:
-            self.log.truncate(Offset(self._to_cut))
-        self._to_cut = NOT_TRUNCATED
+    def _follow_truncations(self) -> None:
+        self._pending_truncation = min(self._pending_truncation, self.source.segments.take_lowest_truncation())
+        self.clean_point = min(self.clean_point, self._pending_truncation)
+        if self._pending_truncation < self.log.log_end_offset:
+            self.log.truncate(Offset(self._pending_truncation))
+        self._pending_truncation = NOT_TRUNCATED
         start = self.source.log_start_offset
         if start > self.log.log_end_offset:
             self.log.reset(start)
@@ -119,10 +119,10 @@ class FutureLog:
             self.log.trim(start)
 
     def complete(self) -> None:
-        """Copy the rest of a log that nobody changes meanwhile, and hold the two against each other; files are written.
+        """Copy the rest of a log without appends, compare the two logs, and write the small files of the copy.
 
         Raises:
-            TidemarkError: STORAGE_ERROR, DISK_FULL; also where they differ.
+            TidemarkError: STORAGE_ERROR, DISK_FULL; also where the two logs differ.
         """
         while (copied := self.copy(_REST_BYTES)).size_bytes and not copied.caught_up:
             pass
@@ -131,7 +131,7 @@ class FutureLog:
             copy = copy._replace(log_end_offset=max(copy.log_end_offset, source.log_end_offset))
         why = disagreement(copy, source)
         if why is None and self.source.is_damaged:
-            why = "the log is damaged, and has not been refetched yet"
+            why = "the log is damaged and not refetched yet"
         if why is not None:
             sentence = f"the copy of {self.partition} in {self.log.path.parent} cannot take its place: {why}"
             raise TidemarkError(ErrorCode.STORAGE_ERROR, sentence)

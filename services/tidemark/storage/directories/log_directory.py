@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One log directory: whose it is, who holds it, how it was left, and its checkpoints (rule T1, docs/formats.md)."""
+"""One log directory: its owner, its lock, how it was left, and its checkpoints (rule T1, docs/formats.md)."""
 
 from __future__ import annotations
 
@@ -68,15 +68,16 @@ _LOGGER: Final = logging.getLogger(__name__)
 
 
 class PreviousDirectory(NamedTuple):
-    """How a directory was left, for rule T1; None where the file is missing or damaged."""
+    """How the last process left a directory, for rule T1; None where a file is missing or damaged."""
 
     directory_id: str
     clean_broker_epoch: BrokerEpoch | None
-    incarnation: tuple[str, BrokerEpoch] | None  # boot id, broker epoch
+    incarnation: tuple[str, BrokerEpoch] | None
+    """Boot id and broker epoch."""
 
 
 class FoundReplica(NamedTuple):
-    """A replica's directory; `identity` is None where its partition.json cannot be read."""
+    """A replica found in a directory; `identity` is None where its partition.json cannot be read."""
 
     partition: TopicPartition
     path: Path
@@ -98,16 +99,16 @@ class FoundFuture(NamedTuple):
 
 
 class UnmadeDirectory:
-    """A replica of the roster: how it gets a directory, and where its epochs are kept until then."""
+    """A replica of the roster: makes its directory, and keeps its epochs in the roster until then."""
 
     def __init__(self, roster: Roster, found: FoundReplica) -> None:
         self._roster = roster
         self._found = found
 
     def make(self) -> None:
-        """partition.json comes last, so that it is whole when it counts; the roster is left when all is there."""
+        """Make the directory, partition.json last, as only that makes it count; then leave the roster."""
         partition, path, identity, generation = self._found
-        assert identity is not None, "the roster says whose it is"
+        assert identity is not None, "a roster entry has an identity"
         path.mkdir(exist_ok=True)
         make_segment(path, 0)
         entry = self._roster.get(partition)
@@ -117,16 +118,16 @@ class UnmadeDirectory:
         self._roster.forget(partition)
 
     def save_epochs(self, entries: Sequence[EpochEntry]) -> None:
-        """In the roster."""
-        assert self._found.identity is not None, "the roster says whose it is"
+        """Keep the epochs in the roster."""
+        assert self._found.identity is not None, "a roster entry has an identity"
         self._roster.put(self._found.partition, RosterEntry(self._found.identity, tuple(entries)))
 
 
 class _Lock:
-    """What keeps other processes out: a file of its own and, should somebody delete that, the directory itself.
+    """Locks other processes out: by a lock file, and by the directory itself in case the file is deleted.
 
     Raises:
-        BlockingIOError: another process has it.
+        BlockingIOError: another process has the lock.
     """
 
     def __init__(self, path: Path) -> None:
@@ -137,11 +138,11 @@ class _Lock:
             fcntl.flock(self._place.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise
-        except OSError:  # network file systems lock no directories
-            _LOGGER.info("only its lock file is locked", extra={"directory": str(path)})
+        except OSError:  # a network file system may not lock directories
+            _LOGGER.info("the lock file alone locks the directory", extra={"directory": str(path)})
 
     def is_at(self, path: Path) -> bool:
-        """Whether the directory is there under its name."""
+        """Whether the locked directory still has this path."""
         try:
             return os.path.samestat(path.stat(), os.fstat(self._place.number))
         except OSError:
@@ -152,18 +153,19 @@ class _Lock:
         sync_file_system(path, self._place)
 
     def release(self) -> None:
-        """Give it back."""
+        """Unlock."""
         for descriptor in (self._place, self._file):
             fcntl.flock(descriptor.number, fcntl.LOCK_UN)
 
 
 class LogDirectory:
-    """A directory that this process holds the lock of.
+    """A log directory locked by this process.
 
     Attributes:
-        failed: why it is offline, None while it is not; a sync that failed once is never tried again.
-        futures: copies of replicas of other directories under way into this one, open (rule M3).
-        unfinished: such copies, as they were found.
+        failed: why the directory is offline, None while it is online; a failed sync is never retried.
+        logs: the open logs.
+        futures: open copies of replicas that move into this directory (rule M3).
+        unfinished: unfinished copies found at the start.
     """
 
     def __init__(self, path: Path, directory_id: str, lock: _Lock) -> None:
@@ -190,7 +192,7 @@ class LogDirectory:
 
     @classmethod
     def open(cls, path: Path, *, cluster_id: str, broker_id: BrokerId) -> LogDirectory:
-        """Lock the directory, check whose it is, make it ours where it is new.
+        """Lock the directory and check its owner; a new directory gets this owner.
 
         Raises:
             TidemarkError: INVALID_CONFIG (another cluster's or broker's), STORAGE_ERROR (locked, unreadable).
@@ -199,7 +201,7 @@ class LogDirectory:
             path.mkdir(parents=True, exist_ok=True)
             lock = _Lock(path)
         except BlockingIOError:
-            raise _refusal(path, "is held by another process: stop that broker first") from None
+            raise _refusal(path, "is locked by another process: stop that broker first") from None
         except OSError as error:
             raise _unusable(path, error) from error
         try:
@@ -227,8 +229,9 @@ class LogDirectory:
             raise storage_error(f"read the log directory {path}", error) from error
 
     def fail(self, reason: str) -> None:
-        """Take the directory offline, for good: the next start is not to take it for one that kept all that was
-        written, as it would where the kernel has told its error to this process and tells it to no other (rule T1)."""
+        """Take the directory offline until the next start, which must not trust unsynced writes (rule T1).
+
+        The kernel reports a writeback error once, so the next process would not see it."""
         if self.failed is None:
             self.failed = f"the log directory {self.path} is offline: {reason}"
             if self._held is not None and self._held.is_at(self.path):
@@ -236,7 +239,7 @@ class LogDirectory:
             _LOGGER.error("log directory offline", extra={"directory": str(self.path), "reason": reason})
 
     def _forget_boot(self) -> None:
-        """What was flushed under the broker epoch is there all the same, so that stays."""
+        """Remove the boot id; the broker epoch stays, as everything flushed under it is on disk."""
         place = self.path / INCARNATION_FILE
         try:
             known = _incarnation(self.path)
@@ -246,14 +249,16 @@ class LogDirectory:
             try:
                 place.unlink(missing_ok=True)
             except OSError as error:
-                _LOGGER.error("a directory that failed keeps its mark", extra={"path": str(place), "why": str(error)})
+                _LOGGER.error(
+                    "boot id not removed from a failed log directory", extra={"path": str(place), "why": str(error)}
+                )
 
     def delete_later(self, paths: list[Path], delay_ms: int) -> None:
-        """Files that are no part of a log any more: `due_files` gives them when their time has come."""
+        """Delete these files of no log after the delay: `due_files` gives them then."""
         self._to_delete.append((time.monotonic() + delay_ms / 1000, paths))
 
     def due_files(self) -> list[Path]:
-        """What is to be deleted now."""
+        """The files whose delay is over."""
         now_s = time.monotonic()
         waiting = [self._to_delete.popleft() for _ in range(len(self._to_delete))]
         self._to_delete.extend(one for one in waiting if one[0] > now_s)
@@ -274,10 +279,10 @@ class LogDirectory:
             raise storage_error(f"sync the log directory {self.path}", error) from error
 
     def checkpoint(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
-        """Write the three checkpoints with one syncfs; nothing where nothing has changed.
+        """Write the three checkpoints with one syncfs, unless nothing has changed.
 
         Raises:
-            TidemarkError: STORAGE_ERROR; the directory is offline. DISK_FULL: the next one may be written.
+            TidemarkError: STORAGE_ERROR; the directory is offline. DISK_FULL: the next checkpoint retries.
         """
         self._check_online()
         with self._checkpoint_lock:
@@ -296,10 +301,8 @@ class LogDirectory:
                 raise storage_error(f"checkpoint the log directory {self.path}", error) from error
 
     def _make_room(self) -> bool:
-        """The space that retention gives back comes after a checkpoint, which needs some itself."""
-        found = [
-            log.segments.remove_trimmed_indexes() for log in list(self.logs.values())
-        ]  # others open and close logs meanwhile
+        """Delete the indexes of trimmed segments: the checkpoint that releases those segments needs space itself."""
+        found = [log.segments.remove_trimmed_indexes() for log in list(self.logs.values())]  # other threads open logs
         return any(found)
 
     def _checkpoint(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
@@ -325,7 +328,7 @@ class LogDirectory:
             for temporary, place in renames:
                 temporary.replace(place)
             sync_directory(self.path)
-        except OSError as error:  # for want of space too: what could not be written back is lost
+        except OSError as error:  # also ENOSPC: the page cache has dropped the unwritten data
             if not is_unopened(error):
                 self.fail(f"checkpoint: {error.strerror}")
             raise
@@ -333,7 +336,7 @@ class LogDirectory:
             log.durability.checkpointed(capture, told=told)
 
     def confirm_registration(self, broker_epoch: BrokerEpoch, boot_id: str) -> None:
-        """Rule T1: the registration that used them is confirmed, so boot id and broker epoch are written now.
+        """After a confirmed registration: write its boot id and broker epoch (rule T1).
 
         Raises:
             TidemarkError: STORAGE_ERROR.
@@ -348,10 +351,10 @@ class LogDirectory:
             raise storage_error(f"confirm the registration in {self.path}", error) from error
 
     def close_clean(self, broker_epoch: BrokerEpoch, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
-        """All that the next start needs, one syncfs, then the marker, last.
+        """Write what the next start needs, with one syncfs; then the clean-shutdown marker.
 
         Raises:
-            TidemarkError: STORAGE_ERROR; there is no marker then.
+            TidemarkError: STORAGE_ERROR; without the marker.
         """
         self._check_online()
         try:
@@ -369,7 +372,7 @@ class LogDirectory:
             raise storage_error(f"write {CLEAN_SHUTDOWN_FILE} in {self.path}", error) from error
 
     def release(self) -> None:
-        """Close every log and give the lock back."""
+        """Close every log and unlock the directory."""
         for log in (*self.logs.values(), *self.futures.values()):
             log.close()
         self.logs.clear()
@@ -379,18 +382,18 @@ class LogDirectory:
             self._held = None
 
     def asides(self) -> list[tuple[Path, str]]:
-        """(path, "stray" or "delete") of what was set aside."""
+        """(path, "stray" or "delete") of replicas that were set aside."""
         matches = ((path, _ASIDE_NAME.fullmatch(path.name)) for path in self.path.iterdir())
         return [*((path, match["suffix"]) for path, match in matches if match), *self._unusable]
 
     def _finished_futures(self) -> Iterator[FoundReplica]:
-        """Copies that were committed and not renamed yet: they are replicas. The others are kept account of."""
+        """Committed copies that were not renamed yet are replicas; others go to `unfinished` or are set aside."""
         for path in list(self.path.iterdir()):
             if _FUTURE_NAME.fullmatch(path.name) is None:
                 continue
             try:
                 document = read_json(path / PARTITION_FILE)
-            except BadFile:  # the replica itself is there as long as this may be a copy
+            except BadFile:  # the replica of an uncommitted copy is still in its directory
                 self._unusable.append((path, "stray"))
                 continue
             if document is None:
@@ -404,19 +407,19 @@ class LogDirectory:
                 yield FoundReplica(partition, path, identity, document["generation"])
 
     def _sync_file_system(self) -> None:
-        assert self._held is not None, "nobody writes here any more"
+        assert self._held is not None, "a released directory is not written"
         self._held.sync(self.path)
 
     def _check_online(self) -> None:
-        """Online, and still where it was opened: a syncfs by its path is to reach its own file system."""
+        """Raise where the directory is offline or another one has its path now: syncfs goes by the path."""
         if self.failed is None and self._held is not None and not self._held.is_at(self.path):
-            self.fail("it is gone, or is not the directory any more that was opened")
+            self.fail("the directory was removed or replaced since it was opened")
         if self.failed is not None:
             raise TidemarkError(ErrorCode.STORAGE_ERROR, self.failed)
 
 
 def aside_path(path: Path, suffix: str) -> Path:
-    """The name of a replica's directory when it is set aside: <name>.<uuid>-<suffix>, within a name's 255 bytes."""
+    """Path of a replica's directory that is set aside: <name>.<uuid>-<suffix>, at most 255 bytes."""
     ending = f".{uuid.uuid4().hex}-{suffix}"
     return path.with_name(path.name[: _NAME_BYTES_MAX - len(ending)] + ending)
 
@@ -430,8 +433,9 @@ def write_identity(path: Path, identity: ReplicaIdentity, *, generation: int) ->
 def future_document(
     partition: TopicPartition, identity: ReplicaIdentity, *, generation: int, future: bool, clean_point: int = 0
 ) -> bytes:
-    """The partition.json of a copy (`future`), or of one that has become the replica; its directory's name may be cut
-    off, so that it says whose it is itself."""
+    """The partition.json of a copy (`future`), or of a copy that became the replica.
+
+    It names the partition, since the name of a copy's directory may be shortened."""
     return pack_json(
         {
             "topic_id": identity.topic_id,
@@ -508,11 +512,11 @@ def _refusal(path: Path, sentence: str, code: ErrorCode = ErrorCode.STORAGE_ERRO
 
 
 def _unusable(path: Path, error: OSError) -> TidemarkError:
-    who = ""
+    user = ""
     if isinstance(error, PermissionError):
         groups = sorted({os.getegid(), *os.getgroups()})
-        who = f" for user {os.geteuid()} of the groups {groups}{_owner(path)}. In a pod, set securityContext.fsGroup"
-    sentence = f"cannot be used: {error.strerror}{who}. Let this user write to it, or correct log.dirs"
+        user = f" for user {os.geteuid()} of the groups {groups}{_owner(path)}. In a pod, set securityContext.fsGroup"
+    sentence = f"cannot be used: {error.strerror}{user}. Let this user write to it, or correct log.dirs"
     return _refusal(path, sentence, storage_error("", error).code)
 
 
@@ -521,7 +525,7 @@ def _owner(path: Path) -> str:
         found = path.stat()
     except OSError:
         return ""
-    return f"; it belongs to user {found.st_uid} and group {found.st_gid}, with mode {stat.S_IMODE(found.st_mode):04o}"
+    return f"; the owner is user {found.st_uid} and group {found.st_gid}, with mode {stat.S_IMODE(found.st_mode):04o}"
 
 
 def _clean_epoch(path: Path) -> BrokerEpoch | None:

@@ -49,10 +49,10 @@ def open_logs(
     open_files_max: int = 4096,
     directory_choice: str = FEWEST_REPLICAS,
 ) -> LogManager:
-    """Lock and read the log directories of a broker; new ones become its own. No replica is opened yet.
+    """Lock and read the log directories of a broker; a new directory gets this owner. No replica is opened yet.
 
     Raises:
-        TidemarkError: INVALID_CONFIG or STORAGE_ERROR, with a sentence that says what to do; nothing is locked then.
+        TidemarkError: INVALID_CONFIG or STORAGE_ERROR, with the remedy; no directory is locked then.
     """
     if not directories:
         raise TidemarkError(ErrorCode.INVALID_CONFIG, "log.dirs names no directory: name at least one")
@@ -78,7 +78,7 @@ def open_logs(
 
 
 class DirectoryState(NamedTuple):
-    """A log directory; `failed` says why it is offline."""
+    """A log directory; `failed`: why it is offline, None while it is online."""
 
     directory_id: str
     path: Path
@@ -86,7 +86,10 @@ class DirectoryState(NamedTuple):
 
 
 class LogManager:
-    """The directories in the order they were configured; the same partition is opened by one thread at a time."""
+    """The log directories in configured order. One thread at a time may open the same partition.
+
+    `_lock` guards where replicas are (`_found`) and the strays; it is held across file operations.
+    """
 
     def __init__(
         self,
@@ -98,7 +101,7 @@ class LogManager:
         directory_choice: str = FEWEST_REPLICAS,
     ) -> None:
         self.on_scanned: Callable[[TopicPartition, int], None] = lambda partition, size_bytes: None
-        """Called by whoever opens a log as it scans what lies past the recovery point: so many bytes more."""
+        """Called during recovery with the number of bytes scanned past the recovery point."""
         self._directories = tuple(directories)
         self._producer_id_expiration_ms = producer_id_expiration_ms
         self._pool = DescriptorPool(open_files_max)
@@ -126,25 +129,25 @@ class LogManager:
 
     @property
     def directory_ids(self) -> tuple[str, ...]:
-        """Uuids of the directories that are online, by index; their locks are held (rule Z3)."""
+        """Uuids of the online directories, by index; this process holds their locks (rule Z3)."""
         return tuple(directory.directory_id for directory in self._directories if directory.failed is None)
 
     @property
     def previous(self) -> tuple[PreviousDirectory, ...]:
-        """How each directory was left (rule T1)."""
+        """How the last process left each directory (rule T1)."""
         return tuple(directory.previous for directory in self._directories)
 
     def directories(self) -> tuple[DirectoryState, ...]:
-        """All of them, by index."""
+        """All directories, by index."""
         return tuple(DirectoryState(one.directory_id, one.path, one.failed) for one in self._directories)
 
     def directory_of(self, partition: TopicPartition) -> int | None:
-        """Index of the directory that holds a replica, whether or not it can be used; None: none does."""
+        """Index of the directory of a replica, usable or not; None where there is no such replica."""
         places = self._found.get(partition)
         return self._directories.index(places[0][0]) if places else None
 
     def directory_named(self, name: str) -> int | None:
-        """Index of the directory with this path or uuid; None: there is none."""
+        """Index of the directory with this path or uuid; None for no such directory."""
         path = os.path.realpath(name)
         for index, directory in enumerate(self._directories):
             if name == directory.directory_id or path == os.path.realpath(directory.path):
@@ -152,15 +155,14 @@ class LogManager:
         return None
 
     def prefer(self, partition: TopicPartition, directory: int | None) -> None:
-        """Where a replica of it is made, should it have to be; None: wherever there is most room. Not remembered by
-        the next start."""
-        if directory is None:  # asked of the event loop: without the lock that is held across file operations
+        """Choose the directory of a replica that may be made; None: by the configured choice. Lost with a restart."""
+        if directory is None:  # on the event loop: without the lock, which is held across file operations
             self._preferred.pop(partition, None)
         else:
             self._preferred[partition] = self._directories[directory]
 
     def bytes_to_scan(self, partition: TopicPartition) -> int:
-        """About how much opening the replica will scan; 0 where it is not here, or its directory was left cleanly."""
+        """Estimated bytes that opening the replica scans; 0 for no replica, or after a clean stop."""
         places = self._found.get(partition)
         if not places:
             return 0
@@ -171,11 +173,11 @@ class LogManager:
         return bytes_to_scan(found.path, directory.checkpoints.recovery_points.get(key, 0))
 
     def logs_in(self, directory: int) -> list[tuple[TopicPartition, PartitionLog]]:
-        """The logs of a directory that are open, by the directory's index."""
+        """The open logs of the directory with this index."""
         return [(key[0], log) for key, log in list(self._directories[directory].logs.items())]
 
     def sync(self) -> None:
-        """One syncfs for each directory: that it reports no error is part of rule T1.
+        """One syncfs for each directory, which must report no error (rule T1).
 
         Raises:
             TidemarkError: STORAGE_ERROR; that directory is offline, the others are synced.
@@ -191,7 +193,7 @@ class LogManager:
         self._on_each(lambda directory: directory.confirm_registration(broker_epoch, boot_id))
 
     def replicas(self) -> Mapping[TopicPartition, ReplicaIdentity]:
-        """What lies on disk (not stray, not deleted); of two directories, the one of the highest generation."""
+        """The replicas on disk (not stray, not deleted); of two directories, that of the highest generation."""
         with self._lock:
             best = {
                 partition: max((found for _, found in places), key=lambda found: found.generation).identity
@@ -202,7 +204,7 @@ class LogManager:
     def open(
         self, partition: TopicPartition, identity: ReplicaIdentity, configs: Mapping[str, str]
     ) -> tuple[PartitionLog, RecoveredLog]:
-        """Open or make; another identity under that name is set aside as stray first (rule F4).
+        """Open or make a replica; first set aside a replica of another identity as stray (rule F4).
 
         Raises:
             TidemarkError: STORAGE_ERROR.
@@ -217,7 +219,7 @@ class LogManager:
     ) -> tuple[PartitionLog, RecoveredLog]:
         key = (partition, identity.incarnation)
         with self._lock:
-            doubt = self._set_others_aside(partition, identity)
+            assumed = self._set_others_aside(partition, identity)
             self.mover.abandon_others(partition, identity)
             places = self._found.get(partition)
             fresh = not places
@@ -225,7 +227,7 @@ class LogManager:
                 directory, found = places[0]
             else:
                 directory = self._place_for(partition)
-                found = self._make(directory, partition, identity, doubt)
+                found = self._make(directory, partition, identity, assumed)
         if directory.failed:
             raise TidemarkError(ErrorCode.STORAGE_ERROR, directory.failed)
         points = directory.checkpoints
@@ -262,7 +264,9 @@ class LogManager:
         )
 
     def _unmade(self, directory: LogDirectory, found: FoundReplica, expected: Expected) -> UnmadeDirectory | None:
-        """Of a replica that has held nothing; one that checkpoints know more of gets a directory, and is damaged."""
+        """The stand-in for the directory of an empty replica, None where there is a directory.
+
+        A replica that held records according to the checkpoints gets a directory, and is damaged."""
         if directory.roster.get(found.partition) is None:
             return None
         unmade = UnmadeDirectory(directory.roster, found)
@@ -272,8 +276,8 @@ class LogManager:
         return None
 
     def _set_others_aside(self, partition: TopicPartition, identity: ReplicaIdentity) -> KnownDamage | None:
-        """Keep only the directory to open; gives the doubt that an unreadable one leaves."""
-        doubt = None
+        """Set aside all but the directory to open; gives the damage to assume after an unreadable one."""
+        assumed = None
         places = self._found.get(partition, [])
         ours = [place for place in places if place[1].identity == identity]
         keep = max(ours, key=lambda place: place[1].generation, default=None)
@@ -281,7 +285,7 @@ class LogManager:
             if keep is not None and found is keep[1]:
                 continue
             if found.identity is None and keep is None:
-                doubt = _doubt(found.path)
+                assumed = _assumed_damage(found.path)
             try:
                 self._move_aside(directory, found, "stray")
             except OSError as error:
@@ -292,34 +296,35 @@ class LogManager:
             self._found.pop(partition, None)
         else:
             self._found[partition] = [(keep[0], self.mover.settle(*keep))]
-        return doubt
+        return assumed
 
     def _place_for(self, partition: TopicPartition) -> LogDirectory:
-        """The directory that was asked for, if it is online."""
+        """The preferred directory if it is online, else by the configured choice."""
         preferred = self._preferred.pop(partition, None)
         if preferred is None or preferred.failed is None:
             return preferred or self._placement.choose()
         _LOGGER.warning(
-            "made in another directory than was asked for", extra={"partition": str(partition), "why": preferred.failed}
+            "preferred log directory is offline: replica made in another one",
+            extra={"partition": str(partition), "why": preferred.failed},
         )
         return self._placement.choose()
 
     def _make(
-        self, directory: LogDirectory, partition: TopicPartition, identity: ReplicaIdentity, doubt: KnownDamage | None
+        self, directory: LogDirectory, partition: TopicPartition, identity: ReplicaIdentity, assumed: KnownDamage | None
     ) -> FoundReplica:
-        """A new replica: a line in the roster; with a doubt to remember, a directory."""
+        """Make a replica: a line in the roster, or a directory where there is damage to record."""
         found = FoundReplica(partition, directory.path / str(partition), identity, 0)
         directory.roster.put(partition, RosterEntry(identity))
-        if doubt is not None:
+        if assumed is not None:
             found.path.mkdir()
-            write_damage(found.path, doubt)
+            write_damage(found.path, assumed)
             UnmadeDirectory(directory.roster, found).make()
         self._found[partition] = [(directory, found)]
         self._placement.added(directory)
         return found
 
     def set_aside(self, partition: TopicPartition, suffix: str) -> None:
-        """Rename the directory to <name>.<uuid>-stray or -delete; a "-delete" one goes in the background (rule C8).
+        """Rename the directory to <name>.<uuid>-stray or -delete; "-delete" is deleted in the background (rule C8).
 
         Raises:
             TidemarkError: STORAGE_ERROR.
@@ -342,7 +347,7 @@ class LogManager:
                 log.close()
             directory.checkpoints.forget(key)
         if directory.roster.forget(found.partition):
-            return  # it has held nothing
+            return  # it never held a record
         aside = aside_path(found.path, suffix)
         found.path.rename(aside)
         if found.identity is not None:
@@ -357,12 +362,12 @@ class LogManager:
         """
         try:
             self._on_each(lambda directory: directory.checkpoint(high_watermarks))
-        finally:  # a full disk needs it most
+        finally:  # also on a full disk
             self._sweep_strays()
             self._sweep_files()
 
     def close_clean(self, broker_epoch: BrokerEpoch, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
-        """The end of a clean stop: everything written, one syncfs for each directory, its marker last.
+        """A clean stop: write everything, one syncfs for each directory, its marker last.
 
         Raises:
             TidemarkError: STORAGE_ERROR; that directory has no marker. All are closed in any case.
@@ -373,7 +378,7 @@ class LogManager:
             self.close()
 
     def close(self) -> None:
-        """Give everything back without a word: to the next start this is a kill."""
+        """Close without writing anything: for the next start this is a kill."""
         for directory in self._directories:
             directory.release()
         self._deleter.shutdown(wait=True)
@@ -416,7 +421,7 @@ def _take_aside(
 
 
 def _age_s(path: Path) -> float:
-    """Since it was renamed, by the file system's clock: asked once, as the machine's may be set at any time."""
+    """Seconds since the directory was renamed, by the file system's clock; the wall clock is read only here."""
     try:
         return max(0.0, time.time() - path.stat().st_ctime)
     except OSError:
@@ -439,11 +444,11 @@ def _delete(path: Path) -> None:
         _LOGGER.warning("could not delete", extra={"path": str(path), "error": str(error)})
 
 
-def _doubt(path: Path) -> KnownDamage | None:
-    """What a replica whose identity is lost may have held: its successor is not trusted before it has that again.
+def _assumed_damage(path: Path) -> KnownDamage | None:
+    """Damage of the successor of a replica with an unreadable identity: it must refetch what the replica may have held.
 
-    None where it held nothing: partition.json is written before the first batch, so without one and without a byte
-    in any segment the replica was killed while it was made.
+    None for a replica that held nothing: partition.json is written before the first batch, so without the file and
+    without a byte in any segment the replica was killed while it was made.
     """
     logs = [Segment(path, base).log_path for base in segment_offsets(path)]
     if not (path / PARTITION_FILE).exists() and not any(log.exists() and log.stat().st_size for log in logs):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which log directory a new replica goes to (rule C8): that with the fewest replicas, or that with the most free bytes.
+"""Chooses the log directory of a new replica (rule C8): the one with the fewest replicas, or the most free bytes.
 
-A new replica holds nothing, so the free bytes do not say where the last thousand went: those of a directory are shared
-out among the replicas that have nothing there yet, and the new one goes where its share is the largest.
+Empty replicas take no space yet, so many new replicas would all go to the directory with the most free bytes. The free
+bytes of a directory are therefore divided among its empty replicas; the new replica goes where this share is largest.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ FEWEST_REPLICAS: Final = "fewest-replicas"
 MOST_FREE_BYTES: Final = "most-free-bytes"
 
 Places = Mapping[TopicPartition, Sequence[tuple[LogDirectory, FoundReplica]]]
-"""Where each replica lies."""
+"""The directories of each replica."""
 
 
 class Placement:
-    """Chooses; not safe for threads. Costs the same however many replicas there are, until some have gone or moved."""
+    """Not thread-safe. A choice takes constant time while no replica is removed or moved."""
 
     def __init__(self, directories: Sequence[LogDirectory], places: Places, choice: str) -> None:
         assert choice in (FEWEST_REPLICAS, MOST_FREE_BYTES), choice
@@ -30,13 +30,13 @@ class Placement:
         self._places = places
         self._choice = choice
         self._counts: list[int] | None = None
-        """Replicas of each directory, by index; None: to be counted."""
+        """Replicas of each directory, by index; None where they must be counted."""
 
     def choose(self) -> LogDirectory:
-        """Of those that are online.
+        """One of the online directories.
 
         Raises:
-            TidemarkError: STORAGE_ERROR where there is none.
+            TidemarkError: STORAGE_ERROR where no directory is online.
         """
         online = [index for index, directory in enumerate(self._directories) if directory.failed is None]
         if not online:
@@ -51,12 +51,12 @@ class Placement:
         ]
 
     def added(self, directory: LogDirectory) -> None:
-        """A replica was made there."""
+        """Count a new replica of this directory."""
         if self._counts is not None:
             self._counts[self._directories.index(directory)] += 1
 
     def changed(self) -> None:
-        """Replicas have gone, or lie elsewhere: they are counted anew when it matters."""
+        """Replicas were removed or moved: count them again before the next choice."""
         self._counts = None
 
     def _counted(self) -> list[int]:
@@ -70,9 +70,9 @@ class Placement:
 
 
 def _share_bytes(directory: LogDirectory) -> float:
-    """Free bytes of its file system for each replica that has nothing yet and this one; -1 where it does not say."""
+    """Free bytes of the file system divided by the empty replicas and the new one; -1 where statvfs fails."""
     try:
         found = os.statvfs(directory.path)
     except OSError:
-        return -1.0  # it goes offline with what is written to it
+        return -1.0  # the next write takes the directory offline
     return found.f_bavail * found.f_frsize / (1 + len(directory.roster))

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A replica changes its directory so that a kill, a power loss or a broken disk at any point leaves one whole log (M3).
+"""Moves a replica to another log directory; a kill, power loss or broken disk at any point leaves one whole log (M3).
 
-1. `<name>.<uuid>-future` is made in the target. Found at a start: the copying goes on if the replica is there, else it
-   goes. It is filled while the replica goes on (`FutureLog`).
-2. Nothing is appended from here on. The rest is copied, held against the log, and checkpointed, durable by one syncfs.
-3. Its partition.json gets generation + 1, durably: from here on it is the replica. A start takes the highest generation
-   and carries out the rest.
-4. It is renamed to `<name>`, durably.
-5. The old directory is renamed to `-delete`, durably; or its disk does not answer, and it is offline as a whole. Then
-   appends go on, to the new one.
+1. The copy `<name>.<uuid>-future` is made in the target and filled beside appends (`FutureLog`). A start that finds it
+   continues the copy if the replica is there, else deletes it.
+2. Appends stop. The rest is copied, the copy is compared with the log and checkpointed, durably by one syncfs.
+3. partition.json of the copy gets generation + 1, durably: the copy is the replica now. A start takes the highest
+   generation and carries out the rest.
+4. The copy is renamed to `<name>`, durably.
+5. The old directory is renamed to `-delete`, durably; where its disk does not answer, the old log directory goes
+   offline. Appends resume, on the new log.
 
-A target that fails in steps 3 or 4 may or may not come back as the replica: so the old one gets generation + 2 before
-it goes on.
+A target that fails in steps 3 or 4 may or may not come back as the replica. So the old replica gets generation + 2
+before its appends resume.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ from tidemark.storage.settings import StorageSettings, storage_settings
 _log: Final = logging.getLogger(__name__)
 
 Places = dict[TopicPartition, list[tuple[LogDirectory, FoundReplica]]]
-"""Where replicas lie."""
+"""The directories of each replica."""
 
 
 class ReplicaMover:
     """The part of a LogManager that moves replicas.
 
-    The caller sees to it that a replica is moved by one thread at a time, and that nothing else happens to it during
-    `finish`.
+    Callers move a replica in one thread at a time, and stop its appends and truncations during `finish`.
 
     Args:
-        found, lock: the manager's, and what guards it.
-        take_aside: told of a directory that is to go, and how; no way back to the manager, or none would be let go.
-        moved: told when a replica lies elsewhere.
+        found, lock: the manager's replicas, and the lock that guards them.
+        take_aside: called with a directory that was set aside and its suffix. A plain function: a reference back to
+            the manager would keep it alive.
+        moved: called after a replica has moved.
     """
 
     def __init__(
@@ -93,14 +93,14 @@ class ReplicaMover:
                     take_aside(future.path, "delete")
 
     def target_of(self, partition: TopicPartition) -> int | None:
-        """Index of the directory that a copy of the replica lies in, under way or left by the last process."""
+        """Index of the directory with a copy of the replica, of this process or the last one."""
         known = self._futures.get(partition)
         return None if known is None else self._directories.index(known[0])
 
     # -- step 1
 
     def begin(self, partition: TopicPartition, directory: int, configs: Mapping[str, str]) -> FutureLog:
-        """Make a copy, or go on with the one that is there; one in another directory goes.
+        """Make a copy, or continue the one in this directory; a copy in another directory is deleted.
 
         Raises:
             TidemarkError: REPLICA_OFFLINE: the replica is not open; LOG_DIR_OFFLINE; STORAGE_ERROR, DISK_FULL.
@@ -108,7 +108,7 @@ class ReplicaMover:
         target = self._directories[directory]
         with self._lock:
             home, found, source = self._open_replica(partition)
-            assert home is not target, "a replica moves to where it is not"
+            assert home is not target, "a replica moves to another directory"
             if target.failed is not None:
                 raise TidemarkError(ErrorCode.LOG_DIR_OFFLINE, target.failed)
             assert found.identity is not None, "what is open has an identity"
@@ -167,7 +167,9 @@ class ReplicaMover:
             expected = Expected(points.recovery_points.get(key, 0), 0, points.log_starts.get(key))
             recovered = recover(path, expected, interval_bytes=settings.index_interval_bytes)
             if recovered.damage is not None:
-                _log.warning("a copy is made anew", extra={"path": str(path), "why": recovered.damage.reason})
+                _log.warning(
+                    "damaged copy: copying starts over", extra={"path": str(path), "why": recovered.damage.reason}
+                )
                 self.abandon(found.partition)
                 path = None
         if path is None or recovered is None:
@@ -176,10 +178,10 @@ class ReplicaMover:
         return PartitionLog(path, recovered, settings=settings, pool=self._pool, home=target)
 
     def _make(self, target: LogDirectory, found: FoundReplica, source: PartitionLog) -> Path:
-        """partition.json comes last: without it the directory is nothing."""
+        """Make an empty copy, partition.json last: without it a start deletes the directory."""
         assert found.identity is not None, "what is moved has an identity"
         place = target.path / str(found.partition)
-        if place.exists():  # of before, and never opened since
+        if place.exists():  # an old directory, never opened by this process
             aside = aside_path(place, "stray")
             place.rename(aside)
             self._take_aside(aside, "stray")
@@ -205,7 +207,7 @@ class ReplicaMover:
         return path
 
     def sync(self, future: FutureLog) -> None:
-        """Make durable what was copied, and whatever else the target's disk has yet to write: step 2 waits for it.
+        """Write back the copied bytes before appends stop, which makes the syncfs of step 2 short.
 
         Raises:
             TidemarkError: STORAGE_ERROR; the target is offline.
@@ -215,11 +217,11 @@ class ReplicaMover:
     # -- steps 2 to 5
 
     def finish(self, future: FutureLog, high_watermark: Offset) -> PartitionLog:
-        """Put the copy in the replica's place; gives its log, open. Nothing may be under way to the replica.
+        """Replace the replica by its copy; gives the open log of the copy. No append may be pending.
 
         Raises:
-            TidemarkError: LOG_DIR_OFFLINE: the target failed; STORAGE_ERROR, DISK_FULL. The replica stays where it is,
-                and goes on unless its own directory is offline.
+            TidemarkError: LOG_DIR_OFFLINE: the target failed; STORAGE_ERROR, DISK_FULL. The replica stays in its
+                directory, and in service unless that directory is offline.
         """
         with self._lock:
             home, found, source = self._open_replica(future.partition)
@@ -266,7 +268,7 @@ class ReplicaMover:
         return FoundReplica(future.partition, place, future.identity, found.generation + 1)
 
     def _outbid(self, home: LogDirectory, found: FoundReplica) -> None:
-        """Nobody knows whether the copy was committed: the replica gets a higher generation before it goes on."""
+        """Give the replica a higher generation than a copy that may or may not be committed."""
         assert found.identity is not None, "what is moved has an identity"
         better = found._replace(generation=found.generation + 2)
         document = future_document(found.partition, found.identity, generation=better.generation, future=False)
@@ -292,10 +294,10 @@ class ReplicaMover:
         else:
             self._take_aside(aside, "delete")
 
-    # -- the end of it
+    # -- abandoned copies
 
     def abandon(self, partition: TopicPartition) -> None:
-        """The copy goes, if there is one; the replica stays where it is."""
+        """Delete the copy, if there is one; the replica stays in its directory."""
         with self._lock:
             known = self._futures.pop(partition, None)
             if known is None:
@@ -321,14 +323,14 @@ class ReplicaMover:
             self._take_aside(aside, "delete")
 
     def abandon_others(self, partition: TopicPartition, identity: ReplicaIdentity) -> None:
-        """A copy of another identity than the replica's is of no use (rule F4)."""
+        """Delete a copy of another identity than the replica's (rule F4)."""
         known = self._futures.get(partition)
         if known is not None and known[1].identity != identity:
             self.abandon(partition)
 
     @staticmethod
     def settle(directory: LogDirectory, found: FoundReplica) -> FoundReplica:
-        """Step 4 of a move that was committed and then interrupted.
+        """Step 4 of a committed move that was interrupted.
 
         Raises:
             OSError: the disk does not answer.
@@ -347,4 +349,4 @@ def _key(found: FoundReplica) -> CheckpointKey:
 
 
 def _not_open(partition: TopicPartition) -> TidemarkError:
-    return TidemarkError(ErrorCode.REPLICA_OFFLINE, f"the log of {partition} is not open: try again when it is")
+    return TidemarkError(ErrorCode.REPLICA_OFFLINE, f"the log of {partition} is not open: retry later")

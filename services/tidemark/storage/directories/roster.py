@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The roster of a log directory: a replica that has never held anything has a line in it, and no directory of its own.
+"""The roster of a log directory: a line for each replica that never held a record, instead of a directory.
 
-Making a directory with its files costs a file system about as much as a thousand appends; a topic of many partitions
-pays it for a partition when its first record comes. One append to the roster takes its place: it is there after a
-kill (rule T5), and durable with the next syncfs, as the directory was. A lost line costs nothing but itself: the
-replica is made anew, empty as it was. A directory of the same name always counts more than a line.
+Making a directory with its files costs about as much as a thousand appends, so a partition gets one with its first
+record. Until then it has a line in the roster. The line survives a kill (rule T5) and is durable with the next syncfs.
+A lost line costs nothing: the replica is made again, as empty as before. A directory overrides a line of that name.
 
-Lines end with the CRC-32C of what stands before: "+ topic partition topic_id incarnation epochs" enters a replica or
-replaces its entry (`epochs`: "epoch:start,...", or "-" for none), "- topic partition" takes it out. "x topic partition
-incarnation" says that a replica was set aside, so that what checkpoints of before say of it counts no more.
+Each line ends with the CRC-32C of the text before it. "+ topic partition topic_id incarnation epochs" adds a replica or
+replaces its entry (`epochs`: "epoch:start,...", or "-" for none); "- topic partition" removes it. "x topic partition
+incarnation" records that a replica was set aside: older checkpoints of it are ignored.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ ROSTER_FILE: Final = "empty-replicas"
 
 _VERSION: Final = b"1\n"
 _DEAD_LINES_MIN: Final = 4096
-"""So many lines that count no more are carried along before the file is written anew."""
+"""Bound of obsolete lines before the file is rewritten."""
 _LOGGER: Final = logging.getLogger(__name__)
 
 
 class RosterEntry(NamedTuple):
-    """Whose the replica is, and the epochs that began in it without a record (rule E1)."""
+    """The identity of the replica, and its leader epochs that began without a record (rule E1)."""
 
     identity: ReplicaIdentity
     epochs: tuple[EpochEntry, ...] = ()
 
 
 class Roster:
-    """The file in memory; safe for threads. Everything below raises OSError when the disk does not answer."""
+    """The roster in memory and its file; thread-safe. Every method raises OSError when the disk does not answer."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / ROSTER_FILE
@@ -48,10 +47,10 @@ class Roster:
         self._descriptor: Descriptor | None = None
         self._entries: dict[TopicPartition, RosterEntry] = {}
         self.set_aside: set[tuple[TopicPartition, str]] = set()
-        """Partition and incarnation of replicas that were set aside, as the file had it when it was read."""
+        """Partition and incarnation of replicas that were set aside, according to the file when it was read."""
         self._lines = 0
         self._torn = False
-        """The last line may be a half one."""
+        """The last line may be incomplete."""
         if not self._read() or self._has_many_dead_lines():
             self._rewrite()
 
@@ -65,17 +64,17 @@ class Roster:
             return dict(self._entries)
 
     def get(self, partition: TopicPartition) -> RosterEntry | None:
-        """The entry of a replica that has held nothing."""
+        """The entry of a replica that never held a record."""
         return self._entries.get(partition)
 
     def put(self, partition: TopicPartition, entry: RosterEntry) -> None:
-        """Enter it, or replace its entry; a kill does not undo it."""
+        """Add or replace an entry; a kill does not undo that."""
         with self._lock:
             self._append(_line(partition, entry))
             self._entries[partition] = entry
 
     def forget(self, partition: TopicPartition) -> bool:
-        """Take it out; whether it was there."""
+        """Remove an entry; whether there was one."""
         with self._lock:
             if partition not in self._entries:
                 return False
@@ -84,12 +83,12 @@ class Roster:
             return True
 
     def was_set_aside(self, partition: TopicPartition, incarnation: str) -> None:
-        """A directory was; checkpoints are written later than that."""
+        """Record that a replica's directory was set aside: checkpoints are written later than that."""
         with self._lock:
             self._append(_sealed(f"x {partition.topic} {partition.partition} {incarnation}"))
 
     def forget_shadowed(self, directories: Collection[TopicPartition]) -> None:
-        """Of replicas that have a directory: they were killed on the way from the roster."""
+        """Remove the entries of replicas with a directory: a kill came between the two steps."""
         for partition in directories:
             self.forget(partition)
 
@@ -108,7 +107,7 @@ class Roster:
         return self._lines > 2 * len(self._entries) + _DEAD_LINES_MIN
 
     def _read(self) -> bool:
-        """Whether every line is whole."""
+        """Read the file; whether every line is whole."""
         try:
             content = self._path.read_bytes()
         except FileNotFoundError:
@@ -116,7 +115,7 @@ class Roster:
         *lines, rest = content.removeprefix(_VERSION).split(b"\n") if content.startswith(_VERSION) else [content]
         whole = content.startswith(_VERSION) and not rest
         if not whole:
-            _LOGGER.warning("the roster of empty replicas was cut off", extra={"path": str(self._path)})
+            _LOGGER.warning("incomplete line in the roster of empty replicas", extra={"path": str(self._path)})
         for line in lines:
             whole = self._take(line) and whole
         self._lines = len(lines)
@@ -129,11 +128,11 @@ class Roster:
         try:
             self._enter(*body.decode().split(" "))
         except (TypeError, ValueError):
-            return False  # no line of ours
+            return False
         return True
 
     def _enter(self, sign: str, topic: str, index: str, *rest: str) -> None:
-        """Raises TypeError or ValueError, and has entered nothing then."""
+        """Apply a line. Raises TypeError or ValueError without a change for one that does not parse."""
         partition = TopicPartition(topic, int(index))
         if sign == "-":
             self._entries.pop(partition, None)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cleaning one log: of each key the latest record stays, in memory and disk traffic that are bounded (rule L1).
+"""Cleaning one log: keep the latest record of each key, with bounded memory and disk traffic (rule L1).
 
-A pass reads the dirty segments into a map of keys for as long as it has room, then writes every segment up to there
-anew, from the log's first on, and swaps it in (`swap.py`). In rising order: a tombstone's horizon is set only once
-what it covers is gone. What a batch's place proves stays, empty if need be: each producer's last batches, the first
-of each leader epoch, and the last of each segment, so that segments go on to join without a gap.
+A pass reads keys of the dirty segments into a map until the map is full. Then the pass rewrites every segment up to
+that offset, from the first of the log, and swaps it in (`recovery/segment_swap.py`). Segments are rewritten in rising
+order: a tombstone's horizon is set only after the records that it deletes are gone. Some batches stay even without
+records: the last batches of each producer, the first of each leader epoch, and the last of each segment, so that
+segments still join without a gap.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ _NEVER_S: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class CleanerSettings:
-    """A topic's and the cleaner's, defaults as Apache Kafka's but for `io_buffer_bytes`.
+    """Settings of a topic and of the cleaner, with Apache Kafka's defaults except `io_buffer_bytes`.
 
     Attributes:
-        dedupe_buffer_bytes: what the map of keys may take.
-        io_buffer_bytes: how much is read, and held against the map, at a time; a look-up costs a pass over the map.
+        dedupe_buffer_bytes: bound of the map of keys.
+        io_buffer_bytes: bytes read and looked up in the map at a time; one look-up scans the whole map.
     """
 
     delete_retention_ms: int = 24 * 3600 * 1000
@@ -48,10 +49,10 @@ class CleanerSettings:
 
 @dataclass(frozen=True, slots=True)
 class Dirt:
-    """How much of a log there is to clean.
+    """How much of a log is to be cleaned.
 
     Attributes:
-        first_dirty_offset, end_offset: what is not clean and may be cleaned, [first, end).
+        first_dirty_offset, end_offset: the records that may be cleaned and are not, [first, end).
         clean_bytes, dirty_bytes: of the segments up to `end_offset`.
     """
 
@@ -68,7 +69,7 @@ class Dirt:
 
 @dataclass(slots=True)
 class CleaningDone:
-    """What a cleaning did; `earliest_horizon_s` is when the first of the tombstones left may go."""
+    """The result of a cleaning; from `earliest_horizon_s` on the first of the kept tombstones may be deleted."""
 
     bytes_read: int = 0
     bytes_before: int = 0
@@ -79,11 +80,11 @@ class CleaningDone:
 
 
 Pace = Callable[[int], None]
-"""Called with the bytes of each read and write; returns when the next may be made, raises to give up."""
+"""Called with the bytes of each read and write; returns when the next one may start, raises to end the cleaning."""
 
 
 def dirt_of(view: CleaningView, settings: CleanerSettings, *, now_us: int) -> Dirt:
-    """What of a log is to be cleaned; a segment with a record younger than `min.compaction.lag.ms` ends it."""
+    """The dirt of a log, up to the first segment with a record younger than `min.compaction.lag.ms`."""
     young_us = now_us - settings.min_compaction_lag_ms * 1000
     first = view.segments[0].base_offset if view.segments else view.clean_point
     point = max(view.clean_point, first)
@@ -108,13 +109,13 @@ def clean_log(
     pace: Pace,
     truncations: int | None = None,
 ) -> CleaningDone:
-    """Clean all that may be cleaned, in as many passes as the map needs; ends early when the log is cut or closed.
+    """Clean the log in as many passes as the map needs; ends early when the log is truncated or closed.
 
     `truncations`: `LogSegments.truncations` when the high watermark was taken; a later truncation invalidates it.
 
     Raises:
-        TidemarkError: STORAGE_ERROR: the disk does not answer, or a batch is damaged; DISK_FULL. What was swapped in is
-            whole.
+        TidemarkError: STORAGE_ERROR: the disk does not answer, or a batch is damaged; DISK_FULL. Segments swapped in
+            by then are whole.
     """
     done = CleaningDone()
     while (view := log.cleaning.view(high_watermark, truncations=truncations)) is not None:
@@ -124,7 +125,7 @@ def clean_log(
         try:
             reached = _Pass(log.cleaning, view, dirt, settings, now_us // 1_000_000, pace, done).run()
         except FileNotFoundError:
-            break  # a segment has gone meanwhile: the log was cut, shortened or deleted
+            break  # a segment was removed meanwhile: the log was truncated, trimmed or deleted
         except OSError as error:
             raise storage_error(f"clean {view.path.name}", error) from error
         except Damage as error:
@@ -136,7 +137,7 @@ def clean_log(
 
 
 class _Pass:
-    """One map, and every segment up to where it reaches written anew."""
+    """One map of keys, and the rewrite of every segment that it covers."""
 
     def __init__(
         self,
@@ -157,7 +158,7 @@ class _Pass:
         self._done = done
 
     def run(self) -> bool:
-        """Whether all of it was done: else the log has changed, and nothing more of this view holds."""
+        """Whether the pass was completed; else the log has changed and the view is obsolete."""
         latest = KeyOffsets(self._settings.dedupe_buffer_bytes)
         reached = self._read_keys(latest)
         segments = [segment for segment in self._view.segments if segment.base_offset < reached]
@@ -178,7 +179,7 @@ class _Pass:
         return True
 
     def _read_keys(self, latest: KeyOffsets) -> int:
-        """Fill the map from the first dirty offset on; gives where it ends, exclusive."""
+        """Fill the map from the first dirty offset on; gives the end offset (exclusive) that it covers."""
         reached, end = self._dirt.first_dirty_offset, self._dirt.end_offset
         for segment in self._view.segments:
             if segment.next_offset <= reached or segment.base_offset >= end:
@@ -193,7 +194,7 @@ class _Pass:
         return reached
 
     def _kept(self, groups: Sequence[Sequence[Segment]]) -> frozenset[int]:
-        """Base offsets of the batches that stay though no record of theirs may: see the module."""
+        """Base offsets of the batches that stay even without records: see the module."""
         kept: set[int] = set()
         producers, epoch = ProducerStates(), -1
         for group in groups:
@@ -213,7 +214,7 @@ class _Pass:
         return frozenset(kept)
 
     def _clean(self, group: Sequence[Segment], latest: KeyOffsets, rule: CleaningRule) -> bool:
-        """Write a group of neighbours anew, as one segment, and swap it in; nothing where nothing would change."""
+        """Rewrite a group of neighbours as one segment and swap it in, if that changes anything."""
         base, end = group[0].base_offset, group[-1].next_offset
         path = cleaned_path(self._view.path, base, end)
         cleaned = Segment(self._view.path, base)
@@ -224,7 +225,7 @@ class _Pass:
             for segment in group:
                 changed = self._clean_segment(segment, cleaned, target, latest, rule) or changed
             assert cleaned.next_offset <= end, f"{path.name} ends at {cleaned.next_offset}"
-            cleaned.next_offset = end  # a log cut inside a hole ends past its last batch
+            cleaned.next_offset = end  # a log truncated in a hole ends past its last batch
             before = sum(segment.size_bytes for segment in group)
             if changed:
                 self._log.make_durable(target)
@@ -269,7 +270,7 @@ class _Pass:
             self._done.earliest_horizon_s = min(self._done.earliest_horizon_s, horizon_s)
 
     def _read(self, opened: Descriptor, start: int, end: int) -> Iterator[list[Batch]]:
-        """All batches in [start, end), as many at a time as the buffer allows, uncompressed, and at least one."""
+        """Lists of the batches in [start, end), each list within the buffer when uncompressed, or a single batch."""
         limit = self._settings.io_buffer_bytes
         position = start
         while position < end:
@@ -286,7 +287,7 @@ class _Pass:
 
 
 def _whole_batches(data: bytes, *, position: int, end: int, limit: int) -> list[Batch]:
-    """The batches that the data starts with, up to `limit` bytes of what is in them; at least one."""
+    """The batches at the start of the data, up to `limit` uncompressed bytes; at least one."""
     batches: list[Batch] = []
     at, total = 0, 0
     while at + ENVELOPE_BYTES <= len(data):
@@ -312,7 +313,7 @@ def _content_bytes(batch: Batch) -> int:
 
 
 def _groups(segments: Sequence[Segment], segment_bytes: int) -> Iterator[list[Segment]]:
-    """Neighbours that fit into one segment together."""
+    """Neighbours that fit into one segment."""
     group: list[Segment] = []
     size = 0
     for segment in segments:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from tidemark.storage.files import DELETED_SUFFIX, Descriptor
 from tidemark.storage.log.context import LogContext
-from tidemark.storage.recovery.log_loader import make_segment, start_anew
+from tidemark.storage.recovery.log_loader import make_segment, restart_empty
 from tidemark.storage.segments.descriptor_pool import DescriptorPool
 from tidemark.storage.segments.index import INDEX_SUFFIX, NO_TIMESTAMP_US, TIME_INDEX_SUFFIX, SegmentIndex
 from tidemark.storage.segments.segment import LOG_SUFFIX, Segment, walk
@@ -259,7 +259,7 @@ class LogSegments:
         for other in dropped:
             self._pool.drop(other)
         self.start_offset = self.end_offset = start_offset
-        self.all = (start_anew(self._context.path, dropped, start_offset),)
+        self.all = (restart_empty(self._context.path, dropped, start_offset),)
         self._trimmed = ()
         self._tail = Tail(start_offset, 0)
 

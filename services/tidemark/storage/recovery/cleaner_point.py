@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cleaner's point of one log: below it (exclusive) every record has been held against all others (rule L1).
+"""The cleaner's point of one log: below it (exclusive) there is one record of each key (rule L1).
 
-`cleaner-offset-checkpoint` lies in the replica's own directory, so that it goes where the log goes. Too low a point
-costs a cleaning; too high a one would let a tombstone go before what it covers. So whoever shortens a log lowers it.
+`cleaner-offset-checkpoint` lies in the replica's directory and moves with it. A point that is too low costs a
+cleaning. A point that is too high would delete a tombstone before the records it deletes, so truncation lowers it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def write_clean_point(directory: Path, offset: int) -> None:
 
 
 def lower_clean_point(directory: Path, end_offset: int) -> None:
-    """The log ends there now, or did once: what comes after has not been looked at.
+    """After a truncation to `end_offset`: records appended later are not clean.
 
     Raises:
         OSError: the disk does not answer.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a replica's directory says of itself beside its segments: where it was cut, and what is damaged (rule T5).
+"""Marks in a replica's directory: where the log was truncated, and known damage (rule T5).
 
-`cut-point.json` stands between a truncation and the next checkpoint: the checkpoints on disk still describe the log
-as it was before. `damage.json` stands until the log has been refetched past what was set aside.
+`cut-point.json` is there between a truncation and the next checkpoint, as the checkpoints on disk still describe the
+log before the truncation. `damage.json` is there until the log is refetched past its damage.
 """
 
 from __future__ import annotations
@@ -34,10 +34,13 @@ _SEARCH_BYTES: Final = 8 << 20
 
 
 class CutPoint(NamedTuple):
-    """No checkpoint vouches for anything at or past `end_offset`; `log_start` is that of the log after the cut.
+    """The mark of a truncation: checkpoints vouch for nothing at or past `end_offset`.
 
-    `resetting`: a reset is under way, and every segment that is there is to go. `epoch_below`: that of the last record
-    below `log_start`, as a reset was told, for where there was no space for the epoch file.
+    Attributes:
+        log_start: of the log after the truncation.
+        resetting: a reset is under way: a start deletes every segment.
+        epoch_below: leader epoch of the last record below `log_start`, given to a reset; used where a full disk kept
+            the epoch file from being written.
     """
 
     end_offset: int
@@ -47,22 +50,22 @@ class CutPoint(NamedTuple):
 
 
 class KnownDamage(NamedTuple):
-    """Why the log is not trusted, and up to which offset (exclusive) something is missing or set aside."""
+    """Why the log is not trusted, and up to which offset (exclusive) records are missing or set aside."""
 
     reason: str
     until: int
 
 
 def write_cut_point(directory: Path, cut: CutPoint) -> None:
-    """Say so before the log is cut. Not synced: one that a power loss left empty vouches for nothing.
+    """Write the mark before a truncation. Not synced: after a power loss an empty mark vouches for nothing.
 
-    But before a reset it is: of a log without its end and its snapshots nobody could say what its producers have sent.
+    The mark of a reset is synced: the producer states of a half deleted log without snapshots would be wrong.
     """
     replace_file(directory / CUT_FILE, pack_json(cut._asdict()), durable=cut.resetting)
 
 
 def read_cut_point(directory: Path) -> CutPoint | None:
-    """The cut since the last checkpoint; of a damaged file, UNKNOWN: nothing vouches for the log then."""
+    """The truncation since the last checkpoint; UNKNOWN for a damaged file: nothing vouches for the log then."""
     try:
         document = read_json(directory / CUT_FILE, end_offset=int, log_start=int)
     except BadFile:
@@ -79,14 +82,14 @@ def read_cut_point(directory: Path) -> CutPoint | None:
 
 
 def write_damage(directory: Path, damage: KnownDamage) -> None:
-    """Remember the damage across restarts, durably."""
+    """Record the damage across restarts, durably."""
     replace_file(directory / DAMAGE_FILE, pack_json(damage._asdict()), durable=True)
 
 
 def read_damage(directory: Path) -> KnownDamage | None:
-    """What is known to be damaged; a damaged file counts as damage that nothing can end.
+    """The known damage; a damaged file counts as damage without end.
 
-    Where the file has gone and what was set aside has not, that says how far to refetch.
+    Without the file, segments that were set aside give the offset to refetch to.
     """
     try:
         document = read_json(directory / DAMAGE_FILE, reason=str, until=int)
@@ -99,14 +102,14 @@ def read_damage(directory: Path) -> KnownDamage | None:
 
 
 def _end_in(aside: Path) -> int:
-    """Next offset (exclusive) after what can be read of a file that was set aside."""
+    """Next offset (exclusive) after the valid batches of a file that was set aside."""
     opened = Descriptor(aside, os.O_RDONLY)
     end = end_of_valid_batches(opened.number, start=0, end=os.fstat(opened.number).st_size, at_least=0)
     return end or 0
 
 
 def forget_damage(directory: Path) -> None:
-    """The log holds again what was set aside: delete it."""
+    """The log was refetched: delete the segments set aside and the record of the damage."""
     for path in directory.iterdir():
         if SET_ASIDE_SUFFIX in path.name:
             path.unlink(missing_ok=True)
@@ -114,7 +117,7 @@ def forget_damage(directory: Path) -> None:
 
 
 def set_aside(segment: Segment, *, keep_bytes: int) -> None:
-    """Keep the damaged file under another name, and of the segment only its first `keep_bytes`, if any.
+    """Rename the damaged file, and keep its first `keep_bytes` as the segment, if any.
 
     At every instant the log file is the old or the new one, whole.
     """
@@ -139,8 +142,8 @@ def set_aside(segment: Segment, *, keep_bytes: int) -> None:
 def end_of_valid_batches(descriptor: int, *, start: int, end: int, at_least: int) -> int | None:
     """Next offset (exclusive) of the last valid batch that starts anywhere in [start, end) at an offset >= `at_least`.
 
-    None: there is none, so that what lies there may be a torn tail. Batches start at multiples of 8; a candidate
-    counts when every check of a replicated batch passes.
+    None for none: the bytes may be a torn tail. Batches start at multiples of 8; a candidate counts when every check
+    of a replicated batch passes.
     """
     found: int | None = None
     position = (start + 7) & ~7

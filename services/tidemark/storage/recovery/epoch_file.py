@@ -18,16 +18,19 @@ EPOCH_FILE: Final = "leader-epoch-checkpoint"
 
 
 def write_epochs(directory: Path, entries: Iterable[EpochEntry]) -> None:
-    """Replace the file; not durable until the next syncfs, since the envelopes carry the truth."""
+    """Replace the file; durable with the next syncfs, as the envelopes hold the epochs too."""
     replace_file(directory / EPOCH_FILE, pack_lines([f"{entry[0]} {entry[1]}" for entry in entries]))
 
 
 def read_epochs(directory: Path) -> LeaderEpochs | None:
-    """What the file says; None where it is missing or damaged, so that the envelopes must be read."""
+    """The epochs of the file; None where it is missing or damaged, and the envelopes must be read."""
     try:
         return _read(directory / EPOCH_FILE)
     except BadFile as bad:
-        _log.error("epoch file not used: the log says it too", extra={"why": str(bad), "log": directory.name})
+        _log.error(
+            "damaged leader-epoch-checkpoint ignored: epochs are read from the batches",
+            extra={"why": str(bad), "log": directory.name},
+        )
         return None
 
 
@@ -38,5 +41,5 @@ def _read(path: Path) -> LeaderEpochs | None:
     try:
         numbers = [(int(epoch), int(start)) for epoch, start in (line.split() for line in lines)]
     except ValueError:
-        raise BadFile(f"{path.name} has lines that are no epochs") from None
+        raise BadFile(f"{path.name} has lines that do not parse as epochs") from None
     return LeaderEpochs(EpochEntry(LeaderEpoch(epoch), Offset(start)) for epoch, start in numbers)

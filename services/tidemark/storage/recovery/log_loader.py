@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a replica's directory holds, and how much of it can be trusted (rule T5).
+"""Recovery of one log at a start: which bytes of the replica's directory are trusted (rule T5).
 
-Everything below the recovery point was made durable; a segment whose end mark fits its file and lies below it needs
-no scan, so a clean stop costs none. From the recovery point on every batch is checked as a replicated one is.
-Damage above it with no valid batch behind is a torn tail and cut; any other damage is kept up to, the rest set aside.
+Everything below the recovery point was made durable. A segment below it whose end mark fits its file needs no scan, so
+a start after a clean stop scans nothing. Above the recovery point every batch is checked as a replicated batch is.
+Damage there without a valid batch behind it is a torn tail and truncated. With any other damage the log is kept up to
+the damage, and the rest is set aside.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _ALL: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What the checkpoints say of a replica; UNKNOWN where they were lost. Ends exclusive."""
+    """A replica according to the checkpoints; UNKNOWN where they were lost. Ends exclusive."""
 
     recovery_point: int = 0
     high_watermark: int = 0
@@ -56,11 +57,11 @@ class Expected:
 
     @property
     def is_nothing(self) -> bool:
-        """Nothing says that the replica ever held anything."""
+        """No checkpoint says that the replica ever held a record."""
         return self.recovery_point <= 0 and self.high_watermark <= 0 and self.log_start in (None, UNKNOWN, 0)
 
     def after(self, cut: CutPoint | None) -> Expected:
-        """What is left of it after a cut that no checkpoint knows of yet."""
+        """The same after a truncation that is newer than the checkpoints."""
         if cut is None:
             return self
         end = cut.end_offset
@@ -69,7 +70,7 @@ class Expected:
 
 @dataclass(slots=True)
 class Recovered:
-    """A replica as found; `segments` has at least one, the last is the active one."""
+    """A recovered replica; `segments` is never empty, the last is the active one."""
 
     segments: list[Segment]
     log_start: int
@@ -79,11 +80,11 @@ class Recovered:
     producers: ProducerStates
     damage: KnownDamage | None = None
     cut: CutPoint | None = None
-    """One that no checkpoint knows of yet."""
+    """A truncation that is newer than the checkpoints."""
     snapshot_at: int = -1
-    """Offset of the producer snapshot that was used, -1 for none."""
+    """Offset of the producer snapshot that recovery used, -1 for none."""
     unsnapshotted_batches: int = 0
-    """So many batches lie past it."""
+    """Number of batches past that snapshot."""
 
     @property
     def log_end(self) -> int:
@@ -92,7 +93,7 @@ class Recovered:
 
 
 class _Reading(NamedTuple):
-    """How a log is read: its `index.interval.bytes`, and who is told of bytes that were scanned."""
+    """How a log is read: its `index.interval.bytes`, and the callback for scanned bytes."""
 
     interval_bytes: int
     scanned: Callable[[int], None]
@@ -112,7 +113,9 @@ def recover(
     interval_bytes: int,
     scanned: Callable[[int], None] = lambda size_bytes: None,
 ) -> Recovered:
-    """Read, check, cut or set aside; `scanned` is told of bytes past the recovery point as they have been checked.
+    """Read and check a log, truncate a torn tail, set damage aside.
+
+    `scanned` is called with the number of checked bytes past the recovery point.
 
     Raises:
         OSError: the disk does not answer.
@@ -131,7 +134,7 @@ def recover(
         try:
             recovered = _recover(directory, expected, reading, trusting=True)
         except Damage:
-            # A header below the recovery point, met while folding: look at everything.
+            # A damaged header below the recovery point, met while folding: check every batch.
             recovered = _recover(directory, expected, reading, trusting=False)
     recovered.cut = cut
     if CLEANER_FILE in names:
@@ -140,21 +143,21 @@ def recover(
 
 
 def _finished_reset(directory: Path, expected: Expected, cut: CutPoint) -> Recovered:
-    """After a kill in the middle of one, which may have taken some of the segments: all of them go."""
+    """Finish a reset that a kill interrupted: delete every segment that is left."""
     start = cut.log_start
-    segment = start_anew(directory, [Segment(directory, base) for base in segment_offsets(directory)], start)
+    segment = restart_empty(directory, [Segment(directory, base) for base in segment_offsets(directory)], start)
     epochs = LeaderEpochs()
     epochs.begin_at(Offset(start), LeaderEpoch(cut.epoch_below))
-    _if_there_is_space(partial(write_epochs, directory, epochs.entries))  # else the mark of the cut tells it
+    _if_there_is_space(partial(write_epochs, directory, epochs.entries))  # else cut-point.json has the epoch
     write_cut_point(directory, cut._replace(resetting=False))
     damage = _remembered(directory, None, start)
     return Recovered([segment], start, start, max(expected.high_watermark, 0), epochs, ProducerStates(), damage)
 
 
-def start_anew(directory: Path, segments: Sequence[Segment], start_offset: int) -> Segment:
-    """Drop everything: an empty segment at `start_offset`, without epochs and producers.
+def restart_empty(directory: Path, segments: Sequence[Segment], start_offset: int) -> Segment:
+    """Delete all segments, epochs and snapshots; gives an empty segment at `start_offset`.
 
-    What is known of the old log goes before it does, so that a new one never begins with it.
+    Epochs and snapshots are deleted first, so that the new log never begins with those of the old one.
     """
     for offset in segment_offsets(directory, SNAPSHOT_SUFFIX):
         snapshot_path(directory, offset).unlink(missing_ok=True)
@@ -165,7 +168,7 @@ def start_anew(directory: Path, segments: Sequence[Segment], start_offset: int) 
 
 
 def nothing_yet(directory: Path, epochs: Sequence[EpochEntry]) -> Recovered:
-    """Of a replica that has no directory: what `recover` would find in a new one."""
+    """The result of `recover` in a new directory, for a replica that has no directory."""
     segment = Segment(directory, 0)
     segment.index = SegmentIndex()
     return Recovered([segment], 0, 0, 0, LeaderEpochs(epochs), ProducerStates())
@@ -181,7 +184,7 @@ def _recover(directory: Path, expected: Expected, reading: _Reading, *, trusting
     log_start = max(segments[0].base_offset, log_start or 0)
     end = segments[-1].next_offset
     if end < log_start and not any(segment.size_bytes for segment in segments):
-        # killed before a batch that spans the log start was in the segment made for it
+        # killed before the batch that spans the log start was written to the segment made for it
         empty, segments = segments, [make_segment(directory, log_start)]
         for segment in empty:
             segment.remove()
@@ -212,7 +215,7 @@ def _recover(directory: Path, expected: Expected, reading: _Reading, *, trusting
 
 
 def make_segment(directory: Path, base_offset: int) -> Segment:
-    """An empty segment, ready to be appended to."""
+    """An empty segment, ready for appends."""
     segment = Segment(directory, base_offset)
     Descriptor(segment.log_path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     segment.remove_indexes()
@@ -261,7 +264,7 @@ def _recover_segments(
             damage = _Found(found.reason, segment.next_offset, segment, found.position)
             return segments, _judge(directory, damage, bases[number + 1 :], segments, expected)
         if not last:
-            _if_there_is_space(segment.seal)  # else its index is made anew when it is read
+            _if_there_is_space(segment.seal)  # else the next read rebuilds its index
             segment.forget_index()
         segments.append(segment)
     return segments, None
@@ -269,7 +272,7 @@ def _recover_segments(
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Damage: what, the offset that was expected there, and the segment and position where it lies in one."""
+    """Damage: reason, the offset expected there, and its segment and position, None and 0 for a missing segment."""
 
     reason: str
     offset: int
@@ -278,7 +281,7 @@ class _Found:
 
 
 def _without_trimmed(directory: Path, bases: list[int], log_start: int | None) -> list[int]:
-    """Segments that lie wholly below the log start were on their way out: a crash may have brought some back."""
+    """Delete segments wholly below the log start: a crash may have brought back some that were being deleted."""
     if log_start is not None:
         while len(bases) > 1 and bases[1] <= log_start:
             Segment(directory, bases.pop(0)).remove()
@@ -288,7 +291,7 @@ def _without_trimmed(directory: Path, bases: list[int], log_start: int | None) -
 def _judge(
     directory: Path, found: _Found, later: Sequence[int], segments: list[Segment], expected: Expected
 ) -> KnownDamage | None:
-    """Torn tail or damage: cut or set aside; gives the damage, and adds to `segments` what stays of the damaged one."""
+    """Truncate a torn tail, set damage aside; gives the damage, and appends the kept part to `segments`."""
     ends = [valid_batches_in_file(Segment(directory, base).log_path, at_least=found.offset) for base in later]
     segment = found.segment
     if segment is not None:
@@ -324,7 +327,7 @@ def _scan(
     """Read the segment from the last index entry at or below the recovery point; check in full from there on.
 
     Raises:
-        Damage: what lies from `segment.size_bytes` on is no batch that can follow.
+        Damage: no valid next batch starts at `segment.size_bytes`.
     """
     index.cut(size)
     number = index.floor(recovery_point)
@@ -346,7 +349,7 @@ def _scan(
         if envelope.base_offset > segment.next_offset and before >= 0:
             _check_whole(descriptor, before, position)
         if not checked and envelope.next_offset > recovery_point:
-            # Recovery points are ends of batches, or a damaged length of offsets looks like this.
+            # Recovery points are ends of batches, unless last_offset_delta is damaged.
             length = envelope.batch_length
             check_at(read_exactly(descriptor, length, position), 0, position=position, end=position + length)
         segment.note(
@@ -362,7 +365,7 @@ def _scan(
 def _batches_from(
     descriptor: int, start: int, end: int, recovery_point: int, scanned: Callable[[int], None]
 ) -> Iterator[tuple[int, Envelope, bool]]:
-    """(position, envelope, whether all of it was checked) of each batch; those below the recovery point need not be."""
+    """(position, envelope, fully checked) of each batch; below the recovery point only headers are checked."""
     for position, envelope in walk(descriptor, start, end):
         if envelope.base_offset >= recovery_point:
             start = position
@@ -375,7 +378,7 @@ def _batches_from(
 
 
 def _check_whole(descriptor: int, start: int, end: int) -> None:
-    """A hole follows the batch: its length of offsets may be damaged. What is noted of it stays, so it ends there."""
+    """Before a hole: last_offset_delta of the batch may be damaged. The batch is counted; the damage follows it."""
     try:
         check_at(read_exactly(descriptor, end - start, start), 0, position=start, end=end)
     except Damage as found:
@@ -390,7 +393,7 @@ def _starts_at(descriptor: int, position: int, size: int, offset: int) -> bool:
 
 
 def _remembered(directory: Path, damage: KnownDamage | None, end: int) -> KnownDamage | None:
-    """The damage of now or of earlier, whichever is still to be refetched."""
+    """The new damage, extended by the recorded one; or the recorded damage while it is not refetched."""
     earlier = read_damage(directory)
     if damage is not None:
         if earlier is not None and earlier.until > damage.until:
@@ -404,19 +407,19 @@ def _remembered(directory: Path, damage: KnownDamage | None, end: int) -> KnownD
 
 
 def _fold(directory: Path, recovered: Recovered, expected: Expected, interval_bytes: int) -> None:
-    """Epochs and producer state, brought up to the end of the log from their files and the envelopes."""
+    """Leader epochs and producer states up to the log end, from their files and the envelopes."""
     end, recovery_point = recovered.segments[-1].next_offset, expected.recovery_point
-    told = read_epochs(directory)
-    epochs_from = max(recovery_point, 0) if told is not None else 0
-    known = told.entries if told is not None else ()
+    file = read_epochs(directory)
+    epochs_from = max(recovery_point, 0) if file is not None else 0
+    known = file.entries if file is not None else ()
     start, below = recovered.log_start, LeaderEpoch(expected.epoch_below)
     from_cut = (
         (EpochEntry(below, Offset(start)),) if start and below != NO_EPOCH and start == expected.log_start else ()
     )
-    epochs = _epochs_told(recovered, known or from_cut, end, interval_bytes)
+    epochs = _epochs_of_file(recovered, known or from_cut, end, interval_bytes)
     offsets = segment_offsets(directory, SNAPSHOT_SUFFIX)
     for offset in offsets:
-        if offset > end:  # of batches that are lost: when others have their offsets it would count again
+        if offset > end:  # of lost batches: it would become valid again with other batches at their offsets
             snapshot_path(directory, offset).unlink(missing_ok=True)
     front = recovered.segments[0].base_offset
     snapshot = newest_snapshot(directory, offsets, at_least=front, at_most=min(end, max(recovery_point, front)))
@@ -433,12 +436,12 @@ def _fold(directory: Path, recovered: Recovered, expected: Expected, interval_by
     for segment in recovered.segments[:-1]:
         segment.forget_index()
     if epochs.entries != known:
-        _if_there_is_space(partial(write_epochs, directory, epochs.entries))  # else the next start finds it out again
+        _if_there_is_space(partial(write_epochs, directory, epochs.entries))
     recovered.epochs = epochs
 
 
 def _if_there_is_space(write: Callable[[], None]) -> None:
-    """Of what a log can be opened without: on a full disk replicas are there for as long as it takes to make space."""
+    """Skip an optional write on a full disk, so that replicas can be opened there."""
     try:
         write()
     except OSError as error:
@@ -446,9 +449,10 @@ def _if_there_is_space(write: Callable[[], None]) -> None:
             raise
 
 
-def _epochs_told(recovered: Recovered, known: Sequence[EpochEntry], end: int, interval_bytes: int) -> LeaderEpochs:
-    """What the file tells of a log that ends there; where it tells less than all, batches say the rest, but not of
-    which epoch the record before the first of them was."""
+def _epochs_of_file(recovered: Recovered, known: Sequence[EpochEntry], end: int, interval_bytes: int) -> LeaderEpochs:
+    """The epochs of the file for a log that ends there; epochs before those of the file are read from the batches.
+
+    Batches do not give the epoch of the record before the first of them."""
     first = known[0].start_offset if known else 0
     if known and first <= recovered.log_start:
         epochs = LeaderEpochs(known)
@@ -460,7 +464,7 @@ def _epochs_told(recovered: Recovered, known: Sequence[EpochEntry], end: int, in
             epochs.assign(LeaderEpoch(envelope.leader_epoch), Offset(envelope.base_offset))
         for entry in known:
             epochs.assign(entry.leader_epoch, entry.start_offset)
-    epochs.truncate_from_end(Offset(end + 1))  # one may begin there, of which no record is written yet
+    epochs.truncate_from_end(Offset(end + 1))  # an epoch without a record may begin at the end
     if epochs.entries and epochs.entries[0].start_offset > end:
         epochs.truncate_from_end(Offset(end))
     return epochs

@@ -16,14 +16,14 @@ _BATCHES: Final = 256
 
 
 def snapshot_path(directory: Path, offset: int) -> Path:
-    """Where the snapshot of this offset lies."""
+    """Path of the snapshot of this offset."""
     return directory / f"{offset:020d}{SNAPSHOT_SUFFIX}"
 
 
 def snapshot_due(batches: int, states: ProducerStates) -> bool:
-    """Whether so many batches since the last snapshot are worth one: a start after a kill reads the header of each.
+    """Whether to write a snapshot after so many batches, as a start after a kill reads the header of each.
 
-    It costs what a few appends do, and more the more producers it holds.
+    A snapshot costs a few appends, and more with more producers.
     """
     return batches >= max(_BATCHES, len(states.entries))
 
@@ -38,7 +38,7 @@ def write_snapshot(directory: Path, offset: int, states: ProducerStates) -> None
 
 
 def read_snapshot(directory: Path, offset: int) -> ProducerStates | None:
-    """The states of a snapshot; None where it is missing, damaged or of another offset."""
+    """The states of a snapshot; None where the file is missing, damaged or of another offset."""
     try:
         document = read_json(snapshot_path(directory, offset), offset=int, producers=list)
         return None if document is None or document["offset"] != offset else _states(document["producers"])
@@ -47,7 +47,7 @@ def read_snapshot(directory: Path, offset: int) -> ProducerStates | None:
 
 
 def _states(producers: Sequence[Any]) -> ProducerStates:
-    """Raises TypeError or ValueError where they are not what `write_snapshot` wrote."""
+    """Raises TypeError or ValueError for a document that `write_snapshot` did not write."""
     entries = {}
     for producer_id, producer_epoch, last_timestamp_us, batches in producers:
         remembered = tuple(
@@ -61,9 +61,9 @@ def _states(producers: Sequence[Any]) -> ProducerStates:
 def newest_snapshot(
     directory: Path, offsets: list[int], *, at_least: int, at_most: int
 ) -> tuple[int, ProducerStates] | None:
-    """The newest readable snapshot at an offset in [at_least, at_most], of those whose offsets are given.
+    """The newest readable snapshot of these offsets within [at_least, at_most].
 
-    `at_least` is where the files of the log begin: of what was between an older one and them nobody knows any more.
+    `at_least` is where the first segment begins: the batches between an older snapshot and that segment are gone.
     """
     for offset in sorted((offset for offset in offsets if at_least <= offset <= at_most), reverse=True):
         states = read_snapshot(directory, offset)

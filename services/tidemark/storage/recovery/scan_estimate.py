@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much a log's opening will scan, told by sizes, end marks and indexes alone: for the progress of a start (T5)."""
+"""Estimate of the bytes that opening a log scans, from sizes, end marks and indexes: the progress of a start (T5)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tidemark.storage.segments.segment import Segment
 
 
 def bytes_to_scan(directory: Path, recovery_point: int) -> int:
-    """Bytes of the log that lie past the recovery point and that no end mark vouches for; 0 where there is no log.
+    """Bytes of the log past the recovery point that no end mark vouches for; 0 where there is no log.
 
-    It goes by what recovery goes by, and reads no batch. Damage may make recovery read more.
+    The same rules as recovery's, without reading batches. Damage may make recovery read more.
     """
     try:
         bases = segment_offsets(directory)
@@ -24,7 +24,7 @@ def bytes_to_scan(directory: Path, recovery_point: int) -> int:
             if number + 1 == len(bases) or bases[number + 1] > recovery_point
         )
     except OSError:
-        return 0  # whoever opens it will say why
+        return 0  # opening the log reports the error
 
 
 def _bytes_past(segment: Segment, recovery_point: int) -> int:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Putting a cleaned segment in the place of those it was made of, so that a kill at any point loses or doubles nothing.
+"""Replacing segments by a cleaned one, so that a kill at any point loses or doubles no record.
 
-1. `<base>-<end>.cleaned` is written and made durable. Found at a start: deleted, the old segments stand.
-2. It is renamed to `<base>-<end>.swap`, durably: from here on it holds, and a start carries out the rest. One that
-   is damaged by then gives way to the segments it was made of where they are all there, and is set aside where not.
-3. The segments that lie within [base, end) go, with the old indexes of the first; the directory is made durable.
-4. `.swap` becomes `<base>.log`.
+1. `<base>-<end>.cleaned` is written and made durable. A start that finds it deletes it: the old segments stand.
+2. `.cleaned` is renamed to `<base>-<end>.swap`, durably: the replacement is committed, and a start carries out the
+   rest. A `.swap` that was damaged since is dropped if its source segments are whole, else it is set aside.
+3. The segments within [base, end) and the old indexes of the first are deleted; the directory is made durable.
+4. `.swap` is renamed to `<base>.log`.
 
 `end` is exclusive and the base of the segment after it; the cleaned segment keeps a batch that ends there (rule L1).
 """
@@ -31,12 +31,12 @@ _SWAP_NAME: Final = re.compile(rf"(\d{{{OFFSET_DIGITS}}})-(\d{{{OFFSET_DIGITS}}}
 
 
 def cleaned_path(directory: Path, base_offset: int, end_offset: int) -> Path:
-    """Where a segment is written that is to replace those in [base_offset, end_offset)."""
+    """Path of the segment that is to replace those in [base_offset, end_offset)."""
     return directory / f"{base_offset:0{OFFSET_DIGITS}d}-{end_offset:0{OFFSET_DIGITS}d}{CLEANED_SUFFIX}"
 
 
 def commit_swap(cleaned: Path) -> Path:
-    """Step 2, of a file that has been made durable, but for the sync; gives its new path.
+    """Step 2 without its sync, for a durable file; gives the new path.
 
     Raises:
         OSError: nothing has changed.
@@ -47,10 +47,10 @@ def commit_swap(cleaned: Path) -> Path:
 
 
 def finish_swap(swap: Path) -> None:
-    """Make step 2 hold, then steps 3 and 4, from wherever they were interrupted.
+    """The sync of step 2, then steps 3 and 4, also after an interruption.
 
     Raises:
-        OSError: the disk does not answer; the next start goes on from where this ended.
+        OSError: the disk does not answer; the next start continues.
     """
     sync_directory(swap.parent)
     match = _SWAP_NAME.fullmatch(swap.name)
@@ -68,7 +68,7 @@ def finish_swap(swap: Path) -> None:
 
 
 def recover_swaps(directory: Path, names: list[str]) -> None:
-    """At a start, before any segment is looked at: undo what did not hold, finish what did.
+    """At a start, before segments are read: delete uncommitted replacements, finish committed ones.
 
     Raises:
         OSError: the disk does not answer.
@@ -83,10 +83,10 @@ def recover_swaps(directory: Path, names: list[str]) -> None:
 
 
 def _finish_or_undo(swap: Path, base: int, end: int) -> None:
-    """Finish it, but never at the price of whole segments for one that has rotted since it was written."""
+    """Finish a committed replacement, unless its file was damaged since and the source segments are whole."""
     reached = _checked_end(swap, base)
     if (reached is None or reached < end) and _joined_end(swap.parent, base, end) == end:
-        _log.error("cleaned segment not used: what it was made of is whole", extra={"path": str(swap)})
+        _log.error("damaged cleaned segment dropped: its source segments are whole", extra={"path": str(swap)})
         swap.unlink()
     elif reached is None:
         swap.replace(swap.with_name(f"{swap.name}{SET_ASIDE_SUFFIX}"))
@@ -95,7 +95,7 @@ def _finish_or_undo(swap: Path, base: int, end: int) -> None:
 
 
 def _checked_end(path: Path, base: int) -> int | None:
-    """Next offset (exclusive) after the batches of a file, which all start at or past `base`; None: it is damaged."""
+    """Next offset (exclusive) after the batches of a file, which all start at or past `base`; None where damaged."""
     opened = Descriptor(path, os.O_RDONLY)
     reached = base
     try:
@@ -109,7 +109,7 @@ def _checked_end(path: Path, base: int) -> int | None:
 
 
 def _joined_end(directory: Path, base: int, end: int) -> int | None:
-    """Where the segments from `base` on end that join without a gap, and are whole; `end` is where the next starts."""
+    """Next offset after the whole segments that join without a gap from `base` to `end`; None where one is damaged."""
     reached: int | None = base
     bases = sorted(int(name[:OFFSET_DIGITS]) for name in os.listdir(directory) if _LOG_NAME.fullmatch(name))
     within = [one for one in bases if base <= one < end]
@@ -119,5 +119,5 @@ def _joined_end(directory: Path, base: int, end: int) -> int | None:
         reached = _checked_end(segment.log_path, one) if one == reached else None
         mark = read_end_mark(segment.stem)
         if reached is not None and mark is not None and mark.size_bytes == segment.log_path.stat().st_size:
-            reached = max(reached, min(mark.next_offset, following))  # cut in a hole it ends past its last batch
+            reached = max(reached, min(mark.next_offset, following))  # end past a last batch: a hole
     return reached if within else None

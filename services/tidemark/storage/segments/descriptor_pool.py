@@ -13,10 +13,10 @@ from tidemark.storage.segments.loaded_indexes import LIMIT_BYTES, Indexed, Loade
 
 
 class DescriptorPool:
-    """Open files under a bound: the least recently used are let go (the hard limit of descriptors is finite).
+    """Open files under a bound: the least recently used are closed, as a process may open only so many.
 
     Attributes:
-        indexes: those of old segments that are in memory, under a bound of their own.
+        indexes: the loaded indexes of sealed segments, under their own bound.
     """
 
     def __init__(self, limit: int = 4096, index_limit_bytes: int = LIMIT_BYTES) -> None:
@@ -41,7 +41,7 @@ class DescriptorPool:
             return found
 
     def drop(self, key: Indexed) -> None:
-        """Let go of it; it closes when its readers are done."""
+        """Forget the file of `key`, which closes when its readers are done, and its index."""
         with self._lock:
             self._open.pop(key, None)
         self.indexes.drop(key)

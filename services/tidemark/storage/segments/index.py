@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sparse indexes of a segment: `.index` (offset to position) and `.timeindex` (time to offset).
 
-Both files are appended to in blocks that carry their own CRC-32C, so a wrong or missing one is known for it and made
-anew from the log. An end mark, the last block of `.timeindex`, says what the segment held when it was last closed or
-rolled: a segment whose file still has that size needs no scan (rule T5).
+Both files grow in blocks with a CRC-32C each, so a damaged or missing file is detected and rebuilt from the log. An
+end mark, the last block of `.timeindex`, records the content of the segment when it was closed or rolled: a segment
+whose file still has that size needs no scan (rule T5).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _END_BLOCK_BYTES: Final = _HEADER.size + _END_MARK.size
 
 
 class EndMark(NamedTuple):
-    """What a segment held when it was closed: next offset (exclusive), size, largest timestamp, index entries."""
+    """A segment when it was closed: next offset (exclusive), size, largest timestamp, number of index entries."""
 
     next_offset: int
     size_bytes: int
@@ -41,8 +41,8 @@ class EndMark(NamedTuple):
 class SegmentIndex:
     """Entries for every `index.interval.bytes` of a segment, in memory.
 
-    Each entry is (base offset of a batch, its position, largest timestamp of all batches of the segment before it);
-    each of the three columns never decreases. `written` entries are in the files.
+    An entry is (base offset of a batch, its position, largest timestamp of all batches of the segment before it).
+    Invariant: each of the three columns never decreases; the first `written` entries are in the files.
     """
 
     __slots__ = ("offsets", "positions", "timestamps", "written")
@@ -75,20 +75,20 @@ class SegmentIndex:
         keep = bisect_left(self.positions, position)
         if keep < len(self):
             del self.offsets[keep:], self.positions[keep:], self.timestamps[keep:]
-            self.written = 0  # the files hold more than is true: write them anew
+            self.written = 0  # the files have entries too many: rewrite them
 
     def persist(self, stem: Path) -> None:
         """Write the entries that the files lack; `stem` is the path of the segment without its suffix."""
         if self.written == len(self) and self.written:
             return
-        start, self.written = self.written, 0  # where a write fails the files are written anew
-        _append(stem, INDEX_SUFFIX, _block(self.offsets[start:], self.positions[start:]), anew=start == 0)
-        _append(stem, TIME_INDEX_SUFFIX, _block(self.timestamps[start:], self.offsets[start:]), anew=start == 0)
+        start, self.written = self.written, 0  # after a failed write the files are rewritten
+        _append(stem, INDEX_SUFFIX, _block(self.offsets[start:], self.positions[start:]), rewrite=start == 0)
+        _append(stem, TIME_INDEX_SUFFIX, _block(self.timestamps[start:], self.offsets[start:]), rewrite=start == 0)
         self.written = len(self)
 
 
 def load_index(stem: Path) -> SegmentIndex:
-    """The entries that both files agree on, up to the first block that is damaged."""
+    """The entries that both files have, up to the first damaged block."""
     first, whole_first = read_index_file(stem, INDEX_SUFFIX)
     second, whole_second = read_index_file(stem, TIME_INDEX_SUFFIX)
     index = SegmentIndex()
@@ -109,7 +109,7 @@ def write_end_mark(stem: Path, mark: EndMark) -> None:
 
 
 def read_end_mark(stem: Path) -> EndMark | None:
-    """The end mark if it is the last thing in `.timeindex`, else None."""
+    """The end mark if it is the last block of `.timeindex`, else None."""
     try:
         descriptor = Descriptor(stem.with_name(stem.name + TIME_INDEX_SUFFIX), os.O_RDONLY)
     except OSError:
@@ -136,14 +136,14 @@ def _block(first: array[int], second: array[int]) -> bytes:
     return _pack_block(_ENTRIES, len(first), payload.tobytes())
 
 
-def _append(stem: Path, suffix: str, block: bytes, *, anew: bool = False) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if anew else 0)
+def _append(stem: Path, suffix: str, block: bytes, *, rewrite: bool = False) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if rewrite else 0)
     descriptor = Descriptor(stem.with_name(stem.name + suffix), flags)
     write_all(descriptor.number, block, os.fstat(descriptor.number).st_size)
 
 
 def read_index_file(stem: Path, suffix: str) -> tuple[array[int], bool]:
-    """Pairs of all good blocks, flat, of one of the two files; and whether it is there with nothing but good blocks."""
+    """Pairs of all good blocks of one of the two files, flat; and whether the file exists with only good blocks."""
     entries = array("q")
     try:
         data = stem.with_name(stem.name + suffix).read_bytes()

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Indexes of segments that are not appended to any more, in memory under a bound: the least recently used are let go.
+"""Loaded indexes of sealed segments, under a bound: the least recently used are unloaded and read again on demand.
 
-Those of active segments are not among them; they are as many as there are replicas that are appended to, and are small
-at first. An index is read again when it is wanted.
+Indexes of active segments do not count: there is one for each replica with appends, and it begins small.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ LIMIT_BYTES: Final = 64 << 20
 
 
 class Indexed(Protocol):
-    """A segment, as far as this goes."""
+    """A segment with an index."""
 
     def forget_index(self) -> None:
-        """Let go of the index in memory."""
+        """Unload the index."""
 
 
 class LoadedIndexes:
-    """Safe for threads. A segment that has been dropped is not touched any more when `drop` returns."""
+    """Thread-safe. Once `drop` has returned, the index of that segment is never unloaded from here."""
 
     def __init__(self, limit_bytes: int = LIMIT_BYTES) -> None:
         self._limit_bytes = limit_bytes
@@ -33,11 +32,11 @@ class LoadedIndexes:
 
     @property
     def total_bytes(self) -> int:
-        """What the indexes take."""
+        """Memory of the indexes."""
         return self._total_bytes
 
     def use(self, segment: Indexed, entries: int) -> None:
-        """The index of a segment is loaded and has so many entries; others may go for it."""
+        """Count the loaded index of a segment, which may unload others."""
         with self._lock:
             if segment in self._sizes:
                 self._sizes.move_to_end(segment)
@@ -50,6 +49,6 @@ class LoadedIndexes:
                 oldest.forget_index()
 
     def drop(self, segment: Indexed) -> None:
-        """It has gone, or is appended to again: its index is its own affair."""
+        """No longer count a segment that was removed, or is active again."""
         with self._lock:
             self._total_bytes -= self._sizes.pop(segment, 0)

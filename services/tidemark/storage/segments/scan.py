@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading what lies past the recovery point: every batch is checked as a replicated one is (rule T5)."""
+"""Reading past the recovery point: every batch is checked as a replicated batch is (rule T5)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def checked_batches(
 ) -> Iterator[tuple[int, Envelope]]:
     """(position, envelope) of each batch in [start, end), checked from the first byte to the last.
 
-    `scanned` is told of so many bytes more each time that about a mebibyte has been checked.
+    `scanned` is called with the number of checked bytes, about each mebibyte.
 
     Raises:
-        Damage: there is no batch where one must be, or it is not what was written.
+        Damage: a batch is missing or damaged.
     """
     position = start
     while position < end:
@@ -46,10 +46,10 @@ def check_at(buffer: bytes, at: int, *, position: int, end: int) -> Envelope:
     """The envelope of the batch at byte `at` of the buffer, which is `position` of a file whose batches end by `end`.
 
     Raises:
-        Damage: it is not what was written.
+        Damage: the batch is damaged.
     """
     try:
         return check_batch(buffer, at).envelope
     except TidemarkError as error:
-        checked_header(buffer, at, position=position, end=end)  # says it as those do who read headers alone
+        checked_header(buffer, at, position=position, end=end)  # the reason that a reader of headers gives
         raise Damage(position, error.message) from error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One segment of a log: `<base offset>.log` and what is known of it."""
+"""One segment of a log: `<base offset>.log`, its figures and its index."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from tidemark.storage.segments.index import (
 
 LOG_SUFFIX: Final = ".log"
 SET_ASIDE_SUFFIX: Final = ".damaged"
-"""Of what is kept for people to look at until it has been refetched."""
+"""Of damaged files that are kept for inspection until their records are refetched."""
 OFFSET_DIGITS: Final = 20
 _WALK_BYTES: Final = 4096
 
 
 class Damage(Exception):  # noqa: N818 - a finding, judged by rule T5
-    """Bytes that are no batch, at a position of a segment."""
+    """There is no valid batch at a position of a segment."""
 
     def __init__(self, position: int, reason: str) -> None:
         super().__init__(f"{reason} (byte {position})")
@@ -40,7 +40,7 @@ class Damage(Exception):  # noqa: N818 - a finding, judged by rule T5
 
 
 class Span(NamedTuple):
-    """Where to read: `exact` if a wanted batch starts at `start`, `end` -1 where only the headers can tell it."""
+    """Where to read: `exact` if a wanted batch starts at `start`; `end` is -1 where headers must be read."""
 
     start: int
     exact: bool
@@ -51,6 +51,13 @@ class Segment:
     """A file of batches with rising offsets, and its index.
 
     Invariant: [0, size_bytes) holds whole batches; `next_offset` (exclusive) is where the next segment would start.
+
+    Attributes:
+        max_timestamp_us: largest timestamp of the segment.
+        first_timestamp_us: largest timestamp of the first batch, None where it was not read.
+        index: None while it is not loaded.
+        expected_entries: entries of the index files when they were complete, -1 where unknown.
+        unindexed_bytes: bytes after the last index entry.
     """
 
     __slots__ = (
@@ -79,14 +86,14 @@ class Segment:
         self.unindexed_bytes = 0
 
     def accept(self, mark: EndMark) -> None:
-        """Believe an end mark that fits the file."""
+        """Take the figures from an end mark that fits the file."""
         self.size_bytes = mark.size_bytes
         self.next_offset = mark.next_offset
         self.max_timestamp_us = mark.max_timestamp_us
         self.expected_entries = mark.entries
 
     def note(self, *, base_offset: int, next_offset: int, length: int, timestamp_us: int, interval_bytes: int) -> None:
-        """A batch was written at the end; adds an index entry where one is due. The index must be loaded."""
+        """Count a batch written at the end, with an index entry where one is due; the index must be loaded."""
         index = self.index
         assert index is not None
         if self.unindexed_bytes >= interval_bytes or not index.positions:
@@ -99,9 +106,9 @@ class Segment:
             self.max_timestamp_us = timestamp_us
 
     def ensure_index(self, descriptor: int, interval_bytes: int) -> SegmentIndex:
-        """The index, loaded; what its files lack is read from the headers of the log, and lost files are made anew."""
+        """The index, loaded; entries that its files lack are read from the log, and lost files are rewritten."""
         index = self.index
-        if index is not None:  # another thread may let go of it at any time
+        if index is not None:  # another thread may unload it at any time
             return index
         index = load_index(self.stem)
         index.cut(self.size_bytes)
@@ -121,12 +128,12 @@ class Segment:
         self.unindexed_bytes = unindexed
         self.index = index
         if lost:
-            with contextlib.suppress(OSError):  # it serves from memory, and is made anew once more
+            with contextlib.suppress(OSError):  # the index in memory serves; the next load retries
                 self.seal()
         return index
 
     def span(self, index: SegmentIndex, offset: int, *, end_offset: int, max_bytes: int) -> Span:
-        """Where the batches from `offset` on lie, as far as its index tells."""
+        """Positions of the batches from `offset` on, as far as the index has them."""
         first = index.floor(offset)
         start = index.positions[first] if first >= 0 else 0
         exact = first >= 0 and index.offsets[first] == offset
@@ -143,28 +150,28 @@ class Segment:
             self.index.persist(self.stem)
 
     def seal(self) -> None:
-        """Write index and end mark: the segment is whole as it stands."""
+        """Write the index and an end mark for the segment as it is."""
         if self.index is None:
-            return  # untouched since it was opened: the end mark stands
+            return  # unchanged since it was opened: the end mark is valid
         self.index.persist(self.stem)
         mark = EndMark(self.next_offset, self.size_bytes, self.max_timestamp_us, len(self.index))
         write_end_mark(self.stem, mark)
 
     def forget_index(self) -> None:
-        """Let go of the index in memory; the files have all of it."""
+        """Unload the index, which is complete in the files."""
         index, self.index = self.index, None
         if index is not None:
             self.expected_entries = len(index)
 
     def remove_indexes(self) -> None:
-        """Delete the index files; they are written anew from memory or from the log."""
+        """Delete the index files, which are rewritten from memory or from the log."""
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             self.stem.with_name(self.stem.name + suffix).unlink(missing_ok=True)
         if self.index is not None:
             self.index.written = 0
 
     def remove(self) -> None:
-        """Delete the segment, its log last, so that what is left still says what it was."""
+        """Delete the segment; the log file last, as a start finds segments by it."""
         self.remove_indexes()
         self.log_path.unlink(missing_ok=True)
 
@@ -173,7 +180,7 @@ def walk(descriptor: int, start: int, end: int) -> Iterator[tuple[int, Envelope]
     """(position, envelope) of each batch in [start, end), with the CRC of its header checked and its body unread.
 
     Raises:
-        Damage: there is no batch where one must be.
+        Damage: a batch is missing.
     """
     position, buffer, buffer_start = start, b"", start
     while position < end:
@@ -189,7 +196,7 @@ def checked_header(buffer: bytes, at: int, *, position: int, end: int) -> Envelo
     """The envelope at byte `at` of the buffer, which is `position` of the file, whose batches end by `end`.
 
     Raises:
-        Damage: too short, a CRC that does not match, a length that cannot be.
+        Damage: too short, a wrong CRC, an impossible length.
     """
     if at + ENVELOPE_BYTES > len(buffer):
         raise Damage(position, f"{len(buffer) - at} bytes are left where a batch must start")
@@ -212,8 +219,8 @@ def skip_to(descriptor: int, offset: int, *, start: int, end: int) -> int:
     for position, envelope in walk(descriptor, start, end):
         if envelope.next_offset > offset:
             if envelope.base_offset > offset and before >= 0:
-                # A hole before the batch: compaction's, or a damaged length of offsets that the header's CRC
-                # does not cover. The body's CRC of the batch before tells.
+                # A hole before the batch: compaction, or a damaged last_offset_delta, which only the CRC of the body
+                # covers. The CRC of the batch before decides.
                 _check_whole(descriptor, before, position)
             return position
         before = position
@@ -230,7 +237,7 @@ def fit(descriptor: int, *, start: int, end: int, end_offset: int, max_bytes: in
     for position, envelope in walk(descriptor, start, end):
         past = position + envelope.batch_length
         if position == start and envelope.next_offset > end_offset:
-            # Ends of reads are ends of batches, or a damaged length of offsets looks like this.
+            # Reads end where batches end, unless last_offset_delta is damaged.
             _check_whole(descriptor, position, past)
         if envelope.next_offset > end_offset or (past - start > max_bytes and position > start):
             break

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The last batches of the active segment, by offset and position, so that reads at the tail need no header."""
+"""The last batches of the active segment, by offset and position, so that reads at the tail read no headers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _KEEP: Final = 256
 
 
 class Tail:
-    """Ends of the last batches; they lie one after the other in the file from `position` on.
+    """Ends of the last batches, which are contiguous in the file from `position` on.
 
     Invariant: `next_offsets[i]` and `ends[i]` (both exclusive) belong to the i-th batch at or after `base_offset`.
     """
@@ -25,7 +25,7 @@ class Tail:
         self.ends = array("q")
 
     def trim(self) -> None:
-        """Forget the older ones where there are too many."""
+        """Forget older batches beyond a bound."""
         if len(self.ends) >= 2 * _KEEP:
             gone = len(self.ends) - _KEEP
             self.base_offset = self.next_offsets[gone - 1]
@@ -33,9 +33,9 @@ class Tail:
             del self.next_offsets[:gone], self.ends[:gone]
 
     def find(self, offset: int, *, end_offset: int, max_bytes: int) -> tuple[int, int]:
-        """(start, end) of the whole batches from `offset` (at least `base_offset`) on, below `end_offset`.
+        """(start, end) of the whole batches from `offset` (at least `base_offset`), below `end_offset`.
 
-        At most `max_bytes`, except for the first batch; start = end where there is none.
+        At most `max_bytes`, except for the first batch; start = end for none.
         """
         ends, next_offsets = self.ends, self.next_offsets
         first = bisect_right(next_offsets, offset)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finding records by time inside one segment: the headers choose the batch, its rows the record."""
+"""Finding records by time inside one segment: headers select the batch, its rows the record."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TIMESTAMPS: Final = "timestamp"
 def first_at_or_after(
     descriptor: int, timestamp_us: int, *, start: int, end: int, start_offset: int, end_offset: int
 ) -> TimestampOffset | None:
-    """First record at or after the time among the batches in [start, end), within the offsets given.
+    """First record at or after the time among the batches in [start, end), within [start_offset, end_offset).
 
     Raises:
         Damage: a batch is damaged.
@@ -48,7 +48,7 @@ def first_at_or_after(
 def newest_record(
     descriptor: int, found: TimestampOffset | None, *, end: int, start_offset: int, end_offset: int
 ) -> TimestampOffset | None:
-    """The first record newer than the one found so far, and than all others in [0, end), within the offsets given.
+    """The newest record in [0, end) and [start_offset, end_offset), the first of equals; `found` if none is newer.
 
     Raises:
         Damage: a batch is damaged.

@@ -49,7 +49,7 @@ def test_a_second_broker_is_refused_whatever_was_deleted_meanwhile(path: Path, l
         (path / name).unlink()
     refusal = refused(path)
     assert refusal.code is ErrorCode.STORAGE_ERROR
-    assert "is held by another process: stop that broker first" in refusal.message
+    assert "is locked by another process: stop that broker first" in refusal.message
     logs.close()
 
 
@@ -91,7 +91,7 @@ def test_a_directory_that_cannot_be_written_to_is_refused_with_what_to_do(
     assert os.strerror(number) in refusal.message
     assert "correct log.dirs" in refusal.message
     owner = path.stat()
-    told = f"it belongs to user {owner.st_uid} and group {owner.st_gid}, with mode {owner.st_mode & 0o7777:04o}"
+    told = f"the owner is user {owner.st_uid} and group {owner.st_gid}, with mode {owner.st_mode & 0o7777:04o}"
     assert (told in refusal.message) == ("securityContext.fsGroup" in refusal.message) == (number == errno.EACCES)
 
 
@@ -188,7 +188,7 @@ def test_a_sync_where_another_file_system_is_now_is_no_clean_registration(path: 
     logs, _, _ = two(path)
     (path / "a").rename(path / "elsewhere")
     (path / "a").mkdir()
-    with pytest.raises(TidemarkError, match="is not the directory any more that was opened"):
+    with pytest.raises(TidemarkError, match="was removed or replaced since it was opened"):
         logs.sync()
     assert len(logs.directory_ids) == 1
     logs.close()

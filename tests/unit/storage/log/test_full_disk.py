@@ -21,6 +21,7 @@ from tidemark.storage.log.log_segments import LogSegments
 from tidemark.storage.log.partition_log import PartitionLog
 from tidemark.storage.recovery.cleaner_point import write_clean_point
 from tidemark.storage.recovery.damage import CutPoint
+from tidemark.storage.segments.segment import Segment
 
 from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, memory_directory, open_one, read_all
 
@@ -270,6 +271,29 @@ def test_the_front_goes_on_a_full_disk_too(path: Path, disk: FullDisk) -> None:
     logs.close()
     _, found = opened(open_one(path))
     assert (found.log_start_offset, found.log_end_offset, found.damaged) == (12, 13, None)
+
+
+def test_a_checkpoint_that_cannot_write_an_index_has_written_the_epochs(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next checkpoint raises the recovery point: a start reads the epochs below it from the file alone."""
+    logs = open_one(path)
+    log, _ = logs.open(PARTITION, IDENTITY, {"index.interval.bytes": "1"})
+    log.save_epochs([EpochEntry(LeaderEpoch(0), Offset(0))])
+    for number in range(300):
+        lead(log, make_batch(["one"]), epoch=int(number >= 50))
+
+    def full(segment: Segment) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Segment, "persist", full)
+        with pytest.raises(TidemarkError):
+            logs.checkpoint({PARTITION: Offset(300)})
+    logs.checkpoint({PARTITION: Offset(300)})
+    logs.close()
+    _, found = opened(open_one(path))
+    assert found.epochs == ((0, 0), (1, 50))
 
 
 def test_room_is_made_while_other_logs_are_opened(path: Path, disk: FullDisk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tidemark.model import ErrorCode, Offset, TidemarkError
+from tidemark.model import ErrorCode, LeaderEpoch, Offset, TidemarkError
 from tidemark.ports import Log
 from tidemark.record.checks import check_batches
+from tidemark.record.envelope import Batch
 from tidemark.storage.log.reader import LogReader
+from tidemark.storage.recovery import producer_snapshot
 from tidemark.storage.segments.segment import Damage
 
 from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, memory_directory, open_one, read_all
@@ -104,6 +106,35 @@ def test_readers_beside_an_appender_that_truncates_see_only_whole_batches(path: 
     assert min(seen) > 0
     assert [batch.envelope.leader_epoch for batch in check_batches(read_all(log))][-1] == 3
     logs.close()
+
+
+def test_a_checkpoint_during_an_append_keeps_producer_and_epoch_of_its_batch(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a kill no start reads the batch again: it lies below the recovery point of that checkpoint."""
+    monkeypatch.setattr(producer_snapshot, "_BATCHES", 1)
+    logs = open_one(path)
+    log, _ = logs.open(PARTITION, IDENTITY, CONFIGS)
+    lead(log, make_batch(["a"], producer_id=1, producer_epoch=0, sequence=0))
+    logs.checkpoint({PARTITION: Offset(1)})
+    checkpoint = threading.Thread(target=logs.checkpoint, args=({PARTITION: Offset(1)},))
+
+    class Published(list[Batch]):
+        """Starts the checkpoint as soon as the log ends past these batches."""
+
+        def __getitem__(self, index: Any) -> Any:
+            if log.log_end_offset == 2 and checkpoint.ident is None:
+                checkpoint.start()
+                checkpoint.join(0.2)
+            return super().__getitem__(index)
+
+    batches = Published([make_batch(["b"], producer_id=2, producer_epoch=0, sequence=0)])
+    log.append(batches, base_offset=Offset(1), leader_epoch=LeaderEpoch(3), stamp=True)
+    checkpoint.join()
+    logs.close()
+    _, recovered = open_one(path).open(PARTITION, IDENTITY, CONFIGS)
+    assert set(recovered.producers.entries) == {1, 2}
+    assert recovered.epochs == ((0, 0), (3, 1))
 
 
 def test_a_read_that_begins_while_the_file_is_being_cut_is_made_again(
