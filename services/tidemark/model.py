@@ -227,7 +227,7 @@ class ElectionOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class PartitionReassignment:
     """One entry of /admin/reassign_partitions (rule M1): a partition and the replicas it shall have.
 
     Attributes:
@@ -265,13 +265,13 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class MoveRequests:
+class ReassignmentRequests:
     """The node /admin/reassign_partitions as it is: moves that are wanted or under way, and what of it is malformed.
 
     `version` is the node's; -1 where there is none.
     """
 
-    moves: tuple[Move, ...] = ()
+    moves: tuple[PartitionReassignment, ...] = ()
     malformed: tuple[Refusal, ...] = ()
     version: int = -1
 

@@ -26,10 +26,10 @@ from tidemark.model import (
     EpochEntry,
     LeaderAndIsr,
     LeaderEpoch,
-    Move,
-    MoveRequests,
     Offset,
+    PartitionReassignment,
     PartitionRequests,
+    ReassignmentRequests,
     Refusal,
     ReplicaIdentity,
     TopicDescription,
@@ -385,7 +385,7 @@ class MetadataStore(Protocol):
         """The loss reports kept of each partition that has any (None: of all), the oldest first."""
 
     # moves of replicas (rule M1)
-    async def submit_moves(self, moves: Sequence[Move]) -> None:
+    async def submit_moves(self, moves: Sequence[PartitionReassignment]) -> None:
         """Add these to /admin/reassign_partitions, making it where there is none; all or none.
 
         One that is there word for word already is fine. Raises REASSIGNMENT_IN_PROGRESS for a partition that has
@@ -395,10 +395,12 @@ class MetadataStore(Protocol):
     async def cancel_moves(self, partitions: Sequence[TopicPartition]) -> None:
         """Mark these as cancelled, all or none; again is fine; raises NO_REASSIGNMENT_IN_PROGRESS."""
 
-    async def move_requests(self, *, watch: bool = False) -> MoveRequests:
+    async def move_requests(self, *, watch: bool = False) -> ReassignmentRequests:
         """/admin/reassign_partitions; what of it cannot be understood is in `malformed`."""
 
-    async def finish_moves(self, term: ControllerTerm, finished: Sequence[Move], refused: Sequence[Refusal]) -> None:
+    async def finish_moves(
+        self, term: ControllerTerm, finished: Sequence[PartitionReassignment], refused: Sequence[Refusal]
+    ) -> None:
         """Take these moves, if they are still word for word the same, and all that is malformed out of the node, the
         node itself when nothing is left; keep `refused`. Raises CONTROLLER_NOT_ACTIVE."""
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 from tidemark.client import AdminClient
-from tidemark.model import BrokerId, Move, TidemarkError, TopicPartition
+from tidemark.model import BrokerId, PartitionReassignment, TidemarkError, TopicPartition
 
 _PAUSE_S = (0.2, 2.0)
 _CALL_S = 5.0
@@ -44,7 +44,7 @@ class Mover:
                     self.refused += 1
 
     def _move(self, admin: AdminClient, partitions: Sequence[TopicPartition], replicas: int) -> None:
-        moves = [Move(one, tuple(self._chance.sample(_BROKERS, replicas))) for one in partitions]
+        moves = [PartitionReassignment(one, tuple(self._chance.sample(_BROKERS, replicas))) for one in partitions]
         admin.alter_partition_reassignments(moves)
 
     def bring_home(self, deadline_s: float) -> list[str]:

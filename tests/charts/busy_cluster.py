@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from tidemark.client import AdminClient, Consumer, Producer
 from tidemark.local.cluster import ADMIN, LocalCluster, broker_name, controller_name
-from tidemark.model import ElectionKind, Move, TopicPartition
+from tidemark.model import ElectionKind, PartitionReassignment, TopicPartition
 from tidemark_spark.progress_metrics import MetricsListener
 
 BROKERS: Final = 3
@@ -89,13 +89,13 @@ class BusyCluster:
         where = TopicPartition(MOVED, 0)
         with AdminClient(self.cluster.admin_address) as admin:
             first, second = admin.describe_topics([MOVED])[0].partitions[0].assigned_replicas
-            self._begin(admin, Move(where, (second, first)))
+            self._begin(admin, PartitionReassignment(where, (second, first)))
             [elected] = admin.elect_leaders(ElectionKind.PREFERRED, [where])
             assert elected.error is None, elected.error
             third = next(broker for broker in range(BROKERS) if broker not in (first, second))
-            self._begin(admin, Move(where, (second, third)), _THROTTLE_BYTES_S)
+            self._begin(admin, PartitionReassignment(where, (second, third)), _THROTTLE_BYTES_S)
 
-    def _begin(self, admin: AdminClient, move: Move, throttle_bytes_per_s: int = 0) -> None:
+    def _begin(self, admin: AdminClient, move: PartitionReassignment, throttle_bytes_per_s: int = 0) -> None:
         begun = admin.alter_partition_reassignments([move], throttle_bytes_per_s=throttle_bytes_per_s)
         refused = [outcome.error for outcome in begun.outcomes if outcome.error is not None]
         assert not refused, refused

@@ -11,9 +11,9 @@ from tidemark.model import (
     NO_LEADER,
     BrokerId,
     ErrorCode,
-    Move,
-    MoveRequests,
+    PartitionReassignment,
     PartitionRequests,
+    ReassignmentRequests,
     Refusal,
     TidemarkError,
     TopicPartition,
@@ -28,9 +28,9 @@ from tests.contract.test_metadata_store import code_of, elected, topic_of, write
 
 F0, F1, F2, F3 = (TopicPartition("flights", index) for index in range(4))
 B1, B2, B3 = BrokerId(1), BrokerId(2), BrokerId(3)
-MOVE = Move(F0, (B1, B2), ("any", "any"), throttle_bytes_per_s=5_000_000, request_id="r1")
-OTHER = Move(F1, (B3,))
-PLACED = Move(F2, (B3, B1), ("/data/größer 1", "any"))
+MOVE = PartitionReassignment(F0, (B1, B2), ("any", "any"), throttle_bytes_per_s=5_000_000, request_id="r1")
+OTHER = PartitionReassignment(F1, (B3,))
+PLACED = PartitionReassignment(F2, (B3, B1), ("/data/größer 1", "any"))
 MOVES = "/admin/reassign_partitions"
 
 
@@ -46,7 +46,7 @@ async def refused_sentences(store: SessionMetadataStore) -> list[str]:
 async def test_moves_are_read_as_they_were_submitted_and_watched(cluster: Cluster) -> None:
     store, other = await cluster.store(), await cluster.store()
     ear = Ear(other)
-    assert await other.move_requests(watch=True) == MoveRequests()
+    assert await other.move_requests(watch=True) == ReassignmentRequests()
     await store.submit_moves([MOVE])
     await ear.hears(StoreEvent.MOVES)
     assert (await other.move_requests(watch=True)).moves == (MOVE,)
@@ -62,7 +62,7 @@ async def test_moves_are_read_as_they_were_submitted_and_watched(cluster: Cluste
 
 async def test_many_who_submit_at_once_lose_nothing(cluster: Cluster) -> None:
     stores = [await cluster.store() for _ in range(3)]
-    moves = [Move(TopicPartition("flights", index), (B1,)) for index in range(12)]
+    moves = [PartitionReassignment(TopicPartition("flights", index), (B1,)) for index in range(12)]
     await asyncio.gather(*(stores[index % 3].submit_moves([move]) for index, move in enumerate(moves)))
     assert set((await stores[0].move_requests()).moves) == set(moves)
 
@@ -80,7 +80,7 @@ async def test_a_partition_that_is_moved_elsewhere_already_is_refused_and_nothin
 
 async def test_more_moves_than_a_node_holds_are_refused_with_the_number_that_fits(cluster: Cluster) -> None:
     store = await cluster.store()
-    many = [Move(TopicPartition("flights" * 30, index), (B1, B2, B3)) for index in range(10_000)]
+    many = [PartitionReassignment(TopicPartition("flights" * 30, index), (B1, B2, B3)) for index in range(10_000)]
     with pytest.raises(TidemarkError) as refused:
         await store.submit_moves(many)
     assert code_of(refused) is ErrorCode.INVALID_REQUEST
@@ -107,7 +107,7 @@ async def test_finished_moves_go_and_with_the_last_one_the_node(cluster: Cluster
     await store.finish_moves(term, [MOVE], [])
     assert (await store.move_requests()).moves == (OTHER,)
     await store.finish_moves(term, [MOVE, OTHER], [])
-    assert await store.move_requests() == MoveRequests()
+    assert await store.move_requests() == ReassignmentRequests()
     await store.finish_moves(term, [MOVE], [])
     assert list(await store.refusals()) == []
 
@@ -151,7 +151,7 @@ async def test_a_node_that_cannot_be_understood_at_all_is_one_refusal_and_goes(c
     assert found.moves == ()
     assert len(found.malformed) == 1
     await store.finish_moves(await elected(store), [], list(found.malformed))
-    assert await store.move_requests() == MoveRequests()
+    assert await store.move_requests() == ReassignmentRequests()
     assert len(await store.refusals()) == 1
 
 

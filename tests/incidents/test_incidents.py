@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import pytest
 from tidemark.client import AdminClient, Producer
 from tidemark.local.cluster import LocalCluster, broker_name, controller_name
-from tidemark.model import NO_LEADER, Move, TopicPartition
+from tidemark.model import NO_LEADER, PartitionReassignment, TopicPartition
 
 from tests.charts.busy_cluster import BROKERS, CONTROLLERS, targets
 from tests.charts.prometheus import Prometheus, impatient, program
@@ -183,7 +183,7 @@ def test_a_move_to_a_broker_that_is_gone(world: World) -> None:
         view = admin.create_topic(where.topic, replication_factor=1).partitions[0]
         gone = (view.leader + 1) % BROKERS
         world.cluster.kill(broker_name(gone))
-        admin.alter_partition_reassignments([Move(where, (gone,))])
+        admin.alter_partition_reassignments([PartitionReassignment(where, (gone,))])
         world.prometheus.wait_for_alerts("TidemarkReassignmentStuck")
         world.cluster.restart(broker_name(gone))
         for _ in admin.watch_partition_reassignments([where]):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from tidemark.model import BrokerId, Move, TidemarkError, TopicDescription, TopicPartition
+from tidemark.model import BrokerId, PartitionReassignment, TidemarkError, TopicDescription, TopicPartition
 from tidemark.zookeeper import codecs, paths
 
 from tests.simulation.engine import Node
@@ -102,7 +102,7 @@ class Requests:
         world, replicas = self._world, replicas_of(target)
         partition = world.partitions[0]
         world.asked_lists[partition].add(replicas)
-        move = Move(partition, replicas, (), throttle_bytes_per_s, request_id=f"at {world.engine.now}")
+        move = PartitionReassignment(partition, replicas, (), throttle_bytes_per_s, request_id=f"at {world.engine.now}")
         self._ask("the move", lambda store: store.submit_moves([move]))
 
     def _cancel(self) -> None:
@@ -137,7 +137,7 @@ class Requests:
         self._ask("a topic", create)
 
     def _move_topic(self, target: str) -> None:
-        self._ask("the move", lambda store: store.submit_moves([Move(OTHER, replicas_of(target))]))
+        self._ask("the move", lambda store: store.submit_moves([PartitionReassignment(OTHER, replicas_of(target))]))
 
     def _delete_topic(self) -> None:
         self._ask("the deletion", lambda store: store.request_topic_deletion(OTHER.topic))

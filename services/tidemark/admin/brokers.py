@@ -18,14 +18,14 @@ from tidemark.admin.replica_sizes import ReplicaSizes, sizes_of
 from tidemark.admin.views import partitions_of
 from tidemark.core.planning.broker_plans import Plan, add_brokers, generate, remove_brokers
 from tidemark.core.planning.restart_safety import RestartObstacle, obstacles_to_restart
-from tidemark.core.reassignment.progress import MoveProgress
+from tidemark.core.reassignment.progress import ReassignmentProgress
 from tidemark.core.reassignment.status import status
 from tidemark.model import (
     NO_LEADER,
     BrokerId,
     BrokerRegistration,
     ErrorCode,
-    Move,
+    PartitionReassignment,
     TidemarkError,
     TopicDescription,
     TopicPartition,
@@ -54,7 +54,7 @@ class CostedPlan(NamedTuple):
 class RemovalNews(NamedTuple):
     """Progress of a removal; `removed`, in the last update: brokers that hold nothing and are deregistered."""
 
-    moves: Sequence[MoveProgress] = ()
+    moves: Sequence[ReassignmentProgress] = ()
     partitions_left: int = 0
     plan: CostedPlan | None = None
     removed: tuple[BrokerId, ...] = ()
@@ -301,7 +301,7 @@ def _added_again(brokers: Sequence[BrokerId]) -> TidemarkError:
     )
 
 
-def _destination(move: Move, topic: TopicDescription) -> tuple[BrokerId, ...]:
+def _destination(move: PartitionReassignment, topic: TopicDescription) -> tuple[BrokerId, ...]:
     index = move.partition.partition
     return topic.original.get(index, topic.partitions[index]) if move.cancel else move.replicas
 

@@ -15,14 +15,14 @@ from typing import Any, Final, Protocol
 
 import grpc
 
-from tidemark.core.reassignment.log_dir_placement import PlacedReplica, ReplicaPlace
-from tidemark.core.reassignment.request import named_directories
+from tidemark.core.reassignment.log_dir_placement import ReplicaLogDir, ReplicaLogDirOutcome
+from tidemark.core.reassignment.request import named_log_dirs
 from tidemark.core.topic_name import check_topic_name
 from tidemark.model import (
     BrokerId,
     BrokerRegistration,
     ErrorCode,
-    Move,
+    PartitionReassignment,
     TidemarkError,
     TopicDescription,
     TopicPartition,
@@ -132,8 +132,8 @@ class LogDirAdministration:
             return BrokerLogDirs(broker, error=error)
 
     async def alter(
-        self, places: Sequence[ReplicaPlace], *, throttle_bytes_per_s: int, validate_only: bool
-    ) -> list[PlacedReplica]:
+        self, places: Sequence[ReplicaLogDir], *, throttle_bytes_per_s: int, validate_only: bool
+    ) -> list[ReplicaLogDirOutcome]:
         """Move replicas between log directories of their brokers; returns a result for each, in the same order.
 
         Raises:
@@ -147,15 +147,17 @@ class LogDirAdministration:
             found[place[:2]] = _obstacle(place, topics)
         fine = [place for place in places if found[place[:2]] is None]
         found |= await self._ask(fine, live, throttle_bytes_per_s, validate_only=validate_only)
-        return [PlacedReplica(place.broker_id, place.partition, found[place[:2]]) for place in places]
+        return [ReplicaLogDirOutcome(place.broker_id, place.partition, found[place[:2]]) for place in places]
 
-    async def check_moves(self, moves: Sequence[Move], live: Brokers) -> dict[TopicPartition, TidemarkError]:
+    async def check_reassignments(
+        self, moves: Sequence[PartitionReassignment], live: Brokers
+    ) -> dict[TopicPartition, TidemarkError]:
         """Ask brokers whether the directories that these moves name can take replicas; returns one refusal of each."""
         places = [
-            ReplicaPlace(broker, move.partition, directory)
+            ReplicaLogDir(broker, move.partition, directory)
             for move in moves
             if not move.cancel
-            for broker, directory in named_directories(move).items()
+            for broker, directory in named_log_dirs(move).items()
         ]
         found = await self._ask(places, live, 0, validate_only=True)
         refused: dict[TopicPartition, TidemarkError] = {}
@@ -165,15 +167,15 @@ class LogDirAdministration:
                 refused.setdefault(place.partition, error)
         return refused
 
-    async def stay(self, moves: Sequence[Move], live: Brokers) -> None:
+    async def stay(self, moves: Sequence[PartitionReassignment], live: Brokers) -> None:
         """Cancel the copies into the directories that these moves name, at brokers that answer."""
-        named = {(broker, move.partition) for move in moves for broker in named_directories(move) if broker in live}
+        named = {(broker, move.partition) for move in moves for broker in named_log_dirs(move) if broker in live}
         partitions = sorted({partition for _, partition in named})
         found = await asyncio.gather(
             *(self._describe(broker, live, (), partitions) for broker in sorted({broker for broker, _ in named}))
         )
         here = [
-            ReplicaPlace(broker.broker_id, replica.partition, one.directory_id)
+            ReplicaLogDir(broker.broker_id, replica.partition, one.directory_id)
             for broker in found
             for one in broker.log_dirs
             for replica in one.replicas
@@ -185,7 +187,7 @@ class LogDirAdministration:
             _log.warning("a copy between log directories could not be cancelled", extra={"why": str(error)})
 
     async def _ask(
-        self, places: Sequence[ReplicaPlace], live: Brokers, throttle_bytes_per_s: int, *, validate_only: bool
+        self, places: Sequence[ReplicaLogDir], live: Brokers, throttle_bytes_per_s: int, *, validate_only: bool
     ) -> dict[tuple[BrokerId, TopicPartition], TidemarkError | None]:
         by_broker: defaultdict[BrokerId, list[tuple[TopicPartition, str]]] = defaultdict(list)
         for place in places:
@@ -215,7 +217,7 @@ class LogDirAdministration:
         return results
 
 
-def _check(places: Sequence[ReplicaPlace], throttle_bytes_per_s: int) -> None:
+def _check(places: Sequence[ReplicaLogDir], throttle_bytes_per_s: int) -> None:
     if not places:
         raise TidemarkError(ErrorCode.INVALID_REQUEST, "name replicas to move, each with its broker and directory")
     if throttle_bytes_per_s < 0:
@@ -225,7 +227,7 @@ def _check(places: Sequence[ReplicaPlace], throttle_bytes_per_s: int) -> None:
         raise TidemarkError(ErrorCode.INVALID_REQUEST, "a replica is named more than once; name one directory for each")
 
 
-def _obstacle(place: ReplicaPlace, topics: Mapping[str, TopicDescription]) -> TidemarkError | None:
+def _obstacle(place: ReplicaLogDir, topics: Mapping[str, TopicDescription]) -> TidemarkError | None:
     """Return the error of a request that its broker need not be asked about; None without one."""
     partition, broker = place.partition, place.broker_id
     where = {"topic": partition.topic, "partition": str(partition.partition)}

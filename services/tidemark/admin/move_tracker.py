@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tidemark.core.reassignment.progress import MovePhase, MoveProgress, with_rate
+from tidemark.core.reassignment.progress import ReassignmentPhase, ReassignmentProgress, with_rate
 from tidemark.model import BrokerId, TopicPartition
 
 LOOKS_APART_S: Final = 0.5
@@ -21,7 +21,7 @@ _NEW_WEIGHT: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    of: tuple[MovePhase, tuple[BrokerId, ...]]
+    of: tuple[ReassignmentPhase, tuple[BrokerId, ...]]
     at_s: float
     bytes_done: int | None
     grew_at_s: float
@@ -39,7 +39,9 @@ class MoveTracker:
         self._now_s = now_s
         self._samples: dict[TopicPartition, _Sample] = {}
 
-    def look(self, moves: Sequence[MoveProgress], leaders: Mapping[TopicPartition, BrokerId]) -> list[MoveProgress]:
+    def look(
+        self, moves: Sequence[ReassignmentProgress], leaders: Mapping[TopicPartition, BrokerId]
+    ) -> list[ReassignmentProgress]:
         """Sample all reassignments and return them with their rates; samples of others are discarded."""
         now_s = self._now_s()
         there = {moved.partition for moved in moves}
@@ -57,11 +59,11 @@ class MoveTracker:
             seen.append(with_rate(moved, self._rate(moved), silent_s, throttle_used=share))
         return seen
 
-    def _rate(self, moved: MoveProgress) -> float | None:
+    def _rate(self, moved: ReassignmentProgress) -> float | None:
         sample = self._samples.get(moved.partition)
-        return None if sample is None or moved.phase is not MovePhase.COPYING else sample.rate_bytes_per_s
+        return None if sample is None or moved.phase is not ReassignmentPhase.COPYING else sample.rate_bytes_per_s
 
-    def _sample(self, moved: MoveProgress, now_s: float) -> None:
+    def _sample(self, moved: ReassignmentProgress, now_s: float) -> None:
         before, of = self._samples.get(moved.partition), (moved.phase, moved.target)
         if before is None or before.of != of or now_s - before.at_s > _FORGOTTEN_S:
             self._samples[moved.partition] = _Sample(of, now_s, moved.bytes_done, now_s)

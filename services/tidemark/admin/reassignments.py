@@ -16,8 +16,15 @@ from typing import Final, NamedTuple, Protocol
 
 from tidemark.admin.move_tracker import LOOKS_APART_S, MoveTracker
 from tidemark.admin.replica_sizes import OnBrokers, ReplicaSizes, inbound_bytes_per_s, sizes_of
-from tidemark.core.reassignment.progress import EndedMove, MoveOutcome, MovePhase, MoveProgress, Sight, progress_of
-from tidemark.core.reassignment.request import check_moves, named_directories
+from tidemark.core.reassignment.progress import (
+    EndedReassignment,
+    ReassignmentOutcome,
+    ReassignmentPhase,
+    ReassignmentProgress,
+    Sight,
+    progress_of,
+)
+from tidemark.core.reassignment.request import check_reassignments, named_log_dirs
 from tidemark.core.reassignment.status import status
 from tidemark.model import (
     NO_LEADER,
@@ -25,8 +32,8 @@ from tidemark.model import (
     BrokerId,
     BrokerRegistration,
     ErrorCode,
-    Move,
-    MoveRequests,
+    PartitionReassignment,
+    ReassignmentRequests,
     Refusal,
     TidemarkError,
     TopicDescription,
@@ -53,7 +60,7 @@ class MovesQuery:
         adding: brokers that may get replicas although they are still marked as draining.
     """
 
-    moves: Sequence[Move] = ()
+    moves: Sequence[PartitionReassignment] = ()
     cancel: Sequence[TopicPartition] = ()
     throttle_bytes_per_s: int = 0
     request_id: str = ""
@@ -64,21 +71,21 @@ class MovesQuery:
 class Answer(NamedTuple):
     """The outcome for each partition, and the highest rate that a leader must send to added replicas to keep up."""
 
-    outcomes: list[MoveOutcome]
+    outcomes: list[ReassignmentOutcome]
     inbound_bytes_per_s: float | None
 
 
 class News(NamedTuple):
     """Requested and running reassignments, and those that ended since the previous update."""
 
-    moves: list[MoveProgress]
-    ended: list[EndedMove]
+    moves: list[ReassignmentProgress]
+    ended: list[EndedReassignment]
 
 
 class _Snapshot(NamedTuple):
     """Data read from ZooKeeper and from brokers at about one time."""
 
-    requests: MoveRequests
+    requests: ReassignmentRequests
     topics: Mapping[str, TopicDescription]
     live: Mapping[BrokerId, BrokerRegistration]
     states: Mapping[TopicPartition, VersionedState]
@@ -98,12 +105,12 @@ class _Snapshot(NamedTuple):
 class LogDirs(Protocol):
     """Checks and cancels moves into log directories."""
 
-    async def check_moves(
-        self, moves: Sequence[Move], live: Mapping[BrokerId, BrokerRegistration]
+    async def check_reassignments(
+        self, moves: Sequence[PartitionReassignment], live: Mapping[BrokerId, BrokerRegistration]
     ) -> Mapping[TopicPartition, TidemarkError]:
         """Return the refusals of brokers to hold replicas in the directories that these moves name."""
 
-    async def stay(self, moves: Sequence[Move], live: Mapping[BrokerId, BrokerRegistration]) -> None:
+    async def stay(self, moves: Sequence[PartitionReassignment], live: Mapping[BrokerId, BrokerRegistration]) -> None:
         """Cancel the copies into the directories that these moves name."""
 
 
@@ -152,25 +159,25 @@ class ReassignmentAdministration:
         snapshot = await self._read([move.partition for move in moves] + list(query.cancel))
         refused = self._refuse(moves, query, snapshot)
         if self._log_dirs is not None:
-            placed = [move for move in moves if move.partition not in refused and named_directories(move)]
-            refused |= await self._log_dirs.check_moves(placed, snapshot.live)
+            placed = [move for move in moves if move.partition not in refused and named_log_dirs(move)]
+            refused |= await self._log_dirs.check_reassignments(placed, snapshot.live)
         inbound = _inbound(moves, snapshot)
         refused |= _refuse_throttle(moves, query.throttle_bytes_per_s, inbound, snapshot)
         if not validate_only and (query.allow_partial or not refused):
             await self._submit(moves, query.cancel, refused, snapshot)
         outcomes = [
             *(
-                MoveOutcome(one.partition, snapshot.assigned(one.partition), False, refused.get(one.partition))
+                ReassignmentOutcome(one.partition, snapshot.assigned(one.partition), False, refused.get(one.partition))
                 for one in moves
             ),
-            *(MoveOutcome(one, snapshot.assigned(one), True, refused.get(one)) for one in query.cancel),
+            *(ReassignmentOutcome(one, snapshot.assigned(one), True, refused.get(one)) for one in query.cancel),
         ]
         rates = [rate for rate in inbound.values() if rate is not None]
         return Answer(sorted(outcomes, key=lambda one: one.partition), max(rates) if rates else None)
 
     async def list_moves(
         self, partitions: Collection[TopicPartition] = ()
-    ) -> tuple[list[MoveProgress], Sequence[Refusal]]:
+    ) -> tuple[list[ReassignmentProgress], Sequence[Refusal]]:
         """List requested and running reassignments (of these partitions; empty: all), and the latest refusals."""
         moves, refusals = await asyncio.gather(self._moves(), self._store.refusals())
         if any(_lacks_a_rate(moved) for moved in moves):
@@ -185,7 +192,7 @@ class ReassignmentAdministration:
         seen_before = {
             _name(one) for one in await self._store.refusals() if not request_id or one.request_id != request_id
         }
-        left: dict[TopicPartition, MoveProgress | None] = dict.fromkeys(partitions)
+        left: dict[TopicPartition, ReassignmentProgress | None] = dict.fromkeys(partitions)
         everything = not partitions
         while True:
             moves = await self._moves()
@@ -202,8 +209,8 @@ class ReassignmentAdministration:
             await asyncio.sleep(interval_s)
 
     async def _endings(
-        self, gone: Mapping[TopicPartition, MoveProgress | None], seen_before: Collection[tuple[object, ...]]
-    ) -> list[EndedMove]:
+        self, gone: Mapping[TopicPartition, ReassignmentProgress | None], seen_before: Collection[tuple[object, ...]]
+    ) -> list[EndedReassignment]:
         topics, refusals = await asyncio.gather(
             self._store.topics(sorted({partition.topic for partition in gone})), self._store.refusals()
         )
@@ -217,16 +224,16 @@ class ReassignmentAdministration:
                 error = _unknown(partition, topic)
             elif error is None and last is not None and replicas != last.target:
                 listed = ",".join(str(broker) for broker in replicas)
-                how = "ended before it could be" if last.phase is MovePhase.CANCELLING else "was"
+                how = "ended before it could be" if last.phase is ReassignmentPhase.CANCELLING else "was"
                 error = TidemarkError(
                     ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
                     f"the reassignment of {partition} {how} cancelled; its replicas are {listed}",
                     _where(partition),
                 )
-            ended.append(EndedMove(partition, replicas, error))
+            ended.append(EndedReassignment(partition, replicas, error))
         return ended
 
-    async def _moves(self) -> list[MoveProgress]:
+    async def _moves(self) -> list[ReassignmentProgress]:
         """List requested and running reassignments, by partition, with rates."""
         snapshot, controller = await asyncio.gather(self._read([]), self._store.controller())
         wanted = {move.partition: move for move in snapshot.requests.moves}
@@ -269,13 +276,13 @@ class ReassignmentAdministration:
         return snapshot._replace(states=states, sizes=sizes)
 
     def _refuse(
-        self, moves: Sequence[Move], query: MovesQuery, snapshot: _Snapshot
+        self, moves: Sequence[PartitionReassignment], query: MovesQuery, snapshot: _Snapshot
     ) -> dict[TopicPartition, TidemarkError]:
         # Entries of an earlier attempt of the same request do not conflict with it.
         there = set(snapshot.requests.moves)
         new = [move for move in moves if move not in there]
         under_way = {move.partition for move in (*snapshot.requests.moves, *_under_way(snapshot))}
-        refused = check_moves(new, snapshot.topics, snapshot.live, under_way)
+        refused = check_reassignments(new, snapshot.topics, snapshot.live, under_way)
         refused |= {
             move.partition: _drained(move, broker)
             for move in new
@@ -298,7 +305,7 @@ class ReassignmentAdministration:
 
     async def _submit(
         self,
-        moves: Sequence[Move],
+        moves: Sequence[PartitionReassignment],
         cancel: Sequence[TopicPartition],
         refused: Collection[TopicPartition],
         snapshot: _Snapshot,
@@ -307,7 +314,7 @@ class ReassignmentAdministration:
         entries = {move.partition for move in snapshot.requests.moves}
         if given_up & entries:
             await self._store.cancel_moves(sorted(given_up & entries))
-            placed = [one for one in snapshot.requests.moves if one.partition in given_up and named_directories(one)]
+            placed = [one for one in snapshot.requests.moves if one.partition in given_up and named_log_dirs(one)]
             if self._log_dirs is not None and placed:
                 await self._log_dirs.stay(placed, snapshot.live)
         # The entry of a running reassignment was deleted by hand: a new entry cancels it.
@@ -318,7 +325,7 @@ class ReassignmentAdministration:
             move
             for move in moves
             if move.partition not in refused
-            and (snapshot.assigned(move.partition) != move.replicas or named_directories(move))
+            and (snapshot.assigned(move.partition) != move.replicas or named_log_dirs(move))
         ]
         if begun:
             await self._store.submit_moves(begun)
@@ -336,22 +343,24 @@ def _check(query: MovesQuery) -> None:
         raise TidemarkError(ErrorCode.INVALID_REQUEST, why)
 
 
-def _lacks_a_rate(moved: MoveProgress) -> bool:
-    return moved.phase is MovePhase.COPYING and moved.rate_bytes_per_s is None and bool(moved.bytes_total)
+def _lacks_a_rate(moved: ReassignmentProgress) -> bool:
+    return moved.phase is ReassignmentPhase.COPYING and moved.rate_bytes_per_s is None and bool(moved.bytes_total)
 
 
-def _under_way(snapshot: _Snapshot) -> list[Move]:
+def _under_way(snapshot: _Snapshot) -> list[PartitionReassignment]:
     """List the running reassignments by the topics' znodes, including those without an entry."""
     found = []
     for topic in snapshot.topics.values():
         for index in topic.original:
             moved = status(topic, index, None)
             if moved is not None:
-                found.append(Move(TopicPartition(topic.topic, index), moved.target, cancel=moved.cancelled))
+                found.append(
+                    PartitionReassignment(TopicPartition(topic.topic, index), moved.target, cancel=moved.cancelled)
+                )
     return found
 
 
-def _inbound(moves: Sequence[Move], snapshot: _Snapshot) -> dict[BrokerId, float | None]:
+def _inbound(moves: Sequence[PartitionReassignment], snapshot: _Snapshot) -> dict[BrokerId, float | None]:
     """Return for each leader the rate that it must send to replicas added by these moves, to keep up with producers."""
     rates: defaultdict[BrokerId, float | None] = defaultdict(lambda: None)
     for move in moves:
@@ -364,7 +373,7 @@ def _inbound(moves: Sequence[Move], snapshot: _Snapshot) -> dict[BrokerId, float
 
 
 def _refuse_throttle(
-    moves: Sequence[Move], throttle: int, inbound: Mapping[BrokerId, float | None], snapshot: _Snapshot
+    moves: Sequence[PartitionReassignment], throttle: int, inbound: Mapping[BrokerId, float | None], snapshot: _Snapshot
 ) -> dict[TopicPartition, TidemarkError]:
     """Refuse a throttle below the inbound rate, with which no reassignment would end (rule M2)."""
     refused: dict[TopicPartition, TidemarkError] = {}
@@ -383,7 +392,7 @@ def _refuse_throttle(
     return refused
 
 
-def _drained(move: Move, broker: BrokerId) -> TidemarkError:
+def _drained(move: PartitionReassignment, broker: BrokerId) -> TidemarkError:
     return TidemarkError(
         ErrorCode.BROKER_NOT_AVAILABLE,
         f"{move.partition} cannot be reassigned to broker {broker}, which is being removed: name another, or add it "

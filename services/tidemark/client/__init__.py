@@ -7,7 +7,7 @@ Each is loaded when it is first asked for: who only administers does not wait fo
 from typing import TYPE_CHECKING
 
 from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource
-from tidemark.core.reassignment.log_dir_placement import ReplicaPlace
+from tidemark.core.reassignment.log_dir_placement import ReplicaLogDir
 from tidemark.errors import (
     BatchTooLargeError,
     BrokerNotAvailableError,
@@ -106,7 +106,7 @@ __all__ = [
     "ProducerFencedError",
     "ProducerSequenceError",
     "RecordMetadata",
-    "ReplicaPlace",
+    "ReplicaLogDir",
     "RequestTimedOutError",
     "SendHandle",
     "StorageError",

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from tidemark.core.reassignment.log_dir_placement import PlacedReplica, ReplicaPlace
+from tidemark.core.reassignment.log_dir_placement import ReplicaLogDir, ReplicaLogDirOutcome
 from tidemark.model import BrokerId, TidemarkError
 from tidemark.rpc import errors
 from tidemark.rpc.log_dirs import LogDirectoryContent, content_from_proto, contents_to_proto
@@ -57,7 +57,7 @@ class BrokersFromProto:
         ]
 
 
-def places_to_proto(places: Iterable[ReplicaPlace]) -> list[pb.BrokerReplicaLogDir]:
+def places_to_proto(places: Iterable[ReplicaLogDir]) -> list[pb.BrokerReplicaLogDir]:
     """Replicas to move."""
     return [
         pb.BrokerReplicaLogDir(
@@ -67,12 +67,12 @@ def places_to_proto(places: Iterable[ReplicaPlace]) -> list[pb.BrokerReplicaLogD
     ]
 
 
-def places_from_proto(messages: Iterable[pb.BrokerReplicaLogDir]) -> list[ReplicaPlace]:
+def places_from_proto(messages: Iterable[pb.BrokerReplicaLogDir]) -> list[ReplicaLogDir]:
     """Replicas to move."""
-    return [ReplicaPlace(BrokerId(one.broker_id), ref_from_proto(one.partition), one.log_dir) for one in messages]
+    return [ReplicaLogDir(BrokerId(one.broker_id), ref_from_proto(one.partition), one.log_dir) for one in messages]
 
 
-def placed_to_proto(placed: Iterable[PlacedReplica]) -> list[pb.BrokerReplicaLogDirResult]:
+def placed_to_proto(placed: Iterable[ReplicaLogDirOutcome]) -> list[pb.BrokerReplicaLogDirResult]:
     """What became of them."""
     return [
         pb.BrokerReplicaLogDirResult(
@@ -84,10 +84,10 @@ def placed_to_proto(placed: Iterable[PlacedReplica]) -> list[pb.BrokerReplicaLog
     ]
 
 
-def placed_from_proto(messages: Iterable[pb.BrokerReplicaLogDirResult]) -> list[PlacedReplica]:
+def placed_from_proto(messages: Iterable[pb.BrokerReplicaLogDirResult]) -> list[ReplicaLogDirOutcome]:
     """What became of them."""
     return [
-        PlacedReplica(
+        ReplicaLogDirOutcome(
             BrokerId(one.broker_id),
             ref_from_proto(one.partition),
             errors.from_proto(one.error) if one.HasField("error") else None,

@@ -6,9 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from tidemark.core.reassignment.progress import EndedMove, MoveOutcome, MovePhase, MoveProgress
+from tidemark.core.reassignment.progress import (
+    EndedReassignment,
+    ReassignmentOutcome,
+    ReassignmentPhase,
+    ReassignmentProgress,
+)
 from tidemark.core.reassignment.status import ReplicaState
-from tidemark.model import BrokerId, Move, Refusal
+from tidemark.model import BrokerId, PartitionReassignment, Refusal
 from tidemark.rpc import errors
 from tidemark.rpc.refs import ref_from_proto, ref_to_proto
 from tidemark.v1 import admin_reassignments_pb2 as pb
@@ -16,10 +21,10 @@ from tidemark.v1 import admin_reassignments_pb2 as pb
 _UNKNOWN: Final = -1
 
 _PHASES: Final = {
-    MovePhase.QUEUED: pb.REASSIGNMENT_PHASE_QUEUED,
-    MovePhase.COPYING: pb.REASSIGNMENT_PHASE_COPYING,
-    MovePhase.FINISHING: pb.REASSIGNMENT_PHASE_FINISHING,
-    MovePhase.CANCELLING: pb.REASSIGNMENT_PHASE_CANCELLING,
+    ReassignmentPhase.QUEUED: pb.REASSIGNMENT_PHASE_QUEUED,
+    ReassignmentPhase.COPYING: pb.REASSIGNMENT_PHASE_COPYING,
+    ReassignmentPhase.FINISHING: pb.REASSIGNMENT_PHASE_FINISHING,
+    ReassignmentPhase.CANCELLING: pb.REASSIGNMENT_PHASE_CANCELLING,
 }
 _PHASES_BACK: Final = {number: phase for phase, number in _PHASES.items()}
 
@@ -32,17 +37,17 @@ _STATES: Final = {
 _STATES_BACK: Final = {number: state for state, number in _STATES.items()}
 
 
-def move_to_proto(move: Move) -> pb.ReplicaMove:
+def move_to_proto(move: PartitionReassignment) -> pb.ReplicaMove:
     """Where a partition shall go; throttle and request id are the request's."""
     return pb.ReplicaMove(partition=ref_to_proto(move.partition), replicas=move.replicas, log_dirs=move.log_dirs)
 
 
-def move_from_proto(message: pb.ReplicaMove) -> Move:
+def move_from_proto(message: pb.ReplicaMove) -> PartitionReassignment:
     """Where a partition shall go."""
-    return Move(ref_from_proto(message.partition), _brokers(message.replicas), tuple(message.log_dirs))
+    return PartitionReassignment(ref_from_proto(message.partition), _brokers(message.replicas), tuple(message.log_dirs))
 
 
-def outcome_to_proto(outcome: MoveOutcome) -> pb.ReassignmentResult:
+def outcome_to_proto(outcome: ReassignmentOutcome) -> pb.ReassignmentResult:
     """What became of one move or cancellation."""
     return pb.ReassignmentResult(
         partition=ref_to_proto(outcome.partition),
@@ -52,9 +57,9 @@ def outcome_to_proto(outcome: MoveOutcome) -> pb.ReassignmentResult:
     )
 
 
-def outcome_from_proto(message: pb.ReassignmentResult) -> MoveOutcome:
+def outcome_from_proto(message: pb.ReassignmentResult) -> ReassignmentOutcome:
     """What became of one move or cancellation."""
-    return MoveOutcome(
+    return ReassignmentOutcome(
         partition=ref_from_proto(message.partition),
         before=_brokers(message.replicas_before),
         cancelled=message.cancelled,
@@ -62,7 +67,7 @@ def outcome_from_proto(message: pb.ReassignmentResult) -> MoveOutcome:
     )
 
 
-def progress_to_proto(moved: MoveProgress) -> pb.Reassignment:
+def progress_to_proto(moved: ReassignmentProgress) -> pb.Reassignment:
     """How far a move is; what is not known is -1."""
     return pb.Reassignment(
         partition=ref_to_proto(moved.partition),
@@ -87,9 +92,9 @@ def progress_to_proto(moved: MoveProgress) -> pb.Reassignment:
     )
 
 
-def progress_from_proto(message: pb.Reassignment) -> MoveProgress:
+def progress_from_proto(message: pb.Reassignment) -> ReassignmentProgress:
     """How far a move is; a phase or state of a later version is taken for the nearest one we know."""
-    return MoveProgress(
+    return ReassignmentProgress(
         partition=ref_from_proto(message.partition),
         original=_brokers(message.original_replicas),
         target=_brokers(message.target_replicas),
@@ -99,7 +104,7 @@ def progress_from_proto(message: pb.Reassignment) -> MoveProgress:
         replicas={
             BrokerId(one.broker_id): _STATES_BACK.get(one.state, ReplicaState.OFFLINE) for one in message.replicas
         },
-        phase=_PHASES_BACK.get(message.phase, MovePhase.COPYING),
+        phase=_PHASES_BACK.get(message.phase, ReassignmentPhase.COPYING),
         sizes_bytes={BrokerId(one.broker_id): one.size_bytes for one in message.replicas if one.size_bytes >= 0},
         bytes_done=_or_none(message.bytes_done),
         bytes_total=_or_none(message.bytes_total),
@@ -112,7 +117,7 @@ def progress_from_proto(message: pb.Reassignment) -> MoveProgress:
     )
 
 
-def ended_to_proto(ended: EndedMove) -> pb.EndedReassignment:
+def ended_to_proto(ended: EndedReassignment) -> pb.EndedReassignment:
     """A move that is wanted no more."""
     return pb.EndedReassignment(
         partition=ref_to_proto(ended.partition),
@@ -121,9 +126,9 @@ def ended_to_proto(ended: EndedMove) -> pb.EndedReassignment:
     )
 
 
-def ended_from_proto(message: pb.EndedReassignment) -> EndedMove:
+def ended_from_proto(message: pb.EndedReassignment) -> EndedReassignment:
     """A move that is wanted no more."""
-    return EndedMove(
+    return EndedReassignment(
         partition=ref_from_proto(message.partition),
         replicas=_brokers(message.replicas),
         error=errors.from_proto(message.error) if message.HasField("error") else None,

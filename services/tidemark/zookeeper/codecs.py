@@ -24,8 +24,8 @@ from tidemark.model import (
     IsrEntry,
     LeaderAndIsr,
     LeaderEpoch,
-    Move,
     Offset,
+    PartitionReassignment,
     Refusal,
     TidemarkError,
     TopicDescription,
@@ -299,7 +299,7 @@ def decode_elections(path: str, data: bytes) -> tuple[tuple[TopicPartition, ...]
     return _decode(path, data, build)
 
 
-def encode_moves(moves: Iterable[Move]) -> bytes:
+def encode_moves(moves: Iterable[PartitionReassignment]) -> bytes:
     """/admin/reassign_partitions, in the shape of Kafka's; what is ours besides only where it is set."""
     return encode({"partitions": [fields_of(move) for move in moves]})
 

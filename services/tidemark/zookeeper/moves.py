@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from tidemark.core.reassignment.request import parse_moves
+from tidemark.core.reassignment.request import parse_reassignments
 from tidemark.model import (
     ErrorCode,
-    Move,
-    MoveRequests,
+    PartitionReassignment,
+    ReassignmentRequests,
     Refusal,
     TidemarkError,
     TopicDescription,
@@ -29,23 +29,23 @@ _NODE_BYTES_MAX: Final = BYTES_MAX - 131_072
 """Room in a multi for the refusals that may go with it."""
 
 
-async def read(session: Session, watch: Callable[[Any], None] | None) -> MoveRequests:
+async def read(session: Session, watch: Callable[[Any], None] | None) -> ReassignmentRequests:
     """The node; what of it cannot be understood is in `malformed`."""
     if watch is not None:
         await session.exists(paths.MOVES, watch)
     node = await session.get(paths.MOVES)
     if node is None:
-        return MoveRequests()
+        return ReassignmentRequests()
     data, stat = node
-    moves, errors = parse_moves(data)
+    moves, errors = parse_reassignments(data)
     malformed = tuple(Refusal(REASSIGN, None, error) for error in errors)
-    return MoveRequests(moves, malformed, stat.version)
+    return ReassignmentRequests(moves, malformed, stat.version)
 
 
-async def submit(session: Session, moves: Sequence[Move]) -> None:
+async def submit(session: Session, moves: Sequence[PartitionReassignment]) -> None:
     """Add these, all or none; raises REASSIGNMENT_IN_PROGRESS or INVALID_REQUEST."""
 
-    def added(found: MoveRequests) -> Sequence[Move]:
+    def added(found: ReassignmentRequests) -> Sequence[PartitionReassignment]:
         known = {move.partition: move for move in found.moves}
         for move in moves:
             other = known.get(move.partition)
@@ -64,7 +64,7 @@ async def cancel(session: Session, partitions: Iterable[TopicPartition]) -> None
     """Mark these, all or none; raises NO_REASSIGNMENT_IN_PROGRESS."""
     wanted = set(partitions)
 
-    def marked(found: MoveRequests) -> Sequence[Move]:
+    def marked(found: ReassignmentRequests) -> Sequence[PartitionReassignment]:
         missing = sorted(wanted - {move.partition for move in found.moves})
         if missing:
             raise TidemarkError(
@@ -77,7 +77,7 @@ async def cancel(session: Session, partitions: Iterable[TopicPartition]) -> None
     await _rewrite(session, marked)
 
 
-async def _rewrite(session: Session, change: Callable[[MoveRequests], Sequence[Move]]) -> None:
+async def _rewrite(session: Session, change: Callable[[ReassignmentRequests], Sequence[PartitionReassignment]]) -> None:
     while True:
         found = await read(session, None)
         if found.malformed:
@@ -100,7 +100,9 @@ async def _rewrite(session: Session, change: Callable[[MoveRequests], Sequence[M
             return
 
 
-async def finish(session: Session, term: ControllerTerm, finished: Sequence[Move], refused: Sequence[Refusal]) -> None:
+async def finish(
+    session: Session, term: ControllerTerm, finished: Sequence[PartitionReassignment], refused: Sequence[Refusal]
+) -> None:
     """Take these and all that is malformed out of the node; keep `refused`."""
     done = set(finished)
     while True:

@@ -14,9 +14,9 @@ from tidemark.model import (
     BrokerRegistration,
     ElectionKind,
     ElectionRequest,
-    Move,
-    MoveRequests,
+    PartitionReassignment,
     PartitionRequests,
+    ReassignmentRequests,
     Refusal,
     ReplicaIdentity,
     TopicDescription,
@@ -242,7 +242,7 @@ class SessionMetadataStore:
 
     # moves of replicas
 
-    async def submit_moves(self, moves: Sequence[Move]) -> None:
+    async def submit_moves(self, moves: Sequence[PartitionReassignment]) -> None:
         """Add these to /admin/reassign_partitions, all or none."""
         await move_nodes.submit(self._session, moves)
 
@@ -250,11 +250,13 @@ class SessionMetadataStore:
         """Mark these as cancelled, all or none."""
         await move_nodes.cancel(self._session, partitions)
 
-    async def move_requests(self, *, watch: bool = False) -> MoveRequests:
+    async def move_requests(self, *, watch: bool = False) -> ReassignmentRequests:
         """/admin/reassign_partitions."""
         return await move_nodes.read(self._session, self._watch(StoreEvent.MOVES, watch))
 
-    async def finish_moves(self, term: ControllerTerm, finished: Sequence[Move], refused: Sequence[Refusal]) -> None:
+    async def finish_moves(
+        self, term: ControllerTerm, finished: Sequence[PartitionReassignment], refused: Sequence[Refusal]
+    ) -> None:
         """Take these out of the node; keep `refused`; raises CONTROLLER_NOT_ACTIVE."""
         await move_nodes.finish(self._session, term, finished, refused)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tidemark import client
-from tidemark.client import ConfigKind, ConfigResource, ReplicaPlace, TidemarkError, Timestamp, TopicPartition, aio
+from tidemark.client import ConfigKind, ConfigResource, ReplicaLogDir, TidemarkError, Timestamp, TopicPartition, aio
 from tidemark.model import BrokerId, ElectionKind
 
 from tests.integration.harness.fake_broker import TOPIC, FakeCluster
@@ -79,7 +79,7 @@ ADMIN: dict[str, Call] = {
     "list_partition_reassignments": lambda one: one.list_partition_reassignments(),
     "watch_partition_reassignments": lambda one: one.watch_partition_reassignments(interval_ms=100),
     "describe_log_dirs": lambda one: one.describe_log_dirs(),
-    "alter_replica_log_dirs": lambda one: one.alter_replica_log_dirs([ReplicaPlace(BrokerId(0), WHERE, "/x")]),
+    "alter_replica_log_dirs": lambda one: one.alter_replica_log_dirs([ReplicaLogDir(BrokerId(0), WHERE, "/x")]),
     "plan_brokers": lambda one: one.plan_brokers(remove=[1]),
     "add_brokers": lambda one: one.add_brokers([1]),
     "remove_brokers": lambda one: one.remove_brokers([1], interval_ms=100),

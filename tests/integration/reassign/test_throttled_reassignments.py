@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tidemark.client import AdminClient, Producer
 from tidemark.local.cluster import LocalCluster, broker_name
-from tidemark.model import BrokerId, Move, TopicPartition
+from tidemark.model import BrokerId, PartitionReassignment, TopicPartition
 from tidemark.runtime.clock import SystemClock
 from tidemark.zookeeper.store import ZooKeeperMetadataStore
 
@@ -30,7 +30,7 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
         yield started
 
 
-def submit(cluster: LocalCluster, move: Move) -> None:
+def submit(cluster: LocalCluster, move: PartitionReassignment) -> None:
     async def submitted() -> None:
         store = ZooKeeperMetadataStore(cluster.zookeeper.connect, session_timeout_ms=6000, clock=SystemClock())
         await store.start()
@@ -59,7 +59,7 @@ def test_a_move_takes_as_long_as_its_throttle_says_and_producers_are_not_held_up
         (added,) = {BrokerId(0), BrokerId(1), BrokerId(2)} - set(before.assigned_replicas)
         target = (before.assigned_replicas[0], added)
         began_s = time.monotonic()
-        submit(cluster, Move(MOVED, target, throttle_bytes_per_s=RATE))
+        submit(cluster, PartitionReassignment(MOVED, target, throttle_bytes_per_s=RATE))
         held_up_s = 0.0
         throttled = False
         while tuple(admin.describe_topics([MOVED.topic])[0].partitions[0].assigned_replicas) != target:

@@ -13,7 +13,7 @@ import pytest
 from tidemark.client import AdminClient, Consumer, Producer
 from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource
 from tidemark.local.cluster import ADMIN, LocalCluster, broker_name, controller_name
-from tidemark.model import BrokerId, Move, TopicPartition
+from tidemark.model import BrokerId, PartitionReassignment, TopicPartition
 
 from tests.integration.harness.waiting import wait_for
 from tests.unit.broker.scraped import scraped
@@ -111,7 +111,9 @@ def test_a_partition_that_moves_is_told_until_it_is_there(cluster: LocalCluster)
     with AdminClient(cluster.admin_address) as admin:
         first, second = admin.create_topic("moving", replication_factor=2).partitions[0].assigned_replicas
         (third,) = {0, 1, 2} - {first, second}
-        admin.alter_partition_reassignments([Move(TopicPartition("moving", 0), (BrokerId(third), second))])
+        admin.alter_partition_reassignments(
+            [PartitionReassignment(TopicPartition("moving", 0), (BrokerId(third), second))]
+        )
         wait_for(lambda: not admin.list_partition_reassignments().moves, "the move ends")
     of = "partition=0,topic=moving"
     wait_for(lambda: ("tidemark_partition_is_leader", of) not in brokers(cluster, first)[0], "its series end")

@@ -12,7 +12,7 @@ from tidemark.admin.planning import TopicRequest
 from tidemark.admin.reassignments import ReassignmentAdministration
 from tidemark.admin.topics import TopicAdministration
 from tidemark.core.planning.restart_safety import Obstacle
-from tidemark.model import BrokerId, ErrorCode, Move, TidemarkError, TopicPartition
+from tidemark.model import BrokerId, ErrorCode, PartitionReassignment, TidemarkError, TopicPartition
 
 from tests.unit.admin.moving import Cluster, Sizes, ids
 
@@ -263,7 +263,7 @@ async def test_reassignments_beyond_the_znode_limit_start_as_earlier_ones_end(
     await cluster.topic("many", *[(1, 2)] * 6)
     submit, sizes_at_once = cluster.store.submit_moves, []
 
-    async def one_or_two(moves: Sequence[Move]) -> None:
+    async def one_or_two(moves: Sequence[PartitionReassignment]) -> None:
         there = len((await cluster.store.move_requests()).moves)
         if there + len(moves) > 2:
             raise TidemarkError(ErrorCode.INVALID_REQUEST, "too many", {"moves_max": "2"})

@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Collection, Sequence
 import pytest
 from tidemark.admin.log_dirs import LogDirAdministration
 from tidemark.admin.reassignments import MovesQuery, ReassignmentAdministration
-from tidemark.core.reassignment.log_dir_placement import ReplicaPlace
+from tidemark.core.reassignment.log_dir_placement import ReplicaLogDir
 from tidemark.model import (
     BrokerId,
     BrokerRegistration,
     ErrorCode,
-    Move,
     Offset,
+    PartitionReassignment,
     ReplicaIdentity,
     TidemarkError,
     TopicPartition,
@@ -89,8 +89,8 @@ def replica(partition: TopicPartition, *, future: bool = False) -> ReplicaOnDisk
     return ReplicaOnDisk(partition, identity, 7, zero, zero, zero, False, 0, 0.0, False, future=future)
 
 
-def place(broker: int, partition: TopicPartition, log_dir: str) -> ReplicaPlace:
-    return ReplicaPlace(BrokerId(broker), partition, log_dir)
+def place(broker: int, partition: TopicPartition, log_dir: str) -> ReplicaLogDir:
+    return ReplicaLogDir(BrokerId(broker), partition, log_dir)
 
 
 async def test_failing_broker_does_not_hide_other_brokers(admin: LogDirAdministration, disks: Disks) -> None:
@@ -158,7 +158,7 @@ async def test_replicas_of_several_brokers_are_moved_independently(admin: LogDir
     ],
 )
 async def test_invalid_log_dir_request_is_refused_as_a_whole(
-    admin: LogDirAdministration, disks: Disks, places: list[ReplicaPlace], throttle: int
+    admin: LogDirAdministration, disks: Disks, places: list[ReplicaLogDir], throttle: int
 ) -> None:
     with pytest.raises(TidemarkError) as refusal:
         await admin.alter(places, throttle_bytes_per_s=throttle, validate_only=False)
@@ -172,7 +172,10 @@ async def test_reassignment_to_an_unknown_directory_is_refused_after_a_check_onl
     moves = ReassignmentAdministration(cluster.store, Sizes(), log_dirs=admin)
     disks.offline = {2}
     query = MovesQuery(
-        [Move(P0, ids(0, 2), ("any", "/data/2/1")), Move(P1, ids(1, 0), ("/data/0/0", "/data/0/1"))],
+        [
+            PartitionReassignment(P0, ids(0, 2), ("any", "/data/2/1")),
+            PartitionReassignment(P1, ids(1, 0), ("/data/0/0", "/data/0/1")),
+        ],
         allow_partial=True,
     )
     answer = await moves.alter(query, validate_only=False)
@@ -186,8 +189,8 @@ async def test_reassignment_that_only_names_directories_is_stored(
     cluster: Cluster, admin: LogDirAdministration
 ) -> None:
     moves = ReassignmentAdministration(cluster.store, Sizes(), log_dirs=admin)
-    wanted = Move(P0, ids(0, 1), ("any", "/data/1/1"), request_id="mine")
-    same = Move(P1, ids(1, 2), ("any", "any"))
+    wanted = PartitionReassignment(P0, ids(0, 1), ("any", "/data/1/1"), request_id="mine")
+    same = PartitionReassignment(P1, ids(1, 2), ("any", "any"))
     await moves.alter(MovesQuery([wanted, same], request_id="mine"), validate_only=False)
     assert (await cluster.store.move_requests()).moves == (wanted,)
 
@@ -196,7 +199,7 @@ async def test_cancelled_reassignment_leaves_replicas_in_their_directories(
     cluster: Cluster, admin: LogDirAdministration, disks: Disks
 ) -> None:
     moves = ReassignmentAdministration(cluster.store, Sizes(), log_dirs=admin)
-    wanted = Move(P0, ids(2, 1, 0), ("any", "/data/1/1", "/data/0/1"))
+    wanted = PartitionReassignment(P0, ids(2, 1, 0), ("any", "/data/1/1", "/data/0/1"))
     await moves.alter(MovesQuery([wanted]), validate_only=False)
     disks.asked.clear()
     disks.held = {(1, 0): [replica(P0)], (1, 1): [replica(P0, future=True), replica(P1)]}

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from tidemark.admin.move_tracker import MoveTracker
 from tidemark.admin.reassignments import MovesQuery, News, ReassignmentAdministration
-from tidemark.core.reassignment.progress import MovePhase
-from tidemark.model import ErrorCode, Move, Refusal, TidemarkError, TopicPartition
+from tidemark.core.reassignment.progress import ReassignmentPhase
+from tidemark.model import ErrorCode, PartitionReassignment, Refusal, TidemarkError, TopicPartition
 
 from tests.unit.admin.moving import Cluster, Sizes, ids
 
@@ -35,8 +35,8 @@ def moves(cluster: Cluster, sizes: Sizes) -> ReassignmentAdministration:
     return ReassignmentAdministration(cluster.store, sizes)
 
 
-def move(partition: TopicPartition, *replicas: int) -> Move:
-    return Move(partition, ids(*replicas))
+def move(partition: TopicPartition, *replicas: int) -> PartitionReassignment:
+    return PartitionReassignment(partition, ids(*replicas))
 
 
 async def codes(
@@ -52,7 +52,7 @@ async def test_reassignment_is_stored_with_throttle_and_request_id(
     answer = await moves.alter(MovesQuery([move(T2, 2, 1)], (), 500, "r"), validate_only=False)
     assert [(one.partition, one.before, one.error) for one in answer.outcomes] == [(T2, ids(1, 2), None)]
     assert (await cluster.store.move_requests()).moves == (
-        Move(T2, ids(2, 1), throttle_bytes_per_s=500, request_id="r"),
+        PartitionReassignment(T2, ids(2, 1), throttle_bytes_per_s=500, request_id="r"),
     )
 
 
@@ -186,7 +186,7 @@ async def test_progress_has_a_rate_from_the_second_sample(cluster: Cluster, size
     sizes.say(1, T2, 1000)
     sizes.say(3, T2, 100)
     (first,), _ = await moves.list_moves([T2])
-    assert (first.phase, first.bytes_done, first.bytes_total) == (MovePhase.COPYING, 300, 1000)
+    assert (first.phase, first.bytes_done, first.bytes_total) == (ReassignmentPhase.COPYING, 300, 1000)
     assert (first.rate_bytes_per_s, first.eta_s, first.waiting_for) == (100, 7, "")
     assert now_s == 2.0, "the first list takes two looks, a later one takes one"
     await moves.list_moves()
@@ -207,7 +207,7 @@ async def test_running_reassignment_without_an_entry_is_listed(
     assert (listed.partition, listed.target) == (T2, ids(3, 1))
     assert await codes(moves, MovesQuery([move(T2, 2, 1)])) == {T2: ErrorCode.REASSIGNMENT_IN_PROGRESS}
     assert await codes(moves, MovesQuery(cancel=[T2])) == {T2: None}
-    assert (await cluster.store.move_requests()).moves == (Move(T2, ids(3, 1), cancel=True),)
+    assert (await cluster.store.move_requests()).moves == (PartitionReassignment(T2, ids(3, 1), cancel=True),)
 
 
 async def watched(moves: ReassignmentAdministration, *partitions: TopicPartition, request_id: str = "") -> list[News]:
@@ -259,7 +259,7 @@ async def test_reassignment_cancelled_by_this_client_ends_without_error(
         seen.append(news)
         if len(seen) == 1:
             await end_it(cluster, 1, 2)
-    assert [one.phase for one in seen[0].moves] == [MovePhase.CANCELLING]
+    assert [one.phase for one in seen[0].moves] == [ReassignmentPhase.CANCELLING]
     assert [(one.replicas, one.error) for one in seen[-1].ended] == [(ids(1, 2), None)]
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from tidemark.core.planning.broker_plans import BrokerLoad, Plan
 from tidemark.core.planning.restart_safety import Obstacle, RestartObstacle
-from tidemark.model import BrokerId, Move, TopicPartition
+from tidemark.model import BrokerId, PartitionReassignment, TopicPartition
 from tidemark.rpc import broker_plan_codec as codec
 from tidemark.v1 import admin_brokers_pb2 as pb
 
@@ -16,8 +16,8 @@ ZERO, ONE, TWO = (BrokerId(broker) for broker in range(3))
 
 def test_a_plan_comes_back_as_it_went_with_what_is_not_known_of_it() -> None:
     plan = Plan(
-        moves=(Move(T0, (TWO, ONE), ("any", "any")),),
-        current=(Move(T0, (ZERO, ONE), ("any", "any")),),
+        moves=(PartitionReassignment(T0, (TWO, ONE), ("any", "any")),),
+        current=(PartitionReassignment(T0, (ZERO, ONE), ("any", "any")),),
         moved_replicas=1,
         moved_bytes=1 << 40,
         before={ZERO: BrokerLoad(1, 1, 7), ONE: BrokerLoad(1, 0, 7), TWO: BrokerLoad()},

@@ -5,14 +5,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tidemark.core.reassignment.progress import EndedMove, MoveOutcome, MovePhase, MoveProgress
+from tidemark.core.reassignment.progress import (
+    EndedReassignment,
+    ReassignmentOutcome,
+    ReassignmentPhase,
+    ReassignmentProgress,
+)
 from tidemark.core.reassignment.status import ReplicaState
-from tidemark.model import BrokerId, ErrorCode, Move, Refusal, TidemarkError, TopicPartition
+from tidemark.model import BrokerId, ErrorCode, PartitionReassignment, Refusal, TidemarkError, TopicPartition
 from tidemark.rpc import reassignment_codec as codec
 
 T2 = TopicPartition("test", 2)
 ONE, TWO, THREE = (BrokerId(broker) for broker in (1, 2, 3))
-MOVED = MoveProgress(
+MOVED = ReassignmentProgress(
     partition=T2,
     original=(ONE, TWO),
     target=(THREE, ONE),
@@ -20,7 +25,7 @@ MOVED = MoveProgress(
     adding=(THREE,),
     removing=(TWO,),
     replicas={ONE: ReplicaState.ONLINE, TWO: ReplicaState.OFFLINE, THREE: ReplicaState.NEW},
-    phase=MovePhase.COPYING,
+    phase=ReassignmentPhase.COPYING,
     sizes_bytes={ONE: 10, THREE: 4},
     bytes_done=4,
     bytes_total=10,
@@ -35,7 +40,7 @@ MOVED = MoveProgress(
 
 def test_progress_comes_back_as_it_went() -> None:
     assert codec.progress_from_proto(codec.progress_to_proto(MOVED)) == MOVED
-    for phase in MovePhase:
+    for phase in ReassignmentPhase:
         moved = replace(MOVED, phase=phase)
         assert codec.progress_from_proto(codec.progress_to_proto(moved)).phase is phase
 
@@ -46,14 +51,14 @@ def test_what_is_not_known_stays_so() -> None:
 
 
 def test_moves_outcomes_endings_and_refusals_come_back_as_they_went() -> None:
-    move = Move(T2, (TWO, ONE), ("any", "any"))
+    move = PartitionReassignment(T2, (TWO, ONE), ("any", "any"))
     assert codec.move_from_proto(codec.move_to_proto(move)) == move
     error = TidemarkError(ErrorCode.DUPLICATE_REPLICA, "twice", {"broker": "1"})
-    for outcome in (MoveOutcome(T2, (ONE, TWO)), MoveOutcome(T2, cancelled=True, error=error)):
+    for outcome in (ReassignmentOutcome(T2, (ONE, TWO)), ReassignmentOutcome(T2, cancelled=True, error=error)):
         back = codec.outcome_from_proto(codec.outcome_to_proto(outcome))
         assert (back.partition, back.before, back.cancelled) == (T2, outcome.before, outcome.cancelled)
         assert repr(back.error) == repr(outcome.error)
-    ended = codec.ended_from_proto(codec.ended_to_proto(EndedMove(T2, (ONE,), error)))
+    ended = codec.ended_from_proto(codec.ended_to_proto(EndedReassignment(T2, (ONE,), error)))
     assert (ended.partition, ended.replicas, ended.error and ended.error.code) == (T2, (ONE,), error.code)
     for partition in (T2, None):
         refusal = codec.refusal_from_proto(codec.refusal_to_proto(Refusal("reassign", partition, error, "r", 7)))

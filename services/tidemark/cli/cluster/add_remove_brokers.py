@@ -19,7 +19,7 @@ from tidemark.cli.reassign.commands import NoWaitOption, ThrottleOption
 from tidemark.cli.reassign.plan_view import parse_brokers, plan_json, show_plan
 from tidemark.cli.reassign.progress_view import MoveView, ended_json, listed
 from tidemark.cli.reassign.submit import MoveFeed, interrupted, raise_all
-from tidemark.core.reassignment.progress import EndedMove, MoveProgress
+from tidemark.core.reassignment.progress import EndedReassignment, ReassignmentProgress
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def remove_brokers(
 def _drain(client: AdminClient, ids: Sequence[int], rate: int, view: MoveView) -> None:
     request_id = uuid.uuid4().hex
     patience_until_s = time.monotonic() + _PATIENCE_S
-    before: dict[TopicPartition, MoveProgress] = {}
+    before: dict[TopicPartition, ReassignmentProgress] = {}
     while True:
         try:
             for news in client.remove_brokers(ids, throttle_bytes_per_s=rate, request_id=request_id):
@@ -209,7 +209,7 @@ def _drain(client: AdminClient, ids: Sequence[int], rate: int, view: MoveView) -
                     return
                 if news.planned is None:
                     now = {moved.partition: moved for moved in news.moves}
-                    ended = [EndedMove(one, before[one].target) for one in sorted(before) if one not in now]
+                    ended = [EndedReassignment(one, before[one].target) for one in sorted(before) if one not in now]
                     before = now
                     view.show(news.moves, ended, f"; {counted(news.partitions_left, 'partition')} to go")
         except TidemarkError as error:

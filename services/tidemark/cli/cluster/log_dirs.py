@@ -16,7 +16,7 @@ from tidemark.cli.reassign.log_dir_status import FoundReplica, PlaceFollower, Pl
 from tidemark.cli.reassign.log_dirs import copying_goes_on, found_json
 from tidemark.cli.reassign.progress_view import MoveView, name_of
 from tidemark.cli.reassign.submit import raise_all
-from tidemark.core.reassignment.log_dir_placement import ReplicaPlace
+from tidemark.core.reassignment.log_dir_placement import ReplicaLogDir
 from tidemark.model import BrokerId, TidemarkError
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def move(
     topics, partitions = parse_targets([target])
     if topics:
         raise typer.BadParameter(f"{target!r}: want TOPIC:PARTITION, such as orders:0")
-    place = ReplicaPlace(BrokerId(broker), partitions[0], to)
+    place = ReplicaLogDir(BrokerId(broker), partitions[0], to)
     with connect_admin(bootstrap, admin) as client:
         (answer,) = client.alter_replica_log_dirs([place], throttle_bytes_per_s=rate, validate_only=dry_run)
         if answer.error is not None:

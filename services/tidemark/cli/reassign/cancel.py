@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from tidemark.cli.reassign.submit import raise_all
-from tidemark.core.reassignment.progress import EndedMove, MoveOutcome
+from tidemark.core.reassignment.progress import EndedReassignment, ReassignmentOutcome
 from tidemark.model import BrokerId, ErrorCode, TidemarkError, TopicPartition
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def give_up(
     return ended, {partition: error for partition, error in refused.items() if partition not in ended}
 
 
-def _give_up_found(client: AdminClient, found: Sequence[TopicPartition]) -> Sequence[MoveOutcome]:
+def _give_up_found(client: AdminClient, found: Sequence[TopicPartition]) -> Sequence[ReassignmentOutcome]:
     tries = 1
     while True:
         try:
@@ -48,7 +48,7 @@ def _give_up_found(client: AdminClient, found: Sequence[TopicPartition]) -> Sequ
         tries += 1
 
 
-def ended_meanwhile(found: Originals, ended: Sequence[EndedMove]) -> set[TopicPartition]:
+def ended_meanwhile(found: Originals, ended: Sequence[EndedReassignment]) -> set[TopicPartition]:
     """Those of `found` that were at their end when they were to be given up."""
     return {
         one.partition
@@ -64,7 +64,7 @@ def _has_ended(error: TidemarkError, original: tuple[BrokerId, ...]) -> bool:
     return gone or error.code is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
-def raise_refused(outcomes: Sequence[MoveOutcome]) -> None:
+def raise_refused(outcomes: Sequence[ReassignmentOutcome]) -> None:
     """What was refused, if anything was."""
     refused = [outcome.error for outcome in outcomes if outcome.error is not None]
     if refused:

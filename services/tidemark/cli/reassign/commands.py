@@ -46,9 +46,9 @@ from tidemark.cli.reassign.progress_view import (
     row_of,
 )
 from tidemark.cli.reassign.submit import MoveFeed, interrupted, raise_all
-from tidemark.core.reassignment.progress import EndedMove, MoveOutcome
-from tidemark.core.reassignment.request import ANY_LOG_DIR, format_moves, named_directories, parse_moves
-from tidemark.model import ErrorCode, Move, TidemarkError, TopicPartition
+from tidemark.core.reassignment.progress import EndedReassignment, ReassignmentOutcome
+from tidemark.core.reassignment.request import ANY_LOG_DIR, format_reassignments, named_log_dirs, parse_reassignments
+from tidemark.model import ErrorCode, PartitionReassignment, TidemarkError, TopicPartition
 
 if TYPE_CHECKING:
     from tidemark.client import AdminClient
@@ -126,7 +126,7 @@ def generate(
         print_json(plan_json(planned))
         return
     moves = [replace(move, log_dirs=(ANY_LOG_DIR,) * len(move.replicas)) for move in planned.plan.moves]
-    print_line(format_moves(moves).rstrip("\n"))
+    print_line(format_reassignments(moves).rstrip("\n"))
     typer.echo(f"{cost_of(planned)}; execute it with tidemark reassign execute, which prints the way back", err=True)
 
 
@@ -170,13 +170,13 @@ def execute(
         if asked.cancel:
             raise_refused(client.alter_partition_reassignments(cancel=asked.cancel, request_id=request_id).outcomes)
         before = {one.partition: one.before for one in checked}
-        missing = [move for move in moves if before[move.partition] != move.replicas or named_directories(move)]
+        missing = [move for move in moves if before[move.partition] != move.replicas or named_log_dirs(move)]
         feed = MoveFeed(client, missing, asked.throttle_bytes_per_s, request_id)
         ended = _carry_out(feed, len(missing), output, no_wait=no_wait)
         placed = [] if no_wait else _place(client, missing, ended, output)
     failed = [one.error for one in ended if one.error is not None]
     if output is Output.JSON:
-        rollback = json.loads(format_moves(back(checked, present)))
+        rollback = json.loads(format_reassignments(back(checked, present)))
         _print_ended(request_id, ended, placed, rollback, begun=bool(missing))
     else:
         if len(missing) < len(moves):
@@ -190,7 +190,7 @@ def execute(
 
 def _check(
     client: AdminClient, asked: AskedMoves, request_id: str, output: Output, *, dry_run: bool
-) -> tuple[Sequence[MoveOutcome], Present]:
+) -> tuple[Sequence[ReassignmentOutcome], Present]:
     """What would become of every move, shown, and where replicas lie now; raises if any is refused."""
     checked = client.alter_partition_reassignments(
         asked.moves,
@@ -211,7 +211,7 @@ def _check(
 
 
 def _print_ended(
-    request_id: str, ended: Sequence[EndedMove], placed: Sequence[Placed], rollback: object, *, begun: bool
+    request_id: str, ended: Sequence[EndedReassignment], placed: Sequence[Placed], rollback: object, *, begun: bool
 ) -> None:
     print_json(
         {
@@ -224,7 +224,9 @@ def _print_ended(
     )
 
 
-def _place(client: AdminClient, moves: Sequence[Move], ended: Sequence[EndedMove], output: Output) -> list[Placed]:
+def _place(
+    client: AdminClient, moves: Sequence[PartitionReassignment], ended: Sequence[EndedReassignment], output: Output
+) -> list[Placed]:
     """Moves end when brokers have been told the directories; what they still copy between these is followed here."""
     failed = {one.partition for one in ended if one.error is not None}
     try:
@@ -233,7 +235,7 @@ def _place(client: AdminClient, moves: Sequence[Move], ended: Sequence[EndedMove
         raise copying_goes_on() from None
 
 
-def _carry_out(feed: MoveFeed, count: int, output: Output, *, no_wait: bool) -> list[EndedMove]:
+def _carry_out(feed: MoveFeed, count: int, output: Output, *, no_wait: bool) -> list[EndedReassignment]:
     """Begin the moves of a feed, `count` of them, and follow them to their end."""
     try:
         left = feed.begin()
@@ -430,7 +432,7 @@ def cancel_moves(
 class AskedMoves(NamedTuple):
     """What a file of moves asks for; `throttle_bytes_per_s` 0: no limit."""
 
-    moves: list[Move]
+    moves: list[PartitionReassignment]
     cancel: list[TopicPartition]
     throttle_bytes_per_s: int
 
@@ -454,9 +456,9 @@ def read_file(file: Path, throttle: str) -> AskedMoves:
     return AskedMoves(begun, [move.partition for move in moves if move.cancel], chosen)
 
 
-def read_moves(file: Path) -> tuple[Move, ...]:
+def read_moves(file: Path) -> tuple[PartitionReassignment, ...]:
     """The moves of a file, one or more; every entry that is malformed is told."""
-    moves, errors = parse_moves(_content(file))
+    moves, errors = parse_reassignments(_content(file))
     if errors:
         raise_all(errors)
     if not moves:
@@ -480,12 +482,14 @@ def _replicas(topic: TopicView | None, index: int) -> tuple[int, ...]:
     return tuple(topic.partitions[index].assigned_replicas)
 
 
-def _show_plan(outcomes: Sequence[MoveOutcome], moves: Sequence[Move], rollback: Present | None) -> None:
+def _show_plan(
+    outcomes: Sequence[ReassignmentOutcome], moves: Sequence[PartitionReassignment], rollback: Present | None
+) -> None:
     """What would move; with `rollback`, the directories that replicas lie in now, also the way back."""
     targets = {move.partition: move for move in moves}
     if rollback is not None:
         print_line("the present assignment; keep it, and execute it to go back:")
-        print_line(format_moves(back(outcomes, rollback)).rstrip("\n"))
+        print_line(format_reassignments(back(outcomes, rollback)).rstrip("\n"))
     print_table(
         ("partition", "from", "to"),
         [
@@ -500,13 +504,13 @@ def _show_plan(outcomes: Sequence[MoveOutcome], moves: Sequence[Move], rollback:
     )
 
 
-def _to(move: Move) -> str:
-    named = named_directories(move)
+def _to(move: PartitionReassignment) -> str:
+    named = named_log_dirs(move)
     directories = "".join(f"; on {broker} in {named[broker]}" for broker in move.replicas if broker in named)
     return listed(move.replicas) + directories
 
 
-def _outcome_json(outcome: MoveOutcome, moves: Sequence[Move]) -> Mapping[str, object]:
+def _outcome_json(outcome: ReassignmentOutcome, moves: Sequence[PartitionReassignment]) -> Mapping[str, object]:
     move = next((move for move in moves if move.partition == outcome.partition), None)
     return {
         "topic": outcome.partition.topic,

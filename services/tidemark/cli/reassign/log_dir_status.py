@@ -11,11 +11,11 @@ from posixpath import normpath
 from typing import TYPE_CHECKING, Final
 
 from tidemark.cli.reassign.progress_view import MoveView, name_of
-from tidemark.core.reassignment.log_dir_placement import ReplicaPlace
-from tidemark.core.reassignment.progress import STALLED_AFTER_S, MovePhase, MoveProgress
-from tidemark.core.reassignment.request import named_directories
+from tidemark.core.reassignment.log_dir_placement import ReplicaLogDir
+from tidemark.core.reassignment.progress import STALLED_AFTER_S, ReassignmentPhase, ReassignmentProgress
+from tidemark.core.reassignment.request import named_log_dirs
 from tidemark.core.reassignment.status import ReplicaState
-from tidemark.model import BrokerId, ErrorCode, Move, TidemarkError, TopicPartition
+from tidemark.model import BrokerId, ErrorCode, PartitionReassignment, TidemarkError, TopicPartition
 
 if TYPE_CHECKING:
     from tidemark.client import AdminClient
@@ -53,7 +53,7 @@ class FoundReplica:
         why: what is in the way, where that is known.
     """
 
-    place: ReplicaPlace
+    place: ReplicaLogDir
     state: PlaceState
     log_dir: str = ""
     target: str = ""
@@ -69,16 +69,16 @@ class FoundReplica:
         return min(_ALL_BUT, 100 * self.bytes_done // self.bytes_total) if self.bytes_total else _ALL_BUT
 
 
-def places_of(moves: Iterable[Move]) -> list[ReplicaPlace]:
+def places_of(moves: Iterable[PartitionReassignment]) -> list[ReplicaLogDir]:
     """Every replica for which these moves name a directory, by partition and in the order of its replicas."""
     return [
-        ReplicaPlace(broker, move.partition, directory)
+        ReplicaLogDir(broker, move.partition, directory)
         for move in sorted(moves, key=lambda one: one.partition)
-        for broker, directory in named_directories(move).items()
+        for broker, directory in named_log_dirs(move).items()
     ]
 
 
-def look(client: AdminClient, places: Sequence[ReplicaPlace]) -> list[FoundReplica]:
+def look(client: AdminClient, places: Sequence[ReplicaLogDir]) -> list[FoundReplica]:
     """Where each of them is now, in their order."""
     if not places:
         return []
@@ -89,7 +89,7 @@ def look(client: AdminClient, places: Sequence[ReplicaPlace]) -> list[FoundRepli
     return [find(place, brokers) for place in places]
 
 
-def find(place: ReplicaPlace, brokers: Mapping[BrokerId, BrokerLogDirs]) -> FoundReplica:
+def find(place: ReplicaLogDir, brokers: Mapping[BrokerId, BrokerLogDirs]) -> FoundReplica:
     """Where it is, by what brokers say."""
     broker = brokers.get(place.broker_id)
     if broker is None or broker.error is not None:
@@ -167,15 +167,17 @@ class PlaceFollower:
         self._client = client
         self._pause = pause
         self._now_s = now_s
-        self._seen: dict[ReplicaPlace, _Seen] = {}
+        self._seen: dict[ReplicaLogDir, _Seen] = {}
         self._before: dict[tuple[TopicPartition, tuple[BrokerId, ...]], FoundReplica] = {}
 
-    def ends(self, moved: MoveProgress) -> tuple[str, str]:
+    def ends(self, moved: ReassignmentProgress) -> tuple[str, str]:
         """For `MoveView`: broker and directory before, directory after."""
         found = self._before[moved.partition, moved.target]
         return f"broker {found.place.broker_id}, {found.log_dir or 'nowhere yet'}", found.target
 
-    def follow(self, places: Sequence[ReplicaPlace], view: MoveView) -> list[tuple[FoundReplica, TidemarkError | None]]:
+    def follow(
+        self, places: Sequence[ReplicaLogDir], view: MoveView
+    ) -> list[tuple[FoundReplica, TidemarkError | None]]:
         """How each ended, when all have: it is there, or will not come there."""
         ended: list[tuple[FoundReplica, TidemarkError | None]] = []
         left = list(places)
@@ -214,9 +216,9 @@ class PlaceFollower:
         sentence = f"the copy of {partition} on broker {broker} was given up: it lies in {found.log_dir}"
         return TidemarkError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, sentence)
 
-    def _progress(self, found: FoundReplica) -> MoveProgress:
+    def _progress(self, found: FoundReplica) -> ReassignmentProgress:
         now_s, broker = self._now_s(), found.place.broker_id
-        moved = MoveProgress(
+        moved = ReassignmentProgress(
             partition=found.place.partition,
             original=(broker,),
             target=(broker,),
@@ -224,7 +226,7 @@ class PlaceFollower:
             adding=(),
             removing=(),
             replicas={broker: ReplicaState.ONLINE},
-            phase=MovePhase.COPYING if found.state is PlaceState.COPYING else MovePhase.QUEUED,
+            phase=ReassignmentPhase.COPYING if found.state is PlaceState.COPYING else ReassignmentPhase.QUEUED,
             bytes_done=found.bytes_done,
             bytes_total=found.bytes_total,
         )

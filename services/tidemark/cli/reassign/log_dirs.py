@@ -13,9 +13,9 @@ from tidemark.cli.common.units import shown_bytes
 from tidemark.cli.reassign.log_dir_status import FoundReplica, PlaceFollower, PlaceState, places_of
 from tidemark.cli.reassign.progress_view import MoveView, name_of
 from tidemark.cli.reassign.submit import EXIT_INTERRUPTED
-from tidemark.core.reassignment.progress import MoveOutcome
-from tidemark.core.reassignment.request import ANY_LOG_DIR, named_directories
-from tidemark.model import BrokerId, Move, TidemarkError, TopicPartition
+from tidemark.core.reassignment.progress import ReassignmentOutcome
+from tidemark.core.reassignment.request import ANY_LOG_DIR, named_log_dirs
+from tidemark.model import BrokerId, PartitionReassignment, TidemarkError, TopicPartition
 
 if TYPE_CHECKING:
     from tidemark.client import AdminClient
@@ -26,9 +26,11 @@ Placed = tuple[FoundReplica, TidemarkError | None]
 """Where a replica that was to move has come to lie, and why that is not where it should."""
 
 
-def present_directories(client: AdminClient, moves: Sequence[Move], outcomes: Sequence[MoveOutcome]) -> Present:
+def present_directories(
+    client: AdminClient, moves: Sequence[PartitionReassignment], outcomes: Sequence[ReassignmentOutcome]
+) -> Present:
     """Where the replicas lie now of the partitions for which a directory is named; of brokers that tell."""
-    named = {move.partition for move in moves if named_directories(move)}
+    named = {move.partition for move in moves if named_log_dirs(move)}
     brokers = {broker for one in outcomes if one.partition in named for broker in one.before}
     if not brokers:
         return {}
@@ -41,19 +43,19 @@ def present_directories(client: AdminClient, moves: Sequence[Move], outcomes: Se
     }
 
 
-def back(outcomes: Sequence[MoveOutcome], present: Present) -> list[Move]:
+def back(outcomes: Sequence[ReassignmentOutcome], present: Present) -> list[PartitionReassignment]:
     """Moves that bring the assignment, and the directories that are known of it, back."""
     moves = []
     for one in outcomes:
         if one.before and not one.cancelled:
             log_dirs = tuple(present.get((broker, one.partition), ANY_LOG_DIR) for broker in one.before)
             known = any(directory != ANY_LOG_DIR for directory in log_dirs)
-            moves.append(Move(one.partition, one.before, log_dirs if known else ()))
+            moves.append(PartitionReassignment(one.partition, one.before, log_dirs if known else ()))
     return moves
 
 
 def follow_directories(
-    client: AdminClient, moves: Sequence[Move], failed: Collection[TopicPartition], *, silent: bool
+    client: AdminClient, moves: Sequence[PartitionReassignment], failed: Collection[TopicPartition], *, silent: bool
 ) -> list[Placed]:
     """Until every replica lies in the directory named for it, or will not come there; not of the moves that failed."""
     places = [place for place in places_of(moves) if place.partition not in failed]

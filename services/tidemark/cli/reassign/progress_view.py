@@ -17,7 +17,7 @@ from rich.table import Table
 
 from tidemark.cli.common.output import counted, error_json, print_line
 from tidemark.cli.common.units import shown_bytes, shown_duration
-from tidemark.core.reassignment.progress import EndedMove, MoveProgress
+from tidemark.core.reassignment.progress import EndedReassignment, ReassignmentProgress
 from tidemark.core.reassignment.request import ANY_LOG_DIR
 from tidemark.model import Refusal, TopicPartition
 
@@ -41,12 +41,14 @@ def listed(brokers: Iterable[int]) -> str:
     return ",".join(str(broker) for broker in brokers) or "none"
 
 
-def between_brokers(moved: MoveProgress) -> tuple[str, str]:
+def between_brokers(moved: ReassignmentProgress) -> tuple[str, str]:
     """From where to where a move goes."""
     return listed(moved.original), listed(moved.target)
 
 
-def row_of(moved: MoveProgress, ends: Callable[[MoveProgress], tuple[str, str]] = between_brokers) -> tuple[str, ...]:
+def row_of(
+    moved: ReassignmentProgress, ends: Callable[[ReassignmentProgress], tuple[str, str]] = between_brokers
+) -> tuple[str, ...]:
     """A move under `COLUMNS`; `ends`: from where to where."""
     return (
         name_of(moved.partition),
@@ -60,7 +62,7 @@ def row_of(moved: MoveProgress, ends: Callable[[MoveProgress], tuple[str, str]] 
     )
 
 
-def replica_rows(moved: MoveProgress) -> list[tuple[object, ...]]:
+def replica_rows(moved: ReassignmentProgress) -> list[tuple[object, ...]]:
     """The replicas of a move under `REPLICA_COLUMNS`."""
     return [
         (
@@ -76,7 +78,7 @@ def replica_rows(moved: MoveProgress) -> list[tuple[object, ...]]:
     ]
 
 
-def _copied(moved: MoveProgress) -> str:
+def _copied(moved: ReassignmentProgress) -> str:
     if moved.bytes_done is None or moved.bytes_total is None:
         return "-"
     if not moved.bytes_total:
@@ -85,7 +87,7 @@ def _copied(moved: MoveProgress) -> str:
     return f"{share:.0f}% of {shown_bytes(moved.bytes_total)}"
 
 
-def progress_json(moved: MoveProgress) -> Mapping[str, object]:
+def progress_json(moved: ReassignmentProgress) -> Mapping[str, object]:
     """A move for scripts; null is unknown."""
     return {
         "topic": moved.partition.topic,
@@ -111,7 +113,7 @@ def progress_json(moved: MoveProgress) -> Mapping[str, object]:
     }
 
 
-def ended_json(ended: EndedMove) -> Mapping[str, object]:
+def ended_json(ended: EndedReassignment) -> Mapping[str, object]:
     """A move that is wanted no more, for scripts."""
     return {
         "topic": ended.partition.topic,
@@ -134,7 +136,7 @@ def refusal_json(refusal: Refusal) -> Mapping[str, object]:
     }
 
 
-def summary(moves: Sequence[MoveProgress]) -> str:
+def summary(moves: Sequence[ReassignmentProgress]) -> str:
     """All of them in a line."""
     known = [one for one in moves if one.bytes_done is not None and one.bytes_total is not None]
     total = sum(one.bytes_total or 0 for one in known)
@@ -162,7 +164,7 @@ class MoveView:
         *,
         silent: bool = False,
         now_s: Callable[[], float] = time.monotonic,
-        ends: Callable[[MoveProgress], tuple[str, str]] = between_brokers,
+        ends: Callable[[ReassignmentProgress], tuple[str, str]] = between_brokers,
     ) -> None:
         self._silent = silent
         self._now_s = now_s
@@ -183,7 +185,7 @@ class MoveView:
     ) -> None:
         self._stack.close()
 
-    def show(self, moves: Sequence[MoveProgress], ended: Sequence[EndedMove], more: str = "") -> None:
+    def show(self, moves: Sequence[ReassignmentProgress], ended: Sequence[EndedReassignment], more: str = "") -> None:
         """What is under way now, and what has ended since."""
         if self._silent:
             return
@@ -204,7 +206,7 @@ class MoveView:
                 for why, count in reasons.most_common(_REASONS_MAX):
                     self.say(f"  {counted(count, 'move')}: {why}")
 
-    def _show_each(self, moves: Sequence[MoveProgress]) -> None:
+    def _show_each(self, moves: Sequence[ReassignmentProgress]) -> None:
         """A line for each move whose state, or what it waits for, is another than before."""
         for moved in moves:
             said = (str(moved.phase), moved.waiting_for)
@@ -226,7 +228,9 @@ class MoveView:
             sys.stdout.flush()
 
 
-def _table(moves: Sequence[MoveProgress], more: str, ends: Callable[[MoveProgress], tuple[str, str]]) -> Table:
+def _table(
+    moves: Sequence[ReassignmentProgress], more: str, ends: Callable[[ReassignmentProgress], tuple[str, str]]
+) -> Table:
     shown = sorted(moves, key=lambda one: (one.phase == "queued", one.partition))[:_ROWS_MAX]
     hidden = f", {len(moves) - len(shown)} not shown" if len(shown) < len(moves) else ""
     table = Table(caption=summary(moves) + more + hidden, caption_justify="left")

@@ -11,8 +11,8 @@ import typer
 
 from tidemark.cli.common.output import print_error
 from tidemark.cli.reassign.progress_view import MoveView
-from tidemark.core.reassignment.progress import EndedMove
-from tidemark.model import ErrorCode, Move, TidemarkError, TopicPartition
+from tidemark.core.reassignment.progress import EndedReassignment
+from tidemark.model import ErrorCode, PartitionReassignment, TidemarkError, TopicPartition
 
 if TYPE_CHECKING:
     from tidemark.client import AdminClient
@@ -33,7 +33,9 @@ class MoveFeed:
         request_id: of all of them.
     """
 
-    def __init__(self, client: AdminClient, moves: Sequence[Move], throttle_bytes_per_s: int, request_id: str) -> None:
+    def __init__(
+        self, client: AdminClient, moves: Sequence[PartitionReassignment], throttle_bytes_per_s: int, request_id: str
+    ) -> None:
         self._client = client
         self._waiting = list(moves)
         self._throttle_bytes_per_s = throttle_bytes_per_s
@@ -71,17 +73,17 @@ class MoveFeed:
             self._waiting = self._waiting[len(some) :]
         return 0
 
-    def follow(self, view: MoveView) -> list[EndedMove]:
+    def follow(self, view: MoveView) -> list[EndedReassignment]:
         """How each ended, when all have; begins those that are left."""
-        ended: list[EndedMove] = []
+        ended: list[EndedReassignment] = []
         while self._running or self._waiting:
             self.begin()
             ended += self._follow_some(view)
         return ended
 
-    def _follow_some(self, view: MoveView) -> list[EndedMove]:
+    def _follow_some(self, view: MoveView) -> list[EndedReassignment]:
         """Until all that run have ended, or so many that others can begin."""
-        ended: list[EndedMove] = []
+        ended: list[EndedReassignment] = []
         begun = len(self._running)
         patience_until_s = time.monotonic() + _PATIENCE_S
         while self._running:

@@ -16,7 +16,7 @@ from tidemark.model import (
     BrokerId,
     ElectionRequest,
     LeaderAndIsr,
-    Move,
+    PartitionReassignment,
     Refusal,
     ReplicaIdentity,
     TopicDescription,
@@ -121,7 +121,7 @@ class FinishReassignments:
     """Remove these entries from /admin/reassign_partitions, unless they were changed, and malformed ones; keep the
     refusals. Answered by `ReassignmentsFinished`; retried until it succeeds."""
 
-    finished: tuple[Move, ...]
+    finished: tuple[PartitionReassignment, ...]
     refused: tuple[Refusal, ...] = ()
 
 

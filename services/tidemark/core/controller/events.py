@@ -15,9 +15,9 @@ from tidemark.model import (
     ElectionKind,
     ElectionRequest,
     LeaderEpoch,
-    Move,
-    MoveRequests,
+    PartitionReassignment,
     PartitionRequests,
+    ReassignmentRequests,
     TidemarkError,
     TopicDescription,
     TopicPartition,
@@ -43,7 +43,7 @@ class Elected:
     deletions: frozenset[str]
     unreadable_topics: frozenset[str] = frozenset()
     unreadable_states: frozenset[TopicPartition] = frozenset()
-    reassignments: MoveRequests = field(default_factory=MoveRequests)
+    reassignments: ReassignmentRequests = field(default_factory=ReassignmentRequests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class ElectionsRequested:
 class ReassignmentsRequested:
     """/admin/reassign_partitions as it is now."""
 
-    requests: MoveRequests
+    requests: ReassignmentRequests
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class TopicWritten:
 class ReassignmentsFinished:
     """Answer to `FinishReassignments`: these entries have left the node; if one is read again, it is a new request."""
 
-    finished: tuple[Move, ...]
+    finished: tuple[PartitionReassignment, ...]
 
 
 @dataclass(frozen=True, slots=True)

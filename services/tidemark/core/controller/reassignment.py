@@ -14,7 +14,7 @@ from enum import StrEnum, auto
 from typing import Final, NamedTuple
 
 from tidemark.core.reassignment.status import ReassignmentStatus
-from tidemark.model import NO_LEADER, BrokerId, LeaderAndIsr, LeaderEpoch, Move, TopicPartition
+from tidemark.model import NO_LEADER, BrokerId, LeaderAndIsr, LeaderEpoch, PartitionReassignment, TopicPartition
 
 
 class Phase(StrEnum):
@@ -166,7 +166,7 @@ class Reassignment:
     """
 
     partition: TopicPartition
-    entry: Move | None = None
+    entry: PartitionReassignment | None = None
     phase: Phase = Phase.REQUESTED
     target: tuple[BrokerId, ...] = ()
     original: tuple[BrokerId, ...] = ()
@@ -191,7 +191,7 @@ class Reassignment:
         self.phase, effects = TRANSITIONS.get((self.phase, happened), (self.phase, ()))
         return effects
 
-    def take_entry(self, entry: Move | None) -> None:
+    def take_entry(self, entry: PartitionReassignment | None) -> None:
         """The entry as it is now; None: there is none any more."""
         self.entry = entry
         if entry is None:

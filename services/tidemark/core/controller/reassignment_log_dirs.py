@@ -13,18 +13,18 @@ from typing import Final
 from tidemark.core.controller.context import ControllerContext
 from tidemark.core.controller.partition_state import PartitionState
 from tidemark.core.controller.reassignment import Reassignment
-from tidemark.core.reassignment.request import named_directories
-from tidemark.model import BrokerId, ErrorCode, Move, TidemarkError
+from tidemark.core.reassignment.request import named_log_dirs
+from tidemark.model import BrokerId, ErrorCode, PartitionReassignment, TidemarkError
 
 LOG_DIR_REFUSALS: Final = frozenset((ErrorCode.LOG_DIR_NOT_FOUND, ErrorCode.LOG_DIR_OFFLINE, ErrorCode.REPLICA_OFFLINE))
 """A broker adopts the partition but rejects the log directory named for its replica."""
 
 
 def name_log_dirs(
-    ctx: ControllerContext, one: Reassignment, partition_state: PartitionState, entry: Move | None
+    ctx: ControllerContext, one: Reassignment, partition_state: PartitionState, entry: PartitionReassignment | None
 ) -> None:
     """Commands name the log directories of this entry from now on; None: they name none, and none need be sent."""
-    named = {} if entry is None or entry.cancel else named_directories(entry)
+    named = {} if entry is None or entry.cancel else named_log_dirs(entry)
     if named == partition_state.log_dirs:
         return
     partition_state.log_dirs = named

@@ -17,6 +17,7 @@ from tidemark.core.controller.effects import FinishReassignments
 from tidemark.core.controller.leader_election import BrokerFacts, Decision, PartitionFacts, settle
 from tidemark.core.controller.partition_state import PartitionState
 from tidemark.core.controller.reassignment import BEFORE_STEP_1, Effect, Fence, Input, Phase, Reassignment
+from tidemark.core.controller.reassignment_entries import ReassignmentEntries
 from tidemark.core.controller.reassignment_log_dirs import (
     are_known,
     is_first_refusal,
@@ -24,10 +25,17 @@ from tidemark.core.controller.reassignment_log_dirs import (
     name_log_dirs,
     note_acknowledged,
 )
-from tidemark.core.controller.reassignment_requests import ReassignmentRequests
 from tidemark.core.reassignment.status import status
 from tidemark.core.reassignment.topic_draft import TopicDraft
-from tidemark.model import BrokerId, ErrorCode, Move, MoveRequests, TidemarkError, TopicDescription, TopicPartition
+from tidemark.model import (
+    BrokerId,
+    ErrorCode,
+    PartitionReassignment,
+    ReassignmentRequests,
+    TidemarkError,
+    TopicDescription,
+    TopicPartition,
+)
 
 _DRAFTS: Final[Mapping[Effect, Callable[[TopicDraft, int, tuple[BrokerId, ...]], None]]] = {
     Effect.DRAFT_ADDING: lambda draft, index, target: draft.add(index, target),
@@ -52,7 +60,7 @@ class Reassignments:
         self._by_topic: defaultdict[str, dict[int, Reassignment]] = defaultdict(dict)
         self._queue: dict[TopicPartition, None] = {}
         self._slots_changed = False
-        self._requests = ReassignmentRequests(ctx, self._by_partition)
+        self._entries = ReassignmentEntries(ctx, self._by_partition)
         self._carry_out: Mapping[Effect, Callable[[Reassignment], None]] = {
             Effect.ENQUEUE: self._enqueue,
             Effect.REWRITE_TOPIC: lambda one: ctx.rewritten.add(one.partition.topic),
@@ -66,9 +74,9 @@ class Reassignments:
 
     # -- entries of /admin/reassign_partitions -----------------------------------------------------------------
 
-    def requested(self, requests: MoveRequests, *, resumed: bool = False) -> None:
+    def requested(self, requests: ReassignmentRequests, *, resumed: bool = False) -> None:
         """The node as it is now; `resumed`: read for the first time in this term."""
-        entries = self._requests.accept(requests, resumed=resumed)
+        entries = self._entries.accept(requests, resumed=resumed)
         known = [one.partition for one in self._by_partition.values() if one.entry is not None]
         for partition in {**dict.fromkeys(known), **entries}:
             one, entry = self._by_partition.get(partition), entries.get(partition)
@@ -79,7 +87,7 @@ class Reassignments:
             self._set_entry(one, entry)
             self._ctx.dirty.add(partition)
 
-    def _set_entry(self, one: Reassignment, entry: Move | None) -> None:
+    def _set_entry(self, one: Reassignment, entry: PartitionReassignment | None) -> None:
         one.take_entry(entry)
         self._throttle(one)
         self._name_log_dirs_if_begun(one)
@@ -97,22 +105,22 @@ class Reassignments:
         """From step 1 on, or at once where the replicas stay; until then commands name no log directory."""
         partition_state, entry = self._ctx.partitions.get(one.partition), one.entry
         if partition_state is not None:
-            begun = entry is not None and (one.named_in_node or self._requests.is_at_target(entry))
+            begun = entry is not None and (one.named_in_node or self._entries.is_at_target(entry))
             name_log_dirs(self._ctx, one, partition_state, entry if begun else None)
 
     def log_dir_refused(self, broker: BrokerId, partition: TopicPartition, error: TidemarkError) -> None:
         """A broker has adopted the partition and rejected the log directory: reported once."""
         one = self._by_partition.get(partition)
         if one is not None and one.entry is not None and is_first_refusal(one, broker):
-            self._requests.report(one.entry, log_dir_refusal(broker, error))
+            self._entries.report(one.entry, log_dir_refusal(broker, error))
 
     def finished(self, event: ev.ReassignmentsFinished) -> None:
         """These entries have left the node."""
-        self._requests.finished(event.finished)
+        self._entries.finished(event.finished)
 
     def effects(self) -> Iterator[FinishReassignments]:
         """Entries that have to leave the node."""
-        return self._requests.effects()
+        return self._entries.effects()
 
     # -- topics' nodes -----------------------------------------------------------------------------------------
 
@@ -144,7 +152,7 @@ class Reassignments:
         one = self._by_partition.get(partition)
         if one is not None and one.entry is not None:
             error = TidemarkError(ErrorCode.UNKNOWN_PARTITION, f"there is no partition {partition} any more")
-            self._requests.refuse(one.entry, error)
+            self._entries.refuse(one.entry, error)
             self._set_entry(one, None)
 
     def assigned(self, topic: TopicDescription, index: int) -> tuple[BrokerId, ...]:
@@ -202,7 +210,7 @@ class Reassignments:
         match one.phase:
             case Phase.REQUESTED | Phase.INFORMING | Phase.QUEUED | Phase.ADMITTED:
                 assert one.entry is not None
-                if not one.entry.cancel and not self._requests.is_at_target(one.entry):
+                if not one.entry.cancel and not self._entries.is_at_target(one.entry):
                     return Input.OFF_TARGET
                 if one.phase is not Phase.INFORMING:
                     return Input.AT_TARGET
@@ -334,7 +342,7 @@ class Reassignments:
 
     def _finish_entry(self, one: Reassignment) -> None:
         assert one.entry is not None
-        self._requests.finish(one.entry)
+        self._entries.finish(one.entry)
         self._set_entry(one, None)
 
     # -- for metrics and other parts ---------------------------------------------------------------------------

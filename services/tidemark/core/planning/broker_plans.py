@@ -16,7 +16,7 @@ from tidemark.core.planning.balancing import even_bytes, even_counts, even_heirs
 from tidemark.core.planning.placement import assign_replicas
 from tidemark.core.planning.replica_layout import ReplicaLayout
 from tidemark.core.reassignment.request import ANY_LOG_DIR
-from tidemark.model import BrokerId, ErrorCode, Move, TidemarkError, TopicPartition
+from tidemark.model import BrokerId, ErrorCode, PartitionReassignment, TidemarkError, TopicPartition
 
 Assignments = Mapping[TopicPartition, tuple[BrokerId, ...]]
 
@@ -42,8 +42,8 @@ class Plan:
         before, after: every broker that is live or held a replica, by id.
     """
 
-    moves: tuple[Move, ...]
-    current: tuple[Move, ...]
+    moves: tuple[PartitionReassignment, ...]
+    current: tuple[PartitionReassignment, ...]
     moved_replicas: int
     moved_bytes: int
     before: Mapping[BrokerId, BrokerLoad]
@@ -187,9 +187,9 @@ def _plan(layout: ReplicaLayout, live: Iterable[BrokerId]) -> Plan:
     )
 
 
-def _move(partition: TopicPartition, replicas: Iterable[BrokerId]) -> Move:
+def _move(partition: TopicPartition, replicas: Iterable[BrokerId]) -> PartitionReassignment:
     brokers = tuple(replicas)
-    return Move(partition, brokers, (ANY_LOG_DIR,) * len(brokers))
+    return PartitionReassignment(partition, brokers, (ANY_LOG_DIR,) * len(brokers))
 
 
 def _loads(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from tidemark.model import BrokerId, TidemarkError, TopicPartition
 
 
-class ReplicaPlace(NamedTuple):
+class ReplicaLogDir(NamedTuple):
     """A replica, and the directory of its broker that it shall lie in, by path or uuid."""
 
     broker_id: BrokerId
@@ -16,7 +16,7 @@ class ReplicaPlace(NamedTuple):
     log_dir: str
 
 
-class PlacedReplica(NamedTuple):
+class ReplicaLogDirOutcome(NamedTuple):
     """What became of one: noted, or why nothing was changed for it."""
 
     broker_id: BrokerId

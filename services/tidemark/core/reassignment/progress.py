@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from tidemark.core.reassignment.request import named_directories
+from tidemark.core.reassignment.request import named_log_dirs
 from tidemark.core.reassignment.status import ReplicaState, status
 from tidemark.model import (
     NO_LEADER,
     BrokerId,
     LeaderAndIsr,
-    Move,
+    PartitionReassignment,
     TidemarkError,
     TopicDescription,
     TopicPartition,
@@ -29,7 +29,7 @@ STALLED_AFTER_S: Final = 10.0
 _AT_THE_THROTTLE: Final = 0.8
 
 
-class MovePhase(StrEnum):
+class ReassignmentPhase(StrEnum):
     """How far a move is."""
 
     QUEUED = "queued"  # wanted, not begun
@@ -39,7 +39,7 @@ class MovePhase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class MoveProgress:
+class ReassignmentProgress:
     """One move that is wanted or under way.
 
     Attributes:
@@ -67,7 +67,7 @@ class MoveProgress:
     adding: tuple[BrokerId, ...]
     removing: tuple[BrokerId, ...]
     replicas: Mapping[BrokerId, ReplicaState]
-    phase: MovePhase
+    phase: ReassignmentPhase
     sizes_bytes: Mapping[BrokerId, int] = field(default_factory=dict)
     bytes_done: int | None = None
     bytes_total: int | None = None
@@ -80,7 +80,7 @@ class MoveProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class EndedMove:
+class EndedReassignment:
     """A move that is wanted no more: the replicas now (none where the partition is gone), and why it was undone."""
 
     partition: TopicPartition
@@ -89,7 +89,7 @@ class EndedMove:
 
 
 @dataclass(frozen=True, slots=True)
-class MoveOutcome:
+class ReassignmentOutcome:
     """What became of one move, or cancellation, that was asked for; `before`: the replicas when it was asked for."""
 
     partition: TopicPartition
@@ -107,12 +107,12 @@ class Sight(NamedTuple):
 
 
 def progress_of(
-    move: Move,
+    move: PartitionReassignment,
     topic: TopicDescription | None,
     state: LeaderAndIsr | None,
     sizes_bytes: Mapping[BrokerId, int],
     sight: Sight,
-) -> MoveProgress:
+) -> ReassignmentProgress:
     """How far it is now.
 
     Args:
@@ -130,12 +130,12 @@ def progress_of(
     if under_way is None:
         moved = _queued(move, assigned, () if state is None else state.isr_ids)
     else:
-        phase = MovePhase.FINISHING
+        phase = ReassignmentPhase.FINISHING
         if move.cancel or under_way.cancelled:
-            phase = MovePhase.CANCELLING
+            phase = ReassignmentPhase.CANCELLING
         elif under_way.waiting_for:
-            phase = MovePhase.COPYING
-        moved = MoveProgress(
+            phase = ReassignmentPhase.COPYING
+        moved = ReassignmentProgress(
             partition=move.partition,
             original=under_way.original,
             target=under_way.original if move.cancel else under_way.target,
@@ -154,13 +154,13 @@ def progress_of(
         bytes_done=done,
         bytes_total=total,
         waiting_for=_obstacle(moved, state, sight),
-        log_dirs={} if move.cancel else named_directories(move),
+        log_dirs={} if move.cancel else named_log_dirs(move),
     )
 
 
 def with_rate(
-    moved: MoveProgress, rate_bytes_per_s: float | None, silent_s: float, *, throttle_used: float
-) -> MoveProgress:
+    moved: ReassignmentProgress, rate_bytes_per_s: float | None, silent_s: float, *, throttle_used: float
+) -> ReassignmentProgress:
     """With what two looks tell.
 
     Args:
@@ -173,9 +173,9 @@ def with_rate(
     if rate_bytes_per_s and moved.bytes_done is not None and moved.bytes_total is not None:
         eta_s = max(0, moved.bytes_total - moved.bytes_done) / rate_bytes_per_s
     why = moved.waiting_for
-    if not why and moved.phase is MovePhase.QUEUED and silent_s >= STALLED_AFTER_S:
+    if not why and moved.phase is ReassignmentPhase.QUEUED and silent_s >= STALLED_AFTER_S:
         why = f"the controller has not begun it for {silent_s:.0f} s: look at its log"
-    elif not why and moved.phase is MovePhase.COPYING:
+    elif not why and moved.phase is ReassignmentPhase.COPYING:
         if silent_s >= STALLED_AFTER_S and moved.bytes_done is not None:
             late = [broker for broker, state in moved.replicas.items() if state is ReplicaState.NEW]
             why = f"nothing was copied for {silent_s:.0f} s: look at the log of {_brokers(late)}"
@@ -184,8 +184,8 @@ def with_rate(
     return replace(moved, rate_bytes_per_s=rate_bytes_per_s, eta_s=eta_s, waiting_for=why)
 
 
-def _nowhere(move: Move) -> MoveProgress:
-    return MoveProgress(
+def _nowhere(move: PartitionReassignment) -> ReassignmentProgress:
+    return ReassignmentProgress(
         partition=move.partition,
         original=(),
         target=move.replicas,
@@ -193,18 +193,20 @@ def _nowhere(move: Move) -> MoveProgress:
         adding=move.replicas,
         removing=(),
         replicas=dict.fromkeys(move.replicas, ReplicaState.NON_EXISTENT),
-        phase=MovePhase.QUEUED,
+        phase=ReassignmentPhase.QUEUED,
         throttle_bytes_per_s=move.throttle_bytes_per_s,
         waiting_for="there is no such partition: the controller refuses it, or it was deleted meanwhile",
         request_id=move.request_id,
     )
 
 
-def _queued(move: Move, assigned: tuple[BrokerId, ...], in_sync: tuple[BrokerId, ...]) -> MoveProgress:
+def _queued(
+    move: PartitionReassignment, assigned: tuple[BrokerId, ...], in_sync: tuple[BrokerId, ...]
+) -> ReassignmentProgress:
     states = {broker: ReplicaState.ONLINE if broker in in_sync else ReplicaState.OFFLINE for broker in assigned}
     adding = tuple(broker for broker in move.replicas if broker not in assigned)
     settled = assigned == move.replicas or move.cancel
-    return MoveProgress(
+    return ReassignmentProgress(
         partition=move.partition,
         original=assigned,
         target=assigned if move.cancel else move.replicas,
@@ -212,21 +214,21 @@ def _queued(move: Move, assigned: tuple[BrokerId, ...], in_sync: tuple[BrokerId,
         adding=() if move.cancel else adding,
         removing=() if move.cancel else tuple(broker for broker in assigned if broker not in move.replicas),
         replicas=states | ({} if move.cancel else dict.fromkeys(adding, ReplicaState.NON_EXISTENT)),
-        phase=MovePhase.FINISHING if settled else MovePhase.QUEUED,
+        phase=ReassignmentPhase.FINISHING if settled else ReassignmentPhase.QUEUED,
         throttle_bytes_per_s=move.throttle_bytes_per_s,
         request_id=move.request_id,
     )
 
 
 def _bytes(
-    moved: MoveProgress, state: LeaderAndIsr | None, sizes_bytes: Mapping[BrokerId, int]
+    moved: ReassignmentProgress, state: LeaderAndIsr | None, sizes_bytes: Mapping[BrokerId, int]
 ) -> tuple[int | None, int | None]:
     """What the added replicas have and need; each needs what the leader has, and has no more than that of it."""
     if not moved.adding:
         return 0, 0
     leader = NO_LEADER if state is None else state.leader
     whole = sizes_bytes.get(leader)
-    if whole is None or moved.phase is MovePhase.CANCELLING:
+    if whole is None or moved.phase is ReassignmentPhase.CANCELLING:
         return None, None
     done = 0
     for broker in moved.adding:
@@ -237,20 +239,20 @@ def _bytes(
     return done, whole * len(moved.adding)
 
 
-def _obstacle(moved: MoveProgress, state: LeaderAndIsr | None, sight: Sight) -> str:
+def _obstacle(moved: ReassignmentProgress, state: LeaderAndIsr | None, sight: Sight) -> str:
     """What keeps it from going on, as far as one look tells; "": nothing."""
     if not sight.controller_active:
         return "no controller is active: start one"
     away = [broker for broker in moved.target if broker not in sight.live]
     if away:
         cure = "start it" if len(away) == 1 else "start them"
-        cure += "" if moved.phase is MovePhase.CANCELLING else ", or cancel the move"
+        cure += "" if moved.phase is ReassignmentPhase.CANCELLING else ", or cancel the move"
         return f"{_brokers(away)}, where it goes, {'is' if len(away) == 1 else 'are'} not live: {cure}"
     if state is None or state.leader == NO_LEADER:
         return "nobody leads the partition, so there is nothing to copy from: start its replicas, or see tidemark elect"
     if state.leader not in sight.live:
         return f"its leader, broker {state.leader}, is away: another one will be elected, or start it"
-    if moved.phase is MovePhase.QUEUED and sight.others_under_way:
+    if moved.phase is ReassignmentPhase.QUEUED and sight.others_under_way:
         return "it waits for a free slot: others are copied first"
     return ""
 

@@ -17,7 +17,7 @@ from tidemark.model import (
     REQUEST_ID_CHARACTERS_MAX,
     BrokerId,
     ErrorCode,
-    Move,
+    PartitionReassignment,
     TidemarkError,
     TopicDescription,
     TopicPartition,
@@ -32,19 +32,19 @@ _INT64_MAX: Final = 2**63 - 1
 _SHOWN_CHARACTERS_MAX: Final = 60
 
 
-def parse_moves(text: str | bytes) -> tuple[tuple[Move, ...], tuple[TidemarkError, ...]]:
-    """The moves of a JSON document, in its order, and one error for each entry that is malformed.
+def parse_reassignments(text: str | bytes) -> tuple[tuple[PartitionReassignment, ...], tuple[TidemarkError, ...]]:
+    """Parse a JSON document; gives its reassignments in its order, and one error for each malformed entry.
 
-    Of entries that name the same partition the first counts. What a well-formed move asks for is checked by
-    `check_moves`. An error's metadata has "entry" (the first is 0), and "topic", "partition" where they could be read.
-    A document that cannot be understood as a whole gives no move and one error without "entry": INVALID_REQUEST, or
+    The first of several entries for one partition counts. `check_reassignments` checks what a well-formed entry asks
+    for. An error's metadata has "entry" (the first is 0), and "topic" and "partition" if they parse. A document that
+    does not parse as a whole gives no reassignment and one error without "entry": INVALID_REQUEST or
     UNSUPPORTED_VERSION.
     """
     try:
         entries = _entries(text)
     except TidemarkError as error:
         return (), (error,)
-    moves: dict[TopicPartition, Move] = {}
+    moves: dict[TopicPartition, PartitionReassignment] = {}
     errors = []
     for index, entry in enumerate(entries):
         try:
@@ -57,7 +57,7 @@ def parse_moves(text: str | bytes) -> tuple[tuple[Move, ...], tuple[TidemarkErro
     return tuple(moves.values()), tuple(errors)
 
 
-def format_moves(moves: Iterable[Move]) -> str:
+def format_reassignments(moves: Iterable[PartitionReassignment]) -> str:
     """The same JSON, by topic and partition, one entry a line; what is not set is left out."""
     ordered = sorted(moves, key=lambda move: move.partition)
     lines = ",\n".join(f"    {json.dumps(fields_of(move), ensure_ascii=False)}" for move in ordered)
@@ -65,7 +65,7 @@ def format_moves(moves: Iterable[Move]) -> str:
     return f'{{\n  "version": {VERSION},\n  "partitions": {partitions}\n}}\n'
 
 
-def fields_of(move: Move) -> dict[str, object]:
+def fields_of(move: PartitionReassignment) -> dict[str, object]:
     """A move's entry in the document and in ZooKeeper; what is not set is left out."""
     fields: dict[str, object] = {
         "topic": move.partition.topic,
@@ -83,8 +83,8 @@ def fields_of(move: Move) -> dict[str, object]:
     return fields
 
 
-def check_moves(
-    moves: Sequence[Move],
+def check_reassignments(
+    moves: Sequence[PartitionReassignment],
     topics: Mapping[str, TopicDescription],
     live: Collection[BrokerId],
     in_progress: Collection[TopicPartition],
@@ -114,7 +114,7 @@ def check_moves(
     return errors
 
 
-def named_directories(move: Move) -> dict[BrokerId, str]:
+def named_log_dirs(move: PartitionReassignment) -> dict[BrokerId, str]:
     """The directory, by path or uuid, of each replica of the target that is not to lie just anywhere."""
     return {
         broker: directory
@@ -146,7 +146,7 @@ def _entries(text: str | bytes) -> list[object]:
     return partitions
 
 
-def _move(entry: object) -> Move:
+def _move(entry: object) -> PartitionReassignment:
     if not isinstance(entry, dict):
         raise _invalid(f"a move is a JSON object, not {_shown(entry)}")
     partition = TopicPartition(_topic(entry.get("topic")), _partition(entry.get("partition")))
@@ -155,7 +155,7 @@ def _move(entry: object) -> Move:
         raise _invalid(f"the request_id of {partition} may have {REQUEST_ID_CHARACTERS_MAX} characters; shorten it")
     replicas = _list(entry.get("replicas"), "replicas", partition)
     log_dirs = _list(entry.get("log_dirs", []), "log_dirs", partition)
-    move = Move(
+    move = PartitionReassignment(
         partition,
         tuple(BrokerId(_whole(one, "a broker id", _INT32_MAX)) for one in replicas),
         tuple(_text(one, "a log directory", partition) for one in log_dirs),
@@ -259,7 +259,7 @@ def _duplicate_partition(partition: TopicPartition) -> TidemarkError:
     )
 
 
-def _log_dirs_mismatch(move: Move) -> TidemarkError:
+def _log_dirs_mismatch(move: PartitionReassignment) -> TidemarkError:
     return TidemarkError(
         ErrorCode.LOG_DIRS_MISMATCH,
         f"the move of {move.partition} has {len(move.log_dirs)} log_dirs for {len(move.replicas)} replicas; "
@@ -268,7 +268,7 @@ def _log_dirs_mismatch(move: Move) -> TidemarkError:
     )
 
 
-def _check_target(move: Move) -> None:
+def _check_target(move: PartitionReassignment) -> None:
     partition, replicas = move.partition, move.replicas
     if move.log_dirs and len(move.log_dirs) != len(replicas):
         raise _log_dirs_mismatch(move)
@@ -312,7 +312,7 @@ def _check_exists(partition: TopicPartition, topics: Mapping[str, TopicDescripti
         )
 
 
-def _check_live(move: Move, live: Collection[BrokerId]) -> None:
+def _check_live(move: PartitionReassignment, live: Collection[BrokerId]) -> None:
     missing = [broker for broker in move.replicas if broker not in live]
     if missing:
         raise TidemarkError(
@@ -322,7 +322,7 @@ def _check_live(move: Move, live: Collection[BrokerId]) -> None:
         )
 
 
-def _check_progress(move: Move, in_progress: Collection[TopicPartition]) -> None:
+def _check_progress(move: PartitionReassignment, in_progress: Collection[TopicPartition]) -> None:
     running = move.partition in in_progress
     if running and not move.cancel:
         raise TidemarkError(

@@ -23,13 +23,13 @@ from tidemark.client.aio.admin.results import (
 )
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.core.planning.broker_plans import BrokerLoad, Plan
-from tidemark.core.reassignment.progress import EndedMove, MoveOutcome
+from tidemark.core.reassignment.progress import EndedReassignment, ReassignmentOutcome
 from tidemark.model import (
     BrokerId,
     BrokerRegistration,
     ErrorCode,
     LeaderEpoch,
-    Move,
+    PartitionReassignment,
     TidemarkError,
     TopicPartition,
 )
@@ -39,7 +39,9 @@ T0 = TopicPartition("t", 0)
 FROM, TO = (BrokerId(1), BrokerId(2)), (BrokerId(0), BrokerId(2))
 LOADS = {BrokerId(0): BrokerLoad(0, 0, 0), BrokerId(1): BrokerLoad(1, 1, 1500)}
 AFTER = {BrokerId(0): BrokerLoad(1, 1, 1500), BrokerId(1): BrokerLoad(0, 0, 0)}
-PLANNED = PlannedMoves(Plan((Move(T0, TO),), (Move(T0, FROM),), 1, 1500, LOADS, AFTER), 0)
+PLANNED = PlannedMoves(
+    Plan((PartitionReassignment(T0, TO),), (PartitionReassignment(T0, FROM),), 1, 1500, LOADS, AFTER), 0
+)
 NOTHING = PlannedMoves(Plan((), (), 0, 0, LOADS, LOADS), 0)
 
 
@@ -71,13 +73,15 @@ class Client:
             self.did.append(f"add {list(brokers)}")
         return self.planned._replace(begun=0 if validate_only else len(self.planned.plan.moves))
 
-    def alter_partition_reassignments(self, moves: Sequence[Move], **_: object) -> AlteredReassignments:
-        return AlteredReassignments([MoveOutcome(move.partition) for move in moves], None)
+    def alter_partition_reassignments(
+        self, moves: Sequence[PartitionReassignment], **_: object
+    ) -> AlteredReassignments:
+        return AlteredReassignments([ReassignmentOutcome(move.partition) for move in moves], None)
 
     def watch_partition_reassignments(
         self, partitions: Sequence[TopicPartition], **_: object
     ) -> Iterator[ReassignmentNews]:
-        yield ReassignmentNews([], [EndedMove(one, TO) for one in partitions])
+        yield ReassignmentNews([], [EndedReassignment(one, TO) for one in partitions])
 
     def remove_brokers(
         self, brokers: Sequence[int], *, validate_only: bool = False, **_: object

@@ -12,7 +12,7 @@ from tidemark.cli.app import app
 from tidemark.cli.cluster import log_dirs as module
 from tidemark.cli.reassign.log_dir_status import PlaceFollower, PlaceState, find
 from tidemark.cli.reassign.progress_view import MoveView
-from tidemark.core.reassignment.log_dir_placement import PlacedReplica, ReplicaPlace
+from tidemark.core.reassignment.log_dir_placement import ReplicaLogDir, ReplicaLogDirOutcome
 from tidemark.model import BrokerId, ErrorCode, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.rpc.broker_log_dirs import BrokerLogDirs
 from tidemark.rpc.log_dirs import LogDirectoryContent, ReplicaOnDisk
@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 P = TopicPartition("orders", 0)
 ONE = BrokerId(1)
-PLACE = ReplicaPlace(ONE, P, "/data/b/")
+PLACE = ReplicaLogDir(ONE, P, "/data/b/")
 
 
 def replica(size_bytes: int, *, future: bool = False, offline: bool = False, leader: bool = False) -> ReplicaOnDisk:
@@ -58,7 +58,7 @@ class Client:
         self.looks = list(looks)
         self.others = list(others)
         self.refuses: TidemarkError | None = None
-        self.asked: list[tuple[list[ReplicaPlace], int, bool]] = []
+        self.asked: list[tuple[list[ReplicaLogDir], int, bool]] = []
         self.described: list[tuple[Any, ...]] = []
 
     def __enter__(self) -> Client:
@@ -75,10 +75,10 @@ class Client:
         return [look, *self.others]
 
     def alter_replica_log_dirs(
-        self, replicas: Sequence[ReplicaPlace], *, throttle_bytes_per_s: int = 0, validate_only: bool = False
-    ) -> list[PlacedReplica]:
+        self, replicas: Sequence[ReplicaLogDir], *, throttle_bytes_per_s: int = 0, validate_only: bool = False
+    ) -> list[ReplicaLogDirOutcome]:
         self.asked.append((list(replicas), throttle_bytes_per_s, validate_only))
-        return [PlacedReplica(one.broker_id, one.partition, self.refuses) for one in replicas]
+        return [ReplicaLogDirOutcome(one.broker_id, one.partition, self.refuses) for one in replicas]
 
 
 def run(monkeypatch: pytest.MonkeyPatch, client: Client, *arguments: str) -> Any:
@@ -298,5 +298,5 @@ def test_a_broker_that_is_away_for_a_while_is_waited_for_and_named() -> None:
 def test_where_a_replica_is_is_read_off_what_its_broker_says(
     broker: BrokerLogDirs, wanted: str, state: PlaceState, percent: int | None, why: ErrorCode | None
 ) -> None:
-    found = find(ReplicaPlace(ONE, P, wanted), {ONE: broker})
+    found = find(ReplicaLogDir(ONE, P, wanted), {ONE: broker})
     assert (found.state, found.percent, found.why and found.why.code) == (state, percent, why)

@@ -17,9 +17,22 @@ from tidemark.cli.reassign.progress_view import MoveView
 from tidemark.cli.reassign.submit import MoveFeed
 from tidemark.client.aio.admin.results import AlteredReassignments, ReassignmentNews, Reassignments
 from tidemark.core.cluster_view import PartitionView, TopicView
-from tidemark.core.reassignment.progress import EndedMove, MoveOutcome, MovePhase, MoveProgress
+from tidemark.core.reassignment.progress import (
+    EndedReassignment,
+    ReassignmentOutcome,
+    ReassignmentPhase,
+    ReassignmentProgress,
+)
 from tidemark.core.reassignment.status import ReplicaState
-from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, Move, Refusal, TidemarkError, TopicPartition
+from tidemark.model import (
+    BrokerId,
+    ErrorCode,
+    LeaderEpoch,
+    PartitionReassignment,
+    Refusal,
+    TidemarkError,
+    TopicPartition,
+)
 from typer.testing import CliRunner
 
 T2, T3 = TopicPartition("test", 2), TopicPartition("test", 3)
@@ -27,8 +40,8 @@ ONE_TWO, TWO_ONE = (BrokerId(1), BrokerId(2)), (BrokerId(2), BrokerId(1))
 FILE = {"version": 1, "partitions": [{"topic": "test", "partition": 2, "replicas": [2, 1]}]}
 
 
-def moved(partition: TopicPartition = T2, *, waiting_for: str = "") -> MoveProgress:
-    return MoveProgress(
+def moved(partition: TopicPartition = T2, *, waiting_for: str = "") -> ReassignmentProgress:
+    return ReassignmentProgress(
         partition=partition,
         original=ONE_TWO,
         target=TWO_ONE,
@@ -36,7 +49,7 @@ def moved(partition: TopicPartition = T2, *, waiting_for: str = "") -> MoveProgr
         adding=(),
         removing=(),
         replicas=dict.fromkeys(TWO_ONE, ReplicaState.ONLINE),
-        phase=MovePhase.COPYING,
+        phase=ReassignmentPhase.COPYING,
         bytes_done=300,
         bytes_total=1000,
         rate_bytes_per_s=100,
@@ -70,7 +83,7 @@ class Client:
 
     def alter_partition_reassignments(
         self,
-        moves: Sequence[Move] = (),
+        moves: Sequence[PartitionReassignment] = (),
         *,
         cancel: Sequence[TopicPartition] = (),
         throttle_bytes_per_s: int = 0,
@@ -81,8 +94,8 @@ class Client:
         names = [move.partition for move in moves]
         assert not names or request_id, "a retry must be harmless"
         self.asked.append((names, throttle_bytes_per_s, validate_only))
-        outcomes = [MoveOutcome(name, ONE_TWO, False, self.refusals.get(name)) for name in names]
-        outcomes += [MoveOutcome(name, ONE_TWO, True, self.refusals.get(name)) for name in cancel]
+        outcomes = [ReassignmentOutcome(name, ONE_TWO, False, self.refusals.get(name)) for name in names]
+        outcomes += [ReassignmentOutcome(name, ONE_TWO, True, self.refusals.get(name)) for name in cancel]
         if validate_only or (not allow_partial and any(one.error for one in outcomes)):
             return AlteredReassignments(outcomes, None)
         if len(self.wanted) + len(names) > self.takes:
@@ -111,10 +124,10 @@ class Client:
         while left:
             name = left.pop(0)
             self.wanted.remove(name)
-            yield ReassignmentNews([moved(one) for one in left], [EndedMove(name, TWO_ONE, self.ends_with)])
+            yield ReassignmentNews([moved(one) for one in left], [EndedReassignment(name, TWO_ONE, self.ends_with)])
         assert partitions, "else it would wait for all there are"
         gone = [name for name in partitions if name in self.cancelled]
-        ends = [EndedMove(name, TWO_ONE if name in self.too_late else ONE_TWO, self.ends_with) for name in gone]
+        ends = [EndedReassignment(name, TWO_ONE if name in self.too_late else ONE_TWO, self.ends_with) for name in gone]
         yield ReassignmentNews([], ends)
 
     def describe_topics(self, names: Sequence[str] = ()) -> list[TopicView]:
@@ -360,8 +373,8 @@ def test_the_list_shows_progress_and_what_was_refused(client: Client) -> None:
     assert run("list", "other").stdout.startswith("no move is wanted or under way\n")
 
 
-def many(count: int) -> list[Move]:
-    return [Move(TopicPartition("t", index), TWO_ONE) for index in range(count)]
+def many(count: int) -> list[PartitionReassignment]:
+    return [PartitionReassignment(TopicPartition("t", index), TWO_ONE) for index in range(count)]
 
 
 def test_moves_that_do_not_fit_are_fed_in_as_earlier_ones_end() -> None:
@@ -408,7 +421,7 @@ def test_without_a_terminal_each_change_is_a_line_and_a_sum_comes_now_and_then(
         view.show([moved()], [])
         now_s = 11.0
         view.show([moved(waiting_for="broker 2")], [], "; more")
-        view.show([], [EndedMove(T2, TWO_ONE)])
+        view.show([], [EndedReassignment(T2, TWO_ONE)])
     assert capsys.readouterr().out.splitlines() == [
         "test:2 1,2 -> 2,1 copying",
         "1 move left, 30% of 1.0 kB copied, 100 B/s, about 7 s to go",
@@ -425,7 +438,7 @@ def test_on_a_terminal_the_view_is_a_table_that_names_what_each_waits_for(
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
     with MoveView() as view:
-        view.show([moved(waiting_for="the moon")], [EndedMove(TopicPartition("done", 0), TWO_ONE)])
+        view.show([moved(waiting_for="the moon")], [EndedReassignment(TopicPartition("done", 0), TWO_ONE)])
     out = capsys.readouterr().out
     for word in ("done:0 is on 2,1", "test:2", "copying", "30% of 1.0 kB", "the moon", "1 move left"):
         assert word in out
@@ -435,7 +448,7 @@ def test_of_many_moves_only_the_sum_is_told_and_what_they_wait_for(capsys: pytes
     several = [moved(TopicPartition("t", index), waiting_for="the moon") for index in range(60)]
     with MoveView(now_s=lambda: 0.0) as view:
         view.show(several, [])
-        view.show(several[:59], [EndedMove(TopicPartition("t", 59), TWO_ONE)])
+        view.show(several[:59], [EndedReassignment(TopicPartition("t", 59), TWO_ONE)])
     assert capsys.readouterr().out.splitlines() == [
         "60 moves left, 30% of 60.0 kB copied, 6.0 kB/s, about 7 s to go",
         "  60 moves: the moon",

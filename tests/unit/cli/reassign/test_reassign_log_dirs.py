@@ -14,8 +14,16 @@ from tidemark.cli.reassign import log_dirs
 from tidemark.cli.reassign.log_dir_status import PlaceFollower
 from tidemark.client.aio.admin.results import PlannedMoves
 from tidemark.core.planning.broker_plans import Plan
-from tidemark.core.reassignment.request import parse_moves
-from tidemark.model import BrokerId, ErrorCode, Move, Offset, ReplicaIdentity, TidemarkError, TopicPartition
+from tidemark.core.reassignment.request import parse_reassignments
+from tidemark.model import (
+    BrokerId,
+    ErrorCode,
+    Offset,
+    PartitionReassignment,
+    ReplicaIdentity,
+    TidemarkError,
+    TopicPartition,
+)
 from tidemark.rpc.broker_log_dirs import BrokerLogDirs
 from tidemark.rpc.log_dirs import LogDirectoryContent, ReplicaOnDisk
 
@@ -74,7 +82,7 @@ def test_the_way_back_names_the_present_directories(cluster: Disks, tmp_path: Pa
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
     start, end = lines.index("{"), lines.index("}")
-    ((move,), errors) = parse_moves("\n".join(lines[start : end + 1]))
+    ((move,), errors) = parse_reassignments("\n".join(lines[start : end + 1]))
     assert not errors
     assert (move.replicas, move.log_dirs) == ((1, 2), ("/data/a", "/data/a"))
     assert "on 2 in /data/b" in result.stdout
@@ -112,9 +120,9 @@ def test_a_move_of_directories_alone_is_begun(cluster: Disks, tmp_path: Path) ->
 
 
 def test_a_proposal_has_a_place_for_each_directory(cluster: Disks, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = PlannedMoves(Plan((Move(T2, (BrokerId(2), BrokerId(1))),), (), 0, 0, {}, {}), 0)
+    plan = PlannedMoves(Plan((PartitionReassignment(T2, (BrokerId(2), BrokerId(1))),), (), 0, 0, {}, {}), 0)
     monkeypatch.setattr(cluster, "plan_brokers", lambda **asked: plan, raising=False)
-    ((move,), errors) = parse_moves(run("generate", "test").stdout)
+    ((move,), errors) = parse_reassignments(run("generate", "test").stdout)
     assert not errors
     assert move.log_dirs == ("any", "any")
 

@@ -26,10 +26,10 @@ from tidemark.model import (
     IsrEntry,
     LeaderAndIsr,
     LeaderEpoch,
-    Move,
-    MoveRequests,
     Offset,
+    PartitionReassignment,
     PartitionRequests,
+    ReassignmentRequests,
     Refusal,
     TidemarkError,
     TopicDescription,
@@ -67,15 +67,15 @@ class Asked:
     """Nodes below /admin by which people ask for moves and for changes of partitions, and what was refused."""
 
     def __init__(self) -> None:
-        self.moves: dict[TopicPartition, Move] = {}
+        self.moves: dict[TopicPartition, PartitionReassignment] = {}
         self.added: dict[TopicPartition, tuple[BrokerId, ...]] = {}
         self.removed: dict[TopicPartition, bool] = {}
         self.malformed: list[Refusal] = []
         self.refusals: list[Refusal] = []
 
-    def move_requests(self) -> MoveRequests:
+    def move_requests(self) -> ReassignmentRequests:
         malformed = tuple(one for one in self.malformed if one.kind == "reassign")
-        return MoveRequests(tuple(self.moves.values()), malformed, version=0)
+        return ReassignmentRequests(tuple(self.moves.values()), malformed, version=0)
 
     def partition_requests(self) -> PartitionRequests:
         malformed = tuple(one for one in self.malformed if one.kind != "reassign")
@@ -217,7 +217,9 @@ class World:
 
     def move(self, partition: TopicPartition, *replicas: int, **fields: Any) -> list[Any]:
         """Somebody writes an entry into /admin/reassign_partitions, and the controller sees it."""
-        self.asked.moves[partition] = Move(partition, tuple(BrokerId(one) for one in replicas), **fields)
+        self.asked.moves[partition] = PartitionReassignment(
+            partition, tuple(BrokerId(one) for one in replicas), **fields
+        )
         return self.asked_seen()
 
     def cancel(self, *partitions: TopicPartition) -> list[Any]:

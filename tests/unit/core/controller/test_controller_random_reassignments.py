@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tidemark.core.controller import effects as fx
 from tidemark.core.controller import events as ev
-from tidemark.core.reassignment.request import named_directories
-from tidemark.model import NO_LEADER, BrokerId, Move, Offset, TopicDescription, TopicPartition
+from tidemark.core.reassignment.request import named_log_dirs
+from tidemark.model import NO_LEADER, BrokerId, Offset, PartitionReassignment, TopicDescription, TopicPartition
 
 from tests.unit.core.controller.controller_world import EMPTY
 from tests.unit.core.controller.test_controller_random import BROKERS, STEPS, RandomWorld
@@ -64,7 +64,7 @@ class MovingWorld(RandomWorld):
             if self.random.random() < 0.3:  # the replicas stay
                 brokers = self.topics[partition.topic].partitions[partition.partition]
                 log_dirs = tuple(self.random.choice(("any", "/a", "/b")) for _ in brokers)
-        self.asked.moves[partition] = Move(partition, brokers, log_dirs, throttle)
+        self.asked.moves[partition] = PartitionReassignment(partition, brokers, log_dirs, throttle)
 
     def _somebody_cancels(self) -> None:
         if self.asked.moves:
@@ -206,7 +206,7 @@ class MovingWorld(RandomWorld):
                 moves = topic is not None and move.partition.partition in topic.original
                 assert refused or not moves, f"{move} leaves the node and goes on"
                 if not refused and not move.cancel:
-                    for broker, log_dir in named_directories(move).items():
+                    for broker, log_dir in named_log_dirs(move).items():
                         assert (broker, move.partition, log_dir) in self.told_directories, f"{broker} never heard of it"
         return super()._finish_asked(effect, lost)
 

@@ -16,7 +16,15 @@ from tidemark.core.controller.reassignment import (
     Reassignment,
 )
 from tidemark.core.reassignment.status import ReassignmentStatus
-from tidemark.model import BrokerEpoch, BrokerId, IsrEntry, LeaderAndIsr, LeaderEpoch, Move, TopicPartition
+from tidemark.model import (
+    BrokerEpoch,
+    BrokerId,
+    IsrEntry,
+    LeaderAndIsr,
+    LeaderEpoch,
+    PartitionReassignment,
+    TopicPartition,
+)
 
 P = TopicPartition("orders", 0)
 
@@ -109,7 +117,7 @@ def test_each_input_takes_each_phase_where_the_table_says_and_else_changes_nothi
 
 
 def test_the_twelve_steps_are_taken_in_their_order() -> None:
-    one = Reassignment(P, Move(P, brokers(4, 5)))
+    one = Reassignment(P, PartitionReassignment(P, brokers(4, 5)))
     taken = [
         (happened, one.take(happened), one.phase)
         for happened in (
@@ -221,7 +229,7 @@ def state(leader: int, *isr: int, elr: tuple[int, ...] = (), min_isr: int = 1, e
 
 def copying() -> Reassignment:
     """From 1, 2, 3 to 4, 5, 3."""
-    one = Reassignment(P, Move(P, brokers(4, 5, 3)), target=brokers(4, 5, 3))
+    one = Reassignment(P, PartitionReassignment(P, brokers(4, 5, 3)), target=brokers(4, 5, 3))
     one.take_node(found((1, 2, 3), (4, 5, 3), (1, 2)))
     assert one.phase is Phase.COPYING
     return one
@@ -229,12 +237,12 @@ def copying() -> Reassignment:
 
 def test_the_target_is_the_entrys_until_step_1_is_composed_and_then_stays() -> None:
     one = Reassignment(P)
-    one.take_entry(Move(P, brokers(4)))
-    one.take_entry(Move(P, brokers(5)))
+    one.take_entry(PartitionReassignment(P, brokers(4)))
+    one.take_entry(PartitionReassignment(P, brokers(5)))
     assert one.target == (5,)
     for happened in (Input.OFF_TARGET, Input.SLOT, Input.COMPOSE):
         one.take(happened)
-    one.take_entry(Move(P, brokers(6)))
+    one.take_entry(PartitionReassignment(P, brokers(6)))
     assert (one.phase, one.target) == (Phase.ADDING, (5,))
 
 
@@ -246,8 +254,8 @@ def test_after_step_7_another_target_in_the_node_does_not_count() -> None:
 
 
 def test_an_entry_that_was_cancelled_while_step_1_was_written_is_reverted_once_that_is_known() -> None:
-    one = Reassignment(P, Move(P, brokers(4)), Phase.ADDING, target=brokers(4))
-    one.take_entry(Move(P, brokers(4), cancel=True))
+    one = Reassignment(P, PartitionReassignment(P, brokers(4)), Phase.ADDING, target=brokers(4))
+    one.take_entry(PartitionReassignment(P, brokers(4), cancel=True))
     assert one.phase is Phase.ADDING
     one.take_node(found((1,), (4,), (1,)))
     assert one.phase is Phase.CANCEL_PENDING
@@ -256,7 +264,7 @@ def test_an_entry_that_was_cancelled_while_step_1_was_written_is_reverted_once_t
 def test_when_the_node_names_it_no_more_an_entry_that_is_left_is_compared_again() -> None:
     one = copying()
     one.fence = Fence(one.target, LeaderEpoch(3))
-    one.take_entry(Move(P, brokers(1)))
+    one.take_entry(PartitionReassignment(P, brokers(1)))
     assert one.leave_node(Input.NODE_ENDS) == (Effect.REPORT_END,)
     assert (one.phase, one.target, one.original, one.removing, one.fence) == (Phase.REQUESTED, (1,), (), (), None)
 
@@ -272,7 +280,7 @@ def test_without_an_entry_it_ends_with_its_node(happened: Input) -> None:
 
 @pytest.mark.parametrize("phase", BEFORE_STEP_1)
 def test_a_deleted_topic_leaves_an_entry_that_waits(phase: Phase) -> None:
-    one = Reassignment(P, Move(P, brokers(4)), phase)
+    one = Reassignment(P, PartitionReassignment(P, brokers(4)), phase)
     one.leave_node(Input.TOPIC_GONE)
     assert one.phase in BEFORE_STEP_1
     assert one.entry is not None

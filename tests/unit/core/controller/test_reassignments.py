@@ -7,7 +7,7 @@ import pytest
 from tidemark.core.controller import effects as fx
 from tidemark.core.controller import events as ev
 from tidemark.core.reassignment.status import ReplicaState
-from tidemark.model import NO_LEADER, ErrorCode, Move, Refusal, TidemarkError, TopicPartition
+from tidemark.model import NO_LEADER, ErrorCode, PartitionReassignment, Refusal, TidemarkError, TopicPartition
 
 from tests.unit.core.controller.controller_world import World
 from tests.unit.core.controller.moving_world import P, a_world, answers, goes_on_to, is_whole, isr, node, replica_states
@@ -364,7 +364,7 @@ def test_only_so_many_moves_at_a_time_use_a_broker_and_all_end() -> None:
     world.settle()
     for index in range(12):
         partition = TopicPartition("many", index)
-        world.asked.moves[partition] = Move(partition, (2 + index % 4, 1))  # type: ignore[arg-type]
+        world.asked.moves[partition] = PartitionReassignment(partition, (2 + index % 4, 1))  # type: ignore[arg-type]
     world.asked_seen()
     rounds = 0
     while world.asked.moves:

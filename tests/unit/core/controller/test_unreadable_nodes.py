@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tidemark.core.controller import effects as fx
 from tidemark.core.controller import events as ev
-from tidemark.model import BrokerId, ErrorCode, Move, TopicPartition
+from tidemark.model import BrokerId, ErrorCode, PartitionReassignment, TopicPartition
 
 from tests.unit.core.controller.controller_world import World
 
@@ -161,7 +161,7 @@ def test_a_move_that_had_not_begun_waits_for_its_topic_to_be_understood_and_then
     world.elected()
     world.settle()
     bad = TopicPartition("bad", 0)
-    world.asked.moves[bad] = Move(bad, (BrokerId(3), BrokerId(1), BrokerId(2)))
+    world.asked.moves[bad] = PartitionReassignment(bad, (BrokerId(3), BrokerId(1), BrokerId(2)))
     a_new_controller(world)
     _reads(world)  # for some other reason
     world.down(3)
@@ -186,7 +186,7 @@ def test_a_move_that_is_new_is_checked_once_its_topic_is_understood() -> None:
     world.elected()
     world.settle()
     bad = TopicPartition("bad", 0)
-    away = Move(bad, (BrokerId(3), BrokerId(1), BrokerId(2)))
+    away = PartitionReassignment(bad, (BrokerId(3), BrokerId(1), BrokerId(2)))
     a_new_controller(world)
     world.asked.moves[bad] = away
     _reads(world)
@@ -202,7 +202,7 @@ def test_a_move_asked_for_again_after_it_was_withdrawn_from_a_hidden_topic_is_ne
     world.elected()
     world.settle()
     bad = TopicPartition("bad", 0)
-    world.asked.moves[bad] = away = Move(bad, (BrokerId(3), BrokerId(1), BrokerId(2)))
+    world.asked.moves[bad] = away = PartitionReassignment(bad, (BrokerId(3), BrokerId(1), BrokerId(2)))
     a_new_controller(world)
     del world.asked.moves[bad]
     _reads(world)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidemark.core.planning.broker_plans import Plan, add_brokers, generate, remove_brokers
 from tidemark.core.planning.placement import assign_replicas
-from tidemark.core.reassignment.request import check_moves, format_moves, parse_moves
+from tidemark.core.reassignment.request import check_reassignments, format_reassignments, parse_reassignments
 from tidemark.model import BrokerId, ErrorCode, TidemarkError, TopicDescription, TopicPartition
 
 
@@ -368,11 +368,11 @@ def test_a_plan_passes_the_checks_of_moves_and_survives_being_written_to_a_file(
     racks = racks_of(range(5))
     plan = add_brokers(before.assignments, {}, racks, [BrokerId(4)])
     assert plan.moves
-    assert parse_moves(format_moves(plan.moves)) == (plan.moves, ())
+    assert parse_reassignments(format_reassignments(plan.moves)) == (plan.moves, ())
     topic = TopicDescription(
         "t0", "a" * 32, {one.partition: replicas for one, replicas in before.assignments.items()}, {}
     )
-    assert check_moves(plan.moves, {"t0": topic}, racks, ()) == {}
+    assert check_reassignments(plan.moves, {"t0": topic}, racks, ()) == {}
 
 
 def test_nothing_to_plan_gives_an_empty_plan() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tidemark.core.reassignment.progress import MovePhase, MoveProgress, Sight, progress_of, with_rate
+from tidemark.core.reassignment.progress import ReassignmentPhase, ReassignmentProgress, Sight, progress_of, with_rate
 from tidemark.core.reassignment.status import ReplicaState
 from tidemark.model import (
     BrokerEpoch,
@@ -14,7 +14,7 @@ from tidemark.model import (
     IsrEntry,
     LeaderAndIsr,
     LeaderEpoch,
-    Move,
+    PartitionReassignment,
     TopicDescription,
     TopicPartition,
 )
@@ -27,7 +27,7 @@ def ids(*brokers: int) -> tuple[BrokerId, ...]:
 
 
 ALIVE = Sight(frozenset(ids(0, 1, 2, 3)), controller_active=True, others_under_way=False)
-MOVE = Move(T2, ids(3, 1), throttle_bytes_per_s=1000, request_id="r")
+MOVE = PartitionReassignment(T2, ids(3, 1), throttle_bytes_per_s=1000, request_id="r")
 BEFORE = TopicDescription("test", "id", {2: ids(1, 2)}, {2: "i"})
 DURING = replace(
     BEFORE, partitions={2: ids(3, 1, 2)}, original={2: ids(1, 2)}, adding={2: ids(3)}, removing={2: ids(2)}
@@ -46,7 +46,7 @@ def sizes(**of: int) -> dict[BrokerId, int]:
 def test_a_move_that_is_not_begun_shows_where_it_goes() -> None:
     found = progress_of(MOVE, BEFORE, state(1, 1, 2), sizes(b1=500), ALIVE)
     assert (found.original, found.target, found.assigned) == (ids(1, 2), ids(3, 1), ids(1, 2))
-    assert (found.adding, found.removing, found.phase) == (ids(3), ids(2), MovePhase.QUEUED)
+    assert (found.adding, found.removing, found.phase) == (ids(3), ids(2), ReassignmentPhase.QUEUED)
     assert found.replicas[BrokerId(3)] is ReplicaState.NON_EXISTENT
     assert (found.bytes_done, found.bytes_total) == (0, 500)
     assert found.waiting_for == "", "it was asked for just now"
@@ -57,7 +57,7 @@ def test_a_move_that_is_not_begun_shows_where_it_goes() -> None:
 
 def test_a_new_replica_has_what_it_has_of_its_leader_and_no_more() -> None:
     found = progress_of(MOVE, DURING, state(1, 1, 2), sizes(b1=500, b2=500, b3=200), ALIVE)
-    assert (found.phase, found.bytes_done, found.bytes_total) == (MovePhase.COPYING, 200, 500)
+    assert (found.phase, found.bytes_done, found.bytes_total) == (ReassignmentPhase.COPYING, 200, 500)
     assert found.replicas == dict(zip(ids(3, 1, 2), [ReplicaState.NEW, *[ReplicaState.ONLINE] * 2], strict=True))
     assert (found.waiting_for, found.throttle_bytes_per_s, found.request_id) == ("", 1000, "r")
     more = progress_of(MOVE, DURING, state(1, 1, 2), sizes(b1=500, b3=900), ALIVE)
@@ -71,18 +71,18 @@ def test_without_word_from_the_leader_nothing_is_said_of_bytes() -> None:
 
 def test_when_all_of_the_target_are_in_sync_it_finishes() -> None:
     found = progress_of(MOVE, DURING, state(1, 1, 2, 3), sizes(b1=500, b3=480), ALIVE)
-    assert (found.phase, found.bytes_done, found.bytes_total) == (MovePhase.FINISHING, 500, 500)
+    assert (found.phase, found.bytes_done, found.bytes_total) == (ReassignmentPhase.FINISHING, 500, 500)
 
 
 def test_a_move_that_is_done_and_still_wanted_finishes() -> None:
     after = replace(BEFORE, partitions={2: ids(3, 1)})
-    assert progress_of(MOVE, after, state(3, 3, 1), {}, ALIVE).phase is MovePhase.FINISHING
+    assert progress_of(MOVE, after, state(3, 3, 1), {}, ALIVE).phase is ReassignmentPhase.FINISHING
 
 
 @pytest.mark.parametrize("topic", [DURING, replace(DURING, partitions={2: ids(1, 2, 3)}, removing={2: ids(3)})])
 def test_a_move_that_is_given_up_goes_back(topic: TopicDescription) -> None:
     found = progress_of(replace(MOVE, cancel=True), topic, state(1, 1, 2), sizes(b1=500), ALIVE)
-    assert (found.phase, found.target) == (MovePhase.CANCELLING, ids(1, 2))
+    assert (found.phase, found.target) == (ReassignmentPhase.CANCELLING, ids(1, 2))
 
 
 def test_what_keeps_it_is_named() -> None:
@@ -97,7 +97,7 @@ def test_what_keeps_it_is_named() -> None:
     assert "no such partition" in progress_of(MOVE, None, None, {}, ALIVE).waiting_for
 
 
-def copying() -> MoveProgress:
+def copying() -> ReassignmentProgress:
     return progress_of(MOVE, DURING, state(1, 1, 2), sizes(b1=500, b3=200), ALIVE)
 
 
@@ -125,8 +125,12 @@ def test_directories_that_are_named_are_shown_until_the_move_is_given_up() -> No
 
 
 def test_a_move_of_directories_alone_is_finishing() -> None:
-    alone = Move(T2, ids(1, 2), log_dirs=("any", "/data/2"))
+    alone = PartitionReassignment(T2, ids(1, 2), log_dirs=("any", "/data/2"))
     found = progress_of(alone, BEFORE, state(1, 1, 2), {}, ALIVE)
-    assert (found.phase, found.log_dirs, found.waiting_for) == (MovePhase.FINISHING, {BrokerId(2): "/data/2"}, "")
+    assert (found.phase, found.log_dirs, found.waiting_for) == (
+        ReassignmentPhase.FINISHING,
+        {BrokerId(2): "/data/2"},
+        "",
+    )
     away = progress_of(alone, BEFORE, state(1, 1), {}, ALIVE._replace(live=frozenset(ids(1))))
     assert away.waiting_for.startswith("broker 2, where it goes, is not live")

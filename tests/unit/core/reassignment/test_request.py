@@ -8,8 +8,8 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tidemark.core.reassignment.request import check_moves, format_moves, parse_moves
-from tidemark.model import BrokerId, ErrorCode, Move, TidemarkError, TopicDescription, TopicPartition
+from tidemark.core.reassignment.request import check_reassignments, format_reassignments, parse_reassignments
+from tidemark.model import BrokerId, ErrorCode, PartitionReassignment, TidemarkError, TopicDescription, TopicPartition
 
 EXAMPLE = """
 {
@@ -37,8 +37,10 @@ def ids(*brokers: int) -> tuple[BrokerId, ...]:
     return tuple(BrokerId(broker) for broker in brokers)
 
 
-def move(topic: str = "orders", partition: int = 0, replicas: tuple[int, ...] = (1, 2), **fields: object) -> Move:
-    return Move(TopicPartition(topic, partition), ids(*replicas), **fields)  # type: ignore[arg-type]
+def move(
+    topic: str = "orders", partition: int = 0, replicas: tuple[int, ...] = (1, 2), **fields: object
+) -> PartitionReassignment:
+    return PartitionReassignment(TopicPartition(topic, partition), ids(*replicas), **fields)  # type: ignore[arg-type]
 
 
 def document(*entries: object, **fields: object) -> str:
@@ -57,21 +59,23 @@ ORDERS = TopicDescription(
 )
 
 
-def codes(*moves: Move, live: tuple[int, ...] = (1, 2, 3), running: tuple[int, ...] = ()) -> dict[str, ErrorCode]:
-    errors = check_moves(
+def codes(
+    *moves: PartitionReassignment, live: tuple[int, ...] = (1, 2, 3), running: tuple[int, ...] = ()
+) -> dict[str, ErrorCode]:
+    errors = check_reassignments(
         moves, {"orders": ORDERS}, set(ids(*live)), {TopicPartition("orders", index) for index in running}
     )
     return {str(partition): error.code for partition, error in errors.items()}
 
 
 def test_a_file_of_moves_is_understood() -> None:
-    assert parse_moves(EXAMPLE) == ((move("test", 2, (2, 1), log_dirs=("any", "any")),), ())
-    assert parse_moves(EXAMPLE.encode()) == parse_moves(EXAMPLE)
+    assert parse_reassignments(EXAMPLE) == ((move("test", 2, (2, 1), log_dirs=("any", "any")),), ())
+    assert parse_reassignments(EXAMPLE.encode()) == parse_reassignments(EXAMPLE)
 
 
 def test_what_is_ours_is_read_from_the_same_entry() -> None:
     text = document(entry(throttle_bytes_per_s=5, cancel=True, request_id="r" * 128, comment="ignored"))
-    assert parse_moves(text) == ((move(throttle_bytes_per_s=5, cancel=True, request_id="r" * 128),), ())
+    assert parse_reassignments(text) == ((move(throttle_bytes_per_s=5, cancel=True, request_id="r" * 128),), ())
 
 
 @pytest.mark.parametrize(
@@ -94,7 +98,7 @@ def test_what_is_ours_is_read_from_the_same_entry() -> None:
     ids=range(13),
 )
 def test_a_document_that_cannot_be_understood_gives_one_error(text: str | bytes, code: ErrorCode) -> None:
-    moves, errors = parse_moves(text)
+    moves, errors = parse_reassignments(text)
     assert moves == ()
     assert [(error.code, "entry" in error.metadata) for error in errors] == [(code, False)]
 
@@ -130,7 +134,7 @@ def test_a_document_that_cannot_be_understood_gives_one_error(text: str | bytes,
     ids=range(24),
 )
 def test_a_malformed_entry_is_named_and_does_not_hide_the_good_ones(bad: object, code: ErrorCode) -> None:
-    moves, errors = parse_moves(document(entry(partition=3), bad, entry(partition=4)))
+    moves, errors = parse_reassignments(document(entry(partition=3), bad, entry(partition=4)))
     assert [one.partition.partition for one in moves] == [3, 4]
     assert [(error.code, error.metadata["entry"]) for error in errors] == [(code, "1")]
     assert errors[0].message.startswith("entry 1: ")
@@ -138,20 +142,20 @@ def test_a_malformed_entry_is_named_and_does_not_hide_the_good_ones(bad: object,
 
 
 def test_an_error_says_which_partition_it_is_about_where_that_could_be_read() -> None:
-    _, (first, second) = parse_moves(document(entry(replicas=None), entry(topic="a/b", partition=9)))
+    _, (first, second) = parse_reassignments(document(entry(replicas=None), entry(topic="a/b", partition=9)))
     assert first.metadata == {"entry": "0", "topic": "orders", "partition": "0"}
     assert second.metadata == {"entry": "1", "partition": "9"}
 
 
 def test_of_entries_that_name_the_same_partition_the_first_counts() -> None:
-    moves, errors = parse_moves(document(entry(), entry(replicas=[3]), entry()))
+    moves, errors = parse_reassignments(document(entry(), entry(replicas=[3]), entry()))
     assert moves == (move(),)
     assert [error.code for error in errors] == [ErrorCode.DUPLICATE_PARTITION] * 2
 
 
 MOVES = st.lists(
     st.builds(
-        Move,
+        PartitionReassignment,
         partition=st.builds(
             TopicPartition, st.from_regex(r"[a-z][a-zA-Z0-9._-]{0,9}", fullmatch=True), st.integers(0, 2**31 - 1)
         ),
@@ -166,16 +170,18 @@ MOVES = st.lists(
 
 
 @given(MOVES, st.randoms())
-def test_what_is_written_is_read_back_and_does_not_depend_on_the_order(moves: list[Move], random: object) -> None:
-    text = format_moves(moves)
-    assert parse_moves(text) == (tuple(sorted(moves, key=lambda one: one.partition)), ())
-    assert parse_moves(text.encode()) == parse_moves(text)
+def test_what_is_written_is_read_back_and_does_not_depend_on_the_order(
+    moves: list[PartitionReassignment], random: object
+) -> None:
+    text = format_reassignments(moves)
+    assert parse_reassignments(text) == (tuple(sorted(moves, key=lambda one: one.partition)), ())
+    assert parse_reassignments(text.encode()) == parse_reassignments(text)
     random.shuffle(moves)  # type: ignore[attr-defined]
-    assert format_moves(moves) == text
+    assert format_reassignments(moves) == text
 
 
 def test_the_written_document_is_one_that_people_can_read() -> None:
-    assert format_moves([move(partition=10), move(partition=9, log_dirs=("any", "any"))]) == (
+    assert format_reassignments([move(partition=10), move(partition=9, log_dirs=("any", "any"))]) == (
         '{\n  "version": 1,\n  "partitions": [\n'
         '    {"topic": "orders", "partition": 9, "replicas": [1, 2], "log_dirs": ["any", "any"]},\n'
         '    {"topic": "orders", "partition": 10, "replicas": [1, 2]}\n'
@@ -190,7 +196,7 @@ SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 @given(st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(KEYS, inner)))
 def test_whatever_json_holds_it_is_a_move_or_an_error(anything: object) -> None:
     for text in (json.dumps(anything), json.dumps({"version": 1, "partitions": [anything, anything]})):
-        moves, errors = parse_moves(text)
+        moves, errors = parse_reassignments(text)
         assert moves or errors
         assert all(isinstance(error, TidemarkError) for error in errors)
 
@@ -214,7 +220,7 @@ def test_a_move_that_can_be_made_is_not_refused() -> None:
     ],
     ids=lambda value: str(value) if isinstance(value, ErrorCode) else "",
 )
-def test_each_thing_that_is_wrong_has_its_code(wanted: Move, code: ErrorCode) -> None:
+def test_each_thing_that_is_wrong_has_its_code(wanted: PartitionReassignment, code: ErrorCode) -> None:
     good = move(partition=1)
     assert codes(wanted, good) == {str(wanted.partition): code}
 
@@ -229,6 +235,6 @@ def test_a_partition_that_is_being_moved_is_refused_and_its_cancellation_is_not(
 
 
 def test_brokers_that_are_missing_are_named() -> None:
-    (error,) = check_moves([move(replicas=(1, 8, 9))], {"orders": ORDERS}, ids(1, 2), ()).values()
+    (error,) = check_reassignments([move(replicas=(1, 8, 9))], {"orders": ORDERS}, ids(1, 2), ()).values()
     assert error.metadata == {"topic": "orders", "partition": "0", "brokers": "8, 9"}
     assert "8, 9" in error.message

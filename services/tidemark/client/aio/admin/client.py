@@ -28,14 +28,14 @@ from tidemark.client.metadata.cluster import Leader, unknown_partition
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.config_resource import ConfigResource
 from tidemark.core.planning.restart_safety import RestartObstacle
-from tidemark.core.reassignment.log_dir_placement import PlacedReplica, ReplicaPlace
+from tidemark.core.reassignment.log_dir_placement import ReplicaLogDir, ReplicaLogDirOutcome
 from tidemark.model import (
     NO_LEADER,
     BrokerId,
     ElectionKind,
     ElectionOutcome,
     ErrorCode,
-    Move,
+    PartitionReassignment,
     TidemarkError,
     TopicPartition,
     UncleanElection,
@@ -390,7 +390,7 @@ class AdminClient(Lifecycle):
 
     async def alter_partition_reassignments(
         self,
-        moves: Sequence[Move] = (),
+        moves: Sequence[PartitionReassignment] = (),
         *,
         cancel: Sequence[TopicPartition] = (),
         throttle_bytes_per_s: int = 0,
@@ -497,8 +497,8 @@ class AdminClient(Lifecycle):
         return found.result()
 
     async def alter_replica_log_dirs(
-        self, replicas: Sequence[ReplicaPlace], *, throttle_bytes_per_s: int = 0, validate_only: bool = False
-    ) -> list[PlacedReplica]:
+        self, replicas: Sequence[ReplicaLogDir], *, throttle_bytes_per_s: int = 0, validate_only: bool = False
+    ) -> list[ReplicaLogDirOutcome]:
         """Move replicas between log directories of their brokers; returns when the brokers have accepted the moves.
 
         Args:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tidemark.core.cluster_view import ClusterView, TopicView
 from tidemark.core.planning.broker_plans import Plan
-from tidemark.core.reassignment.progress import EndedMove, MoveOutcome, MoveProgress
+from tidemark.core.reassignment.progress import EndedReassignment, ReassignmentOutcome, ReassignmentProgress
 from tidemark.model import BrokerId, Offset, Refusal
 
 
@@ -68,7 +68,7 @@ class AlteredReassignments(NamedTuple):
             keep up with its producers; None if no leader reported it. A throttle must exceed this rate.
     """
 
-    outcomes: list[MoveOutcome]
+    outcomes: list[ReassignmentOutcome]
     inbound_bytes_per_s: int | None
 
 
@@ -80,7 +80,7 @@ class Reassignments(NamedTuple):
         refusals: the latest requests that the controller refused, of all kinds, the oldest first.
     """
 
-    moves: list[MoveProgress]
+    moves: list[ReassignmentProgress]
     refusals: list[Refusal]
 
 
@@ -92,8 +92,8 @@ class ReassignmentNews(NamedTuple):
         ended: reassignments that ended since the previous update.
     """
 
-    moves: list[MoveProgress]
-    ended: list[EndedMove]
+    moves: list[ReassignmentProgress]
+    ended: list[EndedReassignment]
 
 
 class PlannedMoves(NamedTuple):
@@ -120,7 +120,7 @@ class RemovalProgress(NamedTuple):
         removed: in the last update, the brokers that hold nothing and are deregistered: their processes can be stopped.
     """
 
-    moves: list[MoveProgress]
+    moves: list[ReassignmentProgress]
     partitions_left: int
     planned: PlannedMoves | None
     removed: tuple[BrokerId, ...]

@@ -9,14 +9,21 @@ from typing import Final
 from tidemark.core.controller.context import ControllerContext
 from tidemark.core.controller.effects import FinishReassignments
 from tidemark.core.controller.reassignment import Reassignment
-from tidemark.core.reassignment.request import check_moves, named_directories
-from tidemark.model import ErrorCode, Move, MoveRequests, Refusal, TidemarkError, TopicPartition
+from tidemark.core.reassignment.request import check_reassignments, named_log_dirs
+from tidemark.model import (
+    ErrorCode,
+    PartitionReassignment,
+    ReassignmentRequests,
+    Refusal,
+    TidemarkError,
+    TopicPartition,
+)
 
 REASSIGN: Final = "reassign"
 """The kind of these refusals."""
 
 
-class ReassignmentRequests:
+class ReassignmentEntries:
     """Checks entries that are new; gathers what has to leave the node until `effects` takes it.
 
     Attributes:
@@ -29,12 +36,12 @@ class ReassignmentRequests:
     def __init__(self, ctx: ControllerContext, under_way: Mapping[TopicPartition, Reassignment]) -> None:
         self._ctx = ctx
         self._under_way = under_way
-        self._unreadable: set[Move] = set()
-        self._finishing: set[Move] = set()
-        self._finished: list[Move] = []
+        self._unreadable: set[PartitionReassignment] = set()
+        self._finishing: set[PartitionReassignment] = set()
+        self._finished: list[PartitionReassignment] = []
         self._refused: list[Refusal] = []
 
-    def accept(self, requests: MoveRequests, *, resumed: bool) -> dict[TopicPartition, Move]:
+    def accept(self, requests: ReassignmentRequests, *, resumed: bool) -> dict[TopicPartition, PartitionReassignment]:
         """The entries that count, of the node as it is now.
 
         Args:
@@ -56,11 +63,13 @@ class ReassignmentRequests:
         self._unreadable = unreadable if resumed else self._unreadable & unreadable
         return accepted
 
-    def _known(self, partition: TopicPartition) -> Move | None:
+    def _known(self, partition: TopicPartition) -> PartitionReassignment | None:
         one = self._under_way.get(partition)
         return None if one is None else one.entry
 
-    def _checked(self, entries: Iterable[Move], resumed: Container[Move]) -> list[tuple[Move, TidemarkError]]:
+    def _checked(
+        self, entries: Iterable[PartitionReassignment], resumed: Container[PartitionReassignment]
+    ) -> list[tuple[PartitionReassignment, TidemarkError]]:
         """The refused entries. One that the controller before has accepted is not checked as a new one."""
         new = []
         refused = []
@@ -69,31 +78,31 @@ class ReassignmentRequests:
             if one is not None and one.named_in_node:
                 if not entry.cancel and one.target != entry.replicas and entry not in resumed:
                     refused.append((entry, _in_progress(one)))
-            elif not entry.cancel and not (self.is_at_target(entry) and not named_directories(entry)):
+            elif not entry.cancel and not (self.is_at_target(entry) and not named_log_dirs(entry)):
                 new.append(entry)
-        errors = check_moves(new, self._ctx.topics, set(self._ctx.brokers), ())
+        errors = check_reassignments(new, self._ctx.topics, set(self._ctx.brokers), ())
         for entry in new:
             error = errors.get(entry.partition)
             if error is not None and not (entry in resumed and error.code is ErrorCode.BROKER_NOT_AVAILABLE):
                 refused.append((entry, error))
         return refused
 
-    def is_at_target(self, entry: Move) -> bool:
+    def is_at_target(self, entry: PartitionReassignment) -> bool:
         """Whether AR is what the entry asks for, in its order."""
         topic = self._ctx.topics.get(entry.partition.topic)
         return topic is not None and topic.partitions.get(entry.partition.partition) == entry.replicas
 
-    def finish(self, entry: Move) -> None:
+    def finish(self, entry: PartitionReassignment) -> None:
         """The entry has to leave the node."""
         self._finishing.add(entry)
         self._finished.append(entry)
 
-    def refuse(self, entry: Move, error: TidemarkError) -> None:
+    def refuse(self, entry: PartitionReassignment, error: TidemarkError) -> None:
         """The entry has to leave the node, and the refusal is kept."""
         self.finish(entry)
         self.report(entry, error)
 
-    def report(self, entry: Move, error: TidemarkError) -> None:
+    def report(self, entry: PartitionReassignment, error: TidemarkError) -> None:
         """The refusal of a part of the entry is kept; the entry stays."""
         self._report(Refusal(REASSIGN, entry.partition, error, entry.request_id))
 
@@ -104,7 +113,7 @@ class ReassignmentRequests:
         )
         self._refused.append(refusal)
 
-    def finished(self, entries: Iterable[Move]) -> None:
+    def finished(self, entries: Iterable[PartitionReassignment]) -> None:
         """These entries have left the node."""
         self._finishing.difference_update(entries)
 
