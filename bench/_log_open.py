@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import google_crc32c
 from tidemark.broker.logs.recovery_progress import RecoveryProgress
-from tidemark.broker.logs.recovery_threads import LogOpeners
+from tidemark.broker.logs.recovery_threads import RecoveryThreads
 from tidemark.model import BrokerEpoch, BrokerId, LeaderEpoch, Offset, ReplicaIdentity, TopicPartition
 from tidemark.record.envelope import Batch, parse_envelope
 from tidemark.runtime.metrics import Metrics
@@ -76,7 +76,7 @@ def open_all(paths: Sequence[Path], ends: Ends) -> tuple[LogManager, float]:
     """Seconds from the reading of the directories until every log is open."""
     started = time.perf_counter()
     logs = manager(paths)
-    openers = LogOpeners(logs, progress=RecoveryProgress(logs, [str(path) for path in paths], Metrics()))
+    openers = RecoveryThreads(logs, progress=RecoveryProgress(logs, [str(path) for path in paths], Metrics()))
     left = threading.Semaphore(0)
     wrong: list[object] = []
 

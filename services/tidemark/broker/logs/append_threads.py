@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Effects on logs, carried out in order: one append thread for each log directory, others to open and close.
-What is appended to topics that do not leave it to the kernel is flushed by threads of their own (`FlushThreads`).
+"""Carries out the core's effects on logs, in order: one append thread for each log directory.
 
-A thread takes everything that waits, does it, and hands all completions back to the event loop at once. Appends to
-one log that wait together become one write. While a replica is opened or closed, what comes for it is held, so that
-an effect never meets the log of another opening. So it is while a log changes its directory (`pause`, `resume`).
+Logs are opened on recovery threads and flushed on flush threads (`FlushThreads`), unless the topic leaves flushes to
+the kernel. An append thread takes all queued effects, carries them out, and delivers all completions to the event loop
+at once. Queued appends to one log become one write. While a replica is opened or closed, its effects are held, so that
+an effect never reaches the log of another opening. The same holds while a log changes its directory (`pause`,
+`resume`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Final
 
 from tidemark.broker.logs.flush_threads import FlushThreads
 from tidemark.broker.logs.open_log import GROUP_COMMIT, OpenReplica
-from tidemark.broker.logs.recovery_threads import LogOpeners
+from tidemark.broker.logs.recovery_threads import RecoveryThreads
 from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.core.producer_state import ProducerStates
 from tidemark.core.replication.effects import (
@@ -58,7 +59,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RollLog:
-    """Roll the active segment if it is older than segment.ms; changes nothing that the core knows of."""
+    """Roll the active segment if it is older than segment.ms; this changes no state of the core."""
 
     partition: TopicPartition
     identity: ReplicaIdentity
@@ -67,7 +68,7 @@ class RollLog:
 
 @dataclass(frozen=True, slots=True)
 class ReachPause:
-    """All before it is done, and its completions are delivered, when `reached` is told."""
+    """`reached` completes when all earlier effects on the replica are done and their completions delivered."""
 
     partition: TopicPartition
     identity: ReplicaIdentity
@@ -89,11 +90,11 @@ LogEffect = (
 )
 _DRAIN_MAX: Final = 64
 _SPACE_S: Final = 1.0
-"""So long a cut that found no space waits for some."""
+"""Retry delay for a truncation that hit ENOSPC."""
 
 
 _Job = tuple[OpenReplica, LogEffect, float]
-"""With the time it was submitted."""
+"""Replica, effect, and time of the submission."""
 
 
 class LogThreads:
@@ -101,11 +102,12 @@ class LogThreads:
 
     Args:
         deliver: called on the event loop with completions, in order.
-        fail: called on the event loop when a thread met a mistake of ours.
+        fail: called on the event loop with an unexpected error of a thread.
         observe_append: called on the event loop with the seconds from an append's submission to its completion.
-        note_space: called on the event loop with a directory's index when an append finds it full, or not any more.
+        note_space: called on the event loop with a directory's index and whether it has space, when an append meets a
+            full disk and when an append succeeds again.
         observe_flush: called on the event loop with the seconds that an fdatasync of a log took.
-        openers: who opens logs; stopped with this.
+        openers: the threads that open logs; stopped with these threads.
     """
 
     def __init__(
@@ -117,7 +119,7 @@ class LogThreads:
         observe_append: Callable[[float], None],
         observe_flush: Callable[[float], None],
         note_space: Callable[[int, bool], None] = lambda directory, has_space: None,
-        openers: LogOpeners | None = None,
+        openers: RecoveryThreads | None = None,
     ) -> None:
         self._logs = logs
         self._topics = topics
@@ -133,7 +135,7 @@ class LogThreads:
         self._paused: set[TopicPartition] = set()
         self._offline: dict[int, TidemarkError] = {}
         self._opened_listener: Callable[[TopicPartition], None] = lambda partition: None
-        self._openers = openers or LogOpeners(logs)
+        self._openers = openers or RecoveryThreads(logs)
         self._queues: list[queue.SimpleQueue[_Job | None]] = [queue.SimpleQueue() for _ in logs.directory_ids]
         self._threads = [
             threading.Thread(target=self._run, args=(jobs,), name=f"append-{index}", daemon=True)
@@ -154,7 +156,7 @@ class LogThreads:
         self._flush.start()
 
     def stop(self) -> None:
-        """Finish what was submitted to open logs, open no more of them; blocks until it is done."""
+        """Carry out the queued effects on open logs, and cancel queued openings; blocks until the threads end."""
         for jobs in self._queues:
             jobs.put(None)
         for thread in self._threads:
@@ -168,35 +170,35 @@ class LogThreads:
         return replica.log if replica is not None else None
 
     def replica(self, partition: TopicPartition) -> OpenReplica | None:
-        """An open log with the directory that it lies in."""
+        """An open log and its directory."""
         return self._replicas.get(partition)
 
     def listen(self, listener: Callable[[TopicPartition], None]) -> None:
-        """Be told, on the event loop, of each log that has been opened."""
+        """Set the listener that is called, on the event loop, after each opening of a log."""
         self._opened_listener = listener
 
     def _submit_later(self, replica: OpenReplica, effect: LogEffect) -> None:
         self._loop.call_later(_SPACE_S, self._submit_again, replica, effect)
 
     def _submit_again(self, replica: OpenReplica, effect: LogEffect) -> None:
-        """To the log that it was meant for, wherever that lies now; one that was closed has no need of it."""
+        """Submit the effect again if the log is still open, in whichever directory."""
         current = self._replicas.get(replica.partition)
         if current is not None and current.opening is replica.opening:
-            if replica.partition in self._paused:  # what is held may close it
+            if replica.partition in self._paused:  # one of the held effects may close it
                 self._submit_later(replica, effect)
             else:
                 self.submit(effect)
 
     def roll_by_time(self, partition: TopicPartition, now_ms: int) -> None:
-        """Have the active segment of an open log rolled if it is old enough."""
+        """Roll the active segment of an open log if it is old enough."""
         replica = self._replicas.get(partition)
         if replica is not None:
             self.submit(RollLog(partition, replica.identity, now_ms))
 
     def fail_directory(self, directory: int, error: TidemarkError) -> int:
-        """It is offline: every open log in it has failed; gives how many had not said so yet.
+        """Fail every open log in an offline directory; returns the number of logs that had not failed before.
 
-        One that is paused is on its way out of it, or into it: that is seen when it goes on.
+        `resume` checks a paused log, since it is moving into this directory or out of it.
         """
         self._offline[directory] = error
         here = [one for one in self._replicas.values() if one.directory == directory]
@@ -205,7 +207,7 @@ class LogThreads:
         return len(failed)
 
     def submit(self, effect: LogEffect) -> None:
-        """Carry out an effect after those before it on the same replica."""
+        """Carry out an effect after the earlier effects on the same replica."""
         partition = effect.partition
         held = self._held.get(partition)
         if held is not None:
@@ -225,11 +227,13 @@ class LogThreads:
             if replica is not None and not replica.failed and replica.identity == effect.identity:
                 self._queues[replica.directory].put((replica, effect, time.perf_counter()))
 
-    # -- a change of directory (rule M3) -----------------------------------------------------------------------
+    # -- log directory moves (rule M3) -------------------------------------------------------------------------
 
     async def pause(self, replica: OpenReplica) -> bool:
-        """Hold what comes for it, and wait until what came before is done; False, and nothing is held, where it is
-        being opened or closed, or has been."""
+        """Hold new effects on the replica, and wait until the earlier ones are done.
+
+        Returns False, and holds nothing, when the log is being opened or closed, or is closed.
+        """
         partition = replica.partition
         if partition in self._held or self._replicas.get(partition) is not replica:
             return False
@@ -241,7 +245,7 @@ class LogThreads:
         return True
 
     def resume(self, replica: OpenReplica, moved: tuple[Log, int] | None) -> None:
-        """Go on; `moved`: with this log from now on, in the directory of that index."""
+        """End the pause; `moved`: the log and the directory index to use from now on."""
         partition, identity = replica.partition, replica.identity
         held = self._held.pop(partition)
         self._paused.discard(partition)
@@ -256,8 +260,8 @@ class LogThreads:
             self._configure(current)
         offline = self._offline.get(current.directory)
         failed = offline is not None and current.fail()
-        self._flush.written(current)  # of what was refused meanwhile
-        for one in held:  # before anything that the core asks for next
+        self._flush.written(current)  # for flushes that the pause refused
+        for one in held:  # before the next effects of the core
             self.submit(one)
         if moved is not None:
             self._deliver((LogMoved(partition, identity, current.directory),))
@@ -280,16 +284,16 @@ class LogThreads:
         held = self._held.pop(effect.partition)
         closing = any(isinstance(one, CloseLog) for one in held)
         if log is None:
-            assert isinstance(found, TidemarkError), "what was not opened failed"
+            assert isinstance(found, TidemarkError), "a log that was not opened has its error"
             if not closing:
                 self._deliver((LogFailed(effect.partition, effect.identity, found),))
         else:
-            assert isinstance(found, RecoveredLog), "what was opened was recovered"
+            assert isinstance(found, RecoveredLog), "an opened log was recovered"
             replica = self._replicas[effect.partition] = OpenReplica(
                 effect.partition, effect.identity, log, found.directory
             )
-            self._configure(replica)  # the settings may have changed while it was opened
-            if not closing:  # else the core has given this opening up, and may be waiting for another
+            self._configure(replica)  # the settings may have changed during the opening
+            if not closing:  # else the core has closed this opening, and may be waiting for another
                 self._deliver((LogOpened(effect.partition, effect.identity, found),))
             if found.flushed_offset < found.log_end_offset:
                 self._flush.written(replica)
@@ -298,7 +302,7 @@ class LogThreads:
         self._opened_listener(effect.partition)
 
     def _topics_changed(self, topics: frozenset[str]) -> None:
-        """What was written under the old settings is flushed as the new ones want it."""
+        """Records appended under the old settings are flushed by the new ones."""
         for replica in self._replicas.values():
             if replica.partition.topic in topics:
                 self._configure(replica)
@@ -311,13 +315,13 @@ class LogThreads:
         replica.log.configure(self._topics.configs(replica.partition.topic))
 
     def _close(self, effect: CloseLog) -> None:
-        """Without a suffix the log stays as it is: storage keeps it for the checkpoints until it is opened again."""
+        """Set the log aside if required; else storage keeps it for the checkpoints until the next opening."""
         try:
             if effect.set_aside is not None:
                 self._logs.set_aside(effect.partition, effect.set_aside)
         except TidemarkError as error:
-            _log.warning("could not set aside", extra={"partition": str(effect.partition), "why": str(error)})
-        except Exception as error:  # noqa: BLE001 - handed on
+            _log.warning("cannot set a log aside", extra={"partition": str(effect.partition), "why": str(error)})
+        except Exception as error:  # noqa: BLE001 - passed to `fail`
             self._on_loop(self._fail, error)
         self._on_loop(self._closed, effect)
 
@@ -342,39 +346,43 @@ class LogThreads:
             except queue.Empty:
                 pass
             done: list[Event] = []
-            cut: list[OpenReplica] = []
+            truncated: list[OpenReplica] = []
             try:
                 for replica, effects in _by_replica(work).items():
-                    self._carry_out(replica, effects, done, cut)
-            except BaseException as error:  # noqa: BLE001 - handed on: a thread's death must not go unseen
+                    self._carry_out(replica, effects, done, truncated)
+            except BaseException as error:  # noqa: BLE001 - passed to `fail`: a thread must not end unnoticed
                 self._on_loop(self._fail, error)
                 return
             if done:
                 submitted_s = [at for _, effect, at in work if isinstance(effect, AppendToLog)]
-                self._on_loop(self._completed, done, cut, submitted_s)
+                self._on_loop(self._completed, done, truncated, submitted_s)
             for _, effect, _ in work:
                 if isinstance(effect, ReachPause):
                     self._on_loop(_reach, effect.reached)
 
-    def _completed(self, events: list[Event], cut: list[OpenReplica], submitted_s: list[float]) -> None:
-        for replica in cut:
-            replica.cuts += 1
+    def _completed(self, events: list[Event], truncated: list[OpenReplica], submitted_s: list[float]) -> None:
+        for replica in truncated:
+            replica.truncations += 1
             self._flush.written(replica)
         self._deliver(events)
         now_s = time.perf_counter()
         for at_s in submitted_s:
             self._observe_append(now_s - at_s)
 
-    def _flushed(self, replica: OpenReplica, cuts: int, flushed_offset: Offset, took_s: float) -> None:
-        """Tell the core, unless what was flushed may have been cut off meanwhile: then it is flushed again."""
+    def _flushed(self, replica: OpenReplica, truncations: int, flushed_offset: Offset, took_s: float) -> None:
+        """Report the flush to the core, unless the log was truncated meanwhile: then another flush follows."""
         self._observe_flush(took_s)
-        current = self._replicas.get(replica.partition) is replica and cuts == replica.cuts and not replica.failed
+        current = (
+            self._replicas.get(replica.partition) is replica
+            and truncations == replica.truncations
+            and not replica.failed
+        )
         if current and replica.flush_policy == GROUP_COMMIT:
             self._deliver((LogFlushed(replica.partition, replica.identity, flushed_offset),))
 
     def _flush_failed(self, replica: OpenReplica, error: TidemarkError) -> None:
-        """A log that was closed refuses too; nobody waits for that one. One that is paused may have given way to
-        another; it is asked again when it goes on."""
+        """Ignore the error of a closed log. A paused log may have been replaced by a moved one; `resume` flushes
+        that."""
         if (
             replica.partition not in self._paused
             and self._replicas.get(replica.partition) is replica
@@ -383,7 +391,7 @@ class LogThreads:
             self._deliver((LogFailed(replica.partition, replica.identity, error),))
 
     def _carry_out(
-        self, replica: OpenReplica, effects: list[LogEffect], done: list[Event], cut: list[OpenReplica]
+        self, replica: OpenReplica, effects: list[LogEffect], done: list[Event], truncated: list[OpenReplica]
     ) -> None:
         for appends, group in groupby(effects, key=lambda effect: isinstance(effect, AppendToLog)):
             some = list(group)
@@ -393,15 +401,15 @@ class LogThreads:
                 continue
             for effect in some:
                 if isinstance(effect, CloseLog):
-                    if done:  # what is said of this opening comes before anything of the next one
-                        self._on_loop(self._completed, [*done], [*cut], [])
+                    if done:  # completions of this opening precede those of the next one
+                        self._on_loop(self._completed, [*done], [*truncated], [])
                         done.clear()
-                        cut.clear()
+                        truncated.clear()
                     self._close(effect)
                 elif not replica.failed:
                     self._attempt(replica, effect, done, partial(_do, replica, effect, done))
                     if isinstance(effect, TruncateLog | ResetLog):
-                        cut.append(replica)
+                        truncated.append(replica)
 
     def _append(self, replica: OpenReplica, effects: Sequence[LogEffect], done: list[Event]) -> None:
         _append(replica, effects, done)
@@ -421,14 +429,14 @@ class LogThreads:
     def _waits_for_space(
         self, replica: OpenReplica, effect: LogEffect, error: TidemarkError, done: list[Event]
     ) -> bool:
-        """Whether the log is as it was before the effect, so that the replica need not be given up."""
+        """Whether the log is as it was before the effect, so that the replica need not fail."""
         if isinstance(effect, AppendToLog):
             replica.full = replica.was_full = True
             self._on_loop(self._note_space, replica.directory, False)
             end = replica.log.log_end_offset
             done.append(LogFull(replica.partition, replica.identity, end, replica.log.truncate(end), error))
             return True
-        if isinstance(effect, TruncateLog | ResetLog):  # the core waits for its end, and asks for nothing else
+        if isinstance(effect, TruncateLog | ResetLog):  # the core waits for it, and submits no other effect
             self._on_loop(self._submit_later, replica, effect)
             return True
         return False
@@ -436,8 +444,8 @@ class LogThreads:
     def _on_loop(self, call: Callable[..., None], *arguments: object) -> None:
         try:
             self._calls.call(call, *arguments)
-        except RuntimeError:  # the loop has ended: nobody waits for this any more
-            _log.debug("a completion came after the end of the event loop")
+        except RuntimeError:  # the event loop has ended, and no caller waits any more
+            _log.debug("a completion arrived after the end of the event loop")
 
 
 def _reach(reached: asyncio.Future[None]) -> None:
@@ -446,7 +454,7 @@ def _reach(reached: asyncio.Future[None]) -> None:
 
 
 def _by_replica(work: list[_Job]) -> dict[OpenReplica, list[LogEffect]]:
-    """What there is to do for each, in order; logs do not depend on one another."""
+    """The effects on each replica, in order; logs do not depend on one another."""
     found: dict[OpenReplica, list[LogEffect]] = {}
     for replica, effect, _ in work:
         effects = found.get(replica)
@@ -458,7 +466,7 @@ def _by_replica(work: list[_Job]) -> dict[OpenReplica, list[LogEffect]]:
 
 
 def _append(replica: OpenReplica, effects: Sequence[LogEffect], done: list[Event]) -> None:
-    """One write for as many appends as follow one another with the same stamp."""
+    """Write consecutive appends of the same stamp and leader epoch at once."""
     partition, identity = replica.partition, replica.identity
     start = 0
     while start < len(effects):
@@ -518,5 +526,5 @@ def _do(replica: OpenReplica, effect: LogEffect, done: list[Event]) -> None:
 def _failure(effect: LogEffect, error: Exception) -> TidemarkError:
     if isinstance(error, TidemarkError):
         return error
-    _log.error("a log could not be opened", extra={"partition": str(effect.partition)}, exc_info=error)
+    _log.error("a log cannot be opened", extra={"partition": str(effect.partition)}, exc_info=error)
     return TidemarkError(ErrorCode.STORAGE_ERROR, f"{effect.partition}: {type(error).__name__}: {error}")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""High watermarks, recovery points and log starts to disk, every so often and never on a path that somebody waits
-for (rules R5, T5)."""
+"""Periodic checkpoints of high watermarks, recovery points and log start offsets; no request waits for them (rules R5,
+T5)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _log = logging.getLogger(__name__)
 
 
 class Checkpoints:
-    """One thread for all directories: its syncfs holds up nothing else.
+    """Writes the checkpoints of all directories on one thread, so that its syncfs delays nothing else.
 
     Args:
-        high_watermarks: of every replica whose log is open; of the others what was written before stands.
-        on_failure: told what ended them, if anything does: without checkpoints no space is ever given back.
+        high_watermarks: those of all open logs; checkpoints of other replicas stay as they are.
+        on_failure: called with an unexpected error. Without checkpoints no disk space is freed.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Checkpoints:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Start the periodic checkpoints."""
         self._task = asyncio.create_task(self._run(), name="checkpoints")
         self._task.add_done_callback(self._on_end)
 
@@ -48,7 +48,7 @@ class Checkpoints:
             self._on_failure(error)
 
     async def stop(self) -> None:
-        """No more; waits for the one under way."""
+        """Stop; waits for a running checkpoint."""
         if self._task is not None:
             self._task.cancel()
         await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
@@ -64,4 +64,4 @@ class Checkpoints:
             except TidemarkError as error:
                 if not full:
                     _log.error("a checkpoint failed", extra={"why": error.message})
-                full = error.code is ErrorCode.DISK_FULL  # the next one tries again, and says nothing new
+                full = error.code is ErrorCode.DISK_FULL  # the next attempt does not log the same error again

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One flush thread for each log directory: a slow fdatasync holds up no append (rule R3, design section 2).
+"""One flush thread for each log directory: a slow fdatasync delays no append (rule R3, design section 2).
 
-One fdatasync covers all that was appended to a log until it began; what is appended meanwhile waits for the next one.
-Logs of group-commit topics are flushed at once, those of interval topics when their time has come, in turns where
-there are both. A flush that failed is not tried again: its replica has failed.
+One fdatasync covers all appends to a log before it began; later appends wait for the next one. Logs of group-commit
+topics are flushed at once, those of interval topics when they are due, in turns when both wait. A failed flush is not
+retried: its replica has failed.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from tidemark.broker.logs.open_log import GROUP_COMMIT, OS, OpenReplica
 from tidemark.model import Offset, TidemarkError
 
 Flushed = Callable[[OpenReplica, int, Offset, float], None]
-"""Replica, its `cuts` when the flush began, flushed offset (exclusive), seconds that it took."""
+"""Replica, its `truncations` when the flush began, flushed offset (exclusive), duration in seconds."""
 
 
 class FlushThreads:
-    """Threads that flush what was written.
+    """The threads that flush appended records.
 
     Args:
-        directories: how many there are.
+        directories: number of log directories.
         flushed: called by the threads after each flush.
-        failed: called by the threads when one failed.
-        broken: called by a thread that met a mistake of ours and ends.
+        failed: called by the threads after a failed flush.
+        broken: called by a thread that ends with an unexpected error.
     """
 
     def __init__(
@@ -54,43 +54,43 @@ class FlushThreads:
             thread.start()
 
     def stop(self) -> None:
-        """Flush what waits for it, whenever it is due, and end; blocks until that is done."""
+        """Flush all waiting logs, due or not, and end; blocks until that is done."""
         for waiting in self._waiting:
             waiting.end()
         for thread in self._threads:
             thread.join()
 
     def written(self, replica: OpenReplica) -> None:
-        """From any thread: there is, or may be, something to flush. Nothing where the topic leaves it to the kernel."""
+        """From any thread: the log may have records to flush. Does nothing where the kernel flushes."""
         if replica.flush_policy != OS:
             self._waiting[replica.directory].add(replica)
 
     def settings_changed(self, replica: OpenReplica) -> None:
-        """What was written before is flushed as its settings say now."""
+        """Flush earlier appends by the new settings."""
         if replica.flush_policy != OS:
-            self._waiting[replica.directory].add(replica, anew=True)
+            self._waiting[replica.directory].add(replica, again=True)
 
     def _run(self, waiting: _Waiting) -> None:
         try:
             while (replica := waiting.take()) is not None:
                 if not replica.failed:
                     self._flush(replica)
-        except BaseException as error:  # noqa: BLE001 - handed on: a thread's death must not go unseen
+        except BaseException as error:  # noqa: BLE001 - passed to `broken`: a thread must not end unnoticed
             self._broken(error)
 
     def _flush(self, replica: OpenReplica) -> None:
-        cuts = replica.cuts
+        truncations = replica.truncations
         began_s = time.perf_counter()
         try:
             offset = replica.log.flush()
         except TidemarkError as error:
             self._failed(replica, error)
         else:
-            self._flushed(replica, cuts, offset, time.perf_counter() - began_s)
+            self._flushed(replica, truncations, offset, time.perf_counter() - began_s)
 
 
 class _Waiting:
-    """What waits for one thread, each replica once."""
+    """Replicas that wait for one thread, each once."""
 
     def __init__(self) -> None:
         self._news = threading.Condition()
@@ -101,10 +101,10 @@ class _Waiting:
         self._ending = False
         self._took_later = False
 
-    def add(self, replica: OpenReplica, *, anew: bool = False) -> None:
-        """With `anew` by the interval it has now, whenever it was due before."""
+    def add(self, replica: OpenReplica, *, again: bool = False) -> None:
+        """`again`: set the due time by the current interval, even if one was set before."""
         with self._news:
-            if anew:
+            if again:
                 self._in_later.discard(replica)
             if replica.flush_policy == GROUP_COMMIT:
                 self._now[replica] = None
@@ -120,7 +120,7 @@ class _Waiting:
             self._news.notify()
 
     def take(self) -> OpenReplica | None:
-        """The next one to flush; waits for it. None at the end."""
+        """Wait for the next replica to flush; None at the end."""
         with self._news:
             while True:
                 wait_s = self._later[0][0] - time.monotonic() if self._later else None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log directories without space: one line in the log when it begins and one when it ends, and a gauge.
+"""Log directories without space: one log line when it begins, one when it ends, and a gauge.
 
-Every refused append says so again, and thousands of replicas may share a disk.
+Every refused append reports the full disk, and thousands of replicas may share a disk.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ _log = logging.getLogger(__name__)
 
 
 class FullDirectories:
-    """On the event loop.
+    """Used on the event loop.
 
     Args:
-        show: told how many there are, whenever that changes.
+        show: called with the number of full directories when that changes.
     """
 
     def __init__(self, show: Callable[[int], None]) -> None:
@@ -24,7 +24,7 @@ class FullDirectories:
         self._full: set[int] = set()
 
     def note(self, directory: int, has_space: bool) -> None:
-        """An append found no space in a directory, or the first one after such a one did."""
+        """An append hit ENOSPC in a directory, or the first append after that succeeded."""
         if has_space == (directory not in self._full):
             return
         if has_space:
@@ -32,5 +32,5 @@ class FullDirectories:
             _log.warning("a log directory has space again", extra={"directory": directory})
         else:
             self._full.add(directory)
-            _log.error("a log directory is full: nothing is appended there", extra={"directory": directory})
+            _log.error("a log directory is full: its appends are refused", extra={"directory": directory})
         self._show(len(self._full))

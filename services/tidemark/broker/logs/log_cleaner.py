@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cleans the logs of compacted topics in the background: a thread for each log directory (rule L1).
+"""Cleans the logs of compacted topics in the background: one thread for each log directory (rule L1).
 
-Before each round the event loop takes a log's end and truncations together with its high watermark: a high watermark
-from before a truncation is never applied to batches appended after the truncation.
+The event loop states the cleanable offsets before each round. Log end, truncations and high watermark are read
+together, so that a high watermark from before a truncation is never applied to records appended after it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Stopped(Exception):  # noqa: N818 - not an error: the broker stops while a
 
 
 class Job(NamedTuple):
-    """A log that may be cleaned below `end_offset` (exclusive) as long as `LogSegments.truncations` is that."""
+    """A log that may be cleaned below `end_offset` (exclusive) while `LogSegments.truncations` stays the same."""
 
     partition: TopicPartition
     log: PartitionLog
@@ -42,7 +42,7 @@ class Job(NamedTuple):
 
 
 class Throttle:
-    """Lets so many bytes a second through, reads and writes together; a second's worth may come at once."""
+    """Limits the bytes per second of reads and writes together, with a burst of one second."""
 
     def __init__(self, bytes_per_s: int, stopping: threading.Event) -> None:
         self._bytes_per_s = bytes_per_s
@@ -50,10 +50,10 @@ class Throttle:
         self._free_at_s = 0.0
 
     def __call__(self, size_bytes: int) -> None:
-        """Wait for the turn of what comes after these bytes.
+        """Wait until the next bytes may be read or written.
 
         Raises:
-            Stopped: nothing more is to be read or written.
+            Stopped: the broker stops.
         """
         wait_s = 0.0
         if self._bytes_per_s != UNLIMITED:
@@ -65,10 +65,10 @@ class Throttle:
 
 
 class LogCleaner:
-    """Started and stopped with the broker; a log that cannot be cleaned is told of and holds up no other.
+    """Started and stopped with the broker. A log that cannot be cleaned is logged and delays no other.
 
     Args:
-        paused: whether a replica is to be left alone for now (rule M3).
+        paused: whether the replica is being copied, and must not be cleaned (rule M3).
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class LogCleaner:
         )
 
     def start(self) -> None:
-        """Begin, unless `log.cleaner.enable` is off."""
+        """Start, unless `log.cleaner.enable` is off."""
         if self._settings.log_cleaner_enable:
             self._tasks = [
                 asyncio.create_task(self._run(directory), name=f"log-cleaner-{directory}")
@@ -113,7 +113,7 @@ class LogCleaner:
             ]
 
     async def stop(self) -> None:
-        """End between two reads or writes; what was not swapped in yet is as if it had not begun."""
+        """Stop between two reads or writes; segments that were not swapped in are discarded."""
         self._stopping.set()
         for task in self._tasks:
             task.cancel()
@@ -129,7 +129,7 @@ class LogCleaner:
                 await loop.run_in_executor(self._threads[directory], self._clean_all, directory, jobs)
 
     def _jobs(self, directory: int) -> list[Job]:
-        """The compacted logs of a directory, as they are now."""
+        """The compacted logs of a directory, with their current state."""
         rules = {}
         found: list[tuple[TopicPartition, PartitionLog, int]] = []
         for partition, log in self._logs.logs_in(directory):
@@ -138,22 +138,22 @@ class LogCleaner:
                 found.append((partition, log, log.segments.truncations))
         if not found:
             return []
-        marks = self._high_watermarks()
+        high_watermarks = self._high_watermarks()
         buffer_bytes = self._settings.log_cleaner_dedupe_buffer_size // len(self._directories)
         return [
             Job(
                 partition,
                 log,
-                min(marks[partition], log.log_end_offset),
+                min(high_watermarks[partition], log.log_end_offset),
                 truncations,
                 _settings(rules[partition.topic], buffer_bytes, self._settings.log_cleaner_io_buffer_size),
             )
             for partition, log, truncations in found
-            if partition in marks
+            if partition in high_watermarks
         ]
 
     def _clean_all(self, directory: int, jobs: Iterable[Job]) -> None:
-        """One round, the dirtiest log first; on the directory's thread."""
+        """One round, the dirtiest log first; runs on the directory's thread."""
         due: list[tuple[float, Job]] = []
         dirtiest = 0.0
         for job in jobs:
@@ -188,7 +188,7 @@ class LogCleaner:
             self._failures.inc()
             _log.error("a log could not be cleaned", extra={"partition": str(job.partition), "why": error.message})
             return
-        except Exception:  # noqa: BLE001 - told of, and the next round tries again: one log holds up no other
+        except Exception:  # noqa: BLE001 - logged and retried in the next round: one log delays no other
             self._failures.inc()
             _log.exception("a log could not be cleaned", extra={"partition": str(job.partition)})
             return

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies replicas from one log directory into another, one after the other, and puts them in their place (rule M3).
+"""Copies replicas from one log directory into another, and puts the copies in place (rule M3).
 
-One thread and one task for each pair of directories. A move has its turn until its copy has caught up; then what comes
-for the replica is held for as long as the rest takes. Between two steps a move can be ended: its copy stays, to be gone
-on with, or goes.
+Each pair of directories has one thread and one task, which copies one replica at a time until its copy has caught up.
+Then effects on the replica are held while the rest is copied and the log is swapped. A move can be ended between two
+steps: its copy stays for a later start, or is deleted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CHUNK_BYTES_MIN: Final = 16 << 10
 _CHUNKS_A_SECOND_MIN: Final = 4
 _FLUSH_BYTES: Final = 64 << 20
 _PAUSE_S: Final = 1.0
-"""Before the next try where there is no space, or the replica is not whole."""
+"""Retry delay when the target is full or the replica is damaged."""
 _STOP_S: Final = 30.0
 
 _log = logging.getLogger(__name__)
@@ -45,11 +45,11 @@ class Outcome(Enum):
 
     MOVED = "moved"
     STOPPED = "stopped"  # the copy stays: the replica was closed, or the broker stops
-    GIVEN_UP = "given up"  # the copy goes, the replica stays where it is
+    GIVEN_UP = "given up"  # the copy is deleted, the replica stays in its directory
 
 
-class Budget:
-    """Bytes that the copying of some moves may write in a second, together."""
+class CopyThrottle:
+    """Limits the bytes per second that a group of moves writes together."""
 
     def __init__(self, bytes_per_s: int = UNLIMITED, now_s: Callable[[], float] = time.monotonic) -> None:
         self.bytes_per_s = bytes_per_s
@@ -57,7 +57,7 @@ class Budget:
         self._free_at_s = 0.0
 
     def take(self, size_bytes: int) -> float:
-        """After they were written: seconds until the next may be."""
+        """Record written bytes; returns the seconds until the next write is allowed."""
         if self.bytes_per_s == UNLIMITED:
             return 0.0
         now_s = self._now_s()
@@ -65,27 +65,27 @@ class Budget:
         return self._free_at_s - now_s
 
     def chunk_bytes(self) -> int:
-        """How much to copy at a time, so that a low budget is used evenly."""
+        """Size of the next copy step; small steps spread a low limit evenly."""
         if self.bytes_per_s == UNLIMITED:
             return _CHUNK_BYTES
         return min(_CHUNK_BYTES, max(_CHUNK_BYTES_MIN, self.bytes_per_s // _CHUNKS_A_SECOND_MIN))
 
 
 class DirMove:
-    """A replica on its way; `directory` is the index of where to.
+    """The move of a replica to the log directory of index `directory`.
 
     Attributes:
-        replica: as it was open when the move began.
-        future, copier: its copy and who fills it; None until that is made.
-        copying: it has its turn: nothing of the replica is cleaned or let go by age or size meanwhile.
-        is_ended: it was asked to end; `keeps_copy`: what becomes of the copy then.
+        replica: the open replica when the move began.
+        future, copier: the copy, and the copier that fills it; None until the copy is made.
+        copying: the copier is at work on it; the replica is neither cleaned nor shortened by retention meanwhile.
+        is_ended: the move was requested to end; `keeps_copy`: whether the copy stays then.
     """
 
-    def __init__(self, replica: OpenReplica, directory: int, budget: Budget) -> None:
+    def __init__(self, replica: OpenReplica, directory: int, throttle: CopyThrottle) -> None:
         self.replica = replica
         self.partition: TopicPartition = replica.partition
         self.directory = directory
-        self.budget = budget
+        self.throttle = throttle
         self.future: FutureLog | None = None
         self.copier: DirCopier | None = None
         self.copying = False
@@ -94,17 +94,17 @@ class DirMove:
         self._news = asyncio.Event()
 
     def end(self, *, keeps_copy: bool) -> None:
-        """Go on no more than it takes to leave things whole."""
+        """Request the end of the move; it ends after the current step."""
         self.keeps_copy = keeps_copy
         self.is_ended = True
         self.look_again()
 
     def look_again(self) -> None:
-        """Wait no longer: the budget is another, or the log."""
+        """End the current wait: the throttle or the log has changed."""
         self._news.set()
 
     async def wait(self, seconds: float) -> None:
-        """So long, or until there is something to look at."""
+        """Wait so many seconds, or until `look_again`."""
         self._news.clear()
         if seconds > 0 and not self.is_ended:
             try:
@@ -114,7 +114,7 @@ class DirMove:
 
 
 class CopyMetrics:
-    """What operators see of all moves of a broker."""
+    """The metrics of all moves of a broker."""
 
     def __init__(self, metrics: Metrics) -> None:
         self.moves = metrics.gauge("broker_log_dir_moves", "Running log directory moves")
@@ -130,8 +130,8 @@ class DirCopier:
     """The moves from one directory into another.
 
     Args:
-        done: told of each move that ended, on the event loop.
-        fail: called with a mistake of ours.
+        done: called on the event loop with each move that ended.
+        fail: called with an unexpected error.
     """
 
     def __init__(
@@ -157,13 +157,13 @@ class DirCopier:
         self._ending: set[asyncio.Task[None]] = set()
 
     def add(self, move: DirMove) -> None:
-        """Its copy is there: have it filled when its turn comes."""
+        """Queue a move whose copy was made."""
         self._waiting[move] = None
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name=f"move {self._name}")
 
     def end(self, move: DirMove, *, keeps_copy: bool) -> None:
-        """End a move that was added: soon; at once where it still waits for its turn."""
+        """End a queued move at once, and a running one after its current step."""
         move.end(keeps_copy=keeps_copy)
         if move in self._waiting:
             del self._waiting[move]
@@ -176,16 +176,16 @@ class DirCopier:
             if not move.keeps_copy:
                 await self.run(partial(self._logs.mover.abandon, move.partition))
             self._done(move, Outcome.STOPPED if move.keeps_copy else Outcome.GIVEN_UP)
-        except Exception as error:  # noqa: BLE001 - handed on: a task's death must not go unseen
+        except Exception as error:  # noqa: BLE001 - passed to `fail`: a task must not end unnoticed
             self._fail(error)
 
     async def run(self, call: Callable[[], _T]) -> _T:
-        """Something that takes its time, on the thread of these moves."""
+        """Run a slow call on the thread of these moves."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     async def stop(self) -> None:
-        """Wait for the end of moves that were asked to end, and of the thread; not for ever for an append thread that
-        has died, and reaches no pause any more."""
+        """Wait until the ended moves and the thread are done, for a limited time: an append thread that has ended by an
+        error never reaches a pause."""
         tasks = [*self._ending, *([self._task] if self._task is not None else [])]
         if tasks:
             _, stuck = await asyncio.wait(tasks, timeout=_STOP_S)
@@ -201,13 +201,13 @@ class DirCopier:
                 del self._waiting[move]
                 outcome = await self._finish(move)
                 self._done(move, outcome)
-        except Exception as error:  # noqa: BLE001 - handed on: a task's death must not go unseen
+        except Exception as error:  # noqa: BLE001 - passed to `fail`: a task must not end unnoticed
             self._fail(error)
         finally:
             self._task = None
 
     async def _finish(self, move: DirMove) -> Outcome:
-        """All of a move's turn."""
+        """Carry out a move to its end."""
         move.copying = True
         try:
             outcome = await self._carry_out(move)
@@ -221,34 +221,34 @@ class DirCopier:
 
     async def _carry_out(self, move: DirMove) -> Outcome:
         future = move.future
-        assert future is not None, "it has its turn when its copy is made"
-        unflushed_bytes, near, told = 0, False, False
+        assert future is not None, "a queued move has its copy"
+        unflushed_bytes, is_synced, warned = 0, False, False
         while not move.is_ended:
             try:
-                copied = await self.run(partial(future.copy, move.budget.chunk_bytes()))
+                copied = await self.run(partial(future.copy, move.throttle.chunk_bytes()))
                 unflushed_bytes += copied.size_bytes
                 self._metrics.copied_bytes.inc(copied.size_bytes)
-                if copied.caught_up and not near:
-                    await self.run(partial(self._logs.mover.sync, future))  # while nobody waits for it yet
-                    near = True
+                if copied.caught_up and not is_synced:
+                    await self.run(partial(self._logs.mover.sync, future))  # before the pause, which delays appends
+                    is_synced = True
                 elif unflushed_bytes >= _FLUSH_BYTES:
                     await self.run(future.log.flush)
                     unflushed_bytes = 0
                 elif copied.caught_up and not future.source.is_damaged:
                     return Outcome.MOVED if await self._swap(move, future) else Outcome.STOPPED
                 waits_for_repair = copied.caught_up and future.source.is_damaged
-                await move.wait(_PAUSE_S if waits_for_repair else move.budget.take(copied.size_bytes))
+                await move.wait(_PAUSE_S if waits_for_repair else move.throttle.take(copied.size_bytes))
             except TidemarkError as error:
                 if error.code is not ErrorCode.DISK_FULL:
                     raise
-                if not told:
-                    told = True
+                if not warned:
+                    warned = True
                     _log.warning("no space to move to", extra={"partition": str(move.partition), "why": error.message})
                 await move.wait(_PAUSE_S)
         return Outcome.STOPPED if move.keeps_copy else Outcome.GIVEN_UP
 
     async def _swap(self, move: DirMove, future: FutureLog) -> bool:
-        """Whether the replica was still the one that was copied."""
+        """Whether the copied log was still the open one."""
         replica = self._threads.replica(move.partition)
         if replica is None or replica.log is not future.source or not await self._threads.pause(replica):
             return False
@@ -272,9 +272,9 @@ class DirCopier:
         return log, move.directory
 
     def _judge(self, move: DirMove, error: TidemarkError) -> Outcome:
-        """What a failure means: the replica's own end is none of the move's; what else there is ends the move."""
+        """The outcome after an error: a failed source stops the move, any other error gives it up."""
         future = move.future
-        assert future is not None, "it has its turn when its copy is made"
+        assert future is not None, "a queued move has its copy"
         states = self._logs.directories()
         home = self._logs.directory_of(move.partition)
         source_failed = home is None or states[home].failed is not None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replicas move from one log directory of this broker to another (rule M3).
+"""Moves of replicas from one log directory of this broker to another (rule M3).
 
-What is wanted is remembered by partition: of a replica that is not there yet until it is made, in the directory wanted;
-of one that lies elsewhere until it has moved. A copy that the last process left says what was wanted of it.
+The wanted directory is kept by partition: for a replica that does not exist yet until it is created there, for one in
+another directory until it has moved. A copy that an earlier process left states its target directory.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import partial
 from typing import NamedTuple
 
 from tidemark.broker.logs.append_threads import LogThreads
-from tidemark.broker.logs.log_dir_copier import Budget, CopyMetrics, DirCopier, DirMove, Outcome
+from tidemark.broker.logs.log_dir_copier import CopyMetrics, CopyThrottle, DirCopier, DirMove, Outcome
 from tidemark.broker.logs.open_log import OpenReplica
 from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.core.replication.queries import BrokerQueries
@@ -27,18 +27,18 @@ from tidemark.storage.directories.log_manager import LogManager
 _log = logging.getLogger(__name__)
 
 
-class _Wish(NamedTuple):
-    """Where a replica is to lie, by the directory's index, and what its copying may use."""
+class _Target(NamedTuple):
+    """The wanted directory of a replica, by index, and the throttle of its copy."""
 
     directory: int
-    budget: Budget
+    throttle: CopyThrottle
 
 
 class DirMoves:
     """Started and stopped with the broker.
 
     Args:
-        fail: called with a mistake of ours.
+        fail: called with an unexpected error.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class DirMoves:
         self._threads = threads
         self._topics = topics
         self._fail = fail
-        self._wishes: dict[TopicPartition, _Wish] = {}
+        self._targets: dict[TopicPartition, _Target] = {}
         self._moves: dict[TopicPartition, DirMove] = {}
         self._beginning: dict[DirMove, asyncio.Task[TidemarkError | None]] = {}
         self._copiers: dict[tuple[int, int], DirCopier] = {}
-        self._budget = Budget()
+        self._throttle = CopyThrottle()
         self._stopping = False
         self._metrics = CopyMetrics(metrics)
         self._metrics.moves.set_function(lambda: len(self._moves))
@@ -70,16 +70,16 @@ class DirMoves:
         threads.listen(self._consider)
 
     def use_throttle(self, bytes_per_s: int) -> None:
-        """What all copying without a limit of its own may write in a second from now on; -1: no limit."""
-        self._budget.bytes_per_s = bytes_per_s
+        """Set the limit of all moves without a throttle of their own, in bytes per second; -1: no limit."""
+        self._throttle.bytes_per_s = bytes_per_s
         for move in self._moves.values():
             move.look_again()
 
     def want(self, partition: TopicPartition, log_dir: str) -> None:
-        """The controller wants the replica in this directory, a path or a uuid; again is fine.
+        """Record the controller's choice of a directory, a path or a uuid; a repeated call changes nothing.
 
-        One that is not there yet is made there; one that lies elsewhere moves. Where the directory cannot be used
-        nothing is changed: the replica matters more than where it lies.
+        A replica that does not exist yet is created there; one in another directory is moved. An unusable directory
+        changes nothing, since serving the replica has priority over its directory.
 
         Raises:
             TidemarkError: LOG_DIR_NOT_FOUND, LOG_DIR_OFFLINE.
@@ -90,14 +90,14 @@ class DirMoves:
             self._refused.inc()
             _log.error("log directory not usable", extra={"partition": str(partition), "why": error.message})
             raise
-        self._note(partition, _Wish(directory, self._budget))
+        self._note(partition, _Target(directory, self._throttle))
 
     async def alter(self, request: AlterLogDirs) -> tuple[Alteration, ...]:
-        """What an operator wants; the answer comes when the moves are noted, and their copies begun.
+        """Record an operator's choices; answers when the moves are recorded and their copies made.
 
-        Refused one by one: LOG_DIR_NOT_FOUND, LOG_DIR_OFFLINE, REPLICA_OFFLINE, and what making a copy met.
+        Refused one by one: LOG_DIR_NOT_FOUND, LOG_DIR_OFFLINE, REPLICA_OFFLINE, and errors of making a copy.
         """
-        budget = Budget(request.throttle_bytes_per_s) if request.throttle_bytes_per_s else self._budget
+        throttle = CopyThrottle(request.throttle_bytes_per_s) if request.throttle_bytes_per_s else self._throttle
         answers: list[tuple[TopicPartition, TidemarkError | None, asyncio.Task[TidemarkError | None] | None]] = []
         for partition, log_dir in request.replicas:
             begun = None
@@ -108,83 +108,83 @@ class DirMoves:
                 answers.append((partition, error, None))
                 continue
             if not request.validate_only:
-                self._note(partition, _Wish(directory, budget))
+                self._note(partition, _Target(directory, throttle))
                 move = self._moves.get(partition)
                 begun = self._beginning.get(move) if move is not None else None
             answers.append((partition, None, begun))
         return tuple([(partition, await begun if begun else error) for partition, error, begun in answers])
 
     def is_copying(self, partition: TopicPartition) -> bool:
-        """Whether the replica has its turn to be copied: what is cleaned or let go now would be copied in vain."""
+        """Whether the replica is being copied; cleaning and retention wait, since their changes would not be copied."""
         move = self._moves.get(partition)
         return move is not None and move.copying
 
     def futures(self) -> Iterator[tuple[int, FutureLog]]:
-        """The copies under way, each with the index of the directory it goes into."""
+        """The copies in progress, each with the index of its target directory."""
         for move in self._moves.values():
             if move.future is not None:
                 yield move.directory, move.future
 
     async def stop(self) -> None:
-        """End between two steps; the copies stay, and the next start goes on with them."""
+        """End all moves between two steps; the copies stay, and the next start continues them."""
         self._stopping = True
         for move in list(self._moves.values()):
             self._end(move, keeps_copy=True)
         await asyncio.gather(*self._beginning.values())
         await asyncio.gather(*(copier.stop() for copier in self._copiers.values()))
 
-    # -- what is wanted and what is ----------------------------------------------------------------------------
+    # -- wanted and actual directories -------------------------------------------------------------------------
 
-    def _note(self, partition: TopicPartition, wish: _Wish) -> None:
-        self._wishes[partition] = wish
+    def _note(self, partition: TopicPartition, target: _Target) -> None:
+        self._targets[partition] = target
         if self._threads.replica(partition) is None:
-            self._logs.prefer(partition, wish.directory)
+            self._logs.prefer(partition, target.directory)
         else:
             self._consider(partition)
 
     def _consider(self, partition: TopicPartition) -> None:
-        """Hold what is wanted of an open replica against where it lies."""
+        """Compare the wanted directory of an open replica with its actual one."""
         replica = self._threads.replica(partition)
         if replica is None or replica.failed or self._stopping:
             return
         self._logs.prefer(partition, None)
-        wish, move = self._wishes.get(partition), self._moves.get(partition)
+        target, move = self._targets.get(partition), self._moves.get(partition)
         left = self._logs.mover.target_of(partition)
-        if wish is None and move is None and left is not None:
-            wish = self._wishes[partition] = _Wish(left, self._budget)
-        if wish is None:
+        if target is None and move is None and left is not None:
+            target = self._targets[partition] = _Target(left, self._throttle)
+        if target is None:
             return
         if move is not None:
-            if move.directory != wish.directory or move.is_ended:
-                self._end(move, keeps_copy=False)  # its end is the time to look again
+            if move.directory != target.directory or move.is_ended:
+                self._end(move, keeps_copy=False)  # `_ended` considers the partition again
             else:
-                move.budget = wish.budget
+                move.throttle = target.throttle
                 move.look_again()
-        elif wish.directory != replica.directory:
-            self._begin(replica, wish)
+        elif target.directory != replica.directory:
+            self._begin(replica, target)
         else:
-            del self._wishes[partition]
+            del self._targets[partition]
             if left is not None:
                 self._begin_to_drop(replica, left)
 
-    def _begin(self, replica: OpenReplica, wish: _Wish) -> None:
-        move = self._moves[replica.partition] = DirMove(replica, wish.directory, wish.budget)
-        copier = self._copier(replica.directory, wish.directory)
+    def _begin(self, replica: OpenReplica, target: _Target) -> None:
+        move = self._moves[replica.partition] = DirMove(replica, target.directory, target.throttle)
+        copier = self._copier(replica.directory, target.directory)
         task = asyncio.create_task(self._make_copy(move, copier), name=f"copy of {replica.partition}")
         self._beginning[move] = task
 
-    def _begin_to_drop(self, replica: OpenReplica, target: int) -> None:
-        """The last process left a copy in a directory that is not wanted any more."""
-        move = self._moves[replica.partition] = DirMove(replica, target, self._budget)
+    def _begin_to_drop(self, replica: OpenReplica, directory: int) -> None:
+        """Delete a copy of an earlier process in a directory that is not wanted any more."""
+        move = self._moves[replica.partition] = DirMove(replica, directory, self._throttle)
         move.end(keeps_copy=False)
-        copier = self._copier(replica.directory, target)
+        copier = self._copier(replica.directory, directory)
         task = asyncio.create_task(self._drop_copy(move, copier), name=f"end of a copy of {replica.partition}")
         self._beginning[move] = task
 
     async def _drop_copy(self, move: DirMove, copier: DirCopier) -> TidemarkError | None:
         try:
             await copier.run(partial(self._logs.mover.abandon, move.partition))
-        except Exception as error:  # noqa: BLE001 - handed on: a task's death must not go unseen
+        except Exception as error:  # noqa: BLE001 - passed to `fail`: a task must not end unnoticed
             self._fail(error)
         del self._beginning[move]
         self._ended(move, Outcome.GIVEN_UP)
@@ -199,14 +199,14 @@ class DirMoves:
         return copier
 
     async def _make_copy(self, move: DirMove, copier: DirCopier) -> TidemarkError | None:
-        """Why there is none, and will be none; a replica that is being opened anew is looked at again then."""
+        """Make the copy; returns the refusal. A replica that is reopened is considered after its opening."""
         configs = self._topics.configs(move.partition.topic)
         refusal: TidemarkError | None = None
         try:
             move.future = await copier.run(partial(self._begin_copy, move, configs))
         except TidemarkError as error:
             refusal = error
-        except Exception as error:  # noqa: BLE001 - handed on: a task's death must not go unseen
+        except Exception as error:  # noqa: BLE001 - passed to `fail`: a task must not end unnoticed
             self._fail(error)
             refusal = TidemarkError(ErrorCode.INTERNAL, str(error))
         del self._beginning[move]
@@ -220,12 +220,12 @@ class DirMoves:
             self._ended(move, Outcome.STOPPED)
             return None
         self._metrics.failures.inc()
-        _log.error("a copy could not be made", extra={"partition": str(move.partition), "why": refusal.message})
+        _log.error("cannot make a copy", extra={"partition": str(move.partition), "why": refusal.message})
         self._ended(move, Outcome.GIVEN_UP)
         return refusal
 
     def _begin_copy(self, move: DirMove, configs: Mapping[str, str]) -> FutureLog:
-        """On the copier's thread; one that the last process left and that cannot be gone on with goes."""
+        """Runs on the copier's thread; deletes a copy of an earlier process that cannot be continued."""
         mover = self._logs.mover
         try:
             return mover.begin(move.partition, move.directory, configs)
@@ -238,37 +238,37 @@ class DirMoves:
         if move in self._beginning:
             move.end(keeps_copy=keeps_copy)
         else:
-            assert move.copier is not None, "a move that has begun has its copier"
+            assert move.copier is not None, "a move whose copy was made has its copier"
             move.copier.end(move, keeps_copy=keeps_copy)
 
     def _ended(self, move: DirMove, outcome: Outcome) -> None:
-        """Look again: something else may be wanted by now; what failed is not tried again by itself."""
+        """Consider the partition again, since another directory may be wanted now. A failed move is not retried."""
         partition = move.partition
         if self._moves.get(partition) is move:
             del self._moves[partition]
-        wish = self._wishes.get(partition)
+        target = self._targets.get(partition)
         if outcome is Outcome.MOVED:
             self._metrics.moved.inc()
             where = str(self._logs.directories()[move.directory].path)
             _log.info("a replica has moved", extra={"partition": str(partition), "directory": where})
-        fulfilled = wish is not None and wish.directory == move.directory
+        fulfilled = target is not None and target.directory == move.directory
         if fulfilled and (outcome is Outcome.MOVED or (outcome is Outcome.GIVEN_UP and not move.is_ended)):
-            del self._wishes[partition]
+            del self._targets[partition]
         elif outcome is Outcome.STOPPED and self._queries.replica(partition) is None:
-            self._wishes.pop(partition, None)
+            self._targets.pop(partition, None)
         if outcome is not Outcome.STOPPED or self._threads.replica(partition) is not move.replica:
-            self._consider(partition)  # else it has yet to be opened anew
+            self._consider(partition)  # else the next opening does
 
     # -- checks ------------------------------------------------------------------------------------------------
 
     def _directory(self, log_dir: str) -> int:
-        directory = None if "\0" in log_dir else self._logs.directory_named(log_dir)  # no path has one
+        directory = None if "\0" in log_dir else self._logs.directory_named(log_dir)  # a path never has a NUL
         states = self._logs.directories()
         if directory is None:
             have = ", ".join(str(state.path) for state in states)
             raise TidemarkError(
                 ErrorCode.LOG_DIR_NOT_FOUND,
-                f"{log_dir!r} is no log directory of this broker, which has {have}: name one of these, or its uuid",
+                f"{log_dir!r} is no log directory of this broker; it has {have}: name one of these, or its uuid",
             )
         failed = states[directory].failed
         if failed is not None:

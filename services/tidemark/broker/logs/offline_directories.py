@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A log directory that goes offline takes all its replicas with it, idle ones too; the others go on (rule R6).
+"""An offline log directory fails all its replicas, idle ones too; the other directories continue (rule R6).
 
-Whatever thread meets the error takes the directory offline; nobody would notice under a log that is only read, and its
-leader would go on to lead. When the last directory is gone the broker leaves.
+The thread that meets the error takes the directory offline. Without this check, the leader of a log that is only read
+would keep its leadership. The broker ends when its last directory is offline.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _log = logging.getLogger(__name__)
 
 
 class OfflineDirectories:
-    """Looks at the directories while the broker runs; that costs next to nothing.
+    """Checks the directories while the broker runs.
 
     Args:
-        logs, threads: where the directories and the open logs are.
-        show: told how many directories are offline, whenever that changes.
-        fail: the last one is: this broker can serve nobody any more.
+        logs, threads: the directories and the open logs.
+        show: called with the number of offline directories when that changes.
+        fail: called when all directories are offline: this broker cannot serve any replica.
     """
 
     def __init__(
@@ -41,16 +41,16 @@ class OfflineDirectories:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Start the periodic check."""
         self._task = asyncio.create_task(self._run(), name="offline directories")
 
     def stop(self) -> None:
-        """No more."""
+        """Stop the check."""
         if self._task is not None:
             self._task.cancel()
 
     def look(self) -> None:
-        """Fail the replicas of every directory that has gone offline since the last time."""
+        """Fail the replicas of every directory that went offline since the last check."""
         directories = self._logs.directories()
         for index, directory in enumerate(directories):
             if directory.failed is None or directory.directory_id in self._known:
@@ -58,11 +58,11 @@ class OfflineDirectories:
             self._known.add(directory.directory_id)
             count = self._threads.fail_directory(index, TidemarkError(ErrorCode.STORAGE_ERROR, directory.failed))
             extra = {"directory": str(directory.path), "replicas": count}
-            _log.error("the replicas in a log directory that went offline are given up", extra=extra)
+            _log.error("a log directory is offline: its replicas have failed", extra=extra)
             self._show(len(self._known))
             if len(self._known) == len(directories):
                 sentence = (
-                    f"no log directory is left: {directory.failed}. Repair or replace the disk, and start it again"
+                    f"no log directory is left: {directory.failed}. Repair or replace the disk, then restart the broker"
                 )
                 self._fail(TidemarkError(ErrorCode.STORAGE_ERROR, sentence))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An open log as the threads that append to it and flush it share it."""
+"""An open log, as the append threads and flush threads share it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ class OpenReplica:
     """An open log.
 
     Attributes:
-        flush_policy, flush_interval_s: of the topic; changed by the event loop only.
-        failed: an effect on it or a flush failed; what comes after that is dropped, as the core was told.
-        full: there was no space for an append; what comes is dropped until the core knows. Of the append thread.
-        was_full: no append has succeeded since. Of the append thread.
-        opening: the same as long as the log is open, in whichever directory.
-        cuts: truncations and resets that were answered; written by the event loop only.
+        flush_policy, flush_interval_s: the topic's settings; changed by the event loop only.
+        failed: an effect on the log or a flush failed, and the core was notified; later effects are dropped.
+        full: an append hit ENOSPC; later appends are dropped until the core resumes. Owned by the append thread.
+        was_full: no append has succeeded since the last ENOSPC. Owned by the append thread.
+        opening: identity of this opening; the same object after a move to another directory.
+        truncations: number of truncations and resets that were answered; changed by the event loop only.
     """
 
     __slots__ = (
         "_first_failure",
-        "cuts",
         "directory",
         "failed",
         "flush_interval_s",
@@ -36,6 +35,7 @@ class OpenReplica:
         "log",
         "opening",
         "partition",
+        "truncations",
         "was_full",
     )
 
@@ -59,10 +59,10 @@ class OpenReplica:
         self.full = False
         self.was_full = False
         self.opening = object()
-        self.cuts = 0
+        self.truncations = 0
         self._first_failure = threading.Lock()
 
     def fail(self) -> bool:
-        """From any thread: it has failed; True for the first one to say so, who tells the core."""
+        """From any thread: mark the log as failed; True for the first call, whose caller notifies the core."""
         self.failed = True
         return self._first_failure.acquire(blocking=False)

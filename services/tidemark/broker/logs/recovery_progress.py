@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far the opening of logs is: a line every second while it takes longer than that, and gauges by directory (T5).
+"""Progress of opening logs: a log line every second once it takes longer than that, and gauges by directory (rule T5).
 
-What is to be scanned is estimated by a thread beside those that open; a log that is open before its estimate was its
-turn counts with what was scanned of it.
+A thread of its own estimates the bytes to scan. A log that is open before its estimate counts with its scanned bytes.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ _log = logging.getLogger(__name__)
 
 
 class LogsToOpen(Protocol):
-    """What this needs to know of the logs."""
+    """The part of the log manager that this needs."""
 
     on_scanned: Callable[[TopicPartition, int], None]
 
     def directory_of(self, partition: TopicPartition) -> int | None:
-        """Index of the directory that holds a replica; None: none does."""
+        """Index of the directory that holds a replica; None without one."""
 
     def bytes_to_scan(self, partition: TopicPartition) -> int:
-        """About how much opening the replica will scan."""
+        """Estimate of the bytes that opening the replica will scan."""
 
 
 @dataclass(slots=True)
 class _Opening:
-    """A log that is being opened; `remaining_bytes` is 0 until it was estimated."""
+    """A log that is being opened; `remaining_bytes` is 0 until it is estimated."""
 
     directory: int
     scanned_bytes: int = 0
@@ -45,12 +44,12 @@ class _Opening:
 
 
 class RecoveryProgress:
-    """Safe for threads. New replicas have nothing to recover and are not counted.
+    """Safe for threads. New replicas need no recovery and are not counted.
 
     Args:
-        logs: whose openings it follows; `on_scanned` becomes this one's.
-        directories: paths of the directories, by index, as the gauges name them.
-        now_s: a clock that never goes back.
+        logs: the log manager; its `on_scanned` is set to this object.
+        directories: paths of the directories, by index; label values of the gauges.
+        now_s: a monotonic clock.
     """
 
     def __init__(
@@ -77,16 +76,16 @@ class RecoveryProgress:
         logs.on_scanned = self._scanned
 
     def _begin(self) -> None:
-        self._since_s = self._told_s = self._now_s()
+        self._since_s = self._logged_s = self._now_s()
         self._submitted = self._opened = self._scanned_bytes = self._remaining_bytes = 0
 
     @property
     def remaining_logs(self) -> int:
-        """How many are still to be opened."""
+        """Number of logs that are not open yet."""
         return len(self._opening)
 
     def submitted(self, partition: TopicPartition, directory: int) -> None:
-        """A log of this directory is to be opened."""
+        """Count a log of this directory that is queued for opening."""
         with self._lock:
             if not self._opening:
                 self._begin()
@@ -96,7 +95,7 @@ class RecoveryProgress:
         self._estimator.submit(self._estimate, partition)
 
     def opened(self, partition: TopicPartition) -> None:
-        """It is open, or cannot be opened."""
+        """Count a log that is open, or that cannot be opened."""
         with self._lock:
             opening = self._opening.pop(partition, None)
             if opening is None:
@@ -105,10 +104,10 @@ class RecoveryProgress:
             self._logs_gauges[opening.directory].dec()
             self._set_remaining(opening, 0)
             line = self._line()
-        _tell(line)
+        _log_line(line)
 
     def stop(self) -> None:
-        """Estimate no more."""
+        """Stop estimating."""
         self._estimator.shutdown(wait=True, cancel_futures=True)
 
     def _estimate(self, partition: TopicPartition) -> None:
@@ -129,7 +128,7 @@ class RecoveryProgress:
             self._scanned_bytes += size_bytes
             self._set_remaining(opening, opening.remaining_bytes - size_bytes)
             line = self._line()
-        _tell(line)
+        _log_line(line)
 
     def _set_remaining(self, opening: _Opening, size_bytes: int) -> None:
         more = max(size_bytes, 0) - opening.remaining_bytes
@@ -139,7 +138,7 @@ class RecoveryProgress:
             self._bytes_gauges[opening.directory].inc(more)
 
     def _line(self) -> str | None:
-        """What to say now; called with the lock held."""
+        """The log line that is due, if any; called with the lock held."""
         now_s = self._now_s()
         elapsed_s = now_s - self._since_s
         if not self._opening:
@@ -147,9 +146,9 @@ class RecoveryProgress:
                 return None
             scanned = f", {_gigabytes(self._scanned_bytes)} GB scanned" if self._scanned_bytes else ""
             return f"opened all {self._opened:,} logs in {elapsed_s:.1f} s{scanned}"
-        if now_s - self._told_s < _LINE_S:
+        if now_s - self._logged_s < _LINE_S:
             return None
-        self._told_s = now_s
+        self._logged_s = now_s
         parts = [f"opened {self._opened:,} of {self._submitted:,} logs"]
         done = self._opened / self._submitted
         expected_bytes = self._scanned_bytes + self._remaining_bytes
@@ -161,7 +160,7 @@ class RecoveryProgress:
         return ", ".join(parts)
 
 
-def _tell(line: str | None) -> None:
+def _log_line(line: str | None) -> None:
     if line is not None:
         _log.info(line)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The threads that open logs: so many for each log directory, so that no disk waits for another (rule T5).
+"""Threads that open logs: a fixed number for each log directory, so that no disk waits for another (rule T5).
 
-New replicas have threads of their own: they need not wait until gigabytes of others have been scanned.
+New replicas have threads of their own, and need not wait until gigabytes of other logs have been scanned.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ THREADS_PER_DIRECTORY: Final = 2
 _OTHERS: Final = 2
 
 
-class LogOpeners:
-    """Takes work from the event loop; what it is told to open is followed by a `RecoveryProgress`, if there is one."""
+class RecoveryThreads:
+    """Opens logs for the event loop, and reports to a `RecoveryProgress` if there is one."""
 
     def __init__(
         self, logs: Logs, threads_per_directory: int = THREADS_PER_DIRECTORY, progress: RecoveryProgress | None = None
@@ -32,7 +32,7 @@ class LogOpeners:
         self._others = ThreadPoolExecutor(_OTHERS, thread_name_prefix="open-new")
 
     def open(self, partition: TopicPartition, act: Callable[[], None]) -> None:
-        """Have a log opened by `act`, which raises nothing."""
+        """Open a log by `act`, which must not raise."""
         directory = self._logs.directory_of(partition)
         if directory is None:
             self._others.submit(act)
@@ -45,14 +45,14 @@ class LogOpeners:
             pool.submit(act)
         else:
             self._progress.submitted(partition, directory)
-            pool.submit(self._followed, partition, act, self._progress)
+            pool.submit(self._open, partition, act, self._progress)
 
     def run(self, act: Callable[[], None]) -> None:
-        """Have something else done that may wait for a disk."""
+        """Run another call that may wait for a disk."""
         self._others.submit(act)
 
     def stop(self) -> None:
-        """Open no more; blocks until what was begun is done."""
+        """Cancel queued openings; blocks until the running ones are done."""
         for pool in (*self._by_directory.values(), self._others):
             pool.shutdown(wait=False, cancel_futures=True)
         for pool in (*self._by_directory.values(), self._others):
@@ -61,7 +61,7 @@ class LogOpeners:
             self._progress.stop()
 
     @staticmethod
-    def _followed(partition: TopicPartition, act: Callable[[], None], progress: RecoveryProgress) -> None:
+    def _open(partition: TopicPartition, act: Callable[[], None], progress: RecoveryProgress) -> None:
         try:
             act()
         finally:

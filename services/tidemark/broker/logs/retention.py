@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Retention: every so often the leaders here look at what their topics need no longer (rule L1).
+"""Retention: leaders periodically check for segments that their topics need no longer (rule L1).
 
-The decision is the leader's: what it lets go its followers let go too. The same look rolls segments that came of age
-while nothing was appended, on every replica by itself. A partition costs one look an interval, whether idle or not.
+The leader decides, and its followers delete the same records. The same check rolls segments that reached segment.ms
+without an append, on every replica. Each partition costs one check per interval, idle or not.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tidemark.ports import Log, RetentionLimits
 from tidemark.runtime.configuration import UNLIMITED, TopicSettings
 
 _SLICE = 200
-"""So many replicas are looked at before the event loop is given back."""
+"""Replicas that are checked before the event loop gets control back."""
 
 
 class _Look(NamedTuple):
-    """A replica as it was when its turn came; `limits` are None where it does not lead."""
+    """A replica at the time of its check; `limits` is None on followers."""
 
     view: ReplicaView
     log: Log
@@ -33,7 +33,7 @@ class _Look(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """What there is to do for it."""
+    """The result of a check: the new log start offset, and whether the active segment is rolled."""
 
     view: ReplicaView
     start_offset: Offset
@@ -41,13 +41,13 @@ class _Found(NamedTuple):
 
 
 class Retention:
-    """One task; what has to look at a log does so in a thread.
+    """One task; checks that read a log run in a thread.
 
     Args:
-        interval_ms: how long from one look to the next.
-        wall_ms: the clock that records are dated by.
-        fail: called with a mistake of ours: without retention disks fill.
-        paused: whether a replica is to be left alone for now (rule M3).
+        interval_ms: time between two checks.
+        wall_ms: the wall clock, which stamps records.
+        fail: called with an unexpected error. Without retention, disks fill up.
+        paused: whether the replica is being copied, and must stay as it is (rule M3).
     """
 
     def __init__(
@@ -72,16 +72,16 @@ class Retention:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin, with a first look after the first interval."""
+        """Start; the first check follows after the first interval."""
         self._task = asyncio.create_task(self._run(), name="retention")
 
     def stop(self) -> None:
-        """No more."""
+        """Stop the checks."""
         if self._task is not None:
             self._task.cancel()
 
     async def look(self) -> None:
-        """Look at every replica once."""
+        """Check every replica once."""
         partitions = self._queries.partitions()
         for first in range(0, len(partitions), _SLICE):
             looks = [look for one in partitions[first : first + _SLICE] if (look := self._look_at(one)) is not None]
@@ -107,13 +107,13 @@ class Retention:
             await asyncio.sleep(self._interval_ms / 1000)
             try:
                 await self.look()
-            except Exception as error:  # noqa: BLE001 - handed on
+            except Exception as error:  # noqa: BLE001 - passed to `fail`
                 self._fail(error)
                 return
 
 
 def limits_of(settings: TopicSettings) -> RetentionLimits | None:
-    """A topic's limits, None where it has none or its cleanup.policy does not delete."""
+    """A topic's limits; None without limits, or when its cleanup.policy does not delete."""
     unlimited = settings.retention_ms == UNLIMITED and settings.retention_bytes == UNLIMITED
     if unlimited or "delete" not in settings.cleanup_policy:
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything of the broker that works on logs: append and flush threads, recovery, retention, cleaning, checkpoints."""
+"""The broker's parts that work on logs: append and flush threads, recovery, retention, cleaning, checkpoints."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidemark.broker.logs.log_cleaner import LogCleaner
 from tidemark.broker.logs.log_dir_moves import DirMoves
 from tidemark.broker.logs.offline_directories import OfflineDirectories
 from tidemark.broker.logs.recovery_progress import RecoveryProgress
-from tidemark.broker.logs.recovery_threads import LogOpeners
+from tidemark.broker.logs.recovery_threads import RecoveryThreads
 from tidemark.broker.logs.retention import Retention
 from tidemark.broker.node.broker_node import BrokerNode
 from tidemark.broker.node.core_driver import EffectHandler
@@ -67,7 +67,7 @@ class Storage:
             metrics.append_seconds.observe,
             metrics.flush_seconds.observe,
             FullDirectories(metrics.full_log_directories.set).note,
-            LogOpeners(logs, settings.num_recovery_threads_per_data_dir, progress),
+            RecoveryThreads(logs, settings.num_recovery_threads_per_data_dir, progress),
         )
         self.dir_moves = DirMoves(node.core.queries, logs, self.threads, node.topics, METRICS, driver.fail)
         self._offline = OfflineDirectories(logs, self.threads, metrics.offline_log_directories.set, driver.fail)
@@ -126,9 +126,9 @@ class Storage:
         self._node.readers.shutdown(wait=True)
 
     async def close(self, broker_epoch: BrokerEpoch) -> None:
-        """Flush, and mark the directories as left clean under this epoch; without a registration, only close them."""
+        """Flush, and write the clean shutdown files of this epoch; without a registration, only close the logs."""
         if broker_epoch == UNREGISTERED:
-            self.logs.close()  # the marks on disk are those of the last registration, and stay
+            self.logs.close()  # the files on disk are those of the last registration, and stay
             return
         high_watermarks = self._node.core.queries.high_watermarks()  # later than those of the last checkpoint
         await asyncio.to_thread(self.logs.close_clean, broker_epoch, high_watermarks)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker's moves between two log directories in memory, with its real threads and a core that knows one replica."""
+"""Log directory moves of one broker between two directories in memory, with the real threads and a core of one
+replica."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ DEADLINE_S = 20.0
 
 
 class Core:
-    """What the moves ask of the core: one replica, its high watermark as far as its log goes."""
+    """The core's part: one replica, whose high watermark follows its log."""
 
     def __init__(self, world: MovesWorld) -> None:
         self._world = world
@@ -57,7 +58,7 @@ class Core:
 
 
 class MovesWorld:
-    """Everything is on the event loop of the test; `events` are what the core would be told."""
+    """Runs on the event loop of the test; `events` are those for the core."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -104,7 +105,7 @@ class MovesWorld:
         self._news.set()
 
     async def until(self, true: Callable[[], bool]) -> None:
-        """Looked at whenever an event comes, and each time that the loop has nothing else to do."""
+        """Wait until the condition holds, checked at every event and whenever the loop is idle."""
         async with asyncio.timeout(DEADLINE_S):
             while not true():
                 self._news.clear()
@@ -120,7 +121,7 @@ class MovesWorld:
         self.threads.submit(effect)
 
     def append(self, count: int = 1) -> None:
-        """So many batches of one record each, as a leader does."""
+        """Append so many batches of one record each, as a leader does."""
         for _ in range(count):
             batch = make_batch([f"record {self.next_offset} " + "x" * 80])
             offset = Offset(self.next_offset)
@@ -128,7 +129,7 @@ class MovesWorld:
             self.next_offset += 1
 
     async def written(self) -> None:
-        """All that was appended is answered, or the replica has failed."""
+        """Wait until all appends are answered, or the replica has failed."""
         await self.until(lambda: self.count(LogFailed) > 0 or self.end() == self.next_offset)
 
     def end(self) -> int:

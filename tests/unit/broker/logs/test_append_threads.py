@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Effects on logs: order, grouping, and what befalls a replica that is closed or fails."""
+"""Effects on logs: order, grouping, and effects on a replica that is closed or fails."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BATCH = check_batch(sample())
 
 
 class Harness:
-    """LogThreads over memory; `events` are what the core would be told."""
+    """LogThreads over memory; `events` are those for the core."""
 
     def __init__(self, logs: MemoryLogs) -> None:
         self.logs = logs
@@ -73,7 +73,7 @@ def append(base: int, identity: ReplicaIdentity = IDENTITY) -> AppendToLog:
 
 
 def block(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event, list[int]]:
-    """The next append waits until told; gives (it began, go on, how many batches each append had)."""
+    """Block the next append; returns (append began, let it continue, number of batches of each append)."""
     began, go_on = threading.Event(), threading.Event()
     sizes: list[int] = []
     real = MemoryLog.append
@@ -90,7 +90,7 @@ def block(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.E
     return began, go_on, sizes
 
 
-async def test_appends_that_wait_together_become_one_write_and_each_is_answered_with_its_own_end(
+async def test_queued_appends_become_one_write_and_each_is_answered_with_its_own_end(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await harness.open()
@@ -105,7 +105,7 @@ async def test_appends_that_wait_together_become_one_write_and_each_is_answered_
     assert sizes == [1, 3]
 
 
-async def test_a_cut_stays_between_the_appends_it_was_asked_between(harness: Harness) -> None:
+async def test_a_truncation_keeps_its_place_between_two_appends(harness: Harness) -> None:
     await harness.open()
     harness.threads.submit(append(0))
     harness.threads.submit(append(3))
@@ -119,7 +119,7 @@ async def test_a_cut_stays_between_the_appends_it_was_asked_between(harness: Har
     assert events[4].log_start_offset == 50
 
 
-async def test_a_log_hears_after_what_came_before_that_its_damage_is_over(
+async def test_the_end_of_damage_reaches_the_log_after_earlier_effects(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ends: list[int] = []
@@ -132,7 +132,7 @@ async def test_a_log_hears_after_what_came_before_that_its_damage_is_over(
     assert ends == [3]
 
 
-async def test_after_a_failure_the_core_hears_of_it_once_and_the_rest_is_dropped(
+async def test_a_failure_is_reported_once_and_later_effects_are_dropped(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await harness.open()
@@ -149,25 +149,25 @@ async def test_after_a_failure_the_core_hears_of_it_once_and_the_rest_is_dropped
     harness.threads.submit(TruncateLog(PARTITION, IDENTITY, Offset(0)))
     go_on.set()
     await harness.wait_for(3)
-    await harness.open()  # and so everything before it is through
+    await harness.open()  # and so all earlier effects are done
     kinds = [type(event) for event in harness.events]
     assert kinds == [LogOpened, LogAppended, LogFailed, LogOpened]
 
 
-async def test_what_comes_while_a_replica_opens_and_closes_is_carried_out_after_it_in_order(harness: Harness) -> None:
+async def test_effects_during_an_opening_and_a_close_are_carried_out_afterwards_in_order(harness: Harness) -> None:
     harness.threads.submit(OpenLog(PARTITION, IDENTITY))
     harness.threads.submit(CloseLog(PARTITION, IDENTITY, "stray"))
     harness.threads.submit(OpenLog(PARTITION, AGAIN))
     (opened,) = await harness.wait_for(1)
     assert isinstance(opened, LogOpened)
-    assert opened.identity == AGAIN, "an opening that was given up is not told"
+    assert opened.identity == AGAIN, "an opening that was closed meanwhile is not reported"
     assert [(partition, suffix) for partition, suffix, _ in harness.logs.set_aside_replicas] == [(PARTITION, "stray")]
-    harness.threads.submit(append(0, IDENTITY))  # for the one before: nobody waits for an answer
+    harness.threads.submit(append(0, IDENTITY))  # for the previous opening: the core expects no answer
     harness.threads.submit(append(0, AGAIN))
     assert (await harness.wait_for(2))[1:] == [LogAppended(PARTITION, AGAIN, Offset(3))]
 
 
-async def test_a_replica_that_cannot_be_opened_is_told_and_can_be_tried_again(
+async def test_a_replica_that_cannot_be_opened_is_reported_and_can_be_opened_later(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(self: MemoryLogs, *_: object) -> None:
@@ -184,7 +184,7 @@ async def test_a_replica_that_cannot_be_opened_is_told_and_can_be_tried_again(
     assert harness.threads.log(PARTITION) is not None
 
 
-async def test_a_mistake_of_ours_in_a_thread_is_handed_to_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unexpected_error_in_a_thread_is_passed_to_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     harness = Harness(MemoryLogs())
     harness.threads.start()
     await harness.open()
@@ -195,7 +195,7 @@ async def test_a_mistake_of_ours_in_a_thread_is_handed_to_the_broker(monkeypatch
     await asyncio.to_thread(harness.threads.stop)
 
 
-async def test_a_directory_that_is_offline_has_failed_for_each_of_its_logs_once(harness: Harness) -> None:
+async def test_an_offline_directory_fails_each_of_its_logs_once(harness: Harness) -> None:
     await harness.open()
     offline = TidemarkError(ErrorCode.STORAGE_ERROR, "the log directory is offline")
     assert harness.threads.fail_directory(1, offline) == 0
@@ -204,10 +204,10 @@ async def test_a_directory_that_is_offline_has_failed_for_each_of_its_logs_once(
     assert harness.events[1:] == [LogFailed(PARTITION, IDENTITY, offline)]
 
 
-# -- a change of directory
+# -- log directory moves
 
 
-async def test_what_comes_while_a_replica_is_paused_waits_and_goes_to_the_log_it_has_then(
+async def test_effects_during_a_pause_wait_and_go_to_the_log_in_use_afterwards(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await harness.open()
@@ -219,10 +219,10 @@ async def test_what_comes_while_a_replica_is_paused_waits_and_goes_to_the_log_it
     pausing = asyncio.create_task(harness.threads.pause(replica))
     await asyncio.sleep(0)
     harness.threads.submit(append(3))
-    assert not pausing.done(), "what came before is not done"
+    assert not pausing.done(), "an earlier effect is not done"
     go_on.set()
     assert await pausing
-    assert harness.events[1:] == [LogAppended(PARTITION, IDENTITY, Offset(3))], "told before the pause is reached"
+    assert harness.events[1:] == [LogAppended(PARTITION, IDENTITY, Offset(3))], "reported before the pause is reached"
     other = MemoryLogs().open(PARTITION, IDENTITY, {})[0]
     other.append((BATCH,), base_offset=Offset(0), leader_epoch=LeaderEpoch(1), stamp=True)
     harness.threads.resume(replica, (other, 0))
@@ -244,7 +244,7 @@ async def test_a_pause_without_a_move_changes_nothing(harness: Harness) -> None:
     assert harness.threads.replica(PARTITION) is replica
 
 
-async def test_a_replica_that_is_being_closed_or_was_is_not_paused(harness: Harness) -> None:
+async def test_a_closing_or_closed_replica_is_not_paused(harness: Harness) -> None:
     await harness.open()
     replica = harness.threads.replica(PARTITION)
     assert replica is not None
@@ -254,7 +254,7 @@ async def test_a_replica_that_is_being_closed_or_was_is_not_paused(harness: Harn
     assert not await harness.threads.pause(replica)
 
 
-async def test_a_close_that_comes_during_a_pause_closes_the_log_of_afterwards(harness: Harness) -> None:
+async def test_a_close_during_a_pause_closes_the_log_in_use_afterwards(harness: Harness) -> None:
     await harness.open()
     replica = harness.threads.replica(PARTITION)
     assert replica is not None
@@ -267,7 +267,7 @@ async def test_a_close_that_comes_during_a_pause_closes_the_log_of_afterwards(ha
     await harness.open(AGAIN)
 
 
-async def test_a_directory_that_goes_offline_during_a_pause_fails_the_replica_when_it_goes_on(
+async def test_a_directory_that_goes_offline_during_a_pause_fails_the_replica_at_its_end(
     harness: Harness,
 ) -> None:
     await harness.open()
@@ -276,16 +276,17 @@ async def test_a_directory_that_goes_offline_during_a_pause_fails_the_replica_wh
     offline = TidemarkError(ErrorCode.STORAGE_ERROR, "the log directory is offline")
     assert await harness.threads.pause(replica)
     assert harness.threads.fail_directory(0, offline) == 0
-    assert len(harness.events) == 1, "nobody knows yet where it will lie"
+    assert len(harness.events) == 1, "its directory after the pause is not known yet"
     harness.threads.submit(append(0))
     harness.threads.resume(replica, None)
     assert harness.events[1:] == [LogFailed(PARTITION, IDENTITY, offline)]
 
 
-async def test_what_is_said_of_one_opening_comes_before_the_next_one_though_another_log_is_slow(
+async def test_completions_of_one_opening_precede_those_of_the_next_while_another_log_is_slow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else the core takes the answer to an earlier cut for one of the new log, which asked for none, and stops."""
+    """Else the core takes the answer to an earlier truncation for one of the new log, which asked for none, and
+    stops."""
     harness, other = Harness(MemoryLogs()), TopicPartition("flights", 1)
     began, gates = [threading.Event(), threading.Event()], [threading.Event(), threading.Event()]
     calls = iter(range(2))
@@ -315,7 +316,7 @@ async def test_what_is_said_of_one_opening_comes_before_the_next_one_though_anot
     harness.threads.submit(OpenLog(PARTITION, IDENTITY))
     gates[0].set()
     await asyncio.to_thread(began[1].wait, 30)
-    await harness.wait_for(6)  # the append, the cut and the opening: the second append waits still
+    await harness.wait_for(6)  # append, truncation and opening: the second append still waits
     gates[1].set()
     await harness.wait_for(7)
     kinds = [type(event) for event in harness.events[3:] if event.partition == PARTITION]

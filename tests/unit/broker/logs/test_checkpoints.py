@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checkpoints go on whatever a disk says; what ends them ends the broker."""
+"""Checkpoints continue after errors of a disk; an unexpected error ends the broker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidemark.model import ErrorCode, TidemarkError
 
 
 class Logs:
-    """What each checkpoint comes to."""
+    """The outcome of each checkpoint."""
 
     def __init__(self, *outcomes: Exception | None) -> None:
         self.outcomes = list(outcomes)
@@ -22,7 +22,7 @@ class Logs:
             raise outcome
 
 
-async def test_a_full_disk_is_waited_for_and_a_defect_is_told() -> None:
+async def test_a_full_disk_is_retried_and_a_defect_is_passed_to_the_broker() -> None:
     told: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
     defect = RuntimeError("dictionary changed size during iteration")
     logs: Any = Logs(TidemarkError(ErrorCode.DISK_FULL, "no space"), None, defect)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flushing what was written: who is flushed when, what the core is told of it, and what befalls a flush that fails."""
+"""Flushes: which logs are flushed when, the events for the core, and failed flushes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CONFIGS = {
 
 
 class Disk:
-    """Flushes of MemoryLogs, counted by log; while `stalls`, each waits until it is told to go on."""
+    """Counts the flushes of MemoryLogs by log; while `stalls`, each flush blocks."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.flushes: list[MemoryLog] = []
@@ -56,7 +56,7 @@ class Disk:
 
 
 class Harness:
-    """LogThreads over memory; `events` are what the core would be told."""
+    """LogThreads over memory; `events` are those for the core."""
 
     def __init__(self) -> None:
         self.logs = MemoryLogs()
@@ -117,7 +117,7 @@ def append(base: int, partition: TopicPartition = GROUPED) -> AppendToLog:
     return AppendToLog(partition, IDENTITY, Offset(base), LeaderEpoch(1), (BATCH,), stamp=True)
 
 
-async def test_what_is_appended_to_a_group_commit_topic_is_flushed_and_the_core_is_told(harness: Harness) -> None:
+async def test_appends_to_a_group_commit_topic_are_flushed_and_reported_to_the_core(harness: Harness) -> None:
     await harness.opens(GROUPED)
     await harness.does(append(0), LogFlushed)
     assert harness.events[1:] == [LogAppended(GROUPED, IDENTITY, Offset(3)), LogFlushed(GROUPED, IDENTITY, Offset(3))]
@@ -138,7 +138,7 @@ async def test_appends_during_a_flush_are_covered_by_one_more(harness: Harness, 
     assert len(disk.flushes) == 2
 
 
-async def test_a_topic_that_leaves_it_to_the_kernel_is_never_flushed(harness: Harness, disk: Disk) -> None:
+async def test_a_topic_that_leaves_flushes_to_the_kernel_is_never_flushed(harness: Harness, disk: Disk) -> None:
     await harness.opens(LAZY)
     await harness.opens(GROUPED)
     await harness.does(append(0, LAZY), LogAppended)
@@ -146,7 +146,7 @@ async def test_a_topic_that_leaves_it_to_the_kernel_is_never_flushed(harness: Ha
     assert len(disk.flushes) == 1
 
 
-async def test_a_topic_with_an_interval_is_flushed_when_it_is_over_and_the_core_is_told_nothing(
+async def test_an_interval_topic_is_flushed_when_due_without_an_event_for_the_core(
     harness: Harness, disk: Disk
 ) -> None:
     await harness.opens(TIMED)
@@ -168,7 +168,7 @@ async def test_a_log_that_was_opened_with_unflushed_records_is_flushed(harness: 
     assert harness.flushed_to() == [3]
 
 
-async def test_what_was_flushed_before_a_cut_says_nothing_of_the_log_after_it(harness: Harness, disk: Disk) -> None:
+async def test_a_flush_before_a_truncation_does_not_count_for_the_log_after_it(harness: Harness, disk: Disk) -> None:
     await harness.opens(GROUPED)
     disk.stalls = True
     harness.threads.submit(append(0))
@@ -176,10 +176,10 @@ async def test_what_was_flushed_before_a_cut_says_nothing_of_the_log_after_it(ha
     await harness.does(TruncateLog(GROUPED, IDENTITY, Offset(0)), LogTruncated)
     disk.go_on.set()
     await harness.until(lambda: bool(harness.flushed_to()))
-    assert harness.flushed_to() == [0], "the one of before would have said 3"
+    assert harness.flushed_to() == [0], "the earlier flush would have reported 3"
 
 
-async def test_a_flush_that_fails_fails_its_replica_once_and_is_not_tried_again(harness: Harness, disk: Disk) -> None:
+async def test_a_failed_flush_fails_its_replica_once_and_is_not_retried(harness: Harness, disk: Disk) -> None:
     await harness.opens(GROUPED)
     disk.error = TidemarkError(ErrorCode.STORAGE_ERROR, "fdatasync: input/output error")
     await harness.does(append(0), LogFailed)
@@ -196,7 +196,7 @@ async def test_a_flush_that_fails_fails_its_replica_once_and_is_not_tried_again(
     ]
 
 
-async def test_a_flush_of_a_log_that_was_closed_meanwhile_is_nobodys_failure(harness: Harness, disk: Disk) -> None:
+async def test_a_failed_flush_of_a_closed_log_is_ignored(harness: Harness, disk: Disk) -> None:
     await harness.opens(GROUPED)
     disk.stalls = True
     harness.threads.submit(append(0))
@@ -210,7 +210,7 @@ async def test_a_flush_of_a_log_that_was_closed_meanwhile_is_nobodys_failure(har
     assert harness.flushed_to() == [3]
 
 
-async def test_what_waits_for_its_interval_is_flushed_at_the_end(disk: Disk) -> None:
+async def test_logs_waiting_for_their_interval_are_flushed_at_the_stop(disk: Disk) -> None:
     harness = Harness()
     harness.topics.update({"timed": {"flush.policy": "interval", "flush.interval.ms": "86400000"}})
     harness.threads.start()
@@ -221,7 +221,7 @@ async def test_what_waits_for_its_interval_is_flushed_at_the_end(disk: Disk) -> 
     assert len(disk.flushes) == 1
 
 
-def test_a_busy_group_commit_log_does_not_keep_the_others_from_their_flush() -> None:
+def test_a_busy_group_commit_log_does_not_delay_flushes_of_others() -> None:
     turns: list[str] = []
     done = threading.Event()
 
@@ -230,7 +230,7 @@ def test_a_busy_group_commit_log_does_not_keep_the_others_from_their_flush() -> 
         if len(turns) == 4:
             done.set()
         elif replica is busy:
-            threads.written(busy)  # there is always more
+            threads.written(busy)  # there is always something to flush
 
     threads = FlushThreads(1, flushed, lambda *_: None, lambda _: None)
     log, _ = MemoryLogs().open(GROUPED, IDENTITY, {})
@@ -246,7 +246,7 @@ def test_a_busy_group_commit_log_does_not_keep_the_others_from_their_flush() -> 
     assert turns[:4] == ["timed-1", "grouped", "timed-2", "grouped"]
 
 
-async def test_what_was_written_before_its_topic_wanted_it_flushed_is_flushed_when_it_does(
+async def test_earlier_appends_are_flushed_when_their_topic_begins_to_require_flushes(
     harness: Harness, disk: Disk
 ) -> None:
     await harness.opens(LAZY)
@@ -259,7 +259,7 @@ async def test_what_was_written_before_its_topic_wanted_it_flushed_is_flushed_wh
     assert len(disk.flushes) == 1
 
 
-async def test_a_shorter_interval_counts_for_what_waits_already(harness: Harness, disk: Disk) -> None:
+async def test_a_shorter_interval_applies_to_logs_that_wait_already(harness: Harness, disk: Disk) -> None:
     harness.topics.update({"timed": {"flush.policy": "interval", "flush.interval.ms": "86400000"}})
     await harness.opens(TIMED)
     await harness.does(append(0, TIMED), LogAppended)
@@ -268,7 +268,7 @@ async def test_a_shorter_interval_counts_for_what_waits_already(harness: Harness
     await harness.until(lambda: len(disk.flushes) == 1)
 
 
-def test_a_mistake_of_ours_in_a_flush_is_handed_on() -> None:
+def test_an_unexpected_error_in_a_flush_is_passed_on() -> None:
     broken: list[BaseException] = []
     threads = FlushThreads(1, lambda *_: None, lambda *_: None, broken.append)
     log, _ = MemoryLogs().open(GROUPED, IDENTITY, {})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The append threads on a full disk: what finds no space is told once, and nothing is dropped after that (rule R1)."""
+"""Append threads on a full disk: an append without space is reported once, and later ones are not lost (rule R1)."""
 
 from __future__ import annotations
 
@@ -72,9 +72,7 @@ def append(base: int) -> AppendToLog:
     return AppendToLog(PARTITION, IDENTITY, Offset(base), LeaderEpoch(1), (BATCH,), stamp=True)
 
 
-async def test_appends_after_one_that_found_no_space_are_dropped_until_the_core_knows(
-    harness: Harness, disk: Disk
-) -> None:
+async def test_appends_after_one_without_space_are_dropped_until_the_core_resumes(harness: Harness, disk: Disk) -> None:
     harness.threads.submit(append(0))
     await harness.wait_for(1)
     disk.full = True
@@ -91,7 +89,7 @@ async def test_appends_after_one_that_found_no_space_are_dropped_until_the_core_
     assert again == LogAppended(PARTITION, IDENTITY, Offset(2 * RECORDS))
 
 
-async def test_a_cut_that_finds_no_space_is_made_when_there_is_some(harness: Harness, disk: Disk) -> None:
+async def test_a_truncation_without_space_is_retried_until_there_is_some(harness: Harness, disk: Disk) -> None:
     harness.threads.submit(append(0))
     await harness.wait_for(1)
     disk.full = True
@@ -115,7 +113,7 @@ async def test_a_replica_that_waits_for_space_can_be_closed(harness: Harness, di
 
 
 class Timers:
-    """What waits for its time, which comes when the test says so."""
+    """Holds timers until the test fires them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._due: list[Callable[[], object]] = []
@@ -136,8 +134,10 @@ class Timers:
             call()
 
 
-async def cut_that_waits(harness: Harness, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> tuple[Timers, OpenReplica]:
-    """A cut at 0 of a log of one batch; there is space from now on."""
+async def waiting_truncation(
+    harness: Harness, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Timers, OpenReplica]:
+    """A truncation to 0, waiting for space, of a log of one batch; from now on there is space."""
     timers = Timers(monkeypatch)
     harness.threads.submit(append(0))
     await harness.wait_for(1)
@@ -151,10 +151,10 @@ async def cut_that_waits(harness: Harness, disk: Disk, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("paused", [False, True])
-async def test_a_cut_that_waits_for_space_is_not_made_in_a_later_opening_of_the_replica(
+async def test_a_truncation_waiting_for_space_is_not_applied_to_a_later_opening(
     harness: Harness, disk: Disk, monkeypatch: pytest.MonkeyPatch, paused: bool
 ) -> None:
-    timers, replica = await cut_that_waits(harness, disk, monkeypatch)
+    timers, replica = await waiting_truncation(harness, disk, monkeypatch)
     if paused:
         assert await harness.threads.pause(replica)
     harness.threads.submit(CloseLog(PARTITION, IDENTITY, "delete"))
@@ -171,10 +171,10 @@ async def test_a_cut_that_waits_for_space_is_not_made_in_a_later_opening_of_the_
     assert written == [LogAppended(PARTITION, IDENTITY, Offset(end)) for end in (RECORDS, 2 * RECORDS)]
 
 
-async def test_a_cut_that_waits_for_space_is_made_where_the_log_lies_by_then(
+async def test_a_truncation_waiting_for_space_is_applied_after_a_move_to_another_directory(
     harness: Harness, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    timers, replica = await cut_that_waits(harness, disk, monkeypatch)
+    timers, replica = await waiting_truncation(harness, disk, monkeypatch)
     assert await harness.threads.pause(replica)
     timers.fire()
     harness.threads.resume(replica, (replica.log, 0))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cleaner of a broker: which logs it takes and in which order, its bound, its end, and what befalls one log."""
+"""The broker's log cleaner: choice and order of logs, throttle, stop, and errors of one log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ COMPACT = {"cleanup.policy": "compact", "segment.bytes": "4096", "min.cleanable.
 
 
 class World:
-    """Open logs of some topics, and a cleaner; every record is below the high watermark unless `marks` says less."""
+    """Open logs of some topics, and a cleaner; all records are below the high watermark unless `marks` has a lower
+    one."""
 
     def __init__(self, path: Path, topics: Mapping[str, Mapping[str, str]]) -> None:
         self.logs: LogManager = open_one(path)
@@ -65,7 +66,7 @@ def path() -> Iterator[Path]:
         yield directory
 
 
-def test_a_log_that_is_copied_into_another_directory_is_cleaned_afterwards(path: Path) -> None:
+def test_a_log_that_is_being_copied_is_cleaned_afterwards(path: Path) -> None:
     world = World(path, {"prices": COMPACT})
     world.fill("prices", 80)
     before = rows_of(world.opened["prices"])
@@ -78,7 +79,7 @@ def test_a_log_that_is_copied_into_another_directory_is_cleaned_afterwards(path:
     world.logs.close()
 
 
-def test_a_round_cleans_the_compacted_logs_that_are_dirty_and_no_other(path: Path) -> None:
+def test_a_round_cleans_exactly_the_dirty_compacted_logs(path: Path) -> None:
     world = World(path, {"prices": COMPACT, "clicks": {"segment.bytes": "4096"}, "quiet": COMPACT})
     world.fill("prices", 80)
     world.fill("clicks", 80)
@@ -89,14 +90,14 @@ def test_a_round_cleans_the_compacted_logs_that_are_dirty_and_no_other(path: Pat
     assert rows_of(world.opened["clicks"]) == clicks
     assert world.metric("freed_bytes_total") > 0
     world.round()
-    assert world.metric("runs_total") == 1, "nothing is dirty any more"
+    assert world.metric("runs_total") == 1, "no log is dirty any more"
     assert world.metrics.registry.get_sample_value(
         "tidemark_broker_log_cleaner_dirty_ratio_max", {"directory": "0"}
     ) == pytest.approx(0.0)
     world.logs.close()
 
 
-def test_nothing_past_the_high_watermark_is_cleaned(path: Path) -> None:
+def test_no_record_past_the_high_watermark_is_cleaned(path: Path) -> None:
     world = World(path, {"prices": COMPACT})
     world.fill("prices", 80)
     before = rows_of(world.opened["prices"])
@@ -109,7 +110,7 @@ def test_nothing_past_the_high_watermark_is_cleaned(path: Path) -> None:
     world.logs.close()
 
 
-def test_a_high_watermark_of_before_a_cut_counts_for_nothing(path: Path) -> None:
+def test_a_high_watermark_from_before_a_truncation_is_ignored(path: Path) -> None:
     world = World(path, {"prices": COMPACT})
     world.fill("prices", 80)
     log = world.opened["prices"]
@@ -124,7 +125,7 @@ def test_a_high_watermark_of_before_a_cut_counts_for_nothing(path: Path) -> None
     world.logs.close()
 
 
-def test_a_log_that_cannot_be_cleaned_holds_up_no_other(path: Path) -> None:
+def test_a_log_that_cannot_be_cleaned_delays_no_other(path: Path) -> None:
     world = World(path, {"broken": COMPACT, "prices": COMPACT})
     world.fill("broken", 80)
     world.fill("prices", 80)
@@ -153,7 +154,7 @@ def test_a_stop_ends_a_cleaning_between_two_reads_and_leaves_no_trace(path: Path
 
 
 class Clock:
-    """Time that passes only while somebody waits."""
+    """A clock that advances only in waits."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -166,7 +167,7 @@ class Clock:
         return False
 
 
-def test_no_more_bytes_go_through_than_allowed_after_the_first_second(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_throttle_limits_the_bytes_after_the_first_second(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, stopping = Clock(), threading.Event()
     monkeypatch.setattr(time, "monotonic", clock.monotonic)
     monkeypatch.setattr(stopping, "wait", clock.wait)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves between the log directories of a broker: asked for, refused, cancelled, gone on with; never a record lost."""
+"""Log directory moves of a broker: requested, refused, cancelled, continued; no record is lost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tidemark.broker.logs import log_dir_copier
-from tidemark.broker.logs.log_dir_copier import Budget
+from tidemark.broker.logs.log_dir_copier import CopyThrottle
 from tidemark.core.replication.effects import CloseLog
 from tidemark.core.replication.events import LogAppended, LogFailed, LogMoved
 from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
@@ -28,7 +28,7 @@ from tests.unit.storage.batches import IDENTITY, PARTITION, memory_directory, re
 from tests.unit.storage.directories.moving import names_in
 
 SLOW_BYTES_PER_S = 1024
-"""The first step takes 16 s of it: a move that is that slow is under way for as long as a test looks at it."""
+"""The first step uses 16 s of this limit: such a move is in progress as long as a test needs."""
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ async def slow_move(world: MovesWorld) -> None:
     await world.until(lambda: any(future.log.log_end_offset for _, future in world.moves.futures()))
 
 
-async def test_a_replica_moves_while_records_come_and_every_one_is_answered_in_order(world: MovesWorld) -> None:
+async def test_appends_during_a_move_are_answered_in_order(world: MovesWorld) -> None:
     world.append(200)
     assert await world.alter(world.paths[1]) is None
     while world.where() == 0:
@@ -72,7 +72,7 @@ async def test_a_replica_moves_while_records_come_and_every_one_is_answered_in_o
     assert world.metric("_copied_bytes_total") > 0
 
 
-async def test_a_directory_is_named_by_its_uuid_too_and_moving_back_is_a_move(world: MovesWorld) -> None:
+async def test_a_directory_may_be_named_by_its_uuid_and_a_replica_may_move_back(world: MovesWorld) -> None:
     world.append(50)
     await world.written()
     assert await world.alter(world.logs.directory_ids[1]) is None
@@ -82,7 +82,7 @@ async def test_a_directory_is_named_by_its_uuid_too_and_moving_back_is_a_move(wo
     assert offsets(world) == list(range(50))
 
 
-async def test_a_copy_under_way_is_listed_in_its_directory_with_what_it_lacks(world: MovesWorld) -> None:
+async def test_a_copy_in_progress_is_listed_in_its_directory_with_its_lag(world: MovesWorld) -> None:
     await slow_move(world)
     (here, replica), (there, copy) = await world.described()
     assert (here, replica.future, replica.log_end_offset) == (0, False, 300)
@@ -92,7 +92,7 @@ async def test_a_copy_under_way_is_listed_in_its_directory_with_what_it_lacks(wo
     assert world.metric("") == 1
 
 
-async def test_asking_for_the_directory_that_the_replica_is_in_cancels_the_move(world: MovesWorld) -> None:
+async def test_a_request_for_the_current_directory_cancels_the_move(world: MovesWorld) -> None:
     await slow_move(world)
     assert await world.alter(world.paths[0]) is None
     await world.until(lambda: not list(world.moves.futures()))
@@ -103,14 +103,14 @@ async def test_asking_for_the_directory_that_the_replica_is_in_cancels_the_move(
     assert world.where() == 0
 
 
-async def test_asking_again_with_another_throttle_changes_the_move_under_way(world: MovesWorld) -> None:
+async def test_a_repeated_request_changes_the_throttle_of_the_running_move(world: MovesWorld) -> None:
     await slow_move(world)
     (move,) = world.moves._moves.values()
     assert await world.alter(world.paths[1], throttle_bytes_per_s=1 << 30) is None
-    assert move.budget.bytes_per_s == 1 << 30
+    assert move.throttle.bytes_per_s == 1 << 30
 
 
-async def test_while_a_replica_is_copied_its_retention_and_cleaning_wait(world: MovesWorld) -> None:
+async def test_retention_and_cleaning_wait_while_a_replica_is_copied(world: MovesWorld) -> None:
     assert not world.moves.is_copying(PARTITION)
     await slow_move(world)
     assert world.moves.is_copying(PARTITION)
@@ -118,7 +118,7 @@ async def test_while_a_replica_is_copied_its_retention_and_cleaning_wait(world: 
     await world.until(lambda: not world.moves.is_copying(PARTITION))
 
 
-async def test_what_cannot_be_is_refused_and_changes_nothing(world: MovesWorld) -> None:
+async def test_impossible_requests_are_refused_and_change_nothing(world: MovesWorld) -> None:
     for nowhere in ("/nowhere", "/\0x", "x" * 5000):
         error = await world.alter(nowhere)
         assert error is not None
@@ -135,7 +135,7 @@ async def test_what_cannot_be_is_refused_and_changes_nothing(world: MovesWorld) 
     assert not list(world.moves.futures())
 
 
-async def test_of_several_each_has_its_own_answer_and_validate_only_only_checks(world: MovesWorld) -> None:
+async def test_each_replica_of_a_request_has_its_answer_and_validate_only_changes_nothing(world: MovesWorld) -> None:
     other = TopicPartition("other", 3)
     request = AlterLogDirs(((other, "/nowhere"), (PARTITION, world.paths[1])), validate_only=True)
     (one, refused), (two, fine) = await world.moves.alter(request)
@@ -145,7 +145,7 @@ async def test_of_several_each_has_its_own_answer_and_validate_only_only_checks(
     assert world.where() == 0
 
 
-async def test_the_controllers_wish_for_a_directory_that_is_not_there_is_counted_said_and_nothing_else(
+async def test_a_missing_directory_named_by_the_controller_is_counted_logged_and_ignored(
     world: MovesWorld,
 ) -> None:
     with pytest.raises(TidemarkError) as caught:
@@ -155,19 +155,19 @@ async def test_the_controllers_wish_for_a_directory_that_is_not_there_is_counted
     assert not list(world.moves.futures())
 
 
-async def test_a_replica_that_is_not_there_yet_is_made_where_it_is_wanted() -> None:
+async def test_a_new_replica_is_created_in_the_wanted_directory() -> None:
     with memory_directory() as root:
         world = MovesWorld(root)
         world.moves.want(PARTITION, world.paths[1])
         await world.start()
         assert world.where() == 1
-        assert world.moves._wishes == {}
+        assert world.moves._targets == {}
         world.append(3)
         await world.written()
         await world.stop()
 
 
-async def test_a_replica_that_lies_elsewhere_when_it_is_opened_moves_to_where_it_is_wanted() -> None:
+async def test_a_replica_opened_in_another_directory_moves_to_the_wanted_one() -> None:
     with memory_directory() as root:
         world = MovesWorld(root)
         await world.start()
@@ -181,7 +181,7 @@ async def test_a_replica_that_lies_elsewhere_when_it_is_opened_moves_to_where_it
         await world.stop()
 
 
-async def test_a_replica_that_is_opened_anew_meanwhile_goes_on_moving(world: MovesWorld) -> None:
+async def test_a_replica_that_is_reopened_during_a_move_continues_it(world: MovesWorld) -> None:
     await slow_move(world)
     await world.close_log()
     await world.open()
@@ -192,7 +192,7 @@ async def test_a_replica_that_is_opened_anew_meanwhile_goes_on_moving(world: Mov
     assert offsets(world) == list(range(305))
 
 
-async def test_a_broker_that_stops_in_the_middle_goes_on_after_its_start_without_being_asked() -> None:
+async def test_a_broker_that_stops_during_a_move_continues_it_after_its_start() -> None:
     with memory_directory() as root:
         world = MovesWorld(root)
         await world.start()
@@ -206,7 +206,7 @@ async def test_a_broker_that_stops_in_the_middle_goes_on_after_its_start_without
         assert names_in(root, "a") == []
 
 
-async def test_a_copy_that_was_left_goes_where_the_replica_is_wanted_where_it_is() -> None:
+async def test_a_copy_of_an_earlier_process_is_deleted_when_the_replica_is_wanted_in_place() -> None:
     with memory_directory() as root:
         world = MovesWorld(root)
         await world.start()
@@ -224,7 +224,7 @@ async def test_a_copy_that_was_left_goes_where_the_replica_is_wanted_where_it_is
         await again.stop()
 
 
-async def test_a_replica_that_is_deleted_meanwhile_takes_its_copy_along(world: MovesWorld) -> None:
+async def test_deleting_a_replica_deletes_its_copy(world: MovesWorld) -> None:
     await slow_move(world)
     world.submit(CloseLog(PARTITION, IDENTITY, "delete"))
     await world.until(lambda: not names_in(world.root, "a") and not names_in(world.root, "b"))
@@ -232,10 +232,10 @@ async def test_a_replica_that_is_deleted_meanwhile_takes_its_copy_along(world: M
     assert not [name for name in names_in(world.root, "b") if "future" in name]
 
 
-async def test_a_target_that_goes_offline_ends_the_move_and_the_replica_goes_on(world: MovesWorld) -> None:
+async def test_a_target_that_goes_offline_ends_the_move_and_the_replica_continues(world: MovesWorld) -> None:
     await slow_move(world)
     world.logs._directories[1].fail("input/output error")
-    world.moves._moves[PARTITION].budget.bytes_per_s = UNLIMITED
+    world.moves._moves[PARTITION].throttle.bytes_per_s = UNLIMITED
     await world.alter(world.paths[0])
     await world.until(lambda: not list(world.moves.futures()))
     world.append(5)
@@ -244,7 +244,7 @@ async def test_a_target_that_goes_offline_ends_the_move_and_the_replica_goes_on(
     assert world.count(LogFailed) == 0
 
 
-async def test_a_source_that_goes_offline_while_the_replica_leaves_it_does_not_take_it_along(
+async def test_a_source_that_goes_offline_after_the_commit_does_not_fail_the_replica(
     world: MovesWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.append(50)
@@ -271,7 +271,7 @@ async def _fail_directory(world: MovesWorld, error: TidemarkError) -> None:
     world.threads.fail_directory(0, error)
 
 
-async def test_a_source_that_goes_offline_before_the_commit_fails_the_replica_as_ever(
+async def test_a_source_that_goes_offline_before_the_commit_fails_the_replica(
     world: MovesWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.append(50)
@@ -291,7 +291,7 @@ async def test_a_source_that_goes_offline_before_the_commit_fails_the_replica_as
     assert world.count(LogMoved) == 0
 
 
-async def test_several_replicas_move_one_after_the_other_and_one_that_waits_can_be_called_back(
+async def test_replicas_move_one_after_another_and_a_waiting_move_can_be_cancelled(
     world: MovesWorld,
 ) -> None:
     others = [TopicPartition("other", index) for index in range(3)]
@@ -302,18 +302,18 @@ async def test_several_replicas_move_one_after_the_other_and_one_that_waits_can_
     wanted = tuple((one, world.paths[1]) for one in others)
     assert await world.moves.alter(AlterLogDirs(wanted)) == tuple((one, None) for one in others)
     copies = {replica.partition for index, replica in await world.described() if replica.future}
-    assert copies == {PARTITION, *others}, "each has its copy, which is the memory of what was wanted"
+    assert copies == {PARTITION, *others}, "each has its copy, which records the wanted directory"
     assert [world.moves.is_copying(one) for one in (PARTITION, *others)] == [True, False, False, False]
     await world.moves.alter(AlterLogDirs(((others[1], world.paths[0]),)))
     await world.until(lambda: others[1] not in world.moves._moves)
-    assert world.moves.is_copying(PARTITION), "it did not have to wait for its turn to go"
+    assert world.moves.is_copying(PARTITION), "a waiting move is cancelled at once"
     await world.alter(world.paths[1], throttle_bytes_per_s=1 << 30)
     await world.moved_to(1)
     places = {one: replica.directory for one in others if (replica := world.threads.replica(one)) is not None}
     assert places == {others[0]: 1, others[1]: 0, others[2]: 1}
 
 
-async def test_a_full_target_holds_the_move_up_until_there_is_space(
+async def test_a_full_target_delays_the_move_until_there_is_space(
     world: MovesWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_dir_copier, "_PAUSE_S", 0.0)
@@ -336,7 +336,7 @@ async def test_a_full_target_holds_the_move_up_until_there_is_space(
     assert offsets(world) == list(range(50))
 
 
-async def test_no_space_in_the_last_moment_lets_the_replica_go_on_and_is_tried_again(
+async def test_a_full_disk_at_the_swap_leaves_the_replica_in_place_and_is_retried(
     world: MovesWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_dir_copier, "_PAUSE_S", 0.0)
@@ -360,7 +360,7 @@ async def test_no_space_in_the_last_moment_lets_the_replica_go_on_and_is_tried_a
     assert offsets(world) == list(range(55))
 
 
-async def test_a_copy_that_is_none_is_given_up_told_of_and_not_tried_again_by_itself(
+async def test_a_copy_that_differs_from_the_log_is_given_up_logged_and_not_retried(
     world: MovesWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.append(50)
@@ -377,7 +377,7 @@ async def test_a_copy_that_is_none_is_given_up_told_of_and_not_tried_again_by_it
     await world.moved_to(1)
 
 
-async def test_a_directory_in_which_no_copy_can_be_made_is_answered_with_why(
+async def test_a_directory_in_which_no_copy_can_be_made_is_refused_with_the_cause(
     world: MovesWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*arguments: object) -> None:
@@ -394,8 +394,10 @@ async def test_a_directory_in_which_no_copy_can_be_made_is_answered_with_why(
     await world.moved_to(1)
 
 
-async def test_a_copy_that_was_left_and_cannot_be_gone_on_with_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was tried again at once, and again, some hundred times a second."""
+async def test_a_copy_of_an_earlier_process_that_cannot_be_continued_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A defect retried it at once, some hundred times a second."""
     with memory_directory() as root:
         world = MovesWorld(root)
         await world.start()
@@ -420,7 +422,7 @@ async def test_a_copy_that_was_left_and_cannot_be_gone_on_with_is_given_up(monke
         await again.stop()
 
 
-async def test_a_broker_whose_append_thread_has_died_stops_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_broker_whose_append_thread_has_failed_still_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_dir_copier, "_STOP_S", 0.01)
     with memory_directory() as root:
         world = MovesWorld(root)
@@ -438,23 +440,23 @@ async def test_a_broker_whose_append_thread_has_died_stops_all_the_same(monkeypa
         assert world.where() == 0
 
 
-def test_a_budget_spreads_what_is_copied_over_time_and_none_lets_all_through() -> None:
+def test_a_throttle_spreads_copied_bytes_over_time_and_without_a_limit_allows_all() -> None:
     now_s = 5.0
-    budget = Budget(1000, now_s=lambda: now_s)
-    assert budget.take(500) == pytest.approx(0.5)
-    assert budget.take(500) == pytest.approx(1.0)
+    throttle = CopyThrottle(1000, now_s=lambda: now_s)
+    assert throttle.take(500) == pytest.approx(0.5)
+    assert throttle.take(500) == pytest.approx(1.0)
     now_s = 7.0
-    assert budget.take(100) == pytest.approx(0.1)
-    assert Budget().take(1 << 40) == 0.0
-    assert Budget(100_000).chunk_bytes() == 25_000
+    assert throttle.take(100) == pytest.approx(0.1)
+    assert CopyThrottle().take(1 << 40) == 0.0
+    assert CopyThrottle(100_000).chunk_bytes() == 25_000
 
 
-async def test_a_broker_wide_throttle_holds_for_moves_without_their_own(world: MovesWorld, tmp_path: Path) -> None:
+async def test_the_broker_wide_throttle_applies_to_moves_without_their_own(world: MovesWorld, tmp_path: Path) -> None:
     world.moves.use_throttle(SLOW_BYTES_PER_S)
     world.append(300)
     await world.written()
     world.moves.want(PARTITION, world.paths[1])
     await world.until(lambda: any(future.log.log_end_offset for _, future in world.moves.futures()))
     (move,) = world.moves._moves.values()
-    assert move.budget.bytes_per_s == SLOW_BYTES_PER_S
+    assert move.throttle.bytes_per_s == SLOW_BYTES_PER_S
     assert world.where() == 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A replica that moves to and fro while others append, flush, read and checkpoint: nobody notices (rule M3)."""
+"""A replica moves between directories during appends, flushes, reads and checkpoints; no caller notices (rule M3)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROUNDS = 6
 
 
 class Beside:
-    """Threads that do something once for each turn they are given; what they met is raised at the end."""
+    """Threads that run their work once for each turn; their errors are raised at the end."""
 
     def __init__(self) -> None:
         self._ending = False
@@ -57,7 +57,7 @@ class Beside:
 
 
 def reading(world: MovesWorld, rng: random.Random) -> None:
-    """Some batches from anywhere, by a reader that got hold of the log some time ago."""
+    """Read some batches at random offsets, through a reader that was opened earlier."""
     log = world.threads.log(PARTITION)
     assert log is not None
     for _ in range(5):
@@ -71,7 +71,7 @@ def reading(world: MovesWorld, rng: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_appends_reads_flushes_and_checkpoints_go_on_through_moves_to_and_fro(seed: int) -> None:
+async def test_appends_reads_flushes_and_checkpoints_continue_through_repeated_moves(seed: int) -> None:
     with memory_directory() as root:
         world = MovesWorld(root)
         world.table.update({PARTITION.topic: {**CONFIGS, "flush.policy": "group-commit"}})
@@ -103,7 +103,7 @@ async def test_appends_reads_flushes_and_checkpoints_go_on_through_moves_to_and_
         await world.stop()
 
 
-async def test_a_log_that_is_cut_over_and_over_while_it_moves_is_cut_there_too() -> None:
+async def test_a_log_that_is_truncated_repeatedly_during_moves_is_truncated_in_its_new_directory() -> None:
     with memory_directory() as root:
         world = MovesWorld(root)
         await world.start()
@@ -123,7 +123,7 @@ async def test_a_log_that_is_cut_over_and_over_while_it_moves_is_cut_there_too()
                 await world.until(lambda: world.count(LogTruncated) > before or world.where() == target)  # noqa: B023
             log = world.threads.log(PARTITION)
             assert log is not None
-            # As many records may come as the last cut took: the log's end alone does not say that it was made.
+            # The records after the last truncation may equal the removed ones: the log's end alone does not prove it.
             await world.until(lambda: world.count(LogTruncated) == cuts)  # noqa: B023
             await world.until(lambda log=log: log.log_end_offset == world.next_offset)  # type: ignore[misc]
             found = [batch.envelope.base_offset for batch in check_batches(read_all(log))]
@@ -136,7 +136,7 @@ def flushed(world: MovesWorld) -> int:
     return max(told, default=0)
 
 
-async def test_a_reader_of_a_log_that_was_closed_and_not_moved_is_refused_as_ever() -> None:
+async def test_a_reader_of_a_closed_log_that_did_not_move_is_refused() -> None:
     with memory_directory() as root:
         world = MovesWorld(root)
         await world.start()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far the opening of logs is: lines and gauges, and that no directory waits for another (rule T5)."""
+"""Progress of opening logs: log lines and gauges; no directory waits for another (rule T5)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 from tidemark.broker.logs.recovery_progress import RecoveryProgress
-from tidemark.broker.logs.recovery_threads import LogOpeners
+from tidemark.broker.logs.recovery_threads import RecoveryThreads
 from tidemark.model import TopicPartition
 from tidemark.runtime.metrics import Metrics
 
@@ -22,7 +22,8 @@ def partition(number: int) -> TopicPartition:
 
 
 class Logs:
-    """Replicas in two directories, by number; each has a gigabyte to be scanned. Estimates wait for their leave."""
+    """Replicas in two directories, by number, each with a gigabyte to scan. Estimates wait for the test's
+    permission."""
 
     directory_ids = ("a", "b")
 
@@ -41,7 +42,7 @@ class Logs:
 
 
 class World:
-    """A progress with a clock that is set by hand."""
+    """A progress whose clock is set by the test."""
 
     def __init__(self) -> None:
         self.logs = Logs()
@@ -60,10 +61,10 @@ class World:
         self.logs.may_estimate.release(count)
         for _ in range(count):
             assert self.logs.estimated.acquire(timeout=WAIT_S)
-        self.progress.stop()  # the last one is in
+        self.progress.stop()  # the last estimate is done
 
 
-def test_gauges_say_by_directory_how_many_logs_and_bytes_are_left() -> None:
+def test_gauges_state_the_remaining_logs_and_bytes_of_each_directory() -> None:
     world = World()
     world.submit(5)
     assert (world.gauge("remaining_logs", "/a"), world.gauge("remaining_logs", "/b")) == (3, 2)
@@ -71,7 +72,7 @@ def test_gauges_say_by_directory_how_many_logs_and_bytes_are_left() -> None:
     assert world.gauge("remaining_bytes", "/a") == 3 * GIGABYTE
     world.logs.on_scanned(partition(0), GIGABYTE // 4)
     assert world.gauge("remaining_bytes", "/a") == 2.75 * GIGABYTE
-    world.progress.opened(partition(0))  # less of it was damaged than the estimate had thought
+    world.progress.opened(partition(0))  # fewer bytes were scanned than estimated
     assert (world.gauge("remaining_logs", "/a"), world.gauge("remaining_bytes", "/a")) == (2, 2 * GIGABYTE)
     for number in range(1, 5):
         world.logs.on_scanned(partition(number), 2 * GIGABYTE)
@@ -81,7 +82,7 @@ def test_gauges_say_by_directory_how_many_logs_and_bytes_are_left() -> None:
         assert world.gauge("remaining_bytes", directory) == 0
 
 
-def test_a_line_every_second_says_how_far_it_is_and_how_long_it_will_take(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_line_every_second_states_progress_and_remaining_time(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "tidemark.broker.logs.recovery_progress")
     world = World()
     world.submit(4)
@@ -105,7 +106,7 @@ def test_a_line_every_second_says_how_far_it_is_and_how_long_it_will_take(caplog
     assert caplog.messages[2:] == ["opened all 4 logs in 2.5 s, 3.0 GB scanned"]
 
 
-def test_an_opening_that_takes_no_second_is_not_talked_about(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_opening_of_less_than_a_second_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "tidemark.broker.logs.recovery_progress")
     world = World()
     world.submit(4)
@@ -113,11 +114,11 @@ def test_an_opening_that_takes_no_second_is_not_talked_about(caplog: pytest.LogC
     for number in range(4):
         world.progress.opened(partition(number))
     world.now_s += 60
-    world.progress.opened(partition(7))  # never submitted: a new one
+    world.progress.opened(partition(7))  # never submitted: a new replica
     assert caplog.messages == []
 
 
-def test_a_log_that_is_open_before_its_estimate_counts_with_what_was_scanned() -> None:
+def test_a_log_that_is_open_before_its_estimate_counts_with_its_scanned_bytes() -> None:
     world = World()
     world.submit(1)
     world.logs.on_scanned(partition(0), GIGABYTE // 2)
@@ -127,8 +128,8 @@ def test_a_log_that_is_open_before_its_estimate_counts_with_what_was_scanned() -
     assert world.gauge("remaining_bytes", "/a") == 0
 
 
-def test_neither_another_directory_nor_new_replicas_wait_for_the_logs_of_one() -> None:
-    openers = LogOpeners(Logs(), threads_per_directory=1)  # type: ignore[arg-type]
+def test_neither_another_directory_nor_new_replicas_wait_for_the_logs_of_one_directory() -> None:
+    openers = RecoveryThreads(Logs(), threads_per_directory=1)  # type: ignore[arg-type]
     blocked = threading.Event()
     opened = threading.Semaphore(0)
     started = threading.Event()
@@ -151,7 +152,7 @@ def test_neither_another_directory_nor_new_replicas_wait_for_the_logs_of_one() -
 def test_a_log_that_could_not_be_opened_is_not_waited_for() -> None:
     world = World()
     world.logs.may_estimate.release()
-    openers = LogOpeners(world.logs, progress=world.progress)  # type: ignore[arg-type]
+    openers = RecoveryThreads(world.logs, progress=world.progress)  # type: ignore[arg-type]
 
     begun = threading.Event()
 

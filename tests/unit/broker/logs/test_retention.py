@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker lets go: by itself, every so often, and when a client says so (rule L1)."""
+"""Deletion of records from the front of a log: by retention, and by DeleteRecords (rule L1)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ P = TopicPartition("flights", 0)
 ID = ReplicaIdentity("t" * 32, "a" * 32)
 
 
-def test_a_topic_that_does_not_delete_or_sets_no_limit_has_none() -> None:
+def test_a_topic_without_delete_policy_or_limits_has_no_limits() -> None:
     assert limits_of(topic_settings({})) == RetentionLimits(604_800_000, -1)
     assert limits_of(topic_settings({"retention.ms": "-1"})) is None
     assert limits_of(topic_settings({"retention.ms": "-1", "retention.bytes": "7"})) == RetentionLimits(-1, 7)
@@ -30,7 +30,7 @@ def test_a_topic_that_does_not_delete_or_sets_no_limit_has_none() -> None:
 
 
 class Log:
-    """Says what the test wants."""
+    """Answers as the test states."""
 
     def __init__(self, *, start: int = 0, old: bool = False) -> None:
         self.start, self.old = start, old
@@ -59,7 +59,7 @@ def view(role: str, *, partition: TopicPartition = P) -> Any:
 
 
 class Threads:
-    """Open logs, and which were rolled."""
+    """Open logs, and the partitions that were rolled."""
 
     def __init__(self, logs: dict[TopicPartition, Log]) -> None:
         self.logs = logs
@@ -72,7 +72,7 @@ class Threads:
         self.rolled.append(partition)
 
 
-async def test_leaders_decide_what_goes_and_every_replica_rolls_by_itself() -> None:
+async def test_leaders_decide_deletions_and_every_replica_rolls_by_itself() -> None:
     led, followed, closed = (TopicPartition("flights", index) for index in range(3))
     views = {led: view("leader", partition=led), followed: view("follower", partition=followed)}
     core: Any = SimpleNamespace(partitions=lambda: (led, followed, closed), replica=views.get)
@@ -85,7 +85,7 @@ async def test_leaders_decide_what_goes_and_every_replica_rolls_by_itself() -> N
     assert threads.logs[followed].asked == []
 
 
-async def test_a_replica_that_is_copied_into_another_directory_is_left_alone() -> None:
+async def test_a_replica_that_is_being_copied_is_skipped() -> None:
     moving, other = TopicPartition("flights", 0), TopicPartition("flights", 1)
     views = {one: view("leader", partition=one) for one in (moving, other)}
     core: Any = SimpleNamespace(partitions=lambda: (moving, other), replica=views.get)
@@ -102,7 +102,7 @@ async def test_a_replica_that_is_copied_into_another_directory_is_left_alone() -
 
 
 class Leadership:
-    """A leader with two followers, one of them away."""
+    """A leader with two followers; one of them is down."""
 
     def __init__(self) -> None:
         self.starts: tuple[Offset, dict[int, Offset]] | None = (Offset(0), {2: Offset(0)})
@@ -141,7 +141,7 @@ async def refused(leadership: Leadership, before: int, **more: Any) -> TidemarkE
     return caught.value
 
 
-async def test_what_cannot_be_deleted_is_refused_with_what_can() -> None:
+async def test_impossible_deletions_are_refused_with_the_possible_offset() -> None:
     error = await refused(Leadership(), 11)
     assert error.code is ErrorCode.OFFSET_OUT_OF_RANGE
     assert error.metadata == {"high_watermark": "10", "log_start_offset": "0"}
@@ -149,14 +149,14 @@ async def test_what_cannot_be_deleted_is_refused_with_what_can() -> None:
     assert (await refused(Leadership(), 3, incarnation="b" * 32)).code is ErrorCode.UNKNOWN_TOPIC_ID
 
 
-async def test_the_answer_waits_for_who_is_in_touch_and_names_who_is_away() -> None:
+async def test_the_answer_waits_for_followers_in_contact_and_names_the_others() -> None:
     leadership = Leadership()
     leadership.starts = (Offset(0), {2: Offset(7)})
     response = await leadership.ask(7)
     assert (response.low_watermark, response.log_start_offset, list(response.behind)) == (7, 7, [3])
 
 
-async def test_news_of_a_follower_ends_the_wait() -> None:
+async def test_progress_of_a_follower_ends_the_wait() -> None:
     leadership = Leadership()
     released = leadership.release
 
@@ -170,7 +170,7 @@ async def test_news_of_a_follower_ends_the_wait() -> None:
     assert response.low_watermark == 10
 
 
-async def test_a_follower_that_is_too_slow_is_named() -> None:
+async def test_a_follower_that_is_too_slow_is_named_in_the_answer() -> None:
     leadership = Leadership()
     now_ms = iter(range(0, 1_000_000, 5_000))
     leadership.service._now_ms = lambda: next(now_ms)
@@ -178,7 +178,7 @@ async def test_a_follower_that_is_too_slow_is_named() -> None:
     assert (response.low_watermark, response.log_start_offset, list(response.behind)) == (0, 4, [2, 3])
 
 
-async def test_a_leadership_that_ends_meanwhile_is_told() -> None:
+async def test_a_leadership_that_ends_meanwhile_is_refused() -> None:
     leadership = Leadership()
 
     def lose(event: Event) -> None:
