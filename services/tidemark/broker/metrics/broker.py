@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker tells Prometheus of what goes through it, and a log line for each thing its core observed."""
+"""The broker's counters and histograms, and a log line for each event that its core observed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LOUD: Final = frozenset(
         "inventory_incomplete",
     }
 )
-"""What is told at level info; the rest at debug, unless it is in `_ALARMING`."""
+"""Kinds logged at level info; `_ALARMING` at warning, all others at debug."""
 _ALARMING: Final = frozenset(
     {
         "unclean_election",
@@ -40,13 +40,13 @@ _ALARMING: Final = frozenset(
 )
 
 _LINES_A_SECOND: Final = 20
-"""Of one kind: thousands of replicas change hands at once when a broker dies, and each line takes the loop's time."""
+"""Limit for one kind: when a broker dies, thousands of replicas change, and each line takes time of the event loop."""
 
 _log = logging.getLogger(__name__)
 
 
 class _Chatter:
-    """How many lines of one kind this second has seen."""
+    """Lines of one kind in the current second, and the number of suppressed lines."""
 
     __slots__ = ("lines", "second", "silenced")
 
@@ -56,7 +56,7 @@ class _Chatter:
         self.silenced = 0
 
     def admit(self) -> bool:
-        """Whether one more line is fine."""
+        """Count one more line; whether it may be logged."""
         second = int(time.monotonic())
         if second != self.second:
             self.second, self.lines = second, 0
@@ -68,7 +68,7 @@ class _Chatter:
 
 
 class BrokerMetrics:
-    """Counters of one broker; names as in the docs, `tidemark_` before them."""
+    """Metrics of one broker; the docs name them with the prefix `tidemark_`."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._batches = metrics.counter("broker_produced_batches", "Batches of producers that were appended")
@@ -116,11 +116,11 @@ class BrokerMetrics:
         self._observed.labels("isr_write_failed")
 
     def produce_requested(self) -> None:
-        """A produce request came."""
+        """Count a produce request."""
         self._requests.inc()
 
     def appended(self, effect: AppendToLog) -> None:
-        """Count an append if it is a leader's of what a producer sent: not what was refused, nor what came again."""
+        """Count a leader's append of producer batches; neither refused batches nor duplicates reach this."""
         topic = effect.partition.topic
         if not effect.stamp or topic == OFFSETS_TOPIC:
             return
@@ -132,20 +132,20 @@ class BrokerMetrics:
         self.topics.produced(topic, size_bytes, records)
 
     def produce_refused(self, code: ErrorCode) -> None:
-        """A partition of a produce request was."""
+        """Count a refused partition of a produce request."""
         self._produce_errors.labels(str(code)).inc()
 
     def fetched(self, seconds: float) -> None:
-        """A consumer's fetch is answered; `seconds` without the wait for records."""
+        """Count an answered fetch of a consumer; `seconds` is without the wait for records."""
         self._fetches.inc()
         self._fetch_seconds.observe(seconds)
 
     def fetch_refused(self, code: ErrorCode) -> None:
-        """A partition of a consumer's fetch was."""
+        """Count a refused partition of a consumer's fetch."""
         self._fetch_errors.labels(str(code)).inc()
 
     def observe(self, effect: Observed) -> None:
-        """Carry out `Observed`: a log line and a count."""
+        """Carry out `Observed`: count it, and log it."""
         kind = effect.kind
         self._observed.labels(kind).inc()
         if kind in ("isr_shrunk", "isr_expanded"):
@@ -164,5 +164,5 @@ class BrokerMetrics:
 
 
 def _field(name: str) -> str:
-    """A field's name for the log: those of a log record's own must not be hidden."""
+    """The field's name in the log; attributes of a log record get a suffix."""
     return f"{name}_" if name in ("name", "args", "msg", "message", "module", "process", "thread") else name

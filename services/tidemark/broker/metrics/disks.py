@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What metrics tell of logs and log directories; looked at on the thread of the scrape, never on the event loop."""
+"""Metrics of logs and log directories, read on the thread of the scrape, never on the event loop."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from tidemark.storage.directories.log_manager import DirectoryState
 
 
 class SizedLog(Protocol):
-    """What is asked of a log."""
+    """The part of a log that metrics need."""
 
     def size_bytes(self) -> int:
         """Bytes of all segments."""
 
     def segment_count(self) -> int:
-        """How many there are."""
+        """Number of segments."""
 
     def bytes_from(self, offset: int) -> int:
-        """About how many bytes lie from this offset on."""
+        """Estimate of the bytes from this offset to the log end."""
 
 
 class Directories(Protocol):
-    """What is asked of the log manager."""
+    """The part of the log manager that metrics need."""
 
     def directories(self) -> tuple[DirectoryState, ...]:
-        """All of them, by index."""
+        """All directories, by index."""
 
     def logs_in(self, directory: int) -> Iterable[tuple[TopicPartition, SizedLog]]:
-        """The logs of a directory that are open."""
+        """The open logs of a directory."""
 
 
 class DiskFigures(NamedTuple):
-    """The open logs, their sizes in bytes, and the families of directories as text."""
+    """The open logs, their sizes in bytes, and the text of the directories' metric families."""
 
     logs: dict[TopicPartition, SizedLog]
     sizes: dict[TopicPartition, int]
@@ -44,7 +44,7 @@ class DiskFigures(NamedTuple):
 
 
 def look_at_disks(logs: Directories) -> DiskFigures:
-    """As of now. A directory that has failed tells of no free space."""
+    """The current figures. A failed directory has no free space."""
     found: dict[TopicPartition, SizedLog] = {}
     sizes: dict[TopicPartition, int] = {}
     offline, used, free, total = {}, {}, {}, {}
@@ -75,5 +75,5 @@ def _space(state: DirectoryState) -> tuple[int, int] | None:
     try:
         found = os.statvfs(state.path)
     except OSError:
-        return None  # it is about to be found offline by who writes to it
+        return None  # the next write to it takes the directory offline
     return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker tells Prometheus of its replicas: computed when somebody scrapes, nothing while nobody does.
+"""Metrics of replicas, computed for each scrape.
 
-The replicas belong to the event loop: they are looked at there, a slice at a time. All else, the sums and tens of
-thousands of lines, is done on the thread of the scrape.
+The event loop owns the replicas, so their figures are read there in slices. The thread of the scrape computes sums and
+writes the text, tens of thousands of lines.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Led = list[tuple[ReplicaFigures, LeaderFigures]]
 
 
 class _Lag:
-    """Of one follower, or of all: sums, and the longest time."""
+    """Lag of one follower, or of all: sums and maxima."""
 
     __slots__ = ("records", "records_max", "size_bytes", "size_bytes_max", "time_max_ms")
 
@@ -43,7 +43,7 @@ class _Lag:
 
 
 class _Behind(NamedTuple):
-    """A follower of one partition, with the bytes it lacks."""
+    """A follower of one partition, and the bytes that it lacks."""
 
     partition: TopicPartition
     follower: FollowerFigures
@@ -51,16 +51,16 @@ class _Behind(NamedTuple):
 
 
 class ReplicaMetrics:
-    """A source of text.
+    """A source of metrics as text.
 
     Args:
-        broker_id: this broker's.
-        logs: the log manager; asked on the thread of the scrape.
+        broker_id: id of this broker.
+        logs: the log manager; read on the thread of the scrape.
         now_ms: the clock of the core's events.
-        on_look: called on the event loop at each scrape with what this broker has replicas of.
+        on_look: called on the event loop at each scrape with the partitions of this broker's replicas.
 
     Attributes:
-        partitions: whether each partition is told of (`metrics.partitions`).
+        partitions: whether metrics of each partition are written (`metrics.partitions`).
     """
 
     def __init__(
@@ -81,13 +81,13 @@ class ReplicaMetrics:
         self._labels: dict[TopicPartition, str] = {}
 
     def render(self, names: Collection[str] = ()) -> str:
-        """The families as of now, those of each partition unless others alone are asked for; those of replicas are
-        missing when the event loop does not answer."""
+        """The current families. Those of each partition are left out when `names` requests others only; those of
+        replicas are missing when the event loop does not answer in time."""
         disks = look_at_disks(self._logs)
         asking = self._ask()
         try:
             asked = asyncio.run_coroutine_threadsafe(asking, self._loop)
-        except RuntimeError:  # the loop has ended
+        except RuntimeError:  # the event loop has ended
             asking.close()
             return disks.text
         try:
@@ -181,7 +181,7 @@ def _counts(rows: Sequence[ReplicaFigures], led: Led) -> Iterable[str]:
 
 
 def _lags(rows: Sequence[ReplicaFigures], led: Led, behind: Sequence[_Behind]) -> Iterable[str]:
-    """What replicas lack that are added is not their fault: it is told with the moves."""
+    """Followers that a reassignment adds are not counted as lagging; `_moves` has their figures."""
     all_of_them, each = _Lag(), dict[BrokerId, _Lag]()
     for _, one, lag_bytes in behind:
         if not one.adding:

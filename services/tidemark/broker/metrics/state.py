@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In which state a broker is: starting, recovering while logs are opened, running, stopping."""
+"""The state of a broker: starting, recovering (logs are being opened), running, stopping."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ STATES: Final = ("starting", "recovering", "running", "stopping")
 
 
 class BrokerState:
-    """A source of text.
+    """A source of metrics as text.
 
     Attributes:
         state: "starting", "running" or "stopping".
-        remaining_logs: gives how many logs are still to be opened.
+        remaining_logs: returns the number of logs that are not open yet.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class BrokerState:
         self.remaining_logs: Callable[[], int] = lambda: 0
 
     def render(self, names: Collection[str] = ()) -> str:
-        """One family, a 1 in it."""
+        """One family; the current state has the value 1."""
         state = "recovering" if self.state != "stopping" and self.remaining_logs() else self.state
         return family(
             "tidemark_broker_state",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which streams are open, and how many connections of clients they come on."""
+"""Metrics of open streams and of the connections that carry them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, Final
 from tidemark.runtime.metrics import Metrics
 
 KINDS: Final = ("produce", "fetch", "metadata")
-"""Of clients; followers have one each."""
+"""Kinds of clients' streams; a follower has one replication stream."""
 
 
 class OpenStreams:
-    """Counted from the call on to its end. A connection counts while it has a stream of a client.
+    """Counts each stream from its call to its end, and each connection while it has a client's stream.
 
     Args:
-        replica_count: gives how many streams of followers there are.
+        replica_count: returns the number of followers' streams.
     """
 
     def __init__(self, metrics: Metrics, replica_count: Callable[[], int]) -> None:
@@ -31,8 +31,9 @@ class OpenStreams:
 
     @contextmanager
     def open(self, kind: str, context: Any) -> Iterator[None]:
-        """While a stream of a client is served."""
-        # Asked now: when the caller has left, gRPC has freed the call, and asking ends the process.
+        """Count a client's stream while the context is entered."""
+        # Read before the stream begins: gRPC frees the call when the client leaves, and a later read crashes the
+        # process.
         peer = context.peer()
         self._streams[kind].inc()
         self._peers[peer] += 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What producers and consumers carried of each topic: plain sums on the event loop, told when somebody scrapes."""
+"""Bytes and records of producers and consumers by topic: sums kept on the event loop, written for each scrape."""
 
 from __future__ import annotations
 
@@ -18,31 +18,32 @@ class _Traffic:
 
 
 class TopicMetrics:
-    """A source of text. Topics beyond the limit count together; a topic without a replica here is forgotten."""
+    """A source of metrics as text. Topics beyond the limit share one label; topics without a replica here are
+    removed."""
 
     def __init__(self, limit: int = LABEL_SETS_MAX) -> None:
         self._limit = LabelLimit(limit)
         self._traffic: dict[str, _Traffic] = {}
 
     def produced(self, topic: str, size_bytes: int, records: int) -> None:
-        """Batches of a producer were appended."""
+        """Count appended batches of a producer."""
         traffic = self._traffic.get(topic) or self._of(topic)
         traffic.produced_bytes += size_bytes
         traffic.produced_records += records
 
     def fetched(self, topic: str, size_bytes: int) -> None:
-        """A consumer was given something of one partition."""
+        """Count bytes of one partition sent to a consumer."""
         (self._traffic.get(topic) or self._of(topic)).fetched_bytes += size_bytes
 
     def keep(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget the topics that have none of these."""
+        """Remove the topics that have none of these partitions."""
         here = {partition.topic for partition in partitions}
         for topic in [topic for topic in self._traffic if topic not in here and topic != OTHER]:
             del self._traffic[topic]
             self._limit.forget(topic)
 
     def render(self, names: Collection[str] = ()) -> str:
-        """Three families."""
+        """The three families."""
         found = [(labels(topic=topic), traffic) for topic, traffic in list(self._traffic.items())]
         return (
             family(

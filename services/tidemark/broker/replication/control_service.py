@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BrokerControlService: what the controller tells this broker (rules C1, C5, F4)."""
+"""BrokerControlService: the controller's commands to this broker (rules C1, C5, F4)."""
 
 from __future__ import annotations
 
@@ -40,26 +40,26 @@ from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1.controller_service_pb2_grpc import BrokerControlServiceServicer
 
 SLICE_PARTITIONS: Final = 50
-"""So many partitions of a command are taken in before the event loop is given back: 2 ms."""
+"""Partitions of a command that are handled before the event loop gets control back: 2 ms."""
 _STREAM_ENDS: Final = (grpc.RpcError, grpc.aio.InternalError, asyncio.InvalidStateError)
-"""Raised by a write to a peer that is gone: gRPC has an error of its own where the connection breaks meanwhile."""
+"""Errors of a write to a peer that is gone; gRPC raises one of its own when the connection breaks meanwhile."""
 
 _log = logging.getLogger(__name__)
 
 
 class WantedDirectories(Protocol):
-    """Holds replicas in the log directories that moves name (rule M3)."""
+    """Assigns replicas to log directories (rule M3)."""
 
     def want(self, partition: TopicPartition, log_dir: str) -> None:
-        """A replica that is made is made there, one that lies elsewhere is moved there; returns when that is noted.
+        """Record the wanted directory: a new replica is created there, one in another directory is moved.
 
         Raises:
-            TidemarkError: LOG_DIR_NOT_FOUND, LOG_DIR_OFFLINE, REPLICA_OFFLINE; nothing is changed then.
+            TidemarkError: LOG_DIR_NOT_FOUND, LOG_DIR_OFFLINE; then nothing changes.
         """
 
 
 class _HeartbeatStream(NamedTuple):
-    """A controller that pings; only one message is written at a time."""
+    """A heartbeat stream of a controller; the lock admits one write at a time."""
 
     task: asyncio.Task[Any]
     context: Any
@@ -67,16 +67,16 @@ class _HeartbeatStream(NamedTuple):
 
 
 class BrokerControl(BrokerControlServiceServicer):
-    """Checks who is speaking, passes commands to the core, waits for its answer.
+    """Checks the epochs of commands, passes commands to the core, and waits for the core's answers.
 
     Attributes:
         wants_shutdown: sent with each heartbeat once a controlled shutdown has begun.
 
     Args:
-        epoch: this broker's; while the broker is not registered, every command is refused.
-        directories: holds replicas in the log directories that commands name.
+        epoch: this broker's epoch; an unregistered broker refuses every command.
+        directories: assigns replicas to the log directories that commands name.
         on_disk: the replicas in the log directories, open or not.
-        offline_directories: ids of the directories that have failed.
+        offline_directories: ids of the offline directories.
         on_ping: receives each ping, with the controller's permission to shut down.
     """
 
@@ -107,18 +107,18 @@ class BrokerControl(BrokerControlServiceServicer):
         self._stopping = False
 
     def stop(self) -> None:
-        """End the heartbeat streams: the server's stop would wait for them."""
+        """End the heartbeat streams; the server's stop would wait for them."""
         self._stopping = True
         for stream in self._heartbeats:
             stream.task.cancel()
 
     async def want_shutdown(self) -> None:
-        """Say it at once to every controller that pings, and with each answer from here on."""
+        """Send the request at once to every controller that pings, and with each later answer."""
         self.wants_shutdown = True
         for stream in tuple(self._heartbeats):
             try:
                 await self._answer(stream, 0)
-            except _STREAM_ENDS as error:  # it is not waited for
+            except _STREAM_ENDS as error:  # that controller has gone
                 _log.debug("a heartbeat stream ends", extra={"why": type(error).__name__})
 
     def reply(self, effect: ReplyToControl) -> None:
@@ -130,9 +130,9 @@ class BrokerControl(BrokerControlServiceServicer):
     async def LeaderAndIsr(  # noqa: N802
         self, request: pb.LeaderAndIsrRequest, context: Any
     ) -> pb.LeaderAndIsrResponse:
-        """Leaderships and followerships: a slice of the partitions at a time, so that all else here goes on meanwhile.
+        """Handle leaders and followers, a slice of the partitions at a time, so that the event loop stays free.
 
-        A newer command that comes between two slices overtakes the rest of them, as it would overtake the whole.
+        A newer command between two slices supersedes the remaining ones, as it supersedes a whole command.
         """
         self._check(request.header)
         replies: list[asyncio.Future[ReplyToControl]] = []
@@ -150,8 +150,8 @@ class BrokerControl(BrokerControlServiceServicer):
         return pb.LeaderAndIsrResponse(errors=refusals_to_proto([*refused, *unplaced]))
 
     def _want_directories(self, command: LeaderAndIsrCommand) -> list[tuple[TopicPartition, TidemarkError]]:
-        """Before the core opens or makes a replica (rule M3). Gives those that will lie elsewhere: they are adopted all
-        the same."""
+        """Record wanted directories before the core opens or creates replicas (rule M3); returns the refused ones. The
+        core gets these replicas all the same."""
         elsewhere = []
         for one in command.partitions:
             if one.log_dir:
@@ -164,7 +164,7 @@ class BrokerControl(BrokerControlServiceServicer):
     async def StopReplica(  # noqa: N802
         self, request: pb.StopReplicaRequest, context: Any
     ) -> pb.StopReplicaResponse:
-        """Replicas that this broker no longer has."""
+        """Handle replicas that are not assigned to this broker any more."""
         self._check(request.header)
         command = stop_replica_from_proto(request)
         reply = await self._ask(lambda request_id: StopReplicaArrived(request_id, command))
@@ -173,7 +173,7 @@ class BrokerControl(BrokerControlServiceServicer):
     async def DescribeReplicas(  # noqa: N802
         self, request: pb.DescribeReplicasRequest, context: Any
     ) -> pb.DescribeReplicasResponse:
-        """What replicas hold that nobody leads, or, asked in no epoch, whether they are here at all."""
+        """Describe replicas of leaderless partitions; in no epoch, report only whether the replicas exist here."""
         self._check(request.header)
         on_disk: Mapping[TopicPartition, ReplicaIdentity] | None = None
         described: dict[TopicPartition, ReplicaDescription] = {}
@@ -191,13 +191,13 @@ class BrokerControl(BrokerControlServiceServicer):
     async def UpdateMetadata(  # noqa: N802
         self, request: pb.UpdateMetadataRequest, context: Any
     ) -> pb.UpdateMetadataResponse:
-        """The cluster as clients shall see it."""
+        """Update the cluster metadata for clients."""
         self._check(request.header)
         self._metadata.update(view_from_proto(request.metadata))
         return pb.UpdateMetadataResponse()
 
     async def Heartbeat(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
-        """Answer each ping; the broker epoch in the answer is all that the controller compares."""
+        """Answer each ping; the controller compares the broker epoch of the answer."""
         task = asyncio.current_task()
         assert task is not None, "handlers are tasks"
         stream = _HeartbeatStream(task, context, asyncio.Lock())
@@ -211,7 +211,7 @@ class BrokerControl(BrokerControlServiceServicer):
         except asyncio.CancelledError:
             if not self._stopping:
                 raise
-            task.uncancel()  # a stream that ends without a status holds up the server's stop
+            task.uncancel()  # a stream that ends without a status would delay the server's stop
         finally:
             self._heartbeats.discard(stream)
 
@@ -229,7 +229,7 @@ class BrokerControl(BrokerControlServiceServicer):
         return _accepted(await self._submit(event))
 
     def _submit(self, event: Callable[[int], Event]) -> asyncio.Future[ReplyToControl]:
-        """Hand an event to the core; the future has its answer."""
+        """Pass an event to the core; the future completes with the answer."""
         self._next_id = request_id = self._next_id + 1
         waiting: asyncio.Future[ReplyToControl] = asyncio.get_running_loop().create_future()
         waiting.add_done_callback(lambda _: self._waiting.pop(request_id, None))
@@ -238,7 +238,7 @@ class BrokerControl(BrokerControlServiceServicer):
         return waiting
 
     def _check(self, header: pb.ControlHeader) -> None:
-        """Rule F4, before anything of a command is believed; the core checks once more, in its own order."""
+        """Rule F4, before any field of a command is used; the core checks again, in the order of its events."""
         controller_epoch = ControllerEpoch(header.controller_epoch)
         if controller_epoch < self._controller_epoch:
             raise self._stale_controller(controller_epoch)
@@ -261,12 +261,12 @@ class BrokerControl(BrokerControlServiceServicer):
 def _whether_held(
     error: TidemarkError, question: ReplicaQuestion, on_disk: Mapping[TopicPartition, ReplicaIdentity]
 ) -> TidemarkError:
-    """The refusal to describe a replica, with what else is known of it here."""
+    """The refusal to describe a replica; `HELD` if its log is here."""
     if error.code is not ErrorCode.OFFSET_NOT_AVAILABLE:
         return error
     if on_disk.get(question.partition) == question.identity:
-        return TidemarkError(error.code, f"{question.partition} lies here, and was not told of yet", {HELD: "true"})
-    return TidemarkError(ErrorCode.NOT_A_REPLICA, f"{question.partition}: this broker has nothing of it")
+        return TidemarkError(error.code, f"{question.partition} is here, and was in no command yet", {HELD: "true"})
+    return TidemarkError(ErrorCode.NOT_A_REPLICA, f"{question.partition}: this broker has no replica of it")
 
 
 def _accepted(reply: ReplyToControl) -> ReplyToControl:

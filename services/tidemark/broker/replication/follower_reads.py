@@ -19,7 +19,7 @@ from tidemark.record.envelope import Batch, split_batches
 
 
 class _Read(NamedTuple):
-    """What was read, and of which opening of the log."""
+    """A read of one opening of a log."""
 
     log: Log
     offset: int
@@ -28,10 +28,10 @@ class _Read(NamedTuple):
 
 
 class FollowerReads:
-    """What lies in the page cache is read at once, the rest by the pool.
+    """Reads cached data on the event loop, and the rest on the pool.
 
-    Followers that keep up want the same batches at the same moment: what was read for one is given to the next, for as
-    long as the event loop does nothing else in between.
+    Followers that are caught up need the same batches at the same moment. The result for one is reused for the next
+    until the event loop runs something else.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class FollowerReads:
             return
         self._metrics.follower_read_seconds.observe(time.perf_counter() - began_s)
         failure = done.exception()
-        if self._logs.log(effect.partition) is not log:  # what was read may be of another incarnation (rule C7)
+        if self._logs.log(effect.partition) is not log:  # the data may be of another incarnation (rule C7)
             sentence = f"{effect.partition}: its log was closed while it was read"
             self._done(effect, b"", TidemarkError(ErrorCode.STORAGE_ERROR, sentence))
         elif failure is None:
@@ -96,7 +96,7 @@ class FollowerReads:
         batches: tuple[Batch, ...] = ()
         try:
             batches = split_batches(data)
-        except TidemarkError as damage:  # what the disk gave back is not what was written
+        except TidemarkError as damage:  # the disk returned other bytes than were written
             error = damage
         self._give(effect, batches, error)
         return batches

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The leader's own ZooKeeper writes and reads (rule R9), and what it tells the controller: hints, and pleas (R7)."""
+"""The leader's ISR writes and reads in ZooKeeper (rule R9), and its reports to the controller (rule R7)."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _HINT_DEADLINE_S: Final = 2.0
 _HINT_RETRY_S: Final = 0.5
 
 
-class IsrWriter:
-    """One task for the writes of a moment, and for the reads; the core allows one of each partition under way."""
+class IsrStore:
+    """Writes and reads the ISRs of many partitions at once; the core allows one request per partition at a time."""
 
     def __init__(
         self,
@@ -64,33 +64,33 @@ class IsrWriter:
             self._spawn(self._read())
 
     def report(self, effect: ReportIsrChange) -> None:
-        """Carry out `ReportIsrChange`: hints of a moment go together."""
+        """Carry out `ReportIsrChange`: hints that come close together are sent together."""
         self._hints.add(effect.partition)
-        self._tell()
+        self._send_soon()
 
     def give_up(self, effect: ResignLeadership) -> None:
-        """Carry out `ResignLeadership`: it goes with the hints."""
+        """Carry out `ResignLeadership`: the notice is sent with the hints."""
         self._given_up[effect.partition] = effect.leader_epoch
-        self._tell()
+        self._send_soon()
 
     def report_failed(self, effect: ReportLogFailed) -> None:
-        """Carry out `ReportLogFailed`: it goes with the hints."""
+        """Carry out `ReportLogFailed`: the notice is sent with the hints."""
         self._failed[effect.partition] = effect
-        self._tell()
+        self._send_soon()
 
-    def _tell(self) -> None:
+    def _send_soon(self) -> None:
         if not self._hinting:
             self._hinting = True
             self._spawn(self._send_hints())
 
     async def stop(self) -> None:
-        """Leave everything: the session ends, whoever leads next reads the nodes."""
+        """Drop all requests: the session ends, and the next leader reads the nodes."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _write(self) -> None:
-        """What the core has put out since this was spawned goes together: thousands when a broker comes back."""
+        """Write all ISRs that were requested since this task was made; a returning broker causes thousands."""
         effects, self._writes = self._writes, []
         writes = [
             StateWrite(effect.partition, effect.identity, effect.state, effect.expected_version, dict(effect.joining))
@@ -99,7 +99,7 @@ class IsrWriter:
         try:
             results = await self._store.write_isrs(writes)
         except TidemarkError as error:
-            _log.warning("ISR writes unanswered", extra={"count": len(writes), "why": str(error)})
+            _log.warning("ISR writes got no answer", extra={"count": len(writes), "why": str(error)})
             for write in writes:
                 self._submit(IsrWriteFailed(write.partition, unknown=True))
             return
@@ -114,12 +114,12 @@ class IsrWriter:
         asked: dict[TopicPartition, ReplicaIdentity] = {}
         for effect in effects:
             if asked.setdefault(effect.partition, effect.identity) != effect.identity:
-                self.read(effect)  # made anew meanwhile: that is another question
+                self.read(effect)  # another incarnation: a separate request
         while True:
             try:
                 found = await self._store.read_isrs(asked)
             except TidemarkError as error:
-                _log.warning("ISRs unread", extra={"count": len(asked), "why": str(error)})
+                _log.warning("ISR reads failed", extra={"count": len(asked), "why": str(error)})
                 await asyncio.sleep(_REREAD_S)
                 continue
             for partition in asked:
@@ -127,7 +127,7 @@ class IsrWriter:
             return
 
     async def _send_hints(self) -> None:
-        """Until the active controller has taken them: one that comes to office reads the nodes first."""
+        """Send until the active controller has accepted all; a new controller reads the nodes first."""
         await asyncio.sleep(_HINT_DELAY_S)
         while self._hints or self._given_up or self._failed:
             hints, self._hints = self._hints, set()
@@ -174,4 +174,4 @@ class IsrWriter:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            self._fail(error)  # the core waits for an answer that would never come
+            self._fail(error)  # the core would wait for ever for its answer

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything between brokers, and between a broker and the controller: replica streams, ISR changes, commands."""
+"""Traffic between brokers, and between broker and controller: replica streams, ISR changes, commands."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidemark.broker.node.broker_node import BrokerNode
 from tidemark.broker.node.core_driver import EffectHandler
 from tidemark.broker.replication.control_service import BrokerControl
 from tidemark.broker.replication.follower_reads import FollowerReads
-from tidemark.broker.replication.isr_store import IsrWriter
+from tidemark.broker.replication.isr_store import IsrStore
 from tidemark.broker.replication.stream_transport import FollowerStreams, LeaderStreams
 from tidemark.core.replication import effects as ef
 
@@ -35,7 +35,7 @@ class Replication:
         )
         self.from_followers = FollowerStreams(driver.submit, node.epoch)
         self._to_leaders = LeaderStreams(node.broker_id, driver.submit, node.epoch)
-        self._isr = IsrWriter(node.broker_id, node.store, node.epoch, driver.submit, driver.fail)
+        self._isr = IsrStore(node.broker_id, node.store, node.epoch, driver.submit, driver.fail)
         self._reads = FollowerReads(storage.threads, node.readers, node.metrics, driver.submit)
 
     def handlers(self) -> dict[type[ef.Effect], EffectHandler]:
@@ -56,7 +56,7 @@ class Replication:
         }
 
     async def stop_isr_changes(self) -> None:
-        """Write and report no ISR change any more; the ZooKeeper session is still needed here."""
+        """End all ISR writes and reports; needs the ZooKeeper session."""
         await self._isr.stop()
 
     async def stop_streams(self) -> None:

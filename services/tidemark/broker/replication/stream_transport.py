@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The streams between followers and leaders (rule R6): outgoing ones to leaders, incoming ones from followers.
+"""The replication streams (rule R6): outgoing ones to leaders, incoming ones from followers.
 
-What is to be said on a stream waits in an outbox while the one before it is written; what gathers there meanwhile
-goes out as one message.
+Messages wait in an outbox while an earlier one is written; those that gather are merged.
 """
 
 from __future__ import annotations
@@ -44,11 +43,11 @@ _log = logging.getLogger(__name__)
 _BACKOFF_FIRST_S: Final = 0.05
 _BACKOFF_MAX_S: Final = 1.0
 _CONNECT_S: Final = 3.0
-_FAREWELL_S: Final = 1.0
-"""What a leader may take to read our last words before the stream is cut."""
+_LAST_MESSAGES_S: Final = 1.0
+"""Time for a leader to read the last messages before the follower cancels the stream."""
 
 PART_MAX: Final = 200
-"""So many partitions begin, or end, in one message: 5 ms of the leader that takes it in."""
+"""Partitions that begin or end in one message; the leader handles them in 5 ms."""
 
 Submit = Callable[[Event], None]
 M = TypeVar("M", FollowerMessage, LeaderMessage)
@@ -56,27 +55,27 @@ _Thing = TypeVar("_Thing")
 
 
 class _Outbox(Generic[M]):
-    """Messages on their way to one writer. `end` lets what is there go out first."""
+    """Messages for one writer. After `end`, the queued messages are still written."""
 
     def __init__(self, merge: Callable[[list[M]], list[M]]) -> None:
         self._merge: Callable[[list[M]], list[M]] = merge
         self._waiting: deque[M] = deque()
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._ended = False
 
     def put(self, message: M) -> None:
         self._waiting.append(message)
-        self._news.set()
+        self._changed.set()
 
     def end(self) -> None:
         self._ended = True
-        self._news.set()
+        self._changed.set()
 
     async def messages(self) -> AsyncIterator[M]:
-        """What there is to write, as few messages as it takes, until the end."""
+        """The queued messages, merged into as few as possible, until the end."""
         while True:
-            await self._news.wait()
-            self._news.clear()
+            await self._changed.wait()
+            self._changed.clear()
             some = list(self._waiting)
             self._waiting.clear()
             for message in some if len(some) == 1 else self._merge(some):
@@ -86,7 +85,7 @@ class _Outbox(Generic[M]):
 
 
 def _merge_leader_messages(messages: list[LeaderMessage]) -> list[LeaderMessage]:
-    """Chunks that follow one another go together; answers and refusals keep their place between them."""
+    """Merge consecutive chunks; epoch ends and refusals keep their place between them."""
     merged: list[LeaderMessage] = []
     for message in messages:
         plain = not message.epoch_ends and not message.refusals
@@ -101,7 +100,7 @@ def _merge_leader_messages(messages: list[LeaderMessage]) -> list[LeaderMessage]
 
 
 def _merge_follower_messages(messages: list[FollowerMessage]) -> list[FollowerMessage]:
-    """Reports and credits go together; queries, positions and stops keep their place between them."""
+    """Merge reports and credits; queries, positions and stops keep their place between them."""
     merged: list[FollowerMessage] = []
     for message in messages:
         if merged and _is_report(message) and _is_report(merged[-1]):
@@ -112,7 +111,7 @@ def _merge_follower_messages(messages: list[FollowerMessage]) -> list[FollowerMe
 
 
 def _merge_reports(first: FollowerMessage, second: FollowerMessage) -> FollowerMessage:
-    """Of each partition the later report, of each directory the sum of its credit."""
+    """The latest report of each partition, and the sum of the credit of each directory."""
     reports = {report.partition: report for report in (*first.reports, *second.reports)}
     credit: dict[int, int] = {}
     for one in (*first.credits, *second.credits):
@@ -129,7 +128,7 @@ def _is_report(message: FollowerMessage) -> bool:
 
 
 class LeaderStreams:
-    """One outgoing stream for each leader that this broker follows; the hello carries `epoch`."""
+    """One outgoing stream for each leader that this broker follows; its hello carries `epoch`."""
 
     def __init__(self, broker_id: BrokerId, submit: Submit, epoch: OwnEpoch) -> None:
         self._epoch = epoch
@@ -139,7 +138,7 @@ class LeaderStreams:
         self._ending: set[asyncio.Task[None]] = set()
 
     def connect(self, effect: ConnectToLeader) -> None:
-        """Keep a stream up; a changed address or broker epoch replaces the one there is."""
+        """Keep a stream open; a changed address or broker epoch replaces the existing stream."""
         self._end(effect.leader)
         hello = pb.ReplicateHello(
             broker_id=self._broker_id, broker_epoch=self._epoch.value, leader_broker_epoch=effect.broker_epoch
@@ -149,7 +148,7 @@ class LeaderStreams:
         )
 
     def disconnect(self, effect: DisconnectFromLeader) -> None:
-        """Let a stream go, after what was to be said on it (rule F3)."""
+        """Close a stream after its queued messages are written (rule F3)."""
         self._end(effect.leader)
 
     def send(self, effect: SendToLeader) -> None:
@@ -173,7 +172,7 @@ class LeaderStreams:
 
 
 class _LeaderStream:
-    """Connects again and again, with back-off, until its end."""
+    """Reconnects with back-off until its end."""
 
     def __init__(self, leader: BrokerId, address: str, hello: pb.ReplicateRequest, submit: Submit) -> None:
         self._leader = leader
@@ -190,11 +189,11 @@ class _LeaderStream:
             self._outbox.put(message)
 
     async def end(self) -> None:
-        """Nothing is submitted any more from the call on; what waits is still written if the leader takes it."""
+        """Submit no more events; queued messages are still written if the leader reads them in time."""
         self._ended = True
         if self._outbox is not None and self._writer is not None:
             self._outbox.end()
-            await asyncio.wait({self._task}, timeout=_FAREWELL_S)
+            await asyncio.wait({self._task}, timeout=_LAST_MESSAGES_S)
         self._task.cancel()
         await asyncio.wait({self._task})
 
@@ -207,7 +206,7 @@ class _LeaderStream:
                 await asyncio.sleep(backoff_s)
 
     async def _one_stream(self, channel: grpc.aio.Channel) -> bool:
-        """From hello to the end of the stream; whether it was ever up."""
+        """One stream from hello to end; returns whether it was established."""
         stub: Any = ReplicaServiceStub(channel)
         call = stub.Replicate()
         up = False
@@ -221,9 +220,9 @@ class _LeaderStream:
                 self._outbox = _Outbox(_merge_follower_messages)
                 self._writer = asyncio.create_task(_write_all(call, codec, self._outbox))
                 up = True
-                self._tell(LeaderConnected(self._leader))
+                self._submit_event(LeaderConnected(self._leader))
                 while (response := await call.read()) is not grpc.aio.EOF:
-                    self._tell(LeaderMessageArrived(self._leader, codec.decode(response)))
+                    self._submit_event(LeaderMessageArrived(self._leader, codec.decode(response)))
             if await call.code() is not grpc.StatusCode.OK:
                 why = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, await call.details())
         except grpc.RpcError as error:
@@ -231,7 +230,7 @@ class _LeaderStream:
         except asyncio.InvalidStateError:
             why = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "the stream ended while it was written to")
         except TimeoutError:
-            why = TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "it does not answer")
+            why = TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "the leader does not answer")
         except TidemarkError as error:
             why = error
         finally:
@@ -240,18 +239,18 @@ class _LeaderStream:
                 self._writer.cancel()
             call.cancel()
             if up:
-                self._tell(LeaderDisconnected(self._leader))
+                self._submit_event(LeaderDisconnected(self._leader))
         level = logging.INFO if up else logging.DEBUG
         _log.log(level, "stream to leader ended", extra={"leader": self._leader, "why": str(why or "the leader left")})
         return up
 
-    def _tell(self, event: Event) -> None:
+    def _submit_event(self, event: Event) -> None:
         if not self._ended:
             self._submit(event)
 
 
 async def _write_all(call: Any, codec: FollowerEnd, outbox: _Outbox[FollowerMessage]) -> None:
-    """Write what is queued; an error ends the reader too, which tells."""
+    """Write the queued messages; an error also ends the reader, which reports it."""
     try:
         async for message in outbox.messages():
             for part in in_parts(message):
@@ -262,30 +261,33 @@ async def _write_all(call: Any, codec: FollowerEnd, outbox: _Outbox[FollowerMess
 
 
 def in_parts(message: FollowerMessage) -> Iterator[FollowerMessage]:
-    """A message that begins thousands of partitions as several, in the order in which a leader takes in one; so that
-    neither end's event loop is held up by it. What is said of partitions that go on is never torn apart (rule R7)."""
+    """Split a message that begins thousands of partitions, in the order in which the leader handles its parts.
+
+    The parts keep the event loops of both ends free. Reports and credits of running partitions stay together (rule R7).
+    """
     if len(message.stops) + len(message.queries) + len(message.positions) <= PART_MAX:
         yield message
         return
-    for stops in _cut(message.stops):
+    for stops in _slices(message.stops):
         yield FollowerMessage(stops=stops, echo_ms=message.echo_ms)
-    for queries in _cut(message.queries):
+    for queries in _slices(message.queries):
         yield FollowerMessage(queries=queries, echo_ms=message.echo_ms)
-    for positions in _cut(message.positions):
+    for positions in _slices(message.positions):
         yield FollowerMessage(positions=positions, echo_ms=message.echo_ms)
     if message.credits or message.reports:
         yield FollowerMessage(credits=message.credits, reports=message.reports, echo_ms=message.echo_ms)
 
 
-def _cut(things: tuple[_Thing, ...]) -> Iterator[tuple[_Thing, ...]]:
+def _slices(things: tuple[_Thing, ...]) -> Iterator[tuple[_Thing, ...]]:
     for start in range(0, len(things), PART_MAX):
         yield things[start : start + PART_MAX]
 
 
 class FollowerStreams(ReplicaServiceServicer):
-    """Serves Replicate: one incoming stream for each follower; a new one of the same follower ends the old.
+    """Serves Replicate: one incoming stream for each follower; a newer stream of a follower ends the older one.
 
-    A follower whose hello names another broker epoch than `epoch` is refused, and asks for the leader again.
+    A follower whose hello names another epoch of this broker than `epoch` is refused; it then asks for the leader
+    again.
     """
 
     def __init__(self, submit: Submit, epoch: OwnEpoch) -> None:
@@ -295,7 +297,7 @@ class FollowerStreams(ReplicaServiceServicer):
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of open streams."""
         return len(self._streams)
 
     def send(self, effect: SendToFollower) -> None:
@@ -305,18 +307,18 @@ class FollowerStreams(ReplicaServiceServicer):
             stream.outbox.put(effect.message)
 
     def disconnect(self, effect: DisconnectFollower) -> None:
-        """End a stream and say why."""
+        """End a stream with the error of the effect."""
         stream = self._streams.pop(effect.follower, None)
         if stream is not None:
             stream.end(effect.error)
 
     def stop(self) -> None:
-        """End all streams: the broker goes."""
+        """End all streams: the broker stops."""
         for stream in self._streams.values():
             stream.end(TidemarkError(ErrorCode.SHUTTING_DOWN, "the leader is shutting down"))
 
     async def Replicate(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
-        """One follower's stream, from its hello on."""
+        """Serve one follower's stream, from its hello on."""
         stream = await self._welcome(context)
         reader = asyncio.create_task(self._read(stream, context), name=f"stream from follower {stream.follower}")
         try:
@@ -334,7 +336,7 @@ class FollowerStreams(ReplicaServiceServicer):
     async def _welcome(self, context: Any) -> _FollowerStream:
         first = await context.read()
         if first is grpc.aio.EOF or not first.HasField("hello"):
-            await abort_with(context, TidemarkError(ErrorCode.INVALID_REQUEST, "the first message must say hello"))
+            await abort_with(context, TidemarkError(ErrorCode.INVALID_REQUEST, "the first message must be a hello"))
         hello = first.hello
         if hello.leader_broker_epoch != self._epoch.value:
             sentence = f"this broker's epoch is {self._epoch.value}, not {hello.leader_broker_epoch}"
@@ -345,8 +347,8 @@ class FollowerStreams(ReplicaServiceServicer):
             if old.broker_epoch > broker_epoch:
                 sentence = f"broker {follower} has a stream under broker epoch {old.broker_epoch}"
                 await abort_with(context, TidemarkError(ErrorCode.STALE_BROKER_EPOCH, sentence))
-            old.end(TidemarkError(ErrorCode.STALE_BROKER_EPOCH, "a newer stream of this follower came"))
-            # What the core knows of the old stream (handles, credit, positions) does not hold on the new one.
+            old.end(TidemarkError(ErrorCode.STALE_BROKER_EPOCH, "replaced by a newer stream of this follower"))
+            # The core's state of the old stream (handles, credit, positions) is not valid on the new one.
             self._submit(FollowerDisconnected(follower, old.broker_epoch))
         stream = self._streams[follower] = _FollowerStream(follower, broker_epoch)
         await context.send_initial_metadata(())
@@ -367,7 +369,7 @@ class FollowerStreams(ReplicaServiceServicer):
 
 
 class _FollowerStream:
-    """The leader's end. `error`: why it was ended, None while it is not and when the follower left."""
+    """The leader's end. `error`: the cause of its end; None before, and when the follower left."""
 
     def __init__(self, follower: BrokerId, broker_epoch: BrokerEpoch) -> None:
         self.follower = follower

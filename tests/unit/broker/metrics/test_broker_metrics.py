@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts of what goes through a broker, and of what its core observed."""
+"""Counters of a broker's traffic, and of its core's observations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_isr_changes_count_each_replica_under_its_reason() -> None:
     shown = Metrics()
     metrics = BrokerMetrics(shown)
     before = scraped(shown.render())
-    assert before["tidemark_replica_isr_shrinks_total", "reason=silent"] == 0, "a rate needs a beginning"
+    assert before["tidemark_replica_isr_shrinks_total", "reason=silent"] == 0, "a rate needs a first value"
     metrics.observe(Observed("isr_shrunk", P, {"reasons": "2:lagging,3:disconnected"}))
     metrics.observe(Observed("isr_shrunk", P, {"reasons": "2:lagging"}))
     metrics.observe(Observed("isr_expanded", P, {"reasons": "2:caught_up"}))
@@ -53,7 +53,7 @@ def test_requests_records_bytes_and_refusals_are_counted() -> None:
     assert found["tidemark_broker_fetch_seconds_sum", "kind=follower"] == 0.25
 
 
-def test_what_a_leader_appends_of_producers_is_counted_and_what_a_follower_or_a_coordinator_does_is_not() -> None:
+def test_only_appends_of_producers_by_a_leader_are_counted() -> None:
     shown = Metrics()
     metrics = BrokerMetrics(shown)
     batch = Batch(parse_envelope(sample()), sample())
@@ -70,7 +70,7 @@ def test_what_a_leader_appends_of_producers_is_counted_and_what_a_follower_or_a_
     assert {labels for _, labels in of_topics} == {f"topic={P.topic}"}
 
 
-def test_topics_beyond_the_limit_count_together_and_one_that_left_makes_room() -> None:
+def test_topics_beyond_the_limit_share_a_label_and_a_removed_topic_makes_room() -> None:
     topics = TopicMetrics(limit=2)
     for number, topic in enumerate(("a", "b", "c", "d")):
         topics.produced(topic, 100 << number, 1 << number)
@@ -94,7 +94,7 @@ class _Context:
         self.peer = lambda: peer
 
 
-def test_streams_are_counted_by_kind_and_their_connections_once() -> None:
+def test_streams_are_counted_by_kind_and_each_connection_once() -> None:
     shown, followers = Metrics(), ["a follower"]
     streams = OpenStreams(shown, lambda: len(followers))
     one: Any = _Context("ipv4:10.0.0.1:5")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a scrape tells of replicas, from scripted cores."""
+"""Replica metrics of a scrape, from scripted cores."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OF = "partition=0,topic=flights"
 
 
 class Log:
-    """A hundred bytes a record, three segments."""
+    """A log of 100 bytes per record and three segments."""
 
     def __init__(self, end: int) -> None:
         self.end = end
@@ -41,7 +41,7 @@ class Log:
 
 
 class Disks:
-    """Two directories, the second has failed."""
+    """Two directories; the second one has failed."""
 
     def __init__(self, path: Path, logs: dict[TopicPartition, Log]) -> None:
         self.path = path
@@ -60,7 +60,7 @@ async def scrape(stage: Stage, path: Path, *, end: int = 0, partitions: bool = T
     return scraped(await asyncio.to_thread(metrics.render))
 
 
-async def test_a_follower_that_lags_is_told_in_records_bytes_and_seconds(tmp_path: Path) -> None:
+async def test_the_lag_of_a_follower_is_reported_in_records_bytes_and_seconds(tmp_path: Path) -> None:
     stage = Stage().leads((1, 2, 3), min_isr=2)
     stage.fetches(2, 0)
     stage.fetches(3, 0)
@@ -87,7 +87,7 @@ async def test_a_follower_that_lags_is_told_in_records_bytes_and_seconds(tmp_pat
     assert found["tidemark_partition_in_sync_replicas", OF] == 3
 
 
-async def test_a_high_watermark_that_has_nothing_to_wait_for_does_not_stand_still(tmp_path: Path) -> None:
+async def test_a_high_watermark_at_the_log_end_is_not_stalled(tmp_path: Path) -> None:
     stage = Stage().leads((1, 2))
     stage.fetches(2, 0)
     stage.write(acks=1)
@@ -99,7 +99,7 @@ async def test_a_high_watermark_that_has_nothing_to_wait_for_does_not_stand_stil
     assert found["tidemark_partition_uncommitted_records", OF] == 0
 
 
-async def test_partitions_are_counted_by_what_their_isr_lacks(tmp_path: Path) -> None:
+async def test_partitions_are_counted_by_the_state_of_their_isr(tmp_path: Path) -> None:
     stage = Stage().leads((1, 2, 3), min_isr=2)
     conditions = ("under_replicated", "under_min_isr", "at_min_isr")
 
@@ -117,7 +117,7 @@ async def test_partitions_are_counted_by_what_their_isr_lacks(tmp_path: Path) ->
     assert await now() == [1, 1, 0]
 
 
-async def test_a_follower_never_heard_of_lacks_this_epoch_at_least_and_since_its_beginning(tmp_path: Path) -> None:
+async def test_a_follower_without_contact_lags_by_at_least_this_epoch_since_its_beginning(tmp_path: Path) -> None:
     stage = Stage().leads((1, 2), end=10, epochs=[(3, 0)], high_watermark=10)
     began = stage.now
     stage.write(acks=1)
@@ -128,7 +128,7 @@ async def test_a_follower_never_heard_of_lacks_this_epoch_at_least_and_since_its
     assert found["tidemark_replica_follower_lag_seconds", f"follower=2,{OF}"] == (stage.now - began) / 1000
 
 
-async def test_what_a_move_still_has_to_copy_is_told_apart_from_lag(tmp_path: Path) -> None:
+async def test_the_remaining_bytes_of_a_reassignment_are_not_counted_as_lag(tmp_path: Path) -> None:
     stage = Stage().leads((1, 2), end=10, epochs=[(3, 0)], high_watermark=10)
     stage.fetches(2, 10)
     stage.command(node(1, 5, (1, 2)), assigned=(1, 2, 3), adding=(3,), throttle=5_000)
@@ -142,7 +142,7 @@ async def test_what_a_move_still_has_to_copy_is_told_apart_from_lag(tmp_path: Pa
     assert found["tidemark_replica_follower_lag_records", f"follower=3,{OF}"] == 6
 
 
-async def test_moves_and_replication_are_counted(tmp_path: Path) -> None:
+async def test_reassignment_and_replication_traffic_is_counted(tmp_path: Path) -> None:
     stage = Stage().leads((1,))
     ctx = stage.core._ctx
     ctx.added_bytes_out, ctx.added_bytes_in, ctx.replicated_bytes_in = 7_000, 500, 900
@@ -153,7 +153,7 @@ async def test_moves_and_replication_are_counted(tmp_path: Path) -> None:
     assert found["tidemark_replica_throttled", ""] == 0
 
 
-async def test_a_follower_tells_of_itself_and_not_of_what_only_leaders_know(tmp_path: Path) -> None:
+async def test_a_follower_reports_no_figures_of_leaders(tmp_path: Path) -> None:
     stage = Stage()
     stage.follows()
     found = await scrape(stage, tmp_path)
@@ -165,7 +165,7 @@ async def test_a_follower_tells_of_itself_and_not_of_what_only_leaders_know(tmp_
     assert ("tidemark_replica_fetch_lag_records_max", "") in found
 
 
-async def test_sizes_segments_and_directories_are_told_and_one_that_failed_has_no_space(tmp_path: Path) -> None:
+async def test_sizes_segments_and_directories_are_reported_and_a_failed_one_has_no_space(tmp_path: Path) -> None:
     stage = Stage().leads((1,))
     found = await scrape(stage, tmp_path, end=7)
     assert found["tidemark_partition_log_size_bytes", OF] == 700
@@ -177,7 +177,7 @@ async def test_sizes_segments_and_directories_are_told_and_one_that_failed_has_n
     assert ("tidemark_log_directory_free_bytes", bad) not in found
 
 
-async def test_without_partitions_only_the_sums_and_maxima_of_the_broker_are_told(tmp_path: Path) -> None:
+async def test_without_partitions_only_sums_and_maxima_of_the_broker_are_reported(tmp_path: Path) -> None:
     stage = Stage().leads((1, 2))
     stage.write(acks=1)
     found = await scrape(stage, tmp_path, end=1, partitions=False)
@@ -186,7 +186,7 @@ async def test_without_partitions_only_the_sums_and_maxima_of_the_broker_are_tol
     assert found["tidemark_replica_lag_records", "follower=2"] == 1
 
 
-async def test_whoever_asks_for_sums_alone_does_not_have_each_partition_written_down(tmp_path: Path) -> None:
+async def test_a_scrape_of_other_names_does_not_write_the_partitions(tmp_path: Path) -> None:
     stage = Stage().leads((1,))
     metrics = ReplicaMetrics(stage.me, stage.core.queries, Disks(tmp_path, {}), lambda: stage.now)
     found = scraped(await asyncio.to_thread(metrics.render, ["tidemark_replica_count"]))
@@ -197,7 +197,7 @@ async def test_whoever_asks_for_sums_alone_does_not_have_each_partition_written_
 
 
 class SlowQueries(BrokerQueries):
-    """Each replica takes a millisecond."""
+    """Queries that take a millisecond for each replica."""
 
     def __init__(self, count: int) -> None:
         core = BrokerCore(BrokerId(1), ReplicationConfig())
@@ -214,7 +214,7 @@ class SlowQueries(BrokerQueries):
         return None
 
 
-async def test_the_event_loop_has_its_turns_while_many_replicas_are_looked_at(tmp_path: Path) -> None:
+async def test_the_event_loop_runs_while_figures_of_many_replicas_are_read(tmp_path: Path) -> None:
     metrics = ReplicaMetrics(BrokerId(1), SlowQueries(60), Disks(tmp_path, {}), lambda: 0)
     turns = 0
 
@@ -230,7 +230,7 @@ async def test_the_event_loop_has_its_turns_while_many_replicas_are_looked_at(tm
     assert turns >= 10, "60 ms in slices of 4 ms"
 
 
-async def test_a_scrape_of_a_broker_whose_event_loop_has_ended_tells_of_its_disks_alone(tmp_path: Path) -> None:
+async def test_after_the_end_of_the_event_loop_a_scrape_has_the_directories_only(tmp_path: Path) -> None:
     stage = Stage().leads((1,))
     metrics = ReplicaMetrics(stage.me, stage.core.queries, Disks(tmp_path, {}), lambda: stage.now)
     metrics._loop = asyncio.new_event_loop()
@@ -240,7 +240,7 @@ async def test_a_scrape_of_a_broker_whose_event_loop_has_ended_tells_of_its_disk
     assert "tidemark_replica_count" not in names
 
 
-async def test_series_end_with_the_replica(tmp_path: Path) -> None:
+async def test_series_end_with_their_replica(tmp_path: Path) -> None:
     stage = Stage().leads((1,))
     seen: list[tuple[TopicPartition, ...]] = []
     metrics = ReplicaMetrics(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the controller tells a broker about log directories: known before the core opens anything (rules M1, M3)."""
+"""Commands of the controller that name log directories: recorded before the core opens logs (rules M1, M3)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EPOCH = BrokerEpoch(3)
 
 
 class Core:
-    """Takes commands in; remembers in which order things came, and answers with what it was told to refuse."""
+    """Records the order of its calls, and refuses what the test states."""
 
     def __init__(self) -> None:
         self.order: list[str] = []
@@ -54,7 +54,7 @@ class Core:
         )
 
     def submit(self, event: Any) -> None:
-        """As the driver of the core."""
+        """The driver of the core."""
         assert isinstance(event, LeaderAndIsrArrived)
         if self.overtaken_after is not None and len(self.order) >= self.overtaken_after:
             error = TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "a newer command came first")
@@ -64,13 +64,13 @@ class Core:
         self.control.reply(ReplyToControl(event.request_id, None, self.refuses))
 
     def want(self, partition: TopicPartition, log_dir: str) -> None:
-        """As whoever moves replicas between directories."""
+        """The assignment to log directories."""
         if log_dir in self.without:
             raise TidemarkError(ErrorCode.LOG_DIR_NOT_FOUND, f"there is no {log_dir}")
         self.order.append(f"hold {partition} in {log_dir}")
 
-    async def told(self, **log_dirs: str) -> dict[str, ErrorCode]:
-        """By partition of topic "t", named p0, p1...; gives the refusals."""
+    async def command(self, **log_dirs: str) -> dict[str, ErrorCode]:
+        """Send a command for partitions p0, p1... of topic "t"; returns the refusals."""
         command = LeaderAndIsrCommand(
             BrokerId(9),
             ControllerEpoch(1),
@@ -87,58 +87,58 @@ def _command(index: int, log_dir: str) -> PartitionCommand:
     return PartitionCommand(TopicPartition("t", index), identity, (BrokerId(1),), state, 0, log_dir=log_dir)
 
 
-async def test_directories_are_known_before_replicas_are_made() -> None:
+async def test_directories_are_recorded_before_replicas_are_created() -> None:
     core = Core()
-    assert await core.told(p0="", p1="/data/1") == {}
+    assert await core.command(p0="", p1="/data/1") == {}
     assert core.order == ["hold t-1 in /data/1", "adopt t-0", "adopt t-1"]
 
 
-async def test_a_directory_that_is_not_there_is_said_and_the_partition_adopted_all_the_same() -> None:
+async def test_a_missing_directory_is_refused_and_the_partition_adopted() -> None:
     core = Core()
     core.without = frozenset({"/none"})
-    assert await core.told(p0="/none", p1="/data/1") == {"p0": ErrorCode.LOG_DIR_NOT_FOUND}
+    assert await core.command(p0="/none", p1="/data/1") == {"p0": ErrorCode.LOG_DIR_NOT_FOUND}
     assert core.order == ["hold t-1 in /data/1", "adopt t-0", "adopt t-1"]
 
 
-async def test_what_the_core_refuses_is_refused_once() -> None:
+async def test_a_refusal_of_the_core_is_reported_once() -> None:
     core = Core()
     core.without = frozenset({"/none"})
     core.refuses = ((TopicPartition("t", 0), TidemarkError(ErrorCode.STORAGE_ERROR, "its disk is gone")),)
-    assert await core.told(p0="/none") == {"p0": ErrorCode.STORAGE_ERROR}
+    assert await core.command(p0="/none") == {"p0": ErrorCode.STORAGE_ERROR}
 
 
-async def test_a_command_of_thousands_of_partitions_gives_the_event_loop_back_after_every_few() -> None:
+async def test_a_command_of_thousands_of_partitions_yields_to_the_event_loop_regularly() -> None:
     core = Core()
     turns: list[int] = []
 
-    async def somebody_else() -> None:
+    async def another_task() -> None:
         while True:
             turns.append(len(core.order))
             await asyncio.sleep(0)
 
-    beside = asyncio.create_task(somebody_else())
-    assert await core.told(**{f"p{index}": "" for index in range(2345)}) == {}
+    beside = asyncio.create_task(another_task())
+    assert await core.command(**{f"p{index}": "" for index in range(2345)}) == {}
     beside.cancel()
     assert core.order == [f"adopt t-{index}" for index in range(2345)]
     assert max(after - before for before, after in itertools.pairwise(turns)) <= SLICE_PARTITIONS
 
 
-async def test_what_each_slice_refuses_is_refused() -> None:
+async def test_a_refusal_of_any_slice_is_reported() -> None:
     core = Core()
     core.refuses = ((TopicPartition("t", 5), TidemarkError(ErrorCode.STORAGE_ERROR, "its disk is gone")),)
-    assert await core.told(**{f"p{index}": "" for index in range(150)}) == {"p5": ErrorCode.STORAGE_ERROR}
+    assert await core.command(**{f"p{index}": "" for index in range(150)}) == {"p5": ErrorCode.STORAGE_ERROR}
 
 
-async def test_a_slice_that_comes_too_late_makes_the_whole_command_be_told_again() -> None:
+async def test_a_superseded_slice_refuses_the_whole_command() -> None:
     core = Core()
     core.overtaken_after = 2 * SLICE_PARTITIONS
     with pytest.raises(TidemarkError) as caught:
-        await core.told(**{f"p{index}": "" for index in range(300)})
+        await core.command(**{f"p{index}": "" for index in range(300)})
     assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
 
 
 class Controller:
-    """The broker's end of a heartbeat stream, whose connection may break while it is written to."""
+    """The broker's end of a heartbeat stream; its connection may break during a write."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.heard: list[pb.HeartbeatResponse] = []
@@ -147,14 +147,14 @@ class Controller:
         self._pings = [pb.HeartbeatRequest(header=pb.ControlHeader(broker_epoch=EPOCH), sequence=1)]
 
     async def read(self) -> pb.HeartbeatRequest:
-        """One ping, then nothing."""
+        """One ping, then no more."""
         if self._pings:
             return self._pings.pop()
         await asyncio.Event().wait()
-        raise AssertionError("nothing comes")
+        raise AssertionError("the stream is cancelled first")
 
     async def write(self, response: pb.HeartbeatResponse) -> None:
-        """Fails after the first answer, where it is to."""
+        """Fail after the first answer if the test requires it."""
         if self.heard and self._error is not None:
             raise self._error
         self.heard.append(response)
@@ -164,7 +164,7 @@ class Controller:
 @pytest.mark.parametrize(
     "error", [grpc.aio.InternalError("execute_batch"), asyncio.InvalidStateError(), grpc.RpcError()]
 )
-async def test_a_broker_that_stops_tells_every_controller_whatever_becomes_of_the_stream_to_another(
+async def test_a_stopping_broker_informs_every_controller_even_if_a_stream_to_another_one_breaks(
     error: Exception,
 ) -> None:
     control = Core().control

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads of the leader's log for its followers: what is not in the page cache comes from the pool."""
+"""Reads of the leader's log for its followers: data outside the page cache is read on the pool."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ READ = ReadForFollower(BrokerId(2), TopicPartition("flights", 0), LeaderEpoch(0)
 
 
 class ColdLog:
-    """Nothing of it is in the page cache; a read waits until it is let go on."""
+    """A log outside the page cache; a read waits for the test's permission."""
 
     def __init__(self) -> None:
         self.may_read = threading.Event()
@@ -62,7 +62,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield started
 
 
-async def test_what_is_not_in_the_page_cache_is_read_by_the_pool(pool: ThreadPoolExecutor) -> None:
+async def test_data_outside_the_page_cache_is_read_on_the_pool(pool: ThreadPoolExecutor) -> None:
     harness = Harness(pool)
     harness.reads.read(READ)
     assert not harness.done.done()
@@ -71,7 +71,7 @@ async def test_what_is_not_in_the_page_cache_is_read_by_the_pool(pool: ThreadPoo
     assert (event.error, [batch.data for batch in event.batches]) == (None, [sample()])
 
 
-async def test_what_was_read_of_a_log_that_was_closed_meanwhile_is_given_to_nobody(pool: ThreadPoolExecutor) -> None:
+async def test_data_of_a_log_that_was_closed_meanwhile_is_discarded(pool: ThreadPoolExecutor) -> None:
     harness = Harness(pool)
     harness.reads.read(READ)
     old, harness.logs.open = harness.logs.open, ColdLog()
@@ -83,7 +83,7 @@ async def test_what_was_read_of_a_log_that_was_closed_meanwhile_is_given_to_nobo
 
 
 class WarmLog:
-    """All of it is in the page cache."""
+    """A log inside the page cache."""
 
     def __init__(self) -> None:
         self.reads = 0
@@ -93,7 +93,7 @@ class WarmLog:
         return sample() * 2
 
 
-async def test_two_followers_at_the_same_place_are_given_what_one_read_found_and_a_later_one_reads_again(
+async def test_followers_at_the_same_offset_share_one_read_and_a_later_one_reads_again(
     pool: ThreadPoolExecutor,
 ) -> None:
     log, given = WarmLog(), list[Event]()

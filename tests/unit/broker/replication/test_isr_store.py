@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The leader's writes to ZooKeeper and what the core hears of them (rule R9)."""
+"""The leader's ISR writes to ZooKeeper, and their events for the core (rule R9)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 from tidemark.broker.node.own_epoch import OwnEpoch
-from tidemark.broker.replication.isr_store import IsrWriter
+from tidemark.broker.replication.isr_store import IsrStore
 from tidemark.core.replication.effects import ReadIsr, WriteIsr
 from tidemark.core.replication.events import Event, IsrRead, IsrWriteFailed, IsrWritten
 from tidemark.model import (
@@ -39,7 +39,7 @@ class Harness:
         self.store = store
         self.failures: list[BaseException] = []
         self._events: asyncio.Queue[Event] = asyncio.Queue()
-        self.writer = IsrWriter(BrokerId(0), store, OwnEpoch(), self._events.put_nowait, self.failures.append)
+        self.writer = IsrStore(BrokerId(0), store, OwnEpoch(), self._events.put_nowait, self.failures.append)
 
     async def event(self) -> Event:
         async with asyncio.timeout(5):
@@ -68,13 +68,13 @@ async def harness() -> AsyncIterator[Harness]:
     assert harness.failures == []
 
 
-async def test_a_write_that_stands_is_told_with_its_version(harness: Harness) -> None:
+async def test_a_successful_write_is_reported_with_its_version(harness: Harness) -> None:
     harness.write()
     assert await harness.event() == IsrWritten(PARTITION, 1)
     assert (await harness.store.states([PARTITION]))[PARTITION] == VersionedState(WIDER, 1)
 
 
-async def test_a_conflict_and_a_joiner_that_registered_anew_fail_for_certain(harness: Harness) -> None:
+async def test_a_conflict_and_a_joiner_with_a_new_registration_fail_definitely(harness: Harness) -> None:
     harness.write(expected_version=5)
     assert await harness.event() == IsrWriteFailed(PARTITION, unknown=False)
     harness.write(epoch_of_joiner=1)
@@ -82,7 +82,7 @@ async def test_a_conflict_and_a_joiner_that_registered_anew_fail_for_certain(har
 
 
 @pytest.mark.parametrize("applied", [True, False])
-async def test_a_lost_answer_is_unknown_and_reading_tells(harness: Harness, applied: bool) -> None:
+async def test_a_lost_answer_is_unknown_until_the_node_is_read(harness: Harness, applied: bool) -> None:
     harness.store.session.lose_answers(1, applied=applied)
     harness.write()
     assert await harness.event() == IsrWriteFailed(PARTITION, unknown=True)
@@ -92,7 +92,7 @@ async def test_a_lost_answer_is_unknown_and_reading_tells(harness: Harness, appl
     )
 
 
-async def test_a_read_is_tried_until_zookeeper_answers(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_read_is_retried_until_zookeeper_answers(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidemark.broker.replication.isr_store._REREAD_S", 0.0)
     harness.store.session.suspend()
     harness.writer.read(ReadIsr(PARTITION, IDENTITY))
@@ -101,12 +101,12 @@ async def test_a_read_is_tried_until_zookeeper_answers(harness: Harness, monkeyp
     assert await harness.event() == IsrRead(PARTITION, VersionedState(STATE, 0))
 
 
-async def test_the_node_of_a_partition_made_anew_is_none_of_ours(harness: Harness) -> None:
+async def test_the_node_of_another_incarnation_is_not_used(harness: Harness) -> None:
     harness.writer.read(ReadIsr(PARTITION, ReplicaIdentity(IDENTITY.topic_id, "b" * 32)))
     assert await harness.event() == IsrRead(PARTITION, None)
 
 
-async def test_a_mistake_of_ours_does_not_leave_the_core_waiting(
+async def test_an_unexpected_error_ends_the_broker_instead_of_leaving_the_core_waiting(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def stumble(writes: Sequence[StateWrite]) -> None:
@@ -120,7 +120,7 @@ async def test_a_mistake_of_ours_does_not_leave_the_core_waiting(
     harness.failures.clear()
 
 
-async def test_the_writes_of_a_moment_go_together(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_writes_of_the_same_moment_are_sent_together(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     write_isrs = harness.store.write_isrs
 
@@ -138,7 +138,7 @@ async def test_the_writes_of_a_moment_go_together(harness: Harness, monkeypatch:
     assert set(told[1:]) == {IsrWriteFailed(TopicPartition("nobody", number), unknown=False) for number in range(1, 50)}
 
 
-async def test_two_incarnations_of_a_partition_are_two_questions(harness: Harness) -> None:
+async def test_reads_of_two_incarnations_are_separate_requests(harness: Harness) -> None:
     harness.writer.read(ReadIsr(PARTITION, ReplicaIdentity(IDENTITY.topic_id, "b" * 32)))
     harness.writer.read(ReadIsr(PARTITION, IDENTITY))
     assert await harness.event() == IsrRead(PARTITION, None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What gathers on a stream while it is written to goes out together, and in order."""
+"""Messages that gather while a stream is written are merged, and keep their order."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def chunks(*offsets: int) -> LeaderMessage:
     )
 
 
-def test_of_each_partition_the_last_report_goes_out_and_credit_adds_up() -> None:
+def test_the_last_report_of_each_partition_is_sent_and_credit_is_summed() -> None:
     merged = _merge_follower_messages(
         [
             FollowerMessage(reports=(report(FLIGHTS, 3), report(OTHER, 5)), credits=(Credit(0, 10),)),
@@ -57,7 +57,7 @@ def test_of_each_partition_the_last_report_goes_out_and_credit_adds_up() -> None
     ]
 
 
-def test_reports_stay_on_their_side_of_a_stop() -> None:
+def test_reports_keep_their_place_before_or_after_a_stop() -> None:
     messages = [
         FollowerMessage(reports=(report(FLIGHTS, 3),)),
         FollowerMessage(stops=(StopFetch(FLIGHTS, EPOCH),)),
@@ -66,14 +66,14 @@ def test_reports_stay_on_their_side_of_a_stop() -> None:
     assert _merge_follower_messages(messages) == messages
 
 
-def test_chunks_go_together_and_refusals_and_answers_keep_their_place() -> None:
+def test_chunks_are_merged_and_refusals_and_answers_keep_their_place() -> None:
     refusal = LeaderMessage(refusals=(Refusal(FLIGHTS, ErrorCode.NOT_LEADER, "", EPOCH, Offset(0)),))
     answer = LeaderMessage(epoch_ends=(EpochEnd(FLIGHTS, EPOCH, EPOCH, Offset(0)),))
     merged = _merge_leader_messages([chunks(0), chunks(3, 6), refusal, chunks(9), answer, chunks(12), chunks(15)])
     assert merged == [chunks(0, 3, 6), refusal, chunks(9), answer, chunks(12, 15)]
 
 
-async def test_an_outbox_gives_what_is_there_before_it_ends() -> None:
+async def test_an_outbox_gives_its_messages_before_it_ends() -> None:
     outbox = _Outbox(_merge_leader_messages)
     outbox.put(chunks(0))
     outbox.put(chunks(3))
@@ -81,7 +81,7 @@ async def test_an_outbox_gives_what_is_there_before_it_ends() -> None:
     assert [message async for message in outbox.messages()] == [chunks(0, 3)]
 
 
-async def test_an_outbox_without_news_waits() -> None:
+async def test_an_empty_outbox_waits() -> None:
     outbox = _Outbox(_merge_leader_messages)
     reading = asyncio.ensure_future(anext(outbox.messages()))
     await asyncio.sleep(0)
@@ -90,7 +90,7 @@ async def test_an_outbox_without_news_waits() -> None:
     assert await reading == chunks(0)
 
 
-def test_clocks_and_their_echoes_go_out_as_of_the_last_of_the_messages_that_go_together() -> None:
+def test_merged_messages_carry_the_last_clock_and_echo() -> None:
     (to_follower,) = _merge_leader_messages([LeaderMessage(clock_ms=5), LeaderMessage(clock_ms=7), LeaderMessage()])
     assert to_follower.clock_ms == 7
     (to_leader,) = _merge_follower_messages([FollowerMessage(echo_ms=5), FollowerMessage(), FollowerMessage(echo_ms=7)])
@@ -108,12 +108,12 @@ def beginning(count: int) -> FollowerMessage:
     )
 
 
-def test_a_message_that_begins_few_partitions_goes_as_it_is() -> None:
+def test_a_message_that_begins_few_partitions_is_not_split() -> None:
     message = beginning(PART_MAX // 2)
     assert list(in_parts(message)) == [message]
 
 
-def test_one_that_begins_thousands_goes_in_parts_that_are_taken_in_in_the_same_order() -> None:
+def test_a_message_that_begins_thousands_is_split_into_parts_in_the_same_order() -> None:
     message = beginning(1000)
     parts = list(in_parts(message))
     assert max(len(part.stops) + len(part.queries) + len(part.positions) for part in parts) == PART_MAX
