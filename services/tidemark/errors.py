@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every refusal: its stable code, and the class that stands for it, wherever it was said. Pure."""
+"""Every error: its stable code and its class, the same in each process. Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, ClassVar, Self
 
 
 class ErrorCode(StrEnum):
-    """Stable codes of refusals. The value never changes; new ones are added."""
+    """Stable error codes. A value never changes; later versions add codes."""
 
-    # what a client sent
+    # a client's request or batch
     CORRUPT_BATCH = "CORRUPT_BATCH"  # a CRC does not match
-    INVALID_BATCH = "INVALID_BATCH"  # lengths, magic, codec or attributes lie
-    INVALID_PAYLOAD = "INVALID_PAYLOAD"  # the Arrow message is truncated or lies
+    INVALID_BATCH = "INVALID_BATCH"  # lengths, magic, codec or attributes are wrong
+    INVALID_PAYLOAD = "INVALID_PAYLOAD"  # the Arrow message is truncated or inconsistent
     RECORD_COUNT_MISMATCH = "RECORD_COUNT_MISMATCH"
     BATCH_TOO_LARGE = "BATCH_TOO_LARGE"
     INVALID_TIMESTAMP = "INVALID_TIMESTAMP"
@@ -30,7 +30,7 @@ class ErrorCode(StrEnum):
     UNKNOWN_TOPIC = "UNKNOWN_TOPIC"
     UNKNOWN_PARTITION = "UNKNOWN_PARTITION"
     UNKNOWN_TOPIC_ID = "UNKNOWN_TOPIC_ID"  # the topic or partition was recreated
-    # where things are
+    # leaders and coordinators
     NOT_LEADER = "NOT_LEADER"
     LEADER_NOT_AVAILABLE = "LEADER_NOT_AVAILABLE"
     FENCED_LEADER_EPOCH = "FENCED_LEADER_EPOCH"  # the caller's epoch is older
@@ -41,11 +41,11 @@ class ErrorCode(StrEnum):
     LOG_TRUNCATED = "LOG_TRUNCATED"
     LOG_DIVERGED = "LOG_DIVERGED"
     PARTITION_SEALED = "PARTITION_SEALED"
-    # elections that people ask for
-    ELECTION_NOT_NEEDED = "ELECTION_NOT_NEEDED"  # it has a leader
+    # requested elections
+    ELECTION_NOT_NEEDED = "ELECTION_NOT_NEEDED"  # the partition has a leader
     PREFERRED_LEADER_NOT_AVAILABLE = "PREFERRED_LEADER_NOT_AVAILABLE"
-    ELIGIBLE_LEADERS_NOT_AVAILABLE = "ELIGIBLE_LEADERS_NOT_AVAILABLE"  # no replica lives
-    # moves of replicas and changes of topics that people ask for
+    ELIGIBLE_LEADERS_NOT_AVAILABLE = "ELIGIBLE_LEADERS_NOT_AVAILABLE"  # no live replica
+    # reassignments and changes of topics
     UNSUPPORTED_VERSION = "UNSUPPORTED_VERSION"  # of the JSON
     EMPTY_REPLICAS = "EMPTY_REPLICAS"
     DUPLICATE_REPLICA = "DUPLICATE_REPLICA"
@@ -53,10 +53,10 @@ class ErrorCode(StrEnum):
     LOG_DIRS_MISMATCH = "LOG_DIRS_MISMATCH"  # not as many as replicas
     LOG_DIR_NOT_FOUND = "LOG_DIR_NOT_FOUND"
     LOG_DIR_OFFLINE = "LOG_DIR_OFFLINE"
-    REPLICA_OFFLINE = "REPLICA_OFFLINE"  # its log failed
+    REPLICA_OFFLINE = "REPLICA_OFFLINE"  # the replica's log failed
     REASSIGNMENT_IN_PROGRESS = "REASSIGNMENT_IN_PROGRESS"
     NO_REASSIGNMENT_IN_PROGRESS = "NO_REASSIGNMENT_IN_PROGRESS"
-    THROTTLE_TOO_LOW = "THROTTLE_TOO_LOW"  # below the inbound rate: the move would never end
+    THROTTLE_TOO_LOW = "THROTTLE_TOO_LOW"  # below the inbound rate: the reassignment would never end
     NOT_HIGHEST_PARTITION = "NOT_HIGHEST_PARTITION"
     PARTITION_NOT_EMPTY = "PARTITION_NOT_EMPTY"
     REQUEST_ID_REUSED = "REQUEST_ID_REUSED"  # for something else
@@ -65,7 +65,7 @@ class ErrorCode(StrEnum):
     NOT_ENOUGH_REPLICAS_AFTER_APPEND = "NOT_ENOUGH_REPLICAS_AFTER_APPEND"
     REQUEST_TIMED_OUT = "REQUEST_TIMED_OUT"
     STORAGE_ERROR = "STORAGE_ERROR"
-    DISK_FULL = "DISK_FULL"  # nothing was written; it goes on when there is space
+    DISK_FULL = "DISK_FULL"  # nothing was written; writes go on once there is space
     REPLICA_DAMAGED = "REPLICA_DAMAGED"
     # producers
     OUT_OF_ORDER_SEQUENCE = "OUT_OF_ORDER_SEQUENCE"
@@ -76,32 +76,33 @@ class ErrorCode(StrEnum):
     INVALID_GROUP_ID = "INVALID_GROUP_ID"
     GROUP_NOT_FOUND = "GROUP_NOT_FOUND"
     GROUP_NOT_EMPTY = "GROUP_NOT_EMPTY"  # it has members
-    GROUP_SUBSCRIBED_TO_TOPIC = "GROUP_SUBSCRIBED_TO_TOPIC"  # its members read what is to be forgotten
+    GROUP_SUBSCRIBED_TO_TOPIC = "GROUP_SUBSCRIBED_TO_TOPIC"  # its members read the partitions of the offsets to
+    # delete
     GROUP_FULL = "GROUP_FULL"
     INCONSISTENT_GROUP_PROTOCOL = "INCONSISTENT_GROUP_PROTOCOL"  # the id is in use by another kind of group
     UNSUPPORTED_ASSIGNOR = "UNSUPPORTED_ASSIGNOR"
     UNKNOWN_MEMBER = "UNKNOWN_MEMBER"  # join again
-    FENCED_MEMBER_EPOCH = "FENCED_MEMBER_EPOCH"  # give everything up and join again
+    FENCED_MEMBER_EPOCH = "FENCED_MEMBER_EPOCH"  # revoke all partitions and join again
     STALE_MEMBER_EPOCH = "STALE_MEMBER_EPOCH"  # heartbeat first, then commit again
-    PARTITION_NOT_ASSIGNED = "PARTITION_NOT_ASSIGNED"  # the member does not read it, or not any more
-    FENCED_INSTANCE_ID = "FENCED_INSTANCE_ID"  # another member has it now
+    PARTITION_NOT_ASSIGNED = "PARTITION_NOT_ASSIGNED"  # the partition is not, or no longer, the member's
+    FENCED_INSTANCE_ID = "FENCED_INSTANCE_ID"  # another member has that instance id now
     UNRELEASED_INSTANCE_ID = "UNRELEASED_INSTANCE_ID"  # its member is still there
     NOT_COORDINATOR = "NOT_COORDINATOR"
     COORDINATOR_NOT_AVAILABLE = "COORDINATOR_NOT_AVAILABLE"
-    COORDINATOR_LOADING = "COORDINATOR_LOADING"  # it still reads what it remembers
+    COORDINATOR_LOADING = "COORDINATOR_LOADING"  # the coordinator is still loading its log
     OFFSET_METADATA_TOO_LARGE = "OFFSET_METADATA_TOO_LARGE"
-    # starts of brokers
+    # broker start
     ADVERTISED_ADDRESS_UNREACHABLE = "ADVERTISED_ADDRESS_UNREACHABLE"
     # fencing
     STALE_CONTROLLER_EPOCH = "STALE_CONTROLLER_EPOCH"
     STALE_BROKER_EPOCH = "STALE_BROKER_EPOCH"
     BROKER_ID_TAKEN = "BROKER_ID_TAKEN"
     CONTROLLER_NOT_ACTIVE = "CONTROLLER_NOT_ACTIVE"
-    # the rest
+    # others
     BROKER_NOT_AVAILABLE = "BROKER_NOT_AVAILABLE"
     COORDINATION_UNAVAILABLE = "COORDINATION_UNAVAILABLE"  # ZooKeeper cannot be reached
     SHUTTING_DOWN = "SHUTTING_DOWN"
-    CLIENT_CLOSED = "CLIENT_CLOSED"  # it is our own that is closed, or was not started
+    CLIENT_CLOSED = "CLIENT_CLOSED"  # the client object is closed, or was not started
     INTERNAL = "INTERNAL"
 
 
@@ -128,19 +129,18 @@ RETRIABLE: frozenset[ErrorCode] = frozenset(
         ErrorCode.SHUTTING_DOWN,
     }
 )
-"""Codes that may go away when the same thing is tried again, perhaps after new metadata."""
+"""Codes of errors that a retry may clear, possibly after a metadata refresh."""
 
 
 class TidemarkError(Exception):
-    """A refusal: a stable code, a sentence for people, facts for programs.
+    """An error with a stable code, a sentence for the reader and facts for programs.
 
-    Made with a code that has a class of its own it is of that class, as OSError is with an errno: also what came over
-    the wire or from another process.
+    The code selects the class, as an errno does for OSError; this holds for errors from other processes, too.
 
     Attributes:
-        code: what kind of refusal.
-        message: what was wrong and what to do next.
-        metadata: facts a client can act on, e.g. {"leader": "2", "leader_epoch": "7"}.
+        code: kind of error.
+        message: the cause, and what to do next.
+        metadata: facts that a client can act on, such as {"leader": "2", "leader_epoch": "7"}.
     """
 
     _classes: ClassVar[dict[ErrorCode, type[TidemarkError]]] = {}
@@ -152,7 +152,7 @@ class TidemarkError(Exception):
             cls._classes[code] = cls
 
     def __new__(cls, code: ErrorCode, message: str = "", metadata: Mapping[str, str] | None = None) -> Self:
-        """Of the class that the code has, where that is one of these."""
+        """Create an instance of the code's class, where that is a subclass of `cls`."""
         own = cls._classes.get(code, cls)
         return super().__new__(own if issubclass(own, cls) else cls)
 
@@ -168,7 +168,7 @@ class TidemarkError(Exception):
 
     @property
     def retriable(self) -> bool:
-        """Whether the same thing may succeed when tried again."""
+        """Whether a retry may succeed."""
         return self.code in RETRIABLE
 
     def __reduce__(self) -> tuple[type[TidemarkError], tuple[ErrorCode, str, dict[str, str]]]:
@@ -188,11 +188,11 @@ class InvalidConfigError(
 
 
 class InvalidTopicNameError(TidemarkError, codes=(ErrorCode.INVALID_TOPIC_NAME,)):
-    """No topic can have that name."""
+    """The topic name is invalid."""
 
 
 class InvalidGroupIdError(TidemarkError, codes=(ErrorCode.INVALID_GROUP_ID,)):
-    """No group can have that id."""
+    """The group id is invalid."""
 
 
 class InvalidRecordError(
@@ -205,11 +205,11 @@ class InvalidRecordError(
         ErrorCode.NULL_KEY,
     ),
 ):
-    """Records cannot be written as they are: of a wrong type, time, or without the key that compaction needs."""
+    """Records are invalid: wrong type, wrong timestamp, or no key for a compacted topic."""
 
 
 class CorruptBatchError(TidemarkError, codes=(ErrorCode.CORRUPT_BATCH,)):
-    """A checksum does not match: on the way, where another try helps, or on a disk."""
+    """A checksum does not match: damaged in transit, where a retry helps, or on a disk."""
 
 
 class BatchTooLargeError(TidemarkError, codes=(ErrorCode.BATCH_TOO_LARGE,)):
@@ -217,11 +217,11 @@ class BatchTooLargeError(TidemarkError, codes=(ErrorCode.BATCH_TOO_LARGE,)):
 
 
 class TopicAlreadyExistsError(TidemarkError, codes=(ErrorCode.TOPIC_ALREADY_EXISTS,)):
-    """The topic is there already."""
+    """The topic exists already."""
 
 
 class UnknownTopicError(TidemarkError, codes=(ErrorCode.UNKNOWN_TOPIC,)):
-    """There is no such topic: it was never created, or it was deleted."""
+    """The topic does not exist: it was never created, or was deleted."""
 
 
 class UnknownPartitionError(TidemarkError, codes=(ErrorCode.UNKNOWN_PARTITION,)):
@@ -241,19 +241,19 @@ class NotLeaderError(
         ErrorCode.UNKNOWN_LEADER_EPOCH,
     ),
 ):
-    """The partition has no leader at the moment, or another one than was asked."""
+    """The partition has no leader at the moment, or another leader than the broker that was asked."""
 
 
 class OffsetOutOfRangeError(TidemarkError, codes=(ErrorCode.OFFSET_OUT_OF_RANGE,)):
-    """The records at that offset were deleted: it is below the start of the log."""
+    """The offset is below the log start offset: its records were deleted."""
 
 
 class OffsetNotAvailableError(TidemarkError, codes=(ErrorCode.OFFSET_NOT_AVAILABLE,)):
-    """The broker asked cannot tell yet; another one can, or the same in a moment."""
+    """This broker does not know the offset yet; another broker does, or this one in a moment."""
 
 
 class LogTruncatedError(TidemarkError, codes=(ErrorCode.LOG_TRUNCATED, ErrorCode.LOG_DIVERGED)):
-    """The offset is above the leader's log end, or the log has other records than were read before (rule K1)."""
+    """The offset is above the leader's log end offset, or the log diverged from the records read before (rule K1)."""
 
 
 class NotEnoughReplicasError(
@@ -263,48 +263,48 @@ class NotEnoughReplicasError(
 
 
 class RequestTimedOutError(TidemarkError, codes=(ErrorCode.REQUEST_TIMED_OUT,)):
-    """It was not done in the time it had."""
+    """The request timed out."""
 
 
 class StorageError(
     TidemarkError,
     codes=(ErrorCode.STORAGE_ERROR, ErrorCode.DISK_FULL, ErrorCode.REPLICA_DAMAGED, ErrorCode.REPLICA_OFFLINE),
 ):
-    """A disk does not take or give what it should."""
+    """A disk failed to write or to read."""
 
 
 class ProducerSequenceError(
     TidemarkError, codes=(ErrorCode.OUT_OF_ORDER_SEQUENCE, ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.DUPLICATE_SEQUENCE)
 ):
-    """The partition lacks what this producer sent before, so that a retry could not be told from a duplicate."""
+    """The partition lacks an earlier batch of this producer, so a retry could become a duplicate."""
 
 
 class ProducerFencedError(TidemarkError, codes=(ErrorCode.PRODUCER_FENCED,)):
-    """Another producer has this one's identity now."""
+    """A newer producer has the same producer id."""
 
 
 class GroupNotFoundError(TidemarkError, codes=(ErrorCode.GROUP_NOT_FOUND,)):
-    """There is no such group."""
+    """The group does not exist."""
 
 
 class GroupNotEmptyError(TidemarkError, codes=(ErrorCode.GROUP_NOT_EMPTY, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)):
-    """The group has members, and what is asked for must not happen to those."""
+    """The group has members, and the request needs an empty group."""
 
 
 class GroupFullError(TidemarkError, codes=(ErrorCode.GROUP_FULL,)):
-    """The group has as many members as it may have."""
+    """The group has its largest number of members."""
 
 
 class InconsistentGroupProtocolError(TidemarkError, codes=(ErrorCode.INCONSISTENT_GROUP_PROTOCOL,)):
-    """The id is in use by a group of another kind."""
+    """A group of another kind has this id."""
 
 
 class UnsupportedAssignorError(TidemarkError, codes=(ErrorCode.UNSUPPORTED_ASSIGNOR,)):
-    """The brokers know no such assignor."""
+    """The brokers do not have this assignor."""
 
 
 class FencedMemberError(TidemarkError, codes=(ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER)):
-    """The partitions may be another member's by now; nothing was committed."""
+    """The member was fenced: other members may have its partitions; nothing was committed."""
 
 
 class FencedInstanceError(TidemarkError, codes=(ErrorCode.FENCED_INSTANCE_ID, ErrorCode.UNRELEASED_INSTANCE_ID)):
@@ -312,17 +312,17 @@ class FencedInstanceError(TidemarkError, codes=(ErrorCode.FENCED_INSTANCE_ID, Er
 
 
 class PartitionNotAssignedError(TidemarkError, codes=(ErrorCode.PARTITION_NOT_ASSIGNED,)):
-    """The member does not read that partition, or not any more."""
+    """The partition is not, or no longer, assigned to the member."""
 
 
 class CoordinatorNotAvailableError(
     TidemarkError, codes=(ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOADING)
 ):
-    """The coordinator of the group cannot answer yet."""
+    """The group's coordinator is not available yet."""
 
 
 class BrokerNotAvailableError(TidemarkError, codes=(ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.SHUTTING_DOWN)):
-    """No broker that could answer is reached; `metadata` has the cause of each endpoint that was tried."""
+    """No broker that could answer was reached; `metadata` has the cause for each endpoint."""
 
 
 class ClientClosedError(TidemarkError, codes=(ErrorCode.CLIENT_CLOSED,)):
@@ -330,11 +330,11 @@ class ClientClosedError(TidemarkError, codes=(ErrorCode.CLIENT_CLOSED,)):
 
 
 class InternalError(TidemarkError, codes=(ErrorCode.INTERNAL,)):
-    """A mistake of Tidemark's own, or a code of a later version."""
+    """A defect in Tidemark, or a code of a later version."""
 
 
 def unknown_topic(topic: str, metadata: Mapping[str, str] | None = None) -> TidemarkError:
-    """The refusal of a topic that does not exist; `metadata` holds more than its name where there is more to tell."""
+    """The error for a topic that does not exist; `metadata` may hold more facts."""
     return TidemarkError(
         ErrorCode.UNKNOWN_TOPIC,
         f"there is no topic {topic!r}; `tidemark topic list` shows those there are, `tidemark topic create` makes one",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What everybody names: ids, offsets, epochs and partition state; with `tidemark.errors`, which it gives on. Pure."""
+"""Common values: ids, offsets, epochs, partition state; re-exports `tidemark.errors`. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NO_EPOCH = LeaderEpoch(-1)
 NO_PRODUCER = -1
 
 REQUEST_ID_CHARACTERS_MAX = 128
-"""Of the id of a request for elections: loss reports keep it."""
+"""Longest id of an election request; loss reports keep the id."""
 
 
 class TopicPartition(NamedTuple):
@@ -47,7 +47,7 @@ class TopicPartition(NamedTuple):
 
 
 class ReplicaIdentity(NamedTuple):
-    """What tells a partition from an earlier one of the same name (rules F4, C7): two uuids in hex."""
+    """Distinguishes a partition from an earlier one of the same name (rules F4, C7): two uuids in hex."""
 
     topic_id: str
     incarnation: str
@@ -69,7 +69,7 @@ class EpochEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsr:
-    """The content of a leaderAndISR node (docs/formats.md)."""
+    """The content of a leaderAndISR znode (docs/formats.md)."""
 
     leader: BrokerId
     leader_epoch: LeaderEpoch
@@ -88,7 +88,7 @@ class LeaderAndIsr:
 
 
 class VersionedState(NamedTuple):
-    """A leaderAndISR node and the version of the node (the partition epoch) it was read at."""
+    """A leaderAndISR znode with the version that was read (the partition epoch)."""
 
     state: LeaderAndIsr
     version: int
@@ -110,11 +110,11 @@ class BrokerRegistration:
 
 @dataclass(frozen=True, slots=True)
 class BrokerEpochRecord:
-    """The content of /brokers/epochs/<id>; `broker_epoch` is the version of the node (rules T1, T2).
+    """The content of /brokers/epochs/<id>; `broker_epoch` is the version of the znode (rules T1, T2).
 
     Attributes:
-        unclean_at: broker epoch of the last registration after which what was written is not trusted.
-        lost_at: broker epoch of the last one after which what was flushed is not trusted either.
+        unclean_at: broker epoch of the last registration that voids earlier unflushed writes.
+        lost_at: broker epoch of the last registration that voids earlier flushed writes, too.
     """
 
     broker_epoch: BrokerEpoch
@@ -125,9 +125,9 @@ class BrokerEpochRecord:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """The content of /brokers/topics/<topic>, with the transaction ids of the node (rule K2).
+    """The content of /brokers/topics/<topic>, with the transaction ids of the znode (rule K2).
 
-    `configs_zxid`: of the last change of the topic's settings; `created_zxid` while they are those it was created with.
+    `configs_zxid`: of the last change of the topic's settings; `created_zxid` before the first change.
     """
 
     topic: str
@@ -145,20 +145,20 @@ class TopicDescription:
 
 
 class ElectionKind(StrEnum):
-    """What somebody may ask the controller for; the value is part of metrics and logs."""
+    """Kinds of requested elections; the value is part of metrics and logs."""
 
     PREFERRED = "preferred"  # the first assigned replica leads again
-    LAST_KNOWN = "last_known"  # the furthest live replica leads a partition that nobody leads (rule T4)
+    LAST_KNOWN = "last_known"  # the live replica with the longest log leads an offline partition (rule T4)
 
 
 @dataclass(frozen=True, slots=True)
 class ElectionRequest:
-    """A node by which somebody asked for elections (docs/formats.md).
+    """A request for elections in its znode (docs/formats.md).
 
     Attributes:
-        request_id: names it in loss reports; made up of `modified_zxid` where nobody gave one.
-        modified_zxid: tells one request from a later one; `version` is what the node is removed at.
-        error: why it cannot be understood; then `partitions` is empty.
+        request_id: names the request in loss reports; derived from `modified_zxid` for a request without an id.
+        modified_zxid: distinguishes the request from a later one; the znode is deleted at `version`.
+        error: why the znode does not parse; then `partitions` is empty.
     """
 
     kind: ElectionKind
@@ -171,17 +171,18 @@ class ElectionRequest:
 
 @dataclass(frozen=True, slots=True)
 class UncleanElection:
-    """The loss report of one unclean election (rule T4): what a new lineage began with, and what it may lack.
+    """The loss report of one unclean election (rule T4): the start of a new lineage, and the records that may be
+    lost.
 
     Attributes:
-        lineage: the new one.
-        leader_epoch: the new leader's.
-        elected_at_ms: since 1970, UTC; 0 until it is written.
-        last_epoch: leader epoch of the new leader's last record; None where it was not asked.
-        log_end_offset: of the new leader, exclusive; None where it was not asked.
-        high_watermark: the highest one, exclusive, that any replica asked knew; None where none was asked.
-        unheard: assigned replicas that did not answer; what only they knew is not in this report.
-        request_id: of the request that asked for it; "" where the topic's setting allowed it.
+        lineage: the new lineage.
+        leader_epoch: of the new leader.
+        elected_at_ms: since 1970, UTC; 0 until the report is written.
+        last_epoch: leader epoch of the new leader's last record; None when the leader was not queried.
+        log_end_offset: of the new leader, exclusive; None when the leader was not queried.
+        high_watermark: the highest one, exclusive, of any queried replica; None without queried replicas.
+        unheard: assigned replicas that did not answer; their records are not in this report.
+        request_id: of the election request; "" when the topic's setting allowed the election.
     """
 
     partition: TopicPartition
@@ -198,7 +199,7 @@ class UncleanElection:
 
     @property
     def records_maybe_lost(self) -> int | None:
-        """Committed records from `log_end_offset` to `high_watermark`, as far as it is known; None: it is not."""
+        """Number of committed records from `log_end_offset` to `high_watermark`; None when one of them is unknown."""
         if self.log_end_offset is None or self.high_watermark is None:
             return None
         return max(0, self.high_watermark - self.log_end_offset)
@@ -206,15 +207,16 @@ class UncleanElection:
 
 @dataclass(frozen=True, slots=True)
 class ElectionOutcome:
-    """What became of one partition of a request for elections, or would.
+    """The result of an election request for one partition; with a dry run, the expected result.
 
     Attributes:
-        partition: index -1 stands for a topic that is unknown.
-        leader_before: NO_LEADER for none; so is `leader`, the one there is now or would be.
-        leader_epoch: NO_EPOCH where the leader is not elected yet.
-        changed: whether another leads now than before.
-        unclean: the loss report, where the election was unclean.
-        error: why nothing was changed.
+        partition: index -1 stands for an unknown topic.
+        leader_before: NO_LEADER for none.
+        leader: the present (or expected) leader; NO_LEADER for none.
+        leader_epoch: NO_EPOCH while the leader is not elected yet.
+        changed: whether the leader changed.
+        unclean: the loss report of an unclean election.
+        error: why nothing changed.
     """
 
     partition: TopicPartition
@@ -228,15 +230,15 @@ class ElectionOutcome:
 
 @dataclass(frozen=True, slots=True)
 class PartitionReassignment:
-    """One entry of /admin/reassign_partitions (rule M1): a partition and the replicas it shall have.
+    """One entry of /admin/reassign_partitions (rule M1): a partition and its target replicas.
 
     Attributes:
-        replicas: the target (RAR), the preferred leader first; what is asked for even where `cancel` is set.
+        replicas: the target (RAR), preferred leader first; kept when `cancel` is set.
         log_dirs: one for each of `replicas`, "any" or a path; empty means "any" for all.
-        throttle_bytes_per_s: what each broker may send to replicas that are being added by all moves that name the
-            same figure; 0 for no limit. It is gone when the move is (rule M2).
-        cancel: the original replicas are wanted back (KIP-455).
-        request_id: of whoever asked; "" for a node that was written by hand.
+        throttle_bytes_per_s: rate at which each broker sends to adding replicas of all reassignments with the same
+            rate; 0 for no limit. The throttle ends with the reassignment (rule M2).
+        cancel: restore the original replicas (KIP-455).
+        request_id: of the request; "" for a znode written by hand.
     """
 
     partition: TopicPartition
@@ -249,11 +251,11 @@ class PartitionReassignment:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Something asked for through a node of /admin that was refused and removed; kept for people to find.
+    """A refused request of an /admin znode, kept for the requester after its removal.
 
     Attributes:
         kind: "reassign", "partitions_add", "partitions_remove".
-        partition: None where the node as a whole could not be understood.
+        partition: None when the whole znode does not parse.
         at_ms: since 1970, UTC.
     """
 
@@ -266,9 +268,9 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentRequests:
-    """The node /admin/reassign_partitions as it is: moves that are wanted or under way, and what of it is malformed.
+    """The znode /admin/reassign_partitions: requested and running reassignments, and malformed entries.
 
-    `version` is the node's; -1 where there is none.
+    `version` of the znode; -1 when it does not exist.
     """
 
     moves: tuple[PartitionReassignment, ...] = ()
@@ -278,9 +280,9 @@ class ReassignmentRequests:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRequests:
-    """Partitions to be added to topics (with their assigned replicas) and removed (True: even if not empty), rule C7.
+    """Partitions to add (with their assigned replicas) and to remove (True: with their records), rule C7.
 
-    Nodes below /admin/partitions_add/<topic> and /admin/partitions_remove/<topic>.
+    Znodes below /admin/partitions_add/<topic> and /admin/partitions_remove/<topic>.
     """
 
     added: Mapping[TopicPartition, tuple[BrokerId, ...]] = field(default_factory=dict)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The real clock behind `ports.Clock`: runs through suspension (rule F1), never goes back."""
+"""The real clock behind `ports.Clock`: monotonic, and counting while the machine is suspended (rule F1)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class SystemClock:
     """CLOCK_BOOTTIME where the system has it (Linux), CLOCK_MONOTONIC elsewhere."""
 
     def now_ms(self) -> int:
-        """Milliseconds since boot, time asleep included."""
+        """Milliseconds since boot, suspension included."""
         return time.clock_gettime_ns(_MONOTONIC) // 1_000_000
 
     def wall_us(self) -> int:

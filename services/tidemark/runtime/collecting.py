@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Garbage collection in pauses that are bounded, however much a process keeps.
+"""Bounds the pauses of garbage collection, however many objects a process keeps.
 
-CPython looks at everything of a generation in one go, a fifth of a microsecond for each object: of what thousands of
-partitions keep, a third of a second. So generations are small, and what a full collection found alive is put out of
-sight of the next ones (`gc.freeze`); all else is still freed as soon as nobody refers to it. What is out of sight and
-becomes a cycle that nobody refers to stays, until there is twice as much out of sight as when all was last looked at:
-then all is looked at once more. So such pauses are rare, and what is wasted is bounded by what is in use.
+CPython collects a generation in one pass, at 0.2 µs for each object; the objects of thousands of partitions take a
+third of a second. So generations are small here, and `gc.freeze` hides the survivors of a full collection from later
+ones. Reference counting still frees objects at once.
+
+A frozen cycle without references stays in memory until the number of frozen objects has doubled; then one collection
+visits all objects. So long pauses are rare, and the wasted memory is bounded by the used memory.
 """
 
 from __future__ import annotations
@@ -15,35 +16,35 @@ from collections.abc import Mapping
 from typing import Final
 
 THRESHOLDS: Final = (5_000, 1, 2)
-"""Objects in the first generation: 1 ms; in the second 10,000; in the third 30,000 if all live."""
+"""Objects in the first generation (1 ms), the second has 10,000, and the third 30,000 if all live."""
 THAW_OBJECTS_MIN: Final = 1_000_000
 
 
 class BoundedCollections:
-    """In force from `start` to `stop`, for the whole process."""
+    """Bounds collections of the whole process from `start` to `stop`."""
 
     def __init__(self, thaw_objects_min: int = THAW_OBJECTS_MIN) -> None:
         self._before = gc.get_threshold()
         self._thaw_at = self._thaw_objects_min = thaw_objects_min
         self._thawed = False
         self._frozen = 0
-        """At most so many."""
+        """Frozen objects above which the next full collection visits all objects."""
 
     def start(self) -> None:
-        """What has been imported is out of sight from here on."""
+        """Freeze everything that has been imported."""
         gc.freeze()
         self._frozen = gc.get_freeze_count()
         gc.set_threshold(*THRESHOLDS)
         gc.callbacks.append(self.on_collection)
 
     def stop(self) -> None:
-        """As it was before."""
+        """Restore the earlier thresholds, and unfreeze."""
         gc.callbacks.remove(self.on_collection)
         gc.set_threshold(*self._before)
         gc.unfreeze()
 
     def on_collection(self, phase: str, info: Mapping[str, int]) -> None:
-        """After a full one: what it left is alive."""
+        """Freeze the survivors of a full collection."""
         if phase != "stop" or info["generation"] != 2:
             return
         self._frozen += len(gc.get_objects(generation=2))
@@ -53,7 +54,7 @@ class BoundedCollections:
             self._frozen = gc.get_freeze_count()
             self._thaw_at = max(self._thaw_objects_min, 2 * self._frozen)
         elif self._frozen >= self._thaw_at:
-            self._frozen = gc.get_freeze_count()  # without what was freed meanwhile; goes through all of them
+            self._frozen = gc.get_freeze_count()  # counts live frozen objects only; this call visits all of them
             if self._frozen >= self._thaw_at:
-                gc.unfreeze()  # the next full collection looks at all
+                gc.unfreeze()  # the next full collection visits all objects
                 self._thawed = True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Services and ZooKeeper may start in any order: each waits until it answers, and says what it waits for."""
+"""Lets services and ZooKeeper start in any order: a service waits until ZooKeeper answers, and logs the cause."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _log = logging.getLogger(__name__)
 
 
 async def start_when_reachable(store: MetadataStore, connect: str = "") -> None:
-    """Start the store, trying until ZooKeeper answers; what trying again does not mend is raised.
+    """Start the store, with retries until ZooKeeper answers; errors that no retry can fix are raised.
 
     Args:
-        connect: `zookeeper.connect`; what of it cannot be resolved is said, every few seconds.
+        connect: `zookeeper.connect`; host names that do not resolve are logged every few seconds.
     """
     starting = asyncio.create_task(_start(store), name="ZooKeeper session")
     try:
@@ -50,7 +50,7 @@ async def _start(store: MetadataStore) -> None:
 
 
 async def _unresolvable(connect: str) -> str:
-    """What DNS says of the hosts that it does not know, "" when there are none."""
+    """The DNS errors of hosts that do not resolve, "" when all resolve."""
     hosts = zookeeper_hosts(connect) if connect else []
     found = await asyncio.gather(*map(_why_unresolved, dict.fromkeys(one.host for one in hosts)))
     return "; ".join(why for why in found if why)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that messages and batches had is kept for the next ones, instead of going back to the kernel each time.
+"""Keeps freed memory of messages and batches for the next ones, instead of returning it to the kernel.
 
-glibc gives every allocation of more than 128 kB pages of its own at first, and the free end of the heap back to the
-kernel; the next message finds its pages gone, and each page it touches is a fault. Without that a produced batch costs
-a tenth less.
+By default glibc maps every allocation above 128 kB separately, and returns the free end of the heap to the kernel. The
+next message then takes a page fault for each page. With these settings a produced batch costs a tenth less.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ _M_TOP_PAD: Final = -2
 _M_MMAP_THRESHOLD: Final = -3
 
 _OWN_PAGES_FROM_BYTES: Final = 32 << 20
-"""glibc takes no more."""
+"""Largest value that glibc accepts."""
 _KEEP_BYTES: Final = 64 << 20
 _GROW_BYTES: Final = 4 << 20
 
 
 def keep_freed_memory() -> bool:
-    """Whether this process's C library could be told; one that is not glibc does as it does."""
+    """Set the options of glibc's malloc; False with another C library, which keeps its defaults."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):

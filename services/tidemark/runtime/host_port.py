@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An address as settings and people write it."""
+"""Network addresses in settings and on command lines."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Final
 
 
 class HostPort(str):
-    """An address `host:port` ([v6]:port for IPv6): a string that gives its halves.
+    """An address `host:port` ([v6]:port for IPv6): a string with its two parts as attributes.
 
     Attributes:
         host: name or address, without brackets.
-        port: 0-65535; 0 lets the system choose where something listens.
+        port: 0-65535; for a listener, 0 lets the system choose the port.
     """
 
     __slots__ = ("host", "port")
@@ -20,7 +20,7 @@ class HostPort(str):
     port: int
 
     def __new__(cls, host: str, port: int) -> HostPort:
-        """Put together from its halves."""
+        """Create an address from its parts."""
         made = super().__new__(cls, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
         made.host = host
         made.port = port
@@ -31,7 +31,7 @@ class HostPort(str):
 
     @classmethod
     def parse(cls, text: str) -> HostPort:
-        """Take `text` apart; ValueError where it is no host:port."""
+        """Parse `text`; ValueError unless it is a host:port."""
         host, colon, port = text.strip().rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
         if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
@@ -43,8 +43,7 @@ _ZOOKEEPER_PORT: Final = 2181
 
 
 def zookeeper_hosts(connect: str) -> list[HostPort]:
-    """The servers that `zookeeper.connect` names: host[:port][,host[:port]...][/chroot]; ValueError where it is no such
-    thing."""
+    """Servers in `zookeeper.connect`, host[:port][,host[:port]...][/chroot]; ValueError for any other text."""
     hosts = []
     for server in connect.partition("/")[0].split(","):
         bare = server.strip()

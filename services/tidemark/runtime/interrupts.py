@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SIGTERM as Ctrl-C, for what ends in order at both."""
+"""Treats SIGTERM like Ctrl-C, for commands that stop in order at both."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import FrameType
 
 @contextlib.contextmanager
 def sigterm_as_interrupt() -> Iterator[None]:
-    """Meanwhile SIGTERM raises KeyboardInterrupt; on the main thread only."""
+    """In this context SIGTERM raises KeyboardInterrupt; for the main thread only."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

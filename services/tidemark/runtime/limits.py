@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the operating system lets one process have: as many open files as it may ask for."""
+"""Limits of the operating system for one process: open files."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ _CONNECTIONS_MIN: Final = 16
 
 
 def raise_open_files() -> int:
-    """Raise the soft limit of open files, which is often 1,024, towards the hard one; gives what it is then."""
+    """Raise the soft limit of open files, often 1,024, towards the hard limit; returns the new soft limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _WANTED if hard == resource.RLIM_INFINITY else min(_WANTED, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(OSError, ValueError):  # not allowed: it goes on with what it has
+        with contextlib.suppress(OSError, ValueError):  # not allowed: the present limit stays
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _WANTED if soft == resource.RLIM_INFINITY else soft
 
 
 def log_files_max() -> int:
-    """How many files of logs are kept open."""
+    """Number of log files that may be open at once."""
     return min(_LOG_FILES_MAX, raise_open_files() // 2)
 
 
 def connections_max() -> int:
-    """How many connections a server takes in: whoever opens more must not take the files that logs need."""
+    """Number of connections that a server accepts, so that connections never take the files that logs need."""
     limit = raise_open_files()
     return max(_CONNECTIONS_MIN, limit - log_files_max() - max(_OTHERS_MIN, limit // 8))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logs on stderr: one JSON object a line for machines, readable text for people; `extra` fields appear in both."""
+"""Logs on stderr: one JSON object a line, or readable text; both carry the `extra` fields."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from typing import Final, TextIO
 
 _STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
-"""Attributes that every record has; all others came with `extra`."""
+"""Attributes of every record; all others come from `extra`."""
 
 _NOISY: Final = ("kazoo", "grpc", "asyncio")
-"""Libraries whose details would drown ours: shown from warning on; kazoo only when it breaks."""
+"""Libraries with many messages: logged from WARNING on, kazoo from CRITICAL on."""
 
 
 def _extra_of(record: logging.LogRecord) -> dict[str, object]:
@@ -62,13 +62,13 @@ class TextFormatter(logging.Formatter):
 
 
 def configure_logging(level: str, fmt: str, service: str, stream: TextIO | None = None) -> None:
-    """Send every log to `stream` (default stderr).
+    """Send every log line to `stream` (default stderr).
 
     Args:
-        level: least level of our own logs: debug, info, warning or error.
+        level: lowest level of Tidemark's own logs: debug, info, warning or error.
         fmt: "json" or "text".
-        service: who speaks, e.g. "broker-0".
-        stream: where to.
+        service: name of the process in each line, such as "broker-0".
+        stream: output stream.
     """
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
     handler.setFormatter(JsonFormatter(service) if fmt == "json" else TextFormatter(service))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prometheus metrics: a registry, names `tidemark_*` in base units, bounded cardinality, and the /metrics port.
 
-Server-side only: nothing that the client imports may import this module.
+For services only: no module that the client imports may import this one.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from tidemark.runtime.metrics_text import TextSource
 LATENCY_BUCKETS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 LABEL_SETS_MAX: Final = 1000
-"""Different label values of one metric; what comes later is counted under `OTHER`."""
+"""Largest number of label sets of one metric; later ones are counted under `OTHER`."""
 
 OTHER: Final = "_other"
 
 _PREFIX: Final = "tidemark_"
 _WAKE_S: Final = 0.05
 _ZIP_LEVEL: Final = 1
-"""Of megabytes of lines that are much alike the higher levels make little less, in many times the time."""
+"""Compression level; for megabytes of similar lines higher levels take many times longer and save little."""
 _IDLE_S: Final = 30.0
-"""A scraper that keeps its connection is forgotten after so long."""
+"""Seconds after which an idle connection of a scraper is closed."""
 _CONNECTIONS_MAX: Final = 16
-"""At a time; each has a thread and a descriptor, which the process needs for its work."""
+"""Largest number of concurrent scrapes; each needs a thread and a descriptor."""
 
 _log = logging.getLogger(__name__)
 
@@ -58,14 +58,14 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # the time at which 
 
 
 class LabelLimit:
-    """Keeps the cardinality of one metric bounded: the first so many label sets are kept, others become `OTHER`."""
+    """Bounds the cardinality of one metric: the first label sets are kept, later ones become `OTHER`."""
 
     def __init__(self, limit: int = LABEL_SETS_MAX) -> None:
         self._limit = limit
         self._seen: set[tuple[str, ...]] = set()
 
     def admit(self, *values: str) -> tuple[str, ...]:
-        """`values`, or as many times `OTHER` when there are too many already."""
+        """Returns `values`, or `OTHER` for each value once the limit is reached."""
         if values in self._seen:
             return values
         if len(self._seen) >= self._limit:
@@ -74,12 +74,12 @@ class LabelLimit:
         return values
 
     def forget(self, *values: str) -> None:
-        """Make room: these values are gone."""
+        """Remove a label set, which makes room for another."""
         self._seen.discard(values)
 
 
 class Metrics:
-    """The metrics of one process. Names are given without the prefix and are the same in code and in dashboards."""
+    """The metrics of one process. Callers give names without the prefix; code and dashboards use the same names."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
@@ -91,15 +91,15 @@ class Metrics:
         self._seconds = 0.0
 
     def show(self, source: TextSource) -> None:
-        """Ask this one too, at each scrape."""
+        """Add a text source to each scrape."""
         self._sources.append(source)
 
     def hide(self, source: TextSource) -> None:
-        """Ask it no more."""
+        """Remove a text source."""
         self._sources.remove(source)
 
     def render(self, names: Collection[str] = ()) -> bytes:
-        """All of it as of now, or these samples alone, in Prometheus' text format; one scrape at a time."""
+        """All present samples, or the named ones, in Prometheus' text format; one scrape at a time."""
         with self._rendering:
             if names:
                 return self._some(names)
@@ -111,7 +111,7 @@ class Metrics:
             return text
 
     def _some(self, names: Collection[str]) -> bytes:
-        """The sources are not asked for what the registry has."""
+        """Only the named samples; sources are not called for samples of the registry."""
         text = generate_latest(self.registry.restricted_registry(names))
         sources = self._texts(names) if any(name.encode() not in text for name in names) else ()
         return text + "".join([metrics_text.only(names, one) for one in sources]).encode()
@@ -139,7 +139,7 @@ class Metrics:
 
 
 METRICS: Final = Metrics()
-"""The process's own; tests make theirs."""
+"""The metrics of this process; tests create their own."""
 
 _BUILD: Final = METRICS.gauge("build_info", "Always 1", ("version", "service"))
 
@@ -148,7 +148,7 @@ def tell_what_runs(service: str) -> None:
     """`tidemark_build_info`; `service`: "broker", "controller" or "admin"."""
     try:
         ours = version("tidemark")
-    except PackageNotFoundError:  # run from its source
+    except PackageNotFoundError:  # run from a source tree
         ours = "unknown"
     _BUILD.labels(ours, service).set(1)
 
@@ -163,31 +163,31 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """On a thread of its own, of which there are only so many."""
+        """Serve on a new thread, within the limit of concurrent scrapes."""
         if self._room.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Until the connection ends."""
+        """Serve one connection until its end."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._room.release()
 
     def server_bind(self) -> None:
-        """As the base's, which would ask DNS for this machine's name, however long that takes."""
+        """Bind without the base class's DNS query for the name of this machine, which may take long."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A scraper that broke its connection is nothing to write to stderr."""
+        """A connection that a scraper broke off is not logged."""
         _log.debug("a scrape broke", exc_info=True)
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """GET of /metrics, or of any other path: there is nothing else here. `?name[]=a&name[]=b` asks for those alone."""
+    """Answers GET of any path with the metrics; `?name[]=a&name[]=b` selects samples."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -206,11 +206,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Encoding", "gzip")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        with contextlib.suppress(ConnectionError):  # who asked has left
+        with contextlib.suppress(ConnectionError):  # the scraper has closed the connection
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: a scrape every few seconds is no news."""
+        """Scrapes are not logged."""
 
 
 class MetricsServer:
@@ -231,7 +231,7 @@ class MetricsServer:
 
     @property
     def port(self) -> int:
-        """The port it listens on, also where 0 was asked for."""
+        """The listening port, also after a start with port 0."""
         return int(self._server.server_port)
 
     def close(self) -> None:
@@ -239,7 +239,7 @@ class MetricsServer:
         host, port = self._server.server_address[:2]
         ending = threading.Thread(target=self._server.shutdown, name="metrics end")
         ending.start()
-        while ending.is_alive():  # it would look only every half second: whoever connects wakes it
+        while ending.is_alive():  # the server polls every half second; a connection wakes it at once
             with contextlib.suppress(OSError):
                 socket.create_connection((str(host), port), timeout=_WAKE_S).close()
             ending.join(_WAKE_S)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prometheus' text format, by hand where there are thousands of lines: prometheus_client takes ten times as long.
+"""Writes Prometheus' text format directly where there are thousands of lines; prometheus_client takes ten times as
+long.
 
-A text source is asked at each scrape and gives whole families; no other source and no registry may have their names.
+Each scrape calls every text source, which returns whole families. A family belongs to one source or to the registry.
 """
 
 from __future__ import annotations
@@ -11,20 +12,20 @@ from typing import Protocol
 
 
 class TextSource(Protocol):
-    """Something that knows many series."""
+    """A source of many series."""
 
     def render(self, names: Collection[str] = ()) -> str:
-        """Its families as of now, in Prometheus' text format, or "" when they cannot be told; of `names`, where there
-        are any, at least those that it has. Called on the thread of the scrape, one call at a time."""
+        """The present families in Prometheus' text format, or "" when they are unknown. With `names`, at least the
+        named families of this source. Called on the thread of the scrape, one call at a time."""
 
 
 def header(name: str, kind: str, doc: str) -> str:
-    """The two lines before the samples of a family; `name` as in samples, for a counter with its `_total`."""
+    """The two header lines of a family; `name` as in its samples, for a counter with `_total`."""
     return f"# HELP {name} {doc}\n# TYPE {name} {kind}\n"
 
 
 def escaped(value: str) -> str:
-    """A label's value between its quotes."""
+    """A label's value, escaped for its quotes."""
     if "\\" in value or '"' in value or "\n" in value:
         return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
     return value
@@ -36,18 +37,18 @@ def labels(**values: str) -> str:
 
 
 def number(value: float) -> str:
-    """A sample's value: whole numbers without a point, so that offsets lose no digit."""
+    """A sample's value as text; whole numbers have no decimal point, so offsets keep all digits."""
     return str(value) if isinstance(value, int) else repr(float(value))
 
 
 def family(name: str, kind: str, doc: str, samples: Mapping[str, float] | Iterable[tuple[str, float]]) -> str:
-    """A family of few samples, each by its labels as `labels` gives them; the header alone where there is none."""
+    """A family with a few samples by their `labels` text; without samples the header alone."""
     pairs = samples.items() if isinstance(samples, Mapping) else samples
     return header(name, kind, doc) + "".join([f"{name}{of} {number(value)}\n" for of, value in pairs])
 
 
 def only(names: Collection[str], text: str) -> str:
-    """Of these families what has samples of these names, and those samples."""
+    """The families in `text` that have samples of these names, with those samples only."""
     found = []
     for one in text.split("# HELP ")[1:]:
         kept = [line for line in one.splitlines()[2:] if line.partition("{")[0].partition(" ")[0] in names]
@@ -67,7 +68,7 @@ def counter(name: str, doc: str, value: float) -> str:
 
 
 def histogram(name: str, doc: str, bounds: Sequence[float], counts: Sequence[int], total: float) -> str:
-    """A histogram without labels: findings up to each bound and above the one before, then those above the last."""
+    """A histogram without labels: counts between consecutive bounds, then the count above the last bound."""
     parts, found = [header(name, "histogram", doc)], 0
     for bound, count in zip((*map(str, bounds), "+Inf"), counts, strict=True):
         found += count

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of a service process: start, wait for SIGTERM or SIGINT, stop in order, exit code."""
+"""Runs a service process: start, wait for SIGTERM or SIGINT, stop in order, exit code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
-"""Something broke: the start, the stop, or what ran in between."""
+"""The start, the run or the stop failed."""
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -37,14 +37,14 @@ async def run_until_stopped(
     """Run a service until SIGTERM or SIGINT; a second signal ends the process at once.
 
     Args:
-        start: brings the service up; a TidemarkError from it is one log line and exit code 1.
-        stop: brings it down in order; also called when `start` failed half-way or was interrupted.
-        failed: ends the service too, with exit code 1, when it completes.
-        metrics: where the stalls of the event loop are shown.
-        termination_path: `termination.message.path`; what made it fail first is written there.
+        start: starts the service; a TidemarkError from it gives one log line and exit code 1.
+        stop: stops the service in order; also called after a failed or interrupted `start`.
+        failed: when this future completes, the service stops with exit code 1.
+        metrics: receives the stalls of the event loop.
+        termination_path: `termination.message.path`; the first failure is written there.
 
     Returns:
-        the exit code for the process.
+        The exit code of the process.
     """
     collections = BoundedCollections()
     collections.start()
@@ -82,8 +82,8 @@ async def run_until_stopped(
 
 
 def end_process(code: int) -> NoReturn:
-    """Exit without taking the interpreter apart: with thousands of partitions that takes a second, in which whoever
-    waits for the end of the process waits for nothing. Everything must have been stopped."""
+    """Exit without the interpreter's clean-up, which takes a second with thousands of partitions. Everything must
+    have been stopped before."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -91,13 +91,14 @@ def end_process(code: int) -> NoReturn:
 
 
 class _Failures:
-    """Says why something failed: each time in the log, the first time as the termination message."""
+    """Reports failures: each one in the log, the first one as the termination message."""
 
     def __init__(self, termination_path: str) -> None:
         self._path = termination_path
 
     def succeeded(self, done: asyncio.Future[object], what: str) -> bool:
-        """Whether it did; if not, say why: one line for a refusal, a traceback for our own mistakes."""
+        """Whether `done` succeeded; logs a failure as one line for a TidemarkError, with a traceback for any other
+        error."""
         error = asyncio.CancelledError() if done.cancelled() else done.exception()
         if error is None:
             return True
@@ -110,7 +111,7 @@ class _Failures:
         return False
 
     def ended_by_itself(self) -> None:
-        """Nothing failed, and yet it ended."""
+        """Report a service that ended without a failure or a signal."""
         _log.error("the service ended by itself")
         self._told("the service ended by itself")
 

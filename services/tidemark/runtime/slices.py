@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Much to do on an event loop, a slice at a time, so that what else is due waits no longer than a slice."""
+"""Divides long work on an event loop into slices, so that other tasks wait no longer than one slice."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ SLICE_S: Final = 0.004
 
 
 class SlicedCalls:
-    """Calls from any thread, carried out on the event loop in their order; a burst gives the loop back in between.
+    """Runs calls from any thread on the event loop, in order; between the slices of a burst other tasks run.
 
-    asyncio's own `call_soon_threadsafe` runs all that came meanwhile in one go, however much that is.
+    asyncio's `call_soon_threadsafe` runs a burst in one pass, however long.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -24,15 +24,15 @@ class SlicedCalls:
         self._scheduled = False
 
     def call(self, function: Callable[..., None], *arguments: object) -> None:
-        """Have it called, after those before it; RuntimeError when the loop has ended."""
+        """Queue a call; RuntimeError once the event loop is closed."""
         self._calls.append((function, arguments))
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon_threadsafe(self._run)
 
     def _run(self) -> None:
-        # Not scheduled before the look at the queue: whoever adds to it from here on schedules anew, once too often at
-        # worst.
+        # Cleared before the queue is read: a call that is queued after this line schedules again, at worst once too
+        # often.
         self._scheduled = False
         until_s = time.perf_counter() + SLICE_S
         calls = self._calls
@@ -49,17 +49,17 @@ class SlicedCalls:
 
 
 class Pace:
-    """For a coroutine that goes through much: `if pace.is_due: await pace.give_way()` in its loop."""
+    """For the loop of a long coroutine: `if pace.is_due: await pace.give_way()`."""
 
     def __init__(self) -> None:
         self._until_s = time.perf_counter() + SLICE_S
 
     @property
     def is_due(self) -> bool:
-        """Whether a slice has passed since it began, or since it last gave way."""
+        """Whether a slice has passed since the start or the last `give_way`."""
         return time.perf_counter() > self._until_s
 
     async def give_way(self) -> None:
-        """Let all others have a turn."""
+        """Let all other tasks run."""
         await asyncio.sleep(0)
         self._until_s = time.perf_counter() + SLICE_S

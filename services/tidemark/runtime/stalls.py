@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How late the event loop is: a timer every 10 ms sees it, a thread that looks ten times a second says where it stood.
+"""Measures how late the event loop runs: a timer fires every 10 ms, and a thread samples the loop's stack ten times a
+second.
 
-What a timer finds is what any callback that was due at that moment had to wait, so its shares are shares of time. A
-stall is seen less up to one period of the timer.
+The timer's delay is the delay of any callback that was due then, so its shares are shares of time. The measured stall
+is up to one timer period too short.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from prometheus_client.registry import Collector
 
 PERIOD_S: Final = 0.01
 LOUD_S: Final = 0.1
-"""A stall of this length is a line in the log."""
+"""Shortest stall that is logged."""
 WINDOW_S: Final = 60
 BUCKETS_S: Final = (
     *(0.001, 0.002, 0.003, 0.004, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05),
@@ -39,10 +40,10 @@ _log = logging.getLogger(__name__)
 
 
 class Tally(Collector):
-    """A histogram that one thread writes, at a tenth of the cost of one that is locked, and the longest of a minute.
+    """A histogram for one writing thread, at a tenth of the cost of a locked one, with the longest value of a minute.
 
     Args:
-        name: of the histogram, with its prefix and unit; the longest is `<name less "_seconds">_longest_seconds`.
+        name: of the histogram, with prefix and unit; the longest is `<name without "_seconds">_longest_seconds`.
     """
 
     def __init__(self, name: str, doc: str, now_s: float) -> None:
@@ -51,11 +52,11 @@ class Tally(Collector):
         self._counts = [0] * (len(BUCKETS_S) + 1)
         self._sum_s = 0.0
         self._longest: deque[tuple[float, float]] = deque()
-        """(when, how long): each longer than all that came after it."""
+        """(time, duration) pairs; invariant: each duration is longer than all later ones."""
         self._now_s = now_s
 
     def add(self, seconds: float, now_s: float) -> None:
-        """One finding."""
+        """Add one value."""
         self._counts[bisect_left(BUCKETS_S, seconds)] += 1
         self._sum_s += seconds
         self._now_s = now_s
@@ -68,11 +69,11 @@ class Tally(Collector):
             longest.popleft()
 
     def longest_s(self) -> float:
-        """The longest of the last minute; what is below the first bucket counts as none."""
+        """The longest value of the last minute; values below the first bucket count as 0."""
         return next((seconds for when_s, seconds in tuple(self._longest) if when_s >= self._now_s - WINDOW_S), 0.0)
 
     def collect(self) -> Iterable[Metric]:
-        """Both, as of now."""
+        """The present histogram and its longest value."""
         counts, total, buckets = tuple(self._counts), 0, []
         for bound, count in zip((*map(str, BUCKETS_S), "+Inf"), counts, strict=True):
             total += count
@@ -83,12 +84,12 @@ class Tally(Collector):
 
 
 class StallMeter:
-    """Measures one event loop, from `start` to `stop`, both called on it.
+    """Measures one event loop, from `start` to `stop`, both called on that loop.
 
     Attributes:
-        lateness: how late the timer ran.
-        busy: at most so much of it did this process use a processor; the rest is the machine's, which had others to
-            run, or had stopped this process.
+        lateness: delay of the timer.
+        busy: upper bound of this process's CPU time in that delay; the rest belongs to the machine, which ran
+            other processes or had stopped this one.
         collections: pauses for garbage collection.
     """
 
@@ -112,18 +113,18 @@ class StallMeter:
         self._watch = threading.Thread(target=self._look, name="event loop watch", daemon=True)
 
     def collectors(self) -> Sequence[Collector]:
-        """What a registry wants to know."""
+        """The collectors for a registry."""
         return self.lateness, self.busy, self.collections
 
     def start(self) -> None:
-        """Begin to measure."""
+        """Start the measurement."""
         gc.callbacks.append(self._on_collection)
         self._cpu_s = time.process_time()
         self._wait()
         self._watch.start()
 
     def stop(self) -> None:
-        """End it."""
+        """Stop the measurement."""
         gc.callbacks.remove(self._on_collection)
         if self._timer is not None:
             self._timer.cancel()
@@ -167,12 +168,12 @@ class StallMeter:
         self.collections.add(now_s - self._collecting_since_s, now_s)
 
     def _look(self) -> None:
-        """On a thread of its own: where the loop stands, when it should have run the timer a while ago."""
+        """On a thread of its own: sample the loop's stack while the timer is overdue."""
         while not self._stopped.wait(_LOOK_S):
             self.note_where()
 
     def note_where(self) -> None:
-        """If the loop should have run the timer a while ago, remember where it stands."""
+        """Remember the loop's stack if the timer is overdue."""
         now_s = self._loop.time()
         if now_s - self._due_s > LOUD_S / 2:
             frame = sys._current_frames().get(self._thread_id)
@@ -180,7 +181,7 @@ class StallMeter:
 
 
 def _innermost(frame: FrameType | None) -> str:
-    """Our own innermost frames, the caller before the called: `broker/node/core_driver.py:75 _drain > ...`."""
+    """Tidemark's innermost frames, callers first: `broker/node/core_driver.py:75 _drain > ...`."""
     found: list[str] = []
     while frame is not None and len(found) < _FRAMES_MAX:
         code = frame.f_code

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a process ended, for whoever runs it: one line in a file, which Kubernetes shows as the termination message."""
+"""Writes the cause of a process's end into a file, which Kubernetes shows as the termination message."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Final
 
 MESSAGE_BYTES_MAX: Final = 4096
-"""What a kubelet keeps of it."""
+"""Bytes that a kubelet keeps."""
 
 _log = logging.getLogger(__name__)
 
 
 def write_termination_message(path: str, message: str) -> None:
-    """Put `message` into the file at `path`, as one line; nothing where `path` is "".
+    """Write `message` into the file at `path`, as one line; no effect when `path` is "".
 
-    The file is written in place: a kubelet mounts it. Where that fails there is still the log.
+    The file is written in place, because a kubelet mounts it. A failed write leaves the message in the log only.
     """
     if not path:
         return

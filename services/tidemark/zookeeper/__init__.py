@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that knows ZooKeeper."""
+"""The only package that imports kazoo: znode paths and codecs, session, election, multis."""

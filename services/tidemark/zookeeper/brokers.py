@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brokers in ZooKeeper: registration (rule Z3), who lives, broker epochs (rule T2)."""
+"""Brokers in ZooKeeper: registration (rule Z3), live brokers, broker epochs (rule T2)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BROKER_ID_MAX: Final = (1 << 31) - 1
 _log = logging.getLogger(__name__)
 
 WAIT_MS_MIN: Final = 30_000
-"""At least so long a registration waits for the session of the same disks on another boot."""
+"""The shortest wait of a registration for the session that the same log directories had on another boot."""
 
 
 async def register(
@@ -42,7 +42,7 @@ async def register(
     wait_ms = max(3 * session.call_timeout_ms, WAIT_MS_MIN)
     deadline_ms = session.now_ms() + wait_ms
     while True:
-        # The epoch first: whoever registers after this read raises it, and our multi fails.
+        # The epoch is read first: a registration after this read raises the epoch, and this multi fails.
         found_epoch = await session.get(paths.broker_epoch(broker_id))
         found = await session.get(paths.broker(broker_id))
         delete_old = False
@@ -67,7 +67,7 @@ async def register(
         try:
             await commit(session, operations)
         except MultiFailed:
-            continue  # somebody registered, or the old session ended, in between
+            continue  # another registration, or the end of the old session, came in between
         except TidemarkError as error:
             if session.now_ms() >= deadline_ms or error.metadata.get("sent") != "true":
                 raise
@@ -78,14 +78,15 @@ async def register(
 
 
 def _must_wait(old: BrokerRegistration, registration: BrokerRegistration, locked_directory_ids: frozenset[str]) -> bool:
-    """Whether the old session must end by itself; raises BROKER_ID_TAKEN where waiting would not help."""
+    """Whether this registration must wait for the old session to expire; raises BROKER_ID_TAKEN where waiting cannot
+    help."""
     if not locked_directory_ids & set(old.directory_ids):
         raise _taken(old.broker_id, old, "it shares no log directory with us")
     return old.boot_id != registration.boot_id
 
 
 def _understood(data: bytes, broker_id: BrokerId) -> BrokerRegistration | None:
-    """None: what lies there says nothing of whose it is, and only the end of its session takes it away."""
+    """The registration, or None for a znode that does not parse: only the end of its session deletes that znode."""
     try:
         return codecs.decode_registration(paths.broker(broker_id), data, broker_id)
     except TidemarkError as error:
@@ -145,7 +146,7 @@ def _operations(
 
 
 async def live(session: Session, watch: Callable[[Any], None] | None) -> Mapping[BrokerId, BrokerRegistration]:
-    """/brokers/ids; the watch also fires when a broker bounces, as that deletes a child and creates one."""
+    """/brokers/ids; the watch also fires when a broker restarts, because that deletes a child and creates one."""
     ids = _ids(await session.children(paths.BROKERS, watch))
     nodes = await session.read_many([paths.broker(broker_id) for broker_id in ids])
     found = {}
@@ -167,7 +168,7 @@ async def epochs(session: Session) -> Mapping[BrokerId, BrokerEpochRecord]:
 
 
 def _epoch(broker_id: BrokerId, node: NodeRead) -> BrokerEpochRecord:
-    """Where the node cannot be understood nothing of before its present registration is trusted (rule T2)."""
+    """A znode that does not parse voids all entries from before the present registration (rule T2)."""
     data, stat = node
     try:
         return codecs.decode_broker_epoch(paths.broker_epoch(broker_id), data, stat.version)
@@ -178,5 +179,5 @@ def _epoch(broker_id: BrokerId, node: NodeRead) -> BrokerEpochRecord:
 
 
 def _ids(names: list[str]) -> list[BrokerId]:
-    """Of nodes that brokers made; what else lies there is nobody's."""
+    """Broker ids among the children; other names are ignored."""
     return sorted(BrokerId(int(name)) for name in names if _BROKER_ID.fullmatch(name) and int(name) <= _BROKER_ID_MAX)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JSON in ZooKeeper's nodes (docs/formats.md): written strictly, read tolerantly.
+"""The JSON in ZooKeeper's znodes (docs/formats.md): strict writers, tolerant readers.
 
-A reader ignores fields it does not know and takes defaults for those that came later; what it cannot do
-without, or finds of another type, is a TidemarkError(INTERNAL) that names the path.
+A reader ignores unknown fields and has defaults for fields of later versions. A required field that is missing, or has
+another type, raises TidemarkError(INTERNAL) with the path.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from tidemark.ports import ControllerInfo
 VERSION: Final = 1
 
 BROKER_EPOCH_MAX: Final = (1 << 24) - 1
-"""A session that ended every 4 s would take two years to it, and to make a lost node of an epoch again takes as many
-writes: what lies above was written by hand."""
+"""Highest epoch that a reader accepts; a session that expired every 4 s would need two years for that many. A larger
+epoch was written by hand, and restoring a lost epoch znode takes as many writes as its epoch."""
 _INDEX_MAX: Final = (1 << 31) - 1
 _PORT_MAX: Final = (1 << 16) - 1
 _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-"""Of names that people write into nodes: they become part of paths."""
+"""Longest name that a reader accepts; names in znodes become part of paths."""
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{0,128}")
 
 T = TypeVar("T")
@@ -67,7 +67,7 @@ def _decode(path: str, data: bytes, build: Callable[[Mapping[str, Any]], T]) -> 
 
 
 def _int(value: object, bits: int = 64) -> int:
-    """Of so many bits, as it has in messages: what does not fit there would be found out by whoever sends it."""
+    """An integer with the width of its protobuf field; a larger one would fail only when a message carries it."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{value!r} is no whole number")
     if not -(1 << bits - 1) <= value < 1 << bits - 1:
@@ -93,7 +93,7 @@ def _broker_id(value: object) -> BrokerId:
 
 
 def _name(value: object) -> str:
-    """What becomes part of a path."""
+    """A name that is safe as part of a path."""
     if _NAME.fullmatch(_str(value)) is None:
         raise ValueError("a name has letters, digits, '.', '_' and '-' only")
     return _str(value)
@@ -129,7 +129,7 @@ def encode_state(state: LeaderAndIsr) -> bytes:
 
 
 def decode_state(path: str, data: bytes) -> LeaderAndIsr:
-    """As `encode_state` wrote it."""
+    """Inverse of `encode_state`."""
     return _decode(
         path,
         data,
@@ -167,7 +167,7 @@ def encode_registration(registration: BrokerRegistration) -> bytes:
 
 
 def decode_registration(path: str, data: bytes, broker_id: BrokerId) -> BrokerRegistration:
-    """As `encode_registration` wrote it."""
+    """Inverse of `encode_registration`."""
     return _decode(
         path,
         data,
@@ -185,12 +185,12 @@ def decode_registration(path: str, data: bytes, broker_id: BrokerId) -> BrokerRe
 
 
 def encode_broker_epoch(directory_ids: Iterable[str], unclean_at: BrokerEpoch, lost_at: BrokerEpoch) -> bytes:
-    """A node of /brokers/epochs; the epoch itself is the node's version."""
+    """A znode of /brokers/epochs; the epoch itself is the znode's version."""
     return encode({"directories": list(directory_ids), "unclean_at": unclean_at, "lost_at": lost_at})
 
 
 def decode_broker_epoch(path: str, data: bytes, version: int) -> BrokerEpochRecord:
-    """As `encode_broker_epoch` wrote it, with the node's version."""
+    """Inverse of `encode_broker_epoch`, with the znode's version as the epoch."""
     return _decode(
         path,
         data,
@@ -218,7 +218,7 @@ def encode_topic(topic: TopicDescription) -> bytes:
 
 
 def decode_topic(path: str, data: bytes, name: str) -> TopicDescription:
-    """As `encode_topic` wrote it; without configs, zxids and version. One whose name no topic can have is refused."""
+    """Inverse of `encode_topic`, without configs, zxids and version; an invalid topic name is refused."""
     if _TOPIC_NAME.fullmatch(name) is None:
         sentence = f"the ZooKeeper node {path} cannot be understood: no topic has such a name; delete the node"
         raise TidemarkError(ErrorCode.INTERNAL, sentence, {"path": path})
@@ -267,20 +267,21 @@ def encode_configs(configs: Mapping[str, str]) -> bytes:
 
 
 def decode_configs(path: str, data: bytes) -> dict[str, str]:
-    """As `encode_configs` wrote it."""
+    """Inverse of `encode_configs`."""
     return _decode(
         path, data, lambda fields: {_str(key): _str(value) for key, value in fields.get("config", {}).items()}
     )
 
 
 def encode_elections(partitions: Iterable[TopicPartition], request_id: str) -> bytes:
-    """A node that asks for elections, in the shape of Kafka's preferred_replica_election; `request_id` is ours."""
+    """A request for elections, in the JSON of Kafka's preferred_replica_election; `request_id` is Tidemark's
+    addition."""
     fields: dict[str, object] = {"partitions": [{"topic": one.topic, "partition": one.partition} for one in partitions]}
     return encode(fields | {"request_id": request_id} if request_id else fields)
 
 
 def decode_elections(path: str, data: bytes) -> tuple[tuple[TopicPartition, ...], str]:
-    """Partitions, each once, and request id; people write it by hand too."""
+    """Partitions, each once, and the request id; operators write this znode by hand, too."""
 
     def build(fields: Mapping[str, Any]) -> tuple[tuple[TopicPartition, ...], str]:
         if _int(fields.get("version", VERSION)) != VERSION:
@@ -300,7 +301,7 @@ def decode_elections(path: str, data: bytes) -> tuple[tuple[TopicPartition, ...]
 
 
 def encode_moves(moves: Iterable[PartitionReassignment]) -> bytes:
-    """/admin/reassign_partitions, in the shape of Kafka's; what is ours besides only where it is set."""
+    """/admin/reassign_partitions, in Kafka's JSON; Tidemark's own fields appear only where they are set."""
     return encode({"partitions": [fields_of(move) for move in moves]})
 
 
@@ -310,7 +311,7 @@ def encode_added_partition(replicas: Iterable[BrokerId]) -> bytes:
 
 
 def decode_added_partition(path: str, data: bytes) -> tuple[BrokerId, ...]:
-    """Its assigned replicas; people write it by hand too."""
+    """The assigned replicas of the new partition; operators write this znode by hand, too."""
     return _decode(path, data, lambda fields: tuple(BrokerId(_int(replica)) for replica in fields["replicas"]))
 
 
@@ -320,7 +321,7 @@ def encode_removed_partition(force: bool) -> bytes:
 
 
 def decode_removed_partition(path: str, data: bytes) -> bool:
-    """Whether it shall go even if it is not empty; an empty node says no."""
+    """Whether to remove a partition that still has records; an empty znode means no."""
     return _decode(path, data or b"{}", lambda fields: _bool(fields.get("force", False)))
 
 
@@ -345,14 +346,14 @@ def encode_refusals(refusals: Iterable[Refusal]) -> bytes:
 
 
 def decode_refusals(path: str, data: bytes) -> tuple[Refusal, ...]:
-    """As `encode_refusals` wrote it."""
+    """Inverse of `encode_refusals`."""
     return _decode(path, data, lambda fields: tuple(_refusal(one) for one in fields["refusals"]))
 
 
 def _refusal(fields: Mapping[str, Any]) -> Refusal:
     partition = None
     if fields["topic"] is not None:
-        index = _int(fields["partition"])  # what was asked for need not be one
+        index = _int(fields["partition"])  # a refused request need not name a valid partition
         partition = TopicPartition(_str(fields["topic"]), index if abs(index) <= _INDEX_MAX else -1)
     error = TidemarkError(ErrorCode(_str(fields["code"])), _str(fields["message"]))
     return Refusal(_str(fields["kind"]), partition, error, _str(fields["request_id"]), _int(fields["at_ms"]))
@@ -384,7 +385,7 @@ def encode_unclean_elections(reports: Iterable[UncleanElection]) -> bytes:
 
 
 def decode_unclean_elections(path: str, data: bytes) -> tuple[UncleanElection, ...]:
-    """As `encode_unclean_elections` wrote it."""
+    """Inverse of `encode_unclean_elections`."""
     return _decode(path, data, lambda fields: tuple(_unclean_election(one) for one in fields["elections"]))
 
 
@@ -414,7 +415,7 @@ def encode_controller(controller_id: BrokerId, address: str) -> bytes:
 
 
 def decode_controller(path: str, data: bytes) -> ControllerInfo:
-    """As `encode_controller` wrote it."""
+    """Inverse of `encode_controller`."""
     return _decode(
         path, data, lambda fields: ControllerInfo(BrokerId(_int32(fields["id"])), _str(fields.get("address", "")))
     )
@@ -426,7 +427,7 @@ def encode_number(name: str, number: int) -> bytes:
 
 
 def decode_number(path: str, data: bytes, name: str) -> int:
-    """As `encode_number` wrote it."""
+    """Inverse of `encode_number`."""
     return _decode(path, data, lambda fields: _int(fields[name]))
 
 
@@ -436,5 +437,5 @@ def encode_cluster_id(cluster_id: str) -> bytes:
 
 
 def decode_cluster_id(path: str, data: bytes) -> str:
-    """As `encode_cluster_id` wrote it."""
+    """Inverse of `encode_cluster_id`."""
     return _decode(path, data, lambda fields: _str(fields["id"]))

@@ -26,7 +26,7 @@ def path_of(resource: ConfigResource) -> str:
 async def read(
     session: Session, resources: Sequence[ConfigResource], watch: Callable[[Any], None] | None
 ) -> Mapping[ConfigResource, VersionedConfigs]:
-    """Settings of each; a node that does not exist is watched too."""
+    """Explicit settings of each resource; a missing znode is watched, too."""
     config_paths = [path_of(resource) for resource in resources]
     if watch is not None:
         await session.gather([session.exists(path, watch) for path in config_paths])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brokers that are being drained, or are drained: a node each, so that nothing new is placed on them.
+"""Draining brokers: one znode each keeps new replicas away from the broker.
 
-/admin/draining_brokers/<id> is there from the moment somebody begins to remove the broker until it is added again: a
-broker that was drained and not stopped yet must stay empty.
+/admin/draining_brokers/<id> exists from the start of the broker's removal until the broker is added again, because a
+drained broker that still runs must stay empty.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ BROKER_CONFIGS: Final = "/config/brokers"
 
 
 async def read(session: Session) -> frozenset[BrokerId]:
-    """The brokers that have the node; a node of another name is none of ours."""
+    """Ids of the draining brokers; children with other names are ignored."""
     names = await session.children(DRAINING_BROKERS)
     return frozenset(BrokerId(int(name)) for name in names if name.isascii() and name.isdecimal())
 
 
 async def begin(session: Session, brokers: Collection[BrokerId]) -> None:
-    """Make the nodes; again is fine."""
+    """Create the znodes; idempotent."""
     await session.ensure(DRAINING_BROKERS)
     for broker in sorted(brokers):
         await _commit_unless(session, Create(f"{DRAINING_BROKERS}/{broker}"), NodeExistsError)
 
 
 async def end(session: Session, brokers: Collection[BrokerId]) -> None:
-    """Delete the nodes; again is fine."""
+    """Delete the znodes; idempotent."""
     for broker in sorted(brokers):
         await _commit_unless(session, Delete(f"{DRAINING_BROKERS}/{broker}"), NoNodeError)
 
 
 async def forget_configs(session: Session, broker: BrokerId) -> None:
-    """Delete /config/brokers/<id>; gone already is fine."""
+    """Delete /config/brokers/<id>; idempotent."""
     await _commit_unless(session, Delete(f"{BROKER_CONFIGS}/{broker}"), NoNodeError)
 
 

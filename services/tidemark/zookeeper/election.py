@@ -19,13 +19,13 @@ from tidemark.zookeeper.topics import term_check
 _EPOCH: Final = "epoch"
 _NEXT: Final = "next"
 _RETRIES: Final = 64
-"""Of writes that lose against others: each lost round is another's success."""
+"""Attempts of a conditional write; each lost attempt is a success of another writer."""
 
 
 async def elect(session: Session, controller_id: BrokerId, address: str) -> ControllerTerm | None:
-    """Create /controller and raise /controller_epoch in one multi; None when somebody else holds it."""
+    """Create /controller and raise /controller_epoch in one multi; None while another controller is elected."""
     for _ in range(_RETRIES):
-        # The epoch first: whoever is elected after this read raises it, and our multi fails.
+        # The epoch is read first: an election after this read raises the epoch, and this multi fails.
         found_epoch = await session.get(paths.CONTROLLER_EPOCH)
         epoch, version = 0, -1
         if found_epoch is not None:
@@ -50,7 +50,7 @@ async def elect(session: Session, controller_id: BrokerId, address: str) -> Cont
 async def _ours(session: Session, controller_id: BrokerId, held: tuple[bytes, Any]) -> ControllerTerm | None:
     """The term of an earlier attempt of this session whose answer was lost.
 
-    While our node stands nobody else is elected, so the present epoch is the one our node was made with.
+    While this session's znode exists no other controller is elected, so the present epoch is that of this term.
     """
     if held[1].ephemeralOwner != session.session_id:
         return None
@@ -70,15 +70,15 @@ async def current(session: Session, watch: Callable[[Any], None] | None) -> Cont
 
 
 async def resign(session: Session, term: ControllerTerm) -> None:
-    """Delete /controller unless another one was elected since."""
+    """Delete /controller unless another controller was elected since."""
     try:
         await commit(session, [term_check(term), Delete(paths.CONTROLLER)])
     except MultiFailed:
-        return  # it is somebody else's, or gone
+        return  # another controller's, or deleted
 
 
 async def cluster_id(session: Session) -> str:
-    """Of /cluster/id, created by whoever is first."""
+    """The id in /cluster/id; the first caller creates the znode."""
     found = await session.get(paths.CLUSTER_ID)
     if found is None:
         try:
@@ -93,7 +93,7 @@ async def cluster_id(session: Session) -> str:
 
 
 async def next_producer_ids(session: Session, count: int) -> range:
-    """The next `count` ids; ids of a block whose answer was lost are never given to anybody (rule P1)."""
+    """The next `count` producer ids; a block whose answer was lost is never handed out again (rule P1)."""
     assert count > 0
     for _ in range(_RETRIES):
         found = await session.get(paths.PRODUCER_IDS)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/brokers/epochs/<id> nodes that somebody has deleted by hand: a broker epoch never comes twice (rules Z3, T2).
+"""Restores /brokers/epochs/<id> znodes that were deleted by hand: no broker epoch is used twice (rules Z3, T2).
 
-The node's version is the broker epoch, and ZooKeeper counts a new node from 0: entries of ISRs, commands and checks
-would be taken for another registration's. So the version is raised to what it was, by as many writes as it takes.
+The znode's version is the broker epoch, and ZooKeeper counts a new znode from 0. ISR entries, commands and checks of an
+older registration would then match a new one. So the version is raised above the old one, by one write for each step.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _log = logging.getLogger(__name__)
 async def make_up(
     session: Session, broker_id: BrokerId, found: NodeRead | None, old: BrokerRegistration | None
 ) -> bool:
-    """Before a registration: make the node that is missing, so that the registration gets an epoch above all that any
-    partition or `old` names, and nothing of before it is trusted.
+    """Create a missing znode before a registration, which then gets an epoch above every epoch that a partition or
+    `old` names; entries from before that registration are void.
 
     Returns:
-        Whether something was missing and the node has to be read again.
+        Whether a znode was missing, so that the caller must read again.
     """
     path = paths.broker_epoch(broker_id)
     if found is None:
         highest = max(await _highest_named(session, broker_id), _NEVER if old is None else old.broker_epoch)
         if highest == _NEVER:
-            return False  # it never registered, or left nothing behind
+            return False  # this broker never registered, or no state names it
         target, version = BrokerEpoch(highest + 1), -1
         _log.error(
             "the node of this broker's epoch was deleted by hand; its replicas count as not in sync until they are",
@@ -51,14 +51,14 @@ async def make_up(
     try:
         await commit(session, _raising(path, content, version, target - 1))
     except MultiFailed as failed:
-        _log.info("the node of a broker's epoch was made by somebody else", extra={"path": path, "why": str(failed)})
+        _log.info("another process created the epoch node", extra={"path": path, "why": str(failed)})
     return True
 
 
 async def restore(
     session: Session, term: ControllerTerm, registration: BrokerRegistration, was: BrokerEpochRecord
 ) -> None:
-    """Make the node of a live broker again, as it was: its version is the epoch of the registration."""
+    """Create the znode of a live broker again, with the epoch of its registration as the version."""
     path, epoch = paths.broker_epoch(registration.broker_id), registration.broker_epoch
     content = codecs.encode_broker_epoch(registration.directory_ids, was.unclean_at, was.lost_at)
     while True:
@@ -71,7 +71,7 @@ async def restore(
 
 
 def _raising(path: str, content: bytes, version: int, to: int) -> list[Operation]:
-    """Operations that bring the node (-1: none) to this version, or nearer to it."""
+    """Operations that raise the znode (-1: missing) to this version, or nearer to it."""
     operations: list[Operation] = [Create(path, content)] if version < 0 else []
     start = max(version, 0)
     return operations + [Set(path, content, at) for at in range(start, min(to, start + _WRITES_AT_ONCE))]
@@ -107,7 +107,8 @@ async def _highest_named(session: Session, broker_id: BrokerId) -> BrokerEpoch:
 
 
 def _unclean_at(path: str, node: NodeRead) -> BrokerEpoch:
-    """Above the node's version while it is being raised; where it cannot be understood the registration says so."""
+    """Above the znode's version while that is being raised; a znode that does not parse is reported by the
+    registration."""
     try:
         return codecs.decode_broker_epoch(path, node[0], node[1].version).unclean_at
     except TidemarkError:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/admin/reassign_partitions: what is asked for, by the admin service or by hand, and what the controller takes out of
-it (rule M1); and the topic nodes in which it keeps how far a move has come."""
+"""/admin/reassign_partitions: requests of the admin service or by hand, and their removal by the controller (rule
+M1); and topic znodes, in which the controller keeps the progress of a reassignment."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tidemark.zookeeper.topics import not_active, term_check
 
 REASSIGN: Final = "reassign"
 _NODE_BYTES_MAX: Final = BYTES_MAX - 131_072
-"""Room in a multi for the refusals that may go with it."""
+"""Bytes of a multi reserved for the refusals that it may carry."""
 
 
 async def read(session: Session, watch: Callable[[Any], None] | None) -> ReassignmentRequests:
-    """The node; what of it cannot be understood is in `malformed`."""
+    """The requests; entries that do not parse are in `malformed`."""
     if watch is not None:
         await session.exists(paths.MOVES, watch)
     node = await session.get(paths.MOVES)
@@ -43,7 +43,7 @@ async def read(session: Session, watch: Callable[[Any], None] | None) -> Reassig
 
 
 async def submit(session: Session, moves: Sequence[PartitionReassignment]) -> None:
-    """Add these, all or none; raises REASSIGNMENT_IN_PROGRESS or INVALID_REQUEST."""
+    """Add these reassignments, all or none; raises REASSIGNMENT_IN_PROGRESS or INVALID_REQUEST."""
 
     def added(found: ReassignmentRequests) -> Sequence[PartitionReassignment]:
         known = {move.partition: move for move in found.moves}
@@ -61,7 +61,7 @@ async def submit(session: Session, moves: Sequence[PartitionReassignment]) -> No
 
 
 async def cancel(session: Session, partitions: Iterable[TopicPartition]) -> None:
-    """Mark these, all or none; raises NO_REASSIGNMENT_IN_PROGRESS."""
+    """Mark these reassignments as cancelled, all or none; raises NO_REASSIGNMENT_IN_PROGRESS."""
     wanted = set(partitions)
 
     def marked(found: ReassignmentRequests) -> Sequence[PartitionReassignment]:
@@ -103,7 +103,7 @@ async def _rewrite(session: Session, change: Callable[[ReassignmentRequests], Se
 async def finish(
     session: Session, term: ControllerTerm, finished: Sequence[PartitionReassignment], refused: Sequence[Refusal]
 ) -> None:
-    """Take these and all that is malformed out of the node; keep `refused`."""
+    """Remove these reassignments and every malformed entry; keep `refused`."""
     done = set(finished)
     while True:
         found = await read(session, None)
@@ -124,8 +124,8 @@ async def _replaced(
     version: int | None,
     term: ControllerTerm | None = None,
 ) -> bool:
-    """Write the node (no data: delete it) at this version (-1: create it; None: leave it alone); False: somebody was
-    faster."""
+    """Write the znode at this version (no data: delete; -1: create; None: leave it alone); False after a version
+    conflict."""
     operations: list[Operation] = [] if term is None else [term_check(term)]
     if version == -1 and data is not None:
         operations.append(Create(paths.MOVES, data))
@@ -141,7 +141,7 @@ async def _replaced(
 
 
 async def write_topic(session: Session, term: ControllerTerm, topic: TopicDescription) -> TopicDescription | None:
-    """Write the topic's node at `topic.version`; None: it is at another one, or gone."""
+    """Write the topic's znode at `topic.version`; None after a version conflict or a deletion."""
     try:
         answers = await commit(
             session, [term_check(term), Set(paths.topic(topic.topic), codecs.encode_topic(topic), topic.version)]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ZooKeeper's multi-read: the data of many nodes in one request, which kazoo does not have.
+"""ZooKeeper's multi-read, which kazoo lacks: the data of many znodes in one request.
 
-One request and one answer for 500 nodes instead of 500 of each: what a controller needs that takes over.
+A newly elected controller reads 500 znodes with one request instead of 500.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _ERROR = -1
 
 @dataclass(frozen=True, slots=True)
 class MultiRead:
-    """A request as kazoo's connection wants them: `paths` are absolute, chroot included.
+    """A request for kazoo's connection; `paths` are absolute and include the chroot.
 
-    The answer is a list in the same order of (data, ZnodeStat), or the error's code where a node could not be read.
+    The answer lists (data, ZnodeStat) in the same order, or an error code for a znode that could not be read.
     """
 
     type: ClassVar[int] = _MULTI_READ

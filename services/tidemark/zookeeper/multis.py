@@ -14,17 +14,17 @@ from tidemark.zookeeper.session_port import Session
 
 OPERATIONS_MAX: Final = 500
 BYTES_MAX: Final = 512 << 10
-"""Of one multi, and of one node: beyond 1 MiB ZooKeeper drops the connection."""
+"""Largest multi, and largest znode; above 1 MiB ZooKeeper drops the connection."""
 
 _OVERHEAD_BYTES: Final = 64
-"""Of one operation besides its path and data: headers, lengths, version, ACL."""
+"""Size of one operation without its path and data: headers, lengths, version, ACL."""
 
 ANY_VERSION: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The node must exist, at this version."""
+    """The znode must exist at this version."""
 
     path: str
     version: int = ANY_VERSION
@@ -32,39 +32,39 @@ class Check:
     data: ClassVar[bytes] = b""
 
     def add_to(self, transaction: Any) -> None:
-        """As kazoo wants it."""
+        """Add this operation to a kazoo transaction."""
         transaction.check(self.path, self.version)
 
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """The node must not exist."""
+    """The znode must not exist."""
 
     path: str
     data: bytes = b""
     ephemeral: bool = False
 
     def add_to(self, transaction: Any) -> None:
-        """As kazoo wants it."""
+        """Add this operation to a kazoo transaction."""
         transaction.create(self.path, self.data, ephemeral=self.ephemeral)
 
 
 @dataclass(frozen=True, slots=True)
 class Set:
-    """The node must exist, at this version."""
+    """The znode must exist at this version."""
 
     path: str
     data: bytes
     version: int
 
     def add_to(self, transaction: Any) -> None:
-        """As kazoo wants it."""
+        """Add this operation to a kazoo transaction."""
         transaction.set_data(self.path, self.data, self.version)
 
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """The node must exist, at this version, without children."""
+    """The znode must exist at this version, without children."""
 
     path: str
     version: int = ANY_VERSION
@@ -72,7 +72,7 @@ class Delete:
     data: ClassVar[bytes] = b""
 
     def add_to(self, transaction: Any) -> None:
-        """As kazoo wants it."""
+        """Add this operation to a kazoo transaction."""
         transaction.delete(self.path, self.version)
 
 
@@ -82,7 +82,7 @@ Item = TypeVar("Item")
 
 
 class MultiFailed(Exception):  # noqa: N818 - an outcome, not an error
-    """A multi of which nothing was done: `index` is the operation that failed, `cause` what ZooKeeper said of it."""
+    """A multi that ZooKeeper refused as a whole: `index` of the failed operation, and ZooKeeper's error as `cause`."""
 
     def __init__(self, index: int, cause: Exception) -> None:
         super().__init__(f"operation {index}: {type(cause).__name__}")
@@ -91,11 +91,11 @@ class MultiFailed(Exception):  # noqa: N818 - an outcome, not an error
 
 
 async def commit(session: Session, operations: Sequence[Operation]) -> list[Any]:
-    """Do all or nothing; the results in order: a ZnodeStat for a Set.
+    """Commit all operations or none; results in order, a ZnodeStat for a Set.
 
     Raises:
-        MultiFailed: nothing was done.
-        TidemarkError: COORDINATION_UNAVAILABLE; it may have been done unless metadata says sent="false".
+        MultiFailed: ZooKeeper refused the multi.
+        TidemarkError: COORDINATION_UNAVAILABLE; the multi may have been committed unless metadata has sent="false".
     """
     check_size(operations)
 
@@ -105,7 +105,7 @@ async def commit(session: Session, operations: Sequence[Operation]) -> list[Any]
 
     results = await session.commit(build)
     for index, result in enumerate(results):
-        # Operations around the failed one say RolledBack (before it) and RuntimeInconsistency (after it).
+        # Operations before the failed one report RolledBack; those after it report RuntimeInconsistency.
         if isinstance(result, Exception) and not isinstance(result, RolledBackError | RuntimeInconsistency):
             raise MultiFailed(index, result)
     if any(isinstance(result, KazooException) for result in results):
@@ -114,12 +114,12 @@ async def commit(session: Session, operations: Sequence[Operation]) -> list[Any]
 
 
 def size_bytes(operation: Operation) -> int:
-    """What it adds to a request, at most."""
+    """Upper bound of the bytes that the operation adds to a request."""
     return len(operation.path.encode()) + len(operation.data) + _OVERHEAD_BYTES
 
 
 def check_size(operations: Sequence[Operation]) -> None:
-    """Refuse what ZooKeeper would answer by dropping the connection."""
+    """Refuse a request that is so large that ZooKeeper would drop the connection."""
     total = sum(size_bytes(operation) for operation in operations)
     if len(operations) > OPERATIONS_MAX or total > BYTES_MAX:
         largest = max(operations, key=size_bytes)
@@ -134,10 +134,9 @@ def check_size(operations: Sequence[Operation]) -> None:
 def batches(
     items: Sequence[tuple[Item, Sequence[Operation]]], *, reserved: Sequence[Operation] = ()
 ) -> Iterator[list[tuple[Item, Sequence[Operation]]]]:
-    """Cut `items` into multis within both limits, in order; an item's operations stay together.
+    """Divide `items` into multis within both limits, in order; an item's operations stay together.
 
-    `reserved` goes into every multi besides. One item beyond the limits gets a batch of its own, which
-    `commit` refuses.
+    Every multi also carries `reserved`. One item beyond the limits gets a batch of its own, which `commit` refuses.
     """
     base_bytes = sum(size_bytes(operation) for operation in reserved)
     batch: list[tuple[Item, Sequence[Operation]]] = []

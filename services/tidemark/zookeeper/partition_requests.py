@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Partitions to be added to topics and removed from them (rule C7): nodes that people ask with, and the
-nodes that go with a partition."""
+"""Requests to add partitions to topics and to remove them (rule C7), and the znodes that a removed partition leaves."""
 
 from __future__ import annotations
 
@@ -33,17 +32,17 @@ _TRIES_MAX: Final = 20
 
 
 async def request_added(session: Session, added: Mapping[TopicPartition, tuple[BrokerId, ...]]) -> None:
-    """All or none; the same again is fine."""
+    """All or none; idempotent."""
     await _request(session, ADD, {one: codecs.encode_added_partition(replicas) for one, replicas in added.items()})
 
 
 async def request_removed(session: Session, removed: Mapping[TopicPartition, bool]) -> None:
-    """All or none; the same again is fine."""
+    """All or none; idempotent."""
     await _request(session, REMOVE, {one: codecs.encode_removed_partition(force) for one, force in removed.items()})
 
 
 async def _request(session: Session, kind: str, nodes: Mapping[TopicPartition, bytes]) -> None:
-    """Raises UNKNOWN_TOPIC, or INVALID_REQUEST where there is another request."""
+    """Raises UNKNOWN_TOPIC, or INVALID_REQUEST while another request exists."""
     topics = sorted({one.topic for one in nodes})
     for _ in range(_TRIES_MAX):
         parents = await session.read_many([f"{_ROOTS[kind]}/{topic}" for topic in topics])
@@ -73,13 +72,13 @@ async def _request(session: Session, kind: str, nodes: Mapping[TopicPartition, b
                 raise unknown_topic(topic) from None
             if not isinstance(failed.cause, NodeExistsError | NoNodeError):
                 raise TidemarkError(ErrorCode.INTERNAL, f"ZooKeeper refused the write: {failed}") from failed
-            continue  # somebody made or removed one of these meanwhile
+            continue  # another request created or removed one of these meanwhile
         return
     raise TidemarkError(ErrorCode.COORDINATION_UNAVAILABLE, "others change the same nodes all the time; try again")
 
 
 async def read(session: Session, watch: Watch | None) -> PartitionRequests:
-    """What is asked for; what cannot be understood is in `malformed`."""
+    """The requests; znodes that do not parse are in `malformed`."""
     malformed: list[Refusal] = []
     added = await _read_kind(session, ADD, watch, codecs.decode_added_partition, malformed)
     removed = await _read_kind(session, REMOVE, watch, codecs.decode_removed_partition, malformed)
@@ -121,7 +120,7 @@ async def finish(
     removed: Sequence[TopicPartition],
     refused: Sequence[Refusal],
 ) -> None:
-    """Remove these requests and those refused, with parents that have no other; keep `refused`."""
+    """Remove these requests and the refused ones, with parents that become empty; keep `refused`."""
     done = [_path(ADD, one) for one in added] + [_path(REMOVE, one) for one in removed]
     for one in refused:
         malformed = one.error.metadata.get("path")
@@ -156,7 +155,7 @@ async def _deletions(session: Session, node_paths: Sequence[str]) -> list[Operat
 
 
 async def delete(session: Session, term: ControllerTerm, topic: TopicDescription, partitions: Sequence[int]) -> None:
-    """Delete the nodes below these partitions; again is fine."""
+    """Delete the znodes below these partitions; idempotent."""
     named = [TopicPartition(topic.topic, index) for index in partitions]
     roots = [paths.partition(one) for one in named]
     below = await session.gather([session.children(root) for root in roots])

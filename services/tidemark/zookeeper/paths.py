@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where things are in ZooKeeper (docs/formats.md)."""
+"""Paths of all znodes (docs/formats.md)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PARENTS: Final = (
     "/config/brokers",
     "/config/clients",
 )
-"""Made when a store starts."""
+"""Parents that a store creates when it starts."""
 
 INCARNATION_PREFIX: Final = "i-"
 
@@ -47,12 +47,12 @@ _ELECTIONS: Final = {
 
 
 def broker(broker_id: BrokerId) -> str:
-    """Ephemeral: the broker's registration."""
+    """Ephemeral znode: the broker's registration."""
     return f"{BROKERS}/{broker_id}"
 
 
 def broker_epoch(broker_id: BrokerId) -> str:
-    """Persistent: its version is the broker epoch (rule Z3)."""
+    """Persistent znode whose version is the broker epoch (rule Z3)."""
     return f"{BROKER_EPOCHS}/{broker_id}"
 
 
@@ -67,12 +67,12 @@ def topic_config(name: str) -> str:
 
 
 def topic_deletion(name: str) -> str:
-    """Exists while the topic is to be deleted."""
+    """Exists until the controller has deleted the topic."""
     return f"{TOPIC_DELETIONS}/{name}"
 
 
 def elections(kind: ElectionKind) -> str:
-    """Exists while elections of this kind are asked for."""
+    """Exists while an election request of this kind is open."""
     return _ELECTIONS[kind]
 
 
@@ -82,7 +82,7 @@ def unclean_elections(of: TopicPartition) -> str:
 
 
 def partition(partition: TopicPartition) -> str:
-    """Parent of the partition's nodes."""
+    """Parent of the partition's znodes."""
     return f"{TOPICS}/{partition.topic}/{partition.partition}"
 
 

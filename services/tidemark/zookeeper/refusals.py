@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was asked for through a node of /admin and refused, kept so that whoever asked finds the answer."""
+"""Refused requests of /admin znodes, kept so that the requester finds the answer."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _MESSAGE_CHARACTERS_MAX: Final = 1_000
 
 
 async def read(session: Session) -> Sequence[Refusal]:
-    """The oldest first; none where they cannot be read, which is logged."""
+    """Kept refusals, oldest first; none where the znode does not parse, which is logged."""
     node = await session.get(paths.REFUSALS)
     return () if node is None else _decoded(node[0])
 
 
 async def keep(session: Session, refusals: Sequence[Refusal]) -> Sequence[Operation]:
-    """What a multi has to do so that these are kept with those before them, `KEPT` in all."""
+    """Operations of a multi that keep these refusals with the earlier ones, `KEPT` in all."""
     if not refusals:
         return ()
     node = await session.get(paths.REFUSALS)

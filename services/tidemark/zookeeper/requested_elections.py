@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elections that people ask for, and the loss reports of unclean ones (rule T4, docs/formats.md).
+"""Requested elections, and the loss reports of unclean elections (rule T4, docs/formats.md).
 
-One node for each kind holds what is asked for, until the controller removes it. One node for each partition holds its
-last reports; it is written by the multi that elects, so that there is no such election without its report.
+One znode for each kind holds the request until the controller removes the znode. One znode for each partition holds its
+latest loss reports; the multi that elects writes that znode, so every unclean election has a report.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from tidemark.zookeeper.topics import not_active, term_check
 _log = logging.getLogger(__name__)
 
 REPORTS_KEPT: Final = 10
-"""Of one partition, the latest."""
+"""Loss reports kept for one partition."""
 
 
 async def request(session: Session, kind: ElectionKind, partitions: Sequence[TopicPartition], request_id: str) -> bool:
-    """Create the kind's node; False while another request's is there. One of the same id is this one."""
+    """Create the znode of this kind; False while another request exists. One of the same id counts as this one."""
     try:
         await commit(session, [Create(paths.elections(kind), codecs.encode_elections(partitions, request_id))])
     except MultiFailed as failed:
@@ -46,7 +46,7 @@ async def request(session: Session, kind: ElectionKind, partitions: Sequence[Top
 
 
 async def read(session: Session, kind: ElectionKind, watch: Callable[[Any], None] | None) -> ElectionRequest | None:
-    """The kind's node, with an error where it cannot be understood; None: there is none."""
+    """The request of this kind, with an error where the znode does not parse; None without a request."""
     path = paths.elections(kind)
     if not await session.exists(path, watch):
         return None
@@ -60,12 +60,12 @@ async def read(session: Session, kind: ElectionKind, watch: Callable[[Any], None
         partitions, request_id = codecs.decode_elections(path, data)
     except TidemarkError as error:
         failure = error
-    # Reports name the request: one that was written by hand is named after its node.
+    # Loss reports name the request; a request written by hand gets the name of its znode.
     return ElectionRequest(kind, partitions, request_id or f"node-{stat.mzxid:x}", stat.mzxid, stat.version, failure)
 
 
 async def finish(session: Session, term: ControllerTerm, request: ElectionRequest) -> None:
-    """Remove its node unless that is gone or was written anew."""
+    """Remove the request's znode unless that was deleted or replaced."""
     found = await read(session, request.kind, None)
     if found is None or found.modified_zxid != request.modified_zxid:
         return
@@ -74,11 +74,11 @@ async def finish(session: Session, term: ControllerTerm, request: ElectionReques
     except MultiFailed as failed:
         if failed.index == 0:
             raise not_active(term) from None
-        # Gone, or written anew meanwhile, of which a watch tells.
+        # Deleted or replaced meanwhile; a watch reports a replacement.
 
 
 async def keep(session: Session, reports: Sequence[UncleanElection]) -> Mapping[TopicPartition, Sequence[Operation]]:
-    """What a multi has to do so that these are kept with those before them; at most `REPORTS_KEPT` of a partition."""
+    """Operations of a multi that keep these reports with the earlier ones, at most `REPORTS_KEPT` of a partition."""
     nodes = await session.read_many([paths.unclean_elections(one.partition) for one in reports]) if reports else []
     operations: dict[TopicPartition, Sequence[Operation]] = {}
     for report, node in zip(reports, nodes, strict=True):
@@ -91,7 +91,7 @@ async def keep(session: Session, reports: Sequence[UncleanElection]) -> Mapping[
 async def reports(
     session: Session, partitions: Sequence[TopicPartition] | None
 ) -> Mapping[TopicPartition, Sequence[UncleanElection]]:
-    """Those kept of each partition that has any (None: of all), the oldest first."""
+    """Kept reports by partition (None: of all partitions), oldest first."""
     if partitions is None:
         node_paths = [f"{paths.UNCLEAN_ELECTIONS}/{name}" for name in await session.children(paths.UNCLEAN_ELECTIONS)]
     else:
@@ -102,7 +102,7 @@ async def reports(
 
 
 def _reports(path: str, node: NodeRead | None) -> tuple[UncleanElection, ...]:
-    """One that cannot be read is logged and passed over: it must not keep a partition without a leader."""
+    """A report that does not parse is logged and dropped: it must not block the election of a leader."""
     if node is None:
         return ()
     try:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that are answered once (docs/formats.md): a node for each id, with the answer where there is one."""
+"""Requests that are carried out once (docs/formats.md): a znode for each request id, with the answer once there is
+one."""
 
 from __future__ import annotations
 
@@ -25,16 +26,16 @@ _log = logging.getLogger(__name__)
 REQUESTS: Final = "/admin/requests"
 
 _NODE_BYTES_MAX: Final = BYTES_MAX // 4
-"""An answer that makes its node larger is not kept: the work is done again, which changes nothing."""
+"""Largest kept answer; a request with a larger answer is carried out again, which changes nothing."""
 
 
 def path_of(request_id: str) -> str:
-    """Its node; an id may hold any character."""
+    """Path of the request's znode; an id may hold any character."""
     return f"{REQUESTS}/{_escaped(request_id)}"
 
 
 def _escaped(request_id: str) -> str:
-    # "." and ".." are no names in ZooKeeper.
+    # ZooKeeper accepts neither "." nor ".." as a name.
     return "id-" + quote(request_id, safe="")
 
 
@@ -72,12 +73,12 @@ def _decode(path: str, node: NodeRead) -> AdminRequest:
 
 
 def creation(request: AdminRequest) -> Operation:
-    """What a multi has to do so that the request is kept with what the multi does, and only once."""
+    """Operations that keep the request in the same multi as its effect, and only once."""
     return Create(path_of(request.request_id), _encode(request))
 
 
 async def begin(session: Session, request: AdminRequest) -> AdminRequest:
-    """Keep it, unless one of its id is there."""
+    """Keep the request, unless one with the same id is kept already."""
     while True:
         try:
             await commit(session, [creation(request)])
@@ -90,14 +91,14 @@ async def begin(session: Session, request: AdminRequest) -> AdminRequest:
 
 
 async def read(session: Session, request_id: str) -> AdminRequest | None:
-    """The one kept under this id."""
+    """The kept request with this id."""
     path = path_of(request_id)
     node = await session.get(path)
     return None if node is None else _decode(path, node)
 
 
 async def finish(session: Session, request: AdminRequest) -> AdminRequest:
-    """Keep its answer, unless one is there."""
+    """Keep the request's answer, unless an answer is kept already."""
     data = _encode(request)
     if len(data) > _NODE_BYTES_MAX:
         return request
@@ -111,13 +112,13 @@ async def finish(session: Session, request: AdminRequest) -> AdminRequest:
             await commit(session, [operation])
         except MultiFailed as failed:
             if isinstance(failed.cause, BadVersionError | NodeExistsError | NoNodeError):
-                continue  # somebody else was faster
+                continue  # another service was faster
             raise _unexpected(failed) from failed
         return replace(request, version=operation.version + 1 if isinstance(operation, Set) else 0)
 
 
 async def forget(session: Session, request: AdminRequest) -> None:
-    """Remove it if nobody has written it since."""
+    """Remove the request if its znode is unchanged."""
     try:
         await commit(session, [Delete(path_of(request.request_id), request.version)])
     except MultiFailed as failed:
@@ -126,7 +127,7 @@ async def forget(session: Session, request: AdminRequest) -> None:
 
 
 async def expire(session: Session, before_ms: int) -> int:
-    """Remove what came earlier, and what cannot be understood."""
+    """Remove earlier requests, and znodes that do not parse."""
     node_paths = [f"{REQUESTS}/{name}" for name in await session.children(REQUESTS)]
     nodes = await session.read_many(node_paths) if node_paths else []
     removed = 0

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How kazoo goes on to another server of the ensemble when one falls silent, while the session still lives.
+"""Moves kazoo to another server of the ensemble when one stops answering, before the session expires.
 
-Left to itself kazoo takes any request that it sends for a sign of life, so that a silent server is left late or never,
-and then gives each server a whole session timeout to take a connection: one server behind a cut cable, and sessions
-end that two others would have kept. Here a silent server is left after a third of the session timeout, a connection is
-given up after a sixth of it, so is a question to a name server whose answer was known before, and the server that was
-tried last comes last. A server that is about to start may take a connection and forget it (its `NIOServerCnxn` fails
-where there is no database yet): who has a session gives that up after a third of its timeout, too, if it is the only
-server. The lease (rule F1), five sixths, outlives a silence: a sixth until the next request is sent, a third and a
-little of silence, a sixth for a connection in vain.
+By itself kazoo counts any sent request as a sign of life, so it leaves a silent server late or never. Then kazoo waits
+a whole session timeout for each connection: one unreachable server ends sessions that two others would have kept.
+
+Here the client leaves a silent server after a third of the session timeout. A connection attempt times out after a
+sixth; so does a DNS query whose earlier answer is known. The server that was tried last comes last.
+
+A server that is starting may accept a connection and forget it (its `NIOServerCnxn` fails without a database). A client
+with a session times such a connection out after a third of the session timeout, even with a single server.
+
+The lease (rule F1) lasts five sixths, which covers one silence: a sixth until the next request, a third and a little of
+silence, a sixth for a failed connection.
 """
 
 from __future__ import annotations
@@ -28,14 +31,14 @@ SILENCE_FRACTION: Final = 3
 _CONNECT_FRACTION: Final = 6
 _CONNECT_S_MIN: Final = 0.2
 STEPS: Final = 4
-"""A silence is counted in so many steps, so that a process that slept itself blames nobody."""
+"""Steps in which a silence is counted; a process that was itself suspended then counts one step only."""
 
 
 class Servers:
-    """The way of one kazoo client to its servers. `leave` is for the event loop, the rest happens on kazoo's thread.
+    """Chooses the server of one kazoo client. `leave` is for the event loop; all else runs on kazoo's thread.
 
     Attributes:
-        negotiated_timeout_ms: what the last server granted, known before kazoo reports the connection; 0 before.
+        negotiated_timeout_ms: granted by the last server, known before kazoo reports the connection; 0 before.
     """
 
     def __init__(self, client: Any, session_timeout_ms: int) -> None:
@@ -56,11 +59,11 @@ class Servers:
         client.handler.create_connection = self._opened
 
     def leave(self) -> None:
-        """Break the connection off, if there is another server to go to; kazoo sees that and goes on."""
+        """Close the connection if another server is configured; kazoo then connects to the next one."""
         if len(self._addresses) < 2 or self._tried is None:
             return
         _log.warning("a ZooKeeper server is silent; trying another", extra={"server": "{}:{}".format(*self._tried)})
-        with contextlib.suppress(OSError, AttributeError):  # it has none, or not any more
+        with contextlib.suppress(OSError, AttributeError):  # no socket, or a closed one
             self._connection._socket.shutdown(socket.SHUT_RDWR)
 
     def _in_order(self) -> list[tuple[str, str, int]]:
@@ -71,7 +74,7 @@ class Servers:
         return list(self._addresses)
 
     def _resolved(self) -> list[tuple[str, str, int]]:
-        """Addresses now; of a name server that is silent nothing, if there are those of before."""
+        """Present addresses; while a DNS server does not answer, the earlier addresses stay in use."""
         found: list[tuple[str, str, int]] = []
         asking = threading.Thread(target=lambda: found.extend(self._expand()), name="zookeeper names", daemon=True)
         asking.start()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A ZooKeeper session on asyncio: kazoo's threads bridged, deadlines on everything, the lease of rule F1.
+"""A ZooKeeper session on asyncio: a bridge to kazoo's threads, a deadline for every request, the lease of rule F1.
 
-kazoo's callbacks come on its threads and are carried over with `call_soon_threadsafe`; nothing here waits on a
-thread's lock for longer than it takes to put a request into kazoo's queue.
+Callbacks on kazoo's threads reach the event loop by `call_soon_threadsafe`. The event loop holds a thread's lock only
+while it puts a request into kazoo's queue.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from tidemark.zookeeper.session_port import NodeRead
 
 _log = logging.getLogger(__name__)
 
-# kazoo tells every reconnection attempt; we say ourselves what an operator needs.
+# kazoo logs every reconnection attempt; this module logs the events that an operator needs.
 _KAZOO_LOG: Final = logging.getLogger("tidemark.zookeeper.kazoo")
 _KAZOO_LOG.setLevel(logging.CRITICAL)
 
 LEASE_MARGIN_FRACTION: Final = 6
-"""The lease ends this part of the timeout early: a follower tells the leader of a touched session half a tick late."""
+"""The lease ends this fraction of the timeout early: a ZooKeeper follower reports a touch half a tick late."""
 
 PING_FRACTION: Final = 6
-"""When idle, the session is touched every so many parts of the timeout."""
+"""Fraction of the timeout after which an idle session is touched."""
 
 _IN_FLIGHT_MAX: Final = 128
-"""Requests in kazoo's hands: each puts a byte into a socket pair whose send would block the loop from some 270 on."""
+"""Requests queued in kazoo: each writes a byte into a socket pair, and from about 270 on that write would block."""
 
 _READS_PER_REQUEST: Final = 250
 
@@ -74,10 +74,10 @@ class ZooKeeperSession:
 
     Args:
         connect: host:port[,host:port...][/chroot].
-        session_timeout_ms: asked for; the server may grant less or more, and what it grants counts.
-        clock: the port's clock; the lease is on it.
-        on_event: told of SESSION_SUSPENDED, _RESTORED and _EXPIRED, on the event loop.
-        tally: where its fortunes are counted.
+        session_timeout_ms: requested timeout; the timeout that the server grants counts.
+        clock: the clock of the lease.
+        on_event: receives SESSION_SUSPENDED, _RESTORED and _EXPIRED on the event loop.
+        tally: counts what happens to the session.
     """
 
     def __init__(
@@ -101,12 +101,12 @@ class ZooKeeperSession:
         self._lease_until_ms = 0
         self._last_answered_send_ms = 0
         self._unanswered: dict[asyncio.Future[Any], None] = {}
-        """Requests in the order in which they were sent, which is that of their answers."""
+        """Requests in the order of sending, which is the order of their answers."""
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def session_id(self) -> int:
-        """Of the live session: what `ephemeralOwner` of its nodes says; 0 when there is none."""
+        """Id of the live session, as in `ephemeralOwner` of its znodes; 0 without a session."""
         client_id = self._client.client_id if self._client is not None else None
         return int(client_id[0]) if client_id else 0
 
@@ -126,19 +126,19 @@ class ZooKeeperSession:
     # life
 
     def now_ms(self) -> int:
-        """The port's clock."""
+        """Milliseconds of the port's clock."""
         return self._clock.now_ms()
 
     async def pause(self) -> None:
-        """Let a little time pass before something is looked at again."""
+        """Wait a moment before a retry."""
         await asyncio.sleep(_POLL_INTERVAL_S)
 
     async def give_way(self) -> None:
-        """Let others have a turn."""
+        """Yield to the event loop."""
         await asyncio.sleep(0)
 
     async def gather(self, calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-        """Results in order; the first failure is raised when all have ended, so that none goes on unseen."""
+        """Results in order; once all have ended, the first failure is raised, so that none runs on unnoticed."""
         results = await asyncio.gather(*calls, return_exceptions=True)
         found: list[T] = []
         for result in results:
@@ -174,7 +174,7 @@ class ZooKeeperSession:
         ]
 
     async def stop(self) -> None:
-        """Close the session, which deletes its ephemeral nodes; again is fine."""
+        """Close the session, which deletes its ephemeral znodes; idempotent."""
         self._lease_until_ms = 0
         self._tally.closed()
         self._cancel_tasks()
@@ -202,7 +202,7 @@ class ZooKeeperSession:
         def on_loop(call: Callable[..., None], *arguments: object) -> None:
             try:
                 loop.call_soon_threadsafe(call, *arguments)
-            except RuntimeError:  # the loop is closed: nobody is left to tell
+            except RuntimeError:  # the loop is closed: no listener is left
                 _log.debug("a ZooKeeper event came after the end of the event loop")
 
         def on_state(state: KazooState) -> None:
@@ -240,7 +240,7 @@ class ZooKeeperSession:
                 self._on_event(StoreEvent.SESSION_SUSPENDED)
 
     def _expire(self) -> None:
-        """The server said that the session is gone. kazoo would go on with a new one: we say when."""
+        """The server has expired the session. kazoo would open a new one by itself; `renew` decides when."""
         client, self._client = self._client, None
         self._connected.clear()
         self._lease_until_ms = 0
@@ -253,15 +253,15 @@ class ZooKeeperSession:
     # requests
 
     async def call(self, submit: Callable[[Any], Any]) -> Any:
-        """Put one request to ZooKeeper and wait for its answer.
+        """Send one request to ZooKeeper and wait for its answer.
 
         Args:
-            submit: given kazoo's client, makes the request and gives its AsyncResult.
+            submit: makes the request on kazoo's client and returns its AsyncResult.
 
         Raises:
-            TidemarkError: COORDINATION_UNAVAILABLE with metadata sent="true" when the request may have been carried
-                out, sent="false" when it was not put.
-            KazooException: what ZooKeeper refused, e.g. NoNodeError.
+            TidemarkError: COORDINATION_UNAVAILABLE, with metadata sent="true" when ZooKeeper may have carried the
+            request out, sent="false" when the request was not sent.
+            KazooException: ZooKeeper's refusal, such as NoNodeError.
         """
         sent = False
         try:
@@ -274,7 +274,7 @@ class ZooKeeperSession:
             raise self._unavailable("no answer in time", sent=sent) from None
 
     async def read(self, submit: Callable[[Any], Any]) -> Any:
-        """As `call` for what may be repeated: a connection lost on the way is tried again until the deadline."""
+        """`call` for an idempotent request: after a lost connection the request is retried until the deadline."""
         try:
             async with asyncio.timeout(self.call_timeout_ms / 1000):
                 while True:
@@ -285,13 +285,13 @@ class ZooKeeperSession:
                         except TidemarkError:
                             if self._client is not client:
                                 raise
-                    # Only after the loop has heard of the loss does `_ready` wait for the connection.
+                    # `_ready` waits for the connection only after the event loop has received the loss.
                     await asyncio.sleep(0.01)
         except TimeoutError:
             raise self._unavailable("no answer in time") from None
 
     async def read_many(self, paths: Sequence[str]) -> list[NodeRead | None]:
-        """Data of many nodes, None where there is none; a few requests, all under way at once."""
+        """Data of many znodes, None for a missing one; by a few concurrent requests."""
         parts = [paths[start : start + _READS_PER_REQUEST] for start in range(0, len(paths), _READS_PER_REQUEST)]
         answers = await self.gather([self.read(_reader_of(part)) for part in parts])
         found: list[NodeRead | None] = []
@@ -305,7 +305,7 @@ class ZooKeeperSession:
         return found
 
     async def get(self, path: str, watch: Callable[[Any], None] | None = None) -> NodeRead | None:
-        """Data of one node, None where there is none."""
+        """Data of one znode, None for a missing one."""
         try:
             data, stat = await self.read(lambda client: client.get_async(path, watch=watch))
         except NoNodeError:
@@ -313,7 +313,7 @@ class ZooKeeperSession:
         return data, stat
 
     async def children(self, path: str, watch: Callable[[Any], None] | None = None) -> list[str]:
-        """Names of the children; none where the node is missing."""
+        """Names of the children; none for a missing znode."""
         try:
             found: list[str] = await self.read(lambda client: client.get_children_async(path, watch=watch))
         except NoNodeError:
@@ -321,15 +321,15 @@ class ZooKeeperSession:
         return found
 
     async def exists(self, path: str, watch: Callable[[Any], None] | None = None) -> bool:
-        """Whether the node does; the watch fires on its creation too."""
+        """Whether the znode exists; the watch fires on its creation, too."""
         return await self.read(lambda client: client.exists_async(path, watch=watch)) is not None
 
     async def ensure(self, path: str) -> None:
-        """Make the node, and those above it, where missing."""
+        """Create the znode and its parents where missing."""
         await self.read(lambda client: client.ensure_path_async(path))
 
     async def ensure_chroot(self) -> None:
-        """Make the path at the end of the connect string, under which everything lies."""
+        """Create the chroot path of the connect string."""
         chroot = self._client.chroot if self._client is not None else ""
         names = [name for name in chroot.split("/") if name]
         for depth in range(1, len(names) + 1):
@@ -338,11 +338,11 @@ class ZooKeeperSession:
                 await self.read(_submitter(request))
 
     async def sync(self) -> None:
-        """What is read next is no older than now."""
+        """Later reads return no state older than this call."""
         await self.read(lambda client: client.sync_async("/"))
 
     async def commit(self, build: Callable[[TransactionRequest], None]) -> list[Any]:
-        """One multi: the results in order, exceptions as values; raises as `call` when there was no answer."""
+        """Commit one multi: results in order, exceptions as values; raises like `call` without an answer."""
 
         def submit(client: Any) -> Any:
             transaction = client.transaction()
@@ -353,7 +353,7 @@ class ZooKeeperSession:
         return results
 
     def watcher(self, event: StoreEvent) -> Callable[[Any], None]:
-        """A watch that tells the listener of `event` on the event loop."""
+        """A watch that passes `event` to the listener on the event loop."""
         loop = asyncio.get_running_loop()
 
         def fire(_: Any) -> None:
@@ -414,13 +414,13 @@ class ZooKeeperSession:
 
     def _answered(self, client: Any, sent_ms: int) -> None:
         if client is not self._client:
-            # kazoo goes on with a session that we never took over: what it did there will not last.
+            # kazoo continues a session that this object never adopted: its writes there will not last.
             raise self._unavailable("the session has ended")
         self._last_answered_send_ms = max(self._last_answered_send_ms, sent_ms)
         self._lease_until_ms = max(self._lease_until_ms, sent_ms + self.lease_length_ms())
 
     async def _keep_alive(self, client: Any) -> None:
-        """Touch the session whenever nothing was answered for a while (rule F1)."""
+        """Touch the session after a while without an answer (rule F1)."""
         while self._client is client:
             interval_ms = max(self._negotiated_timeout_ms // PING_FRACTION, 10)
             idle_ms = self._clock.now_ms() - self._last_answered_send_ms
@@ -434,7 +434,7 @@ class ZooKeeperSession:
                 await asyncio.sleep((interval_ms - idle_ms) / 1000)
 
     async def _leave_the_silent(self, client: Any, servers: Servers) -> None:
-        """Go to another server when this one owes an answer for long: the session can be kept there."""
+        """Leave a server whose answer is overdue; another server can keep the session."""
         oldest, steps = None, 0
         while self._client is client:
             await asyncio.sleep(max(self._negotiated_timeout_ms, 10) / 1000 / SILENCE_FRACTION / STEPS)
@@ -458,7 +458,7 @@ def _reader_of(paths: Sequence[str]) -> Callable[[Any], Any]:
 
 
 def _submitter(request: Any) -> Callable[[Any], Any]:
-    """Of a request that kazoo has no method for; its paths are absolute, chroot included."""
+    """Submits a request that kazoo has no method for; its paths are absolute and include the chroot."""
 
     def submit(client: Any) -> Any:
         result = client.handler.async_result()
@@ -469,9 +469,9 @@ def _submitter(request: Any) -> Callable[[Any], Any]:
 
 
 def _close_in_thread(client: Any) -> asyncio.Future[None]:
-    """End kazoo's threads and the session, which blocks: for seconds when the server is silent.
+    """End kazoo's threads and the session; this blocks for seconds when the server does not answer.
 
-    On a daemon thread, so that a silent server holds up neither the event loop nor the end of the process.
+    A daemon thread does this, so that neither the event loop nor the end of the process waits.
     """
     loop = asyncio.get_running_loop()
     closed: asyncio.Future[None] = loop.create_future()

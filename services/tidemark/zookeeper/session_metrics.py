@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a ZooKeeper session tells Prometheus: its state, how long requests take, and what became of sessions before it.
+"""Metrics of the ZooKeeper session: its state, the latency of requests, expiries and disconnects.
 
 The session writes plain numbers on the event loop; a scrape reads them on its own thread.
 """
@@ -17,14 +17,14 @@ _BOUNDS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5
 
 
 class SessionTally:
-    """What happened since the process began.
+    """Counters since the start of the process.
 
     Attributes:
-        state: one of `STATES`; "closed" before the first session too.
-        expiries: sessions that ZooKeeper declared dead.
-        disconnects: times that the connection was lost.
+        state: one of `STATES`; "closed" before the first session, too.
+        expiries: sessions that ZooKeeper expired.
+        disconnects: lost connections.
         failed: requests without an answer.
-        timeout_ms: what the server granted last; 0 before.
+        timeout_ms: granted by the server last; 0 before.
     """
 
     def __init__(self) -> None:
@@ -34,26 +34,26 @@ class SessionTally:
         self._total_s = 0.0
 
     def connected(self, timeout_ms: int) -> None:
-        """A session is there, or is there again."""
+        """A session was established or restored."""
         self.state, self.timeout_ms = "connected", timeout_ms
 
     def suspended(self) -> None:
-        """The connection is lost; the session may live on."""
+        """The connection was lost; the session may still live."""
         self.state = "suspended"
         self.disconnects += 1
 
     def expired(self) -> None:
-        """ZooKeeper has ended the session."""
+        """ZooKeeper expired the session."""
         self.state = "expired"
         self.expiries += 1
 
     def closed(self) -> None:
-        """By us. One that has expired stays so until there is another."""
+        """This process closed the session; an expired session stays expired until the next one."""
         if self.state != "expired":
             self.state = "closed"
 
     def answered(self, seconds: float) -> None:
-        """A request was, if only with a refusal."""
+        """A request was answered, if only with a refusal."""
         self._counts[bisect_left(_BOUNDS_S, seconds)] += 1
         self._total_s += seconds
 
@@ -64,10 +64,10 @@ class SessionTally:
 
 
 class SessionMetrics:
-    """A source of text.
+    """Renders the metrics as text.
 
     Args:
-        lease_until_ms: end of the lease (rule F1) on the same clock as `now_ms`; 0 with no session.
+        lease_until_ms: end of the lease (rule F1) on the clock of `now_ms`; 0 without a session.
     """
 
     def __init__(self, tally: SessionTally, lease_until_ms: Callable[[], int], now_ms: Callable[[], int]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the store's parts need of a ZooKeeper session; `session.ZooKeeperSession` is the real one."""
+"""The interface of a ZooKeeper session; `session.ZooKeeperSession` implements it."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tidemark.ports import StoreEvent
 T = TypeVar("T")
 
 NodeRead = tuple[bytes, ZnodeStat]
-"""Data and stat of a node."""
+"""Data and stat of a znode."""
 
 Watch = Callable[[Any], None]
 
 
 class Session(Protocol):
-    """Every call raises TidemarkError(COORDINATION_UNAVAILABLE) when it is not answered in time; its metadata say
-    sent="false" where the request was surely not carried out."""
+    """Every call raises TidemarkError(COORDINATION_UNAVAILABLE) when its time is out; metadata sent="false" means
+    that ZooKeeper certainly did not carry the request out."""
 
     @property
     def session_id(self) -> int:
-        """What `ephemeralOwner` of its nodes says; 0 when there is none."""
+        """Id as in `ephemeralOwner` of the session's znodes; 0 without a session."""
 
     @property
     def call_timeout_ms(self) -> int:
@@ -37,13 +37,13 @@ class Session(Protocol):
         """Negotiated timeout less the margin; 0 before the first session."""
 
     def now_ms(self) -> int:
-        """The port's clock."""
+        """Milliseconds of the port's clock."""
 
     async def pause(self) -> None:
-        """Let a little time pass before something is looked at again."""
+        """Wait a moment before a retry."""
 
     async def give_way(self) -> None:
-        """Let others have a turn, as this has gone on for some milliseconds."""
+        """Yield to other tasks after some milliseconds of work."""
 
     async def gather(self, calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         """Results in order; the first failure is raised when all have ended."""
@@ -52,34 +52,34 @@ class Session(Protocol):
         """Connect."""
 
     async def stop(self) -> None:
-        """Close the session; again is fine."""
+        """Close the session; idempotent."""
 
     async def renew(self) -> None:
         """A new session in place of the old one."""
 
     async def read_many(self, paths: Sequence[str]) -> list[NodeRead | None]:
-        """Data of many nodes, None where there is none; those of one small request are read at one moment."""
+        """Data of many znodes, None for a missing one; one small request reads all of its znodes at one moment."""
 
     async def get(self, path: str, watch: Watch | None = None) -> NodeRead | None:
-        """Data of one node, None where there is none (a watch is set only where there is one)."""
+        """Data of one znode, None for a missing one, on which no watch is set."""
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
-        """Names of the children; none where the node is missing."""
+        """Names of the children; none for a missing znode."""
 
     async def exists(self, path: str, watch: Watch | None = None) -> bool:
-        """Whether the node does; the watch fires on its creation too."""
+        """Whether the znode exists; the watch fires on its creation, too."""
 
     async def ensure_chroot(self) -> None:
-        """Make the path at the end of the connect string."""
+        """Create the chroot path of the connect string."""
 
     async def ensure(self, path: str) -> None:
-        """Make the node, and those above it, where missing."""
+        """Create the znode and its parents where missing."""
 
     async def sync(self) -> None:
-        """What is read next is no older than now."""
+        """Later reads return no state older than this call."""
 
     async def commit(self, build: Callable[[Any], None]) -> list[Any]:
-        """One multi, built on a transaction as kazoo's: results in order, exceptions as values."""
+        """Commit one multi, built on a transaction like kazoo's: results in order, exceptions as values."""
 
     def watcher(self, event: StoreEvent) -> Watch:
-        """A watch that tells of `event` on the event loop."""
+        """A watch that delivers `event` on the event loop."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""leaderAndISR nodes: read many at once, written conditionally by the controller (Z1, Z2, T2) and by leaders (R9)."""
+"""leaderAndISR znodes: read in bulk, written conditionally by the controller (Z1, Z2, T2) and by leaders (R9)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidemark.zookeeper.topics import not_active, term_check
 
 _LEADER_READS_MAX: Final = 100
 _SLICE: Final = 200
-"""So many states are understood before others have a turn."""
+"""States that are parsed before other tasks run."""
 _log = logging.getLogger(__name__)
 
 _CONFLICT = WriteResult(WriteOutcome.CONFLICT)
@@ -26,7 +26,7 @@ _UNKNOWN = WriteResult(WriteOutcome.UNKNOWN)
 async def read(
     session: Session, partitions: Sequence[TopicPartition], unreadable: set[TopicPartition] | None
 ) -> Mapping[TopicPartition, VersionedState]:
-    """Those that exist; what cannot be understood, or is gone, is logged, left out and added to `unreadable`."""
+    """Existing states; a state that does not parse, or was deleted, is logged, left out and added to `unreadable`."""
     nodes = await session.read_many([paths.state(partition) for partition in partitions])
     found = {}
     missing = []
@@ -60,9 +60,9 @@ def _understood(
 async def _read_missing(
     session: Session, partitions: Sequence[TopicPartition], unreadable: set[TopicPartition]
 ) -> dict[TopicPartition, VersionedState]:
-    """A new partition has no nodes at all: its state and the node above it are made in one multi. Where only the state
-    is missing somebody has deleted it, and the replicas are as much somebody's as before; where both are, they may
-    have been deleted (`_with_deleted`), and only brokers know."""
+    """Tell new partitions from partitions whose znodes were deleted by hand. One multi creates the state and its
+    parent. A missing state below a present parent was deleted, and its replicas still count. Where both are missing,
+    both may have been deleted (`_with_deleted`), and only brokers know."""
     found: dict[TopicPartition, VersionedState] = {}
     for start in range(0, len(partitions), _LEADER_READS_MAX):
         some = partitions[start : start + _LEADER_READS_MAX]
@@ -90,13 +90,13 @@ def _of_topics(topics: Sequence[str]) -> list[str]:
 
 
 def _with_deleted(topics: Sequence[str], nodes: Sequence[NodeRead | None]) -> set[str]:
-    """Topics below which nodes of partitions have been deleted, when partitions were removed or by hand, or that were
-    put back by hand themselves: what has no nodes there need not be new.
+    """Topics with deleted partition znodes (by a partition removal or by hand), or with a znode restored by hand: a
+    partition without znodes there need not be new.
 
-    A node's cversion counts children made and deleted; a topic and its config are made in one multi.
+    A znode's cversion counts created and deleted children; one multi creates a topic and its config.
 
     Args:
-        nodes: those of `_of_topics`.
+        nodes: the znodes of `_of_topics`.
     """
     return {
         topic
@@ -109,7 +109,7 @@ def _with_deleted(topics: Sequence[str], nodes: Sequence[NodeRead | None]) -> se
 async def read_for_leader(
     session: Session, asked: Mapping[TopicPartition, ReplicaIdentity]
 ) -> Mapping[TopicPartition, VersionedState]:
-    """Sync, then read; without those whose node or whose incarnation is gone."""
+    """Sync, then read; partitions whose state or incarnation was deleted are left out."""
     await session.sync()
     partitions = list(asked)
     parts = [partitions[start : start + _LEADER_READS_MAX] for start in range(0, len(partitions), _LEADER_READS_MAX)]
@@ -122,7 +122,7 @@ async def read_for_leader(
 async def _read_part(
     session: Session, partitions: Sequence[TopicPartition], asked: Mapping[TopicPartition, ReplicaIdentity]
 ) -> dict[TopicPartition, VersionedState]:
-    """Incarnation and node in one request, which is read at one moment: both belong together."""
+    """One request reads incarnation and state at one moment, so both belong together."""
     wanted = []
     for partition in partitions:
         wanted += [paths.incarnation(partition, asked[partition].incarnation), paths.state(partition)]
@@ -137,9 +137,9 @@ async def _read_part(
 async def write_of_controller(
     session: Session, term: ControllerTerm, writes: Sequence[StateWrite]
 ) -> Sequence[WriteResult]:
-    """Batched multis, all under way at once; one result for each write, in order.
+    """Concurrent batched multis; one result for each write, in order.
 
-    A state with a leader is not made where nobody knows whether the partition is new: that is a conflict.
+    A state with a leader is not created while it is unknown whether the partition is new; that counts as a conflict.
     """
     first = sorted({write.partition.topic for write in writes if _claims_to_be_first(write)})
     doubtful = _with_deleted(first, await session.read_many(_of_topics(first))) if first else set()
@@ -165,7 +165,8 @@ def _claims_to_be_first(write: StateWrite) -> bool:
 async def _write_batch(
     session: Session, term: ControllerTerm, part: Sequence[tuple[int, Sequence[Operation]]]
 ) -> list[WriteResult]:
-    # Each broker's epoch is checked once a multi, and a conflicting pair twice: then it fails, as it must.
+    # A multi checks each broker's epoch once; two different epochs of one broker are both checked, so the multi
+    # fails.
     operations: dict[Operation, None] = {term_check(term): None}
     for _, own in part:
         operations.update(dict.fromkeys(own))
@@ -183,7 +184,7 @@ async def _write_batch(
 
 
 async def write_of_leader(session: Session, writes: Sequence[StateWrite]) -> Sequence[WriteResult]:
-    """Conditional writes that also check the incarnation (rule R9), many to a multi; one result for each, in order."""
+    """Conditional writes that also check the incarnation (rule R9), many in a multi; one result for each, in order."""
     assert all(write.expected_version >= 0 for write in writes), "a leader changes an ISR, it never creates one"
     items = [
         (
@@ -204,7 +205,7 @@ async def write_of_leader(session: Session, writes: Sequence[StateWrite]) -> Seq
 
 
 async def _write_part(session: Session, part: Sequence[tuple[int, Sequence[Operation]]]) -> dict[int, WriteResult]:
-    """A multi is atomic: where one write fails, the others are tried again without it, in halves (rule Z2)."""
+    """A multi is atomic: when one write fails, the others are retried without that write, in halves (rule Z2)."""
     operations = list(dict.fromkeys(operation for _, own in part for operation in own))
     try:
         answers = await commit(session, operations)
@@ -248,5 +249,5 @@ def _state_path(operations: Sequence[Operation]) -> str:
 
 
 def _version_of(answer: Any) -> int:
-    """Of a Set its new version; a node just created is at 0."""
+    """New version after a Set; 0 for a created znode."""
     return int(getattr(answer, "version", 0))

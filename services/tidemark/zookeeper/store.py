@@ -58,10 +58,10 @@ _WATCHED: Final = (
 
 
 class SessionMetadataStore:
-    """See `ports.MetadataStore` for the meaning of each call.
+    """`ports.MetadataStore` documents each call.
 
     Args:
-        session_of: makes the session, given what is to be told of its events.
+        session_of: creates the session for a listener of its events.
     """
 
     def __init__(self, session_of: Callable[[Callable[[StoreEvent], None]], Session]) -> None:
@@ -71,7 +71,7 @@ class SessionMetadataStore:
         self._watchers: dict[StoreEvent, Callable[[Any], None]] = {}
 
     def listen(self, listener: Callable[[StoreEvent], None]) -> None:
-        """Be told of hints, on the event loop."""
+        """Add a listener of store events, called on the event loop."""
         self._listeners.append(listener)
 
     def lease_valid_until_ms(self) -> int:
@@ -83,7 +83,7 @@ class SessionMetadataStore:
         return self._session.lease_length_ms()
 
     async def start(self) -> None:
-        """Connect; make the layout's parent nodes where missing."""
+        """Connect, and create the parent znodes of the layout where missing."""
         self._watchers = {event: self._session.watcher(event) for event in _WATCHED}
         await self._session.start()
         try:
@@ -93,15 +93,15 @@ class SessionMetadataStore:
             raise
 
     async def stop(self) -> None:
-        """Close the session, which deletes its ephemeral nodes."""
+        """Close the session, which deletes its ephemeral znodes."""
         await self._session.stop()
 
     async def new_session(self) -> None:
-        """After SESSION_EXPIRED: connect anew."""
+        """Open a new session after SESSION_EXPIRED."""
         await self._session.renew()
 
     async def cluster_id(self) -> str:
-        """Of /cluster/id, created by whoever is first."""
+        """The id in /cluster/id; the first caller creates the znode."""
         return await election.cluster_id(self._session)
 
     # brokers
@@ -114,7 +114,7 @@ class SessionMetadataStore:
         locked_directory_ids: frozenset[str],
         flushed_kept: bool = False,
     ) -> BrokerEpoch:
-        """Rule Z3, waiting where it says wait; raises BROKER_ID_TAKEN."""
+        """Register by rule Z3, with its waits; raises BROKER_ID_TAKEN."""
         return await brokers.register(
             self._session,
             registration,
@@ -134,25 +134,25 @@ class SessionMetadataStore:
     async def restore_broker_epoch(
         self, term: ControllerTerm, registration: BrokerRegistration, was: BrokerEpochRecord
     ) -> None:
-        """Make the node of a live broker's epoch again; there already is fine."""
+        """Create the epoch znode of a live broker again; idempotent."""
         await lost_epochs.restore(self._session, term, registration, was)
 
     # brokers that are removed
 
     async def draining_brokers(self) -> frozenset[BrokerId]:
-        """Those on which nothing new is placed."""
+        """Brokers that receive no new replicas."""
         return await draining.read(self._session)
 
     async def begin_draining(self, brokers: Collection[BrokerId]) -> None:
-        """Place nothing new on these any more; again is fine."""
+        """Place no new replicas on these brokers; idempotent."""
         await draining.begin(self._session, brokers)
 
     async def end_draining(self, brokers: Collection[BrokerId]) -> None:
-        """Place replicas on these again; again is fine."""
+        """Place replicas on these brokers again; idempotent."""
         await draining.end(self._session, brokers)
 
     async def forget_broker_configs(self, broker: BrokerId) -> None:
-        """Delete /config/brokers/<id>; gone already is fine."""
+        """Delete /config/brokers/<id>; idempotent."""
         await draining.forget_configs(self._session, broker)
 
     # topics
@@ -160,7 +160,7 @@ class SessionMetadataStore:
     async def topics(
         self, names: Sequence[str] | None = None, *, watch: bool = False, unreadable: set[str] | None = None
     ) -> Mapping[str, TopicDescription]:
-        """Those of `names` that exist (None: all), configs included, pipelined."""
+        """Existing topics of `names` (None: all topics), with configs; pipelined."""
         if names is None:
             return await self._topics.read(self._watch(StoreEvent.TOPICS, watch), unreadable)
         return await topics.read(self._session, names, self._watch(StoreEvent.TOPICS, watch))
@@ -170,7 +170,7 @@ class SessionMetadataStore:
         return await topics.create(self._session, topic)
 
     async def request_topic_deletion(self, topic: str) -> None:
-        """Create /admin/delete_topics/<t>; again is fine; raises UNKNOWN_TOPIC."""
+        """Create /admin/delete_topics/<t>; idempotent; raises UNKNOWN_TOPIC."""
         await topics.request_deletion(self._session, topic)
 
     async def requested_deletions(self, *, watch: bool = False) -> frozenset[str]:
@@ -179,7 +179,7 @@ class SessionMetadataStore:
         return frozenset(await self._session.children(paths.TOPIC_DELETIONS, watcher))
 
     async def delete_topic(self, term: ControllerTerm, topic: TopicDescription) -> None:
-        """Delete its states, its node, its config and its request; can be run again."""
+        """Delete the topic's states, znode, config and request; idempotent."""
         await topics.delete(self._session, term, topic)
 
     # partition states
@@ -191,7 +191,7 @@ class SessionMetadataStore:
         sync: bool = False,
         unreadable: set[TopicPartition] | None = None,
     ) -> Mapping[TopicPartition, VersionedState]:
-        """Those that exist, pipelined; `sync` first where asked."""
+        """Existing states, pipelined; with `sync` the read is not stale."""
         if sync:
             await self._session.sync()
         return await states.read(self._session, partitions, unreadable)
@@ -207,7 +207,7 @@ class SessionMetadataStore:
     async def read_isrs(
         self, asked: Mapping[TopicPartition, ReplicaIdentity]
     ) -> Mapping[TopicPartition, VersionedState]:
-        """Sync, then read; without those whose node or whose incarnation is gone."""
+        """Sync, then read; partitions whose state or incarnation was deleted are left out."""
         return await states.read_for_leader(self._session, asked)
 
     async def write_isr(self, write: StateWrite) -> WriteResult:
@@ -218,36 +218,36 @@ class SessionMetadataStore:
         """One of `read_isrs`."""
         return (await self.read_isrs({partition: identity})).get(partition)
 
-    # elections that people ask for
+    # requested elections
 
     async def request_elections(
         self, kind: ElectionKind, partitions: Sequence[TopicPartition], request_id: str = ""
     ) -> bool:
-        """Create the kind's node; False while another request's is there."""
+        """Create the request of this kind; False while another request exists."""
         return await requested_elections.request(self._session, kind, partitions, request_id)
 
     async def requested_elections(self, kind: ElectionKind, *, watch: bool = False) -> ElectionRequest | None:
-        """The kind's node, which may carry an error; None: there is none."""
+        """The request of this kind, which may carry an error; None without a request."""
         return await requested_elections.read(self._session, kind, self._watch(StoreEvent.ELECTIONS, watch))
 
     async def finish_elections(self, term: ControllerTerm, request: ElectionRequest) -> None:
-        """Remove its node; raises CONTROLLER_NOT_ACTIVE when the term's check fails."""
+        """Remove the request; raises CONTROLLER_NOT_ACTIVE when the check of the term fails."""
         await requested_elections.finish(self._session, term, request)
 
     async def unclean_elections(
         self, partitions: Sequence[TopicPartition] | None = None
     ) -> Mapping[TopicPartition, Sequence[UncleanElection]]:
-        """The loss reports kept of each partition that has any (None: of all), the oldest first."""
+        """Kept loss reports by partition (None: of all partitions), oldest first."""
         return await requested_elections.reports(self._session, partitions)
 
-    # moves of replicas
+    # partition reassignments
 
     async def submit_moves(self, moves: Sequence[PartitionReassignment]) -> None:
-        """Add these to /admin/reassign_partitions, all or none."""
+        """Add these reassignments to /admin/reassign_partitions, all or none."""
         await move_nodes.submit(self._session, moves)
 
     async def cancel_moves(self, partitions: Sequence[TopicPartition]) -> None:
-        """Mark these as cancelled, all or none."""
+        """Mark these reassignments as cancelled, all or none."""
         await move_nodes.cancel(self._session, partitions)
 
     async def move_requests(self, *, watch: bool = False) -> ReassignmentRequests:
@@ -257,25 +257,25 @@ class SessionMetadataStore:
     async def finish_moves(
         self, term: ControllerTerm, finished: Sequence[PartitionReassignment], refused: Sequence[Refusal]
     ) -> None:
-        """Take these out of the node; keep `refused`; raises CONTROLLER_NOT_ACTIVE."""
+        """Remove these reassignments; keep `refused`; raises CONTROLLER_NOT_ACTIVE."""
         await move_nodes.finish(self._session, term, finished, refused)
 
     async def write_topic(self, term: ControllerTerm, topic: TopicDescription) -> TopicDescription | None:
-        """Write the topic node at `topic.version`; None: it is at another one; raises CONTROLLER_NOT_ACTIVE."""
+        """Write the topic's znode at `topic.version`; None after a version conflict; raises CONTROLLER_NOT_ACTIVE."""
         return await move_nodes.write_topic(self._session, term, topic)
 
     # partitions added and removed
 
     async def request_partitions(self, added: Mapping[TopicPartition, tuple[BrokerId, ...]]) -> None:
-        """Create nodes below /admin/partitions_add, all or none."""
+        """Create znodes below /admin/partitions_add, all or none."""
         await partition_nodes.request_added(self._session, added)
 
     async def request_partition_removal(self, removed: Mapping[TopicPartition, bool]) -> None:
-        """Create nodes below /admin/partitions_remove, all or none."""
+        """Create znodes below /admin/partitions_remove, all or none."""
         await partition_nodes.request_removed(self._session, removed)
 
     async def partition_requests(self, *, watch: bool = False) -> PartitionRequests:
-        """What is asked for of both kinds."""
+        """Open requests of both kinds."""
         return await partition_nodes.read(self._session, self._watch(StoreEvent.PARTITION_REQUESTS, watch))
 
     async def finish_partition_requests(
@@ -290,7 +290,7 @@ class SessionMetadataStore:
         await partition_nodes.finish(self._session, term, added, removed, refused)
 
     async def delete_partitions(self, term: ControllerTerm, topic: TopicDescription, partitions: Sequence[int]) -> None:
-        """Delete the nodes below these partitions; raises CONTROLLER_NOT_ACTIVE."""
+        """Delete the znodes below these partitions; raises CONTROLLER_NOT_ACTIVE."""
         await partition_nodes.delete(self._session, term, topic, partitions)
 
     async def refusals(self) -> Sequence[Refusal]:
@@ -300,7 +300,7 @@ class SessionMetadataStore:
     # controller
 
     async def elect_controller(self, controller_id: BrokerId, address: str) -> ControllerTerm | None:
-        """Rule Z1 in one multi; None when somebody else holds /controller."""
+        """Rule Z1 in one multi; None while another controller is elected."""
         return await election.elect(self._session, controller_id, address)
 
     async def controller(self, *, watch: bool = False) -> ControllerInfo | None:
@@ -308,7 +308,7 @@ class SessionMetadataStore:
         return await election.current(self._session, self._watch(StoreEvent.CONTROLLER, watch))
 
     async def resign(self, term: ControllerTerm) -> None:
-        """Delete /controller if it is still ours."""
+        """Delete /controller if this term still holds it."""
         await election.resign(self._session, term)
 
     async def next_producer_ids(self, count: int) -> range:
@@ -320,7 +320,7 @@ class SessionMetadataStore:
     async def configs(
         self, resources: Sequence[ConfigResource], *, watch: bool = False
     ) -> Mapping[ConfigResource, VersionedConfigs]:
-        """The explicit settings of each; empty, at version -1, of one that has none."""
+        """Explicit settings of each resource; empty at version -1 for a resource without settings."""
         return await config_nodes.read(self._session, resources, self._watch(StoreEvent.CONFIGS, watch))
 
     async def write_configs(
@@ -331,29 +331,29 @@ class SessionMetadataStore:
         version: int,
         receipt: AdminRequest | None = None,
     ) -> bool:
-        """Write them at `version`, and keep `receipt`; False: somebody was faster; raises UNKNOWN_TOPIC."""
+        """Write settings at `version`, and keep `receipt`; False after a version conflict; raises UNKNOWN_TOPIC."""
         return await config_nodes.write(self._session, resource, configs, version, receipt)
 
-    # requests that are answered once
+    # requests that are carried out once
 
     async def begin_request(self, request: AdminRequest) -> AdminRequest:
-        """Keep it; where one of its id is kept already that one is given."""
+        """Keep the request; returns the kept request with the same id, if there is one."""
         return await request_nodes.begin(self._session, request)
 
     async def kept_request(self, request_id: str) -> AdminRequest | None:
-        """The one kept under this id."""
+        """The kept request with this id."""
         return await request_nodes.read(self._session, request_id)
 
     async def finish_request(self, request: AdminRequest) -> AdminRequest:
-        """Keep its answer; where one is kept already, that stays."""
+        """Keep the request's answer; an answer that is kept already stays."""
         return await request_nodes.finish(self._session, request)
 
     async def forget_request(self, request: AdminRequest) -> None:
-        """Remove it if it still is at its version."""
+        """Remove the request if its version is unchanged."""
         await request_nodes.forget(self._session, request)
 
     async def expire_requests(self, before_ms: int) -> int:
-        """Remove those that came before that time; gives how many."""
+        """Remove requests from before that time; returns their number."""
         return await request_nodes.expire(self._session, before_ms)
 
     def _watch(self, event: StoreEvent, wanted: bool) -> Callable[[Any], None] | None:
@@ -370,15 +370,15 @@ class SessionMetadataStore:
 
 
 class ZooKeeperMetadataStore(SessionMetadataStore):
-    """Over a real ZooKeeper.
+    """The store over a real ZooKeeper.
 
     Args:
-        connect: zookeeper.connect: host:port[,host:port...][/chroot].
-        session_timeout_ms: zookeeper.session.timeout.ms; also the deadline of a request, 1 s at least.
-        clock: the lease (rule F1) is on it.
+        connect: `zookeeper.connect`: host:port[,host:port...][/chroot].
+        session_timeout_ms: `zookeeper.session.timeout.ms`; also the deadline of a request, at least 1 s.
+        clock: the clock of the lease (rule F1).
 
     Attributes:
-        metrics: what there is to tell Prometheus of its sessions.
+        metrics: the metrics of its sessions.
     """
 
     def __init__(self, connect: str, session_timeout_ms: int, clock: Clock) -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All topics, read again and again: only those that changed since are watched and understood anew.
+"""Reads all topics again and again; only changed topics are parsed and watched again.
 
-What has the mzxid that it had is as it was, and the watch that was set on it then is still set: so a thousand topics
-made one after the other are a thousand nodes understood and watched, not half a million. What a watch brings without
-saying of which node, as when the connection was lost, and another session end what is known of watches.
+A znode with an unchanged mzxid has unchanged data, and the watch on it is still set. So a thousand topics created one
+by one are a thousand parses and watches, not half a million. A watch event without a path (a lost connection), or a new
+session, clears the known watches.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from tidemark.zookeeper import codecs, paths
 from tidemark.zookeeper.session_port import NodeRead, Session, Watch
 
 _SLICE: Final = 100
-"""So many topics are understood before others have a turn."""
+"""Topics that are parsed before other tasks run."""
 _TOLD_BYTES_MAX: Final = 16_384
-"""Of a node that is gone so much is written into the log."""
+"""Bytes of a deleted znode that are written into the log."""
 _log = logging.getLogger(__name__)
 
 Nodes = tuple[NodeRead | None, NodeRead | None]
-"""Of a topic and of its configs."""
+"""Mzxids of a topic and of its configs."""
 _Version = tuple[int, int]
 
 
@@ -34,7 +34,7 @@ class _Known(NamedTuple):
 
 
 class TopicReader:
-    """Reads `/brokers/topics` through one session port; `fire` is the watch that tells of a change."""
+    """Reads `/brokers/topics` through one session port; `fire` is the watch that reports a change."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -42,15 +42,15 @@ class TopicReader:
         self._watched: dict[str, _Version] = {}
         self._session_id = 0
         self._watches: dict[Watch, Watch] = {}
-        """One for each `fire`, always the same: the client keeps a watch once however often it is set."""
+        """One watch for each `fire`: the client keeps one watch once, however often it is set."""
 
     async def read(
         self, fire: Watch | None = None, unreadable: set[str] | None = None
     ) -> Mapping[str, TopicDescription]:
-        """Every topic, with its configs; `fire` is set as a watch on the list and on every one of them.
+        """Every topic with its configs; `fire` watches the list and every topic.
 
-        One that cannot be read, or whose node was deleted by hand, is logged, left out and added to `unreadable`: it
-        must not stop the work on the others, and nothing of it may be set aside.
+        A topic that does not parse, or whose znode was deleted by hand, is logged, left out and added to `unreadable`:
+        the other topics must stay manageable, and no replica of that topic may become a stray.
         """
         watch = None if fire is None else self._watch(fire)
         names = sorted(await self._session.children(paths.TOPICS, watch))
@@ -74,14 +74,16 @@ class TopicReader:
         return found
 
     async def _orphans(self, names: Sequence[str], watch: Watch | None) -> set[str]:
-        """Topics whose node somebody has deleted: the node and its config are made in one multi and go in one, so a
-        config that is alone is of a topic that nobody asked to delete, and brokers have its records."""
+        """Topics whose znode was deleted by hand. One multi creates the znode and its config, and one deletes them,
+        so a config without a topic znode belongs to a topic without a deletion request, whose records brokers still
+        have."""
         configured = await self._session.children(paths.TOPIC_CONFIGS)
         alone = sorted(set(configured) - set(names))
         orphans = set()
         for start in range(0, len(alone), _SLICE):
             some = alone[start : start + _SLICE]
-            nodes = await self._nodes(some)  # once more, both at one moment: topics come and go
+            nodes = await self._nodes(some)  # read again, both at one moment, because topics are created and deleted
+            # meanwhile
             orphans |= {name for name in some if nodes[name][0] is None and nodes[name][1] is not None}
         for name in sorted(orphans):
             if watch is not None:
@@ -118,7 +120,7 @@ class TopicReader:
         return {name: (read[2 * index], read[2 * index + 1]) for index, name in enumerate(names)}
 
     async def _watch_changed(self, nodes: Mapping[str, Nodes], watch: Watch) -> dict[str, Nodes]:
-        """Those that have no watch yet, or had it on what is past, as they are when it is set."""
+        """Read and watch the topics that have no watch yet, or a watch on older data."""
         watched = self._watched
         changed = [name for name, both in nodes.items() if None in both or watched.get(name) != _version(both)]
         found: dict[str, Nodes] = {}
@@ -155,7 +157,7 @@ class TopicReader:
 
 
 def topic_of(name: str, node: NodeRead, config: NodeRead | None) -> TopicDescription:
-    """What the two nodes of a topic say; raises what `codecs` refuses."""
+    """The topic in its two znodes; raises the refusals of `codecs`."""
     return replace(
         codecs.decode_topic(paths.topic(name), node[0], name),
         configs={} if config is None else codecs.decode_configs(paths.topic_config(name), config[0]),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics in ZooKeeper: reading, creation guarded by absence, deletion that can be run again."""
+"""Topics in ZooKeeper: reads, creation guarded by absence, idempotent deletion."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from tidemark.zookeeper.topic_reader import topic_of
 _log = logging.getLogger(__name__)
 
 NODE_BYTES_MAX = BYTES_MAX - 16_384
-"""Largest topic node: what a multi holds, less room for the config and the operations' own bytes."""
+"""Largest topic znode: the limit of a multi, less room for the config and the overhead of operations."""
 
 
 def term_check(term: ControllerTerm) -> Check:
-    """Rule Z1: what every multi of a controller starts with."""
+    """Rule Z1: the first operation of every multi of a controller."""
     return Check(paths.CONTROLLER_EPOCH, term.epoch_version)
 
 
@@ -48,7 +48,7 @@ def not_active(term: ControllerTerm) -> TidemarkError:
 async def read(
     session: Session, names: Sequence[str], watch: Callable[[Any], None] | None = None
 ) -> Mapping[str, TopicDescription]:
-    """Those of `names` that exist, with their configs; `watch` on the list of all, and on every one read."""
+    """Existing topics of `names` with their configs; `watch` is set on the list of topics and on each topic read."""
     if watch is not None:
         await session.children(paths.TOPICS, watch)
     wanted = list(dict.fromkeys(names))
@@ -78,12 +78,13 @@ async def create(session: Session, topic: TopicDescription) -> TopicDescription:
         Create(paths.topic_config(topic.topic), config),
     ]
     if await session.exists(paths.topic_deletion(topic.topic)):
-        operations.append(Delete(paths.topic_deletion(topic.topic)))  # asked for by hand, of a topic that there was not
+        operations.append(Delete(paths.topic_deletion(topic.topic)))  # a request by hand for a topic that did not
+        # exist
     try:
         await commit(session, operations)
     except MultiFailed as failed:
         if failed.index == len(operations) - 1 and isinstance(failed.cause, NoNodeError):
-            return await create(session, topic)  # the deletion of one before it has just come to its end
+            return await create(session, topic)  # the deletion of an earlier topic of this name has just ended
         if not isinstance(failed.cause, NodeExistsError):
             raise _unexpected(failed) from failed
         if failed.index == 1:
@@ -97,7 +98,7 @@ async def create(session: Session, topic: TopicDescription) -> TopicDescription:
 
 
 def _orphaned(topic: str) -> TidemarkError:
-    """Under a new topic id every broker would set the records of the old one aside, and delete them later."""
+    """Under a new topic id every broker would make the old topic's replicas strays and delete them later."""
     path, config = paths.topic(topic), paths.topic_config(topic)
     return TidemarkError(
         ErrorCode.TOPIC_ALREADY_EXISTS,
@@ -124,10 +125,10 @@ async def request_deletion(session: Session, topic: str) -> None:
 
 
 async def delete(session: Session, term: ControllerTerm, topic: TopicDescription) -> None:
-    """Partitions first, then node, config and request together: a topic that can be seen can be deleted again."""
+    """Partitions first, then znode, config and request in one multi: the deletion can be repeated."""
     found = (await read(session, [topic.topic])).get(topic.topic)
     if found is not None and found.topic_id != topic.topic_id:
-        return  # a new one of the same name
+        return  # a new topic of the same name
     partitions = await session.children(paths.topic(topic.topic))
     roots = [f"{paths.topic(topic.topic)}/{name}" for name in partitions]
     below = await session.gather([session.children(root) for root in roots])
@@ -157,7 +158,7 @@ async def commit_of(session: Session, term: ControllerTerm, operations: Sequence
     """Commit as the controller of `term`.
 
     Raises:
-        TidemarkError: the term is over, or COORDINATION_UNAVAILABLE: somebody else has changed one of the nodes.
+        TidemarkError: CONTROLLER_NOT_ACTIVE, or COORDINATION_UNAVAILABLE after a conflicting change of a znode.
     """
     try:
         await commit(session, [term_check(term), *operations])
@@ -166,5 +167,5 @@ async def commit_of(session: Session, term: ControllerTerm, operations: Sequence
             raise not_active(term) from None
         raise TidemarkError(
             ErrorCode.COORDINATION_UNAVAILABLE,
-            f"{operations[failed.index - 1].path} was changed by somebody else meanwhile; run it again",
+            f"{operations[failed.index - 1].path} was changed by another writer meanwhile; run it again",
         ) from failed
