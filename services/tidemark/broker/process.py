@@ -187,7 +187,7 @@ class BrokerProcess:
         self._server.add([Service(*both, name) for both, name in zip(servicers, _SERVICES, strict=True)])
 
     def _on_leadership(self, effect: ef.LeadershipChanged) -> None:
-        self._clients.waiters.on_leadership(effect)
+        self._clients.purgatory.on_leadership(effect)
         self._groups.on_leadership(effect)
 
     def _on_epoch(self, broker_epoch: BrokerEpoch) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that serves clients of topics: produce, fetch, DeleteRecords, producer ids, log directories."""
+"""The parts that serve clients of topics: produce, fetch, DeleteRecords, producer ids, log directories."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from tidemark.broker.clients.delete_records import DeleteRecords
 from tidemark.broker.clients.describe_log_dirs import LogDirs
-from tidemark.broker.clients.fetch import FetchService, Waiters
+from tidemark.broker.clients.fetch import FetchService, Purgatory
 from tidemark.broker.clients.fetch_streams import FetchStreams
 from tidemark.broker.clients.internal_appends import InternalAppends
 from tidemark.broker.clients.produce import ProduceService
@@ -26,7 +26,7 @@ from tidemark.runtime.metrics import METRICS
 class Clients:
     """Attributes:
     service: the servicer of the clients' RPCs.
-    waiters: fetches and others that wait for a high watermark or a leadership.
+    purgatory: requests that wait for a high watermark or a leadership.
     appends: appends of this broker itself to partitions that it leads.
     """
 
@@ -34,14 +34,14 @@ class Clients:
         self, node: BrokerNode, storage: Storage, configs: DynamicConfig, stream_count: Callable[[], int]
     ) -> None:
         driver = node.driver
-        self.waiters = Waiters()
+        self.purgatory = Purgatory()
         self._produce = ProduceService(driver, node.topics, node.metadata, node.lease, node.clock, node.metrics)
         self.appends = InternalAppends(driver.submit, self._produce.reply)
         self._delete_records = DeleteRecords(node.core.queries, driver.submit, node.lease, node.clock.now_ms)
         self.fetch = FetchService(
             node.core.queries,
             storage.threads,
-            self.waiters,
+            self.purgatory,
             node.metadata,
             node.lease,
             node.clock,
@@ -68,12 +68,12 @@ class Clients:
         """The effects that answer clients."""
         return {
             ef.ReplyToProduce: self.appends.reply,
-            ef.HighWatermarkAdvanced: self.waiters.on_high_watermark,
+            ef.HighWatermarkAdvanced: self.purgatory.on_high_watermark,
             ef.LowWatermarkMoved: self._delete_records.on_low_watermark,
         }
 
     def stop(self) -> None:
-        """Take no more requests, and answer those that wait."""
+        """Accept no more requests, and answer the waiting ones."""
         self._produce.stop()
-        self.waiters.close()
+        self.purgatory.close()
         self._fetch_streams.stop()

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DeleteRecords: the front of a partition goes because somebody says so (rule L1).
+"""DeleteRecords: deletes the records at the front of a partition (rule L1).
 
-The leader moves its log start, never past the high watermark, and answers when every follower that fetches from it or
-is in sync has moved its own; who has not in time is named. The log start is checkpointed as a high watermark is: where
-every in-sync replica that was not named is killed before that, or its disk fails, records may come back.
+The leader moves its log start offset, never past the high watermark. It answers when every follower that fetches from
+it or is in sync has moved its own; the answer names the followers that have not in time. Log start offsets are
+checkpointed like high watermarks. If every in-sync replica that the answer does not name is killed before its
+checkpoint, or its disk fails, records may come back.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, Offset, TidemarkErr
 from tidemark.v1 import delete_records_pb2 as pb
 
 HIGH_WATERMARK: Final = -1
-"""As `before_offset`: everything that is committed."""
-_PATIENCE_MS: Final = 10_000
-_PATIENCE_MS_MAX: Final = 60_000
+"""As `before_offset`: delete all committed records."""
+_TIMEOUT_MS: Final = 10_000
+_TIMEOUT_MS_MAX: Final = 60_000
 
 
 class _Start(NamedTuple):
-    """Where a leadership's log starts, here and at those who should follow."""
+    """Log start offsets of a leadership: the leader's own, and the followers' state."""
 
     own: Offset
     low_watermark: Offset
@@ -35,7 +36,7 @@ class _Start(NamedTuple):
 
 
 class DeleteRecords:
-    """Served by leaders; `on_low_watermark` carries out the effect that wakes who waits."""
+    """Served by leaders; `on_low_watermark` carries out the effect that wakes waiting requests."""
 
     def __init__(
         self, queries: BrokerQueries, submit: Callable[[Event], None], lease: Lease, now_ms: Callable[[], int]
@@ -47,7 +48,7 @@ class DeleteRecords:
         self._waiting: dict[TopicPartition, asyncio.Event] = {}
 
     def on_low_watermark(self, effect: ef.LowWatermarkMoved) -> None:
-        """Whoever waits for a partition's followers looks again."""
+        """Wake the request that waits for the partition's followers."""
         event = self._waiting.pop(effect.partition, None)
         if event is not None:
             event.set()
@@ -63,10 +64,10 @@ class DeleteRecords:
         partition = TopicPartition(request.topic, request.partition)
         target, epoch = self._target(partition, request)
         view = self._queries.replica(partition)
-        assert view is not None, "what is led is a replica"
+        assert view is not None, "a led partition has a replica"
         self._submit(LogStartRequested(partition, view.identity, epoch, target))
-        timeout_ms = request.timeout_ms if request.timeout_ms > 0 else _PATIENCE_MS
-        until_ms = self._now_ms() + min(timeout_ms, _PATIENCE_MS_MAX)
+        timeout_ms = request.timeout_ms if request.timeout_ms > 0 else _TIMEOUT_MS
+        until_ms = self._now_ms() + min(timeout_ms, _TIMEOUT_MS_MAX)
         while True:
             event = self._waiting.setdefault(partition, asyncio.Event())
             start = self._start(partition, epoch, target)
@@ -79,7 +80,7 @@ class DeleteRecords:
                 async with asyncio.timeout(min(left_ms, 1000) / 1000):
                     await event.wait()
             except TimeoutError:
-                continue  # another look: who is assigned may have changed, or nothing may come any more
+                continue  # check again: the assigned replicas may have changed, or no event may come any more
 
     def _target(self, partition: TopicPartition, request: pb.DeleteRecordsRequest) -> tuple[Offset, LeaderEpoch]:
         stated = self._queries.stated_offsets(
@@ -92,14 +93,14 @@ class DeleteRecords:
         view = self._queries.replica(partition)
         if request.incarnation and view is not None and request.incarnation != view.identity.incarnation:
             raise TidemarkError(
-                ErrorCode.UNKNOWN_TOPIC_ID, f"{partition} was removed and added anew since: nothing was deleted"
+                ErrorCode.UNKNOWN_TOPIC_ID, f"{partition} was deleted and recreated meanwhile: no record was deleted"
             )
         if request.before_offset == HIGH_WATERMARK:
             return stated.high_watermark, stated.leader_epoch
         if request.before_offset < 0:
             raise TidemarkError(
                 ErrorCode.INVALID_REQUEST,
-                f"{partition}: {request.before_offset} is no offset: give one from 0, or -1 for everything committed",
+                f"{partition}: {request.before_offset} is no offset: give one from 0, or -1 for all committed records",
             )
         if request.before_offset > stated.high_watermark:
             raise TidemarkError(
@@ -111,13 +112,13 @@ class DeleteRecords:
         return Offset(request.before_offset), stated.leader_epoch
 
     def _start(self, partition: TopicPartition, epoch: LeaderEpoch, target: Offset) -> _Start:
-        """Raises NOT_LEADER when the leadership is over: the next leader may not have heard of it."""
+        """Raises NOT_LEADER when the leadership has ended: the next leader may not know of the deletion."""
         found = self._queries.log_starts(partition, epoch)
         view = self._queries.replica(partition)
         if found is None or view is None:
             raise TidemarkError(
                 ErrorCode.NOT_LEADER,
-                f"{partition}: the leader changed while records were deleted; ask the next one again",
+                f"{partition}: the leader changed while records were deleted; retry with the next leader",
                 {"leader": str(view.leader if view else -1), "leader_epoch": str(view.leader_epoch if view else -1)},
             )
         own, theirs = found

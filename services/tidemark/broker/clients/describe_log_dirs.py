@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What lies in this broker's log directories, for whoever plans moves or looks after disks (`DescribeLogDirs`)."""
+"""DescribeLogDirs: the replicas in this broker's log directories, for the planning of reassignments and for
+operators."""
 
 from __future__ import annotations
 
@@ -18,11 +19,11 @@ from tidemark.storage.directories.future_log import FutureLog
 from tidemark.storage.directories.log_manager import DirectoryState, LogManager
 
 _SLICE = 500
-"""So many replicas are looked at before the event loop is given back."""
+"""Replicas that are described before the event loop gets control back."""
 
 
 class LogDirs:
-    """Asks the core for the replicas and the file systems, off the event loop, for their sizes."""
+    """Reads replicas from the core, and figures of the file systems on a thread."""
 
     def __init__(self, queries: BrokerQueries, logs: LogManager, threads: LogThreads, moves: DirMoves) -> None:
         self._queries = queries
@@ -33,8 +34,10 @@ class LogDirs:
     async def describe(
         self, topics: frozenset[str], partitions: frozenset[TopicPartition]
     ) -> tuple[LogDirectoryContent, ...]:
-        """Every directory, with the replicas of these topics and partitions; neither: with all. A replica whose log is
-        being opened has no size yet and is left out."""
+        """Describe every directory, with the replicas of these topics and partitions, or with all if both are empty.
+
+        A replica whose log is being opened has no size yet, and is left out.
+        """
         everything = not topics and not partitions
         replicas: defaultdict[int, list[ReplicaOnDisk]] = defaultdict(list)
         for number, partition in enumerate(self._queries.partitions()):
@@ -46,7 +49,7 @@ class LogDirs:
                     self._place(view, replicas)
         for directory, future in self._moves.futures():
             if everything or future.partition.topic in topics or future.partition in partitions:
-                replicas[directory].append(_copy_under_way(future))
+                replicas[directory].append(_copy_in_progress(future))
         return await asyncio.to_thread(_contents, self._logs.directories(), replicas)
 
     def _place(self, view: ReplicaView, replicas: defaultdict[int, list[ReplicaOnDisk]]) -> None:
@@ -71,7 +74,7 @@ class LogDirs:
         )
 
 
-def _copy_under_way(future: FutureLog) -> ReplicaOnDisk:
+def _copy_in_progress(future: FutureLog) -> ReplicaOnDisk:
     log = future.log
     return ReplicaOnDisk(
         partition=future.partition,
@@ -100,7 +103,7 @@ def _content(state: DirectoryState, replicas: Sequence[ReplicaOnDisk]) -> LogDir
     try:
         found = os.statvfs(state.path)
     except OSError as why:
-        sentence = f"the log directory {state.path} cannot be looked at: {why.strerror}"
+        sentence = f"cannot read the file system of the log directory {state.path}: {why.strerror}"
         error = error or TidemarkError(ErrorCode.STORAGE_ERROR, sentence)
     else:
         total_bytes, free_bytes = found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize

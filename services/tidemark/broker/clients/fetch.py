@@ -34,35 +34,36 @@ from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1 import record_pb2
 
 _WAIT_MS_MAX: Final = 30_000
-_FOLLOWER_LOOKS_AGAIN_S: Final = 1.0
-"""Nothing wakes a fetch when a follower loses touch with its leader: it looks by itself whether it has (rule K1)."""
+_FOLLOWER_CHECK_S: Final = 1.0
+"""Interval in which a fetch at a follower checks that the follower is in contact with its leader; no event wakes the
+fetch when contact is lost (rule K1)."""
 _RESPONSE_BYTES_MAX: Final = 7 << 20
-"""With one batch of the largest size beyond it, a response is still within gRPC's limit."""
+"""A response may exceed this by one batch of the largest size; even then gRPC accepts the message."""
 
 
-class Waiters:
-    """Fetches that wait for news of their partitions."""
+class Purgatory:
+    """Requests that wait for an event of their partitions: a new high watermark or a change of leadership."""
 
     def __init__(self) -> None:
         self.closed = False
         self._by_partition: dict[TopicPartition, set[asyncio.Event]] = {}
 
     def on_high_watermark(self, effect: HighWatermarkAdvanced) -> None:
-        """Wake whoever waits on the partition."""
+        """Wake the requests that wait on the partition."""
         self._wake(effect.partition)
 
     def on_leadership(self, effect: LeadershipChanged) -> None:
-        """Wake whoever waits on the partition."""
+        """Wake the requests that wait on the partition."""
         self._wake(effect.partition)
 
     def close(self) -> None:
-        """The broker goes: nobody waits any more."""
+        """Wake all requests; later ones do not wait."""
         self.closed = True
         for partition in self._by_partition:
             self._wake(partition)
 
     async def wait(self, event: asyncio.Event, timeout_s: float) -> None:
-        """Wait until the event is set or time is up; the caller registered it with `watch`."""
+        """Wait until the event is set or the time has passed; the caller registered the event by `watch`."""
         try:
             async with asyncio.timeout(timeout_s):
                 await event.wait()
@@ -70,14 +71,14 @@ class Waiters:
             return
 
     def watch(self, partitions: Iterable[TopicPartition]) -> asyncio.Event:
-        """An event that is set at the next news of one of the partitions."""
+        """An event that is set at the next event of one of the partitions."""
         event = asyncio.Event()
         for partition in partitions:
             self._by_partition.setdefault(partition, set()).add(event)
         return event
 
     def forget(self, partitions: Iterable[TopicPartition], event: asyncio.Event) -> None:
-        """The fetch is answered."""
+        """Remove the event of an answered request."""
         for partition in partitions:
             waiting = self._by_partition.get(partition)
             if waiting is not None:
@@ -91,13 +92,13 @@ class Waiters:
 
 
 class FetchService:
-    """Reads of clients."""
+    """Serves Fetch, ListOffsets and OffsetsForLeaderEpoch."""
 
     def __init__(
         self,
         queries: BrokerQueries,
         logs: LogThreads,
-        waiters: Waiters,
+        purgatory: Purgatory,
         metadata: MetadataCache,
         lease: Lease,
         clock: Clock,
@@ -108,7 +109,7 @@ class FetchService:
         self._submit = submit
         self._queries = queries
         self._logs = logs
-        self._waiters = waiters
+        self._purgatory = purgatory
         self._clock = clock
         self._metrics = metrics
         self._pool = pool
@@ -116,29 +117,29 @@ class FetchService:
         self._lease = lease
 
     async def fetch(self, request: pb.FetchRequest) -> list[Fetched]:
-        """The partitions in order, as soon as `min_bytes` are there, one is refused, or `max_wait_ms` are over."""
+        """The partitions in order, once `min_bytes` are available, one is refused, or `max_wait_ms` have passed."""
         partitions = [TopicPartition(part.topic, part.partition) for part in request.partitions]
         deadline_ms = self._clock.now_ms() + min(max(request.max_wait_ms, 0), _WAIT_MS_MAX)
         began_s, waited_s = time.perf_counter(), 0.0
         as_follower = any(part.read_from == pb.READ_FROM_FOLLOWER for part in request.partitions)
         while True:
-            event = self._waiters.watch(partitions)
+            event = self._purgatory.watch(partitions)
             try:
                 results, settled = await self._read_all(request)
                 size_bytes = sum(len(result.batches) for result in results)
                 left_ms = deadline_ms - self._clock.now_ms()
-                if size_bytes >= request.min_bytes or settled or left_ms <= 0 or self._waiters.closed:
+                if size_bytes >= request.min_bytes or settled or left_ms <= 0 or self._purgatory.closed:
                     self._count(request, results)
                     self._metrics.fetched(time.perf_counter() - began_s - waited_s)
                     return results
                 left_s, from_s = left_ms / 1000, time.perf_counter()
-                await self._waiters.wait(event, min(left_s, _FOLLOWER_LOOKS_AGAIN_S) if as_follower else left_s)
+                await self._purgatory.wait(event, min(left_s, _FOLLOWER_CHECK_S) if as_follower else left_s)
                 waited_s += time.perf_counter() - from_s
             finally:
-                self._waiters.forget(partitions, event)
+                self._purgatory.forget(partitions, event)
 
     async def _read_all(self, request: pb.FetchRequest) -> tuple[list[Fetched], bool]:
-        """What there is of each partition, and whether waiting for more is out of place."""
+        """The available batches of each partition, and whether the request must not wait for more."""
         room_bytes = min(max(request.max_bytes, 1), _RESPONSE_BYTES_MAX)
         results: list[Fetched] = []
         empty, settled = True, False
@@ -177,7 +178,7 @@ class FetchService:
     async def _read_one(
         self, part: pb.PartitionFetch, facts: pb.PartitionFetchResult, rack: str, room_bytes: int, *, first: bool
     ) -> bytes:
-        """Its batches; what else is to be told goes into `facts`."""
+        """Read the batches; other results go into `facts`."""
         partition = TopicPartition(part.topic, part.partition)
         readable = self._readable(partition, part)
         nearest = self._nearest(partition, part, rack) if part.read_from == pb.READ_FROM_NEAREST else None
@@ -185,7 +186,7 @@ class FetchService:
         if nearest is None and part.fetch_offset < readable.end_offset and (room_bytes > 0 or first):
             max_bytes = min(room_bytes, part.max_bytes) if part.max_bytes > 0 else room_bytes
             data = await self._read(partition, Offset(part.fetch_offset), readable.end_offset, max(max_bytes, 1))
-            # The read left the event loop: it counts only if this replica still has the role and epoch it had.
+            # The read left the event loop: its result counts only if this replica kept its role and epoch.
             self._readable(partition, part)
         self._lease.check(partition)
         if nearest is not None:
@@ -248,11 +249,11 @@ class FetchService:
     def _open_log(self, partition: TopicPartition) -> Log:
         log = self._logs.log(partition)
         if log is None:
-            raise TidemarkError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition}: its log is not open; try again")
+            raise TidemarkError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition}: its log is not open; retry")
         return log
 
     async def list_offsets(self, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
-        """Offsets by position or time."""
+        """Offsets by position or timestamp."""
         response = pb.ListOffsetsResponse()
         pace = Pace()
         for part in request.partitions:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fetches that follow one another on a stream: what a call costs to begin and to end is paid once (rule K1)."""
+"""Consecutive fetches on one stream, which costs less than a call for each (rule K1)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidemark.broker.clients.fetch import FetchService
 
 
 class FetchStreams:
-    """All fetch streams of the broker."""
+    """The fetch streams of the broker."""
 
     def __init__(self, fetch: FetchService) -> None:
         self._fetch = fetch
@@ -20,13 +20,13 @@ class FetchStreams:
         self._stopped = False
 
     def stop(self) -> None:
-        """Streams end once what was asked on them is answered."""
+        """End every stream once its requests are answered."""
         self._stopped = True
         for task in self._idle:
             task.cancel()
 
     async def serve(self, context: Any) -> None:
-        """One client's stream, until it ends."""
+        """Serve one client's stream until its end."""
         while not self._stopped:
             request = await self._next(context)
             if request is grpc.aio.EOF:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Appends that the broker makes itself, by the same path as a producer's with acks=all."""
+"""Appends of the broker itself, processed like a producer's with acks=all."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tidemark.model import LeaderEpoch, Offset, TopicPartition
 from tidemark.record.envelope import Batch
 
 _FIRST_ID: Final = 1 << 62
-"""Producers' requests are numbered from 1."""
+"""First request id here; producers' requests are numbered from 1."""
 
 
 class InternalAppends:
-    """`reply` carries out the answers to what `append` asked for, and passes on all others."""
+    """`reply` completes the requests of `append`, and passes on all other replies."""
 
     def __init__(self, submit: Callable[[Event], None], others: Callable[[ReplyToProduce], None]) -> None:
         self._submit = submit
@@ -43,11 +43,11 @@ class InternalAppends:
     async def append(
         self, partition: TopicPartition, leader_epoch: LeaderEpoch, batches: tuple[Batch, ...], timeout_s: float
     ) -> Offset:
-        """Append in that leader epoch; gives the first offset when the high watermark covers all of it.
+        """Append in that leader epoch; returns the base offset when the high watermark covers all batches.
 
         Raises:
-            TidemarkError: as a produce request; after NOT_ENOUGH_REPLICAS_AFTER_APPEND, REQUEST_TIMED_OUT and the end
-                of the leadership it may be in the log all the same.
+            TidemarkError: as for a produce request. After NOT_ENOUGH_REPLICAS_AFTER_APPEND, REQUEST_TIMED_OUT and the
+                end of the leadership, the batches may be in the log.
         """
         request_id = next(self._ids)
         loop = asyncio.get_running_loop()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pipelined Produce stream: check every batch, hand it to the core, answer when the core does (rules K3, P2, F1).
+"""The pipelined Produce stream: check every batch, pass it to the core, answer with the core (rules K3, P2, F1).
 
-Requests are answered as they complete, not in the order they came. What is wrong with one partition's batches is said
-in its result; the stream goes on.
+Requests are answered as they complete, in any order. An error of one partition's batches is in its result; the stream
+continues.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from tidemark.runtime.slices import Pace
 from tidemark.v1 import broker_service_pb2 as pb
 
 STREAM_IN_FLIGHT_BYTES_MAX: Final = 32 << 20
-"""A stream is not read on while so many bytes of it wait for their answer."""
+"""A stream is not read while this many bytes of it wait for their answer."""
 STREAM_UNREAD_MAX: Final = 10_000
-"""Nor while so many results wait for a client that does not read its answers."""
+"""A stream is not read while this many results wait for its client to read them."""
 _AT_ONCE: Final = 200
-"""So many results are written before others have a turn: 3 ms where each is refused."""
+"""Results that are written before the event loop gets control back: 3 ms when each is refused."""
 _TIMEOUT_MAX_MS: Final = 5 * 60 * 1000
 _NONE: Final = Offset(-1)
 
@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 
 class ProduceService:
-    """All produce streams of the broker."""
+    """The produce streams of the broker."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class ProduceService:
         self._streams: set[_Stream] = set()
 
     def stop(self) -> None:
-        """Take no more requests; a stream ends when what came on it is answered."""
+        """Accept no more requests; a stream ends when its requests are answered."""
         for stream in self._streams:
             stream.end_of_requests()
 
@@ -83,7 +83,7 @@ class ProduceService:
             call.settle(index, result)
 
     async def serve(self, context: Any) -> None:
-        """One client's stream, until it ends."""
+        """Serve one client's stream until its end."""
         stream = _Stream()
         self._streams.add(stream)
         reader = asyncio.create_task(self._read(stream, context), name="produce stream")
@@ -111,13 +111,13 @@ class ProduceService:
             stream.refusal = error
         except (grpc.RpcError, asyncio.InvalidStateError):
             _log.debug("a produce stream broke")
-        except Exception:  # noqa: BLE001 - a mistake of ours: this stream ends, the broker does not
+        except Exception:  # noqa: BLE001 - an unexpected error ends this stream, not the broker
             _log.exception("a produce stream failed")
         finally:
             stream.end_of_requests()
 
     async def _take(self, stream: _Stream, request: pb.ProduceRequest) -> None:
-        """Check what came, a slice at a time, and tell the core of all of it at once."""
+        """Check a request in slices, then pass all its partitions to the core at once."""
         parts = request.partitions
         check_named(parts, "partitions")
         call = _Call(stream, self._metrics, request.correlation_id, request.acks, len(parts))
@@ -130,11 +130,11 @@ class ProduceService:
                 await pace.give_way()
             partition = TopicPartition(part.topic, part.partition)
             call.partitions.append(partition)
-            data = list(part.batches)  # once: each look at the field copies the bytes
+            data = list(part.batches)  # once: each access to the field copies the bytes
             call.size_bytes += sum(map(len, data))
             try:
                 batches = self._checked(call, index, data)
-            except Exception as error:  # noqa: BLE001 - one bad batch never kills a pipeline, whatever it sets off
+            except Exception as error:  # noqa: BLE001 - a bad batch must not end the stream, whatever error it raises
                 call.results[index] = _refusal(_as_refusal(error, partition))
                 call.open_count -= 1
                 continue
@@ -161,14 +161,14 @@ class ProduceService:
             raise TidemarkError(
                 ErrorCode.INVALID_REQUEST,
                 f"{OFFSETS_TOPIC} is written by the coordinators of consumer groups only: commit offsets, or reset "
-                "them with tidemark group reset-offsets",
+                f"{OFFSETS_TOPIC} is written by group coordinators only: commit offsets, or reset ",
             )
         rules = self._topics.rules(call.partitions[index].topic)
         limits = rules.limits
         now_us = self._clock.wall_us()
         checked: list[Batch] = []
         for data in batches:
-            if len(data) > limits.max_message_bytes:  # before a pass over all of it
+            if len(data) > limits.max_message_bytes:  # before the checks that read all bytes
                 raise TidemarkError(
                     ErrorCode.BATCH_TOO_LARGE,
                     f"the batch has {len(data)} bytes, max.message.bytes is {limits.max_message_bytes}",
@@ -188,7 +188,7 @@ class ProduceService:
 
 
 class _Call:
-    """One ProduceRequest under way: answered when each of its partitions is."""
+    """A ProduceRequest in flight; answered when all its partitions are."""
 
     __slots__ = (
         "_began_s",
@@ -218,11 +218,11 @@ class _Call:
         self.timer: asyncio.TimerHandle | None = None
 
     def refuse(self, index: int, error: TidemarkError) -> None:
-        """Nothing was acknowledged."""
+        """Settle a partition with an error."""
         self.settle(index, _refusal(error))
 
     def settle(self, index: int, result: ProduceResult) -> None:
-        """What became of one partition."""
+        """Record the result of one partition."""
         assert self.results[index] is None, "a produce request is answered once"
         self.results[index] = result
         self.open_count -= 1
@@ -268,13 +268,13 @@ class _Call:
 
 
 class _Stream:
-    """A client's stream: what waits to be written, and how much is in flight."""
+    """A client's stream: its unwritten responses, and the amount in flight."""
 
     def __init__(self) -> None:
         self.outbox: asyncio.Queue[pb.ProduceResponse | None] = asyncio.Queue()
         self.closed = False
         self.refusal: TidemarkError | None = None
-        """Why no more is read: said when what came before is answered."""
+        """Why no more requests are read; sent when the earlier ones are answered."""
         self.answering: set[asyncio.Task[None]] = set()
         self._open_calls = 0
         self._in_flight_bytes = 0
@@ -284,29 +284,29 @@ class _Stream:
 
     @property
     def full(self) -> bool:
-        """More would be too much."""
+        """Whether the stream must not be read now."""
         return self._in_flight_bytes >= STREAM_IN_FLIGHT_BYTES_MAX or self._unread >= STREAM_UNREAD_MAX
 
     async def room(self) -> None:
-        """Wait until more may be taken in."""
+        """Wait until the stream may be read."""
         while self.full:
             self._has_room.clear()
             await self._has_room.wait()
 
     def began(self) -> None:
-        """A request came."""
+        """Count a received request."""
         self._open_calls += 1
 
     def took(self, call: _Call) -> None:
-        """It was looked at as a whole."""
+        """Add the bytes of a checked request to those in flight."""
         self._in_flight_bytes += call.size_bytes
 
     def answers(self, count: int) -> None:
-        """An answer of so many results is made."""
+        """Count an answer with so many results as unread."""
         self._unread += 1 + count
 
     def ended(self, call: _Call, response: pb.ProduceResponse) -> None:
-        """It is answered."""
+        """Queue the response of an answered request."""
         self._open_calls -= 1
         self._in_flight_bytes -= call.size_bytes
         self._has_room.set()
@@ -315,17 +315,17 @@ class _Stream:
         self._maybe_close()
 
     def written(self, response: pb.ProduceResponse) -> None:
-        """The client reads."""
+        """Subtract the results of a written response from the unread ones."""
         self._unread -= 1 + len(response.partitions)
         self._has_room.set()
 
     def end_of_requests(self) -> None:
-        """The client sends no more."""
+        """Read no more requests; the stream ends when all are answered."""
         self.reading = False
         self._maybe_close()
 
     def _maybe_close(self) -> None:
-        """When everything is answered the stream ends."""
+        """End the stream if no request is open."""
         if not self.reading and self._open_calls == 0:
             self.outbox.put_nowait(None)
 
@@ -333,7 +333,7 @@ class _Stream:
 def _as_refusal(error: Exception, partition: TopicPartition) -> TidemarkError:
     if isinstance(error, TidemarkError):
         return error
-    _log.error("a produced batch could not be checked", extra={"partition": str(partition)}, exc_info=error)
+    _log.error("cannot check a produced batch", extra={"partition": str(partition)}, exc_info=error)
     return TidemarkError(ErrorCode.INTERNAL, f"{partition}: the batch could not be checked: {type(error).__name__}")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Producer ids out of blocks that ZooKeeper hands out (rule P1)."""
+"""Producer ids, from blocks that are reserved in ZooKeeper (rule P1)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BLOCK_SIZE: Final = 1000
 
 
 class ProducerIds:
-    """Never gives an id twice; what is left of a block is lost with the process."""
+    """Returns each id once; the unused rest of a block is lost with the process."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -21,7 +21,7 @@ class ProducerIds:
         self._refill = asyncio.Lock()
 
     async def next(self) -> int:
-        """An id; raises COORDINATION_UNAVAILABLE when there is none left and ZooKeeper does not answer."""
+        """The next id; raises COORDINATION_UNAVAILABLE when a new block is needed and ZooKeeper does not answer."""
         async with self._refill:
             producer_id = next(self._block, None)
             if producer_id is None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ReadReplica: what this broker's replica of a partition holds, for whoever holds replicas against one another.
+"""ReadReplica: the contents of this broker's replica, for the comparison of replicas.
 
-Leader or follower, in sync or not: the answer is what lies on this disk, with every CRC checked on the way. It vouches
-for nothing being committed (rule K1 is for consumers), so the caller compares below a high watermark (LOG-MATCH, L1).
+The replica may be leader or follower, in sync or not. The answer is read from the disk, with every CRC checked. Records
+need not be committed (rule K1 is for consumers): the caller compares below a high watermark (LOG-MATCH, L1).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tidemark.storage.log.partition_log import PartitionLog
 from tidemark.v1 import replica_reads_pb2 as pb
 
 _READ_BYTES_MAX: Final = 4 << 20
-"""With one batch of the largest size beyond it, an answer is still within gRPC's limit."""
+"""A response may exceed this by one batch of the largest size; even then gRPC accepts the message."""
 
 
 class ReplicaReads:
-    """Reads in the pool of readers, never past the replica's log end."""
+    """Reads on the pool of readers, never past the replica's log end."""
 
     def __init__(self, queries: BrokerQueries, threads: LogThreads, pool: ThreadPoolExecutor) -> None:
         self._queries = queries
@@ -34,11 +34,11 @@ class ReplicaReads:
         self._pool = pool
 
     async def read(self, request: pb.ReadReplicaRequest) -> pb.ReadReplicaResponse:
-        """A stretch of the log.
+        """Read a range of the log.
 
         Raises:
             TidemarkError: NOT_A_REPLICA, UNKNOWN_TOPIC_ID, REPLICA_OFFLINE; OFFSET_NOT_AVAILABLE while the log is
-                being opened; CORRUPT_BATCH (metadata offset) or STORAGE_ERROR where the disk gives no good batch.
+                being opened; CORRUPT_BATCH (metadata offset) or STORAGE_ERROR when the disk returns no valid batch.
         """
         partition = TopicPartition(request.topic, request.partition)
         view = self._queries.replica(partition)
@@ -74,14 +74,14 @@ class ReplicaReads:
             raise TidemarkError(ErrorCode.REPLICA_OFFLINE, f"{partition} cannot be read here: its log failed")
         log = self._threads.log(partition)
         if log is None:
-            raise TidemarkError(ErrorCode.OFFSET_NOT_AVAILABLE, f"{partition}: its log is not open; try again")
+            raise TidemarkError(ErrorCode.OFFSET_NOT_AVAILABLE, f"{partition}: its log is not open; retry")
         return log
 
 
 def _read(
     partition: TopicPartition, log: Log, start: Offset, end: Offset, max_bytes: int, envelopes_only: bool
 ) -> tuple[int, bytes]:
-    """The cleaner's point, then the batches: what a cleaner replaces meanwhile lies below the next answer's point."""
+    """The clean point, then the batches: batches that are cleaned meanwhile lie below the next answer's clean point."""
     view = log.cleaning.view(0) if isinstance(log, PartitionLog) else None
     clean_offset = view.clean_point if view is not None else 0
     if start >= end:
@@ -92,7 +92,7 @@ def _read(
 
 
 def _checked(partition: TopicPartition, data: bytes) -> bytes:
-    """The envelopes of the batches, once both CRCs of each are checked."""
+    """The envelopes of the batches, after a check of both CRCs of each."""
     envelopes: list[bytes] = []
     position = 0
     while position < len(data):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much one request may name: what comes beyond is refused before anything is done for it.
+"""The limit on the number of items that a request names; larger requests are refused before any work.
 
-Up to there a request is worked through in slices (`runtime.slices.Pace`), and its answer fits a message even where each
-of what it names is refused.
+Requests within the limit are handled in slices (`runtime.slices.Pace`), and their answers fit into a message even if
+each item is refused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NAMED_MAX: Final = 50_000
 
 
 def check_named(named: Sized, what: str) -> None:
-    """Raises INVALID_REQUEST; `what` in the plural."""
+    """Raises INVALID_REQUEST beyond the limit; `what` names the items in the plural."""
     if len(named) > NAMED_MAX:
         raise TidemarkError(
             ErrorCode.INVALID_REQUEST,

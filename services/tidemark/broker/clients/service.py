@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BrokerService: what clients ask of a broker, translated and passed on."""
+"""BrokerService: translates the requests of clients, and calls the parts that serve them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tidemark.v1.broker_service_pb2_grpc import BrokerServiceServicer
 
 
 class BrokerService(BrokerServiceServicer):
-    """Refusals of unary calls are mapped by the server's interceptor."""
+    """The server's interceptor maps the errors of unary calls."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class BrokerService(BrokerServiceServicer):
     async def GetMetadata(  # noqa: N802
         self, request: pb.GetMetadataRequest, context: Any
     ) -> pb.GetMetadataResponse:
-        """The cluster as this broker was told of it."""
+        """The cluster metadata of this broker."""
         check_named(request.topics, "topics")
         if request.all_topics:
             view = self._metadata.describe((), all_topics=True)
@@ -73,14 +73,14 @@ class BrokerService(BrokerServiceServicer):
     async def WatchMetadata(  # noqa: N802
         self, request: pb.WatchMetadataRequest, context: Any
     ) -> AsyncIterator[pb.WatchMetadataResponse]:
-        """The cluster now, then each change."""
+        """The current metadata, then each change."""
         check_named(request.topics, "topics")
         with self._streams.open("metadata", context):
             async for view in self._metadata.watch(request.topics):
                 yield await self._writer.answer(pb.WatchMetadataResponse, view)
 
     async def Produce(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
-        """A pipeline of produce requests."""
+        """A stream of produce requests."""
         with self._streams.open("produce", context):
             await self._produce.serve(context)
 
@@ -91,14 +91,14 @@ class BrokerService(BrokerServiceServicer):
         return await self._fetch.fetch(request)
 
     async def FetchStream(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
-        """One fetch after the other."""
+        """A stream of fetch requests."""
         with self._streams.open("fetch", context):
             await self._fetch_streams.serve(context)
 
     async def ListOffsets(  # noqa: N802
         self, request: pb.ListOffsetsRequest, context: Any
     ) -> pb.ListOffsetsResponse:
-        """Offsets by position or time."""
+        """Offsets by position or timestamp."""
         return await self._fetch.list_offsets(request)
 
     async def OffsetsForLeaderEpoch(  # noqa: N802
@@ -110,13 +110,13 @@ class BrokerService(BrokerServiceServicer):
     async def InitProducerId(  # noqa: N802
         self, request: pb.InitProducerIdRequest, context: Any
     ) -> pb.InitProducerIdResponse:
-        """A producer id never given before."""
+        """A new producer id."""
         return pb.InitProducerIdResponse(producer_id=await self._producer_ids.next(), producer_epoch=0)
 
     async def DescribeLogDirs(  # noqa: N802
         self, request: pb.DescribeLogDirsRequest, context: Any
     ) -> AsyncIterator[pb.DescribeLogDirsResponse]:
-        """What lies in the log directories now."""
+        """The replicas in the log directories."""
         contents = await self._log_dirs.describe(*wanted_from_proto(request))
         for response in await asyncio.to_thread(lambda: tuple(contents_to_proto(contents))):
             yield response
@@ -124,24 +124,24 @@ class BrokerService(BrokerServiceServicer):
     async def AlterReplicaLogDirs(  # noqa: N802
         self, request: alter_log_dirs_pb2.AlterReplicaLogDirsRequest, context: Any
     ) -> alter_log_dirs_pb2.AlterReplicaLogDirsResponse:
-        """Replicas go into other directories."""
+        """Move replicas to other log directories."""
         return results_to_proto(await self._dir_moves.alter(alterations_from_proto(request)))
 
     async def DeleteRecords(  # noqa: N802
         self, request: delete_records_pb2.DeleteRecordsRequest, context: Any
     ) -> delete_records_pb2.DeleteRecordsResponse:
-        """The front of a partition goes."""
+        """Delete records at the front of a partition."""
         return await self._delete_records.delete(request)
 
     async def ReadReplica(  # noqa: N802
         self, request: replica_reads_pb2.ReadReplicaRequest, context: Any
     ) -> replica_reads_pb2.ReadReplicaResponse:
-        """What this broker's own replica holds."""
+        """The contents of this broker's own replica."""
         return await self._replica_reads.read(request)
 
     async def DescribeBrokerConfigs(  # noqa: N802
         self, request: admin_configs_pb2.DescribeBrokerConfigsRequest, context: Any
     ) -> admin_configs_pb2.DescribeBrokerConfigsResponse:
-        """The settings that hold here."""
+        """The settings in effect on this broker."""
         entries = [entry_to_proto(entry) for entry in self._configs.entries()]
         return admin_configs_pb2.DescribeBrokerConfigsResponse(entries=entries)

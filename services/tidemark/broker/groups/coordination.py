@@ -34,7 +34,7 @@ class GroupCoordination:
                 node.core.queries,
                 storage.threads,
                 node.readers,
-                clients.waiters,
+                clients.purgatory,
                 clients.appends,
                 node.lease,
                 node.clock,

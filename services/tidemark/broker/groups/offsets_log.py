@@ -8,7 +8,7 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from tidemark.broker.clients.fetch import Waiters
+from tidemark.broker.clients.fetch import Purgatory
 from tidemark.broker.clients.internal_appends import InternalAppends
 from tidemark.broker.logs.append_threads import LogThreads
 from tidemark.broker.node.session_lease import Lease
@@ -39,7 +39,7 @@ class GroupLogs:
         queries: BrokerQueries,
         threads: LogThreads,
         pool: ThreadPoolExecutor,
-        waiters: Waiters,
+        purgatory: Purgatory,
         appends: InternalAppends,
         lease: Lease,
         clock: Clock,
@@ -47,7 +47,7 @@ class GroupLogs:
         self.queries = queries
         self.threads = threads
         self.pool = pool
-        self.waiters = waiters
+        self.purgatory = purgatory
         self.appends = appends
         self.lease = lease
         self.clock = clock
@@ -64,14 +64,14 @@ class GroupLog:
     async def read(self) -> list[Change]:
         """All that it remembers, once all of it is committed: what an earlier leader left is then decided for good."""
         while True:
-            news = self._logs.waiters.watch([self.partition])
+            news = self._logs.purgatory.watch([self.partition])
             try:
                 end = self._decided_end()
                 if end is not None:
                     break
-                await self._logs.waiters.wait(news, _LOOK_S)
+                await self._logs.purgatory.wait(news, _LOOK_S)
             finally:
-                self._logs.waiters.forget([self.partition], news)
+                self._logs.purgatory.forget([self.partition], news)
         log = self._logs.threads.log(self.partition)
         if log is None:
             raise self.over()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads past the session lease: nothing is read and no offset is stated, wherever the reader stands (rules F1, F2)."""
+"""Reads past the session lease return no records and no offsets, on leader and follower (rules F1, F2)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
-from tidemark.broker.clients.fetch import FetchService, Waiters
+from tidemark.broker.clients.fetch import FetchService, Purgatory
 from tidemark.broker.metrics.broker import BrokerMetrics
 from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.broker.node.session_lease import Lease
@@ -24,7 +24,7 @@ END = 5
 
 
 class Leader:
-    """A core that leads everything, and a log that holds END bytes, one an offset."""
+    """A core that leads all partitions, and a log of END bytes, one for each offset."""
 
     def readable(self, *_: Any, **__: Any) -> ReadableRange:
         return ReadableRange(Offset(END), Offset(END), Offset(0), Offset(END))
@@ -64,7 +64,7 @@ def service(clock: ManualClock) -> FetchService:
     leader: Any = Leader()
     lease = Lease(clock, Session(), lambda *_: False, lambda: True)
     pool = ThreadPoolExecutor(1)
-    return FetchService(leader, leader, Waiters(), MetadataCache(""), lease, clock, BrokerMetrics(metrics), pool)
+    return FetchService(leader, leader, Purgatory(), MetadataCache(""), lease, clock, BrokerMetrics(metrics), pool)
 
 
 async def fetch(service: FetchService, offset: int) -> pb.PartitionFetchResult:
@@ -73,12 +73,12 @@ async def fetch(service: FetchService, offset: int) -> pb.PartitionFetchResult:
 
 
 async def answer(service: FetchService, request: pb.FetchRequest) -> pb.PartitionFetchResult:
-    """As a client that knows nothing but the protocol reads it."""
+    """The answer as a client with its own protobuf code reads it."""
     return pb.FetchResponse.FromString(encode(await service.fetch(request))).partitions[0]
 
 
 @pytest.mark.parametrize("offset", [0, END])
-async def test_a_fetch_gives_records_and_offsets_within_the_lease_and_neither_past_it(
+async def test_a_fetch_returns_records_and_offsets_within_the_lease_and_neither_past_it(
     service: FetchService, clock: ManualClock, offset: int
 ) -> None:
     result = await fetch(service, offset)
@@ -88,7 +88,7 @@ async def test_a_fetch_gives_records_and_offsets_within_the_lease_and_neither_pa
     assert (result.error.code, result.batches, result.high_watermark) == (ErrorCode.NOT_LEADER, b"", -1)
 
 
-async def test_past_the_lease_no_offset_is_listed_and_no_epoch_answered_for(
+async def test_past_the_lease_no_offset_is_listed_and_no_epoch_end_answered(
     service: FetchService, clock: ManualClock
 ) -> None:
     listing = pb.ListOffsetsRequest(partitions=[pb.PartitionListOffsets(topic="flights", latest=True)])
@@ -102,17 +102,17 @@ async def test_past_the_lease_no_offset_is_listed_and_no_epoch_answered_for(
     assert (answered.error.code, answered.end_offset) == (ErrorCode.NOT_LEADER, -1)
 
 
-# -- the nearest replica ---------------------------------------------------------------------------------------------
+# -- follower fetching -----------------------------------------------------------------------------------------------
 
 
 class NearLeader(Leader):
-    """Names broker 2 to whoever states a rack; as a follower it has heard of one record more than it may give."""
+    """Names broker 2 to requests with a rack; as a follower it reports a high watermark one above its readable end."""
 
     def preferred_replica(self, *_: Any, rack: str, **__: Any) -> int | None:
         return 2 if rack else None
 
     def readable_here(self, *_: Any, in_sync_replicas: tuple[int, ...], **__: Any) -> ReadableRange:
-        assert in_sync_replicas == (), "nothing was told of this partition"
+        assert in_sync_replicas == (), "the broker has no metadata of this partition"
         return ReadableRange(Offset(END), Offset(END + 1), Offset(0), Offset(END + 1))
 
 
@@ -128,7 +128,7 @@ async def read(
     near: Any = NearLeader()
     lease = Lease(clock, Session(), lambda *_: False, lambda: True)
     service = FetchService(
-        near, near, Waiters(), MetadataCache(""), lease, clock, BrokerMetrics(metrics), ThreadPoolExecutor(1)
+        near, near, Purgatory(), MetadataCache(""), lease, clock, BrokerMetrics(metrics), ThreadPoolExecutor(1)
     )
     clock.advance(at_ms)
     part = pb.PartitionFetch(topic="flights", partition=0, read_from=who)
@@ -140,7 +140,7 @@ async def read(
     return result, *given
 
 
-async def test_who_is_sent_to_another_replica_is_told_so_at_once_and_given_nothing(clock: ManualClock) -> None:
+async def test_a_redirected_fetch_is_answered_at_once_without_records(clock: ManualClock) -> None:
     result, from_followers, sent_on = await read(clock, pb.READ_FROM_NEAREST, "b")
     assert (result.preferred_read_replica, result.batches, result.high_watermark) == (2, b"", END)
     assert (from_followers, sent_on) == (0, 1)
@@ -150,7 +150,7 @@ async def test_who_is_sent_to_another_replica_is_told_so_at_once_and_given_nothi
     ("who", "rack"),
     [(pb.READ_FROM_UNSPECIFIED, "b"), (pb.READ_FROM_LEADER, "b"), (pb.READ_FROM_NEAREST, "")],
 )
-async def test_who_asks_for_the_leader_or_states_no_rack_is_served_by_it(
+async def test_a_fetch_for_the_leader_or_without_a_rack_is_served_by_the_leader(
     clock: ManualClock, who: pb.ReadFrom.ValueType, rack: str
 ) -> None:
     result, from_followers, sent_on = await read(clock, who, rack)
@@ -159,13 +159,13 @@ async def test_who_asks_for_the_leader_or_states_no_rack_is_served_by_it(
     assert (len(result.batches), from_followers, sent_on) == (END, 0, 0)
 
 
-async def test_a_follower_says_which_high_watermark_it_heard_and_states_none(clock: ManualClock) -> None:
+async def test_a_follower_reports_the_received_high_watermark_and_states_none(clock: ManualClock) -> None:
     result, from_followers, _ = await read(clock, pb.READ_FROM_FOLLOWER, "b")
     assert (result.high_watermark, result.heard_high_watermark, len(result.batches)) == (-1, END + 1, END)
     assert from_followers == END
 
 
-async def test_a_fetch_that_waits_at_a_follower_is_refused_soon_after_that_has_lost_its_leader(
+async def test_a_waiting_fetch_is_refused_soon_after_its_follower_lost_contact_with_the_leader(
     clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidemark.broker.clients.fetch._FOLLOWER_LOOKS_AGAIN_S", 0.001)
@@ -175,14 +175,14 @@ async def test_a_fetch_that_waits_at_a_follower_is_refused_soon_after_that_has_l
         looks.append(clock.now_ms())
         if len(looks) < 3:
             return ReadableRange(Offset(0), Offset(END), Offset(0), Offset(END))
-        raise TidemarkError(ErrorCode.OFFSET_NOT_AVAILABLE, "out of touch")
+        raise TidemarkError(ErrorCode.OFFSET_NOT_AVAILABLE, "not in contact")
 
     monkeypatch.setattr(NearLeader, "readable_here", readable_here)
     result, _, _ = await read(clock, pb.READ_FROM_FOLLOWER, "b")
     assert (result.error.code, len(looks)) == (ErrorCode.OFFSET_NOT_AVAILABLE, 3)
 
 
-async def test_past_the_lease_a_follower_gives_nothing_and_nobody_is_sent_on(clock: ManualClock) -> None:
+async def test_past_the_lease_a_follower_returns_no_records_and_no_fetch_is_redirected(clock: ManualClock) -> None:
     result, _, _ = await read(clock, pb.READ_FROM_FOLLOWER, "b", at_ms=1_000)
     assert (result.error.code, result.batches) == (ErrorCode.NOT_LEADER, b"")
     result, _, _ = await read(clock, pb.READ_FROM_NEAREST, "b")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A request that names very many partitions: it is answered whole, and all else on the event loop goes on meanwhile."""
+"""A request for very many partitions is answered as a whole, and the event loop runs other tasks meanwhile."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def epochs() -> pb.OffsetsForLeaderEpochRequest:
         (epochs, lambda service: service.epoch_ends),
     ],
 )
-async def test_others_have_their_turns_between_its_partitions(
+async def test_other_tasks_run_between_its_partitions(
     service: FetchService,
     monkeypatch: pytest.MonkeyPatch,
     asked: Callable[[], Any],

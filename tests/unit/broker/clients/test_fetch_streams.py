@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fetches on a stream: one after the other, and a broker that stops ends streams without cutting an answer off."""
+"""Fetches on a stream: in order; a stopping broker ends streams after their answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidemark.broker.clients.fetch_streams import FetchStreams
 
 
 class Fetches:
-    """Answers a request with itself, once it may."""
+    """Answers a request with itself, when the test permits."""
 
     def __init__(self) -> None:
         self.may_answer = asyncio.Event()
@@ -44,7 +44,7 @@ async def test_each_request_is_answered_before_the_next_until_the_client_ends_th
     assert context.answers == ["first", "second"]
 
 
-async def test_stopping_ends_an_idle_stream_and_lets_another_give_its_answer_first() -> None:
+async def test_stopping_ends_an_idle_stream_at_once_and_a_busy_one_after_its_answer() -> None:
     fetches, idle, waiting = Fetches(), Context(), Context()
     streams = FetchStreams(fetches)  # type: ignore[arg-type]
     waiting.asked.put_nowait("asked")

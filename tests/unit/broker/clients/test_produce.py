@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The produce pipeline: what is checked, what waits, and what a client hears past the lease."""
+"""The produce pipeline: checks, waiting requests, and answers past the session lease."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.unit.record.samples import NOON_US, patched, sample
 
 
 class HoldingCore(BrokerCore):
-    """Answers nothing by itself; the test does."""
+    """A core that answers only when the test does."""
 
     def __init__(self) -> None:
         super().__init__(BrokerId(0), ReplicationConfig())
@@ -43,7 +43,7 @@ class HoldingCore(BrokerCore):
 
 
 class FakeContext:
-    """The server's end of a stream, as grpc.aio gives it."""
+    """The server's end of a stream, as in grpc.aio."""
 
     def __init__(self) -> None:
         self.requests: asyncio.Queue[Any] = asyncio.Queue()
@@ -142,7 +142,7 @@ async def test_a_request_is_answered_when_all_its_partitions_are(harness: Harnes
     assert [part.base_offset for part in (await harness.response()).partitions] == [5, 7]
 
 
-async def test_a_bad_batch_never_reaches_the_core_and_what_follows_does(harness: Harness) -> None:
+async def test_a_bad_batch_is_refused_and_later_requests_reach_the_core(harness: Harness) -> None:
     harness.context.send(1, patched(sample(), 90, b"\xff\xff"))
     harness.context.send(2, sample())
     assert (await harness.response()).partitions[0].error.code == ErrorCode.CORRUPT_BATCH
@@ -150,7 +150,7 @@ async def test_a_bad_batch_never_reaches_the_core_and_what_follows_does(harness:
     assert event.partition == TopicPartition("flights", 0)
 
 
-async def test_what_nobody_foresaw_in_a_batch_is_said_of_that_batch(
+async def test_an_unexpected_error_in_a_check_refuses_only_that_batch(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stumble(data: bytes) -> None:
@@ -164,7 +164,7 @@ async def test_what_nobody_foresaw_in_a_batch_is_said_of_that_batch(
     await harness.arrived(1)
 
 
-async def test_past_the_lease_nothing_is_acknowledged_whenever_it_was_written(harness: Harness) -> None:
+async def test_past_the_lease_no_append_is_acknowledged(harness: Harness) -> None:
     harness.context.send(1, sample())
     (event,) = await harness.arrived(1)
     harness.clock.advance(1000)
@@ -174,7 +174,7 @@ async def test_past_the_lease_nothing_is_acknowledged_whenever_it_was_written(ha
 
 
 @pytest.mark.parametrize(("behind_ms", "code"), [(4999, ""), (5000, ErrorCode.NOT_LEADER)])
-async def test_past_the_lease_a_partition_goes_on_whose_followers_held_its_epoch_within_a_lease_time(
+async def test_past_the_lease_partitions_whose_followers_held_the_epoch_recently_are_acknowledged(
     harness: Harness, behind_ms: int, code: str
 ) -> None:
     harness.context.send(1, sample())
@@ -185,7 +185,7 @@ async def test_past_the_lease_a_partition_goes_on_whose_followers_held_its_epoch
     assert (await harness.response()).partitions[0].error.code == code
 
 
-async def test_a_stream_is_not_read_on_while_too_much_of_it_is_in_flight(
+async def test_a_stream_is_not_read_while_too_many_bytes_are_in_flight(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(produce_module, "STREAM_IN_FLIGHT_BYTES_MAX", 2 * len(sample()))
@@ -196,7 +196,7 @@ async def test_a_stream_is_not_read_on_while_too_much_of_it_is_in_flight(
     await harness.arrived(3)
 
 
-async def test_a_client_that_sends_no_more_gets_what_it_waits_for_and_then_the_end(harness: Harness) -> None:
+async def test_a_client_that_ends_its_requests_gets_all_answers_and_then_the_end(harness: Harness) -> None:
     harness.context.send(1, sample())
     harness.context.requests.put_nowait(grpc.aio.EOF)
     (event,) = await harness.arrived(1)
@@ -207,7 +207,7 @@ async def test_a_client_that_sends_no_more_gets_what_it_waits_for_and_then_the_e
         await harness.stream
 
 
-async def test_answers_for_a_client_that_left_go_nowhere(harness: Harness) -> None:
+async def test_answers_for_a_disconnected_client_are_dropped(harness: Harness) -> None:
     harness.context.send(1, sample())
     (event,) = await harness.arrived(1)
     harness.stream.cancel()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client that sends and does not read its answers: what waits for it is bounded, and it goes on where it stopped."""
+"""A client that sends and does not read: its unread answers are bounded, and its stream continues once it reads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RESULTS = 1000
 
 
 class Unread(FakeContext):
-    """A write ends only while the client reads."""
+    """A context whose writes end only while the client reads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_who_does_not_read_its_answers_is_not_read_from_on(unread: tuple[Harness, Unread]) -> None:
+async def test_a_stream_is_not_read_while_its_client_reads_no_answers(unread: tuple[Harness, Unread]) -> None:
     harness, context = unread
     sent = 3 * STREAM_UNREAD_MAX // RESULTS
     for number in range(sent):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ReadReplica: what a broker's own replica holds, checked on the way."""
+"""ReadReplica: the contents of a broker's own replica, with all CRCs checked."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def batches(count: int) -> list[bytes]:
 
 
 class Log:
-    """Two records a batch, from offset 0."""
+    """A log from offset 0, with two records in each batch."""
 
     def __init__(self, data: Sequence[bytes]) -> None:
         self.data = list(data)
@@ -47,7 +47,7 @@ class Log:
 
 
 class Broker:
-    """A core and its logs: one replica, which starts at 2 and ends at 8."""
+    """A core and its logs: one replica with offsets 2 to 8 (exclusive)."""
 
     def __init__(self) -> None:
         self.view: ReplicaView | None = ReplicaView(
@@ -89,23 +89,21 @@ def ask(**fields: Any) -> pb.ReadReplicaRequest:
     return pb.ReadReplicaRequest(**{"topic": "flights", "end_offset": 100, **fields})
 
 
-async def test_it_gives_whole_batches_within_the_log_and_says_where_the_replica_stands(reads: ReplicaReads) -> None:
+async def test_it_returns_whole_batches_within_the_log_and_the_offsets_of_the_replica(reads: ReplicaReads) -> None:
     answer = await reads.read(ask())
     assert answer.batches == b"".join(batches(4)[1:])
     assert (answer.log_start_offset, answer.log_end_offset, answer.high_watermark) == (2, 8, 6)
     assert (answer.leader_epoch, answer.leader, answer.clean_offset) == (4, False, 0)
 
 
-async def test_it_gives_envelopes_alone_and_no_more_than_was_asked_for(reads: ReplicaReads) -> None:
+async def test_it_returns_envelopes_only_and_at_most_max_bytes_of_batches(reads: ReplicaReads) -> None:
     answer = await reads.read(ask(envelopes_only=True, start_offset=4))
     assert answer.batches == b"".join(one[:ENVELOPE_BYTES] for one in batches(4)[2:])
     assert len((await reads.read(ask(max_bytes=1))).batches) == len(batches(1)[0])
     assert (await reads.read(ask(start_offset=4, end_offset=4))).batches == b""
 
 
-async def test_a_batch_that_its_disk_has_damaged_is_refused_with_its_offset(
-    broker: Broker, reads: ReplicaReads
-) -> None:
+async def test_a_batch_damaged_on_disk_is_refused_with_its_offset(broker: Broker, reads: ReplicaReads) -> None:
     assert broker.found is not None
     damaged = bytearray(broker.found.data[2])
     damaged[-1] ^= 1
@@ -133,7 +131,7 @@ async def test_another_partition_or_incarnation_is_refused(
     assert refused.value.code is code
 
 
-async def test_a_log_that_failed_or_is_not_open_is_told_apart(broker: Broker, reads: ReplicaReads) -> None:
+async def test_a_failed_log_and_a_closed_log_give_different_errors(broker: Broker, reads: ReplicaReads) -> None:
     assert broker.view is not None
     broker.found = None
     with pytest.raises(TidemarkError) as refused:

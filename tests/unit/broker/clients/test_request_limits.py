@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that name very much: all else on the event loop goes on meanwhile, and what is beyond measure is refused."""
+"""Requests that name many items: handled in slices while other tasks run, and refused beyond the limit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MANY = 1000
 
 @dataclass
 class Turns:
-    """How often others came to run."""
+    """Counts the turns of another task."""
 
     count: int = 0
 
@@ -58,7 +58,7 @@ def no_slice_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Aborted(FakeContext):
-    """Remembers how the stream was ended."""
+    """A context that records how its stream was ended."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ async def produced() -> AsyncIterator[tuple[Harness, Aborted]]:
     await asyncio.wait({harness.stream})
 
 
-async def test_a_produce_request_of_many_partitions_is_taken_and_answered_in_slices(
+async def test_a_produce_request_of_many_partitions_is_handled_and_answered_in_slices(
     produced: tuple[Harness, Aborted],
 ) -> None:
     harness, context = produced
@@ -93,7 +93,7 @@ async def test_a_produce_request_of_many_partitions_is_taken_and_answered_in_sli
     assert turns.count > MANY // 2
 
 
-async def test_a_produce_request_that_names_too_much_ends_its_stream_after_what_came_before_is_answered(
+async def test_a_produce_request_beyond_the_limit_ends_its_stream_after_earlier_answers(
     produced: tuple[Harness, Aborted], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(request_limits, "NAMED_MAX", 10)
@@ -110,7 +110,7 @@ async def test_a_produce_request_that_names_too_much_ends_its_stream_after_what_
     assert "at most 10 partitions" in sentence
 
 
-async def test_metadata_of_many_topics_are_found_and_written_in_slices() -> None:
+async def test_metadata_of_many_topics_is_found_and_written_in_slices() -> None:
     cache = MetadataCache("")
     cache.update(replace(ClusterView(), complete=True))
     names = [f"t{index}" for index in range(MANY)]
@@ -125,7 +125,7 @@ async def test_metadata_of_many_topics_are_found_and_written_in_slices() -> None
 
 
 class Located:
-    """As `Groups`, for whoever asks where groups are looked after; the first valid id waits for the topic."""
+    """Stands for `GroupCoordinators` in FindCoordinator; the first valid id waits for the topic."""
 
     def __init__(self) -> None:
         self.waited: list[str] = []
@@ -152,7 +152,7 @@ async def test_coordinators_of_many_groups_are_found_in_slices_and_the_topic_is_
     assert turns.count > MANY // 2
 
 
-def test_what_names_too_much_is_refused_with_how_much_may_be_named() -> None:
+def test_a_request_beyond_the_limit_is_refused_with_the_limit() -> None:
     check_named(range(request_limits.NAMED_MAX), "topics")
     with pytest.raises(TidemarkError, match="at most 50000 topics, this one 50001; send several") as refused:
         check_named(range(request_limits.NAMED_MAX + 1), "topics")
