@@ -95,7 +95,7 @@ def test_replicas_that_are_the_same_are_said_to_be_and_one_that_was_doctored_is_
     hurt.terminate(broker_name(follower))
     offset = doctor(sorted(replica.glob("*.log"))[0])
     out = succeeds(hurt, "replicas", "verify", "-t", "pairs", "-p", "0")
-    assert f"broker {follower} is away" in out
+    assert f"broker {follower} is unavailable" in out
     hurt.restart(broker_name(follower))
     succeeds(hurt, "log", "verify", str(replica))
     looks: list[Ended] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tidemark bench produce|consume|latency`: a workload against a cluster that is there."""
+"""`tidemark bench produce|consume|latency`: run a workload against an existing cluster."""
 
 from __future__ import annotations
 
@@ -23,41 +23,41 @@ if TYPE_CHECKING:
     from tidemark.cli.bench.runner import Target
 
 _BATCH_BYTES_MAX: Final = 8 << 20
-"""Of a producer, and of every topic."""
+"""The largest batch that a producer and a topic accept."""
 _LINGER_MS_MAX: Final = 60_000
 
-bench_app = typer.Typer(help="Measure a cluster: how much, and how long it takes.", no_args_is_help=True)
+bench_app = typer.Typer(help="Measure throughput and latency of a cluster.", no_args_is_help=True)
 
 TopicOption = Annotated[
     str,
-    typer.Option("--topic", "-t", metavar="TOPIC", help="One that is there, and stays; else one is made."),
+    typer.Option("--topic", "-t", metavar="TOPIC", help="An existing topic; default: a new one, deleted at the end."),
 ]
-PartitionsOption = Annotated[int, typer.Option("--partitions", "-p", min=1, help="Of the topic that is made.")]
+PartitionsOption = Annotated[int, typer.Option("--partitions", "-p", min=1, help="Partitions of the new topic.")]
 ReplicationOption = Annotated[
-    int, typer.Option("--replication-factor", "-r", min=0, help="Of the topic that is made; 0: the cluster's default.")
+    int, typer.Option("--replication-factor", "-r", min=0, help="Of the new topic; 0: the cluster's default.")
 ]
 ConfigOption = Annotated[
-    list[str] | None, typer.Option("--config", metavar="KEY=VALUE", help="Of the topic that is made; repeatable.")
+    list[str] | None, typer.Option("--config", metavar="KEY=VALUE", help="A setting of the new topic; repeatable.")
 ]
 SizeOption = Annotated[
-    str, typer.Option("--message-size", metavar="SIZE", help="Bytes of each value: 100, 1kB, 64KiB. Random bytes.")
+    str, typer.Option("--message-size", metavar="SIZE", help="Random bytes of each value: 100, 1kB, 64KiB.")
 ]
-ProducersOption = Annotated[int, typer.Option("--producers", min=1, max=256, help="Each is a process.")]
+ProducersOption = Annotated[int, typer.Option("--producers", min=1, max=256, help="Number of producer processes.")]
 ConsumersOption = Annotated[
-    int, typer.Option("--consumers", min=1, max=256, help="Each is a process; partitions are dealt out.")
+    int, typer.Option("--consumers", min=1, max=256, help="Number of consumer processes; they share the partitions.")
 ]
 KeysOption = Annotated[
-    int, typer.Option("--keys", min=0, max=1_000_000, help="So many different keys in turn; 0: none.")
+    int, typer.Option("--keys", min=0, max=1_000_000, help="Distinct keys, round-robin; 0 disables keys.")
 ]
 BulkOption = Annotated[
-    bool, typer.Option("--bulk", help="Send tables of a batch each, as produce --file does, and not record by record.")
+    bool, typer.Option("--bulk", help="Send tables of one batch each, as produce --file does, not single records.")
 ]
-WarmUpOption = Annotated[float, typer.Option("--warm-up", min=0, help="Seconds before it is measured.")]
-DurationOption = Annotated[float, typer.Option("--duration", min=0.1, help="Seconds that are measured.")]
+WarmUpOption = Annotated[float, typer.Option("--warm-up", min=0, help="Seconds before the measurement.")]
+DurationOption = Annotated[float, typer.Option("--duration", min=0.1, help="Seconds of the measurement.")]
 LingerOption = Annotated[
     float, typer.Option("--linger-ms", min=0, max=_LINGER_MS_MAX, help="How long a batch waits for more records.")
 ]
-BatchOption = Annotated[str, typer.Option("--batch-size", metavar="SIZE", help="Of a producer's batches.")]
+BatchOption = Annotated[str, typer.Option("--batch-size", metavar="SIZE", help="Bytes of a producer's batch.")]
 
 
 def _producer_settings(acks: Acks, codec: Compression, linger_ms: float, batch_size: str) -> dict[str, Any]:
@@ -77,10 +77,10 @@ def _target(
     return Target(need_bootstrap(bootstrap), admin, topic, partitions, replication_factor, parse_configs(configs or []))
 
 
-@bench_app.command(short_help="How many records are acknowledged in a second.")
+@bench_app.command(short_help="Throughput of producers.")
 def produce(
     rate: Annotated[
-        float, typer.Option("--rate", min=0, help="Records a second of all producers; 0: as many as they can.")
+        float, typer.Option("--rate", min=0, help="Records per second of all producers; 0: no limit.")
     ] = 0.0,
     producers: ProducersOption = 1,
     size: SizeOption = "1kB",
@@ -101,14 +101,15 @@ def produce(
     as_json: JsonOption = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """How many records are acknowledged in a second, and how long each takes.
+    """Measure acknowledged records per second, and their latency.
 
     \b
-    Record by record, one Python process is soon the limit: give it some --producers, or --bulk, to find the cluster's.
+    One Python process that sends single records reaches its own limit first. Use more --producers, or --bulk, to find
+    the limit of the cluster.
 
     \b
-    A latency counts from when the record was due by --rate; without one, from when it was handed to the producer, whose
-    buffer is full then. Status 1 if any record failed.
+    The latency counts from the time at which the record was due by --rate. Without --rate the latency counts from the
+    send call, and includes the wait in the producer's full buffer. Exit status 1 if any record failed.
 
     \b
     Examples:
@@ -118,7 +119,7 @@ def produce(
       tidemark bench produce --rate 10000 --acks all --replication-factor 3 --config min.insync.replicas=2 --json
     """
     if bulk and keys:
-        raise typer.BadParameter("tables are sent without keys", param_hint="--keys")
+        raise typer.BadParameter("--bulk sends no keys", param_hint="--keys")
     from tidemark.cli.bench.runner import Workload, run
 
     workload = Workload(
@@ -136,11 +137,11 @@ def produce(
     run(workload, target, Output.JSON if as_json else output)
 
 
-@bench_app.command(short_help="How many records are read in a second.")
+@bench_app.command(short_help="Throughput of consumers.")
 def consume(
     consumers: ConsumersOption = 1,
     backlog: Annotated[
-        str, typer.Option("--backlog", metavar="SIZE", help="So much is written first, where no --topic is given.")
+        str, typer.Option("--backlog", metavar="SIZE", help="Bytes to produce first; only without --topic.")
     ] = "512MB",
     size: SizeOption = "1kB",
     topic: TopicOption = "",
@@ -156,7 +157,7 @@ def consume(
     as_json: JsonOption = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """How many records are read in a second: from the start of a topic to its end, or for --duration.
+    """Measure records read per second, from the start of a topic to its end, or for --duration.
 
     \b
     Examples:
@@ -179,9 +180,9 @@ def consume(
     run(workload, target, Output.JSON if as_json else output)
 
 
-@bench_app.command(short_help="How long a record takes at a fixed rate.")
+@bench_app.command(short_help="Latency at a fixed rate.")
 def latency(
-    rate: Annotated[float, typer.Option("--rate", min=0.1, help="Records a second of all producers.")] = 1000.0,
+    rate: Annotated[float, typer.Option("--rate", min=0.1, help="Records per second of all producers.")] = 1000.0,
     producers: ProducersOption = 1,
     consumers: ConsumersOption = 1,
     size: SizeOption = "1kB",
@@ -201,11 +202,11 @@ def latency(
     as_json: JsonOption = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """How long a record takes at a fixed rate: until it is acknowledged, and until a consumer has it.
+    """Measure latency at a fixed rate: until the acknowledgement, and until a consumer has the record.
 
     \b
-    Both count from when the record was due. Producers and consumers run on this machine, so its clock is the only one.
-    Status 1 if any record failed, or did not arrive.
+    Both count from the time at which the record was due. Producers and consumers run on this machine and use its clock.
+    Exit status 1 if any record failed or did not arrive.
 
     \b
     Examples:

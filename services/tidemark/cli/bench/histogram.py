@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a benchmark measures: rates, and latencies in a histogram that workers fill and their parent adds up. Pure."""
+"""Results of a benchmark: rates, and latencies in histograms that workers fill and the parent process merges. Pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 _GROWTH: Final = 1.01
-"""Each bin is so much wider than the one before: a percentile is off by a percent at most."""
+"""Width of a bin relative to the bin before; the error of a percentile is at most 1 percent."""
 _LOG_GROWTH: Final = math.log(_GROWTH)
 PERCENTILES: Final = (50.0, 95.0, 99.0, 99.9)
 
 
 @dataclass(slots=True)
 class Histogram:
-    """Latencies in microseconds, by bins that grow with them."""
+    """Latencies in microseconds, in bins whose width grows by a constant factor."""
 
     bins: Counter[int] = field(default_factory=Counter)
     count: int = 0
@@ -25,7 +25,7 @@ class Histogram:
     max_us: float = 0.0
 
     def add(self, latency_us: float, count: int = 1) -> None:
-        """So many records took so long; a clock that went back counts as nothing."""
+        """Add `count` records of this latency; below 1 us (the clock went back) counts as 1 us."""
         latency_us = max(latency_us, 1.0)
         self.bins[int(math.log(latency_us) / _LOG_GROWTH)] += count
         self.count += count
@@ -33,14 +33,14 @@ class Histogram:
         self.max_us = max(self.max_us, latency_us)
 
     def merge(self, other: Histogram) -> None:
-        """Take over what another worker measured."""
+        """Add the latencies of another worker."""
         self.bins.update(other.bins)
         self.count += other.count
         self.total_us += other.total_us
         self.max_us = max(self.max_us, other.max_us)
 
     def percentile_us(self, percent: float) -> float:
-        """What that share of all records took at most; 0 where there are none."""
+        """The latency that `percent` of the records did not exceed; 0 without records."""
         left = math.ceil(self.count * percent / 100)
         for number in sorted(self.bins):
             left -= self.bins[number]
@@ -49,7 +49,7 @@ class Histogram:
         return self.max_us
 
     def summary_ms(self) -> Mapping[str, float]:
-        """Mean, percentiles and maximum in milliseconds."""
+        """Mean, percentiles and maximum, in milliseconds."""
         mean = self.total_us / self.count if self.count else 0.0
         found = {"mean": mean, **{f"p{percent:g}": self.percentile_us(percent) for percent in PERCENTILES}}
         return {name: round(value / 1000, 3) for name, value in {**found, "max": self.max_us}.items()}
@@ -57,15 +57,15 @@ class Histogram:
 
 @dataclass(slots=True)
 class Measured:
-    """What one worker, or all of a kind together, did in the measured time.
+    """Result of one worker, or of all workers of a kind, in the measured time.
 
     Attributes:
-        records, size_bytes: acknowledged, or read.
-        whole: records from the start of the warm-up to the very end.
-        seconds: of the measured time; of several workers the longest.
+        records, size_bytes: acknowledged or read in the measured time.
+        whole: records from the start of the warm-up to the end of the worker.
+        seconds: length of the measured time; of several workers, the longest.
         failed: records that were refused or not acknowledged in time.
-        first_error: why, of the first of them.
-        latencies: of records whose time fell into the measured time.
+        first_error: error of the first failed record.
+        latencies: of records that were due in the measured time.
     """
 
     records: int = 0
@@ -77,7 +77,7 @@ class Measured:
     latencies: Histogram = field(default_factory=Histogram)
 
     def merge(self, other: Measured) -> None:
-        """Take over what another worker did."""
+        """Add the result of another worker."""
         self.records += other.records
         self.size_bytes += other.size_bytes
         self.whole += other.whole
@@ -88,17 +88,17 @@ class Measured:
 
     @property
     def records_per_s(self) -> float:
-        """Of all workers together."""
+        """Records per second of all workers together."""
         return self.records / self.seconds if self.seconds else 0.0
 
     @property
     def bytes_per_s(self) -> float:
-        """Of all workers together; keys and values."""
+        """Bytes of keys and values per second, of all workers together."""
         return self.size_bytes / self.seconds if self.seconds else 0.0
 
 
 def together(parts: Iterable[Measured]) -> Measured:
-    """All of a kind."""
+    """Merged result of all workers of a kind."""
     whole = Measured()
     for part in parts:
         whole.merge(part)
@@ -106,5 +106,5 @@ def together(parts: Iterable[Measured]) -> Measured:
 
 
 def share(total: int, workers: int, number: int) -> int:
-    """What worker `number` (from 0) does of `total` things that are dealt out evenly."""
+    """Share of worker `number` (from 0) in `total`, divided evenly."""
     return total // workers + (number < total % workers)

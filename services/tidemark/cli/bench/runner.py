@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running a benchmark: a topic, the workers, what they tell meanwhile, and what comes out (OpenMessaging's workload).
+"""Runs a benchmark: the topic, the worker processes, their progress and the result (as OpenMessaging's workloads).
 
-The topic that was made for it is deleted in the end, however it ends.
+A topic that the benchmark created is deleted at the end, also after an error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from tidemark.cli.bench.histogram import Measured, share, together
-from tidemark.cli.bench.workers import Load, Reading, Strings, Tick, consume_worker, produce_worker
+from tidemark.cli.bench.workers import Load, Reading, Tick, WorkerLinks, consume_worker, produce_worker
 from tidemark.cli.common.options import connect_admin
 from tidemark.cli.common.output import Output, counted, print_json, print_line, print_table
 from tidemark.cli.common.progress_line import ProgressLine, bar
@@ -31,13 +31,13 @@ from tidemark.model import ErrorCode, TidemarkError
 
 _FILL_BYTES: Final = 4 << 20
 _SLACK_S: Final = 180.0
-"""Beyond its time a worker may take so long to start, to flush and to end."""
-_LOOK_S: Final = 0.2
+"""Time of a worker to start, flush and end, beyond warm-up and duration."""
+_PROGRESS_TIMEOUT_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What is done; sizes in bytes, `rate` in records a second of all producers (0: as many as they can)."""
+    """The load of a benchmark; `rate` in records per second of all producers (0: no limit)."""
 
     kind: str
     producers: int = 0
@@ -54,7 +54,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where; without a `topic` one is made of the rest, and deleted in the end."""
+    """The cluster and topic; without `topic`, one is created from the other fields and deleted at the end."""
 
     bootstrap: str
     admin: str
@@ -65,10 +65,10 @@ class Target:
 
 
 def run(workload: Workload, target: Target, output: Output) -> None:
-    """Do it and print what came out.
+    """Run the workload and print the result.
 
     Raises:
-        TidemarkError: what kept a worker from working; REQUEST_TIMED_OUT where records failed or did not arrive.
+        TidemarkError: the first error of a worker; REQUEST_TIMED_OUT if records failed or did not arrive.
     """
     if workload.rate and workload.rate < workload.producers:
         raise TidemarkError(ErrorCode.INVALID_REQUEST, "--rate is less than one record a second for each producer")
@@ -90,7 +90,7 @@ def run(workload: Workload, target: Target, output: Output) -> None:
 
 
 def _ends(bootstrap: str, topic: str) -> dict[int, int]:
-    """Where each partition ends now; raises UNKNOWN_TOPIC."""
+    """The current end offset of each partition; raises UNKNOWN_TOPIC."""
     with Consumer(bootstrap) as consumer:
         consumer.assign(topic, start="latest")
         return {where.partition: end for where, end in consumer.end_offsets().items()}
@@ -116,7 +116,7 @@ def _topic(target: Target) -> Iterator[str]:
 
 
 def _fill(bootstrap: str, topic: str, workload: Workload) -> None:
-    """Write the backlog on the bulk path."""
+    """Produce the backlog with `send_table`."""
     rows = max(1, _FILL_BYTES // workload.message_bytes)
     chunk = pa.record_batch({"value": pa.array([os.urandom(workload.message_bytes) for _ in range(rows)], pa.binary())})
     written = 0
@@ -134,7 +134,7 @@ def _fill(bootstrap: str, topic: str, workload: Workload) -> None:
 
 
 class _Run:
-    """The workers, from their start to what they measured."""
+    """The worker processes, from their start to their results."""
 
     def __init__(self, workload: Workload, bootstrap: str, topic: str, ends: Mapping[int, int]) -> None:
         self._workload = workload
@@ -142,18 +142,18 @@ class _Run:
         self._topic = topic
         self._ends = ends
         self._partitions = sorted(ends)
-        self._context = multiprocessing.get_context("spawn")  # a fork would take the client's threads with it, dead
+        self._context = multiprocessing.get_context("spawn")  # a fork would lose the client's threads
         workers = workload.producers + min(workload.consumers, len(ends))
-        self._strings = Strings(self._context.Queue(), self._context.Barrier(workers), self._context.Event())
+        self._links = WorkerLinks(self._context.Queue(), self._context.Barrier(workers), self._context.Event())
         self._processes: list[BaseProcess] = []
         self._results: dict[str, list[Measured]] = {}
-        self._told: dict[tuple[str, int], int] = {}
-        """Records so far, by kind and worker."""
+        self._records: dict[tuple[str, int], int] = {}
+        """Records so far, by kind and process id of the worker."""
         self._error: TidemarkError | None = None
         self._line = ProgressLine(self._text)
 
     def run(self) -> dict[str, Measured]:
-        """By kind of worker."""
+        """Results by kind of worker."""
         try:
             with self._line:
                 for process in self._workers():
@@ -178,7 +178,7 @@ class _Run:
                 {index: self._ends[index] for index in mine if self._ends[index]} if work.kind == "consume" else None
             )
             reading = Reading(self._bootstrap, self._topic, mine, until, work.warm_up_s, work.duration_s)
-            yield self._context.Process(target=consume_worker, args=(reading, self._strings), daemon=True)
+            yield self._context.Process(target=consume_worker, args=(reading, self._links), daemon=True)
         for number in range(work.producers):
             load = Load(
                 bootstrap=self._bootstrap,
@@ -191,21 +191,21 @@ class _Run:
                 duration_s=work.duration_s,
                 settings=work.settings,
             )
-            yield self._context.Process(target=produce_worker, args=(load, self._strings), daemon=True)
+            yield self._context.Process(target=produce_worker, args=(load, self._links), daemon=True)
 
     def _listen(self) -> None:
-        """Until every worker is done, or one cannot work, or all of them take far too long."""
+        """Receive progress until every worker is done, one fails, or the time limit is over."""
         work = self._workload
         until_s = time.monotonic() + work.warm_up_s + work.duration_s + _SLACK_S
         producers = work.producers
         left = len(self._processes)
         while left and self._error is None:
             try:
-                tick: Tick = self._strings.tell.get(timeout=_LOOK_S)
+                tick: Tick = self._links.progress.get(timeout=_PROGRESS_TIMEOUT_S)
             except queue.Empty:
                 dead = [process for process in self._processes if process.exitcode not in (None, 0)]
                 if dead or time.monotonic() > until_s:
-                    why = f"ended with status {dead[0].exitcode}" if dead else "do not come to an end"
+                    why = f"ended with status {dead[0].exitcode}" if dead else "did not end in time"
                     self._error = TidemarkError(ErrorCode.INTERNAL, f"workers of the benchmark {why}")
                 continue
             if tick.error is not None:
@@ -215,19 +215,19 @@ class _Run:
                 left -= 1
                 producers -= tick.kind == "produce"
                 if not producers:
-                    self._strings.producers_done.set()
+                    self._links.producers_done.set()
             else:
-                self._told[tick.kind, tick.worker] = tick.records
+                self._records[tick.kind, tick.worker] = tick.records
 
     def _text(self) -> str:
         whole_s = self._workload.warm_up_s + self._workload.duration_s
-        records_of = dict(self._told)  # a copy: the main thread adds to it
+        records_of = dict(self._records)  # a copy: the main thread changes the original
         done = {
             kind: sum(records for (mine, _), records in records_of.items() if mine == kind)
             for kind in ("produce", "consume")
         }
-        told = "  ".join(f"{kind}: {records:,} records" for kind, records in done.items() if records)
-        return f"{bar(self._line.elapsed_s / whole_s)}  {told or 'starting'}"
+        shown = "  ".join(f"{kind}: {records:,} records" for kind, records in done.items() if records)
+        return f"{bar(self._line.elapsed_s / whole_s)}  {shown or 'starting'}"
 
 
 def _print(
@@ -256,7 +256,7 @@ def _print(
     print_line(
         f"{workload.kind}: {counted(workload.producers, 'producer')}, {counted(workload.consumers, 'consumer')}, "
         f"{counted(len(partitions), 'partition')}, {workload.message_bytes} bytes a record, "
-        f"{f'{workload.rate:,.0f} records/s' if workload.rate else 'as fast as it goes'}, "
+        f"{f'{workload.rate:,.0f} records/s' if workload.rate else 'no rate limit'}, "
         f"{workload.duration_s:g} s after {workload.warm_up_s:g} s"
     )
     kinds = [(name, one) for name, one in (("produced", produced), ("consumed", consumed)) if one is not None]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of a benchmark: each one producer or one consumer, with a client of its own.
+"""Worker processes of a benchmark, each with one producer or one consumer.
 
-All wait for one another before they start, so no record is sent before every consumer reads. A latency counts from
-when a record was due, not from when a busy process came to send it: what waits is late.
+A barrier starts all workers together, so every consumer reads before the first record is sent. The latency of a record
+counts from the time at which the record was due, so the delay of a busy process is part of the latency.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from tidemark.record.schema import TIMESTAMP_TYPE
 
 START_TIMEOUT_S: Final = 60.0
 _POLL_S: Final = 0.2
-_TELL_S: Final = 0.5
+_REPORT_INTERVAL_S: Final = 0.5
 _PAUSE_S: Final = 0.0005
 _VALUES: Final = 64
 _BURST: Final = 200
-"""So many records at most are sent before the clock is looked at again."""
+"""Records sent at most between two readings of the clock."""
 _DRAIN_S: Final = 5.0
 _GATHER_S: Final = 0.02
-"""So long a table waits for more records that are due: each is a batch of its own, however small."""
+"""Time that a table waits for more due records, since each table becomes a batch of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one producer does.
+    """Task of one producer.
 
     Attributes:
-        rate: records a second; 0: as many as it can.
-        keys: how many different keys; 0: none.
-        bulk: tables of records at once, without keys, instead of each by itself.
-        settings: of client.Producer.
+        rate: records per second; 0: no limit.
+        keys: number of distinct keys; 0: none.
+        bulk: send tables of records without keys, instead of single records.
+        settings: arguments of client.Producer.
     """
 
     bootstrap: str
@@ -63,11 +63,11 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one consumer does.
+    """Task of one consumer.
 
     Attributes:
-        partitions: that it reads.
-        until: the offsets to read to, by partition; None: until it is told that producers are done.
+        partitions: partitions to read.
+        until: end offset (exclusive) of each partition; None: read until `producers_done` is set.
     """
 
     bootstrap: str
@@ -79,7 +79,7 @@ class Reading:
 
 
 class Tick(NamedTuple):
-    """How far a worker (process id) is; `done` is set once, and then it is the last."""
+    """Progress of a worker (its process id); the last one of a worker has `done`."""
 
     kind: str
     worker: int
@@ -88,39 +88,39 @@ class Tick(NamedTuple):
     error: TidemarkError | None = None
 
 
-class Strings(NamedTuple):
-    """What ties workers to their parent: where they tell, where they meet, what says that producers are done."""
+class WorkerLinks(NamedTuple):
+    """Links between workers and their parent: queue of `Tick`s, start barrier, event that all producers are done."""
 
-    tell: Any
+    progress: Any
     start: Any
     producers_done: Any
 
 
-def produce_worker(load: Load, strings: Strings) -> None:
+def produce_worker(load: Load, links: WorkerLinks) -> None:
     """Entry point of a producer's process."""
-    _work("produce", strings, lambda: (_produce_tables if load.bulk else _produce)(load, strings))
+    _work("produce", links, lambda: (_produce_tables if load.bulk else _produce)(load, links))
 
 
-def consume_worker(reading: Reading, strings: Strings) -> None:
+def consume_worker(reading: Reading, links: WorkerLinks) -> None:
     """Entry point of a consumer's process."""
-    _work("consume", strings, lambda: _consume(reading, strings))
+    _work("consume", links, lambda: _consume(reading, links))
 
 
-def _work(kind: str, strings: Strings, work: Callable[[], Measured]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends its workers
+def _work(kind: str, links: WorkerLinks, work: Callable[[], Measured]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends its workers
     keep_pandas_out()
     try:
         measured = work()
     except TidemarkError as error:
         with contextlib.suppress(Exception):
-            strings.start.abort()
-        strings.tell.put(Tick(kind, os.getpid(), 0, Measured(), error))
+            links.start.abort()
+        links.progress.put(Tick(kind, os.getpid(), 0, Measured(), error))
     else:
-        strings.tell.put(Tick(kind, os.getpid(), 0, measured))
+        links.progress.put(Tick(kind, os.getpid(), 0, measured))
 
 
 class _Acknowledged:
-    """What is acknowledged, as the client's thread tells."""
+    """Counts acknowledgements; called in the client's thread."""
 
     def __init__(self, message_bytes: int, from_s: float, to_s: float) -> None:
         self.measured = Measured(seconds=to_s - from_s)
@@ -150,18 +150,18 @@ class _Acknowledged:
             measured.latencies.add((now_s - due_s) * 1e6, count)
 
 
-def _produce(load: Load, strings: Strings) -> Measured:
+def _produce(load: Load, links: WorkerLinks) -> Measured:
     values = itertools.cycle([os.urandom(load.message_bytes) for _ in range(_VALUES)])
     keys = itertools.cycle([b"%d" % number for number in range(load.keys)] if load.keys else [None])
     with Producer(load.bootstrap, **load.settings) as producer:
-        strings.start.wait(START_TIMEOUT_S)
+        links.start.wait(START_TIMEOUT_S)
         start_s, start_us = time.perf_counter(), time.time_ns() // 1000
         from_s = start_s + load.warm_up_s
         to_s = from_s + load.duration_s
         acknowledged = _Acknowledged(load.message_bytes, from_s, to_s)
         note = acknowledged.note
         sent = 0
-        told_s = start_s
+        reported_s = start_s
         while (now_s := time.perf_counter()) < to_s:
             due = int((now_s - start_s) * load.rate) - sent if load.rate else _BURST
             for _ in range(min(due, _BURST)):
@@ -170,27 +170,27 @@ def _produce(load: Load, strings: Strings) -> Measured:
                 handle = producer.send(load.topic, next(values), key=next(keys), timestamp_us=stamp_us)
                 handle.add_done_callback(partial(note, due_s))
                 sent += 1
-            if now_s - told_s >= _TELL_S:
-                told_s = now_s
-                strings.tell.put(Tick("produce", os.getpid(), acknowledged.measured.whole))
+            if now_s - reported_s >= _REPORT_INTERVAL_S:
+                reported_s = now_s
+                links.progress.put(Tick("produce", os.getpid(), acknowledged.measured.whole))
             if due <= 0:
                 time.sleep(_PAUSE_S)
         producer.flush()
     return acknowledged.measured
 
 
-def _produce_tables(load: Load, strings: Strings) -> Measured:
+def _produce_tables(load: Load, links: WorkerLinks) -> Measured:
     rows = max(1, load.settings["batch_bytes"] // load.message_bytes)
     values = pa.array([os.urandom(load.message_bytes) for _ in range(rows)], pa.binary())
     sending: deque[tuple[Any, float]] = deque()
     with Producer(load.bootstrap, **load.settings) as producer:
-        strings.start.wait(START_TIMEOUT_S)
+        links.start.wait(START_TIMEOUT_S)
         start_s, start_us = time.perf_counter(), time.time_ns() // 1000
         from_s = start_s + load.warm_up_s
         to_s = from_s + load.duration_s
         acknowledged = _Acknowledged(load.message_bytes, from_s, to_s)
         sent = 0
-        told_s = sent_s = start_s
+        reported_s = sent_s = start_s
         while (now_s := time.perf_counter()) < to_s:
             due = min(int((now_s - start_s) * load.rate) - sent, rows) if load.rate else rows
             if 0 < due < rows and now_s - sent_s < _GATHER_S:
@@ -204,9 +204,9 @@ def _produce_tables(load: Load, strings: Strings) -> Measured:
                 sending.append((producer.send_table(load.topic, table, timestamp="timestamp"), due_s))
                 sent += due
             _reap(sending, acknowledged)
-            if now_s - told_s >= _TELL_S:
-                told_s = now_s
-                strings.tell.put(Tick("produce", os.getpid(), acknowledged.measured.whole))
+            if now_s - reported_s >= _REPORT_INTERVAL_S:
+                reported_s = now_s
+                links.progress.put(Tick("produce", os.getpid(), acknowledged.measured.whole))
             if due <= 0:
                 time.sleep(_PAUSE_S)
         while sending:
@@ -216,7 +216,7 @@ def _produce_tables(load: Load, strings: Strings) -> Measured:
 
 
 def _reap(sending: deque[tuple[Any, float]], acknowledged: _Acknowledged) -> None:
-    """Count the tables that are done, in their order."""
+    """Count the tables that are done, in the order in which they were sent."""
     while sending and sending[0][0].done():
         handle, due_s = sending.popleft()
         went, refused = handle.outcomes()
@@ -225,13 +225,13 @@ def _reap(sending: deque[tuple[Any, float]], acknowledged: _Acknowledged) -> Non
             acknowledged.fail(count, error)
 
 
-def _consume(reading: Reading, strings: Strings) -> Measured:
+def _consume(reading: Reading, links: WorkerLinks) -> Measured:
     measured = Measured()
     until = dict(reading.until or {})
     with Consumer(reading.bootstrap) as consumer:
         consumer.assign(reading.topic, reading.partitions, "earliest" if reading.until is not None else "latest")
-        strings.start.wait(START_TIMEOUT_S)
-        start_s = told_s = time.perf_counter()
+        links.start.wait(START_TIMEOUT_S)
+        start_s = reported_s = time.perf_counter()
         from_s, from_us = start_s + reading.warm_up_s, time.time_ns() // 1000 + int(reading.warm_up_s * 1e6)
         to_s = from_s + reading.duration_s
         last_s = from_s
@@ -240,7 +240,7 @@ def _consume(reading: Reading, strings: Strings) -> Measured:
                 break
             batch = consumer.poll(_POLL_S)
             if batch is None:
-                if reading.until is None and now_s >= to_s and strings.producers_done.is_set():
+                if reading.until is None and now_s >= to_s and links.producers_done.is_set():
                     break
                 continue
             now_s = time.perf_counter()
@@ -253,9 +253,9 @@ def _consume(reading: Reading, strings: Strings) -> Measured:
                 _note_latencies(measured, batch.rows, from_us, from_us + int(reading.duration_s * 1e6))
             else:
                 _cross_off(until, batch.partition, batch.rows)
-            if now_s - told_s >= _TELL_S:
-                told_s = now_s
-                strings.tell.put(Tick("consume", os.getpid(), measured.whole))
+            if now_s - reported_s >= _REPORT_INTERVAL_S:
+                reported_s = now_s
+                links.progress.put(Tick("consume", os.getpid(), measured.whole))
         measured.seconds = (last_s if reading.until is not None else to_s) - from_s
     return measured
 
@@ -270,7 +270,7 @@ def payload_bytes(rows: pa.RecordBatch) -> int:
 
 
 def _note_latencies(measured: Measured, rows: pa.RecordBatch, from_us: int, to_us: int) -> None:
-    """Of the records that were due in [from_us, to_us)."""
+    """Add the latencies of records that were due in [from_us, to_us)."""
     now_us = time.time_ns() // 1000
     stamps: list[Any] = rows.column("timestamp").cast(pa.int64()).to_pylist()
     for stamp_us in stamps:

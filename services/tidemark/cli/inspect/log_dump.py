@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `tidemark log dump` prints: batches or records of a log's files, or what a small file says, as lines."""
+"""Output of `tidemark log dump`: batches or records of a log, or the rows of a small file."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _HEADINGS = (
 )
 
 _TABLE_ROWS_MAX = 500
-"""A longer table is printed as it comes."""
+"""A longer table is printed row by row, without aligned columns."""
 
 
 class Wanted(NamedTuple):
-    """What of a log is shown: offsets from `start` to `end`, both inclusive."""
+    """The part of a log to print: offsets from `start` to `end`, both inclusive."""
 
     start: int
     end: int
@@ -39,7 +39,7 @@ class Wanted(NamedTuple):
 
 
 class Tally:
-    """What was met on the way."""
+    """Damage found so far: the number of damaged places, and the torn tail of a log that a broker has open."""
 
     def __init__(self) -> None:
         self.wrong = 0
@@ -47,11 +47,11 @@ class Tally:
 
 
 def run(path: Path, replica: str, wanted: Wanted, shape: Output) -> None:
-    """Print it; raises TidemarkError with a sentence for what cannot be read."""
+    """Print the file or replica; raises INVALID_REQUEST, STORAGE_ERROR or CORRUPT_BATCH."""
     try:
         _dump(_which(path, replica), wanted, shape)
         sys.stdout.flush()
-    except BrokenPipeError:  # `| head` has seen enough
+    except BrokenPipeError:  # the reader of the pipe, such as `head`, closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         sentence = f"{error.filename or path} cannot be read: {error.strerror or error}"
@@ -59,7 +59,7 @@ def run(path: Path, replica: str, wanted: Wanted, shape: Output) -> None:
 
 
 def _which(path: Path, replica: str) -> Path:
-    """The file or the replica's directory that is meant."""
+    """The file or replica directory that the arguments name."""
     if replica:
         found = [one.path for one in replica_paths(path) if one.path.name == replica]
         if not found:
@@ -69,7 +69,7 @@ def _which(path: Path, replica: str) -> Path:
         names = ", ".join(one.path.name for one in replica_paths(path)[:5])
         raise TidemarkError(
             ErrorCode.INVALID_REQUEST,
-            f"{path} is a log directory: say which replica, or a file{f' ({names}, ...)' if names else ''}",
+            f"{path} is a log directory: name a replica, or a file{f' ({names}, ...)' if names else ''}",
         )
     if not path.exists():
         raise TidemarkError(ErrorCode.INVALID_REQUEST, f"there is no file or directory {path}")
@@ -84,7 +84,7 @@ def _dump(path: Path, wanted: Wanted, shape: Output) -> None:
     else:
         document = read_document(path)
         if document is None:
-            raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{path.name} is the name of no file of a log")
+            raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{path.name} is not the name of a log's file")
         _show_document(path, document, shape)
         return
     live = is_held((path if path.is_dir() else path.parent).parent) is True
@@ -92,23 +92,18 @@ def _dump(path: Path, wanted: Wanted, shape: Output) -> None:
     for line in _lines(pieces, wanted, shape, tally, live=live):
         print_line(line) if isinstance(line, str) else print_json(line)
     if tally.torn is not None:
-        print_note(f"the last {tally.torn.end - tally.torn.position} bytes are no whole batch: one is being written")
+        torn_bytes = tally.torn.end - tally.torn.position
+        sys.stderr.write(f"the last {torn_bytes} bytes are an incomplete batch: an append is in flight\n")
     if tally.wrong and wanted.verify:
         raise TidemarkError(
             ErrorCode.CORRUPT_BATCH,
-            f"{tally.wrong} of the places shown are damaged; `tidemark log verify` says what to do about each",
+            f"{tally.wrong} of the places shown are damaged; `tidemark log verify` names the next step for each",
         )
-
-
-def print_note(text: str) -> None:
-    """A line on stderr, for people."""
-    sys.stderr.write(f"{text}\n")
 
 
 def _lines(
     pieces: Iterable[tuple[Path, Good | Bad]], wanted: Wanted, shape: Output, tally: Tally, *, live: bool
 ) -> Iterator[str | Mapping[str, object]]:
-    """What is to be printed, as it is read."""
     file: Path | None = None
     for path, piece in pieces:
         if isinstance(piece, Good) and piece.batch.envelope.next_offset <= wanted.start:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `tidemark log verify` prints: findings, a table of replicas, a verdict for each directory."""
+"""Output of `tidemark log verify`: findings, a table of replicas, a verdict for each directory."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from tidemark.storage.inspect.inspection import ReplicaPath
 _HELD = {
     True: "a broker has it open",
     False: "no broker has it open",
-    None: "whether a broker has it open cannot be seen here",
+    None: "a broker may have it open: this cannot be determined here",
 }
 
 _ROWS_MAX: Final = 100
-"""Of more replicas only those are in the table of which there is something to tell."""
+"""With more replicas, the table has only those with findings."""
 
 
 def run(directories: Sequence[Path], options: Options, shape: Output) -> None:
-    """Look, print; raises TidemarkError where there are errors, after all of them are told."""
+    """Verify the directories and print the reports; raises STORAGE_ERROR for errors, after all are printed."""
     seen = _Seen()
     try:
         with seen.line:
@@ -54,7 +54,7 @@ def run(directories: Sequence[Path], options: Options, shape: Output) -> None:
     wrong = sum(report.error_count for report in reports)
     if wrong:
         sys.stdout.flush()
-        raise TidemarkError(ErrorCode.STORAGE_ERROR, f"{counted(wrong, 'error')} found; each is told above")
+        raise TidemarkError(ErrorCode.STORAGE_ERROR, f"{counted(wrong, 'error')} found, listed above")
 
 
 class _Seen:
@@ -91,17 +91,17 @@ def _show(reports: Sequence[DirectoryReport], seen: _Seen) -> None:
     if rows:
         print_table(("replica", "size", "batches", "records", "start", "end", "errors"), map(_row, rows))
     if len(rows) < len(replicas):
-        print_line(f"{len(replicas) - len(rows)} more replicas, in which nothing was found")
+        print_line(f"{len(replicas) - len(rows)} more replicas without findings")
     for report in reports:
-        wrong = counted(report.error_count, "error") if report.error_count else "all good"
-        empty = f", {report.empty_replicas} that never held anything" if report.empty_replicas else ""
+        wrong = counted(report.error_count, "error") if report.error_count else "no error"
+        empty = f", {report.empty_replicas} that never held a record" if report.empty_replicas else ""
         print_line(f"{report.path}: {counted(len(report.replicas), 'replica')}{empty}; {_HELD[report.held]}; {wrong}")
     rate = seen.read_bytes / seen.line.elapsed_s
     print_line(f"{shown_bytes(seen.read_bytes)} read in {seen.line.elapsed_s:.1f} s, {shown_bytes(rate)}/s")
 
 
 def finding_lines(finding: Finding) -> list[str]:
-    """What is wrong and where; what to do next."""
+    """A finding with its place, and the next step for the operator."""
     where = str(finding.path)
     if finding.position is not None:
         where += f" byte {finding.position}"

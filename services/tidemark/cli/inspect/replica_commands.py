@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tidemark replicas verify`: whether all replicas of a partition hold the same."""
+"""`tidemark replicas verify`: compare the replicas of partitions."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from tidemark.cli.common.options import BootstrapOption, JsonOption, OutputOptio
 from tidemark.cli.common.output import Output
 from tidemark.cli.common.units import parse_rate
 
-replicas_app = typer.Typer(help="Hold the replicas of partitions against one another.", no_args_is_help=True)
+replicas_app = typer.Typer(help="Compare the replicas of partitions.", no_args_is_help=True)
 
 
 @replicas_app.callback()
 def replicas() -> None:
-    """Hold the replicas of partitions against one another."""
+    """Compare the replicas of partitions."""
 
 
 @replicas_app.command(short_help="Compare all replicas while the cluster runs.")
 def verify(
     topics: Annotated[
-        list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this one; repeatable.")
+        list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this topic; repeatable.")
     ] = None,
     partitions: Annotated[
         list[int] | None,
-        typer.Option("--partition", "-p", help="Only this partition of the one --topic; repeatable."),
+        typer.Option("--partition", "-p", help="Only this partition of the single --topic; repeatable."),
     ] = None,
     whole: Annotated[
-        bool, typer.Option("--bytes", help="Fetch and compare bytes, not only lengths, fields and CRCs.")
+        bool, typer.Option("--bytes", help="Compare the bytes too, not only lengths, fields and CRCs.")
     ] = False,
     throttle: Annotated[
-        str, typer.Option("--throttle", metavar="RATE", help="So many bytes of log a second at most, such as 50MB.")
+        str, typer.Option("--throttle", metavar="RATE", help="Bytes of log read per second at most, such as 50MB.")
     ] = "",
     bootstrap: BootstrapOption = "",
     as_json: JsonOption = False,
@@ -41,9 +41,9 @@ def verify(
     """Compare all replicas of partitions, below the high watermark, while the cluster runs.
 
     \b
-    Every replica is read from the broker that holds it, which checks each batch's CRC on its disk. Envelopes and CRCs
-    are compared, or the records where a topic has been compacted. A replica that is away or behind is said to be so,
-    and is no error. Status 1 if any replicas differ: the line says the offset, the brokers and what to do next.
+    Each broker reads its replica and checks the CRC of each batch on its disk. The command compares envelopes and
+    CRCs, or the records of a topic that was compacted. A replica that is unavailable or lags is reported, and is no
+    error. Exit status 1 if any replicas differ: the line has the offset, the brokers and the next step.
 
     \b
     Examples:
@@ -53,11 +53,11 @@ def verify(
     """
     addresses = need_bootstrap(bootstrap)
     if partitions and len(topics or ()) != 1:
-        raise typer.BadParameter("partitions are those of one topic: add --topic", param_hint="--partition")
+        raise typer.BadParameter("--partition needs exactly one --topic", param_hint="--partition")
     for index in partitions or ():
         fits_int32(index)
     rate = parse_rate(throttle) if throttle else 0
-    # Only here: the client's libraries take longer to import than bad usage and help need.
+    # A late import: help and bad usage shall not wait for the client's libraries.
     from tidemark.cli.inspect import replicas_verify
     from tidemark.cli.inspect.read_progress import ReadProgress
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `tidemark replicas verify` does and prints: a line for each partition that is not as it should be, a verdict."""
+"""Work and output of `tidemark replicas verify`: differences and notes of each partition, and a verdict."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tidemark.core.cluster_view import ClusterView
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
 _NEXT = (
-    "find out which broker is wrong (`tidemark log verify` on its log directory, or the one that differs from all "
-    "others); stop that broker, take the replica's directory away and start it: it fetches all of it again"
+    "find the wrong broker (`tidemark log verify` on its log directory, or the one that differs from all others); "
+    "stop that broker, move the replica's directory away, and start the broker: it fetches the whole replica again"
 )
 
 _VIEW_S = 10.0
-"""After so long the brokers are asked again who leads and who is in sync."""
+"""Seconds until the metadata (leaders and ISRs) is fetched again."""
 
 
 def run(
@@ -33,7 +33,7 @@ def run(
     *,
     whole: bool,
 ) -> None:
-    """Compare and print; raises LOG_DIVERGED where replicas differ, after all of them were compared."""
+    """Compare and print; raises LOG_DIVERGED if replicas differ, after all partitions were compared."""
     results = []
     with ReplicaReader(bootstrap) as reader:
         view = reader.view(topics)
@@ -59,14 +59,14 @@ def run(
     if wrong:
         sys.stdout.flush()
         raise TidemarkError(
-            ErrorCode.LOG_DIVERGED, f"replicas of {counted(len(wrong), 'partition')} differ; each is told above"
+            ErrorCode.LOG_DIVERGED, f"replicas of {counted(len(wrong), 'partition')} differ, listed above"
         )
 
 
 def _verify(
     reader: ReplicaReader, view: ClusterView, partition: TopicPartition, progress: ReadProgress, *, whole: bool
 ) -> Verified:
-    """One partition, as the cluster knows it now; one that is gone by now has nothing to be compared."""
+    """Compare the replicas of a partition in the current metadata; a deleted partition has none."""
     topic = view.topics.get(partition.topic)
     found = topic.partitions.get(partition.partition) if topic is not None else None
     if topic is None or found is None:
@@ -95,25 +95,25 @@ def _wanted(view: ClusterView, topics: Sequence[str], partitions: Sequence[int])
 
 
 def verified_lines(verified: Verified) -> list[str]:
-    """What is to be said of a partition; nothing of one whose replicas were all compared and are the same."""
+    """Differences and notes of a partition; none if all replicas were compared and are the same."""
     name = verified.partition
-    lines = [f"error: {name} offset {one.offset}: {_who(one)}: {one.sentence}" for one in verified.differences]
+    lines = [f"error: {name} offset {one.offset}: {_brokers(one)}: {one.sentence}" for one in verified.differences]
     if lines:
         lines.append(f"  next: {_NEXT}")
-    lines += [f"note: {name}: broker {broker} is away: {why}" for broker, why in sorted(verified.away.items())]
+    lines += [f"note: {name}: broker {broker} is unavailable: {why}" for broker, why in sorted(verified.away.items())]
     lines += [
-        f"note: {name}: broker {broker} is behind, it was compared up to {end} of {verified.end}"
+        f"note: {name}: broker {broker} lags, compared up to {end} of {verified.end}"
         for broker, end in sorted(verified.behind.items())
     ]
     lines += [
         f"note: {name}: broker {broker} has no batch at offset {holes[0]} and {len(holes) - 1} others above its "
-        "cleaner's point: as it is while the cleaner is at work; look again when it is done"
+        "cleaner's checkpoint: normal while the cleaner runs; verify again afterwards"
         for broker, holes in sorted(verified.holes.items())
     ]
     return lines
 
 
-def _who(one: Difference) -> str:
+def _brokers(one: Difference) -> str:
     return f"broker {one.broker}" if one.measure < 0 else f"brokers {one.measure} and {one.broker}"
 
 
@@ -124,7 +124,7 @@ def _sum_up(results: Sequence[Verified], progress: ReadProgress) -> None:
     same = len(results) - wrong - alone
     line = f"{counted(same, 'partition')} the same on all replicas that answered"
     if partial:
-        line += f" ({partial} with replicas away)"
+        line += f" ({partial} with replicas unavailable)"
     if alone:
         line += f", {alone} with no two replicas to compare"
     if wrong:
@@ -137,7 +137,7 @@ def _sum_up(results: Sequence[Verified], progress: ReadProgress) -> None:
 
 
 def verified_json(verified: Verified) -> Mapping[str, object]:
-    """A partition for scripts."""
+    """A partition as JSON."""
     return {
         "topic": verified.partition.topic,
         "partition": verified.partition.partition,
