@@ -168,7 +168,7 @@ async def test_a_follower_reports_the_received_high_watermark_and_states_none(cl
 async def test_a_waiting_fetch_is_refused_soon_after_its_follower_lost_contact_with_the_leader(
     clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidemark.broker.clients.fetch._FOLLOWER_LOOKS_AGAIN_S", 0.001)
+    monkeypatch.setattr("tidemark.broker.clients.fetch._FOLLOWER_CHECK_S", 0.001)
     looks = []
 
     def readable_here(*_: Any, **__: Any) -> ReadableRange:
