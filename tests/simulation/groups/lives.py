@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from tidemark.core.groups import heartbeat, offsets
-from tidemark.core.groups.pending_changes import Transaction
+from tidemark.core.groups.pending_changes import PendingChanges
 from tidemark.core.groups.reconciliation import next_holding
 from tidemark.core.groups.state import NO_PARTITIONS, Holding, MemberState, Turn
 
@@ -77,7 +77,7 @@ def listens_to_what_is_late(monkeypatch: Any) -> None:
 
 def raises_the_epoch_last(monkeypatch: Any) -> None:
     """The records of a change are in the order in which it was made."""
-    monkeypatch.setattr(Transaction, "changes", property(lambda self: tuple(self._changes.values())))
+    monkeypatch.setattr(PendingChanges, "records", property(lambda self: tuple(self._changes.values())))
 
 
 class GroupMutant(NamedTuple):

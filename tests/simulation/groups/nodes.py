@@ -138,7 +138,7 @@ class CoordinatorNode(Node):
         self._due_ms = self.engine.now + _SWEEP_MS
         if late_ms > _STOOD_STILL_MS:
             self._core.excuse(late_ms)
-        for sweep in (GroupCoordinator.remove_overdue, GroupCoordinator.take_in_topics):
+        for sweep in (GroupCoordinator.remove_overdue, GroupCoordinator.refresh_topics):
             self._write(sweep(self._core, self._world.situation()).changes, lambda well: None)
         self.after(_SWEEP_MS, lambda: self._sweep(epoch))
 

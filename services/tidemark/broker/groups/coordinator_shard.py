@@ -138,7 +138,7 @@ class GroupShard:
     def take_in_topics(self) -> None:
         """Topics have come, gone or grown."""
         if self._is_changeable():
-            self._swept(lambda coordinator, now: coordinator.take_in_topics(now), "topics")
+            self._swept(lambda coordinator, now: coordinator.refresh_topics(now), "topics")
 
     async def expire(self) -> None:
         """Forget what is too old; some groups at a time, as there may be very many."""

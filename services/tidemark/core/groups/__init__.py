@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consumer groups, pure: who reads what, how far, and how partitions go from hand to hand (docs/groups.md)."""
+"""Consumer groups: membership, assignment, reconciliation and committed offsets (docs/groups.md)."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All groups that one partition of `__consumer_offsets` remembers: requests in, answers and records out.
+"""The groups of one partition of `__consumer_offsets`: requests in, answers and records out.
 
-Changes are applied at once. Whoever carries this out writes the records, in order, before any answer that was given
-after them leaves; where that fails, what is here is thrown away and read anew from the log.
+Changes are applied at once. The caller writes the records, in order, before it sends the answer to this request or to a
+later one. If the write fails, the caller drops the coordinator and replays the log.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tidemark.core.groups import heartbeat, offsets
 from tidemark.core.groups.group import Group
 from tidemark.core.groups.heartbeat import Heartbeat, HeartbeatAnswer, Situation
 from tidemark.core.groups.offsets import Commit, Refusals
-from tidemark.core.groups.pending_changes import Transaction
+from tidemark.core.groups.pending_changes import PendingChanges
 from tidemark.core.groups.state import Change
 from tidemark.core.groups.target_assignment import is_outdated, raise_epoch
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
@@ -25,31 +25,36 @@ _T = TypeVar("_T")
 
 
 class Outcome(NamedTuple, Generic[_T]):
-    """An answer, and the records that must be written before it is given."""
+    """An answer, and the records to write before the answer is sent."""
 
     answer: _T
     changes: tuple[Change, ...]
 
 
 class Swept(NamedTuple):
-    """What time, or news of topics, did to members: the ids of groups changed, and the members taken out."""
+    """Groups that a timer or a topic change has changed, by id; and (group id, member id) of the members removed."""
 
     group_ids: tuple[str, ...]
     removed: tuple[tuple[str, str], ...]
 
 
 def check_group_id(group_id: str) -> None:
-    """Raises INVALID_GROUP_ID."""
+    """Raise INVALID_GROUP_ID unless the group id is valid."""
     if not 0 < len(group_id) <= GROUP_ID_CHARACTERS_MAX or not group_id.isprintable():
         raise TidemarkError(
             ErrorCode.INVALID_GROUP_ID,
-            f"{group_id[:GROUP_ID_CHARACTERS_MAX]!r} is no group id: one has 1 to {GROUP_ID_CHARACTERS_MAX} printable "
-            "characters",
+            f"{group_id[:GROUP_ID_CHARACTERS_MAX]!r} is not a group id: it needs 1 to {GROUP_ID_CHARACTERS_MAX} "
+            "printable characters",
         )
 
 
 class GroupCoordinator:
-    """The state of one partition; `replay` makes it, the rest changes it."""
+    """The groups of one partition.
+
+    Attributes:
+        _groups: by id, the groups with any persistent state.
+        _with_members: by id, the groups that have members.
+    """
 
     def __init__(self) -> None:
         self._groups: dict[str, Group] = {}
@@ -57,7 +62,7 @@ class GroupCoordinator:
 
     @classmethod
     def replay(cls, changes: Iterable[Change], now_ms: int) -> GroupCoordinator:
-        """From what the log holds, in order; every member is given a whole session to say that it lives."""
+        """Rebuild the state from the records of the log, in order; every member gets a full session timeout."""
         last = {(type(change.key), change.key): change for change in changes}
         coordinator = cls()
         groups = coordinator._groups
@@ -76,11 +81,11 @@ class GroupCoordinator:
 
     @property
     def groups(self) -> Collection[Group]:
-        """All of them, to be read only."""
+        """All groups, read-only."""
         return self._groups.values()
 
     def group(self, group_id: str) -> Group:
-        """One, to be read only.
+        """One group, read-only.
 
         Raises:
             TidemarkError: INVALID_GROUP_ID, GROUP_NOT_FOUND.
@@ -90,27 +95,27 @@ class GroupCoordinator:
         if group is None:
             raise TidemarkError(
                 ErrorCode.GROUP_NOT_FOUND,
-                f"there is no group {group_id!r}: it has never had a member or an offset, or was deleted or expired",
+                f"there is no group {group_id!r}: it never had a member or an offset, or was deleted or expired",
             )
         return group
 
     def find(self, group_id: str) -> Group | None:
-        """One, to be read only; None where there is none."""
+        """One group, read-only; None if there is none."""
         return self._groups.get(group_id)
 
     def heartbeat(self, beat: Heartbeat, now: Situation) -> Outcome[HeartbeatAnswer]:
         """See `heartbeat.heartbeat`; INVALID_GROUP_ID too."""
         check_group_id(beat.group_id)
-        return self._change(beat.group_id, lambda transaction: heartbeat.heartbeat(transaction, beat, now))
+        return self._change(beat.group_id, lambda changes: heartbeat.heartbeat(changes, beat, now))
 
     def touch(self, group_id: str, member_id: str, now_ms: int) -> None:
-        """A member is known to live."""
+        """Restart the session timeout of a member."""
         group = self._groups.get(group_id)
         if group is not None and member_id in group.specs:
             group.last_seen_ms[member_id] = now_ms
 
     def excuse(self, ms: int) -> None:
-        """The coordinator itself stood still for so long: that is held against no member."""
+        """The coordinator was stopped for `ms`: extend every session and revocation timeout by that time."""
         for group in self._with_members.values():
             for since_ms in (group.last_seen_ms, group.revoking_since_ms):
                 for member_id in since_ms:
@@ -119,7 +124,7 @@ class GroupCoordinator:
     def commit(self, asked: Commit, now: Situation) -> Outcome[Refusals]:
         """See `offsets.commit`; INVALID_GROUP_ID too."""
         check_group_id(asked.group_id)
-        return self._change(asked.group_id, lambda transaction: offsets.commit(transaction, asked, now))
+        return self._change(asked.group_id, lambda changes: offsets.commit(changes, asked, now))
 
     def alter_offsets(self, asked: Commit, now: Situation, *, validate_only: bool) -> Outcome[Refusals]:
         """Set offsets of a group without members.
@@ -131,29 +136,29 @@ class GroupCoordinator:
         group = self._groups.get(asked.group_id) or Group(asked.group_id)
         offsets.check_empty(group, "its offsets are reset")
         if validate_only:
-            return Outcome(offsets.commit(Transaction(Group(asked.group_id)), asked, now), ())
-        return self._change(asked.group_id, lambda transaction: offsets.commit(transaction, asked, now))
+            return Outcome(offsets.commit(PendingChanges(Group(asked.group_id)), asked, now), ())
+        return self._change(asked.group_id, lambda changes: offsets.commit(changes, asked, now))
 
     def delete_group(self, group_id: str) -> Outcome[None]:
-        """Forget a group.
+        """Delete a group without members.
 
         Raises:
             TidemarkError: INVALID_GROUP_ID, GROUP_NOT_FOUND, GROUP_NOT_EMPTY.
         """
         offsets.check_empty(self.group(group_id), "it is deleted")
-        return self._change(group_id, offsets.forget_group)
+        return self._change(group_id, offsets.delete_group)
 
     def delete_offsets(self, group_id: str, partitions: Collection[TopicPartition]) -> Outcome[Refusals]:
-        """Forget offsets.
+        """Delete committed offsets of partitions that no member subscribes to.
 
         Raises:
             TidemarkError: INVALID_GROUP_ID, GROUP_NOT_FOUND.
         """
         self.group(group_id)
-        return self._change(group_id, lambda transaction: offsets.forget_offsets(transaction, partitions))
+        return self._change(group_id, lambda changes: offsets.delete_offsets(changes, partitions))
 
     def remove_overdue(self, now: Situation) -> Outcome[Swept]:
-        """Take out the members whose time is over."""
+        """Remove the members whose session or revocation timeout has passed."""
         removed: list[tuple[str, str]] = []
         changes: list[Change] = []
         for group in tuple(self._with_members.values()):
@@ -163,8 +168,8 @@ class GroupCoordinator:
                 changes.extend(self._remove(group.group_id, members, now).changes)
         return Outcome(Swept(tuple(dict.fromkeys(group_id for group_id, _ in removed)), tuple(removed)), tuple(changes))
 
-    def take_in_topics(self, now: Situation) -> Outcome[Swept]:
-        """Topics have come, gone or grown: groups that read them are assigned anew."""
+    def refresh_topics(self, now: Situation) -> Outcome[Swept]:
+        """Compute new target assignments for the groups whose topics were created, deleted or extended."""
         group_ids: list[str] = []
         changes: list[Change] = []
         for group in tuple(self._with_members.values()):
@@ -174,27 +179,25 @@ class GroupCoordinator:
         return Outcome(Swept(tuple(group_ids), ()), tuple(changes))
 
     def expire(self, now: Situation, group_ids: Iterable[str] | None = None) -> Outcome[Swept]:
-        """Forget what is older than `offsets.retention.minutes`, of these groups or of all."""
+        """Delete offsets older than `offsets.retention.minutes`, of the groups given or of all."""
         changes: list[Change] = []
         for group_id in tuple(self._groups) if group_ids is None else group_ids:
-            changes.extend(self._change(group_id, lambda transaction: offsets.expire(transaction, now)).changes)
+            changes.extend(self._change(group_id, lambda changes: offsets.expire(changes, now)).changes)
         return Outcome(Swept((), ()), tuple(changes))
 
     def _remove(self, group_id: str, members: tuple[str, ...], now: Situation) -> Outcome[None]:
-        return self._change(group_id, lambda transaction: heartbeat.remove(transaction, members, now))
+        return self._change(group_id, lambda changes: heartbeat.remove(changes, members, now))
 
     def _raise_epoch(self, group_id: str, now: Situation) -> Outcome[None]:
-        return self._change(
-            group_id, lambda transaction: raise_epoch(transaction, now.topics, now.settings, now.wall_ms)
-        )
+        return self._change(group_id, lambda changes: raise_epoch(changes, now.topics, now.settings, now.wall_ms))
 
-    def _change(self, group_id: str, change: Callable[[Transaction], _T]) -> Outcome[_T]:
+    def _change(self, group_id: str, change: Callable[[PendingChanges], _T]) -> Outcome[_T]:
         group = self._groups.get(group_id) or Group(group_id)
-        transaction = Transaction(group)
-        answer = change(transaction)
+        changes = PendingChanges(group)
+        answer = change(changes)
         for groups, belongs in ((self._groups, group.exists), (self._with_members, bool(group.specs))):
             if belongs:
                 groups[group_id] = group
             else:
                 groups.pop(group_id, None)
-        return Outcome(answer, transaction.changes)
+        return Outcome(answer, changes.records)

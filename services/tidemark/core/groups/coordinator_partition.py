@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which partition of `__consumer_offsets` remembers a group."""
+"""Maps a group to its partition of `__consumer_offsets`."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ _POSITIVE: Final = 0x7FFFFFFF
 
 
 def partition_of_group(group_id: str, partition_count: int) -> int:
-    """By murmur2 of the id; `partition_count` > 0."""
+    """The partition of a group, by murmur2 of its id; `partition_count` > 0."""
     return int(murmurhash2.murmurhash2(group_id.encode("utf-8", "surrogatepass"), _SEED) & _POSITIVE) % partition_count

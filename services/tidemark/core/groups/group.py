@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One group: its values by key, and what follows from them. Every change goes through `put`."""
+"""One group: its values by key, and indexes over them. Every change goes through `put`."""
 
 from __future__ import annotations
 
@@ -34,14 +34,21 @@ from tidemark.model import TopicPartition
 
 
 class Group:
-    """State and indexes.
+    """The state of one group.
 
     Attributes:
-        last_seen_ms: by member, when it last gave a sign of life; not remembered beyond this coordinator.
-        acknowledged: members that have said that they have just what they may read; not remembered either.
-        revoking_since_ms: by member that was told to give up partitions, since when; not remembered either.
-
-    Invariant: `owner` of a partition is the one member whose `Holding` has it, assigned or revoking.
+        facts: the group itself, None before the first member.
+        assigned: group epoch and assignor of the target assignment. Invariant: its epoch is at most `epoch`.
+        specs: by member, its subscription. Invariant: a member is in the group exactly while it is here.
+        targets: by member, the partitions of its target assignment.
+        holdings: by member, its current assignment. Invariant: no partition is held by two members.
+        offsets: committed offsets.
+        last_seen_ms: by member, time of its last heartbeat; not persistent.
+        revoking_since_ms: by member with partitions to revoke, time of that request; not persistent.
+        acknowledged: members that have reported exactly their assignment since its last change; not persistent.
+        _owners: by partition, the member whose holding has it, assigned or revoking.
+        _instances: by instance id, the static member.
+        _subscribers: by topic, the number of members that subscribe to it.
     """
 
     def __init__(self, group_id: str) -> None:
@@ -61,7 +68,7 @@ class Group:
 
     @property
     def exists(self) -> bool:
-        """Whether anything is remembered of it."""
+        """Whether the group has any persistent state."""
         return bool(self.facts is not None or self.offsets or self.specs)
 
     @property
@@ -71,7 +78,7 @@ class Group:
 
     @property
     def state(self) -> GroupState:
-        """What it is about to do."""
+        """The state of the group, computed from its members."""
         if not self.specs:
             return GroupState.EMPTY
         if self.assigned.epoch < self.epoch:
@@ -84,32 +91,32 @@ class Group:
         return GroupState.STABLE
 
     def owner(self, partition: GroupPartition) -> str | None:
-        """Who holds it."""
+        """The member that holds a partition, None without one."""
         return self._owners.get(partition)
 
     def member_of_instance(self, instance_id: str) -> str | None:
-        """The member that a static name stands for now."""
+        """The static member with this instance id, None without one."""
         return self._instances.get(instance_id)
 
     def target(self, member_id: str) -> Partitions:
-        """What it shall read."""
+        """The target assignment of a member."""
         return self.targets.get(member_id, NO_PARTITIONS)
 
     def holding(self, member_id: str) -> Holding:
-        """What it holds; nothing yet, before it was answered the first time."""
+        """The current assignment of a member; empty before its first heartbeat was answered."""
         return self.holdings.get(member_id, _NOTHING)
 
     def subscribes(self, topic: str) -> bool:
-        """Whether any member wants to read it."""
+        """Whether any member subscribes to a topic."""
         return self._subscribers[topic] > 0
 
     @property
     def subscribed_topics(self) -> Iterator[str]:
-        """Every topic that a member wants to read."""
+        """Every topic that a member subscribes to."""
         return (topic for topic, count in self._subscribers.items() if count > 0)
 
     def put(self, key: Key, value: Value | None) -> None:
-        """Take in a change: one that is made now, or one that is read from the log."""
+        """Apply a change, of a request or from the log; None removes the value."""
         match key, value:
             case GroupKey(), GroupFacts() | None:
                 self.facts = value
@@ -127,7 +134,7 @@ class Group:
                 raise AssertionError(f"{key} cannot have the value {value}")
 
     def values(self) -> Iterator[Change]:
-        """All that is remembered, as records."""
+        """The persistent state of the group as records."""
         if self.facts is not None:
             yield Change(GroupKey(self.group_id), self.facts)
         if self.assigned != Assigned():
@@ -182,5 +189,5 @@ def _put(into: dict[_K, _V], key: _K, value: _V | None) -> None:
 
 
 def facts_of(group: Group) -> GroupFacts:
-    """Of a group that may be new."""
+    """The facts of a group that may be new."""
     return group.facts if group.facts is not None else GroupFacts()

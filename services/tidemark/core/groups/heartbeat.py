@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heartbeats: members join, tell what they have, are told what they may read, leave (docs/groups.md, steps G2-G6)."""
+"""Heartbeats: members join, report their partitions, get their assignment, leave (docs/groups.md, steps G2-G6)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from tidemark.core.groups.group import Group, facts_of
-from tidemark.core.groups.pending_changes import Transaction
+from tidemark.core.groups.pending_changes import PendingChanges
 from tidemark.core.groups.reconciliation import next_holding
 from tidemark.core.groups.settings import GroupSettings
 from tidemark.core.groups.state import (
@@ -32,22 +32,22 @@ from tidemark.model import ErrorCode, TidemarkError
 REBALANCE_TIMEOUT_MS_MAX: Final = 24 * 3600 * 1000
 _TOPICS_MAX: Final = 10_000
 _NAME_CHARACTERS_MAX: Final = 256
-"""Whatever a member may say of itself is remembered in one record, which must never be too large to be replicated."""
+"""Bounds on the fields of a member: its subscription is one record, which must never be too large to replicate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A sign of life.
+    """A heartbeat of a member.
 
     Attributes:
         member_epoch: as last answered, or JOINING, LEAVING, AWAY.
-        rebalance_timeout_ms: 0: as said before.
-        topics: what it wants to read; None: as said before.
-        assignor: "": as said before, the broker's choice for a member that joins.
-        owned: what it has; None: not told.
-        protocol: "" is CONSUMER.
-        sequence: rises with each of a member's heartbeats and commits; 0 where it does not number them.
-        waited: it was taken in, there was nothing new to tell, and now there may be.
+        rebalance_timeout_ms: 0: unchanged.
+        topics: its subscription; None: unchanged.
+        assignor: "": unchanged; for a member that joins, the default of the broker.
+        owned: partitions that it reads; None: not reported.
+        protocol: "" means CONSUMER.
+        sequence: rises with each heartbeat and commit of a member; 0 if the member does not number them.
+        waited: the heartbeat was applied before, had no news to answer, and is now checked again.
     """
 
     group_id: str
@@ -66,11 +66,11 @@ class Heartbeat:
 
 
 class HeartbeatAnswer(NamedTuple):
-    """What the member shall do.
+    """The answer to a heartbeat.
 
     Attributes:
-        assignment: what it may read; None where it has said that it has just that.
-        is_news: it may not know this yet; else the assignment is told again, as the last answer may have been lost.
+        assignment: partitions that the member may read; None after the member has reported exactly these.
+        is_news: the member may not know this assignment yet; else it is sent again, as the last answer may be lost.
     """
 
     member_epoch: int
@@ -79,13 +79,13 @@ class HeartbeatAnswer(NamedTuple):
 
 
 class Situation(NamedTuple):
-    """What a request is judged by.
+    """Time, topics and settings for a request.
 
     Attributes:
-        topics: those that exist; None: not known yet.
+        topics: the existing topics; None while unknown.
         now_ms: monotonic.
         wall_ms: since 1970, UTC.
-        hidden_topics: others that exist, of which nobody knows how they are: nothing of theirs is let go.
+        hidden_topics: other existing topics whose state is unknown; their offsets are kept.
     """
 
     topics: Topics | None
@@ -95,23 +95,23 @@ class Situation(NamedTuple):
     hidden_topics: tuple[str, ...] = ()
 
 
-def heartbeat(transaction: Transaction, beat: Heartbeat, now: Situation) -> HeartbeatAnswer:
-    """Carry out a sign of life.
+def heartbeat(changes: PendingChanges, beat: Heartbeat, now: Situation) -> HeartbeatAnswer:
+    """Apply a heartbeat.
 
     Raises:
         TidemarkError: INVALID_REQUEST, INVALID_TOPIC_NAME, INCONSISTENT_GROUP_PROTOCOL, UNSUPPORTED_ASSIGNOR,
-            GROUP_FULL, UNKNOWN_MEMBER, FENCED_MEMBER_EPOCH, FENCED_INSTANCE_ID, UNRELEASED_INSTANCE_ID; nothing has
-            changed then.
+            GROUP_FULL, UNKNOWN_MEMBER, FENCED_MEMBER_EPOCH, FENCED_INSTANCE_ID, UNRELEASED_INSTANCE_ID; then nothing
+            has changed.
     """
-    group = transaction.group
+    group = changes.group
     _check_fields(beat, now.settings)
     late = _is_late(group, beat)
     if beat.member_epoch in (LEAVING, AWAY):
-        return HeartbeatAnswer(beat.member_epoch) if late else _leave(transaction, beat, now)
+        return HeartbeatAnswer(beat.member_epoch) if late else _leave(changes, beat, now)
     if late:
         if group.holding(beat.member_id).epoch == AWAY:
             return HeartbeatAnswer(AWAY)
-        beat = _silenced(beat, group.holding(beat.member_id))
+        beat = _without_reports(beat, group.holding(beat.member_id))
     protocol = beat.protocol or CONSUMER
     if group.specs and protocol != facts_of(group).protocol:
         raise TidemarkError(
@@ -123,29 +123,29 @@ def heartbeat(transaction: Transaction, beat: Heartbeat, now: Situation) -> Hear
     joins = beat.member_epoch == JOINING and not late
     missed = late
     if joins:
-        before = _admit(transaction, beat, protocol, now)
+        before = _admit(changes, beat, protocol, now)
     else:
         missed |= _check_epoch(group, beat)
         before = group.specs[beat.member_id]
     spec = _spec(beat, before)
     if group.specs.get(beat.member_id) != spec:
-        transaction.put(SpecKey(group.group_id, beat.member_id), spec)
+        changes.put(SpecKey(group.group_id, beat.member_id), spec)
     asks_otherwise = before is None or (before.topics, before.assignor) != (spec.topics, spec.assignor)
     if asks_otherwise or is_outdated(group, now.topics):
-        raise_epoch(transaction, now.topics, now.settings, now.wall_ms)
+        raise_epoch(changes, now.topics, now.settings, now.wall_ms)
     group.last_seen_ms[beat.member_id] = now.now_ms
-    return _reconcile(transaction, beat, now.now_ms, joins=joins, missed=missed, late=late)
+    return _reconcile(changes, beat, now.now_ms, joins=joins, missed=missed, late=late)
 
 
-def remove(transaction: Transaction, members: tuple[str, ...], now: Situation) -> None:
-    """Take members out of the group: what they held is free."""
+def remove(changes: PendingChanges, members: tuple[str, ...], now: Situation) -> None:
+    """Remove members from the group; their partitions become free."""
     for member_id in members:
-        transaction.remove_member(member_id)
-    raise_epoch(transaction, now.topics, now.settings, now.wall_ms)
+        changes.remove_member(member_id)
+    raise_epoch(changes, now.topics, now.settings, now.wall_ms)
 
 
 def overdue(group: Group, now: Situation) -> tuple[str, ...]:
-    """Members that were silent for too long, or have not given up what they were told to in their own time."""
+    """Members whose session timeout has passed, or that have not revoked partitions within their rebalance timeout."""
     session_ms = now.settings.session_timeout_ms
     return tuple(
         member_id
@@ -156,7 +156,7 @@ def overdue(group: Group, now: Situation) -> tuple[str, ...]:
 
 
 def check_member(group: Group, member_id: str, instance_id: str) -> Holding:
-    """What a member of the group holds.
+    """The current assignment of a member.
 
     Raises:
         TidemarkError: FENCED_INSTANCE_ID, UNKNOWN_MEMBER.
@@ -167,13 +167,13 @@ def check_member(group: Group, member_id: str, instance_id: str) -> Holding:
             raise TidemarkError(
                 ErrorCode.FENCED_INSTANCE_ID,
                 f"another member has the instance id {instance_id!r} of the group {group.group_id!r} now: stop this "
-                "one, or give it an instance id of its own",
+                "member, or give it its own instance id",
                 {"instance_id": instance_id},
             )
     if member_id not in group.specs:
         raise TidemarkError(
             ErrorCode.UNKNOWN_MEMBER,
-            f"the group {group.group_id!r} has no member {member_id!r}: it left, or was silent for too long; give up "
+            f"the group {group.group_id!r} has no member {member_id!r}: it left, or its session timed out; revoke "
             "all partitions and join again",
             {"member_id": member_id},
         )
@@ -190,15 +190,15 @@ def _check_fields(beat: Heartbeat, settings: GroupSettings) -> None:
     if not 0 < len(beat.member_id) <= _NAME_CHARACTERS_MAX or len(beat.instance_id) > _NAME_CHARACTERS_MAX:
         raise _invalid(f"a member id has 1 to {_NAME_CHARACTERS_MAX} characters, an instance id at most as many")
     if beat.member_epoch < AWAY:
-        raise _invalid(f"{beat.member_epoch} is no member epoch: 0 joins, -1 leaves, -2 will be back")
+        raise _invalid(f"{beat.member_epoch} is not a member epoch: 0 joins, -1 leaves, -2 leaves for a while")
     if beat.sequence < 0:
-        raise _invalid(f"{beat.sequence} is no number of a heartbeat: a member counts from 1, and 0 is for none")
+        raise _invalid(f"{beat.sequence} is not a heartbeat number: a member counts from 1; 0 means no number")
     if beat.member_epoch == AWAY and not beat.instance_id:
-        raise _invalid("only a static member, with an instance id, can say that it will be back")
+        raise _invalid("only a static member, with an instance id, can leave for a while")
     if beat.member_epoch == JOINING and (beat.topics is None or beat.rebalance_timeout_ms <= 0):
         raise _invalid("a member joins with a subscription and a rebalance timeout above 0")
     if not 0 <= beat.rebalance_timeout_ms <= REBALANCE_TIMEOUT_MS_MAX:
-        raise _invalid(f"a rebalance timeout has 1 to {REBALANCE_TIMEOUT_MS_MAX} ms")
+        raise _invalid(f"a rebalance timeout is 1 to {REBALANCE_TIMEOUT_MS_MAX} ms")
     names = {"a client id": beat.client_id, "the kind of a group": beat.protocol, "an assignor": beat.assignor}
     for what, name in names.items():
         if len(name) > _NAME_CHARACTERS_MAX:
@@ -221,20 +221,20 @@ def _check_subscription(topics: tuple[str, ...]) -> None:
 
 
 def _is_late(group: Group, beat: Heartbeat) -> bool:
-    """Whether the member was told what it may read since it said this, or when it did: it may be on its way twice."""
+    """Whether the member got an answer to this heartbeat or to a later one: the network may deliver it twice."""
     holding = group.holdings.get(beat.member_id)
-    told = 0 if holding is None else holding.sequence - 1 if beat.waited else holding.sequence
-    return 0 < beat.sequence <= told
+    answered = 0 if holding is None else holding.sequence - 1 if beat.waited else holding.sequence
+    return 0 < beat.sequence <= answered
 
 
-def _silenced(beat: Heartbeat, holding: Holding) -> Heartbeat:
-    """What it says it said before it was told; that it asks to be told is still so."""
+def _without_reports(beat: Heartbeat, holding: Holding) -> Heartbeat:
+    """A late heartbeat without its reports, which are older than the last answer; it still asks for an answer."""
     epoch = holding.epoch if beat.member_epoch == JOINING else beat.member_epoch
     return replace(beat, member_epoch=epoch, topics=None, owned=None, assignor="", rebalance_timeout_ms=0)
 
 
 def _check_epoch(group: Group, beat: Heartbeat) -> bool:
-    """Whether the member missed an answer: it is in the epoch before, owns no more than it may, and is told again."""
+    """Whether the member missed an answer: it is in the previous epoch and owns no more than its assignment."""
     holding = check_member(group, beat.member_id, beat.instance_id)
     if beat.member_epoch == holding.epoch:
         return False
@@ -243,67 +243,67 @@ def _check_epoch(group: Group, beat: Heartbeat) -> bool:
     raise TidemarkError(
         ErrorCode.FENCED_MEMBER_EPOCH,
         f"the member {beat.member_id!r} of the group {group.group_id!r} is in epoch {holding.epoch}, not in "
-        f"{beat.member_epoch}: give up all partitions and join again",
+        f"{beat.member_epoch}: revoke all partitions and join again",
         {"member_epoch": str(holding.epoch)},
     )
 
 
-def _admit(transaction: Transaction, beat: Heartbeat, protocol: str, now: Situation) -> MemberSpec | None:
-    """Let a member in; gives what it said of itself before, or the static member did whose place it takes."""
-    group = transaction.group
+def _admit(changes: PendingChanges, beat: Heartbeat, protocol: str, now: Situation) -> MemberSpec | None:
+    """Admit a member; returns the previous subscription of it, or of the static member that it replaces."""
+    group = changes.group
     known = group.member_of_instance(beat.instance_id) if beat.instance_id else None
     if known is not None and known != beat.member_id:
         if group.holding(known).epoch != AWAY:
             raise TidemarkError(
                 ErrorCode.UNRELEASED_INSTANCE_ID,
                 f"a member with the instance id {beat.instance_id!r} is in the group {group.group_id!r}: stop it, or "
-                f"try again when it has been silent for {now.settings.session_timeout_ms} ms",
+                f"retry after its session timeout of {now.settings.session_timeout_ms} ms",
                 {"instance_id": beat.instance_id},
             )
-        return _take_place(transaction, known, beat.member_id)
+        return _replace_static_member(changes, known, beat.member_id)
     before = group.specs.get(beat.member_id)
     if before is None:
         if len(group.specs) >= now.settings.max_size:
             raise TidemarkError(
                 ErrorCode.GROUP_FULL,
-                f"the group {group.group_id!r} has {len(group.specs)} members, as many as group.consumer.max.size "
-                "lets in: stop one, or raise the setting",
+                f"the group {group.group_id!r} has {len(group.specs)} members, the limit of group.consumer.max.size: "
+                "stop one, or raise the setting",
                 {"max_size": str(now.settings.max_size)},
             )
         if facts_of(group).protocol != protocol:
-            transaction.put(GroupKey(group.group_id), replace(facts_of(group), protocol=protocol))
+            changes.put(GroupKey(group.group_id), replace(facts_of(group), protocol=protocol))
     elif group.holding(beat.member_id).epoch == AWAY:
-        transaction.put_holding(beat.member_id, _returned(group.holding(beat.member_id)))
+        changes.put_holding(beat.member_id, _returned(group.holding(beat.member_id)))
     return before
 
 
-def _take_place(transaction: Transaction, known: str, member_id: str) -> MemberSpec:
-    """A static member is back under another member id: everything of the old one is its own."""
-    group = transaction.group
+def _replace_static_member(changes: PendingChanges, known: str, member_id: str) -> MemberSpec:
+    """A static member returns under another member id: move all values of the old id to the new one."""
+    group = changes.group
     spec, holding, target = group.specs[known], group.holding(known), group.target(known)
-    transaction.remove_member(known)
-    transaction.put(SpecKey(group.group_id, member_id), spec)
-    transaction.put(TargetKey(group.group_id, member_id), target)
-    transaction.put(HoldingKey(group.group_id, member_id), _returned(holding))
+    changes.remove_member(known)
+    changes.put(SpecKey(group.group_id, member_id), spec)
+    changes.put(TargetKey(group.group_id, member_id), target)
+    changes.put(HoldingKey(group.group_id, member_id), _returned(holding))
     return spec
 
 
 def _returned(holding: Holding) -> Holding:
-    """Its client may be another one, that numbers anew."""
+    """The assignment of a returned static member; a new client may number its heartbeats from 1 again."""
     return replace(holding, epoch=JOINING, previous_epoch=JOINING, state=MemberState.UNRELEASED, sequence=0, joined=0)
 
 
-def _leave(transaction: Transaction, beat: Heartbeat, now: Situation) -> HeartbeatAnswer:
-    """For good, or for a while: a static member's partitions wait for it, and it is not missed until its session is."""
-    group = transaction.group
+def _leave(changes: PendingChanges, beat: Heartbeat, now: Situation) -> HeartbeatAnswer:
+    """Leave for good, or for a while: the partitions of a static member stay assigned until its session times out."""
+    group = changes.group
     holding = check_member(group, beat.member_id, beat.instance_id)
     if beat.member_epoch == LEAVING:
-        remove(transaction, (beat.member_id,), now)
+        remove(changes, (beat.member_id,), now)
         return HeartbeatAnswer(LEAVING)
     if not group.specs[beat.member_id].instance_id:
-        raise _invalid(f"the member {beat.member_id!r} did not join as a static member: it can only leave for good")
+        raise _invalid(f"the member {beat.member_id!r} did not join as a static member, so it can only leave for good")
     away = replace(holding, epoch=AWAY, previous_epoch=AWAY, state=MemberState.STABLE, revoking=NO_PARTITIONS)
-    transaction.put_holding(beat.member_id, replace(away, sequence=max(beat.sequence, holding.sequence)))
+    changes.put_holding(beat.member_id, replace(away, sequence=max(beat.sequence, holding.sequence)))
     group.last_seen_ms[beat.member_id] = now.now_ms
     group.revoking_since_ms.pop(beat.member_id, None)
     return HeartbeatAnswer(AWAY)
@@ -323,9 +323,9 @@ def _spec(beat: Heartbeat, before: MemberSpec | None) -> MemberSpec:
 
 
 def _reconcile(
-    transaction: Transaction, beat: Heartbeat, now_ms: int, *, joins: bool, missed: bool, late: bool
+    changes: PendingChanges, beat: Heartbeat, now_ms: int, *, joins: bool, missed: bool, late: bool
 ) -> HeartbeatAnswer:
-    group, member_id = transaction.group, beat.member_id
+    group, member_id = changes.group, beat.member_id
     owned = NO_PARTITIONS if joins and beat.owned is None else beat.owned
     before = group.holding(member_id)
     holding = before
@@ -338,7 +338,7 @@ def _reconcile(
             joins=joins,
             is_free=lambda one: group.owner(one) in (None, member_id),
         )
-    if holding.epoch != before.epoch:  # as it may miss any number of answers, the one that it knows counts
+    if holding.epoch != before.epoch:  # the epoch that the member knows, as it may have missed answers
         holding = replace(holding, previous_epoch=beat.member_epoch)
     is_news = missed or joins or holding.assigned != before.assigned or owned not in (None, holding.assigned)
     if is_news:
@@ -349,13 +349,13 @@ def _reconcile(
         holding = replace(holding, sequence=beat.sequence, joined=beat.sequence)
     elif is_news or holding != before:
         holding = replace(holding, sequence=max(beat.sequence, before.sequence))
-    transaction.put_holding(member_id, holding)
+    changes.put_holding(member_id, holding)
     if holding.state is not MemberState.UNREVOKED:
         group.revoking_since_ms.pop(member_id, None)
     elif holding.revoking != before.revoking:
         group.revoking_since_ms[member_id] = now_ms
-    tells = is_news or member_id not in group.acknowledged
-    return HeartbeatAnswer(holding.epoch, holding.assigned if tells else None, is_news)
+    sends = is_news or member_id not in group.acknowledged
+    return HeartbeatAnswer(holding.epoch, holding.assigned if sends else None, is_news)
 
 
 def _invalid(sentence: str) -> TidemarkError:

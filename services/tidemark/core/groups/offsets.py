@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Offsets of a group: who may commit, what is forgotten when (docs/groups.md, steps G7 and G9)."""
+"""Committed offsets of a group: commit, delete, expire (docs/groups.md, steps G7 and G9)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from tidemark.core.groups.group import Group, facts_of
 from tidemark.core.groups.heartbeat import Situation, check_member
-from tidemark.core.groups.pending_changes import Transaction
+from tidemark.core.groups.pending_changes import PendingChanges
 from tidemark.core.groups.state import (
     AWAY,
     UNNUMBERED,
@@ -26,10 +26,10 @@ Refusals = dict[TopicPartition, TidemarkError]
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Offsets to remember, of partitions that exist.
+    """A request to commit offsets of existing partitions.
 
     Attributes:
-        member_id: "" for a consumer that chose its partitions by hand.
+        member_id: "" for a consumer that assigned its partitions itself.
         member_epoch: -1 without a member.
     """
 
@@ -42,10 +42,10 @@ class Commit:
 
 
 def check_committer(group: Group, member_id: str, member_epoch: int, instance_id: str, sequence: int = 0) -> None:
-    """Whether a member, or somebody who is none, may commit and fetch.
+    """Raise unless the client, a member or not, may commit and fetch offsets.
 
     Args:
-        sequence: of the request, 0 where the client does not number them.
+        sequence: of the request; 0 if the client does not number its requests.
 
     Raises:
         TidemarkError: INCONSISTENT_GROUP_PROTOCOL, FENCED_INSTANCE_ID, UNKNOWN_MEMBER, STALE_MEMBER_EPOCH,
@@ -55,8 +55,8 @@ def check_committer(group: Group, member_id: str, member_epoch: int, instance_id
         if group.specs:
             raise TidemarkError(
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-                f"the group {group.group_id!r} has members that share its partitions: a consumer that chose its own "
-                "cannot commit to it; choose another group id, or stop the members first",
+                f"the group {group.group_id!r} has members that share its partitions: a consumer that assigned its "
+                "own cannot commit to the group; choose another group id, or stop the members first",
                 {"protocol": facts_of(group).protocol},
             )
         return
@@ -67,28 +67,28 @@ def check_committer(group: Group, member_id: str, member_epoch: int, instance_id
     if member_epoch < holding.epoch and not of_before:
         raise TidemarkError(
             ErrorCode.STALE_MEMBER_EPOCH,
-            f"the member {member_id!r} is in epoch {holding.epoch} and asked in {member_epoch}: take in the answer to "
-            "its next heartbeat, then ask again for what it still has",
+            f"the member {member_id!r} is in epoch {holding.epoch} and asked in {member_epoch}: apply the answer to "
+            "the next heartbeat, then retry for the partitions that are still assigned",
             {"member_epoch": str(holding.epoch)},
         )
-    why = "has joined anew since" if of_before else f"is in epoch {holding.epoch}, not in {member_epoch}"
+    why = "has joined again since" if of_before else f"is in epoch {holding.epoch}, not in {member_epoch}"
     raise TidemarkError(
         ErrorCode.FENCED_MEMBER_EPOCH,
-        f"the member {member_id!r} of the group {group.group_id!r} {why}: give up all partitions and join again",
+        f"the member {member_id!r} of the group {group.group_id!r} {why}: revoke all partitions and join again",
         {"member_epoch": str(holding.epoch)},
     )
 
 
-def commit(transaction: Transaction, asked: Commit, now: Situation) -> Refusals:
-    """Remember offsets, beside those that are refused: too much metadata, or a partition that the member does not hold.
+def commit(changes: PendingChanges, asked: Commit, now: Situation) -> Refusals:
+    """Commit offsets; returns the refused ones: too much metadata, or a partition that the member does not hold.
 
-    What this commit of its client, or a later one, has set already is done: it counts as made before that. Who does not
-    number its commits, such as people who reset offsets, leaves the number as it is.
+    An offset that this commit, or a later one of the same client, has set already stays. A client that does not number
+    its commits, such as an offset reset, keeps the number of the offset.
 
     Raises:
         TidemarkError: as `check_committer`.
     """
-    group = transaction.group
+    group = changes.group
     check_committer(group, asked.member_id, asked.member_epoch, asked.instance_id, asked.turn.sequence)
     refused: Refusals = {}
     for partition, committed in asked.offsets.items():
@@ -100,74 +100,74 @@ def commit(transaction: Transaction, asked: Commit, now: Situation) -> Refusals:
         turn = UNNUMBERED if known is None else known.turn
         if not asked.turn.is_done_by(turn):
             key = OffsetKey(group.group_id, partition.topic, partition.partition)
-            transaction.put(key, replace(committed, turn=asked.turn if asked.turn.committer_id else turn))
+            changes.put(key, replace(committed, turn=asked.turn if asked.turn.committer_id else turn))
     return refused
 
 
 def check_empty(group: Group, what: str) -> None:
-    """Raises GROUP_NOT_EMPTY while the group has members."""
+    """Raise GROUP_NOT_EMPTY while the group has members."""
     if group.specs:
         raise TidemarkError(
             ErrorCode.GROUP_NOT_EMPTY,
-            f"the group {group.group_id!r} has {len(group.specs)} members: {what} only when all are stopped",
+            f"the group {group.group_id!r} has {len(group.specs)} members: {what} only after all of them have stopped",
             {"members": str(len(group.specs))},
         )
 
 
-def forget_group(transaction: Transaction) -> None:
-    """A group without members goes, with its offsets."""
-    group = transaction.group
+def delete_group(changes: PendingChanges) -> None:
+    """Delete a group without members, with its offsets."""
+    group = changes.group
     for topic, partition in tuple(group.offsets):
-        transaction.put(OffsetKey(group.group_id, topic, partition), None)
-    _forget_shell(transaction)
+        changes.put(OffsetKey(group.group_id, topic, partition), None)
+    _delete_group_values(changes)
 
 
-def forget_offsets(transaction: Transaction, partitions: Collection[TopicPartition]) -> Refusals:
-    """Offsets of topics that nobody reads go."""
-    group = transaction.group
+def delete_offsets(changes: PendingChanges, partitions: Collection[TopicPartition]) -> Refusals:
+    """Delete offsets of topics that no member subscribes to; returns the refused ones."""
+    group = changes.group
     refused: Refusals = {}
     for partition in partitions:
         if group.subscribes(partition.topic):
             refused[partition] = TidemarkError(
                 ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
-                f"members of the group {group.group_id!r} read {partition.topic}: stop them first",
+                f"members of the group {group.group_id!r} subscribe to {partition.topic}: stop them first",
             )
         elif partition in group.offsets:
-            transaction.put(OffsetKey(group.group_id, partition.topic, partition.partition), None)
+            changes.put(OffsetKey(group.group_id, partition.topic, partition.partition), None)
     return refused
 
 
-def expire(transaction: Transaction, now: Situation) -> None:
-    """What nobody has used for `offsets.retention.minutes` goes; so does what belongs to topics that are gone.
+def expire(changes: PendingChanges, now: Situation) -> None:
+    """Delete offsets unused for `offsets.retention.minutes`, and offsets of deleted topics.
 
-    An offset ages from its commit, in a group without members from the time its last one left at the earliest. A group
-    with neither members nor offsets ages likewise.
+    An offset ages from its commit; in a group without members, from the departure of the last member at the earliest. A
+    group with neither members nor offsets is deleted by the same rule.
     """
-    group = transaction.group
+    group = changes.group
     facts = facts_of(group)
     horizon_ms = now.wall_ms - now.settings.offsets_retention_ms
     idle = not group.specs and facts.empty_since_ms <= horizon_ms
     for partition, committed in tuple(group.offsets.items()):
         unused = idle or (bool(group.specs) and not group.subscribes(partition.topic))
         if (unused and committed.committed_at_ms <= horizon_ms) or _is_orphan(partition, committed, now):
-            transaction.put(OffsetKey(group.group_id, partition.topic, partition.partition), None)
+            changes.put(OffsetKey(group.group_id, partition.topic, partition.partition), None)
     if idle and not group.offsets:
-        _forget_shell(transaction)
+        _delete_group_values(changes)
 
 
-def _forget_shell(transaction: Transaction) -> None:
-    group = transaction.group
+def _delete_group_values(changes: PendingChanges) -> None:
+    group = changes.group
     if group.facts is not None:
-        transaction.put(AssignedKey(group.group_id), None)
-        transaction.put(GroupKey(group.group_id), None)
+        changes.put(AssignedKey(group.group_id), None)
+        changes.put(GroupKey(group.group_id), None)
 
 
 _ORPHAN_AFTER_MS = 60_000
-"""What a broker was told of topics may be older than a commit by a moment."""
+"""Time by which the topics that a broker knows may be older than a commit."""
 
 
 def _is_orphan(partition: TopicPartition, committed: Committed, now: Situation) -> bool:
-    """Whether its topic was deleted, perhaps made anew, since."""
+    """Whether the topic of an offset was deleted since, and perhaps created again."""
     if now.topics is None or partition.topic in now.hidden_topics:
         return False
     if now.wall_ms - committed.committed_at_ms < _ORPHAN_AFTER_MS:
@@ -186,16 +186,16 @@ def _refusal(
             f"{partition}: metadata of a commit has at most {limit_bytes} bytes (offset.metadata.max.bytes)",
         )
     if committed.offset < 0:
-        return TidemarkError(ErrorCode.INVALID_REQUEST, f"{partition}: {committed.offset} is no offset")
+        return TidemarkError(ErrorCode.INVALID_REQUEST, f"{partition}: {committed.offset} is not an offset")
     if not member_id:
         return None  # the group has no members
     owner = group.owner(GroupPartition(partition.topic, committed.topic_id, partition.partition))
     if owner != member_id:
-        # Nor may it where nobody holds the partition: somebody may have, and may have committed more.
+        # refused without an owner too: another member may have held the partition, and committed more, meanwhile
         return TidemarkError(
             ErrorCode.PARTITION_NOT_ASSIGNED,
-            f"{partition} is not read by the member {member_id!r} of the group {group.group_id!r} now: what it read of "
-            "it since its last commit is read again by the member that gets the partition",
+            f"{partition} is not assigned to the member {member_id!r} of the group {group.group_id!r} now: the member "
+            "that gets the partition reads again from the last committed offset",
             {"member_id": owner or ""},
         )
     return None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Step by step from what a member has to what it shall have (docs/groups.md, step G4; KIP-848).
+"""Moves a member from its current to its target assignment (docs/groups.md, step G4; KIP-848).
 
-A partition goes to its new reader only when the old one has said that it stopped, or is out of the group.
+A partition goes to its new member only after the old one has confirmed the revocation, or has left the group.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ def next_holding(
     joins: bool = False,
     is_free: Callable[[GroupPartition], bool],
 ) -> Holding:
-    """What a member holds after a sign of life.
+    """The current assignment of a member after a heartbeat.
 
     Args:
-        holding: now.
-        target: what it shall read.
-        target_epoch: of the assignment that the target is part of.
-        owned: what the member says it has; None: it did not say.
-        joins: it joins, with no answer of ours under way: what it does not own then it need not give up.
-        is_free: whether nobody else holds a partition.
+        holding: the current assignment before.
+        target: the target assignment of the member.
+        target_epoch: group epoch of the target assignment.
+        owned: partitions that the member reported; None: it reported none.
+        joins: the member joins and no answer is on its way, so it need not revoke partitions that it does not own.
+        is_free: whether no other member holds a partition.
     """
     if holding.state is MemberState.UNREVOKED:
         if owned is None or owned & holding.revoking:
@@ -48,7 +48,7 @@ def _advance(
     owns_no_more_than: Partitions | None,
     is_free: Callable[[GroupPartition], bool],
 ) -> Holding:
-    """First give up, and only then come to the new epoch and take what is free."""
+    """Revoke first; only then enter the new epoch and take the free partitions."""
     kept, to_revoke = holding.assigned & target, holding.assigned - target
     if owns_no_more_than is not None:
         to_revoke &= owns_no_more_than

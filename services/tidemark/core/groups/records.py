@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The records of `__consumer_offsets`: keys and values as JSON, one way to write each (docs/formats.md).
+"""The records of `__consumer_offsets`: keys and values as canonical JSON (docs/formats.md).
 
-A later version may add fields: readers ignore those that they do not know, and kinds of keys too.
+A later version may add fields and kinds of keys; readers ignore unknown ones.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def encode(change: Change) -> tuple[bytes, bytes | None]:
 
 
 def decode(key: bytes, value: bytes | None) -> Change | None:
-    """The change that a record is; None where a later version wrote a kind of key that is unknown here.
+    """The change of a record; None for a kind of key of a later version.
 
     Raises:
-        TidemarkError: INVALID_PAYLOAD when it is none.
+        TidemarkError: INVALID_PAYLOAD if the record is not valid.
     """
     try:
         kind, *parts = json.loads(key)
@@ -66,7 +66,7 @@ def decode(key: bytes, value: bytes | None) -> Change | None:
         return Change(found, None if value is None else _value_in(found, json.loads(value)))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise TidemarkError(
-            ErrorCode.INVALID_PAYLOAD, f"{key!r} is no record of a consumer group: {type(error).__name__}: {error}"
+            ErrorCode.INVALID_PAYLOAD, f"{key!r} is not a record of a consumer group: {type(error).__name__}: {error}"
         ) from error
 
 
@@ -157,7 +157,7 @@ def _value_in(key: Key, found: dict[str, Any]) -> Value:
 
 
 def by_topic(partitions: Iterable[GroupPartition]) -> list[tuple[str, str, list[int]]]:
-    """(topic, topic id, partition indexes), all in order."""
+    """The partitions as (topic, topic id, partition indexes), all sorted."""
     grouped: dict[tuple[str, str], list[int]] = {}
     for topic, topic_id, partition in sorted(partitions):
         grouped.setdefault((topic, topic_id), []).append(partition)

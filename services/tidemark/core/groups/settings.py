@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the rules of groups depend on, out of the broker's configuration."""
+"""The settings of the broker that the group coordinator uses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class GroupSettings(NamedTuple):
-    """See docs/configuration.md; `assignors`: by name, the first one is the broker's choice."""
+    """See docs/configuration.md. `assignors`: by name; the first one is the default of the broker."""
 
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 3_000

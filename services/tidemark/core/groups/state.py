@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is remembered of a group: values that never change in place, each under a key of the compacted topic.
+"""The persistent state of a group: immutable values, each under a key of the compacted topic.
 
-The state of a group is exactly the last value of each of its keys: a replay gives the same state (docs/groups.md).
+The state of a group is exactly the last value of each key, so a replay gives the same state (docs/groups.md).
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ JOINING: Final = 0
 LEAVING: Final = -1
 """Member epoch of a member that leaves for good."""
 AWAY: Final = -2
-"""Member epoch of a static member that will be back soon."""
+"""Member epoch of a static member that leaves for a while."""
 NO_MEMBER_EPOCH: Final = -1
-"""Of a commit without a member."""
+"""Member epoch of a commit without a member."""
 CONSUMER: Final = "consumer"
-"""The kind of a group whose members subscribe to topics."""
+"""The protocol of a group whose members subscribe to topics."""
 
 
 class GroupPartition(NamedTuple):
-    """A partition as groups hand it out: of a topic made anew under the same name it is another one."""
+    """A partition in an assignment; the topic id tells it from one of a deleted topic with the same name."""
 
     topic: str
     topic_id: str
@@ -36,22 +36,22 @@ NO_PARTITIONS: Final[Partitions] = frozenset()
 
 
 class TopicFacts(NamedTuple):
-    """What the assignment needs to know of a topic."""
+    """The facts about a topic that an assignment needs."""
 
     topic_id: str
     partition_count: int
 
 
 class MemberState(StrEnum):
-    """Where a member stands in the hand-over."""
+    """The progress of a member towards its target assignment."""
 
-    STABLE = "stable"  # it has all that it shall have
-    UNREVOKED = "unrevoked"  # it was told to give up partitions and has not said that it did
-    UNRELEASED = "unreleased"  # it waits for partitions that others have not given up
+    STABLE = "stable"  # has its whole target assignment
+    UNREVOKED = "unrevoked"  # must revoke partitions and has not confirmed yet
+    UNRELEASED = "unreleased"  # waits for partitions that other members have not revoked
 
 
 class GroupState(StrEnum):
-    """What a group is about to do."""
+    """The state of a group."""
 
     EMPTY = "empty"
     ASSIGNING = "assigning"
@@ -65,7 +65,7 @@ class GroupFacts:
 
     Attributes:
         epoch: raised by every change of members, subscriptions or partitions.
-        topics: what the members subscribe to and exists, as of that epoch.
+        topics: existing topics that the members subscribe to, as of that epoch.
         empty_since_ms: since 1970, UTC; -1 while it has members, and when it never had any.
     """
 
@@ -77,7 +77,7 @@ class GroupFacts:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """The group epoch for which it was last computed who shall read what, and by which assignor."""
+    """The target assignment: the group epoch for which it was computed, and the assignor."""
 
     epoch: int = 0
     assignor: str = ""
@@ -85,12 +85,12 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class MemberSpec:
-    """What a member said of itself.
+    """The subscription of a member, as in its heartbeats.
 
     Attributes:
         instance_id: of a static member, else empty.
         topics: in order, each once.
-        assignor: empty for the broker's choice.
+        assignor: empty for the default of the broker.
     """
 
     instance_id: str
@@ -103,15 +103,15 @@ class MemberSpec:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What a member may read, and where it stands.
+    """The current assignment of a member.
 
     Attributes:
-        epoch: the member's; AWAY for a static member that will be back.
-        previous_epoch: the one that the member knew when it came to this one: the answer may have been lost.
-        assigned: what it may read; nobody else may.
-        revoking: what it was told to give up; nobody may have it until the member says that it did.
-        sequence: of the heartbeat at which it was last told; what it said before that it said of another holding.
-        joined: of the heartbeat that it joined with: what it committed before that it committed in another life.
+        epoch: the member epoch; AWAY for a static member that left for a while.
+        previous_epoch: epoch that the member knew before this one; valid too, as the answer may have been lost.
+        assigned: partitions that the member may read. Invariant: no other member holds any of them.
+        revoking: partitions that the member must revoke. Invariant: no other member gets them before it confirms.
+        sequence: of the heartbeat whose answer carried this assignment; earlier heartbeats report older assignments.
+        joined: sequence of the heartbeat that joined; commits numbered below belong to an earlier membership.
     """
 
     epoch: int
@@ -124,23 +124,23 @@ class Holding:
 
     @property
     def held(self) -> Partitions:
-        """All that nobody else may read."""
+        """All partitions that no other member may read."""
         return self.assigned | self.revoking if self.revoking else self.assigned
 
 
 class Turn(NamedTuple):
-    """Which commit of which client one is: a commit may be long on its way, and must not undo a later one.
+    """The number of a commit: a delayed commit must not undo a later one of the same client.
 
     Attributes:
-        committer_id: made up by the client; empty where it does not number its commits.
-        sequence: rises with each commit of that client, of a member also with each heartbeat.
+        committer_id: chosen by the client; empty if the client does not number its commits.
+        sequence: rises with each commit of the client, and with each heartbeat of a member.
     """
 
     committer_id: str = ""
     sequence: int = 0
 
     def is_done_by(self, other: Turn) -> bool:
-        """Whether that is a later one of the same client, or this one."""
+        """Whether `other` is this commit, or a later one of the same client."""
         return bool(self.committer_id) and self.committer_id == other.committer_id and self.sequence <= other.sequence
 
 
@@ -149,12 +149,12 @@ UNNUMBERED: Final = Turn()
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """How far a group has read in one partition.
+    """The committed offset of a group in one partition.
 
     Attributes:
-        offset: next to be read.
-        leader_epoch: of the record before it, -1 when unknown (rule E4).
-        topic_id, incarnation: of the partition that it was committed for (rule C7).
+        offset: of the next record to read.
+        leader_epoch: of the record before, -1 if unknown (rule E4).
+        topic_id, incarnation: of the partition at the commit (rule C7).
         committed_at_ms: since 1970, UTC.
     """
 
@@ -168,40 +168,40 @@ class Committed:
 
 
 class GroupKey(NamedTuple):
-    """Of `GroupFacts`."""
+    """Key of `GroupFacts`."""
 
     group_id: str
 
 
 class AssignedKey(NamedTuple):
-    """Of `Assigned`."""
+    """Key of `Assigned`."""
 
     group_id: str
 
 
 class SpecKey(NamedTuple):
-    """Of a `MemberSpec`."""
+    """Key of a `MemberSpec`."""
 
     group_id: str
     member_id: str
 
 
 class TargetKey(NamedTuple):
-    """Of what a member shall read: `Partitions`."""
+    """Key of the target assignment of a member: `Partitions`."""
 
     group_id: str
     member_id: str
 
 
 class HoldingKey(NamedTuple):
-    """Of a `Holding`."""
+    """Key of a `Holding`."""
 
     group_id: str
     member_id: str
 
 
 class OffsetKey(NamedTuple):
-    """Of a `Committed`."""
+    """Key of a `Committed`."""
 
     group_id: str
     topic: str
@@ -213,7 +213,7 @@ Value = GroupFacts | Assigned | MemberSpec | Partitions | Holding | Committed
 
 
 class Change(NamedTuple):
-    """One record to write: the value that a key has from now on, None for none (a tombstone)."""
+    """One record to write: the new value of a key; None deletes it (a tombstone)."""
 
     key: Key
     value: Value | None

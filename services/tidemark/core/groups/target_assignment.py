@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A new group epoch, and who shall read what in it (docs/groups.md, step G3)."""
+"""Raises the group epoch and computes its target assignment (docs/groups.md, step G3)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import replace
 from tidemark.core.groups.assignors import ASSIGNORS
 from tidemark.core.groups.assignors.plan import Subscriber
 from tidemark.core.groups.group import Group, facts_of
-from tidemark.core.groups.pending_changes import Transaction
+from tidemark.core.groups.pending_changes import PendingChanges
 from tidemark.core.groups.settings import GroupSettings
 from tidemark.core.groups.state import Assigned, AssignedKey, GroupKey, TargetKey, TopicFacts
 
@@ -18,27 +18,30 @@ Topics = Mapping[str, TopicFacts]
 
 
 def is_outdated(group: Group, topics: Topics | None) -> bool:
-    """Whether topics that the group reads have come, gone or grown, or its target is still to be computed."""
+    """Whether the group needs a new epoch or target.
+
+    True after a topic of the group was created, deleted or extended, or while the target is not computed yet.
+    """
     if topics is None or not group.specs:
         return False
     return group.assigned.epoch < group.epoch or wanted_topics(group, topics) != facts_of(group).topics
 
 
 def wanted_topics(group: Group, topics: Topics) -> dict[str, TopicFacts]:
-    """What the members subscribe to and exists."""
+    """The existing topics that the members subscribe to."""
     return {name: topics[name] for name in group.subscribed_topics if name in topics}
 
 
-def raise_epoch(transaction: Transaction, topics: Topics | None, settings: GroupSettings, wall_ms: int) -> None:
-    """Members, subscriptions or topics have changed: a new epoch, and a new target for it.
+def raise_epoch(changes: PendingChanges, topics: Topics | None, settings: GroupSettings, wall_ms: int) -> None:
+    """Raise the group epoch after a change of members, subscriptions or topics, and compute its target assignment.
 
     Args:
-        topics: those that exist; None: not known yet, the target is computed when they are.
+        topics: the existing topics; None while unknown, and the target is then computed later.
         wall_ms: since 1970, UTC.
     """
-    group = transaction.group
+    group = changes.group
     facts = facts_of(group)
-    transaction.put(
+    changes.put(
         GroupKey(group.group_id),
         replace(
             facts,
@@ -48,17 +51,17 @@ def raise_epoch(transaction: Transaction, topics: Topics | None, settings: Group
         ),
     )
     if topics is not None:
-        _compute(transaction, settings)
+        _compute(changes, settings)
 
 
 def preferred_assignor(group: Group, settings: GroupSettings) -> str:
-    """What most members name; the broker's order decides where as many name another, and where none does."""
+    """The assignor that most members name; the order of the settings decides a tie, and if no member names one."""
     votes = Counter(spec.assignor for spec in group.specs.values() if spec.assignor in settings.assignors)
     return max(settings.assignors, key=lambda name: votes[name])
 
 
-def _compute(transaction: Transaction, settings: GroupSettings) -> None:
-    group = transaction.group
+def _compute(changes: PendingChanges, settings: GroupSettings) -> None:
+    group = changes.group
     facts = facts_of(group)
     assignor = preferred_assignor(group, settings)
     # A static member that comes back under another member id keeps its place in the order.
@@ -66,5 +69,5 @@ def _compute(transaction: Transaction, settings: GroupSettings) -> None:
     members = [Subscriber(member_id, frozenset(spec.topics), group.target(member_id)) for member_id, spec in order]
     for member_id, target in ASSIGNORS[assignor](members, facts.topics).items():
         if group.targets.get(member_id) != target:
-            transaction.put(TargetKey(group.group_id, member_id), target)
-    transaction.put(AssignedKey(group.group_id), Assigned(facts.epoch, assignor))
+            changes.put(TargetKey(group.group_id, member_id), target)
+    changes.put(AssignedKey(group.group_id), Assigned(facts.epoch, assignor))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker does: the output of `core.replication.broker.BrokerCore.handle` (one closed union), in order.
+"""The effects of a broker core: the output of `core.replication.broker.BrokerCore.handle` (one closed union).
 
-The shell carries effects out in the order given. Effects on one log (`AppendToLog`, `TruncateLog`,
-`ResetLog`) are carried out one after the other; each is answered by one event.
+The driver carries out effects in the order given. Effects on one log (`AppendToLog`, `TruncateLog`, `ResetLog`) are
+carried out one after the other; each is answered by one event.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from tidemark.record.envelope import Batch
 
 @dataclass(frozen=True, slots=True)
 class OpenLog:
-    """Open the log of a replica, or make it; answered by `LogOpened` or `LogFailed`.
+    """Open the log of a replica, or create the log; answered by `LogOpened` or `LogFailed`.
 
-    A directory of another identity is set aside as stray first (rule F4).
+    The log directory of another identity is set aside as stray first (rule F4).
     """
 
     partition: TopicPartition
@@ -63,7 +63,7 @@ class AppendToLog:
 
 @dataclass(frozen=True, slots=True)
 class TruncateLog:
-    """Cut the log at `end_offset`, exclusive; answered by `LogTruncated` or `LogFailed`."""
+    """Truncate the log to `end_offset`, exclusive; answered by `LogTruncated` or `LogFailed`."""
 
     partition: TopicPartition
     identity: ReplicaIdentity
@@ -72,9 +72,9 @@ class TruncateLog:
 
 @dataclass(frozen=True, slots=True)
 class ResetLog:
-    """Drop everything and start empty at `start_offset` (rule E3); answered by `LogTruncated` or `LogFailed`.
+    """Delete all records and start empty at `start_offset` (rule E3); answered by `LogTruncated` or `LogFailed`.
 
-    What lies below was of `epoch_below`, -1 where nobody knows.
+    The last record below had the leader epoch `epoch_below`, -1 if unknown.
     """
 
     partition: TopicPartition
@@ -85,7 +85,7 @@ class ResetLog:
 
 @dataclass(frozen=True, slots=True)
 class AdvanceLogStart:
-    """Start the log at `start_offset`, at or below its end; no answer. What lies below is gone from now on (L1)."""
+    """Raise the log start to `start_offset`, at most the log end; the records below are deleted (L1). No answer."""
 
     partition: TopicPartition
     identity: ReplicaIdentity
@@ -94,7 +94,7 @@ class AdvanceLogStart:
 
 @dataclass(frozen=True, slots=True)
 class ResumeLog:
-    """Answer to `LogFull`: appends that come after this one continue from the log end that it told. No answer."""
+    """Answer to `LogFull`: later appends continue from the log end of that event. No answer."""
 
     partition: TopicPartition
     identity: ReplicaIdentity
@@ -102,8 +102,10 @@ class ResumeLog:
 
 @dataclass(frozen=True, slots=True)
 class ClearDamage:
-    """The log is in line with its lineage, whatever was lost of it before (rule T5): it is to count as damaged no more,
-    after a restart either, once that is safe. No answer."""
+    """The log has every committed record of its lineage again (rule T5). No answer.
+
+    Storage stops treating the log as damaged, after a restart too, once that is safe.
+    """
 
     partition: TopicPartition
     identity: ReplicaIdentity
@@ -111,7 +113,7 @@ class ClearDamage:
 
 @dataclass(frozen=True, slots=True)
 class SaveEpochs:
-    """Write the leader-epoch-checkpoint behind (the envelopes carry the truth); no answer."""
+    """Write the leader-epoch-checkpoint in the background; the batches themselves carry the epochs. No answer."""
 
     partition: TopicPartition
     identity: ReplicaIdentity
@@ -120,7 +122,7 @@ class SaveEpochs:
 
 @dataclass(frozen=True, slots=True)
 class ProduceResult:
-    """What became of a produce request for one partition."""
+    """The result of a produce request for one partition."""
 
     base_offset: Offset
     log_start_offset: Offset
@@ -138,7 +140,7 @@ class ReplyToProduce:
 
 @dataclass(frozen=True, slots=True)
 class ReplyToControl:
-    """Answer a command: refused as a whole (`error`), or the partitions that were refused."""
+    """Answer a command: the error of the whole command, or the refused partitions."""
 
     request_id: int
     error: TidemarkError | None
@@ -147,7 +149,7 @@ class ReplyToControl:
 
 @dataclass(frozen=True, slots=True)
 class ConnectToLeader:
-    """Keep a stream to this broker up, answered by `LeaderConnected` each time it is."""
+    """Keep a stream to this broker connected; answered by `LeaderConnected` at each connection."""
 
     leader: BrokerId
     host: str
@@ -157,14 +159,14 @@ class ConnectToLeader:
 
 @dataclass(frozen=True, slots=True)
 class DisconnectFromLeader:
-    """No replica follows this broker any more."""
+    """End the stream to this broker, which no replica follows any more."""
 
     leader: BrokerId
 
 
 @dataclass(frozen=True, slots=True)
 class SendToLeader:
-    """A message on the stream to a leader; dropped when the stream is down (`LeaderDisconnected` has come or will)."""
+    """Send a message on the stream to a leader; dropped when the stream is down (`LeaderDisconnected` follows)."""
 
     leader: BrokerId
     message: FollowerMessage
@@ -172,7 +174,7 @@ class SendToLeader:
 
 @dataclass(frozen=True, slots=True)
 class SendToFollower:
-    """A message on the stream from a follower; dropped when the stream is down."""
+    """Send a message on the stream from a follower; dropped when the stream is down."""
 
     follower: BrokerId
     message: LeaderMessage
@@ -190,7 +192,7 @@ class DisconnectFollower:
 class ReadForFollower:
     """Read whole batches from `offset` up to `end_offset` (exclusive); answered by `FollowerReadDone`.
 
-    The first batch always comes, even when larger than `max_bytes`.
+    The first batch is always read, even if it is larger than `max_bytes`.
     """
 
     follower: BrokerId
@@ -223,15 +225,17 @@ class ReadIsr:
 
 @dataclass(frozen=True, slots=True)
 class ReportIsrChange:
-    """Hint to the controller that a node was changed by its leader (rule R9)."""
+    """Notify the controller that a leader changed the ISR of its node (rule R9)."""
 
     partition: TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
 class ResignLeadership:
-    """Ask the controller to let another in-sync replica lead: this broker's disk lags (rule R7). No answer; the
-    leader goes on meanwhile, and asks again after a while."""
+    """Ask the controller to elect another in-sync replica, since this broker's disk lags (rule R7). No answer.
+
+    The leader goes on meanwhile, and asks again after a pause.
+    """
 
     partition: TopicPartition
     leader_epoch: LeaderEpoch
@@ -239,9 +243,9 @@ class ResignLeadership:
 
 @dataclass(frozen=True, slots=True)
 class ReportLogFailed:
-    """Tell the controller that the log of this replica has failed: leader or not, it is not in sync any more.
+    """Report to the controller that the log of this replica has failed, so that the replica is not in sync any more.
 
-    `damaged`: it was found damaged when it was opened (rule T5), and is used.
+    `damaged`: the log was found damaged when it was opened (rule T5), and stays in use.
     """
 
     partition: TopicPartition
@@ -251,7 +255,7 @@ class ReportLogFailed:
 
 @dataclass(frozen=True, slots=True)
 class HighWatermarkAdvanced:
-    """Consumers may read on; to be checkpointed in time (rule R5)."""
+    """The high watermark rose: consumers may read on. The driver checkpoints it later (rule R5)."""
 
     partition: TopicPartition
     high_watermark: Offset
@@ -259,14 +263,14 @@ class HighWatermarkAdvanced:
 
 @dataclass(frozen=True, slots=True)
 class LowWatermarkMoved:
-    """A follower told its leader, this broker, that its log starts elsewhere now: who waits for that looks again."""
+    """A follower reported another log start to its leader, this broker; waiting DeleteRecords requests check again."""
 
     partition: TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
 class LeadershipChanged:
-    """This replica began or ceased to lead: whoever waits on it looks again."""
+    """This replica has become leader, or leads no more; waiting requests check again."""
 
     partition: TopicPartition
     leading: bool
@@ -274,9 +278,12 @@ class LeadershipChanged:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Something people want to know, for log and metric: `kind` is a stable name such as "isr_shrunk",
-    "isr_expanded", "isr_write_failed", "became_leader", "became_follower", "truncated", "unclean_election",
-    "replica_damaged", "chunk_refused", "leader_disk_lags"; `fields` say which, from what, to what and why."""
+    """An observation for logs and metrics.
+
+    `kind` is a stable name such as "isr_shrunk", "isr_expanded", "isr_write_failed", "became_leader",
+    "became_follower", "truncated", "unclean_election", "replica_damaged", "chunk_refused" or "leader_disk_lags".
+    `fields` are its details.
+    """
 
     kind: str
     partition: TopicPartition | None

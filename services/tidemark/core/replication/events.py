@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens to a broker: the input of `core.replication.broker.BrokerCore.handle` (one closed union)."""
+"""The events of a broker core: the input of `core.replication.broker.BrokerCore.handle` (one closed union)."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class BrokerRegistered:
     """The registration of this broker is confirmed in ZooKeeper (rules Z3, E5).
 
     Attributes:
-        known_leader_epochs: what the leaderAndISR nodes said at start-up of the replicas that lie on disk: this
-            process leads none of them in that epoch again. Replicas on disk that no complete command names are stray.
+        known_leader_epochs: leader epochs of the replicas on disk, from their leaderAndISR nodes at start-up. This
+            process never leads in them. Replicas on disk that a complete command omits are stray.
     """
 
     broker_epoch: BrokerEpoch
@@ -43,7 +43,7 @@ class BrokerRegistered:
 
 @dataclass(frozen=True, slots=True)
 class SessionExpired:
-    """The broker learned that its ZooKeeper session is gone: every leadership ends (rules F2, E5)."""
+    """The ZooKeeper session of this broker has expired: every leadership ends (rules F2, E5)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +64,12 @@ class StopReplicaArrived:
 
 @dataclass(frozen=True, slots=True)
 class RecoveredLog:
-    """What storage found when it opened a replica's log (rule T5). All end offsets exclusive.
+    """The state of a replica's log after storage opened it (rule T5). End offsets are exclusive.
 
     Attributes:
-        high_watermark: as checkpointed, 0 when there is none; may lie above `log_end_offset` only if `damaged`.
-        damaged: why the log cannot be trusted, None when it can (a torn tail that was cut is no damage).
-        fresh: the log did not exist and was made now.
+        high_watermark: as checkpointed, 0 without a checkpoint; above `log_end_offset` only if `damaged`.
+        damaged: reason why records may be missing, None if none are (removing a torn tail is no damage).
+        fresh: the log did not exist and was created now.
         directory: index of the log directory that holds it.
     """
 
@@ -113,7 +113,7 @@ class LogFlushed:
 
 @dataclass(frozen=True, slots=True)
 class LogTruncated:
-    """Answer to `TruncateLog` and `ResetLog`, with the producer state rebuilt from what is left (rule P3)."""
+    """Answer to `TruncateLog` and `ResetLog`, with the producer state rebuilt from the remaining log (rule P3)."""
 
     partition: TopicPartition
     identity: ReplicaIdentity
@@ -133,9 +133,9 @@ class LogFailed:
 
 @dataclass(frozen=True, slots=True)
 class LogFull:
-    """There was no space for an append: it and every one under way after it are not in the log, which stays usable.
+    """An append found no disk space: this append and all in flight after it are not in the log, which stays usable.
 
-    What is appended is dropped until `ResumeLog`. `producers`: of what is in the log.
+    Storage drops all appends until `ResumeLog`. `producers`: producer states of the log.
     """
 
     partition: TopicPartition
@@ -147,7 +147,7 @@ class LogFull:
 
 @dataclass(frozen=True, slots=True)
 class LogMoved:
-    """The log lies in another log directory from now on, with all that it holds (rule M3); `directory`: its index."""
+    """The log was moved to the log directory with the index `directory` (rule M3)."""
 
     partition: TopicPartition
     identity: ReplicaIdentity
@@ -156,9 +156,9 @@ class LogMoved:
 
 @dataclass(frozen=True, slots=True)
 class LogStartRequested:
-    """Retention, or a client that deletes records, needs nothing below `start_offset` any more (rule L1).
+    """Retention, or a DeleteRecords request, asks to raise the log start to `start_offset` (rule L1).
 
-    For the leader in that epoch only; never moves the log start past the high watermark, nor back.
+    For the leader in that epoch only. The log start never passes the high watermark, and never falls.
     """
 
     partition: TopicPartition
@@ -181,7 +181,7 @@ class ProduceArrived:
 
 @dataclass(frozen=True, slots=True)
 class ProduceExpired:
-    """The request has waited for its acks as long as its client wanted."""
+    """The timeout of a produce request has passed."""
 
     request_id: int
     partition: TopicPartition
@@ -221,7 +221,7 @@ class LeaderMessageArrived:
 
 @dataclass(frozen=True, slots=True)
 class LeaderDisconnected:
-    """The stream to a leader ended; the shell connects again by itself, with back-off, until `DisconnectFromLeader`."""
+    """The stream to a leader ended; the driver reconnects with back-off until `DisconnectFromLeader`."""
 
     leader: BrokerId
 
@@ -240,7 +240,7 @@ class FollowerReadDone:
 
 @dataclass(frozen=True, slots=True)
 class IsrWritten:
-    """Answer to `WriteIsr`: it stands, at this version."""
+    """Answer to `WriteIsr`: the write succeeded with this version."""
 
     partition: TopicPartition
     version: int
@@ -256,7 +256,7 @@ class IsrWriteFailed:
 
 @dataclass(frozen=True, slots=True)
 class IsrRead:
-    """Answer to `ReadIsr`: the node after a sync; None when it, or this incarnation, does not exist any more."""
+    """Answer to `ReadIsr`: the node after a sync; None if the node, or this incarnation, does not exist any more."""
 
     partition: TopicPartition
     found: VersionedState | None
@@ -264,14 +264,14 @@ class IsrRead:
 
 @dataclass(frozen=True, slots=True)
 class SettingsChanged:
-    """These hold from now on."""
+    """The settings have changed."""
 
     config: ReplicationConfig
 
 
 @dataclass(frozen=True, slots=True)
 class PreferredReplicaNamed:
-    """A consumer was sent to a follower of a partition that is led here (rule K1)."""
+    """This leader has named a follower to a consumer as its preferred replica (rule K1)."""
 
     partition: TopicPartition
     follower: BrokerId
@@ -279,7 +279,7 @@ class PreferredReplicaNamed:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time went on; comes about every 100 ms."""
+    """Time has passed; comes about every 100 ms."""
 
 
 Event = (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who shall read what: the assignors by name."""
+"""The assignors, by name."""
 
 from __future__ import annotations
 

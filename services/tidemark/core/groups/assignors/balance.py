@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads of the members of a group, and how they are evened out where members subscribe to different topics.
+"""Balances the loads of the members of a group, which may subscribe to different topics.
 
-Balanced: no chain of hand-overs, each to a member that subscribes to the topic, takes a partition from a member to one
-that has two or more fewer. No assignment has a smaller sum of squared loads then (Harvey et al., Semi-Matchings for
+Balanced: no chain of moves, each to a member that subscribes to the topic, takes a partition from a member to one with
+at least two fewer. Then no assignment has a smaller sum of squared loads (Harvey et al., Semi-Matchings for
 Bipartite Graphs); with equal subscriptions loads differ by at most one.
 """
 
@@ -17,17 +17,17 @@ from tidemark.core.groups.state import GroupPartition
 
 
 class _Step(NamedTuple):
-    """A member takes a partition of a topic from another one."""
+    """A move of one partition of `topic` from the member `giver`."""
 
     giver: int
     topic: str
 
 
 class Loads:
-    """Who has what while it is worked out. Members go by their index.
+    """An assignment in progress. Members are named by their index.
 
     Args:
-        subscribers: by topic, the indexes of those that want it.
+        subscribers: by topic, the indexes of its subscribers.
     """
 
     def __init__(self, members: Sequence[Subscriber], subscribers: Mapping[str, Sequence[int]]) -> None:
@@ -38,20 +38,20 @@ class Loads:
         self._owned: set[GroupPartition] = set()
 
     def hardest_first(self) -> list[str]:
-        """Topics, those that the fewest members want first."""
+        """The topics, those with the fewest subscribers first."""
         return sorted(self._subscribers, key=lambda topic: (len(self._subscribers[topic]), topic))
 
     def has_owner(self, partition: GroupPartition) -> bool:
-        """Whether somebody has it."""
+        """Whether a partition is assigned."""
         return partition in self._owned
 
     def keep(self, index: int, partition: GroupPartition) -> None:
-        """A member goes on with what it had, unless another one does."""
+        """Assign a partition to its previous member, unless it is assigned already."""
         if partition not in self._owned:
             self._give(index, partition)
 
     def hand_out(self, partitions: Iterable[GroupPartition]) -> None:
-        """Partitions of one topic that nobody has, each to the subscriber with the fewest."""
+        """Assign free partitions of one topic, each to the subscriber with the lowest load."""
         waiting: list[tuple[int, int]] = []
         for partition in partitions:
             if not waiting:
@@ -62,26 +62,26 @@ class Loads:
             heapq.heapreplace(waiting, (load + 1, index))
 
     def balance(self) -> None:
-        """Hand over, from those that have most, until it is balanced."""
+        """Move partitions, from the members with the highest load first, until the loads are balanced."""
         settled: set[int] = set()
         most = [(-load, index) for index, load in enumerate(self._load)]
         heapq.heapify(most)
         while most:
             load, giver = heapq.heappop(most)
             if giver in settled or -load != self._load[giver]:
-                continue  # seen to, or its load has changed since: it is in the heap once more
+                continue  # settled, or its load has changed since: the heap has a newer entry
             reached, taker = self._reachable(giver)
             if taker is None:
-                # Whoever could be reached has at most one fewer, and reaches nobody else.
+                # each member reached has at most one fewer, and reaches no other member
                 settled.update(reached)
                 settled.add(giver)
                 continue
-            self._hand_over(giver, taker, reached)
+            self._move(giver, taker, reached)
             heapq.heappush(most, (-self._load[giver], giver))
             heapq.heappush(most, (-self._load[taker], taker))
 
     def plan(self) -> Plan:
-        """What each has."""
+        """The assignment of each member."""
         return {
             member.member_id: frozenset(one for partitions in had.values() for one in partitions)
             for member, had in zip(self._members, self._had, strict=True)
@@ -93,7 +93,7 @@ class Loads:
         self._owned.add(partition)
 
     def _reachable(self, start: int) -> tuple[dict[int, _Step], int | None]:
-        """How members are reached by the fewest hand-overs, and the first with two or more fewer than `start`."""
+        """Members reached from `start` by the fewest moves, and the first one with at least two fewer partitions."""
         reached: dict[int, _Step] = {}
         seen_topics: set[str] = set()
         level = [start]
@@ -114,7 +114,7 @@ class Loads:
             level = following
         return reached, None
 
-    def _hand_over(self, start: int, taker: int, reached: Mapping[int, _Step]) -> None:
+    def _move(self, start: int, taker: int, reached: Mapping[int, _Step]) -> None:
         at = taker
         while at != start:
             giver, topic = reached[at]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an assignor is given, and what it gives."""
+"""Input and output of the assignors."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tidemark.core.groups.state import GroupPartition, Partitions, TopicFacts
 
 
 class Subscriber(NamedTuple):
-    """A member as assignors see it.
+    """A member, as input of an assignor.
 
     Attributes:
-        topics: what it wants to read; some may not exist.
-        target: what it was to read before.
+        topics: its subscription; some topics may not exist.
+        target: its previous target assignment.
     """
 
     member_id: str
@@ -23,19 +23,19 @@ class Subscriber(NamedTuple):
 
 
 Plan = Mapping[str, Partitions]
-"""What each member shall read, by member id: every member is named, and no partition twice."""
+"""Target assignments by member id. Invariant: every member has an entry, and no partition is assigned twice."""
 
 Assignor = Callable[[Sequence[Subscriber], Mapping[str, TopicFacts]], Plan]
-"""From members (static ones keep their place in the order) and the topics that exist. The same input, the same plan."""
+"""Maps members (static ones keep their place in the order) and existing topics to a plan; deterministic."""
 
 
 def partitions_of(topic: str, facts: TopicFacts) -> list[GroupPartition]:
-    """All of a topic, in order."""
+    """All partitions of a topic, in order."""
     return [GroupPartition(topic, facts.topic_id, index) for index in range(facts.partition_count)]
 
 
 def subscribers_by_topic(members: Sequence[Subscriber], topics: Mapping[str, TopicFacts]) -> dict[str, list[int]]:
-    """Indexes of the members that want each topic that exists, for topics that anybody wants, in order of names."""
+    """By existing topic with subscribers, in order of names, the indexes of its subscribers."""
     found: dict[str, list[int]] = {}
     for index, member in enumerate(members):
         for topic in member.topics:

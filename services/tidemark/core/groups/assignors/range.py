@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Range: of each topic every member gets one run of partitions, and of topics with as many partitions the same run.
+"""Range: each member gets one range of partitions of each topic, the same range for topics of equal partition counts.
 
-For joins of topics that are partitioned alike. The first members of the order get one more where it does not divide.
+For joins of topics with the same partitioning. The first members in order get one partition more if there is a rest.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tidemark.core.groups.state import GroupPartition, TopicFacts
 
 
 def assign_range(members: Sequence[Subscriber], topics: Mapping[str, TopicFacts]) -> Plan:
-    """See the module."""
+    """Assign by range; see the module."""
     plan: list[list[GroupPartition]] = [[] for _ in members]
     for topic, subscribers in subscribers_by_topic(members, topics).items():
         partitions = partitions_of(topic, topics[topic])

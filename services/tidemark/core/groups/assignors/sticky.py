@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sticky: everybody keeps what it was to read, as far as balance and subscriptions allow; only the rest moves.
+"""Sticky: members keep their previous targets as far as balance and subscriptions allow.
 
-Where all members subscribe to the same topics, no balanced assignment moves fewer partitions.
+If all members subscribe to the same topics, no balanced assignment moves fewer partitions.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from tidemark.core.groups.state import TopicFacts
 
 
 def assign_sticky(members: Sequence[Subscriber], topics: Mapping[str, TopicFacts]) -> Plan:
-    """See the module; balanced as `balance.Loads` says."""
+    """Assign by stickiness; balanced as in `balance.Loads`."""
     loads = Loads(members, subscribers_by_topic(members, topics))
     for index, member in enumerate(members):
         for partition in sorted(member.target):
             facts = topics.get(partition.topic)
             if facts is None or facts.topic_id != partition.topic_id or partition.partition >= facts.partition_count:
-                continue  # it is gone
+                continue  # the partition does not exist any more
             if partition.topic in member.topics:
                 loads.keep(index, partition)
     for topic in loads.hardest_first():

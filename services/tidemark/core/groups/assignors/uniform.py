@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Uniform: all partitions in order, each to the subscriber that has the fewest so far.
+"""Uniform: all partitions in order, each to the subscriber with the lowest load so far.
 
-Depends on nothing that was before: groups with the same members and topics have the same assignment.
+Ignores previous assignments: groups with the same members and topics have the same assignment.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tidemark.core.groups.state import TopicFacts
 
 
 def assign_uniform(members: Sequence[Subscriber], topics: Mapping[str, TopicFacts]) -> Plan:
-    """See the module; balanced as `balance.Loads` says."""
+    """Assign uniformly; balanced as in `balance.Loads`."""
     loads = Loads(members, subscribers_by_topic(members, topics))
     for topic in loads.hardest_first():
         loads.hand_out(partitions_of(topic, topics[topic]))
