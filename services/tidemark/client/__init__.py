@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Producer, Consumer and AdminClient; async ones in `tidemark.client.aio`.
+"""Producer, Consumer, Groups and AdminClient for threads; `tidemark.client.aio` has the same for asyncio.
 
-Each is loaded when it is first asked for: who only administers does not wait for what records need.
+Each class is imported at its first use, so that an AdminClient does not import Arrow.
 """
 
 from typing import TYPE_CHECKING

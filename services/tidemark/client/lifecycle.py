@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`async with` a client: started on the way in, closed on the way out, and when the start fails."""
+"""`async with` for clients: starts on entry, closes on exit and after a failed start."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Final, Self
 
 INTERRUPTIONS: Final = (KeyboardInterrupt, asyncio.CancelledError)
 INTERRUPTED_S: Final = 1.0
-"""So long a producer whose `with` was interrupted goes on sending what is left."""
+"""Time that a producer sends buffered records after its `with` was interrupted."""
 
 
 class Lifecycle(ABC):
-    """What is started once and closed once."""
+    """A client that is started once and closed once."""
 
     @abstractmethod
     async def start(self) -> None:
-        """Begin."""
+        """Start."""
 
     @abstractmethod
     async def close(self) -> None:
-        """End; also of what has only half begun."""
+        """Close, also after a failed or incomplete start."""
 
     async def __aenter__(self) -> Self:
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the client gives back: where a record went, what a record is."""
+"""Records and positions that the clients return."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tidemark.model import TopicPartition
 
 
 class RecordMetadata(NamedTuple):
-    """Where an acknowledged record is.
+    """The position of an acknowledged record.
 
     Attributes:
-        topic: its topic.
-        partition: its partition.
-        offset: its offset; -1 with acks=0, where nobody told.
-        timestamp_us: microseconds since 1970; the leader's where the topic keeps append times.
+        topic: name of the topic.
+        partition: index of the partition.
+        offset: offset of the record; -1 with acks=0, which brings no response.
+        timestamp_us: microseconds since 1970; the leader's if the topic uses append times.
     """
 
     topic: str
@@ -28,7 +28,7 @@ class RecordMetadata(NamedTuple):
 
 
 class BatchMetadata(NamedTuple):
-    """Where one batch of a table is: `record_count` rows from `base_offset` on (-1 with acks=0)."""
+    """The position of one batch of a table: `record_count` rows from `base_offset` on (-1 with acks=0)."""
 
     topic: str
     partition: int
@@ -40,13 +40,13 @@ class ConsumerRecord(NamedTuple):
     """One committed record.
 
     Attributes:
-        topic: its topic.
-        partition: its partition.
-        offset: its offset.
+        topic: name of the topic.
+        partition: index of the partition.
+        offset: offset of the record.
         timestamp_us: microseconds since 1970.
-        key: None where it has none.
-        value: None is a tombstone.
-        headers: in order; a name may come more than once.
+        key: None without a key.
+        value: None for a tombstone.
+        headers: (name, value) pairs in order; a name may repeat.
     """
 
     topic: str
@@ -67,7 +67,7 @@ class PartitionBatch(NamedTuple):
 
 
 class Timestamp(NamedTuple):
-    """A point in time to start at: the first record at or after it, microseconds since 1970."""
+    """A start at the first record at or after a time, in microseconds since 1970."""
 
     us: int
 
@@ -80,12 +80,12 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 def as_partition(value: TopicPartition | tuple[str, int]) -> TopicPartition:
-    """A plain pair as the name of a partition."""
+    """Convert a (topic, index) pair to a TopicPartition."""
     return value if isinstance(value, TopicPartition) else TopicPartition(*value)
 
 
 def records_of(topic: str, partition: int, rows: pa.RecordBatch) -> list[ConsumerRecord]:
-    """The rows of a batch in record.schema.OFFSET_SCHEMA, one by one."""
+    """Convert rows in record.schema.OFFSET_SCHEMA to records."""
     columns = (
         rows.column("offset").to_pylist(),
         rows.column("timestamp").cast(pa.int64()).to_pylist(),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a producer and a consumer can be told, checked."""
+"""Settings of producers and consumers, and their validation."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _ACKS: Final = {"all": -1, -1: -1, 0: 0, 1: 1, "0": 0, "1": 1, "-1": -1}
 _CODECS: Final = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 _OUT_OF_RANGE: Final = ("fail", "earliest", "latest")
 IN_FLIGHT_MAX: Final = 5
-"""More of one producer's batches a partition does not remember (rule P1)."""
+"""Most batches in flight: a broker keeps the sequences of so many batches for each producer (rule P1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
-    """Times in milliseconds, sizes in bytes."""
+    """Checked settings of a producer; see `producer_settings`."""
 
     acks: int
     idempotent: bool
@@ -43,7 +43,23 @@ def producer_settings(
     request_timeout_ms: int = 30_000,
     buffer_bytes: int = 64 << 20,
 ) -> ProducerSettings:
-    """Check and complete; raises INVALID_CONFIG or INVALID_ACKS."""
+    """Check the settings and fill in defaults.
+
+    Args:
+        acks: replicas that must have a record before the leader acknowledges it: "all" in-sync replicas, 1 (the
+            leader), or 0 (no acknowledgement).
+        enable_idempotence: retries neither duplicate nor reorder; needs acks="all". None: on with acks="all".
+        linger_ms: time that a batch waits for more records, 0 to 60,000.
+        batch_bytes: size at which a batch is sent at once, up to 8 MiB.
+        max_in_flight: batches of one partition in flight at once, 1 to 5.
+        codec: compression: "none", "lz4" or "zstd".
+        delivery_timeout_ms: time after which a record without acknowledgement fails.
+        request_timeout_ms: timeout of one request, and of the look-up of a topic.
+        buffer_bytes: bytes without acknowledgement at which `send` blocks.
+
+    Raises:
+        TidemarkError: INVALID_CONFIG, INVALID_ACKS.
+    """
     if acks not in _ACKS:
         raise TidemarkError(ErrorCode.INVALID_ACKS, f"acks is {acks!r}: want 0, 1 or 'all'")
     if codec not in _CODECS:
@@ -82,7 +98,7 @@ def producer_settings(
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
-    """Times in milliseconds, sizes in bytes."""
+    """Checked settings of a consumer; see `consumer_settings`."""
 
     fetch_max_wait_ms: int
     max_bytes: int
@@ -103,19 +119,22 @@ def consumer_settings(
     out_of_range: str = "fail",
     rack: str = "",
 ) -> ConsumerSettings:
-    """Check; raises INVALID_CONFIG.
+    """Check the settings.
 
     Args:
-        fetch_max_wait_ms: how long a broker may wait for something to answer with; it answers at once when there is
-            something, so this is what an idle consumer costs, not a delay.
+        fetch_max_wait_ms: time that a broker holds a fetch while there are no records. With records it answers at once,
+            so this setting is the cost of an idle consumer, not a delay.
         max_bytes: soft limit of one fetch.
-        max_partition_bytes: soft limit of one partition's part in it, and of what is read ahead of it.
-        read_ahead_bytes: above so much nothing more is asked for; fetches under way may still add to it.
-        request_timeout_ms: of a lookup with its retries; of a fetch beyond its wait.
-        out_of_range: what to do when records were deleted before they were read: "fail" raises OFFSET_OUT_OF_RANGE,
-            "earliest" goes on with the first there is, "latest" with those to come; both say how many were missed.
-        rack: where this consumer is, as `broker.rack` names it: records come from a replica in sync there, if there is
-            one, instead of from the leader; "" for the leader always.
+        max_partition_bytes: soft limit of one partition in a fetch, and of its bytes read ahead.
+        read_ahead_bytes: bytes read ahead above which the consumer sends no fetch; fetches in flight may exceed it.
+        request_timeout_ms: timeout of a look-up with its retries; of a fetch, the time beyond its wait.
+        out_of_range: reaction when records were deleted before they were read: "fail" raises OFFSET_OUT_OF_RANGE,
+            "earliest" continues at the log start, "latest" at the end; both log the number of skipped offsets.
+        rack: rack of this consumer, as in `broker.rack`: it reads from an in-sync replica there, if there is one; "":
+            from the leader.
+
+    Raises:
+        TidemarkError: INVALID_CONFIG.
     """
     if not isinstance(rack, str):
         raise TidemarkError(ErrorCode.INVALID_CONFIG, f"rack is {rack!r}: want text, as broker.rack has it")

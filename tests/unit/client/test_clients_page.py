@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/clients.md names every public part of the clients and every setting with its default, and nothing else."""
+"""docs/clients.md names every public method and every setting of the clients, and nothing else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLASSES = ("Producer", "Consumer", "Groups", "AdminClient")
 
 
 def named(heading: str) -> dict[str, str]:
-    """First and second column of the table under a heading."""
+    """Read the first and second column of the table under a heading."""
     section = PAGE.split(f"\n### {heading}\n")[1].split("\n##")[0]
     return dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", section, re.MULTILINE))
 
@@ -31,12 +31,12 @@ def public(kind: type) -> set[str]:
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_the_page_names_every_method_of_a_client_and_no_other(name: str) -> None:
+def test_clients_page_names_every_method(name: str) -> None:
     assert set(named(f"Methods of `{name}`")) == public(getattr(client, name)) - {"close"}
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_what_blocks_has_its_like_for_asyncio(name: str) -> None:
+def test_async_clients_have_every_method_of_sync_clients(name: str) -> None:
     assert public(getattr(client, name)) <= public(getattr(aio, name))
 
 
@@ -49,7 +49,7 @@ def test_what_blocks_has_its_like_for_asyncio(name: str) -> None:
     ],
     ids=["producer", "consumer", "group"],
 )
-def test_the_page_names_every_setting_with_its_default(heading: str, check: object) -> None:
+def test_clients_page_names_every_setting_with_its_default(heading: str, check: object) -> None:
     assert callable(check)
     defaults = {
         name: repr(parameter.default)
@@ -60,7 +60,7 @@ def test_the_page_names_every_setting_with_its_default(heading: str, check: obje
     assert told == defaults
 
 
-def test_the_page_names_every_class_of_error_with_its_codes_and_what_to_do() -> None:
+def test_clients_page_names_every_error_class_with_its_codes() -> None:
     section = PAGE.split("\n## Errors\n")[1].split("\n## ")[0]
     told = re.findall(r"^\| `(\w+)` \| (.*?) \| (.+) \|$", section, re.MULTILINE)
     codes = {kind: set(re.findall(r"`(\w+)`", cell)) for kind, cell, _ in told}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The clients are loaded when they are asked for, and not before."""
+"""The clients are imported at their first use."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ print(*({"pyarrow", "numpy", "pandas"} & set(sys.modules)))
 
 
 @pytest.mark.parametrize("package", [tidemark.client, tidemark.client.aio])
-def test_all_that_a_package_names_is_there(package: ModuleType) -> None:
+def test_every_name_of_a_package_can_be_imported(package: ModuleType) -> None:
     found = {name: getattr(package, name) for name in package.__all__}
     assert {"AdminClient", "Consumer", "Groups", "Producer"} <= set(found)
     assert None not in found.values()
 
 
-def test_a_name_that_no_module_defines_is_an_attribute_error() -> None:
+def test_unknown_name_is_an_attribute_error() -> None:
     load = lazy_imports.on_demand("tidemark.client", {"sync.admin": ("AdminClient",)})
     assert load("AdminClient") is tidemark.client.AdminClient
     with pytest.raises(AttributeError, match=r"module 'tidemark.client' has no attribute 'Admin'"):
@@ -36,6 +36,6 @@ def test_a_name_that_no_module_defines_is_an_attribute_error() -> None:
         from tidemark.client import Admin  # noqa: F401
 
 
-def test_who_only_administers_loads_no_arrow() -> None:
+def test_admin_client_imports_no_arrow() -> None:
     done = subprocess.run([sys.executable, "-c", ADMINISTERS], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The async clients, each loaded when it is first asked for."""
+"""The async clients, each imported at its first use."""
 
 from typing import TYPE_CHECKING
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The async consumer: assigned partitions, committed records only (rules K1, K2, E4, E6)."""
+"""The async Consumer: reads committed records of assigned partitions (rules K1, K2, E4, E6)."""
 
 from __future__ import annotations
 
@@ -40,24 +40,15 @@ from tidemark.v1 import broker_service_pb2 as pb
 _log = logging.getLogger("tidemark.client")
 
 Start = str | int | Timestamp
-"""Where to begin: "earliest", "latest", an offset, or a Timestamp (the end, when no record is so young)."""
+"""A start: "earliest", "latest", an offset, or a Timestamp (the end, if no record is at or after that time)."""
 
 
 class Consumer(Lifecycle):
-    """Reads partitions that it is told to read, or that its group gives it.
+    """Reads committed records of partitions that `assign` or its consumer group assigns to it.
 
-    Records of one partition come in order, each once; partitions take turns. A partition whose leader fails is read
-    on from the next one. OFFSET_OUT_OF_RANGE, LOG_TRUNCATED and UNKNOWN_TOPIC_ID are raised, again and again, until
-    that partition is sought or assigned elsewhere.
-
-    Args:
-        bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
-        group: id of the consumer group: `subscribe` shares topics with its other members, `commit` remembers how far it
-            has read; None: offsets are the caller's to keep.
-        settings: as `client.settings.consumer_settings`: fetch_max_wait_ms, max_bytes, max_partition_bytes,
-            read_ahead_bytes, request_timeout_ms, out_of_range, rack; with a group, as `client.group.settings` too:
-            instance_id, assignor, client_id, auto_commit_interval_ms, rebalance_timeout_ms, max_poll_interval_ms,
-            offset_reset.
+    Records of one partition come in order, each once; partitions take turns. After a leader failure the consumer
+    continues at the next leader. OFFSET_OUT_OF_RANGE, LOG_TRUNCATED and UNKNOWN_TOPIC_ID are raised by every read until
+    the application seeks or assigns that partition again.
 
     async with Consumer("127.0.0.1:9192") as consumer:
         await consumer.assign("greetings")
@@ -67,7 +58,15 @@ class Consumer(Lifecycle):
     async with Consumer("127.0.0.1:9192", group="readers") as consumer:
         await consumer.subscribe(["greetings"])
         async for record in consumer:
-            ...  # when the next one is asked for, this one is done with, and committed within seconds
+            ...  # asking for the next record marks this one as processed; it is committed within seconds
+
+    Args:
+        bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
+        group: id of the consumer group, for `subscribe` and `commit`; None: the application keeps offsets.
+        settings: fetch_max_wait_ms, max_bytes, max_partition_bytes, read_ahead_bytes, request_timeout_ms,
+            out_of_range, rack (`client.settings.consumer_settings` explains them); with a group also instance_id,
+            assignor, client_id, auto_commit_interval_ms, rebalance_timeout_ms, max_poll_interval_ms, offset_reset
+            (`client.group.settings.group_settings`).
     """
 
     def __init__(self, bootstrap: str | None = None, *, group: str | None = None, **settings: Any) -> None:
@@ -78,16 +77,16 @@ class Consumer(Lifecycle):
         self._group: GroupReader | None = None
         self._started: Fetcher | None = None
         self._held: Cursor | None = None
-        """What the application was given last is of this one."""
+        """The cursor of the last returned records."""
         self._failed = False
         self._given_records = 0
         self._resets: set[asyncio.Task[None]] = set()
         self._records: list[ConsumerRecord] = []
-        """Of the batch that is being iterated, from the last to the next."""
+        """Records of the batch that is being iterated, from the last to the next."""
         self._reading: tuple[Cursor, int] | None = None
 
     async def start(self) -> None:
-        """Reach the cluster; raises BROKER_NOT_AVAILABLE with the cause of each address."""
+        """Find a broker that answers; raises BROKER_NOT_AVAILABLE with the error of each address."""
         await self.cluster.start()
         self._started = Fetcher(self.cluster, self.settings, on_out_of_range=self._on_out_of_range)
         self._started.start()
@@ -97,16 +96,16 @@ class Consumer(Lifecycle):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._failed = error is not None  # then the application may not be done with what it was given last
+        self._failed = error is not None  # then the last returned record may not be processed
         await self.close()
 
     async def close(self) -> None:
-        """Stop fetching; whoever waits for records is told. A member leaves its group, after a last commit."""
+        """Stop fetching, and end waiting reads with CLIENT_CLOSED. A member of a group commits and leaves the group."""
         if not self._failed:
             self._done_with_last()
         try:
             if self._group is not None:
-                await self._group.stop()  # the application may commit when it is told of it
+                await self._group.stop()  # `on_revoked` may commit
         finally:
             self._group = None
             await self._end()
@@ -128,23 +127,31 @@ class Consumer(Lifecycle):
             raise TidemarkError(ErrorCode.CLIENT_CLOSED, "the consumer is not started, or closed")
         return self._started
 
-    # -- what is read --------------------------------------------------------------------------------------------------
+    # -- assignment --------------------------------------------------------------------------------------------------
 
     async def assign(
         self, topic: str, partitions: Iterable[int] | None = None, start: Start = "earliest"
     ) -> list[TopicPartition]:
-        """Read partitions of a topic (None: all it has now) from `start` on, beside what is assigned already.
+        """Read partitions of a topic from a start, in addition to those already assigned.
+
+        Args:
+            topic: name of the topic.
+            partitions: indexes; None: all partitions that the topic has now.
+            start: "earliest", "latest", an offset, or a Timestamp.
 
         Raises:
-            TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, INVALID_REQUEST; REQUEST_TIMED_OUT when a start could not
+            TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, INVALID_REQUEST; REQUEST_TIMED_OUT if the start could not
                 be looked up in time.
         """
         fetcher = self._fetcher
         if self._group is not None and self._group.is_member:
-            raise TidemarkError(ErrorCode.INVALID_REQUEST, "subscribe or assign: the group gives this consumer its own")
+            raise TidemarkError(
+                ErrorCode.INVALID_REQUEST,
+                "subscribe or assign: the group assigns partitions",
+            )
         view = await self.cluster.topic(topic, timeout_s=self.settings.request_timeout_ms / 1000)
         indexes = sorted(view.partitions if partitions is None else set(partitions))
-        if indexes and indexes[-1] not in view.partitions:  # it may have been added just now
+        if indexes and indexes[-1] not in view.partitions:  # the partition may have been added just now
             timeout_s = self.settings.request_timeout_ms / 1000
             await self.cluster.partition_count(topic, timeout_s=timeout_s, beyond=indexes[-1])
             view = await self.cluster.topic(topic, timeout_s=timeout_s)
@@ -157,7 +164,7 @@ class Consumer(Lifecycle):
             where = TopicPartition(topic, index)
             before = fetcher.cursors.get(where)
             if before is not None:
-                before.seek(offset)  # what is under way for it is of no use any more
+                before.seek(offset)  # discards the response of a fetch in flight
             cursor = fetcher.cursors[where] = self._cursor(view, where, offset)
             fetcher.moved(cursor)
             assigned.append(where)
@@ -171,19 +178,18 @@ class Consumer(Lifecycle):
         on_revoked: RebalanceCallback | None = None,
         on_lost: RebalanceCallback | None = None,
     ) -> None:
-        """Share topics with the other members of the group; partitions come and go from now on.
+        """Share topics with the other members of the group.
 
         Args:
-            topics: what to read, or the one topic; none: leave the group. A topic that does not exist yet is read from
-                when it does.
-            on_assigned: awaited with partitions that came, before the first record of them.
-            on_revoked: awaited with partitions that go, when the application is done with what it was given of them and
-                before that is committed and others read on.
-            on_lost: the same for partitions that others may be reading by now, as this member was silent for too long.
+            topics: topics to read, or one topic; empty: leave the group. A topic may be created later.
+            on_assigned: awaited with assigned partitions, before their first record is returned.
+            on_revoked: awaited with revoked partitions, after the application has processed the records returned of
+                them, and before their offsets are committed and another member reads on.
+            on_lost: awaited with partitions that other members may read already, because the group evicted this member.
 
         Raises:
-            TidemarkError: INVALID_TOPIC_NAME; INVALID_REQUEST without a group, or beside `assign`. What forbids the
-                group comes with the next read: INCONSISTENT_GROUP_PROTOCOL, UNSUPPORTED_ASSIGNOR, GROUP_FULL,
+            TidemarkError: INVALID_TOPIC_NAME; INVALID_REQUEST without a group, or after `assign`. A later read raises
+                the coordinator's refusal: INCONSISTENT_GROUP_PROTOCOL, UNSUPPORTED_ASSIGNOR, GROUP_FULL,
                 FENCED_INSTANCE_ID.
         """
         topics = frozenset([topics] if isinstance(topics, str) else topics)
@@ -196,37 +202,40 @@ class Consumer(Lifecycle):
         await group.subscribe(topics, on_assigned=on_assigned, on_revoked=on_revoked, on_lost=on_lost)
 
     async def commit(self, offsets: Mapping[TopicPartition | tuple[str, int], int] | None = None) -> None:
-        """Have the group remember offsets (the next to read); None: of everything that was given.
+        """Commit offsets for the group.
+
+        Args:
+            offsets: offset of the next record to read, by partition; None: of all records returned so far.
 
         Raises:
-            TidemarkError: FENCED_MEMBER_EPOCH or UNKNOWN_MEMBER when others may be reading these partitions by now,
-                PARTITION_NOT_ASSIGNED, UNKNOWN_TOPIC, OFFSET_METADATA_TOO_LARGE; REQUEST_TIMED_OUT.
+            TidemarkError: FENCED_MEMBER_EPOCH or UNKNOWN_MEMBER if other members may read these partitions already,
+                PARTITION_NOT_ASSIGNED, UNKNOWN_TOPIC, OFFSET_METADATA_TOO_LARGE, REQUEST_TIMED_OUT.
         """
         if offsets is None and self._held is not None:
-            self._held.settle()  # or the next automatic commit would go back behind this one
+            self._held.settle()  # otherwise the next automatic commit would commit an earlier offset
         wanted = None if offsets is None else {as_partition(where): offset for where, offset in offsets.items()}
         await self.reading_group.commit(wanted, timeout_s=self.settings.request_timeout_ms / 1000)
 
     async def committed(
         self, partitions: Iterable[TopicPartition | tuple[str, int]] | None = None
     ) -> dict[TopicPartition, int]:
-        """What the group remembers of these (None: of all), without those it has read nothing of."""
+        """Return the committed offsets of the group in these partitions (None: all); omits partitions without one."""
         wanted = None if partitions is None else [as_partition(where) for where in partitions]
         found = await self.reading_group.fetch(wanted, timeout_s=self.settings.request_timeout_ms / 1000)
         return {where: one.offset for where, one in found.items() if one.offset >= 0}
 
     @property
     def reading_group(self) -> GroupReader:
-        """The group; raises INVALID_REQUEST without one."""
+        """The connection to the group; raises INVALID_REQUEST without a group."""
         self._fetcher  # noqa: B018 - raises when closed
         if self._group is None:
             raise TidemarkError(
-                ErrorCode.INVALID_REQUEST, "this consumer has no group: give it one, Consumer(group=...)"
+                ErrorCode.INVALID_REQUEST, "this consumer has no group: make it with Consumer(group=...)"
             )
         return self._group
 
     def unassign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
-        """Read these no more."""
+        """Stop reading partitions."""
         for where in map(as_partition, partitions):
             cursor = self._fetcher.cursors.pop(where, None)
             if cursor is not None:
@@ -234,12 +243,12 @@ class Consumer(Lifecycle):
         self._fetcher.regroup()
 
     def pause(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
-        """Give nothing of these until `resume`; their positions stay."""
+        """Return no records of these partitions until `resume`; their positions stay."""
         for where in partitions:
             self._cursor_of(where).paused = True
 
     def resume(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
-        """Give them again."""
+        """Return records of these partitions again."""
         for where in partitions:
             self._cursor_of(where).paused = False
         self._fetcher.look_again()
@@ -247,30 +256,35 @@ class Consumer(Lifecycle):
 
     @property
     def assignment(self) -> list[TopicPartition]:
-        """What is read, by topic and index."""
+        """The partitions that are read, by topic and index."""
         return sorted(self._fetcher.cursors)
 
     async def seek(self, partition: TopicPartition | tuple[str, int], start: Start) -> None:
-        """Go on elsewhere in an assigned partition."""
+        """Continue at another offset of an assigned partition.
+
+        Args:
+            partition: the partition.
+            start: "earliest", "latest", an offset, or a Timestamp.
+        """
         cursor = self._cursor_of(partition)
         cursor.seek(await self._offset_of(cursor.partition, start))
         self._fetcher.moved(cursor)
 
     def position(self, partition: TopicPartition | tuple[str, int]) -> int:
-        """Offset of the next record that is given."""
+        """Return the offset of the next record to return of an assigned partition."""
         return self._cursor_of(partition).position
 
     def lag(self) -> dict[TopicPartition, int]:
-        """Records of each partition that were not given yet, as last heard from its leader; -1: nothing heard yet."""
+        """Return the number of records of each partition not returned yet, by the last fetch; -1 before the first."""
         return {where: lag_of(cursor) for where, cursor in sorted(self._fetcher.cursors.items())}
 
     def health(self) -> dict[TopicPartition, PartitionHealth]:
-        """What each partition waits for: a silence has a reason."""
+        """Return the state of each assigned partition, and the reason if it returns no records."""
         fetcher = self._fetcher
         return health_of(fetcher.cursors, self.cluster, fetcher.nearest, suspended=fetcher.suspended)
 
     def metrics(self) -> ConsumerMetrics:
-        """What was given, and what is read ahead."""
+        """Count returned records and bytes read ahead."""
         cursors = self._fetcher.cursors.values()
         read_ahead_bytes = sum(cursor.buffered_bytes for cursor in cursors)
         follower_bytes = self._fetcher.follower_bytes
@@ -279,7 +293,7 @@ class Consumer(Lifecycle):
     async def end_offsets(
         self, partitions: Iterable[TopicPartition | tuple[str, int]] | None = None
     ) -> dict[TopicPartition, int]:
-        """High watermarks, exclusive (None: of what is assigned); never smaller than one seen before (rule E6)."""
+        """Return high watermarks, exclusive (None: of the assignment); they never fall within a lineage (rule E6)."""
         fetcher = self._fetcher
         wanted = self.assignment if partitions is None else [as_partition(where) for where in partitions]
         found = await asyncio.gather(*(self._look_up(where, latest=True) for where in wanted))
@@ -292,14 +306,14 @@ class Consumer(Lifecycle):
     async def offset_for_timestamp(
         self, partition: TopicPartition | tuple[str, int], timestamp_us: int
     ) -> OffsetAndTimestamp | None:
-        """The first record at or after a time, microseconds since 1970; None when none is so young."""
+        """Find the first record at or after a time, in microseconds since 1970; None without such a record."""
         found = await self._look_up(as_partition(partition), timestamp_us=timestamp_us)
         return None if found.offset < 0 else found
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
     async def poll(self, timeout_s: float | None = None) -> PartitionBatch | None:
-        """The next rows of some partition, in record.schema.OFFSET_SCHEMA; None when none came within `timeout_s`.
+        """Return the next rows of one partition, in record.schema.OFFSET_SCHEMA; None if none came within `timeout_s`.
 
         Raises:
             TidemarkError: OFFSET_OUT_OF_RANGE, LOG_TRUNCATED, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC, CORRUPT_BATCH.
@@ -318,7 +332,7 @@ class Consumer(Lifecycle):
             await self._fetcher.wait_for_rows(left_s)
 
     async def batches(self) -> AsyncGenerator[PartitionBatch, None]:
-        """`poll` for ever; `contextlib.aclosing` ends it where a loop is left early."""
+        """Yield the results of `poll` without end; use `contextlib.aclosing` if the loop may be left early."""
         while True:
             found = await self.poll()
             if found is not None:
@@ -336,7 +350,7 @@ class Consumer(Lifecycle):
             await self._fetcher.wait_for_rows(None)
 
     def _done_with_last(self) -> None:
-        """The application asks for more, so it is done with what it has."""
+        """Mark the returned records as processed, since the application polls again."""
         if self._held is not None:
             self._held.settle()
             self._held = None
@@ -344,16 +358,16 @@ class Consumer(Lifecycle):
             self._group.asked()
 
     def not_done_with_last(self) -> None:
-        """The application failed on what it was given last: that is not committed."""
+        """Keep the last returned records out of the commit, since the application failed on them."""
         self._failed = True
 
     @property
     def wants_back(self) -> bool:
-        """Whether what was given last, as far as it was not worked on, should be given back; from any thread."""
+        """Whether returned but unprocessed records should be given back with `give_back`; for any thread."""
         return self._group is not None and self._group.wants_back
 
     def give_back(self, partition: TopicPartition, offset: int) -> None:
-        """The application has worked on what it was given last up to that offset, exclusive, and not beyond."""
+        """Return to that offset: the application has processed the last returned records below it only."""
         cursor = self._fetcher.cursors.get(partition)
         if cursor is not None and cursor is self._held:
             error, self._held = cursor.error, None
@@ -364,7 +378,7 @@ class Consumer(Lifecycle):
             self._group.asked()
 
     def _next_rows(self) -> tuple[Cursor, Any] | None:
-        """Rows of the first partition that has some, or its error; it then stands behind the others."""
+        """Take rows or the error of the first partition that has some, and move the partition behind the others."""
         cursors = self._fetcher.cursors
         if self._group is not None and self._group.error is not None:
             raise copy(self._group.error)
@@ -377,7 +391,9 @@ class Consumer(Lifecycle):
                 cursors[where] = cursors.pop(where)
             generation = cursor.generation
             rows = cursor.next_rows()
-            if cursor.generation != generation:  # it was damaged: a fetch under way, from beyond it, may wait for long
+            if (
+                cursor.generation != generation
+            ):  # damaged: cancel the fetch in flight, which starts behind the damaged batch
                 self._fetcher.moved(cursor)
             if rows is not None:
                 return cursor, rows
@@ -385,7 +401,7 @@ class Consumer(Lifecycle):
 
     def _take_batch(self) -> PartitionBatch | None:
         self._fetcher  # noqa: B018 - raises when closed
-        self._records, self._reading = [], None  # `position` says which of the batch's rows were given already
+        self._records, self._reading = [], None  # `position` excludes rows that were returned already
         found = self._next_rows()
         if found is None:
             return None
@@ -437,7 +453,7 @@ class Consumer(Lifecycle):
         return Cursor(where, offset, topic_id=view.topic_id, incarnation=incarnation)
 
     def _on_out_of_range(self, cursor: Cursor, error: TidemarkError) -> bool:
-        """Whether it goes on elsewhere."""
+        """Whether `out_of_range` moves the position; starts the look-up."""
         if self.settings.out_of_range == "fail":
             return False
         task = asyncio.ensure_future(self._reset(cursor, error))
@@ -465,7 +481,7 @@ class Consumer(Lifecycle):
             self._fetcher.look_again()
 
     async def starts(self, where: TopicPartition, start: Start) -> Cursor:
-        """A cursor at a start; a partition that a group's coordinator has heard of before this client is waited for."""
+        """Make a cursor at a start; waits for a partition that only the coordinator knows yet."""
         timeout_s = self.settings.request_timeout_ms / 1000
         await self.cluster.partition_count(where.topic, timeout_s=timeout_s, beyond=where.partition)
         offset = await self._offset_of(where, start)
@@ -477,10 +493,10 @@ class Consumer(Lifecycle):
     async def _offset_of(self, where: TopicPartition, start: Start) -> int:
         if isinstance(start, int):
             if start < 0:
-                raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{where}: there is no offset {start}")
+                raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{where}: {start} is not an offset")
             return start
         if isinstance(start, Timestamp):
-            # The end first: a record that is written meanwhile is read then, whichever its time.
+            # Look up the end first, so that records appended between the two look-ups are read.
             end = await self._look_up(where, latest=True)
             found = await self._look_up(where, timestamp_us=start.us)
             return end.offset if found.offset < 0 else found.offset
@@ -491,7 +507,7 @@ class Consumer(Lifecycle):
         return (await self._look_up(where, **{start: True})).offset
 
     async def _look_up(self, where: TopicPartition, **position: Any) -> OffsetAndTimestamp:
-        """Ask the leader, or the next one, within the request timeout."""
+        """Look an offset up at the leader; retries until the request timeout."""
         timeout_s = self.settings.request_timeout_ms / 1000
         deadline_s = time.monotonic() + timeout_s
         backoff = Backoff()

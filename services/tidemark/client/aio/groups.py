@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looking after consumer groups: who reads what, how far, and from where they shall go on (docs/groups.md)."""
+"""The async Groups client: lists, describes and deletes consumer groups, and sets their offsets (docs/groups.md)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LIST_TIMEOUT_S = 10.0
 
 
 class GroupListing(NamedTuple):
-    """A group in a list; `state`: EMPTY, ASSIGNING, RECONCILING or STABLE."""
+    """A group in a list; `state`: EMPTY, ASSIGNING, RECONCILING or STABLE; `members`: their number."""
 
     group: str
     protocol: str
@@ -34,7 +34,7 @@ class GroupListing(NamedTuple):
 
 
 class GroupMember(NamedTuple):
-    """A member; `state`: STABLE, UNREVOKED (gives partitions up), UNRELEASED (waits for some) or AWAY."""
+    """A member; `state`: STABLE, UNREVOKED (must release partitions), UNRELEASED (waits for some) or AWAY."""
 
     member_id: str
     instance_id: str
@@ -47,9 +47,19 @@ class GroupMember(NamedTuple):
 
 
 class GroupPartition(NamedTuple):
-    """How far a group has read in a partition; offsets are the next to read, -1 for none or unknown.
+    """The progress of a group in a partition.
 
-    `lag`: records it has not read, never negative; -1 while the high watermark is unknown, and `error` says why.
+    Attributes:
+        partition: the partition.
+        member_id: of the member that reads it; "" for none.
+        committed: offset of the next record to read; -1 for none.
+        committed_at_ms: time of the commit, milliseconds since 1970.
+        log_start_offset: first offset of the partition, inclusive; -1 if unknown.
+        high_watermark: end of the committed records, exclusive; -1 if unknown.
+        lag: records between `committed` and the high watermark, 0 or more; -1 if the high watermark is unknown.
+        error: the reason why the high watermark is unknown.
+        topic_id: id of the topic that was read.
+        incarnation: incarnation of the partition that was read.
     """
 
     partition: TopicPartition
@@ -65,7 +75,7 @@ class GroupPartition(NamedTuple):
 
 
 class GroupDescription(NamedTuple):
-    """A group, its members and how far it has read."""
+    """A group, its members, and its progress in each partition."""
 
     group: str
     protocol: str
@@ -78,11 +88,15 @@ class GroupDescription(NamedTuple):
 
 
 class Groups(Lifecycle):
-    """Asks brokers about groups; no admin service is needed.
+    """Manages consumer groups through the brokers; needs no admin service.
 
     async with Groups("127.0.0.1:9192") as groups:
-        for one in await groups.describe_groups(["readers"]):
+        for group in await groups.describe_groups(["readers"]):
             ...
+
+    Args:
+        bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
+        timeout_s: timeout of each call.
     """
 
     def __init__(self, bootstrap: str | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
@@ -90,15 +104,20 @@ class Groups(Lifecycle):
         self._timeout_s = timeout_s
 
     async def start(self) -> None:
-        """Reach the cluster; raises BROKER_NOT_AVAILABLE with the cause of each address."""
+        """Find a broker that answers; raises BROKER_NOT_AVAILABLE with the error of each address."""
         await self._cluster.start()
 
     async def close(self) -> None:
-        """End every connection."""
+        """Close the connections."""
         await self._cluster.close()
 
     async def list_groups(self) -> tuple[list[GroupListing], list[TidemarkError]]:
-        """All groups by id, and why some may be missing: brokers that do not answer, or still read what they know."""
+        """List all groups, by id.
+
+        Returns:
+            The groups, and errors of brokers whose groups may be missing: BROKER_NOT_AVAILABLE, or
+            COORDINATOR_LOADING for a broker that still reads its partitions of `__consumer_offsets`.
+        """
         brokers = sorted(self._cluster.view.brokers.items())
         answers = await asyncio.gather(
             *(self._list_of(broker_id, f"{broker.host}:{broker.port}") for broker_id, broker in brokers)
@@ -128,12 +147,16 @@ class Groups(Lifecycle):
         loading = TidemarkError(
             ErrorCode.COORDINATOR_LOADING,
             f"broker {broker_id} still reads {len(response.loading_partitions)} partitions of __consumer_offsets: "
-            "groups in them are missing; list again in a moment",
+            "their groups are missing; retry in a moment",
         )
         return found, loading
 
     async def describe_groups(self, groups: Sequence[str], *, offsets: bool = True) -> list[GroupDescription]:
-        """In the order asked for.
+        """Describe groups in the order of `groups`.
+
+        Args:
+            groups: group ids.
+            offsets: include the progress in each partition.
 
         Raises:
             TidemarkError: GROUP_NOT_FOUND, INVALID_GROUP_ID, REQUEST_TIMED_OUT.
@@ -155,7 +178,15 @@ class Groups(Lifecycle):
     async def set_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int], *, validate_only: bool = False
     ) -> dict[TopicPartition, TidemarkError]:
-        """Have a group without members go on elsewhere; gives what was refused.
+        """Set committed offsets of a group without members.
+
+        Args:
+            group: group id.
+            offsets: offset of the next record to read, by partition.
+            validate_only: check the request, change nothing.
+
+        Returns:
+            Errors of the refused partitions.
 
         Raises:
             TidemarkError: GROUP_NOT_EMPTY, INVALID_GROUP_ID, UNKNOWN_TOPIC, UNKNOWN_PARTITION.
@@ -173,13 +204,17 @@ class Groups(Lifecycle):
         return _refused(await self._call(group, lambda stub: stub.AlterGroupOffsets, request, deadline_s))
 
     async def delete(self, group: str) -> None:
-        """Forget a group without members; raises GROUP_NOT_EMPTY, GROUP_NOT_FOUND."""
+        """Delete a group without members; raises GROUP_NOT_EMPTY, GROUP_NOT_FOUND."""
         await self._call(group, lambda stub: stub.DeleteGroup, pb.DeleteGroupRequest(group_id=group))
 
     async def delete_offsets(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, TidemarkError]:
-        """Forget how far a group has read in these; gives what was refused: GROUP_SUBSCRIBED_TO_TOPIC."""
+        """Delete the committed offsets of a group in these partitions.
+
+        Returns:
+            Errors of the refused partitions: GROUP_SUBSCRIBED_TO_TOPIC.
+        """
         request = pb.DeleteGroupOffsetsRequest(group_id=group)
         for where in partitions:
             request.partitions.add(topic=where.topic, partition=where.partition)
@@ -192,7 +227,7 @@ class Groups(Lifecycle):
         request: Any,
         deadline_s: float | None = None,
     ) -> Any:
-        group_settings(group)  # says what is wrong with the id
+        group_settings(group)  # checks the id
         timeout_s = self._timeout_s if deadline_s is None else deadline_s - time.monotonic()
         return await Coordinator(self._cluster, group).call(method, request, timeout_s=timeout_s)
 
@@ -249,6 +284,6 @@ def _partition(found: pb.GroupPartition) -> GroupPartition:
 
 
 def _short(states: Any, number: int, prefix: str) -> str:
-    """The name of a state; of one that only a later version knows its number."""
+    """Return the name of a state; the number of one that only a later version defines."""
     known = states.DESCRIPTOR.values_by_number.get(number)
     return str(number) if known is None else str(known.name).removeprefix(prefix)

@@ -25,23 +25,24 @@ from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.payload import Headers
 
 _TICK_SLACK_S: Final = 1.0
+"""Time after the delivery timeout within which expired batches fail by themselves."""
 _START_S_MIN: Final = 0.7
-"""So long a broker that answers is looked for, however little time records have."""
-"""Until a batch whose delivery timeout is over says so itself."""
+"""Shortest time that `start` looks for a broker, for any delivery timeout."""
 
 
 class Producer(Lifecycle):
-    """Sends records; safe by default: acks from every in-sync replica, and a retry never duplicates or reorders.
-
-    Args:
-        bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
-        settings: as `client.settings.producer_settings`: acks, enable_idempotence, linger_ms, batch_bytes,
-            max_in_flight, codec, delivery_timeout_ms, request_timeout_ms, buffer_bytes.
-        partitioner: chooses the partition of a record, from 0, that names none; None: murmur2 of the key, as Kafka's
-            clients do, and records without a key wherever there is room, batch by batch.
+    """Sends records. With the defaults every in-sync replica acknowledges a record, and retries neither duplicate nor
+    reorder records.
 
     async with Producer("127.0.0.1:9192") as producer:
         where = await (await producer.send("greetings", b"hello"))
+
+    Args:
+        bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
+        partitioner: function of topic, key, value and number of partitions that returns the partition, from 0. None:
+            murmur2 of the key, as Kafka's clients; records without a key go to any partition, batch by batch.
+        settings: acks, enable_idempotence, linger_ms, batch_bytes, max_in_flight, codec, delivery_timeout_ms,
+            request_timeout_ms, buffer_bytes; `client.settings.producer_settings` explains them.
     """
 
     def __init__(
@@ -55,15 +56,16 @@ class Producer(Lifecycle):
         self._closing = asyncio.Lock()
 
     async def start(self) -> None:
-        """Reach the cluster; raises BROKER_NOT_AVAILABLE with the cause of each address."""
+        """Find a broker that answers; raises BROKER_NOT_AVAILABLE with the error of each address."""
         await self.cluster.start()
         self._sender = Sender(self.cluster, self.settings)
         self._sender.start()
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Send what is left, for at most `timeout_s` (None: the delivery timeout); every handle is resolved afterwards.
+        """Send buffered records and close; afterwards every handle has its outcome. Cancellation stops the sending.
 
-        Who is cancelled meanwhile ends it at once.
+        Args:
+            timeout_s: time to send buffered records; None: the delivery timeout.
         """
         if timeout_s is None:
             timeout_s = self.settings.delivery_timeout_ms / 1000 + _TICK_SLACK_S
@@ -71,7 +73,7 @@ class Producer(Lifecycle):
             sender, self._sender = self._sender, None
             try:
                 if sender is not None:
-                    with contextlib.suppress(TimeoutError):  # what is left fails below, and its handles say so
+                    with contextlib.suppress(TimeoutError):  # the remaining records fail below
                         async with asyncio.timeout(timeout_s):
                             await sender.flush()
             finally:
@@ -86,7 +88,7 @@ class Producer(Lifecycle):
 
     @property
     def sender(self) -> Sender:
-        """The engine; raises CLIENT_CLOSED when the producer is not started or closed."""
+        """The sender; raises CLIENT_CLOSED before the start and after the close."""
         if self._sender is None:
             raise TidemarkError(ErrorCode.CLIENT_CLOSED, "the producer is not started, or closed")
         return self._sender
@@ -101,10 +103,19 @@ class Producer(Lifecycle):
         timestamp_us: int | None = None,
         partition: int | None = None,
     ) -> SendHandle:
-        """Add a record to its batch, waiting while the buffer is full; `await` the handle for what became of it.
+        """Add a record to its batch; waits while the buffer is full. `await` the handle for the record's outcome.
+
+        Args:
+            topic: name of the topic.
+            value: None for a tombstone.
+            key: records with the same key go to the same partition, in order.
+            headers: (name, value) pairs.
+            timestamp_us: microseconds since 1970; None: now.
+            partition: index of the partition; None: the partitioner chooses.
 
         Raises:
-            TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION; REQUEST_TIMED_OUT when there was no room in time.
+            TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION; REQUEST_TIMED_OUT if the buffer stayed full for the
+                delivery timeout; CLIENT_CLOSED.
         """
         handle = self.send_now(topic, value, key, headers, timestamp_us, partition)
         if handle is not None:
@@ -124,7 +135,7 @@ class Producer(Lifecycle):
         timestamp_us: int | None,
         partition: int | None,
     ) -> SendHandle | None:
-        """`send` from any thread, where nothing has to be waited for; else None, and nothing is done."""
+        """Call `send` on any thread if it need not wait; otherwise return None without effect."""
         sender, view = self._sender, self.cluster.topic_now(topic)
         if sender is None or view is None:
             return None
@@ -140,7 +151,7 @@ class Producer(Lifecycle):
         return accumulator.add(topic, partition, count, key, value, stamp_us, headers)
 
     async def send_many(self, topic: str, records: Iterable[tuple[bytes | None, bytes | None]]) -> list[SendHandle]:
-        """`send` for each (key, value)."""
+        """Call `send` for each (key, value)."""
         return [await self.send(topic, value, key=key) for key, value in records]
 
     async def send_table(
@@ -153,16 +164,23 @@ class Producer(Lifecycle):
         timestamp: str | None = None,
         partition: int | None = None,
     ) -> TableHandle:
-        """Send the rows of a table: columns `key` (if there is one), `value`, `timestamp` (default: now), `headers`.
+        """Send the rows of a table; waits while the buffer is full.
 
-        Rows with a key go where `send` would put them, in order; those without are spread slice by slice.
+        Rows with a key go to the partition that `send` would choose, in order. Rows without a key are distributed
+        slice by slice. A column `headers` is sent if the table has one. Text is sent as UTF-8.
 
         Args:
-            table: of pyarrow, or whatever speaks Arrow's C stream protocol: a frame of pandas or polars.
+            topic: name of the topic.
+            table: a table or record batch of pyarrow, or an object with Arrow's C stream protocol, such as a frame of
+                pandas or polars.
+            key: column of the keys; the default "key" may be missing; None: no keys.
+            value: column of the values.
+            timestamp: column of the timestamps; None: now.
+            partition: index of the partition of all rows; None: the partitioner chooses.
 
         Raises:
-            TidemarkError: INVALID_PAYLOAD when it is no table, or a named column is missing or has no bytes;
-                UNKNOWN_TOPIC, UNKNOWN_PARTITION; REQUEST_TIMED_OUT when there was no room in time.
+            TidemarkError: INVALID_PAYLOAD if `table` is not a table, or a named column is missing or cannot be
+                converted; UNKNOWN_TOPIC, UNKNOWN_PARTITION; REQUEST_TIMED_OUT if the buffer stayed full.
         """
         count = await self.partition_count(topic, beyond=-1 if partition is None else partition)
         if partition is not None and not 0 <= partition < count:
@@ -180,15 +198,15 @@ class Producer(Lifecycle):
         return TableHandle(batches)
 
     def metrics(self) -> ProducerMetrics:
-        """What was acknowledged, what failed, and what is under way."""
+        """Count acknowledged, failed and buffered records."""
         return self.sender.metrics()
 
     async def flush(self) -> None:
-        """Until everything sent before is resolved, well or not."""
+        """Wait until every record sent before is acknowledged or has failed."""
         await self.sender.flush()
 
     async def partition_count(self, topic: str, *, beyond: int = -1) -> int:
-        """How many partitions a topic has; one beyond that index is waited for a moment. Raises UNKNOWN_TOPIC."""
+        """Return the number of partitions; waits a moment if it is not above `beyond`. Raises UNKNOWN_TOPIC."""
         timeout_s = self.settings.request_timeout_ms / 1000
         return await self.cluster.partition_count(topic, timeout_s=timeout_s, beyond=beyond)
 
@@ -202,7 +220,7 @@ class Producer(Lifecycle):
         timestamp_us: int | None,
         partition: int | None,
     ) -> SendHandle:
-        """The part of `send` that any thread may do."""
+        """Add a record without waiting; any thread may call it."""
         if partition is None and self._partitioner is not None:
             partition = self._partitioner(topic, key, value, partitions)
         if partition is None:

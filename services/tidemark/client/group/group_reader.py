@@ -184,7 +184,7 @@ class GroupReader:
 
     def _at(self, where: TopicPartition, offset: int) -> GroupPosition:
         if offset < 0:
-            raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{where}: there is no offset {offset}")
+            raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{where}: {offset} is not an offset")
         cursor = self._fetcher.cursors.get(where)
         if cursor is None:
             return GroupPosition(where, offset, NO_EPOCH, "", "")

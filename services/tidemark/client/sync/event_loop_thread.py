@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One event loop on a thread of its own, shared by every sync client of the process.
+"""The event-loop thread that all sync clients of a process share.
 
-It is never closed: grpc.aio has one poller for all loops of a process and stumbles over one that is gone.
+The loop is never closed: grpc.aio has one poller for all loops of a process, which fails on a closed loop.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ T = TypeVar("T")
 
 
 class BackgroundLoop:
-    """Runs coroutines for threads, on a daemon thread."""
+    """Runs coroutines for other threads, on a daemon thread."""
 
     def __init__(self) -> None:
         self.forked = False
-        """Whether this is the copy of one that runs in the parent process: here it does not."""
+        """Whether this is a copy in a forked child, where the thread does not run."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="tidemark-client", daemon=True)
         self._thread.start()
 
     def call(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        """Run to its end and give its result; raises REQUEST_TIMED_OUT when that takes too long."""
+        """Run a coroutine and return its result; raises REQUEST_TIMED_OUT after `timeout_s`."""
         refusal = self._refusal()
         if refusal is not None:
             work.close()
@@ -42,19 +42,19 @@ class BackgroundLoop:
             if future.done():
                 raise
             future.cancel()
-            raise TidemarkError(ErrorCode.REQUEST_TIMED_OUT, f"not done within {timeout_s} s") from None
+            raise TidemarkError(ErrorCode.REQUEST_TIMED_OUT, f"not completed within {timeout_s} s") from None
         except BaseException:
-            future.cancel()  # the thread was interrupted, and waits for it no more
+            future.cancel()  # the calling thread was interrupted
             raise
 
     def _refusal(self) -> TidemarkError | None:
-        """Why nobody would ever answer this caller."""
+        """Return the error of a call that could never end; None without one."""
         if self.forked:
             return forked()
         if threading.current_thread() is self._thread:
             return TidemarkError(
                 ErrorCode.INVALID_REQUEST,
-                "a callback must not wait for its own client, on whose thread it runs: hand that on to another thread",
+                "a callback runs on the thread of its client and must not wait for that client: use another thread",
             )
         return None
 
@@ -64,10 +64,10 @@ class BackgroundLoop:
 
 
 def forked() -> TidemarkError:
-    """The refusal of a client that was made before a fork."""
+    """Make the error of a client that was made before a fork."""
     return TidemarkError(
         ErrorCode.CLIENT_CLOSED,
-        "this client was made before this process was forked, and lives in the parent: make another one here",
+        "this client was made before this process was forked, and works only in the parent: make another one here",
     )
 
 
@@ -76,7 +76,7 @@ _shared: BackgroundLoop | None = None
 
 
 def background_loop() -> BackgroundLoop:
-    """The process's loop; raises INVALID_REQUEST in one that was forked from one that had used a client."""
+    """Return the shared loop; raises INVALID_REQUEST in a process forked from one that had used a client."""
     global _shared
     check_not_lost_by_fork()
     with _lock:
@@ -87,7 +87,7 @@ def background_loop() -> BackgroundLoop:
 
 def _after_fork() -> None:
     global _lock, _shared
-    _lock = threading.Lock()  # a thread of the parent may have held it
+    _lock = threading.Lock()  # a thread of the parent may have held the lock during the fork
     if _shared is not None:
         _shared.forked = True
         _shared = None

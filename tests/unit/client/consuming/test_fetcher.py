@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers that cross a seek or a new leader on their way are not used."""
+"""Responses to fetches that preceded a seek or a leader change are discarded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T0 = TopicPartition("t", 0)
 
 
 class Stream:
-    """A stream of fetches to one address; what is read of it is the answer that the test gives."""
+    """A fetch stream to one address, with responses from the test."""
 
     def __init__(self, questions: Questions, address: str) -> None:
         self._questions = questions
@@ -43,7 +43,7 @@ class Stream:
 
 
 class Questions:
-    """Stands for the cluster: broker 0 leads, and every fetch is a future that the test answers."""
+    """A fake cluster: broker 0 leads, and every fetch is a future that the test resolves."""
 
     def __init__(self) -> None:
         self.led_by = 0
@@ -79,13 +79,13 @@ class Questions:
 
 
 async def settle() -> None:
-    """Let every task run until it waits."""
+    """Run every task until it waits."""
     for _ in range(10):
         await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("event", ["seek", "new leader"])
-async def test_an_answer_that_crosses_an_event_on_its_way_is_not_used(event: str) -> None:
+async def test_response_after_a_seek_or_leader_change_is_discarded(event: str) -> None:
     questions: Any = Questions()
     fetcher = Fetcher(questions, consumer_settings())
     fetcher.start()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cursor gives every record at or after its position once, whatever is thrown away in between."""
+"""A cursor returns every record from its position on once, also if buffers are discarded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidemark.record.payload import build_batch, from_columns
 
 
 def batches(sizes: list[int], *, epochs: list[int] | None = None) -> list[bytes]:
-    """Of those many records each; record n has offset n and value n."""
+    """Make batches with these numbers of records; record n has offset n and value n."""
     found, offset = [], 0
     for index, size in enumerate(sizes):
         values: list[bytes | None] = [str(number).encode() for number in range(offset, offset + size)]
@@ -39,7 +39,7 @@ def give_out(cursor: Cursor) -> list[int]:
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=6), st.data())
-def test_from_any_position_and_any_fetches_each_offset_comes_once(sizes: list[int], data: st.DataObject) -> None:
+def test_each_offset_is_returned_once_for_any_position_and_fetches(sizes: list[int], data: st.DataObject) -> None:
     log = batches(sizes)
     end = sum(sizes)
     cursor = cursor_at(data.draw(st.integers(0, end)))
@@ -54,7 +54,7 @@ def test_from_any_position_and_any_fetches_each_offset_comes_once(sizes: list[in
     assert offsets == list(range(start, end))
 
 
-def test_what_was_fetched_already_is_no_progress() -> None:
+def test_refetched_batches_are_no_progress() -> None:
     (first, second) = batches([2, 2])
     cursor = cursor_at(0)
     assert cursor.take(first)
@@ -63,7 +63,7 @@ def test_what_was_fetched_already_is_no_progress() -> None:
     assert give_out(cursor) == [0, 1, 2, 3]
 
 
-def test_the_epoch_that_is_asked_with_is_that_of_the_record_before() -> None:
+def test_last_fetched_epoch_is_that_of_the_previous_record() -> None:
     cursor = cursor_at(0)
     assert cursor.last_epoch == -1
     cursor.take(b"".join(batches([2, 2, 2], epochs=[1, 4, 6])))
@@ -80,7 +80,7 @@ def test_the_epoch_that_is_asked_with_is_that_of_the_record_before() -> None:
     assert (cursor.fetch_offset, cursor.last_epoch, cursor.buffered_bytes) == (1, -1, 0)
 
 
-def test_damage_is_fetched_again_and_an_error_when_it_stays() -> None:
+def test_damaged_batch_is_fetched_again_and_then_raises() -> None:
     (good,) = batches([2])
     bad = good[:-1] + bytes([good[-1] ^ 1])
     cursor = cursor_at(0)
@@ -101,7 +101,7 @@ def test_damage_is_fetched_again_and_an_error_when_it_stays() -> None:
         assert refusal.value.code == ErrorCode.CORRUPT_BATCH
 
 
-def test_an_error_comes_after_what_was_read_before_it() -> None:
+def test_error_is_raised_after_the_buffered_rows() -> None:
     cursor = cursor_at(0)
     cursor.take(b"".join(batches([1, 1])))
     cursor.error = TidemarkError(ErrorCode.OFFSET_OUT_OF_RANGE, "gone")
@@ -114,14 +114,14 @@ def test_an_error_comes_after_what_was_read_before_it() -> None:
         cursor.next_rows()
 
 
-def test_ends_are_compared_within_one_lineage() -> None:
+def test_high_watermark_rises_within_one_lineage() -> None:
     cursor = cursor_at(0)
     assert cursor.saw_high_watermark(9, lineage=0) == 9
     assert cursor.saw_high_watermark(7, lineage=0) == 9
     assert cursor.saw_high_watermark(7, lineage=1) == 7
 
 
-def test_an_error_that_is_raised_at_every_read_gathers_no_tracebacks() -> None:
+def test_repeated_error_collects_no_tracebacks() -> None:
     cursor = cursor_at(0)
     cursor.error = TidemarkError(ErrorCode.OFFSET_OUT_OF_RANGE, "gone")
     depths = set()

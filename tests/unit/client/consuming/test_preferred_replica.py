@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whom a consumer reads from, and when it goes back to the leader (rule K1)."""
+"""The choice of the replica to fetch from, and the return to the leader (rule K1)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LEADER = Leader(BrokerId(1), "host1:1", LeaderEpoch(5), "id", "i")
 
 
 class World:
-    """Brokers 1 (which leads) and 2, both in sync, and a consumer in a rack; the time is `now_s`."""
+    """Brokers 1 (the leader) and 2, both in sync, and a consumer in a rack; the time is `now_s`."""
 
     def __init__(self, rack: str = "b") -> None:
         self.now_s = 1_000.0
@@ -38,7 +38,7 @@ class World:
             topics={"t": TopicView("t", "id", partitions={0: partition})},
         )
 
-    def news(self, *, live: tuple[int, ...] = (1, 2), in_sync: tuple[int, ...] = (1, 2)) -> None:
+    def change(self, *, live: tuple[int, ...] = (1, 2), in_sync: tuple[int, ...] = (1, 2)) -> None:
         self.view = self._view(live, in_sync)
         self.nearest.revalidate(T0, LEADER, self.now_s)
 
@@ -58,11 +58,11 @@ ASKING = ("host1:1", pb.READ_FROM_NEAREST)
 ALONE = ("host1:1", pb.READ_FROM_LEADER)
 
 
-def test_without_a_rack_the_leader_is_read_from_and_not_asked_for_another() -> None:
+def test_consumer_without_rack_reads_from_the_leader() -> None:
     assert World("").source == ("host1:1", pb.READ_FROM_UNSPECIFIED)
 
 
-def test_whom_the_leader_names_is_read_from() -> None:
+def test_consumer_reads_from_the_replica_that_the_leader_names() -> None:
     world = World()
     assert world.source == ASKING
     assert world.prefer()
@@ -70,7 +70,7 @@ def test_whom_the_leader_names_is_read_from() -> None:
     assert world.nearest.replica(T0) == 2
 
 
-def test_a_replica_that_was_left_is_left_alone_for_a_time_that_doubles() -> None:
+def test_pause_after_a_replica_failure_doubles() -> None:
     world = World()
     pause_s = PAUSE_S
     for _ in range(10):
@@ -83,7 +83,7 @@ def test_a_replica_that_was_left_is_left_alone_for_a_time_that_doubles() -> None
         pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
 
-def test_once_a_replica_has_given_something_the_next_pause_is_short_again() -> None:
+def test_returned_records_reset_the_pause() -> None:
     world = World()
     for _ in range(3):
         world.prefer()
@@ -95,18 +95,18 @@ def test_once_a_replica_has_given_something_the_next_pause_is_short_again() -> N
     assert world.source == ASKING
 
 
-@pytest.mark.parametrize("news", [{"live": (1,)}, {"in_sync": (1,)}], ids=["away", "out of sync"])
-def test_a_replica_that_is_away_or_out_of_sync_is_left_and_not_gone_to(news: dict[str, tuple[int, ...]]) -> None:
+@pytest.mark.parametrize("change", [{"live": (1,)}, {"in_sync": (1,)}], ids=["away", "out of sync"])
+def test_offline_or_out_of_sync_replica_is_not_used(change: dict[str, tuple[int, ...]]) -> None:
     world = World()
     world.prefer()
-    world.news(**news)
+    world.change(**change)
     assert world.source == ALONE
     world.now_s += PAUSE_S
     assert not world.prefer()
     assert world.source == ALONE
 
 
-def test_with_another_leader_or_epoch_or_incarnation_the_leader_is_asked_at_once() -> None:
+def test_leader_change_returns_to_the_leader_at_once() -> None:
     for other in (LEADER._replace(leader_epoch=LeaderEpoch(6)), LEADER._replace(incarnation="j"), None):
         world = World()
         world.prefer()
@@ -115,7 +115,7 @@ def test_with_another_leader_or_epoch_or_incarnation_the_leader_is_asked_at_once
         assert world.nearest.replica(T0) is None
 
 
-def test_a_quiet_replica_is_doubted_and_gone_back_to_when_there_was_nothing_to_give() -> None:
+def test_quiet_replica_is_used_again_if_the_leader_has_no_records() -> None:
     world = World()
     world.prefer()
     world.asked()
@@ -129,7 +129,7 @@ def test_a_quiet_replica_is_doubted_and_gone_back_to_when_there_was_nothing_to_g
     assert world.source == FOLLOWER
 
 
-def test_a_replica_that_does_not_answer_is_doubted_a_little_later() -> None:
+def test_silent_replica_is_dropped_after_the_silent_timeout() -> None:
     world = World()
     world.prefer()
     world.asked()
@@ -139,7 +139,7 @@ def test_a_replica_that_does_not_answer_is_doubted_a_little_later() -> None:
     assert world.source == ASKING
 
 
-def test_a_replica_that_withheld_records_for_long_is_left() -> None:
+def test_quiet_replica_is_left_if_the_leader_has_records() -> None:
     world = World()
     world.prefer()
     world.asked()
@@ -149,7 +149,7 @@ def test_a_replica_that_withheld_records_for_long_is_left() -> None:
     assert world.source == ALONE
 
 
-def test_the_time_in_which_nothing_was_wanted_is_not_a_replicas_silence() -> None:
+def test_time_without_fetches_does_not_count_as_silence() -> None:
     world = World()
     world.prefer()
     for _ in range(3):
@@ -165,7 +165,7 @@ def test_the_time_in_which_nothing_was_wanted_is_not_a_replicas_silence() -> Non
     assert not world.nearest.drop_quiet([T0], world.now_s)
 
 
-def test_the_leader_is_asked_again_in_a_minute_whatever_came() -> None:
+def test_leader_is_asked_again_after_a_minute() -> None:
     world = World()
     world.prefer()
     world.now_s += NAMED_S_MAX * 0.99
@@ -176,7 +176,7 @@ def test_the_leader_is_asked_again_in_a_minute_whatever_came() -> None:
     assert world.prefer(has_more=True), "it was not doubted"
 
 
-def test_what_is_not_read_any_more_is_forgotten() -> None:
+def test_unassigned_partition_is_forgotten() -> None:
     world = World()
     world.prefer()
     world.nearest.keep([])
@@ -187,7 +187,7 @@ def test_what_is_not_read_any_more_is_forgotten() -> None:
     assert world.source == ASKING
 
 
-def test_a_replica_whose_address_changed_is_found_at_the_new_one() -> None:
+def test_replica_is_fetched_from_at_its_new_address() -> None:
     world = World()
     world.prefer()
     moved = replace(world.view.brokers[BrokerId(2)], host="elsewhere")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a bounded reader says when its time is over; time passes only where it waits."""
+"""Deadlines of range reads; the clock advances only while the reader waits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration, Controller
 from tidemark.rpc.metadata_codec import view_to_proto
 
 CALL_S = 0.15
-"""What a broker needs for an answer."""
+"""Time that a broker needs for a response."""
 
 
 class Clock:
@@ -35,7 +35,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def asks(reader: RangeReader, clock: Clock, *, answers: bool) -> Callable[..., None]:
-    """Metadata without any topic, from brokers that answer when they are given the time for it."""
+    """Brokers with metadata without topics, which answer requests with enough time."""
 
     def refresh(names: object) -> None:
         left_s = reader._call_s()
@@ -47,7 +47,7 @@ def asks(reader: RangeReader, clock: Clock, *, answers: bool) -> Callable[..., N
 
 
 @pytest.mark.parametrize("deadline_s", [0.3 + step / 50 for step in range(40)])
-def test_a_topic_that_is_not_there_is_said_to_be_so_and_not_that_the_time_is_over(
+def test_unknown_topic_is_reported_instead_of_a_timeout(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, deadline_s: float
 ) -> None:
     with RangeReader("127.0.0.1:1", deadline_s=deadline_s) as reader:
@@ -58,9 +58,7 @@ def test_a_topic_that_is_not_there_is_said_to_be_so_and_not_that_the_time_is_ove
     assert clock.now_s <= 100.0 + deadline_s + 0.05
 
 
-def test_where_nobody_answers_the_time_is_over_at_the_deadline_with_the_cause(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_answers_the_deadline_raises_the_last_error(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     with RangeReader("127.0.0.1:1", deadline_s=2.0) as reader:
         monkeypatch.setattr(reader, "_refresh", asks(reader, clock, answers=False))
         with pytest.raises(TidemarkError, match="no broker answers") as refused:
@@ -69,9 +67,7 @@ def test_where_nobody_answers_the_time_is_over_at_the_deadline_with_the_cause(
     assert 101.0 < clock.now_s <= 102.1
 
 
-def test_another_broker_is_asked_where_one_was_told_of_no_topic_yet(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_broker_without_metadata_makes_the_reader_ask_another(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     brokers = {BrokerId(one): BrokerRegistration(BrokerId(one), "h", 9000 + one, BrokerEpoch(0)) for one in range(2)}
     unheard = TidemarkError(ErrorCode.LEADER_NOT_AVAILABLE, "this broker was told of no topic yet")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whom a client asks for the coordinator of its group when brokers know old news (docs/groups.md)."""
+"""The search for the coordinator of a group among brokers with stale metadata (docs/groups.md)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tidemark.v1 import group_service_pb2 as pb
 
 
 class Brokers:
-    """A cluster of brokers by address: whom each names, and with what all but one refuse to look after the group.
+    """Brokers by address: the coordinator that each names, and the refusals of all but one.
 
     Args:
-        hints: who refuses with NOT_COORDINATOR and knows where it is, or thinks so.
+        hints: coordinators that brokers name in their NOT_COORDINATOR refusals.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Stub:
             host, _, port = named.rpartition(":")
             found.host, found.port = host, int(port)
         else:
-            found.error.CopyFrom(errors.to_proto(TidemarkError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "old news")))
+            found.error.CopyFrom(errors.to_proto(TidemarkError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "stale metadata")))
         return pb.FindCoordinatorResponse(coordinators=[found])
 
     async def GroupHeartbeat(  # noqa: N802
@@ -99,7 +99,7 @@ class Stub:
         {"a:1": "d:1", "b:1": "d:1", "c:1": "c:1"},
     ],
 )
-async def test_brokers_that_know_old_news_only_do_not_keep_a_client_from_its_coordinator(
+async def test_brokers_with_stale_metadata_do_not_hide_the_coordinator(
     names: dict[str, str], code: ErrorCode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     brokers = Brokers(names, "c:1", TidemarkError(code, "not here"))
@@ -117,7 +117,7 @@ async def test_brokers_that_know_old_news_only_do_not_keep_a_client_from_its_coo
     assert brokers.asked[before:] == ["asked c:1"]
 
 
-async def test_where_every_broker_misleads_all_are_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_brokers_are_asked_again_if_all_named_a_wrong_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
     brokers = Brokers({"a:1": "d:1", "b:1": "d:1"}, "c:1", TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "it is dead"))
     monkeypatch.setattr(coordinator, "group_stub", brokers.stub)
     with pytest.raises(TidemarkError) as refused:
@@ -129,9 +129,7 @@ async def test_where_every_broker_misleads_all_are_asked_again(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("hints", [{"x:1": "d:1"}, {"x:1": "y:1", "y:1": "x:1"}])
-async def test_hints_of_brokers_that_know_old_news_only_are_not_followed_for_ever(
-    hints: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_circular_hints_are_not_followed(hints: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     dead = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "it is dead")
     brokers = Brokers({"a:1": "x:1", "b:1": "c:1", "c:1": "c:1"}, "c:1", dead, hints)
     monkeypatch.setattr(coordinator, "group_stub", brokers.stub)
@@ -139,7 +137,7 @@ async def test_hints_of_brokers_that_know_old_news_only_are_not_followed_for_eve
     assert (await group.call(lambda stub: stub.GroupHeartbeat, request, timeout_s=5)).member_id == "c:1"
 
 
-async def test_a_hint_is_followed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hint_in_a_refusal_is_followed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     dead = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "it is dead")
     brokers = Brokers({"a:1": "x:1", "b:1": "x:1"}, "c:1", dead, {"x:1": "c:1"})
     monkeypatch.setattr(coordinator, "group_stub", brokers.stub)
@@ -148,7 +146,7 @@ async def test_a_hint_is_followed_at_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert brokers.asked == ["find a:1", "asked x:1", "asked c:1"]
 
 
-async def test_a_refusal_that_comes_late_says_nothing_of_who_is_asked_by_then(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_late_refusal_does_not_change_the_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
     dead = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "it is dead")
     brokers = Brokers({"a:1": "x:1"}, "c:1", dead, {"x:1": "c:1"})
     brokers.hold = asyncio.Event()

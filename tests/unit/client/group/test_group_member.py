@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a member of a group says and when (docs/groups.md, what a client does); the coordinator is played by hand."""
+"""Heartbeats and commits of a group member (docs/groups.md); the test acts as coordinator."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Asked = tuple[pb.GroupHeartbeatRequest, asyncio.Future[pb.GroupHeartbeatResponse
 
 
 class ByHand:
-    """A coordinator whose answers are the test's."""
+    """A coordinator with responses from the test."""
 
     def __init__(self) -> None:
         self.asked: asyncio.Queue[Asked] = asyncio.Queue()
@@ -39,8 +39,8 @@ class ByHand:
                 if not answer.cancelled():
                     return request, answer
 
-    async def told(self, epoch: int, *partitions: int) -> pb.GroupHeartbeatRequest:
-        """Answer the next heartbeat with an assignment; gives the one after it."""
+    async def clock(self, epoch: int, *partitions: int) -> pb.GroupHeartbeatRequest:
+        """Answer the next heartbeat with an assignment; returns the heartbeat after it."""
         _, answer = await self.beat()
         answer.set_result(response(epoch, *partitions))
         async with asyncio.timeout(5):
@@ -52,7 +52,7 @@ class ByHand:
 
 
 class SlowReader:
-    """Takes partitions up, and gives them up, when the test lets it."""
+    """A reader that takes and releases partitions when the test allows it."""
 
     def __init__(self) -> None:
         self.may_take = asyncio.Event()
@@ -114,33 +114,33 @@ async def member(coordinator: ByHand, reader: SlowReader) -> AsyncIterator[Membe
     made = Membership(cast(Coordinator, coordinator), group_settings("g", auto_commit_interval_ms=0), reader)
     made.start(["a"])
     yield made
-    made.member_epoch = 0  # nobody answers its farewell
+    made.member_epoch = 0  # so that `stop` sends no heartbeat
     await made.stop(commit=False)
 
 
-async def test_an_assignment_that_changes_nothing_is_confirmed_too(coordinator: ByHand, member: Membership) -> None:
-    assert owned(await coordinator.told(1, 0, 1)) == [0, 1]
-    assert owned(await coordinator.told(1, 0, 1)) == [0, 1]
+async def test_assignment_without_changes_is_confirmed(coordinator: ByHand, member: Membership) -> None:
+    assert owned(await coordinator.clock(1, 0, 1)) == [0, 1]
+    assert owned(await coordinator.clock(1, 0, 1)) == [0, 1]
 
 
-async def test_what_no_broker_has_heard_of_yet_is_taken_up_once_one_has(
+async def test_assigned_partition_unknown_to_brokers_is_retried(
     coordinator: ByHand, reader: SlowReader, member: Membership
 ) -> None:
     for code in (ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_PARTITION):
         reader.refusal = TidemarkError(code, "not heard of")
         assert not member.owned
-        telling = asyncio.create_task(coordinator.told(1, 0))
+        telling = asyncio.create_task(coordinator.clock(1, 0))
         await asyncio.wait({telling}, timeout=0.3)
         assert not member.owned
         reader.refusal = None
         assert owned(await telling) == [0]
-        assert owned(await coordinator.told(1)) == []
+        assert owned(await coordinator.clock(1)) == []
 
 
-async def test_what_is_assigned_counts_as_owned_before_it_is_taken_up(
+async def test_assigned_partitions_are_reported_as_owned_before_they_are_read(
     coordinator: ByHand, reader: SlowReader, member: Membership
 ) -> None:
-    assert owned(await coordinator.told(1, 0)) == [0]
+    assert owned(await coordinator.clock(1, 0)) == [0]
     reader.may_take.clear()
     _, answer = await coordinator.beat()
     answer.set_result(response(2, 0, 1))
@@ -155,7 +155,7 @@ async def test_what_is_assigned_counts_as_owned_before_it_is_taken_up(
 
 
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER, ErrorCode.FENCED_MEMBER_EPOCH])
-async def test_a_member_that_learns_in_a_hand_over_that_it_is_out_joins_again(
+async def test_member_fenced_during_reconciliation_joins_again(
     coordinator: ByHand, reader: SlowReader, member: Membership, code: ErrorCode
 ) -> None:
     reader.refusal = TidemarkError(code, "it was silent for too long")
@@ -168,31 +168,31 @@ async def test_a_member_that_learns_in_a_hand_over_that_it_is_out_joins_again(
     assert owned(request) == []
     reader.refusal = None
     coordinator.asked.put_nowait((request, _))
-    assert owned(await coordinator.told(2, 0)) == [0]
+    assert owned(await coordinator.clock(2, 0)) == [0]
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Stands still but for the test; on `now_s`."""
-    told = SimpleNamespace(now_s=time.monotonic())
-    monkeypatch.setattr("tidemark.client.group.membership.time", SimpleNamespace(monotonic=lambda: told.now_s))
-    return told
+    """A clock that the test sets by `now_s`."""
+    clock = SimpleNamespace(now_s=time.monotonic())
+    monkeypatch.setattr("tidemark.client.group.membership.time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    return clock
 
 
-async def test_a_member_may_be_out_from_the_very_moment_that_its_session_ends(
+async def test_member_may_be_out_at_the_end_of_its_session(
     clock: SimpleNamespace, coordinator: ByHand, member: Membership
 ) -> None:
-    await coordinator.told(1, 0)
+    await coordinator.clock(1, 0)
     clock.now_s += 45
     assert not member.may_be_out
     clock.now_s += 0.001
     assert member.may_be_out, "nothing had time to look at the clock"
 
 
-async def test_a_member_that_cannot_give_up_in_its_rebalance_timeout_may_be_out_though_it_is_answered(
+async def test_member_beyond_its_rebalance_timeout_may_be_out_despite_responses(
     clock: SimpleNamespace, coordinator: ByHand, reader: SlowReader, member: Membership
 ) -> None:
-    await coordinator.told(1, 0, 1)
+    await coordinator.clock(1, 0, 1)
     reader.may_release.clear()
     clock.now_s += 1
     await _answered(coordinator, response(1, 0, 1))
@@ -212,27 +212,25 @@ async def test_a_member_that_cannot_give_up_in_its_rebalance_timeout_may_be_out_
     assert not member.owned
 
 
-async def test_a_member_that_has_given_up_and_was_heard_is_in(
+async def test_member_with_confirmed_release_is_in(
     clock: SimpleNamespace, coordinator: ByHand, reader: SlowReader, member: Membership
 ) -> None:
-    await coordinator.told(1, 0, 1)
-    assert owned(await coordinator.told(1, 0)) == [0]
+    await coordinator.clock(1, 0, 1)
+    assert owned(await coordinator.clock(1, 0)) == [0]
     await _answered(coordinator, pb.GroupHeartbeatResponse(member_epoch=2, session_timeout_ms=450_000))
     clock.now_s += 100
     assert not member.may_be_out
 
 
-async def _answered(coordinator: ByHand, told: pb.GroupHeartbeatResponse) -> None:
-    """The next heartbeat is answered so, and the one after it comes."""
+async def _answered(coordinator: ByHand, response: pb.GroupHeartbeatResponse) -> None:
+    """Answer the next heartbeat, and wait for the one after it."""
     _, answer = await coordinator.beat()
-    answer.set_result(told)
+    answer.set_result(response)
     request, after = await coordinator.beat()
     coordinator.asked.put_nowait((request, after))
 
 
-async def test_a_commit_behind_one_that_is_not_answered_ends_in_its_own_time(
-    coordinator: ByHand, member: Membership
-) -> None:
+async def test_commit_behind_an_unanswered_one_times_out_by_itself(coordinator: ByHand, member: Membership) -> None:
     position = GroupPosition(TopicPartition("a", 0), 1, 0, "i", "")
     stuck = asyncio.create_task(member.commit([position], timeout_s=60))
     try:
@@ -246,16 +244,14 @@ async def test_a_commit_behind_one_that_is_not_answered_ends_in_its_own_time(
         await asyncio.gather(stuck, return_exceptions=True)
 
 
-async def test_each_commit_has_a_number_which_it_keeps_when_it_is_sent_again() -> None:
+async def test_retried_commit_keeps_its_number() -> None:
     mine, another = Commits(group_settings("g")), Commits(group_settings("g"))
     sent = [mine.request([], member_id, -1) for member_id in ("", "m", "m")] + [another.request([], "", -1)]
     assert [one.sequence for one in sent] == [1, 2, 3, 1]
     assert sent[0].committer_id == sent[2].committer_id != sent[3].committer_id
 
 
-async def test_heartbeats_and_commits_of_a_member_are_numbered_as_they_are_sent(
-    coordinator: ByHand, member: Membership
-) -> None:
+async def test_heartbeats_and_commits_share_one_sequence(coordinator: ByHand, member: Membership) -> None:
     first, answer = await coordinator.beat()
     answer.set_result(pb.GroupHeartbeatResponse(member_epoch=1))
     second, _ = await coordinator.beat()
@@ -268,7 +264,7 @@ async def test_heartbeats_and_commits_of_a_member_are_numbered_as_they_are_sent(
 
 
 async def _next(coordinator: ByHand, kind: type, **fields: int) -> tuple[Any, asyncio.Future[Any]]:
-    """The next request of that kind that is still waited for; others stay."""
+    """Take the next pending request of that kind; others stay."""
     others = []
     async with asyncio.timeout(5):
         while True:
@@ -283,10 +279,10 @@ async def _next(coordinator: ByHand, kind: type, **fields: int) -> tuple[Any, as
 
 
 @pytest.mark.parametrize("waits_its_turn", [False, True])
-async def test_what_was_read_in_an_earlier_life_is_committed_in_no_later_one(
+async def test_records_read_before_a_rejoin_are_not_committed(
     coordinator: ByHand, member: Membership, waits_its_turn: bool
 ) -> None:
-    await coordinator.told(1, 0)
+    await coordinator.clock(1, 0)
     position = [GroupPosition(TopicPartition("a", 0), 100, 0, "i", "")]
     first = asyncio.create_task(member.commit(position, timeout_s=5))
     _, answered = await _next(coordinator, pb.CommitOffsetsRequest)
@@ -302,27 +298,27 @@ async def test_what_was_read_in_an_earlier_life_is_committed_in_no_later_one(
     await asyncio.gather(first, second, return_exceptions=True)
 
 
-async def test_no_heartbeat_overtakes_the_farewell_of_a_member_whose_application_comes_back(
+async def test_no_heartbeat_follows_the_leave_of_an_idle_member(
     coordinator: ByHand, reader: SlowReader, member: Membership
 ) -> None:
-    await coordinator.told(1, 0)
+    await coordinator.clock(1, 0)
     reader.idle_s = 1e6
     _, beat = await coordinator.beat()
     beat.set_result(pb.GroupHeartbeatResponse(member_epoch=1, session_timeout_ms=450_000))
-    farewell, gone = await coordinator.beat()
-    assert farewell.member_epoch == -1
+    leave, gone = await coordinator.beat()
+    assert leave.member_epoch == -1
     reader.idle_s = 0.0
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(1.2):  # in which it looks twice whether to go on
+        async with asyncio.timeout(1.2):  # time for two checks of the heartbeat loop
             await coordinator.asked.get()
     gone.set_result(pb.GroupHeartbeatResponse(member_epoch=-1))
     joins, _ = await coordinator.beat()
     assert joins.member_epoch == 0
-    assert joins.sequence > farewell.sequence
+    assert joins.sequence > leave.sequence
 
 
 @pytest.mark.parametrize("failure", [asyncio.CancelledError(), RuntimeError("unforeseen")])
-async def test_a_member_without_its_hand_over_is_none(
+async def test_member_with_a_failed_task_fails(
     coordinator: ByHand, reader: SlowReader, member: Membership, failure: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed: asyncio.Future[TidemarkError] = asyncio.get_running_loop().create_future()
@@ -338,12 +334,12 @@ async def test_a_member_without_its_hand_over_is_none(
         assert (await failed).code is ErrorCode.INTERNAL
 
 
-async def test_a_farewell_that_is_cancelled_leaves_nothing_to_read(coordinator: ByHand, reader: SlowReader) -> None:
+async def test_cancelled_stop_drops_all_partitions(coordinator: ByHand, reader: SlowReader) -> None:
     dropped: list[TopicPartition] = []
     reader.drop = dropped.extend  # type: ignore[method-assign]
     member = Membership(cast(Coordinator, coordinator), group_settings("g"), reader)
     member.start(["a"])
-    await coordinator.told(1, 0)
+    await coordinator.clock(1, 0)
     reader.position = 5
     stopping = asyncio.create_task(member.stop(commit=True))
     while not isinstance((await coordinator.asked.get())[0], pb.CommitOffsetsRequest):
@@ -354,12 +350,12 @@ async def test_a_farewell_that_is_cancelled_leaves_nothing_to_read(coordinator: 
     assert not member.owned
 
 
-async def test_a_member_that_ends_with_everything_else_has_not_failed(
+async def test_cancelled_member_has_not_failed(
     coordinator: ByHand, reader: SlowReader, member: Membership, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed: list[TidemarkError] = []
     monkeypatch.setattr(reader, "fail", failed.append)
-    await coordinator.told(1, 0)
+    await coordinator.clock(1, 0)
     for task in member._tasks:
         task.cancel()
     await asyncio.wait(member._tasks)

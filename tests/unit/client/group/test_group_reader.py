@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a member of a group gives its application, and what it tells it (docs/groups.md); the membership is played."""
+"""Records and callbacks of a member's application (docs/groups.md); the membership is a fake."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tidemark.v1 import group_service_pb2 as pb
 ONE, OTHER = TopicPartition("a", 0), TopicPartition("a", 1)
 
 
-class Told:
-    """What the application was told, in order."""
+class Callbacks:
+    """The callbacks of the application, in order."""
 
     def __init__(self) -> None:
         self.all: list[tuple[str, list[TopicPartition]]] = []
@@ -52,8 +52,8 @@ def fetcher() -> SimpleNamespace:
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def callbacks() -> Callbacks:
+    return Callbacks()
 
 
 @pytest.fixture
@@ -62,10 +62,10 @@ def membership() -> SimpleNamespace:
 
 
 @pytest.fixture
-async def reader(fetcher: SimpleNamespace, membership: SimpleNamespace, told: Told) -> GroupReader:
+async def reader(fetcher: SimpleNamespace, membership: SimpleNamespace, callbacks: Callbacks) -> GroupReader:
     made = GroupReader(cast(Cluster, None), cast(Fetcher, fetcher), group_settings("g"), cast(Any, None))
     made._membership = cast(Any, membership)
-    made._callbacks = (told.assigned, told.revoked, told.lost)
+    made._callbacks = (callbacks.assigned, callbacks.revoked, callbacks.lost)
     for where in (ONE, OTHER):
         fetcher.cursors[where] = Cursor(where, 0, topic_id="t", incarnation="i")
         made._announced.add(where)
@@ -77,15 +77,15 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_what_was_let_go_of_in_good_order_is_told_as_revoked_only(reader: GroupReader, told: Told) -> None:
+async def test_released_partitions_are_reported_as_revoked_only(reader: GroupReader, callbacks: Callbacks) -> None:
     await reader.release(frozenset({ONE}))
     reader.drop([ONE])
     await turns()
-    assert told.all == [("revoked", [ONE])]
+    assert callbacks.all == [("revoked", [ONE])]
 
 
-async def test_what_is_lost_while_the_application_still_works_on_it_is_told_as_lost(
-    reader: GroupReader, told: Told
+async def test_partitions_lost_during_processing_are_reported_as_lost(
+    reader: GroupReader, callbacks: Callbacks
 ) -> None:
     reader.gave(ONE)
     releasing = asyncio.create_task(reader.release(frozenset({ONE})))
@@ -93,20 +93,22 @@ async def test_what_is_lost_while_the_application_still_works_on_it_is_told_as_l
     reader.drop([ONE, OTHER])
     await releasing
     await turns()
-    assert told.all == [("lost", [ONE, OTHER])]
+    assert callbacks.all == [("lost", [ONE, OTHER])]
 
 
-async def test_what_comes_back_can_be_lost(reader: GroupReader, fetcher: SimpleNamespace, told: Told) -> None:
+async def test_reassigned_partitions_can_be_lost(
+    reader: GroupReader, fetcher: SimpleNamespace, callbacks: Callbacks
+) -> None:
     await reader.release(frozenset({ONE}))
     reader.drop([ONE])
     fetcher.cursors[ONE] = Cursor(ONE, 0, topic_id="t", incarnation="i")
     reader._announced.add(ONE)
     reader.drop([ONE])
     await turns()
-    assert told.all == [("revoked", [ONE]), ("lost", [ONE])]
+    assert callbacks.all == [("revoked", [ONE]), ("lost", [ONE])]
 
 
-async def test_a_process_that_stood_still_gives_nothing_that_others_may_be_reading(
+async def test_stopped_process_returns_no_records_of_lost_partitions(
     reader: GroupReader, fetcher: SimpleNamespace, membership: SimpleNamespace
 ) -> None:
     consumer = Consumer("127.0.0.1:1", group="g")
@@ -117,7 +119,7 @@ async def test_a_process_that_stood_still_gives_nothing_that_others_may_be_readi
         fetcher.cursors[ONE].take(stamp.data)
     assert await consumer.poll(0) is not None
     assert not consumer.wants_back
-    membership.may_be_out = True  # and nothing had the time to say so
+    membership.may_be_out = True  # before `_watch` has run
     assert consumer.wants_back
     assert await consumer.poll(0) is None
     membership.may_be_out = False
@@ -125,8 +127,8 @@ async def test_a_process_that_stood_still_gives_nothing_that_others_may_be_readi
     assert await consumer.poll(0) is not None
 
 
-async def test_what_is_being_taken_up_when_the_consumer_leaves_is_told_as_revoked_too(
-    reader: GroupReader, membership: SimpleNamespace, told: Told, monkeypatch: pytest.MonkeyPatch
+async def test_partitions_assigned_during_leave_are_reported_as_revoked(
+    reader: GroupReader, membership: SimpleNamespace, callbacks: Callbacks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     new, hangs = TopicPartition("a", 2), asyncio.Event()
 
@@ -138,14 +140,14 @@ async def test_what_is_being_taken_up_when_the_consumer_leaves_is_told_as_revoke
 
     async def assigned(partitions: list[TopicPartition]) -> None:
         await hangs.wait()
-        await told.assigned(partitions)
+        await callbacks.assigned(partitions)
 
     async def stop(*, commit: bool) -> None:
         taking.cancel()
 
     monkeypatch.setattr(reader, "fetch", fetch)
     monkeypatch.setattr(reader, "_starts", start)
-    reader._callbacks = (assigned, told.revoked, told.lost)
+    reader._callbacks = (assigned, callbacks.revoked, callbacks.lost)
     reader._announced.clear()
     membership.owned, membership.stop = frozenset(), stop
     taking = asyncio.create_task(reader.take_up(frozenset({new})))
@@ -154,10 +156,10 @@ async def test_what_is_being_taken_up_when_the_consumer_leaves_is_told_as_revoke
     await turns()
     hangs.set()
     await stopping
-    assert told.all == [("assigned", [new]), ("revoked", [new])]
+    assert callbacks.all == [("assigned", [new]), ("revoked", [new])]
 
 
-async def test_a_consumer_numbers_in_one_row_what_it_commits_by_hand_and_as_a_member(
+async def test_manual_and_member_commits_share_one_sequence(
     reader: GroupReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[pb.CommitOffsetsRequest] = []
@@ -180,7 +182,7 @@ async def test_a_consumer_numbers_in_one_row_what_it_commits_by_hand_and_as_a_me
     assert by_hand.sequence < as_member.sequence
 
 
-async def test_a_worker_that_the_application_cancelled_in_a_hand_over_is_its_failure_and_no_end(
+async def test_cancelled_task_of_a_callback_is_a_failure_of_the_callback(
     reader: GroupReader, fetcher: SimpleNamespace
 ) -> None:
     async def revoked(_: list[TopicPartition]) -> None:
@@ -197,7 +199,7 @@ async def test_a_worker_that_the_application_cancelled_in_a_hand_over_is_its_fai
     assert "CancelledError" in reader.error.message
 
 
-async def test_a_hand_over_that_is_cancelled_ends(reader: GroupReader) -> None:
+async def test_cancelled_reconciliation_ends(reader: GroupReader) -> None:
     async def revoked(_: list[TopicPartition]) -> None:
         await asyncio.sleep(3600)
 
@@ -210,11 +212,11 @@ async def test_a_hand_over_that_is_cancelled_ends(reader: GroupReader) -> None:
     assert reader.error is None
 
 
-async def test_who_leaves_the_group_while_nothing_was_given_reads_on_by_hand(
+async def test_consumer_can_assign_after_leaving_a_suspended_group(
     reader: GroupReader, fetcher: SimpleNamespace, membership: SimpleNamespace
 ) -> None:
     async def stop(*, commit: bool) -> None:
-        assert fetcher.suspended, "what it has may be somebody else's until it has left"
+        assert fetcher.suspended, "other members may have its partitions until it has left"
 
     membership.stop = stop
     reader.suspend(suspended=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records become batches, handles tell what became of them, and what waits is bounded."""
+"""Batches of records, their handles, and the limit of the buffer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RECORD_BYTES = RECORD_OVERHEAD_BYTES + 10
 
 
 class Gathering:
-    """An accumulator of three records a batch, ten in all, that counts its wake-ups."""
+    """An accumulator with three records in a batch and ten in all, that counts its wake-ups."""
 
     def __init__(self) -> None:
         self.woken = 0
@@ -43,7 +43,7 @@ class Gathering:
         return [(batch.partition.partition, batch.count) for batch in self.accumulator.take_closed(lambda _: due)]
 
 
-def test_a_batch_is_closed_before_it_would_exceed_its_size_and_an_open_one_when_it_is_due() -> None:
+def test_batch_is_closed_at_its_size_or_when_due() -> None:
     gathering = Gathering()
     gathering.add(7)
     assert gathering.closed() == [(0, 3), (0, 3)]
@@ -52,7 +52,7 @@ def test_a_batch_is_closed_before_it_would_exceed_its_size_and_an_open_one_when_
     assert gathering.woken == 3
 
 
-def test_records_without_a_key_stay_together_until_a_batch_is_full_and_go_round_the_partitions() -> None:
+def test_records_without_a_key_fill_one_batch_after_another() -> None:
     gathering = Gathering()
     gathering.add(12, partition=None)
     taken = gathering.closed() + gathering.closed(due=True)
@@ -60,7 +60,7 @@ def test_records_without_a_key_stay_together_until_a_batch_is_full_and_go_round_
     assert sorted(partition for partition, _ in taken) == [0, 1, 2, 3]
 
 
-def test_rows_of_a_table_come_behind_the_records_before_them() -> None:
+def test_rows_of_a_table_follow_earlier_records() -> None:
     gathering = Gathering()
     gathering.add(2)
     rows = table.as_rows(pa.table({"value": ["a"] * 5}), key=None, value="value", timestamp=None, now_us=7)[0]
@@ -69,7 +69,7 @@ def test_rows_of_a_table_come_behind_the_records_before_them() -> None:
     assert gathering.closed(due=True) == [(0, 2), (0, 5), (0, 1)]
 
 
-def test_a_full_buffer_has_room_again_when_a_batch_is_resolved() -> None:
+def test_resolved_batch_makes_room_in_the_buffer() -> None:
     gathering = Gathering()
     gathering.add(10)
     assert gathering.accumulator.is_full
@@ -81,7 +81,7 @@ def test_a_full_buffer_has_room_again_when_a_batch_is_resolved() -> None:
     assert not gathering.accumulator.is_full
 
 
-def test_what_is_too_large_or_too_late_is_refused_at_once() -> None:
+def test_too_large_or_too_late_record_is_refused() -> None:
     accumulator = Gathering().accumulator
     with pytest.raises(TidemarkError) as refusal:
         accumulator.add("t", 0, 1, None, bytes(RECORD_BYTES_MAX), 7, None)
@@ -93,7 +93,7 @@ def test_what_is_too_large_or_too_late_is_refused_at_once() -> None:
     assert refusal.value.code == ErrorCode.CLIENT_CLOSED
 
 
-def test_headers_that_come_late_leave_the_records_before_them_without() -> None:
+def test_late_headers_do_not_apply_to_earlier_records() -> None:
     batch = PendingBatch(T0, opened_s=0, deadline_s=1)
     batch.add(b"k", b"0", 5, None)
     batch.add(None, None, 6, [("a", b"1"), ("a", None)])
@@ -103,7 +103,7 @@ def test_headers_that_come_late_leave_the_records_before_them_without() -> None:
     assert rows.column(3).to_pylist() == [None, [("a", b"1"), ("a", None)]]
 
 
-def test_a_batch_is_resolved_once_and_every_handle_and_thread_is_told() -> None:
+def test_batch_is_resolved_once_and_notifies_all_waiters() -> None:
     batch = PendingBatch(T0, opened_s=0, deadline_s=1)
     handles = [batch.add(None, b"v", stamp, None) for stamp in (5, 6)]
     told: list[object] = []
@@ -120,14 +120,14 @@ def test_a_batch_is_resolved_once_and_every_handle_and_thread_is_told() -> None:
     assert handles[0].exception() is None
 
 
-def test_the_leaders_time_replaces_the_producers() -> None:
+def test_append_time_replaces_the_producers_timestamp() -> None:
     batch = PendingBatch(T0, opened_s=0, deadline_s=1)
     handle = batch.add(None, b"v", 5, None)
     batch.resolve(1, 99, None)
     assert handle.result().timestamp_us == 99
 
 
-async def test_a_handle_can_be_awaited_before_and_after_it_is_resolved() -> None:
+async def test_handle_can_be_awaited_before_and_after_its_outcome() -> None:
     batch = PendingBatch(T0, opened_s=0, deadline_s=1)
     handle = batch.add(None, b"v", 5, None)
     resolving = threading.Thread(target=batch.resolve, args=(3, -1, None))
@@ -137,7 +137,7 @@ async def test_a_handle_can_be_awaited_before_and_after_it_is_resolved() -> None
     resolving.join()
 
 
-def test_no_slice_of_a_table_is_larger_than_a_batch_although_large_rows_stand_together() -> None:
+def test_slices_of_adjacent_large_rows_fit_a_batch() -> None:
     values = [b"x" * 10] * 5000 + [b"y" * 50_000] * 40 + [b"x" * 10] * 5000 + [b"z" * 300_000]
     rows = table.as_rows(pa.table({"value": values}), key=None, value="value", timestamp=None, now_us=1)[0]
     pieces = list(table.slices(rows, 128 << 10))
@@ -146,7 +146,7 @@ def test_no_slice_of_a_table_is_larger_than_a_batch_although_large_rows_stand_to
     assert len(pieces) < 30
 
 
-def test_a_table_is_cut_into_slices_that_lose_and_repeat_nothing() -> None:
+def test_slices_contain_each_row_once() -> None:
     source = pa.table({"value": [f"{number:04}" for number in range(1000)]})
     (rows,) = table.as_rows(source, key="key", value="value", timestamp=None, now_us=7)
     pieces = list(table.slices(rows, 1000))
@@ -168,7 +168,7 @@ def test_a_table_is_cut_into_slices_that_lose_and_repeat_nothing() -> None:
     ],
     ids=["no value", "value", "key", "no key", "timestamp", "headers"],
 )
-def test_a_table_that_makes_no_records_is_refused(columns: dict[str, list[object]], names: dict[str, str]) -> None:
+def test_invalid_table_is_refused(columns: dict[str, list[object]], names: dict[str, str]) -> None:
     arguments: dict[str, Any] = {"key": "key", "value": "value", "timestamp": None, **names}
     with pytest.raises(TidemarkError) as refusal:
         table.as_rows(pa.table(columns), now_us=7, **arguments)
@@ -185,13 +185,13 @@ def test_a_table_that_makes_no_records_is_refused(columns: dict[str, list[object
         ({"batch_bytes": 0}, ErrorCode.INVALID_CONFIG),
     ],
 )
-def test_settings_that_cannot_be_kept_are_refused(settings: dict[str, object], code: ErrorCode) -> None:
+def test_invalid_producer_settings_are_refused(settings: dict[str, object], code: ErrorCode) -> None:
     with pytest.raises(TidemarkError) as refusal:
         producer_settings(**settings)  # type: ignore[arg-type]
     assert refusal.value.code == code
 
 
-def test_idempotence_follows_the_acks_unless_it_is_declined() -> None:
+def test_idempotence_defaults_to_acks_all() -> None:
     assert producer_settings().idempotent
     assert producer_settings(acks=-1).idempotent
     assert not producer_settings(acks=1).idempotent
@@ -203,7 +203,7 @@ def test_idempotence_follows_the_acks_unless_it_is_declined() -> None:
 @pytest.mark.parametrize(
     ("given", "said"), [("text", "str, not bytes: encode it"), ([1], "list, not bytes"), (7, "int")]
 )
-def test_what_is_not_bytes_is_refused_by_its_type_and_leaves_nothing_behind(given: Any, said: str) -> None:
+def test_key_or_value_of_another_type_is_refused(given: Any, said: str) -> None:
     gathering = Gathering()
     for key, value in ((given, b"value"), (b"key", given)):
         with pytest.raises(TypeError, match=said):
@@ -212,7 +212,7 @@ def test_what_is_not_bytes_is_refused_by_its_type_and_leaves_nothing_behind(give
     assert gathering.closed(due=True) == []
 
 
-def test_a_buffer_is_copied_so_that_its_owner_may_use_it_again() -> None:
+def test_buffers_of_keys_and_values_are_copied() -> None:
     gathering = Gathering()
     buffer = bytearray(b"one")
     gathering.accumulator.add("t", 0, 4, memoryview(b"key"), buffer, 7, None)
@@ -223,7 +223,7 @@ def test_a_buffer_is_copied_so_that_its_owner_may_use_it_again() -> None:
     assert rows.column("key").to_pylist() == [b"key"]
 
 
-def test_an_error_that_is_asked_for_again_and_again_keeps_no_tracebacks() -> None:
+def test_repeated_result_of_a_failed_record_collects_no_tracebacks() -> None:
     batch = PendingBatch(T0, opened_s=0, deadline_s=1)
     handle = batch.add(None, b"0", 5, None)
     batch.resolve(-1, -1, TidemarkError(ErrorCode.UNKNOWN_TOPIC, "gone", {"a": "b"}))
@@ -237,6 +237,6 @@ def test_an_error_that_is_asked_for_again_and_again_keeps_no_tracebacks() -> Non
     assert handle.exception() is batch.error
 
 
-def test_a_record_may_not_linger_beyond_its_delivery_timeout() -> None:
+def test_linger_beyond_the_delivery_timeout_is_refused() -> None:
     with pytest.raises(InvalidConfigError, match="nothing would be sent in time"):
         producer_settings(linger_ms=5_000, delivery_timeout_ms=1_000)

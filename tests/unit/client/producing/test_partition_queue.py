@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The producer's decisions for one partition, without brokers: order, sequences, doubt (rules P1, P2, P4)."""
+"""Order, sequences and doubt of one partition's batches, without brokers (rules P1, P2, P4)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def queue_of(count: int, *, idempotent: bool = True) -> PartitionQueue:
 
 
 def take_all(queue: PartitionQueue) -> list[PendingBatch]:
-    """Send what may go now."""
+    """Take every batch that may be sent now."""
     taken = []
     while queue.can_send:
         batch = queue.take(object())
@@ -49,7 +49,7 @@ def outcomes(queue: PartitionQueue) -> list[ErrorCode | None]:
     return [told.error.code if told.error else None for told in queue.take_resolved()]
 
 
-def test_five_are_under_way_and_one_more_goes_when_the_oldest_is_acknowledged() -> None:
+def test_five_batches_are_in_flight_until_the_oldest_is_acknowledged() -> None:
     queue = queue_of(7)
     first = take_all(queue)
     assert sequences(first) == [0, 1, 2, 3, 4]
@@ -59,13 +59,13 @@ def test_five_are_under_way_and_one_more_goes_when_the_oldest_is_acknowledged() 
     assert sequences(take_all(queue)) == [5, 6]
 
 
-def test_a_batch_whose_answer_is_held_back_is_still_remembered_when_it_goes_again() -> None:
+def test_retry_of_a_delayed_batch_is_within_the_window() -> None:
     queue = queue_of(20)
     log: list[bytes] = []
     states = ProducerStates()
     oldest, *others = take_all(queue)
     held = oldest.attempt
-    _append(queue, oldest, object(), log, states, answered=True)  # in the log; nobody hears of it yet
+    _append(queue, oldest, object(), log, states, answered=True)  # appended; the response is delayed
     while others:
         _append(queue, others[0], others[0].attempt, log, states, answered=True)
         others = others[1:] + take_all(queue)
@@ -77,7 +77,7 @@ def test_a_batch_whose_answer_is_held_back_is_still_remembered_when_it_goes_agai
     assert [int(value) for value in log] == list(range(20))
 
 
-def test_nothing_goes_again_before_every_attempt_is_answered_and_then_all_in_order() -> None:
+def test_retries_start_after_every_attempt_ended_and_keep_the_order() -> None:
     queue = queue_of(7)
     batches = take_all(queue)
     queue.refused(batches[1], batches[1].attempt, refusal(ErrorCode.NOT_LEADER))
@@ -91,7 +91,7 @@ def test_nothing_goes_again_before_every_attempt_is_answered_and_then_all_in_ord
     assert outcomes(queue) == [None]
 
 
-def test_the_answer_of_an_attempt_that_was_given_up_changes_nothing() -> None:
+def test_response_of_an_abandoned_attempt_has_no_effect() -> None:
     queue = queue_of(1)
     (batch,) = take_all(queue)
     old = batch.attempt
@@ -105,7 +105,7 @@ def test_the_answer_of_an_attempt_that_was_given_up_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.OUT_OF_ORDER_SEQUENCE, ErrorCode.UNKNOWN_PRODUCER_ID])
-def test_a_gap_before_a_batch_in_doubt_raises_and_what_is_surely_not_written_starts_over(code: ErrorCode) -> None:
+def test_gap_fails_a_batch_in_doubt_and_resequences_the_others(code: ErrorCode) -> None:
     queue = queue_of(7)
     batches = take_all(queue)
     queue.lose_all(LOST)
@@ -118,7 +118,7 @@ def test_a_gap_before_a_batch_in_doubt_raises_and_what_is_surely_not_written_sta
     assert sequences(take_all(queue)) == [0, 1]
 
 
-def test_a_gap_with_nothing_in_doubt_starts_over_with_everything() -> None:
+def test_gap_without_doubt_resequences_all_batches() -> None:
     queue = queue_of(2)
     for batch in take_all(queue):
         queue.refused(batch, batch.attempt, refusal(ErrorCode.UNKNOWN_PRODUCER_ID))
@@ -130,7 +130,7 @@ def test_a_gap_with_nothing_in_doubt_starts_over_with_everything() -> None:
     assert parse_envelope(again[0].data or b"").producer_id == 2
 
 
-def test_a_batch_that_is_given_up_takes_those_with_it_that_may_have_been_written() -> None:
+def test_expired_batch_fails_later_batches_in_doubt() -> None:
     queue = queue_of(3)
     batches = take_all(queue)
     queue.refused(batches[0], batches[0].attempt, refusal(ErrorCode.NOT_ENOUGH_REPLICAS))
@@ -139,7 +139,7 @@ def test_a_batch_that_is_given_up_takes_those_with_it_that_may_have_been_written
     assert not len(queue)
 
 
-def test_a_batch_that_was_never_sent_times_out_alone() -> None:
+def test_unsent_batch_expires_alone() -> None:
     queue = queue_of(2)
     queue.identity = None
     queue.expire(10.5, "no producer id")
@@ -148,7 +148,7 @@ def test_a_batch_that_was_never_sent_times_out_alone() -> None:
     assert sequences(take_all(queue)) == [0]
 
 
-def test_without_idempotence_batches_carry_no_sequence_and_one_refusal_fails_one_batch() -> None:
+def test_without_idempotence_one_refusal_fails_one_batch() -> None:
     queue = queue_of(3, idempotent=False)
     batches = take_all(queue)
     assert sequences(batches) == [-1, -1, -1]
@@ -159,8 +159,8 @@ def test_without_idempotence_batches_carry_no_sequence_and_one_refusal_fails_one
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_in_any_world_what_is_acknowledged_is_in_the_log_once_and_in_order(seed: int) -> None:
-    """A broker that appends or not, answers, refuses or falls silent; the log is checked by the broker's own rules."""
+def test_acknowledged_batches_are_in_the_log_once_and_in_order(seed: int) -> None:
+    """A broker that appends or not, and answers, refuses or does not answer; its own rules check the log."""
     world = random.Random(seed)
     queue = queue_of(30)
     batches = list(queue._ready)
@@ -196,8 +196,8 @@ def test_in_any_world_what_is_acknowledged_is_in_the_log_once_and_in_order(seed:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_batches_that_go_together_and_are_written_all_or_none_are_in_the_log_once_and_in_order(seed: int) -> None:
-    """As before, but what goes for the first time goes in groups, and some batches no broker takes."""
+def test_grouped_batches_are_in_the_log_once_and_in_order(seed: int) -> None:
+    """As before, but first attempts are sent in groups, and brokers refuse some batches for good."""
     world = random.Random(seed)
     queue = queue_of(30)
     batches = list(queue._ready)
@@ -235,7 +235,7 @@ def test_batches_that_go_together_and_are_written_all_or_none_are_in_the_log_onc
 
 
 def take_groups(queue: PartitionQueue) -> list[list[PendingBatch]]:
-    """As the sender does it."""
+    """Send as the sender does."""
     groups: list[list[PendingBatch]] = []
     while queue.can_send:
         again = queue.next_goes_again
@@ -250,7 +250,7 @@ def take_groups(queue: PartitionQueue) -> list[list[PendingBatch]]:
 def _append_all(
     queue: PartitionQueue, group: list[PendingBatch], log: list[bytes], states: ProducerStates, *, answered: bool
 ) -> None:
-    """A group in which one batch has a gap before it has it before its first."""
+    """Append a group as a leader does: a gap before its first batch refuses all of it."""
     try:
         states.check(parse_envelope(group[0].data or b""))
     except TidemarkError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A key's partition is the one Kafka's clients choose."""
+"""The partition of a key is the one that Kafka's clients choose."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from tidemark.record.schema import SCHEMA
         (b"abc", 479470107),
     ],
 )
-def test_the_hash_is_that_of_kafkas_own_test_vectors(key: bytes, expected: int) -> None:
+def test_hash_matches_kafkas_test_vectors(key: bytes, expected: int) -> None:
     assert murmurhash2.murmurhash2(key, partitioner._SEED) == expected % (1 << 32)
     for partitions in (1, 3, 7, 1000):
         assert partition_of(key, partitions) == (expected & 0x7FFFFFFF) % partitions
 
 
 @given(st.lists(st.none() | st.binary(max_size=12), max_size=50), st.integers(1, 20))
-def test_a_column_goes_where_its_keys_go_one_by_one(keys: list[bytes | None], partitions: int) -> None:
+def test_column_is_partitioned_as_its_keys(keys: list[bytes | None], partitions: int) -> None:
     found = partitions_of(pa.array(keys, pa.binary()), partitions)
     assert found.type == pa.int32()
     assert found.to_pylist() == [None if key is None else partition_of(key, partitions) for key in keys]
 
 
-def test_each_distinct_key_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_distinct_keys_are_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     hashed: list[bytes] = []
 
     def counting(key: bytes, partitions: int) -> int:
@@ -54,13 +54,13 @@ def test_each_distinct_key_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def many(rows: int = 2000) -> list[bytes | None]:
-    """Keys of every length up to 70 bytes, every tenth null."""
+    """Make keys of every length up to 70 bytes, every tenth null."""
     chance = random.Random(7)
     return [None if row % 10 == 9 else chance.randbytes(row % 71) for row in range(rows)]
 
 
 @pytest.mark.parametrize("first", [0, 3, 1001])
-def test_many_keys_hashed_as_a_column_go_where_they_go_one_by_one(first: int) -> None:
+def test_bulk_hash_matches_single_hashes(first: int) -> None:
     keys = many()
     column = pa.array(keys, pa.binary()).slice(first)
     assert partitions_of(column, 7).to_pylist() == [
@@ -68,7 +68,7 @@ def test_many_keys_hashed_as_a_column_go_where_they_go_one_by_one(first: int) ->
     ]
 
 
-def test_many_keys_are_hashed_without_numpy_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_keys_are_hashed_without_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     column = pa.array(many(), pa.binary())
     expected = partitions_of(column, 7)
     monkeypatch.setitem(sys.modules, "tidemark.client.producing.murmur2", None)
@@ -76,12 +76,12 @@ def test_many_keys_are_hashed_without_numpy_too(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("keys", [[b"k" * 1000, *many()], [b"k" * 100] * 600, [b""] * 600, [None] * 599 + [b"k"]])
-def test_long_keys_and_empty_ones_go_where_they_go_one_by_one(keys: list[bytes | None]) -> None:
+def test_long_and_empty_keys_match_single_hashes(keys: list[bytes | None]) -> None:
     found = partitions_of(pa.array(keys, pa.binary()), 7).to_pylist()
     assert found == [None if key is None else partition_of(key, 7) for key in keys]
 
 
-def test_rows_of_a_partition_keep_their_order_and_rows_without_a_key_stay_together() -> None:
+def test_rows_of_a_partition_keep_their_order() -> None:
     keys, count = many(), 2000
     values = [b"%d" % row for row in range(count)]
     columns = [pa.array(keys, pa.binary()), pa.array(values, pa.binary()), pa.array([0] * count, SCHEMA.field(2).type)]

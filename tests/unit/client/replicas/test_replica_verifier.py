@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replicas held against one another: what is the same, what differs, and what may differ (LOG-MATCH, rule L1)."""
+"""Comparison of replicas: equal, different, and permitted differences (LOG-MATCH, rule L1)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ FLIGHTS = TopicPartition("flights", 0)
 
 
 def batch(base: int, *keys: str, value: str = "v", epoch: int = 1) -> Batch:
-    """A batch as its leader stamped it, with a record for each key."""
+    """Make a batch as a leader stamps it, with a record for each key."""
     rows = from_columns([key.encode() for key in keys], [value.encode()] * len(keys), list(range(len(keys))))
     data = bytes(build_batch(rows))
     return stamped(Batch(parse_envelope(data), data), base_offset=base, leader_epoch=epoch)
 
 
 def cleaned(whole: Batch, *deltas: int) -> Batch:
-    """What a cleaner makes of a batch when it keeps the records at these places."""
+    """Clean a batch as a cleaner does that keeps the records at these places."""
     rows = pa.ipc.read_record_batch(pa.py_buffer(whole.data).slice(ENVELOPE_BYTES), from_columns([], [], []).schema)
     kept = rows.take(pa.array(list(deltas), pa.int64()))
     columns = [*kept.columns, pa.array(list(deltas), pa.uint32())]
@@ -38,7 +38,7 @@ def cleaned(whole: Batch, *deltas: int) -> Batch:
 
 @dataclass
 class Replica:
-    """One replica as its broker would give it."""
+    """One replica, as its broker returns it."""
 
     batches: list[Batch]
     leader: bool = False
@@ -56,7 +56,7 @@ class Replica:
 
 
 class Brokers:
-    """Answers as ReplicaReader does; two batches at a time at most."""
+    """A fake ReplicaReader, with at most two batches in a response."""
 
     def __init__(self, replicas: dict[str, Replica]) -> None:
         self.replicas = replicas
@@ -102,7 +102,7 @@ LOG = [batch(0, "a", "b"), batch(2, "a"), batch(3, "c", "a"), batch(5, "b"), bat
 def verify(
     *replicas: Replica | None, isr: Sequence[int] | None = None, whole: bool = False, compacted: bool = False
 ) -> Verified:
-    """Brokers 0, 1, ...; None is away."""
+    """Verify replicas of brokers 0, 1, ...; None: the broker is offline."""
     brokers = {f"host:{number}": replica for number, replica in enumerate(replicas) if replica is not None}
     ids = tuple(map(BrokerId, range(len(replicas))))
     view = PartitionView(0, BrokerId(0), LeaderEpoch(1), ids, tuple(map(BrokerId, isr)) if isr else ids, "inc")
@@ -115,7 +115,7 @@ def changed(log: list[Batch], number: int, other: Batch) -> list[Batch]:
     return [*log[:number], other, *log[number + 1 :]]
 
 
-def test_replicas_that_are_the_same_are_found_so_by_their_envelopes_alone() -> None:
+def test_equal_replicas_are_recognised_by_their_envelopes() -> None:
     leader, one, two = Replica(LOG, leader=True), Replica(LOG), Replica(LOG)
     found = verify(leader, one, two)
     assert (found.differences, found.away, found.behind) == ([], {}, {})
@@ -124,7 +124,7 @@ def test_replicas_that_are_the_same_are_found_so_by_their_envelopes_alone() -> N
     assert found.read_bytes == 3 * sum(len(one.data) for one in LOG)
 
 
-def test_one_record_that_differs_is_found_with_its_offset_and_brokers_though_its_crc_is_good() -> None:
+def test_differing_record_with_a_valid_crc_is_found() -> None:
     other = batch(3, "c", "a", value="w")
     found = verify(Replica(LOG, leader=True), Replica(LOG), Replica(changed(LOG, 2, other)))
     (difference,) = found.differences
@@ -132,7 +132,7 @@ def test_one_record_that_differs_is_found_with_its_offset_and_brokers_though_its
     assert "crc" in difference.sentence
 
 
-def test_bytes_that_differ_under_the_same_crc_are_found_when_bytes_are_asked_for() -> None:
+def test_differing_bytes_with_equal_crcs_are_found_with_whole_bytes() -> None:
     forged = bytearray(LOG[2].data)
     forged[-1] ^= 1
     other = Batch(LOG[2].envelope, bytes(forged))
@@ -141,13 +141,13 @@ def test_bytes_that_differ_under_the_same_crc_are_found_when_bytes_are_asked_for
     assert "bytes differ" in difference.sentence
 
 
-def test_a_batch_of_another_epoch_is_a_difference() -> None:
+def test_batch_of_another_epoch_is_a_difference() -> None:
     (difference,) = verify(Replica(LOG, leader=True), Replica(changed(LOG, 1, batch(2, "a", epoch=0)))).differences
     assert (difference.offset, difference.broker) == (2, 1)
     assert "leader_epoch" in difference.sentence
 
 
-def test_a_batch_that_one_replica_lacks_is_a_difference_whichever_lacks_it() -> None:
+def test_missing_batch_is_a_difference_on_either_side() -> None:
     short = [*LOG[:2], *LOG[3:]]
     (of_follower,) = verify(Replica(LOG, leader=True), Replica(short)).differences
     (of_leader,) = verify(Replica(short, leader=True), Replica(LOG)).differences
@@ -156,12 +156,12 @@ def test_a_batch_that_one_replica_lacks_is_a_difference_whichever_lacks_it() -> 
     assert "broker 0 has no batch" in of_leader.sentence
 
 
-def test_what_lies_above_the_high_watermark_does_not_count() -> None:
+def test_records_above_the_high_watermark_are_not_compared() -> None:
     leader = Replica([*LOG, batch(8, "x")], leader=True, high_watermark=8)
     assert verify(leader, Replica([*LOG, batch(8, "y")])).differences == []
 
 
-def test_a_follower_out_of_sync_counts_up_to_the_high_watermark_that_it_knows() -> None:
+def test_out_of_sync_follower_is_compared_up_to_its_high_watermark() -> None:
     stray = Replica([*LOG[:3], batch(5, "other")], high_watermark=5)
     found = verify(Replica(LOG, leader=True), stray, isr=[0])
     assert (found.differences, found.behind) == ([], {1: 5})
@@ -169,26 +169,26 @@ def test_a_follower_out_of_sync_counts_up_to_the_high_watermark_that_it_knows() 
     assert difference.offset == 5
 
 
-def test_a_replica_that_is_away_is_said_to_be_so_and_the_others_are_compared() -> None:
+def test_offline_replica_is_reported_and_others_are_compared() -> None:
     found = verify(Replica(LOG, leader=True), None, Replica(changed(LOG, 0, batch(0, "z", "b"))))
     assert (list(found.away), found.compared) == ([1], [0, 2])
     assert [one.broker for one in found.differences] == [2]
 
 
-def test_without_the_leader_the_others_are_compared() -> None:
+def test_replicas_are_compared_without_the_leader() -> None:
     found = verify(None, Replica(LOG), Replica(changed(LOG, 4, batch(6, "d", "e")), high_watermark=7))
     assert (list(found.away), found.compared) == ([0], [1, 2])
     assert found.behind == {2: 7}
     assert found.differences == []
 
 
-def test_damage_that_a_broker_meets_on_its_disk_is_its_own() -> None:
+def test_disk_damage_is_a_difference_of_that_broker() -> None:
     found = verify(Replica(LOG, leader=True, damaged_at=5), Replica(LOG), Replica(LOG))
     assert [one[:3] for one in found.differences] == [(5, 0, -1)]
     assert found.compared == [1, 2]
 
 
-def test_records_are_compared_where_one_log_was_compacted() -> None:
+def test_records_are_compared_below_a_clean_offset() -> None:
     compacted = [cleaned(LOG[0], 1), cleaned(LOG[2], 0), *LOG[3:]]
     leader = Replica(LOG, leader=True)
     assert verify(leader, Replica(compacted, clean_offset=5)).differences == []
@@ -199,18 +199,18 @@ def test_records_are_compared_where_one_log_was_compacted() -> None:
     assert "the records at offset 1 differ in value" in difference.sentence
 
 
-def test_a_compacted_batch_is_known_for_one_where_nobody_remembers_the_cleaner() -> None:
+def test_compacted_batch_is_recognised_without_a_clean_offset() -> None:
     compacted = [cleaned(LOG[0], 1), *LOG[1:]]
     assert verify(Replica(LOG, leader=True), Replica(compacted)).differences == []
 
 
-def test_a_hole_above_the_cleaners_points_is_a_difference() -> None:
+def test_hole_above_the_clean_offsets_is_a_difference() -> None:
     compacted = [cleaned(LOG[0], 1), *LOG[2:3], *LOG[4:]]
     (difference,) = verify(Replica(LOG, leader=True), Replica(compacted, clean_offset=5)).differences
     assert difference.offset == 5
 
 
-def test_a_hole_that_a_cleaner_at_work_may_have_made_is_told_and_is_no_difference() -> None:
+def test_hole_of_a_running_cleaner_is_reported_without_a_difference() -> None:
     half_way = [cleaned(LOG[0], 1), *LOG[2:]]
     found = verify(Replica(LOG, leader=True), Replica(half_way), compacted=True)
     assert (found.differences, found.holes) == ([], {1: [2]})
@@ -219,7 +219,7 @@ def test_a_hole_that_a_cleaner_at_work_may_have_made_is_told_and_is_no_differenc
     assert difference.offset == 6
 
 
-def test_a_cleaner_that_passes_meanwhile_makes_no_difference() -> None:
+def test_cleaning_between_two_reads_is_no_difference() -> None:
     def clean(replica: Replica, start: int) -> None:
         if start >= 3:
             replica.clean_offset = 6
@@ -228,7 +228,7 @@ def test_a_cleaner_that_passes_meanwhile_makes_no_difference() -> None:
     assert verify(Replica(LOG, leader=True), follower).differences == []
 
 
-def test_records_that_are_deleted_meanwhile_make_no_difference() -> None:
+def test_deletion_between_two_reads_is_no_difference() -> None:
     def delete(replica: Replica, start: int) -> None:
         if start:
             replica.log_start = 6
@@ -238,7 +238,7 @@ def test_records_that_are_deleted_meanwhile_make_no_difference() -> None:
     assert (found.differences, found.batches) == ([], 5)
 
 
-def test_a_replica_that_is_cut_meanwhile_is_behind() -> None:
+def test_replica_truncated_between_two_reads_is_behind() -> None:
     def cut(replica: Replica, start: int) -> None:
         if start:
             replica.batches = LOG[:3]
@@ -247,6 +247,6 @@ def test_a_replica_that_is_cut_meanwhile_is_behind() -> None:
     assert (found.differences, found.behind) == ([], {1: 5})
 
 
-def test_a_log_of_one_replica_has_nothing_to_be_compared_with() -> None:
+def test_single_replica_has_no_differences() -> None:
     found = verify(Replica(LOG, leader=True))
     assert (found.compared, found.batches, found.differences) == ([0], 0, [])

@@ -451,7 +451,7 @@ class AdminClient(Lifecycle):
         Args:
             partitions: partitions; empty: those that have a reassignment now.
             interval_ms: shortest time between two updates, in milliseconds.
-            request_id: of the request that started them; includes what was refused of that request before this call.
+            request_id: of the request that started them; includes refusals of that request before this call.
         """
         request = admin_reassignments_pb2.WatchPartitionReassignmentsRequest(
             partitions=[ref_to_proto(partition) for partition in partitions],
