@@ -211,7 +211,7 @@ class GroupWorld:
 
     def settle(self, rounds: int = 30) -> None:
         """Everybody beats until nothing changes, and everything has its reader."""
-        self.write(self.coordinator.take_in_topics(self.situation))
+        self.write(self.coordinator.refresh_topics(self.situation))
         for _ in range(rounds):
             self.advance(SESSION_MS // 10)
             for member in tuple(self.members.values()):
@@ -257,7 +257,7 @@ def random_steps(world: GroupWorld, dice: random.Random) -> list[tuple[int, Call
     steps: list[tuple[int, Callable[[], object]]] = [
         (1, lambda: world.fail_over(compacted=dice.random() < 0.5)),
         (3, lambda: world.advance(dice.choice((10, 100, 100, 700)))),
-        (1, lambda: world.write(world.coordinator.take_in_topics(world.situation))),
+        (1, lambda: world.write(world.coordinator.refresh_topics(world.situation))),
         (1, lambda: _change_topics(world, dice)),
     ]
     if world.delayed:

@@ -203,7 +203,7 @@ def test_who_keeps_its_partitions_is_told_nothing_of_a_change_elsewhere(world: G
     world.settle()
     before = set(reads_a.reading)
     world.topics["b"] = TopicFacts("b-id", 3)
-    world.write(world.coordinator.take_in_topics(world.situation))
+    world.write(world.coordinator.refresh_topics(world.situation))
     answer = world.beat(reads_a)
     assert answer is not None
     assert answer.assignment is None
@@ -335,7 +335,7 @@ def test_members_wait_while_nobody_knows_the_topics(world: GroupWorld) -> None:
     outcome = world.coordinator.heartbeat(_join("m", ""), unknown)
     assert outcome.answer.assignment == frozenset()
     assert world.group.state is GroupState.ASSIGNING
-    world.coordinator.take_in_topics(world.situation)
+    world.coordinator.refresh_topics(world.situation)
     again = world.coordinator.heartbeat(_join("m", ""), world.situation)
     assert again.answer.assignment == a(0, 1, 2, 3)
 
