@@ -17,11 +17,11 @@ from typing import Final, NamedTuple, Protocol
 from tidemark.admin.move_tracker import LOOKS_APART_S, MoveTracker
 from tidemark.admin.replica_sizes import OnBrokers, ReplicaSizes, inbound_bytes_per_s, sizes_of
 from tidemark.core.reassignment.progress import (
+    ClusterFacts,
     EndedReassignment,
     ReassignmentOutcome,
     ReassignmentPhase,
     ReassignmentProgress,
-    Sight,
     progress_of,
 )
 from tidemark.core.reassignment.request import check_reassignments, named_log_dirs
@@ -244,7 +244,7 @@ class ReassignmentAdministration:
             for one in wanted
             if snapshot.topics.get(one.topic) and one.partition in snapshot.topics[one.topic].original
         ]
-        sight = Sight(frozenset(snapshot.live), controller is not None, bool(begun))
+        sight = ClusterFacts(frozenset(snapshot.live), controller is not None, bool(begun))
         found = [
             progress_of(
                 wanted[partition],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cluster as clients see it, and how news of it is merged (rule K2). Pure; brokers and clients share it."""
+"""Cluster metadata as clients see it, and how updates are merged (rule K2). Pure; brokers and clients share it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_CONTROLLER_EPOCH = ControllerEpoch(-1)
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """Leadership of one partition, as of one version (`partition_epoch`) of its node."""
+    """Leader and replicas of one partition, as of one version (`partition_epoch`) of leaderAndISR."""
 
     partition: int
     leader: BrokerId
@@ -36,7 +36,12 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """One topic; a topic recreated under the same name has another id and a larger `created_zxid`."""
+    """One topic; a topic that is created again under the same name has another id and a larger `created_zxid`.
+
+    Attributes:
+        partitions: all of them, or those that changed.
+        partition_count: of the topic, also where `partitions` has some of them only; 0: not known.
+    """
 
     topic: str
     topic_id: str
@@ -46,17 +51,21 @@ class TopicView:
     configs: Mapping[str, str] = field(default_factory=dict)
     error: TidemarkError | None = None
     partition_count: int = 0
-    """How many there are, also where only some are told of; 0: not told."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """The whole cluster, or (not `complete`) what changed.
+    """The whole cluster, a part of that, or changes.
 
-    In a change, `brokers` is always whole, and each topic holds only the partitions that changed. A controller tells
-    much in parts: the first of them is `complete`, and each but the last says that there are `more_parts`. Of
-    `hidden_topics` some node cannot be understood: they are not told, or not whole, and what is known of them stays.
-    `sequence` rises with each message of a controller's term to a broker; 0: not numbered.
+    Attributes:
+        brokers: always all of them.
+        topics: in changes, each topic has only the partitions that changed.
+        deleted_topics: deleted since the update before.
+        complete: the whole cluster, or the first part of it.
+        part: 0 for changes, for the whole in one message, and for the first part.
+        more_parts: another part follows.
+        hidden_topics: a node of theirs does not parse: metadata of them that is known stays.
+        sequence: rises with each message of a controller's term to a broker; 0: not numbered.
     """
 
     cluster_id: str = ""
@@ -74,12 +83,12 @@ class ClusterView:
 
     @property
     def is_whole(self) -> bool:
-        """Whether this is everything there is, or a part of that, and not a change."""
+        """Whether this is the whole cluster or a part of it, and not changes."""
         return self.complete or self.part > 0
 
 
 def apply(view: ClusterView, update: ClusterView) -> ClusterView:
-    """The view after an update: newer topics and partitions win, what an old teller says of them is ignored."""
+    """The view after an update: newer topics and partitions win; updates of an older controller epoch are ignored."""
     if update.controller_epoch < view.controller_epoch:
         return view
     topics = _hidden(view, update) if update.complete else dict(view.topics)
@@ -91,7 +100,7 @@ def apply(view: ClusterView, update: ClusterView) -> ClusterView:
 
 
 def _hidden(view: ClusterView, update: ClusterView) -> dict[str, TopicView]:
-    """What is known of topics that the teller cannot understand."""
+    """Known metadata of topics that the sender cannot read."""
     return {name: view.topics[name] for name in update.hidden_topics if name in view.topics}
 
 
@@ -108,39 +117,42 @@ def _applied(view: ClusterView, update: ClusterView, topics: Mapping[str, TopicV
     )
 
 
-class ToldInParts:
-    """Puts a complete view together that is told in parts: what is known stays until all of them are there.
+class MetadataAssembler:
+    """Assembles a view that is sent in parts; the known view stays until the last part has arrived.
 
-    A part is sent when the one before it was answered, so numbers that rise keep the parts of two views apart.
+    Attributes:
+        _topics: of the parts so far.
+        _next_part: the part that has to come next.
+        _last: controller epoch and sequence of the last update. A part is sent when the part before is acknowledged, so
+            sequences also tell the parts of two views apart.
     """
 
     def __init__(self) -> None:
         self._topics: dict[str, TopicView] = {}
         self._next_part = 0
-        self._taken = (NO_CONTROLLER_EPOCH, 0)
+        self._last = (NO_CONTROLLER_EPOCH, 0)
 
     def take(self, view: ClusterView, update: ClusterView) -> ClusterView | None:
-        """The view after an update, or a change; None: it is as before, until the last part has come, or for good
-        where this comes late or again: nobody waits for the answer of what came late.
+        """The view after an update; None: it stays, because parts are missing or the update is late or repeated.
 
         Raises:
-            TidemarkError: INVALID_REQUEST, where this is not the next part: everything is to be told again.
+            TidemarkError: INVALID_REQUEST: this is not the next part; the sender has to begin again.
         """
         number = (update.controller_epoch, update.sequence)
-        if update.sequence and number <= self._taken:
+        if update.sequence and number <= self._last:
             return None
         whole = update.is_whole and update.controller_epoch >= view.controller_epoch
-        after = self._put_together(view, update) if whole else apply(view, update)
-        self._taken = max(self._taken, number)
+        after = self._assemble(view, update) if whole else apply(view, update)
+        self._last = max(self._last, number)
         return after
 
-    def _put_together(self, view: ClusterView, update: ClusterView) -> ClusterView | None:
+    def _assemble(self, view: ClusterView, update: ClusterView) -> ClusterView | None:
         if update.part == 0:
             self._topics = {}
         elif update.part != self._next_part:
             raise TidemarkError(
                 ErrorCode.INVALID_REQUEST,
-                f"part {update.part} of the metadata came where part {self._next_part} was due: tell all of it again",
+                f"part {update.part} of the metadata came instead of part {self._next_part}: send all parts again",
             )
         for name, topic in update.topics.items():
             self._topics[name] = merge_topic(self._topics.get(name) or view.topics.get(name), topic)
@@ -152,15 +164,15 @@ class ToldInParts:
         return _applied(view, replace(update, complete=True), topics)
 
 
-def merge_topic(known: TopicView | None, told: TopicView) -> TopicView:
-    """What is known of a topic after it was told of (rule K2: the larger creation and modification zxid replace)."""
-    if known is None or known is told or told.error is not None or told.created_zxid > known.created_zxid:
-        return told
-    if told.created_zxid < known.created_zxid or told.topic_id != known.topic_id:
+def merge_topic(known: TopicView | None, update: TopicView) -> TopicView:
+    """A topic after an update (rule K2): the larger creation and modification zxid replaces."""
+    if known is None or known is update or update.error is not None or update.created_zxid > known.created_zxid:
+        return update
+    if update.created_zxid < known.created_zxid or update.topic_id != known.topic_id:
         return known
-    newer = told if told.modified_zxid >= known.modified_zxid else known
+    newer = update if update.modified_zxid >= known.modified_zxid else known
     partitions = dict(known.partitions)
-    for index, partition in told.partitions.items():
+    for index, partition in update.partitions.items():
         before = partitions.get(index)
         if before is None or is_newer(partition, before):
             partitions[index] = partition
@@ -169,8 +181,8 @@ def merge_topic(known: TopicView | None, told: TopicView) -> TopicView:
     return replace(newer, partitions=partitions)
 
 
-def is_newer(told: PartitionView, known: PartitionView) -> bool:
-    """Whether a partition's view replaces another of the same topic id; epochs compare within one incarnation."""
-    if told.incarnation != known.incarnation:
+def is_newer(update: PartitionView, known: PartitionView) -> bool:
+    """Whether an update replaces the view of a partition of the same topic id; epochs compare within an incarnation."""
+    if update.incarnation != known.incarnation:
         return True
-    return (told.leader_epoch, told.partition_epoch) >= (known.leader_epoch, known.partition_epoch)
+    return (update.leader_epoch, update.partition_epoch) >= (known.leader_epoch, known.partition_epoch)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What has settings that change while the cluster runs: topics, brokers, and all brokers together."""
+"""Resources with dynamic settings: topics, brokers, and all brokers together."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Final, NamedTuple
 
 
 class ConfigKind(StrEnum):
-    """What has settings of its own in ZooKeeper; the value is part of paths."""
+    """Kinds of resources with settings in ZooKeeper; the value is part of paths."""
 
     TOPIC = "topics"
     BROKER = "brokers"
 
 
 CLUSTER_DEFAULT: Final = "default"
-"""Name of the settings of kind BROKER that hold for every broker which has none of its own."""
+"""Name of the settings of kind BROKER that apply to every broker without a setting of its own."""
 
 
 class ConfigResource(NamedTuple):
@@ -27,7 +27,7 @@ class ConfigResource(NamedTuple):
 
 
 class VersionedConfigs(NamedTuple):
-    """The explicit settings, and the version of the node they were read at; -1: there is none."""
+    """Explicit settings, and the version of their node; -1: there is no node."""
 
     configs: Mapping[str, str]
     version: int

@@ -10,11 +10,10 @@ from tidemark.model import NO_EPOCH, EpochEntry, LeaderEpoch, Offset
 
 
 class LeaderEpochs:
-    """(epoch, start offset) pairs, both strictly increasing; only the last epoch may be empty, and the first one.
+    """(epoch, start offset) pairs, both strictly increasing; only the last epoch and the first one may be empty.
 
-    A first entry that starts above 0 is that of the last record let go, with NO_EPOCH where nobody knows any more: the
-    record below it is of that epoch. It stays whatever is cut, so that a log of which nothing is left can still say
-    what it held.
+    A first entry that starts above 0 has the epoch of the last deleted record, which lies below that start; NO_EPOCH if
+    that epoch is not known. Truncation keeps this entry, so that an empty log can still state that epoch.
 
     Invariant: epochs strictly increase, start offsets never decrease.
     """
@@ -43,7 +42,7 @@ class LeaderEpochs:
 
     @property
     def let_go(self) -> LeaderEpoch:
-        """Epoch of the last record that was let go, -1 where nobody knows, or none was."""
+        """Epoch of the last record below the log start; -1: not known, or no record was deleted."""
         return self._entries[0].leader_epoch if self._entries and self._entries[0].start_offset else NO_EPOCH
 
     def assign(self, leader_epoch: LeaderEpoch, start_offset: Offset) -> bool:
@@ -60,8 +59,8 @@ class LeaderEpochs:
     def end_of(self, leader_epoch: LeaderEpoch, log_end_offset: Offset) -> EpochEntry:
         """(largest epoch not above `leader_epoch`, its end offset, exclusive): the answer of rule E2.
 
-        With (1,20) (2,80) (3,120), epoch 1 ends at 80. Where no epoch is so old:
-        the epoch asked for and the first epoch's start offset; with no epochs at all, the log end.
+        With (1,20) (2,80) (3,120), epoch 1 ends at 80. If every entry is newer: the requested epoch and the first
+        entry's start offset. Without entries: the requested epoch and the log end.
         """
         index = bisect_right(self._entries, leader_epoch, key=lambda entry: entry.leader_epoch)
         end = self._entries[index].start_offset if index < len(self._entries) else log_end_offset
@@ -74,7 +73,7 @@ class LeaderEpochs:
         return self._entries[index - 1].leader_epoch if index else NO_EPOCH
 
     def truncate_from_end(self, end_offset: Offset) -> bool:
-        """Drop entries that start at or above `end_offset`, but not that of what was let go; True when any changed."""
+        """Drop entries from `end_offset` on, but not the entry of deleted records; True if any changed."""
         before = self._entries
         self._entries = before[: bisect_left(before, end_offset, key=_start_of)]
         if not self._entries and before and before[0].start_offset and end_offset:
@@ -83,7 +82,7 @@ class LeaderEpochs:
         return self._entries != before
 
     def truncate_from_start(self, start_offset: Offset) -> bool:
-        """Forget what lies wholly below `start_offset`; the epoch of the last record there is kept, from there on."""
+        """Drop entries below `start_offset`; the epoch of the last record below it is kept, with that start."""
         before = self.entries
         index = bisect_left(before, start_offset, key=_start_of)
         if start_offset and (index or not before or before[0].start_offset > start_offset):
@@ -92,8 +91,8 @@ class LeaderEpochs:
         return self.entries != before
 
     def continued_by(self, entries: Sequence[EpochEntry]) -> LeaderEpochs:
-        """These entries, and of those here what came before the first of them: a log start that no checkpoint knows of
-        yet is forgotten in a crash, and the log says again of which epochs the records below it are."""
+        """These entries, and before them the earlier ones of this cache. A crash loses a log start that was not
+        checkpointed; the records below that start then need their epochs again."""
         if not entries:
             return LeaderEpochs()
         first = entries[0]
@@ -105,7 +104,7 @@ class LeaderEpochs:
         return LeaderEpochs((*earlier, *entries))
 
     def begin_at(self, start_offset: Offset, epoch_below: LeaderEpoch) -> None:
-        """Forget everything; what lies below `start_offset` was of that epoch, NO_EPOCH where nobody knows."""
+        """Drop all entries; the last record below `start_offset` is of `epoch_below`, NO_EPOCH if that is not known."""
         self._entries.clear()
         if start_offset:
             self._entries.append(EpochEntry(epoch_below, start_offset))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What brokers and controller say to one another, as values; rpc/ translates them to and from proto.
+"""Messages between brokers and the controller, as values; rpc/ converts them to and from proto.
 
-Follower and leader (rules R5-R8, E2-E4, F3) speak in `FollowerMessage` and `LeaderMessage`;
-the controller commands with `LeaderAndIsrCommand` and `StopReplicaCommand` (rule F4).
+Follower and leader (rules R5-R8, E2-E4, F3) exchange `FollowerMessage` and `LeaderMessage`. The controller sends
+`LeaderAndIsrCommand` and `StopReplicaCommand` (rule F4).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tidemark.record.envelope import Batch
 
 
 class EpochQuery(NamedTuple):
-    """Follower: where does my last epoch end with you? (rule E2)"""
+    """From a follower: asks where the follower's last epoch ends in the leader's log (rule E2)."""
 
     partition: TopicPartition
     identity: ReplicaIdentity
@@ -37,8 +37,8 @@ class EpochQuery(NamedTuple):
 
 
 class FetchPosition(NamedTuple):
-    """Follower: send this partition from here on, in this epoch (rules R8, E4). Also a report of its LEO, and of what
-    is flushed where that counts (rule R3)."""
+    """From a follower: fetch this partition from this offset on, in this epoch (rules R8, E4). Also reports the
+    follower's LEO and flushed offset (rule R3)."""
 
     partition: TopicPartition
     identity: ReplicaIdentity
@@ -51,7 +51,7 @@ class FetchPosition(NamedTuple):
 
 
 class Report(NamedTuple):
-    """Follower: my log end (written) and flushed offsets, exclusive, moved (rule R1), or my log start did."""
+    """From a follower: its log end (written), flushed offset, both exclusive, or log start has changed (rule R1)."""
 
     partition: TopicPartition
     current_leader_epoch: LeaderEpoch
@@ -61,14 +61,14 @@ class Report(NamedTuple):
 
 
 class StopFetch(NamedTuple):
-    """Follower: I leave this partition; `newer_leader_epoch` is -1 or the epoch I was told of (rule F3)."""
+    """From a follower: stops fetching; `newer_leader_epoch`: a newer epoch that the follower knows, or -1 (F3)."""
 
     partition: TopicPartition
     newer_leader_epoch: LeaderEpoch
 
 
 class Credit(NamedTuple):
-    """Follower: you may send so many bytes more for this log directory (rule R6)."""
+    """From a follower: the leader may send this many more bytes for this log directory (rule R6)."""
 
     directory: int
     credit_bytes: int
@@ -78,8 +78,8 @@ class Credit(NamedTuple):
 class FollowerMessage:
     """One message of the stream from follower to leader; empty is a heartbeat.
 
-    `echo_ms` is `clock_ms` of the leader's last message before it, 0 for none: so the leader knows a time, by its own
-    clock, after which this was sent (rule F2).
+    `echo_ms` is `clock_ms` of the leader's last message before it, 0 for none: a time of the leader's clock after which
+    this message was sent (rule F2).
     """
 
     queries: tuple[EpochQuery, ...] = ()
@@ -91,10 +91,10 @@ class FollowerMessage:
 
 
 class EpochEnd(NamedTuple):
-    """Leader: answer to an EpochQuery; `end_offset` is exclusive (rule E2).
+    """From a leader: the answer to an EpochQuery; `end_offset` is exclusive (rule E2).
 
-    `in_sync_offset`: who holds all below it (exclusive), from `log_start_offset` on, holds all that was committed
-    before (rules R8, T5); None: the leader is of a version that does not say.
+    `in_sync_offset`: a replica with every record from `log_start_offset` up to this offset (exclusive) has every record
+    that was committed before (rules R8, T5). None: the leader's version does not send it.
     """
 
     partition: TopicPartition
@@ -106,11 +106,10 @@ class EpochEnd(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Leader: news of one partition (rules R5, R6, L1).
+    """From a leader: records and offsets of one partition (rules R5, R6, L1).
 
-    `continues_from` must equal the follower's LEO. `batches` is empty when only the high watermark
-    moved. On the follower's side the shell has checked every batch before the core sees the chunk;
-    what failed is in `error` and `batches` is empty then.
+    `continues_from` must equal the follower's LEO. `batches` is empty if only the high watermark moved. The follower's
+    driver checks every batch before the core gets the chunk; after a failed check, `error` is set and `batches` empty.
     """
 
     partition: TopicPartition
@@ -128,7 +127,7 @@ class Chunk(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Leader: this partition cannot be sent. `log_start_epoch`: of the last record that it let go, as far as known."""
+    """From a leader: cannot send this partition. `log_start_epoch`: of the last record below the log start."""
 
     partition: TopicPartition
     code: ErrorCode
@@ -150,9 +149,9 @@ class LeaderMessage:
 
 @dataclass(frozen=True, slots=True)
 class PartitionCommand:
-    """One partition of a LeaderAndIsr command: its node, its version, its replicas.
+    """One partition of a LeaderAndIsr command: leaderAndISR, its version and the replicas.
 
-    `log_dir`: path or uuid of the directory that the told broker shall hold its replica in; "": any (rule M3).
+    `log_dir`: path or uuid of the log directory for the addressed broker's replica; "": any (rule M3).
     """
 
     partition: TopicPartition
@@ -168,14 +167,16 @@ class PartitionCommand:
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsrCommand:
-    """Leaderships and followerships of one broker (rules C1, F4).
+    """Partitions that one broker leads or follows (rules C1, F4).
 
-    `complete`: with this command (its parts together) the broker knows every replica it has;
-    whatever else it holds is stray (rule C8).
-    `sequence` rises with each command of a controller's term, so that one that was overtaken on its way is known;
-    0: not numbered.
-    `slice_index` of `slice_count`: a broker takes in a message of many partitions as so many commands, one after the
-    other, each of which says all that the message says but of other partitions; `complete` is said by the last one.
+    Attributes:
+        brokers: every live broker.
+        suspected: brokers that no leader may add to an ISR.
+        complete: this command and its earlier parts name every replica of the broker; others are stray (rule C8).
+        part: index of this command among those that were sent together.
+        sequence: rises with each command of a controller's term, to detect one that arrives late; 0: not numbered.
+        slice_index, slice_count: a broker handles a message of many partitions in slices, one after the other. Slices
+            differ in their partitions; only the last one may be `complete`.
     """
 
     controller_id: BrokerId
@@ -193,7 +194,7 @@ class LeaderAndIsrCommand:
 
 
 class StoppedReplica(NamedTuple):
-    """A replica to stop; `delete`: its data goes too."""
+    """A replica to stop; `delete`: delete its log too."""
 
     partition: TopicPartition
     identity: ReplicaIdentity
@@ -202,8 +203,8 @@ class StoppedReplica(NamedTuple):
 
 
 class ReplicaQuestion(NamedTuple):
-    """Controller: what does your replica hold, now that in this epoch nobody leads (rule T4), or that you lead it
-    sealed (rule C7)?"""
+    """From the controller: asks what a replica holds, in an epoch without a leader (rule T4), or sealed, of its leader
+    (rule C7)."""
 
     partition: TopicPartition
     identity: ReplicaIdentity
@@ -211,11 +212,11 @@ class ReplicaQuestion(NamedTuple):
 
 
 class ReplicaDescription(NamedTuple):
-    """What a replica holds; of a damaged log what lies before the damage. The end is exclusive (rule T4).
+    """What a replica holds; of a damaged log, the part before the damage. The end is exclusive (rule T4).
 
-    `last_epoch` is the leader epoch of the last record, -1 for an empty log. `high_watermark`, the highest one the
-    replica knows, lies above the log end where committed records were lost. A partition is empty when the start is the
-    end.
+    `last_epoch` is the leader epoch of the last record, -1 for an empty log. `high_watermark` is the highest one that
+    the replica knows; above the log end it shows that committed records were lost. A partition is empty if its log
+    start is its log end.
     """
 
     last_epoch: LeaderEpoch
@@ -227,7 +228,7 @@ class ReplicaDescription(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StopReplicaCommand:
-    """Replicas that the broker no longer has; `sequence` as of `LeaderAndIsrCommand`, counted together with it."""
+    """Replicas to stop; `sequence` as in `LeaderAndIsrCommand`, from the same counter."""
 
     controller_id: BrokerId
     controller_epoch: ControllerEpoch

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a replica remembers of idempotent producers (rules P1-P4).
+"""A replica's state of idempotent producers (rules P1-P4).
 
-Per producer: its epoch and its last five batches. The state follows the log: appends fold batches in
-(`observe`), truncation and failover rebuild it from snapshot and log. A producer that has been silent for the
-expiration time is forgotten when room is made for a new one, so memory is bounded by the producers of that time.
+For each producer: its epoch and its last five batches. The state follows the log: an append adds a batch (`observe`),
+truncation and failover rebuild the state from snapshot and log. A producer without a batch for the expiration time is
+removed when a new one is added, so memory is bounded by the producers of that time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class RememberedBatch(NamedTuple):
 
 
 class ProducerEntry(NamedTuple):
-    """One producer: its epoch, its last batches (oldest first, never none) and the largest timestamp seen."""
+    """One producer: its epoch, its last batches (oldest first, at least one) and the largest timestamp seen."""
 
     producer_epoch: int
     batches: tuple[RememberedBatch, ...]
@@ -37,7 +37,7 @@ class ProducerEntry(NamedTuple):
 
 
 class ProducerStates:
-    """All producers of one partition; without an expiration time none is ever forgotten."""
+    """All producers of one partition; without an expiration time none expires."""
 
     __slots__ = ("_entries", "_expiration_ms", "_seen_ms")
 
@@ -64,14 +64,14 @@ class ProducerStates:
         return ProducerStates(self._entries)
 
     def expiring(self, expiration_ms: int, now_ms: int) -> ProducerStates:
-        """A copy from which producers expire; those known already count as seen now. Times of any one clock."""
+        """A copy from which producers expire; known producers count as seen at `now_ms`. Any one clock will do."""
         states = self.copy()
         states._expiration_ms = expiration_ms
         states._seen_ms = dict.fromkeys(states._entries, now_ms)
         return states
 
     def check(self, envelope: Envelope) -> RememberedBatch | None:
-        """May this batch be appended next? None: yes. A batch: it is a duplicate of that one (rule P2).
+        """Check that this batch may be appended next: None; a batch: this one is a duplicate of that (rule P2).
 
         Raises:
             TidemarkError: PRODUCER_FENCED, OUT_OF_ORDER_SEQUENCE, UNKNOWN_PRODUCER_ID, DUPLICATE_SEQUENCE.
@@ -100,7 +100,7 @@ class ProducerStates:
         raise _out_of_order(envelope, entry)
 
     def observe(self, envelope: Envelope, now_ms: int = 0) -> None:
-        """Fold in a batch that the log holds, with its final base offset; batches without a producer are passed over.
+        """Add a batch that the log holds, with its final base offset; batches without a producer are ignored.
 
         A batch that is known already, or comes from an older epoch of its producer, changes nothing, so a log may
         be replayed over a snapshot.
@@ -133,7 +133,7 @@ class ProducerStates:
         )
 
     def _see(self, producer_id: int, expired_ms: int, now_ms: int) -> None:
-        """`_seen_ms` is in the order of its times: the oldest goes first, and who is seen moves to the end."""
+        """Invariant: `_seen_ms` is ordered by time, so that the oldest entry expires first."""
         if self._seen_ms.pop(producer_id, None) is None:
             while self._seen_ms:
                 oldest = next(iter(self._seen_ms))
@@ -144,11 +144,11 @@ class ProducerStates:
         self._seen_ms[producer_id] = now_ms
 
     def entry(self, producer_id: int) -> ProducerEntry | None:
-        """What is known of one producer."""
+        """The state of one producer; None: it has none."""
         return self._entries.get(producer_id)
 
     def restore(self, producer_id: int, entry: ProducerEntry | None) -> None:
-        """Put back what `entry` gave: a request that is refused halfway leaves no trace."""
+        """Restore what `entry` gave, after a request that was refused halfway."""
         if entry is None:
             self._entries.pop(producer_id, None)
             self._seen_ms.pop(producer_id, None)

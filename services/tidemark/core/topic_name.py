@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be the name of a topic, for whoever is told one."""
+"""Validation of topic names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def check_topic_name(name: str) -> None:
-    """Refuse what cannot be the name of a topic: INVALID_TOPIC_NAME."""
+    """Raise INVALID_TOPIC_NAME for a name that no topic can have."""
     if not name:
         why = "it is empty"
     elif len(name) > TOPIC_NAME_CHARACTERS_MAX:

@@ -248,7 +248,7 @@ def test_a_move_to_a_broker_that_dies_says_what_it_waits_for(
     four.kill(broker_name(target))
     try:
         wait_for(
-            lambda: f"broker {target}, where it goes, is not live" in listing(four)["moves"][0]["waiting_for"],
+            lambda: f"broker {target} of the target is not live" in listing(four)["moves"][0]["waiting_for"],
             "it says why",
         )
         obstacles = tidemark(four, "cluster", "safe-to-restart", str(before), "-o", "json")

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Collection
 from dataclasses import replace
 from typing import Final
 
-from tidemark.core.cluster_view import ClusterView, ToldInParts, TopicView
+from tidemark.core.cluster_view import ClusterView, MetadataAssembler, TopicView
 from tidemark.model import (
     BrokerId,
     ErrorCode,
@@ -29,7 +29,7 @@ class MetadataCache:
 
     def __init__(self, admin_address: str) -> None:
         self._view = ClusterView(admin_address=admin_address)
-        self._told = ToldInParts()
+        self._told = MetadataAssembler()
         self._watchers: set[_Watcher] = set()
         self._closed = False
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How replicas, bytes and preferred leaders are evened out over the live brokers; each by itself. Pure.
+"""Balances replicas, bytes and preferred leaders over the live brokers, each by itself. Pure.
 
-Each function makes one change after the other that brings two brokers closer together, and ends when there is none
-left. Two brokers that no single replica can pass between are bridged over others (racks, and leaders, ask for that).
+Each function repeats changes that bring two brokers closer together, until no such change is left. Where no replica can
+move directly between two brokers (because of racks, or leaders), it moves replicas along a chain of brokers.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from tidemark.core.planning.replica_layout import Held, ReplicaLayout
 from tidemark.model import BrokerId
 
 BYTES_TOLERANCE: Final = 0.1
-"""Brokers are even in bytes while each is this near to the mean, as a part of it."""
+"""Brokers are balanced in bytes while each is within this part of the mean."""
 
 _Pair = tuple[BrokerId, BrokerId]
 
 
 def even_counts(layout: ReplicaLayout, *, again: bool = False) -> bool:
-    """Each broker has the floor or the ceiling of the mean number of replicas, as far as the racks let it.
+    """Give each broker the floor or the ceiling of the mean number of replicas, as far as racks allow.
 
-    As few replicas move as that needs, of the sizes that bring the bytes nearest to the mean.
-    `again`: what has moved may move on, and what could not move once is tried once more: no two brokers can be brought
-    closer then. Gives whether anything moved.
+    As few replicas as possible move, of sizes that bring the bytes nearest to the mean. `again`: moved replicas may
+    move on, and failed pairs of brokers are retried, until no two brokers can be brought closer. Returns whether a
+    replica moved.
     """
     shut: set[_Pair] = set()
     closed: set[_Pair] = set()
@@ -38,7 +38,7 @@ def even_counts(layout: ReplicaLayout, *, again: bool = False) -> bool:
             fresh = False
             for source, target in reversed(list(pairwise(path))):
                 found = _find_for_count(layout, source, target)
-                if found is None:  # another step has moved the same partition; not tried again, so that this ends
+                if found is None:  # another step has moved the same partition; not retried, so that the loop ends
                     closed.add((source, target))
                     shut.add((source, target))
                     break
@@ -46,7 +46,7 @@ def even_counts(layout: ReplicaLayout, *, again: bool = False) -> bool:
                 moved = True
         elif fresh or not again:
             return moved
-        else:  # a replica that was in the way may have moved since
+        else:  # an obstructing replica may have moved since
             shut = set(closed)
             layout.look_again()
             fresh = True
@@ -80,7 +80,7 @@ def _bridge(
     count: Mapping[BrokerId, int],
     opens: Callable[[BrokerId, BrokerId], bool],
 ) -> list[BrokerId] | None:
-    """The shortest way from a full broker to one with at least 2 less."""
+    """The shortest chain from a full broker to one with at least 2 less."""
     order = list(emptiest)
     for source in fullest:
         if count[source] - count[order[0]] < 2:
@@ -109,7 +109,7 @@ def _way_back(target: BrokerId, came_from: Mapping[BrokerId, BrokerId | None]) -
 
 
 def _find_for_count(layout: ReplicaLayout, source: BrokerId, target: BrokerId) -> Held | None:
-    """A replica of the size that the source has too much, and the target too little, for each that is to move."""
+    """A replica of about the surplus of the source, and the deficit of the target, per replica that is to move."""
     brokers = len(layout.brokers)
     mean_count = sum(layout.count.values()) / brokers
     mean_bytes = sum(layout.load_bytes.values()) / brokers
@@ -122,10 +122,10 @@ def _find_for_count(layout: ReplicaLayout, source: BrokerId, target: BrokerId) -
 
 
 def even_bytes(layout: ReplicaLayout) -> bool:
-    """Bring brokers that are farther than BYTES_TOLERANCE from the mean nearer to it; counts stay as even as they are.
+    """Bring brokers that are farther than BYTES_TOLERANCE from the mean nearer to it; counts keep their balance.
 
-    A large replica goes one way and a small one the other, where at least half of what is copied makes a difference.
-    Gives whether anything moved.
+    A large replica is exchanged for a small one, if the gain is at least half of the bytes copied. Returns whether a
+    replica moved.
     """
     shut: set[_Pair] = set()
     fresh = True
@@ -184,9 +184,9 @@ def _shift_between(layout: ReplicaLayout, source: BrokerId, target: BrokerId, ga
 
 
 def even_leaders(layout: ReplicaLayout) -> None:
-    """Each live broker is the first of as many lists as every other, give or take one, where the lists allow it.
+    """Make each live broker the preferred leader of as many partitions as every other, within one, if possible.
 
-    Only the order of lists changes, which copies nothing; of partitions that move anyway before others.
+    Only the order of replicas changes, which copies nothing; first for partitions that are reassigned anyway.
     """
     led = _led_with(layout)
     leaders = dict.fromkeys(layout.brokers, 0)
@@ -207,7 +207,7 @@ def even_leaders(layout: ReplicaLayout) -> None:
 
 
 def _led_with(layout: ReplicaLayout) -> dict[_Pair, dict[int, None]]:
-    """For each two live brokers the partitions whose list the one begins and the other is in; taken from the end."""
+    """By two live brokers: partitions that one leads by preference and the other follows; used from the end."""
     led: dict[_Pair, dict[int, None]] = {(one, other): {} for one in layout.brokers for other in layout.brokers}
     order = sorted(
         range(len(layout.partitions)),
@@ -239,9 +239,9 @@ def _lead(
 
 
 def even_heirs(layout: ReplicaLayout) -> None:
-    """Of lists that change anyway, the followers are put in such order that those who come after a leader take turns.
+    """Order followers so that a leader's partitions are spread over the brokers that lead if the leader fails.
 
-    Who comes first leads if the leader fails. Copies nothing, and changes no other list.
+    Only partitions that are reassigned anyway change. Copies nothing.
     """
     heirs = Counter((replicas[0], replicas[1]) for replicas in layout.replicas if len(replicas) > 1)
     open_lists = [

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of moves: brokers are added or removed, or topics are spread anew (rules C4, M1). Pure.
+"""Plans of reassignments to add or remove brokers, or to spread topics again (rules C4, M1). Pure.
 
-A plan is deterministic: the same input gives the same moves. What it moves is written as people write it by
-core/reassignment/request.py; nothing here looks at whether brokers are busy or moves are under way.
+A plan is deterministic: the same input gives the same reassignments. core/reassignment/request.py writes them as JSON.
+A plan does not depend on running reassignments or the load of brokers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Assignments = Mapping[TopicPartition, tuple[BrokerId, ...]]
 
 @dataclass(frozen=True, slots=True)
 class BrokerLoad:
-    """What is assigned to one broker; `leaders`: partitions whose preferred leader it is."""
+    """The load of one broker; `leaders`: partitions of which it is the preferred leader."""
 
     replicas: int = 0
     leaders: int = 0
@@ -32,14 +32,14 @@ class BrokerLoad:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Moves, and what they cost.
+    """Reassignments, and their cost.
 
     Attributes:
-        moves: of partitions whose list changes, by topic and partition; a list may change in its order alone.
-        current: the same partitions as they are now: executed, they take the plan back.
-        moved_replicas: to be copied to a broker that has none.
-        moved_bytes: of those, as far as sizes are known.
-        before, after: every broker that is live or held a replica, by id.
+        moves: of partitions whose replicas change, if only in their order; by topic and partition.
+        current: the present replicas of the same partitions: the rollback of the plan.
+        moved_replicas: replicas to copy to a broker that has none.
+        moved_bytes: their bytes, of known sizes.
+        before, after: load of every broker that is live or has a replica, by id.
     """
 
     moves: tuple[PartitionReassignment, ...]
@@ -56,17 +56,17 @@ def add_brokers(
     racks: Mapping[BrokerId, str],
     new: Collection[BrokerId] = (),
 ) -> Plan:
-    """Give new brokers their part: replicas, bytes and preferred leaders are even afterwards, as little is copied.
+    """Balance replicas, bytes and preferred leaders over the live brokers, new ones included, copying little.
 
     Each live broker then has the floor or the ceiling of the mean number of replicas, bytes within a tenth of the mean
-    where the sizes allow it, and leaders within one. No partition's racks come closer together; where they were set
-    so that they forbid it, brokers stay less even. A cluster that is even already gives a plan without moves.
+    if the sizes allow it, and preferred leaders within one. No more replicas of a partition share a rack than before;
+    where racks forbid balance, brokers stay less balanced. A balanced cluster gives a plan without reassignments.
 
     Args:
-        assignments: of every partition there is.
-        sizes_bytes: of one replica; 0 where it is not known.
-        racks: every live broker, the new ones included; "" where the rack is unknown.
-        new: may be empty: then the live ones are evened out.
+        assignments: of every partition.
+        sizes_bytes: of one replica; 0: not known.
+        racks: every live broker, the new ones included; "": the rack is unknown.
+        new: empty: balance the live brokers.
 
     Raises:
         TidemarkError: BROKER_NOT_AVAILABLE (metadata brokers) for a new broker that is not live.
@@ -79,7 +79,7 @@ def add_brokers(
         layout.look_through()
         even_counts(layout, again=True)
         while even_bytes(layout) and even_counts(layout, again=True):
-            continue  # what the one moved may have made room, within a rack, for the other
+            continue  # each may make room within a rack for the other
         even_leaders(layout)
         even_heirs(layout)
     return _plan(layout, racks)
@@ -91,20 +91,19 @@ def remove_brokers(
     racks: Mapping[BrokerId, str],
     gone: Collection[BrokerId],
 ) -> Plan:
-    """Take every replica off these brokers, each to a live broker that has none of its partition; nothing else moves.
+    """Replace these brokers in every partition by live brokers without a replica of it; no other replica moves.
 
-    The replacement has the place in the list that the one it replaces had. Those that move are spread so that replicas,
-    and preferred leaders, become as even as they can; racks stay as far apart as they were where a broker for that is
-    left.
+    The replacement takes the position in the list. Replacements are chosen to balance replicas and preferred leaders.
+    No more replicas of a partition share a rack than before, if a broker for that is left.
 
     Args:
-        assignments: of every partition there is.
-        sizes_bytes: of one replica; 0 where it is not known.
-        racks: every live broker, with or without those of `gone`; "" where the rack is unknown.
-        gone: live or not.
+        assignments: of every partition.
+        sizes_bytes: of one replica; 0: not known.
+        racks: every live broker, with or without those of `gone`; "": the rack is unknown.
+        gone: brokers to remove, live or not.
 
     Raises:
-        TidemarkError: INVALID_REPLICATION_FACTOR (metadata topics) where too few brokers would be left.
+        TidemarkError: INVALID_REPLICATION_FACTOR (metadata topics) if too few brokers would be left.
     """
     layout = ReplicaLayout(assignments, sizes_bytes, racks, gone)
     leaving = [
@@ -134,16 +133,16 @@ def generate(
     others: Iterable[tuple[BrokerId, ...]] = (),
     sizes_bytes: Mapping[TopicPartition, int] | None = None,
 ) -> Plan:
-    """Spread topics over these brokers as if they were created now, one after the other by name (rule C4).
+    """Place topics on these brokers as if they were created now, in the order of their names (rule C4).
 
-    Each partition keeps its replication factor. Nothing is spared: this is Kafka's --generate.
+    Each partition keeps its replication factor. The cost of copying is ignored: this is Kafka's --generate.
 
     Args:
         assignments: of every partition of the chosen topics.
-        brokers: that the topics shall be on.
-        racks: every live broker; "" where the rack is unknown.
-        others: assigned replicas of the partitions of all other topics; they count as in the creation of a topic.
-        sizes_bytes: of one replica, for the costs.
+        brokers: to place the topics on.
+        racks: every live broker; "": the rack is unknown.
+        others: assigned replicas of all other topics' partitions; they count as in the creation of a topic.
+        sizes_bytes: of one replica, for the cost.
 
     Raises:
         TidemarkError: BROKER_NOT_AVAILABLE (metadata brokers), INVALID_REPLICATION_FACTOR (metadata topics).
@@ -170,7 +169,7 @@ def generate(
     return _plan(layout, racks)
 
 
-# -- what a plan is made of ------------------------------------------------------------------------------------
+# -- parts of a plan -------------------------------------------------------------------------------------------
 
 
 def _plan(layout: ReplicaLayout, live: Iterable[BrokerId]) -> Plan:
@@ -207,9 +206,9 @@ def _loads(
 
 
 def _successor(layout: ReplicaLayout, index: int, position: int, leaders: Mapping[BrokerId, int]) -> BrokerId:
-    """The least loaded broker among those that keep the racks apart as well as they are; or those that do it best.
+    """The least loaded broker among those in racks no fuller than before, else in the emptiest racks.
 
-    Others of the partition that are to be replaced too count as what they are now: their racks are for who comes there.
+    Replicas of the partition that are still to be replaced count with their present racks, kept for their replacements.
     """
     replicas = layout.replicas[index]
     others = [*replicas[:position], *replicas[position + 1 :]]
@@ -226,7 +225,7 @@ def _successor(layout: ReplicaLayout, index: int, position: int, leaders: Mappin
     )
 
 
-# -- what is refused -------------------------------------------------------------------------------------------
+# -- checks ----------------------------------------------------------------------------------------------------
 
 
 def _check_live(brokers: Iterable[BrokerId], racks: Mapping[BrokerId, str]) -> None:
@@ -254,6 +253,6 @@ def _check_factor(topics: Iterable[str], brokers: int) -> None:
     if named:
         raise TidemarkError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"{brokers} brokers are too few for the replicas of {named}; leave more, or lower its replication factor",
+            f"{brokers} brokers are too few for the replicas of {named}; keep more, or lower the replication factor",
             {"topics": named},
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the replicas of a new topic's partitions go (rule C4: the list of brokers is rotated). Pure."""
+"""Replica placement for a new topic (rule C4: the list of brokers is rotated). Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def assign_replicas(
 
     Args:
         brokers: live brokers and their racks; "" where the rack is unknown.
-        partitions: how many, 1 or more.
+        partitions: their number, 1 or more.
         replication_factor: replicas of each partition, 1 to the number of live brokers.
         existing: assigned replicas of every partition that exists, in any order.
 
@@ -54,7 +54,7 @@ def assign_replicas(
 
 
 def check_counts(live_brokers: int, *, partitions: int, replication_factor: int) -> None:
-    """Refuse what cannot be placed: INVALID_PARTITIONS or INVALID_REPLICATION_FACTOR."""
+    """Raise INVALID_PARTITIONS or INVALID_REPLICATION_FACTOR for counts that cannot be placed."""
     if partitions < 1:
         raise TidemarkError(ErrorCode.INVALID_PARTITIONS, f"a topic needs at least 1 partition, not {partitions}")
     if replication_factor < 1:
@@ -70,12 +70,11 @@ def check_counts(live_brokers: int, *, partitions: int, replication_factor: int)
 
 
 def _follower_order(ring: Sequence[BrokerId], leader: int, led_before: int) -> list[BrokerId]:
-    """Every broker but the leader, in the order in which they follow it; rotates by one with each partition it leads.
+    """Every broker but the leader, in the order of following; rotated by one for each partition led before.
 
-    `led_before` counts partitions that have followers: one without would take a turn that nobody gets.
-
-    The rotation is over the n - 1 others, so no follower is ever the leader again ((i + j + k) mod n
-    would meet it), and the successors of a leader's partitions differ by at most one in number.
+    `led_before` counts partitions with followers only, since others take no turn. The rotation is over the n - 1
+    others, so that no follower is the leader ((i + j + k) mod n would meet it). The first followers of a leader's
+    partitions are then spread over the other brokers with a difference of one at most.
     """
     others = len(ring) - 1
     return [ring[(leader + 1 + (index + led_before) % others) % len(ring)] for index in range(others)]
@@ -93,9 +92,9 @@ def _heir_apart(
     replication_factor: int,
     heirs: Mapping[tuple[BrokerId, BrokerId], int],
 ) -> BrokerId:
-    """The first follower, which leads if the leader fails: one that is it for the fewest of this leader's partitions.
+    """The first follower, which leads if the leader fails: the broker that is it for the fewest partitions.
 
-    Of another rack, unless there are more replicas than racks: then a rack has two of them anyway.
+    It is of another rack, unless there are more replicas than racks, so that one rack has two replicas anyway.
     """
     racks = {_rack(brokers, broker) for broker in brokers}
     same = _rack(brokers, leader)
@@ -111,7 +110,7 @@ def _keep_racks_apart(
     count: int,
     followed: Mapping[tuple[BrokerId, BrokerId], int],
 ) -> list[BrokerId]:
-    """The heir and more followers, each from a rack used least so far, then one that has followed this leader least.
+    """The first follower and more, each from the least used rack, then the broker that follows this leader least.
 
     A broker whose rack is unknown counts as a rack of its own.
     """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who holds which replica while a plan is being made: the working state of core/planning/broker_plans.py. Pure.
+"""Assigned replicas while a plan is made: the working state of core/planning/broker_plans.py. Pure.
 
-Brokers that do not live, or are leaving, may hold replicas; nothing is given to them, and they carry no load.
+Brokers that are not live, or being removed, may have replicas; they get no more, and their load is not counted.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from tidemark.model import BrokerId, TopicPartition
 
 
 class Held(NamedTuple):
-    """A replica in the order in which a broker's replicas are looked through.
+    """A replica in the order in which `find` tries a broker's replicas.
 
-    `place`: of the partition in the layout.
-    `share`: of the topic's replicas on this broker, those before this one; what is next to each other in size is
-    thereby taken from all topics alike.
+    Attributes:
+        size_bytes: of the replica.
+        share: the part of the topic's replicas on this broker up to this one, so that replicas of similar size are
+            taken from all topics alike.
+        place: index of the partition in the layout.
     """
 
     size_bytes: int
@@ -29,14 +31,17 @@ class Held(NamedTuple):
 
 
 class ReplicaLayout:
-    """Assigned replicas by index of their partition, and what they add up to on each live broker.
+    """Assigned replicas by partition index, and their sums on each live broker.
 
     Attributes:
-        partitions: sorted; everything else names them by their index here.
-        original: replicas as they were.
-        replicas: as they are now.
+        partitions: sorted; the other attributes use indices of this list.
+        original: assigned replicas before the plan.
+        replicas: assigned replicas now.
         size_bytes: of one replica of each partition.
-        count, load_bytes: replicas on each live broker, and their bytes.
+        brokers: live brokers that stay, sorted.
+        count, load_bytes: replicas on each of them, and their bytes. Invariant: follow `replicas`.
+        _held: replicas that `find` tries, by broker, sorted.
+        _between: those of `_held` that may still move from one broker to another.
     """
 
     def __init__(
@@ -67,7 +72,7 @@ class ReplicaLayout:
                     self.load_bytes[broker] += self.size_bytes[index]
 
     def look_through(self, movable: Iterable[tuple[int, BrokerId]] | None = None) -> None:
-        """From now on `find` looks through these replicas; None: through all on live brokers."""
+        """Have `find` try these replicas; None: all on live brokers."""
         if movable is None:
             movable = (
                 (index, broker)
@@ -90,9 +95,9 @@ class ReplicaLayout:
             self._held[broker] = sorted(held)
 
     def find(self, source: BrokerId, target: BrokerId, size_bytes: float) -> Held | None:
-        """The replica on `source` that may go to `target` whose size is nearest; None: none may.
+        """The replica on `source` of the nearest size that may move to `target`; None: there is none.
 
-        What could not go there once is not looked at again until `look_again`: or many finds would pass by it.
+        A replica that may not move there is not tried again until `look_again`, which keeps repeated calls cheap.
         """
         held = self._between.get((source, target))
         if held is None:
@@ -114,11 +119,11 @@ class ReplicaLayout:
         return found
 
     def look_again(self) -> None:
-        """At what could not go before, too: something else may have made room for it."""
+        """Have `find` try every replica again: other moves may have made room."""
         self._between.clear()
 
     def fits(self, index: int, source: BrokerId, target: BrokerId) -> bool:
-        """Whether the replica may move: the target has none, and the racks stay as far apart as they are."""
+        """Whether the replica may move: the target has none, and no more replicas share a rack than before."""
         replicas = self.replicas[index]
         if target in replicas or source not in replicas:
             return False
@@ -129,12 +134,12 @@ class ReplicaLayout:
         return here == there or racks.count(there) < racks.count(here)
 
     def in_rack_of(self, broker: BrokerId, replicas: Iterable[BrokerId]) -> int:
-        """How many of these are in this broker's rack; a broker whose rack is unknown is a rack of its own."""
+        """The number of these replicas in this broker's rack; a broker whose rack is unknown is a rack of its own."""
         rack = self._rack[broker]
         return sum(self._rack[other] == rack for other in replicas)
 
     def move(self, one: Held, source: BrokerId, target: BrokerId, *, again: bool = False) -> None:
-        """The target takes the source's place in the list; `again`: it may be moved once more."""
+        """Replace the source by the target in the list; `again`: the replica may move once more."""
         held = self._held[source]
         del held[bisect_left(held, one)]
         if again:
@@ -145,7 +150,7 @@ class ReplicaLayout:
         self.put(one.place, self.replicas[one.place].index(source), target)
 
     def put(self, index: int, position: int, target: BrokerId) -> None:
-        """The target takes that place in the list from whoever has it."""
+        """Replace the broker at that position of the list by the target."""
         source, size_bytes = self.replicas[index][position], self.size_bytes[index]
         self.replicas[index][position] = target
         self._racks[index][position] = self._rack[target]
@@ -156,12 +161,12 @@ class ReplicaLayout:
             self.load_bytes[source] -= size_bytes
 
     def swap(self, index: int, one: int, other: int) -> None:
-        """These places of the list change who has them."""
+        """Exchange the brokers at these positions of the list."""
         replicas, racks = self.replicas[index], self._racks[index]
         replicas[one], replicas[other] = replicas[other], replicas[one]
         racks[one], racks[other] = racks[other], racks[one]
 
     def cost_bytes(self, one: Held, source: BrokerId, target: BrokerId) -> int:
-        """What more has to be copied when this replica moves; less than 0 where it goes back."""
+        """Additional bytes to copy for this move; less than 0 for a move back."""
         original = self.original[one.place]
         return self.size_bytes[one.place] * ((target not in original) - (source not in original))

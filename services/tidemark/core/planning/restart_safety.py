@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a broker can be restarted without anybody noticing: read off ZooKeeper (rules C2, R4, M1). Pure.
+"""Whether a broker can be restarted without an interruption, read off ZooKeeper (rules C2, R4, M1). Pure.
 
-A restart takes the broker out of every ISR and moves its leaders. That is unnoticed where another member that lives
-can lead, and enough members are left for acks=all.
+A restart removes the broker from every ISR and moves leadership away. Clients are not interrupted if another live ISR
+member can lead, and enough members are left for acks=all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NAMED_MAX: Final = 5
 
 
 class Obstacle(StrEnum):
-    """Why not; the value is part of the API. The gravest first."""
+    """Obstacles to a restart, the gravest first; the value is part of the API."""
 
     BROKER_NOT_LIVE = "BROKER_NOT_LIVE"
     NO_IN_SYNC_HEIR = "NO_IN_SYNC_HEIR"
@@ -27,12 +27,12 @@ class Obstacle(StrEnum):
     OTHER_BROKER_AWAY = "OTHER_BROKER_AWAY"
     MOVE_UNDER_WAY = "MOVE_UNDER_WAY"
     NOT_IN_SYNC = "NOT_IN_SYNC"
-    OTHER = "OTHER"  # one that a later version knows: its sentence says what
+    OTHER = "OTHER"  # of a later version; its message says which
 
 
 @dataclass(frozen=True, slots=True)
 class RestartObstacle:
-    """One reason, with all partitions it is true of, by name."""
+    """One obstacle, with the partitions that it concerns, sorted."""
 
     reason: Obstacle
     message: str
@@ -40,7 +40,7 @@ class RestartObstacle:
 
     @property
     def may_pass(self) -> bool:
-        """Whether it can go away while one waits; topics made with no replica to spare stay so."""
+        """Whether waiting can remove the obstacle; a topic without a replica to spare keeps it."""
         return self.reason is not Obstacle.NO_REPLICA_TO_SPARE
 
 
@@ -51,14 +51,14 @@ def obstacles_to_restart(
     states: Mapping[TopicPartition, VersionedState],
     wanted: Iterable[TopicPartition] = (),
 ) -> list[RestartObstacle]:
-    """Why the broker must not be restarted now, the gravest first; none: it is safe.
+    """The obstacles to a restart of this broker, the gravest first; empty: it is safe.
 
     Args:
-        broker: whose restart is thought of.
+        broker: to be restarted.
         live: the registered brokers.
         topics: all of them.
         states: of all their partitions.
-        wanted: moves that are wanted and may not have begun.
+        wanted: partitions with a requested reassignment, begun or not.
     """
     found: dict[Obstacle, list[TopicPartition]] = {kind: [] for kind in Obstacle if kind is not Obstacle.OTHER}
     asked = set(wanted)
@@ -114,15 +114,15 @@ def _sentence(kind: Obstacle, broker: BrokerId, away: Iterable[BrokerId], concer
     others = ", ".join(str(one) for one in sorted(away))
     return {
         Obstacle.BROKER_NOT_LIVE: f"broker {broker} is not live: start it, and wait until it is in sync",
-        Obstacle.NO_IN_SYNC_HEIR: f"nobody could lead {partitions} without broker {broker}: no other live replica is "
-        "in sync; wait until one is, or give them more replicas",
+        Obstacle.NO_IN_SYNC_HEIR: f"{partitions} would have no leader without broker {broker}: no other live "
+        "replica is in sync; wait until one is, or add replicas",
         Obstacle.BELOW_MIN_ISR: f"{partitions} would have fewer than min.insync.replicas in sync, and refuse acks=all; "
         "wait until more replicas are in sync, or give them more",
         Obstacle.NO_REPLICA_TO_SPARE: f"{partitions} have no replica to spare, though all are in sync: their topics' "
         f"min.insync.replicas are as many as their replicas, so each restart stops acks=all for a moment, and waiting "
         f"does not help; give them more replicas, or a smaller min.insync.replicas: {named}",
         Obstacle.OTHER_BROKER_AWAY: f"not live, and assigned replicas: broker {others}; start it first",
-        Obstacle.MOVE_UNDER_WAY: f"{partitions} on broker {broker} are being moved; wait until tidemark reassign list "
-        "is empty",
+        Obstacle.MOVE_UNDER_WAY: f"{partitions} on broker {broker} are being reassigned; wait until "
+        "tidemark reassign list is empty",
         Obstacle.NOT_IN_SYNC: f"broker {broker} has not caught up in {partitions} yet; wait until it is in the ISR",
     }[kind]

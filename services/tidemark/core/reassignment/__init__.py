@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reassignments as values: a request, its checks, its status and its progress. Pure."""
+"""Reassignments as values: request, checks, status, progress, and the topic's node. Pure."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In which log directory of its broker a replica shall lie (rule M3), and what became of that wish."""
+"""Requests to move replicas between log directories of their brokers (rule M3), and their outcome."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidemark.model import BrokerId, TidemarkError, TopicPartition
 
 
 class ReplicaLogDir(NamedTuple):
-    """A replica, and the directory of its broker that it shall lie in, by path or uuid."""
+    """A replica, and the log directory of its broker that it is to be moved to, by path or uuid."""
 
     broker_id: BrokerId
     partition: TopicPartition
@@ -17,7 +17,7 @@ class ReplicaLogDir(NamedTuple):
 
 
 class ReplicaLogDirOutcome(NamedTuple):
-    """What became of one: noted, or why nothing was changed for it."""
+    """The outcome for one replica: accepted, or the error."""
 
     broker_id: BrokerId
     partition: TopicPartition

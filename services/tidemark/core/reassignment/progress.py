@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a move of replicas is, and what it waits for, read off ZooKeeper and the sizes of logs (rule M1).
+"""The progress of a reassignment and its obstacle, read off ZooKeeper and log sizes (rule M1). Pure.
 
-Pure. Rates, and for how long nothing came, need two looks: whoever looks adds them (`with_rate`).
+A rate needs two samples: the caller adds it with `with_rate`.
 """
 
 from __future__ import annotations
@@ -24,40 +24,41 @@ from tidemark.model import (
 )
 
 STALLED_AFTER_S: Final = 10.0
-"""So long without a byte is worth a reason."""
+"""After this time without a byte copied, a reassignment gets a reason."""
 
-_AT_THE_THROTTLE: Final = 0.8
+_THROTTLED_FROM: Final = 0.8
+"""Part of the throttle in use from which the throttle counts as the limit."""
 
 
 class ReassignmentPhase(StrEnum):
-    """How far a move is."""
+    """How far a reassignment is, as operators see it."""
 
-    QUEUED = "queued"  # wanted, not begun
+    QUEUED = "queued"  # requested, not begun
     COPYING = "copying"  # members of the target are not in sync yet
-    FINISHING = "finishing"  # all of them are: leader and the replicas that go are settled
-    CANCELLING = "cancelling"  # it goes back
+    FINISHING = "finishing"  # all of them are: the leader is elected, and removed replicas are deleted
+    CANCELLING = "cancelling"  # the target is OAR
 
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentProgress:
-    """One move that is wanted or under way.
+    """One reassignment that is requested or has begun.
 
     Attributes:
         original: OAR.
-        target: RAR; of a move that was given up, OAR.
+        target: RAR; of a cancelled reassignment, OAR.
         assigned: AR.
         adding: RAR - OAR.
         removing: OAR - RAR.
         replicas: state of every replica that was, is or will be assigned.
-        sizes_bytes: of those whose brokers told.
-        bytes_done: what the replicas that are added have; None: not known.
-        bytes_total: what they need; None: not known.
-        rate_bytes_per_s: what they get; None: not known yet.
-        eta_s: at this rate; None: not known.
-        throttle_bytes_per_s: 0 for no limit.
-        waiting_for: why nothing moves, or slowly; "" where it goes on as it should.
-        request_id: "" for a node that was written by hand.
-        log_dirs: path or uuid of the directory named for a replica of the target; "any" one is not listed.
+        sizes_bytes: log sizes by broker, of brokers that reported them.
+        bytes_done: copied to the added replicas; None: not known.
+        bytes_total: to copy to the added replicas; None: not known.
+        rate_bytes_per_s: of copying; None: not known yet.
+        eta_s: time left at this rate; None: not known.
+        throttle_bytes_per_s: 0: no limit.
+        waiting_for: why no bytes are copied, or few; "": there is no obstacle.
+        request_id: "" for an entry that was written by hand.
+        log_dirs: path or uuid of the log directory named for a replica of the target; "any" is not listed.
     """
 
     partition: TopicPartition
@@ -81,7 +82,7 @@ class ReassignmentProgress:
 
 @dataclass(frozen=True, slots=True)
 class EndedReassignment:
-    """A move that is wanted no more: the replicas now (none where the partition is gone), and why it was undone."""
+    """A reassignment that has ended: the replicas now (empty: no partition any more); `error`: why it was refused."""
 
     partition: TopicPartition
     replicas: tuple[BrokerId, ...]
@@ -90,7 +91,7 @@ class EndedReassignment:
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentOutcome:
-    """What became of one move, or cancellation, that was asked for; `before`: the replicas when it was asked for."""
+    """The answer to one requested reassignment or cancellation; `before`: the replicas at the time of the request."""
 
     partition: TopicPartition
     before: tuple[BrokerId, ...] = ()
@@ -98,8 +99,8 @@ class ReassignmentOutcome:
     error: TidemarkError | None = None
 
 
-class Sight(NamedTuple):
-    """What is known of the cluster around a move."""
+class ClusterFacts(NamedTuple):
+    """The cluster around a reassignment; `others_under_way`: reassignments of other partitions have begun."""
 
     live: frozenset[BrokerId]
     controller_active: bool
@@ -111,16 +112,16 @@ def progress_of(
     topic: TopicDescription | None,
     state: LeaderAndIsr | None,
     sizes_bytes: Mapping[BrokerId, int],
-    sight: Sight,
+    cluster: ClusterFacts,
 ) -> ReassignmentProgress:
-    """How far it is now.
+    """The present progress, without a rate.
 
     Args:
-        move: as it is wanted.
-        topic: None: there is no such topic.
-        state: of the partition; None: it has none yet.
+        move: the entry.
+        topic: None: the topic does not exist.
+        state: leaderAndISR; None: the node does not exist yet.
         sizes_bytes: of its replicas, by broker.
-        sight: of the cluster.
+        cluster: the live brokers and the controller.
     """
     index = move.partition.partition
     if topic is None or index not in topic.partitions:
@@ -153,7 +154,7 @@ def progress_of(
         sizes_bytes=dict(sizes_bytes),
         bytes_done=done,
         bytes_total=total,
-        waiting_for=_obstacle(moved, state, sight),
+        waiting_for=_obstacle(moved, state, cluster),
         log_dirs={} if move.cancel else named_log_dirs(move),
     )
 
@@ -161,13 +162,13 @@ def progress_of(
 def with_rate(
     moved: ReassignmentProgress, rate_bytes_per_s: float | None, silent_s: float, *, throttle_used: float
 ) -> ReassignmentProgress:
-    """With what two looks tell.
+    """Add a rate, the time left and the reason for a slow copy.
 
     Args:
-        moved: the second look.
-        rate_bytes_per_s: between them; None: there was no first one.
-        silent_s: for how long no byte came.
-        throttle_used: the part of its throttle that this move and those that share it use; 0 without one.
+        moved: the second sample.
+        rate_bytes_per_s: between two samples; None: there is one sample only.
+        silent_s: time without a byte copied.
+        throttle_used: the part of the throttle that the reassignments under this throttle use; 0: no throttle.
     """
     eta_s = None
     if rate_bytes_per_s and moved.bytes_done is not None and moved.bytes_total is not None:
@@ -179,7 +180,7 @@ def with_rate(
         if silent_s >= STALLED_AFTER_S and moved.bytes_done is not None:
             late = [broker for broker, state in moved.replicas.items() if state is ReplicaState.NEW]
             why = f"nothing was copied for {silent_s:.0f} s: look at the log of {_brokers(late)}"
-        elif throttle_used >= _AT_THE_THROTTLE:
+        elif throttle_used >= _THROTTLED_FROM:
             why = f"it copies as fast as its throttle allows, {moved.throttle_bytes_per_s} bytes/s"
     return replace(moved, rate_bytes_per_s=rate_bytes_per_s, eta_s=eta_s, waiting_for=why)
 
@@ -195,7 +196,7 @@ def _nowhere(move: PartitionReassignment) -> ReassignmentProgress:
         replicas=dict.fromkeys(move.replicas, ReplicaState.NON_EXISTENT),
         phase=ReassignmentPhase.QUEUED,
         throttle_bytes_per_s=move.throttle_bytes_per_s,
-        waiting_for="there is no such partition: the controller refuses it, or it was deleted meanwhile",
+        waiting_for="the partition does not exist: the controller will refuse the reassignment",
         request_id=move.request_id,
     )
 
@@ -223,7 +224,7 @@ def _queued(
 def _bytes(
     moved: ReassignmentProgress, state: LeaderAndIsr | None, sizes_bytes: Mapping[BrokerId, int]
 ) -> tuple[int | None, int | None]:
-    """What the added replicas have and need; each needs what the leader has, and has no more than that of it."""
+    """Bytes copied and bytes to copy; each added replica needs a copy of the leader's log."""
     if not moved.adding:
         return 0, 0
     leader = NO_LEADER if state is None else state.leader
@@ -239,21 +240,21 @@ def _bytes(
     return done, whole * len(moved.adding)
 
 
-def _obstacle(moved: ReassignmentProgress, state: LeaderAndIsr | None, sight: Sight) -> str:
-    """What keeps it from going on, as far as one look tells; "": nothing."""
-    if not sight.controller_active:
+def _obstacle(moved: ReassignmentProgress, state: LeaderAndIsr | None, cluster: ClusterFacts) -> str:
+    """The obstacle, as far as one sample shows it; "": none."""
+    if not cluster.controller_active:
         return "no controller is active: start one"
-    away = [broker for broker in moved.target if broker not in sight.live]
+    away = [broker for broker in moved.target if broker not in cluster.live]
     if away:
         cure = "start it" if len(away) == 1 else "start them"
-        cure += "" if moved.phase is ReassignmentPhase.CANCELLING else ", or cancel the move"
-        return f"{_brokers(away)}, where it goes, {'is' if len(away) == 1 else 'are'} not live: {cure}"
+        cure += "" if moved.phase is ReassignmentPhase.CANCELLING else ", or cancel the reassignment"
+        return f"{_brokers(away)} of the target {'is' if len(away) == 1 else 'are'} not live: {cure}"
     if state is None or state.leader == NO_LEADER:
-        return "nobody leads the partition, so there is nothing to copy from: start its replicas, or see tidemark elect"
-    if state.leader not in sight.live:
-        return f"its leader, broker {state.leader}, is away: another one will be elected, or start it"
-    if moved.phase is ReassignmentPhase.QUEUED and sight.others_under_way:
-        return "it waits for a free slot: others are copied first"
+        return "the partition has no leader to copy from: start its replicas, or see tidemark elect"
+    if state.leader not in cluster.live:
+        return f"the leader, broker {state.leader}, is not live: wait for an election, or start it"
+    if moved.phase is ReassignmentPhase.QUEUED and cluster.others_under_way:
+        return "waits for a free slot: other reassignments are copied first"
     return ""
 
 

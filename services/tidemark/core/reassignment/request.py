@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves as people ask for them: JSON of version 1, as Kafka's, and what is checked before one begins (rule M1).
+"""Requested reassignments: Kafka's JSON of version 1, and the checks before one begins (rule M1). Pure.
 
-The command line, the admin service and the controller (for a node written by hand) use the same functions, so that all
-three refuse the same things with the same codes and sentences. Pure.
+The command line, the admin service and the controller (for a node written by hand) use the same functions, so that they
+refuse the same requests with the same codes and messages.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def parse_reassignments(text: str | bytes) -> tuple[tuple[PartitionReassignment,
 
 
 def format_reassignments(moves: Iterable[PartitionReassignment]) -> str:
-    """The same JSON, by topic and partition, one entry a line; what is not set is left out."""
+    """The same JSON, sorted by topic and partition, one entry a line; fields that are not set are left out."""
     ordered = sorted(moves, key=lambda move: move.partition)
     lines = ",\n".join(f"    {json.dumps(fields_of(move), ensure_ascii=False)}" for move in ordered)
     partitions = f"[\n{lines}\n  ]" if lines else "[]"
@@ -66,7 +66,7 @@ def format_reassignments(moves: Iterable[PartitionReassignment]) -> str:
 
 
 def fields_of(move: PartitionReassignment) -> dict[str, object]:
-    """A move's entry in the document and in ZooKeeper; what is not set is left out."""
+    """The fields of an entry in the document and in ZooKeeper; those that are not set are left out."""
     fields: dict[str, object] = {
         "topic": move.partition.topic,
         "partition": move.partition.partition,
@@ -89,13 +89,15 @@ def check_reassignments(
     live: Collection[BrokerId],
     in_progress: Collection[TopicPartition],
 ) -> dict[TopicPartition, TidemarkError]:
-    """Why each of these partitions cannot be moved as asked, the first reason there is; empty: all can.
+    """The first reason why each of these partitions cannot be reassigned as requested; empty: all can.
 
     Args:
+        moves: the requests.
         topics: those that exist.
-        in_progress: partitions that have a move already.
+        live: the live brokers.
+        in_progress: partitions with a reassignment in progress.
 
-    A move that is cancelled is not held to its target: it needs its partition, and a move in progress.
+    The target of a cancellation is not checked: a cancellation needs its partition and a reassignment in progress.
     """
     named = Counter(move.partition for move in moves)
     errors = {}
@@ -115,7 +117,7 @@ def check_reassignments(
 
 
 def named_log_dirs(move: PartitionReassignment) -> dict[BrokerId, str]:
-    """The directory, by path or uuid, of each replica of the target that is not to lie just anywhere."""
+    """The named log directory, by path or uuid, of replicas of the target; those with "any" are left out."""
     return {
         broker: directory
         for broker, directory in zip(move.replicas, move.log_dirs, strict=False)
@@ -131,24 +133,22 @@ def _entries(text: str | bytes) -> list[object]:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise _invalid(f"the moves are no JSON ({why}); give {_shape()}") from error
+        raise _invalid(f"the document is not JSON ({why}); give {_shape()}") from error
     if not isinstance(document, dict):
-        raise _invalid(f"the moves are no JSON object; give {_shape()}")
+        raise _invalid(f"the document is not a JSON object; give {_shape()}")
     version = document.get("version")
     if not _is_int(version) or version != VERSION:
         found = f"of version {_shown(version)}" if "version" in document else "without a version"
-        raise TidemarkError(
-            ErrorCode.UNSUPPORTED_VERSION, f'the moves are {found}; write them as of "version": {VERSION}'
-        )
+        raise TidemarkError(ErrorCode.UNSUPPORTED_VERSION, f'the document is {found}; write "version": {VERSION}')
     partitions = document.get("partitions")
     if not isinstance(partitions, list):
-        raise _invalid(f'the moves have no list "partitions"; give {_shape()}')
+        raise _invalid(f'the document has no list "partitions"; give {_shape()}')
     return partitions
 
 
 def _move(entry: object) -> PartitionReassignment:
     if not isinstance(entry, dict):
-        raise _invalid(f"a move is a JSON object, not {_shown(entry)}")
+        raise _invalid(f"an entry is a JSON object, not {_shown(entry)}")
     partition = TopicPartition(_topic(entry.get("topic")), _partition(entry.get("partition")))
     request_id = _text(entry.get("request_id", ""), "request_id", partition)
     if len(request_id) > REQUEST_ID_CHARACTERS_MAX:
@@ -196,11 +196,11 @@ def _is_topic(name: str) -> bool:
 
 def _topic(value: object) -> str:
     if not isinstance(value, str):
-        raise _invalid(f'a move names its topic as "topic", not {_shown(value)}')
+        raise _invalid(f'an entry names its topic as "topic", not {_shown(value)}')
     if not _is_topic(value):
         raise TidemarkError(
             ErrorCode.INVALID_TOPIC_NAME,
-            f"{_shown(value)} cannot be the name of a topic; give 1 to 249 letters, digits, '.', '_' or '-'",
+            f"{_shown(value)} is not a valid topic name; give 1 to 249 letters, digits, '.', '_' or '-'",
         )
     return value
 
@@ -248,7 +248,7 @@ def _invalid(message: str) -> TidemarkError:
     return TidemarkError(ErrorCode.INVALID_REQUEST, message)
 
 
-# -- what is asked for -----------------------------------------------------------------------------------------
+# -- checks of a request ---------------------------------------------------------------------------------------
 
 
 def _duplicate_partition(partition: TopicPartition) -> TidemarkError:
@@ -262,8 +262,8 @@ def _duplicate_partition(partition: TopicPartition) -> TidemarkError:
 def _log_dirs_mismatch(move: PartitionReassignment) -> TidemarkError:
     return TidemarkError(
         ErrorCode.LOG_DIRS_MISMATCH,
-        f"the move of {move.partition} has {len(move.log_dirs)} log_dirs for {len(move.replicas)} replicas; "
-        f'give one for each replica, "{ANY_LOG_DIR}" where the broker shall choose, or leave log_dirs out',
+        f"the entry of {move.partition} has {len(move.log_dirs)} log_dirs for {len(move.replicas)} replicas; "
+        f'give one for each replica, "{ANY_LOG_DIR}" where the broker is to choose, or leave log_dirs out',
         _facts(move.partition),
     )
 
@@ -275,21 +275,21 @@ def _check_target(move: PartitionReassignment) -> None:
     if not replicas:
         raise TidemarkError(
             ErrorCode.EMPTY_REPLICAS,
-            f"the move of {partition} names no replicas; name the brokers that shall hold it",
+            f"the entry of {partition} names no replicas; name the target brokers",
             _facts(partition),
         )
     twice = [broker for broker, times in Counter(replicas).items() if times > 1]
     if twice:
         raise TidemarkError(
             ErrorCode.DUPLICATE_REPLICA,
-            f"the move of {partition} names broker {_ids(twice)} more than once; a broker holds one replica of it",
+            f"the entry of {partition} names broker {_ids(twice)} more than once; name each broker once",
             {**_facts(partition), "brokers": _ids(twice)},
         )
     unnamed = [broker for broker, directory in zip(replicas, move.log_dirs, strict=False) if not directory.strip()]
     if unnamed:
         raise TidemarkError(
             ErrorCode.LOG_DIR_NOT_FOUND,
-            f"the move of {partition} names no log directory for broker {_ids(unnamed)}; give the path or the uuid of "
+            f"the entry of {partition} names no log directory for broker {_ids(unnamed)}; give the path or the uuid of "
             f'one that tidemark log-dirs describe shows, or "{ANY_LOG_DIR}"',
             {**_facts(partition), "brokers": _ids(unnamed)},
         )
@@ -300,14 +300,14 @@ def _check_exists(partition: TopicPartition, topics: Mapping[str, TopicDescripti
     if topic is None:
         raise TidemarkError(
             ErrorCode.UNKNOWN_TOPIC,
-            f"there is no topic {_shown(partition.topic)}; leave it out, or create it first",
+            f"there is no topic {_shown(partition.topic)}; leave the entry out, or create the topic first",
             _facts(partition),
         )
     if partition.partition not in topic.partitions:
         raise TidemarkError(
             ErrorCode.UNKNOWN_PARTITION,
-            f"topic {partition.topic} has no partition {partition.partition} but {len(topic.partitions)} of them; "
-            "leave it out, or add partitions first",
+            f"topic {partition.topic} has {len(topic.partitions)} partitions, and no partition {partition.partition}; "
+            "leave the entry out, or add partitions first",
             _facts(partition),
         )
 
@@ -317,7 +317,7 @@ def _check_live(move: PartitionReassignment, live: Collection[BrokerId]) -> None
     if missing:
         raise TidemarkError(
             ErrorCode.BROKER_NOT_AVAILABLE,
-            f"the move of {move.partition} needs broker {_ids(missing)}, which is not live; start it or name another",
+            f"{move.partition} needs broker {_ids(missing)}, which is not live; start it or name another",
             {**_facts(move.partition), "brokers": _ids(missing)},
         )
 
@@ -327,13 +327,13 @@ def _check_progress(move: PartitionReassignment, in_progress: Collection[TopicPa
     if running and not move.cancel:
         raise TidemarkError(
             ErrorCode.REASSIGNMENT_IN_PROGRESS,
-            f"partition {move.partition} is being moved already; wait for that move, or cancel it first",
+            f"partition {move.partition} is being reassigned already; wait for that, or cancel it first",
             _facts(move.partition),
         )
     if move.cancel and not running:
         raise TidemarkError(
             ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
-            f"partition {move.partition} is not being moved; there is nothing to cancel",
+            f"partition {move.partition} is not being reassigned; there is nothing to cancel",
             _facts(move.partition),
         )
 

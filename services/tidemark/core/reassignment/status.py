@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves of replicas (the twelve steps of rule M1): what is to be done next, and in what state each replica is.
+"""The status of a reassignment (rule M1), read off the topic's node and leaderAndISR. Pure.
 
-RAR is the target, OAR the original, AR what is assigned now. During a move AR is RAR and then what of OAR is not in it,
-and the topic's node has for the partition `original` (OAR, in its order), `adding` (RAR - OAR) and `removing`
-(OAR - RAR). A cancelled move is one whose target is the original. Pure.
+RAR is the target, OAR the original and AR the assigned replicas. During a reassignment AR is RAR, then OAR - RAR; the
+topic's node names `original` (OAR, in its order), `adding` (RAR - OAR) and `removing` (AR - RAR). The target of a
+cancelled reassignment is OAR.
 """
 
 from __future__ import annotations
@@ -16,22 +16,25 @@ from tidemark.model import BrokerId, LeaderAndIsr, TopicDescription
 
 
 class ReplicaState(StrEnum):
-    """Of one replica of a partition that is moved, as ZooKeeper has it."""
+    """State of one replica of a partition that is being reassigned."""
 
-    NEW = "new"  # assigned, and not in sync yet
+    NEW = "new"  # added, and not in sync yet
     ONLINE = "online"
-    OFFLINE = "offline"  # out of the ISR for good, its log is being deleted
-    NON_EXISTENT = "non-existent"  # assigned no more
+    OFFLINE = "offline"  # out of sync; of a removed replica: for good, until its log is deleted
+    NON_EXISTENT = "non-existent"  # not assigned
 
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentStatus:
-    """A move under way, read off the topic's node and leaderAndISR.
+    """A reassignment that has begun.
 
     Attributes:
-        target: what it ends with.
+        original: OAR.
+        target: RAR.
+        adding: RAR - OAR.
+        removing: AR - RAR.
         waiting_for: members of the target that are not in sync yet.
-        replicas: the state of every replica that was, is or will be assigned.
+        replicas: state of every replica of AR.
     """
 
     original: tuple[BrokerId, ...]
@@ -43,12 +46,12 @@ class ReassignmentStatus:
 
     @property
     def cancelled(self) -> bool:
-        """Whether it goes back."""
+        """Whether the target is OAR."""
         return self.target == self.original
 
 
 def status(topic: TopicDescription, partition: int, state: LeaderAndIsr | None) -> ReassignmentStatus | None:
-    """The move of this partition that is under way; None: there is none."""
+    """The reassignment of this partition; None: the topic's node names none."""
     original = topic.original.get(partition)
     if original is None:
         return None

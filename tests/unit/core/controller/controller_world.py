@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from tidemark.core.cluster_view import ClusterView, ToldInParts
+from tidemark.core.cluster_view import ClusterView, MetadataAssembler
 from tidemark.core.config import ControllerConfig
 from tidemark.core.controller import effects as fx
 from tidemark.core.controller import events as ev
@@ -57,7 +57,7 @@ class BrokerKnows:
         self.registration = registration
         self.commands: dict[TopicPartition, PartitionCommand] = {}
         self.view = ClusterView()
-        self.parts = ToldInParts()
+        self.parts = MetadataAssembler()
         self.complete = False
         self.suspected: frozenset[BrokerId] = frozenset()
         self.stopped: set[TopicPartition] = set()

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from tidemark.core.cluster_view import ClusterView, ToldInParts, TopicView
+from tidemark.core.cluster_view import ClusterView, MetadataAssembler, TopicView
 from tidemark.core.controller import effects as fx
 from tidemark.core.controller import events as ev
 from tidemark.model import BrokerId, ControllerEpoch, ErrorCode, TidemarkError, TopicPartition
@@ -208,7 +208,7 @@ def test_a_topic_that_goes_between_two_parts_is_gone_although_a_part_made_before
 
 
 def test_a_part_that_is_missing_is_missed() -> None:
-    told = ToldInParts()
+    told = MetadataAssembler()
     nothing = ClusterView()
     assert told.take(nothing, ClusterView(complete=True, more_parts=True)) is None
     with pytest.raises(TidemarkError) as missed:
@@ -227,7 +227,7 @@ def told_of(*names: str, sequence: int, part: int = 0, more_parts: bool = False,
 
 
 def test_a_first_part_that_comes_late_begins_nothing_again() -> None:
-    told = ToldInParts()
+    told = MetadataAssembler()
     nothing = ClusterView()
     late = told_of("old", sequence=1, more_parts=True)
     assert told.take(nothing, told_of("a", sequence=3, more_parts=True)) is None
@@ -241,7 +241,7 @@ def test_a_first_part_that_comes_late_begins_nothing_again() -> None:
 
 
 def test_a_part_that_comes_again_is_answered_as_before() -> None:
-    told = ToldInParts()
+    told = MetadataAssembler()
     nothing = ClusterView()
     first, second, last = (
         told_of(name, sequence=part + 1, part=part, more_parts=part < 2) for part, name in enumerate("abc")
@@ -258,7 +258,7 @@ def test_a_part_that_comes_again_is_answered_as_before() -> None:
 
 
 def test_a_change_that_comes_late_brings_no_topic_back() -> None:
-    told = ToldInParts()
+    told = MetadataAssembler()
     view = told.take(ClusterView(), told_of("a", sequence=1))
     assert view is not None
     view = told.take(view, ClusterView(deleted_topics=("a",), sequence=3))

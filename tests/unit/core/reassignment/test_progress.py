@@ -6,7 +6,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tidemark.core.reassignment.progress import ReassignmentPhase, ReassignmentProgress, Sight, progress_of, with_rate
+from tidemark.core.reassignment.progress import (
+    ClusterFacts,
+    ReassignmentPhase,
+    ReassignmentProgress,
+    progress_of,
+    with_rate,
+)
 from tidemark.core.reassignment.status import ReplicaState
 from tidemark.model import (
     BrokerEpoch,
@@ -26,7 +32,7 @@ def ids(*brokers: int) -> tuple[BrokerId, ...]:
     return tuple(BrokerId(broker) for broker in brokers)
 
 
-ALIVE = Sight(frozenset(ids(0, 1, 2, 3)), controller_active=True, others_under_way=False)
+ALIVE = ClusterFacts(frozenset(ids(0, 1, 2, 3)), controller_active=True, others_under_way=False)
 MOVE = PartitionReassignment(T2, ids(3, 1), throttle_bytes_per_s=1000, request_id="r")
 BEFORE = TopicDescription("test", "id", {2: ids(1, 2)}, {2: "i"})
 DURING = replace(
@@ -86,15 +92,15 @@ def test_a_move_that_is_given_up_goes_back(topic: TopicDescription) -> None:
 
 
 def test_what_keeps_it_is_named() -> None:
-    def waits_for(state_: LeaderAndIsr | None, sight: Sight) -> str:
+    def waits_for(state_: LeaderAndIsr | None, sight: ClusterFacts) -> str:
         return progress_of(MOVE, DURING, state_, {}, sight).waiting_for
 
-    assert "broker 3, where it goes, is not live" in waits_for(state(1, 1), ALIVE._replace(live=frozenset(ids(1, 2))))
-    assert "nobody leads" in waits_for(state(-1), ALIVE)
-    assert "nobody leads" in waits_for(None, ALIVE)
+    assert "broker 3 of the target is not live" in waits_for(state(1, 1), ALIVE._replace(live=frozenset(ids(1, 2))))
+    assert "has no leader" in waits_for(state(-1), ALIVE)
+    assert "has no leader" in waits_for(None, ALIVE)
     assert "no controller is active" in waits_for(state(1, 1), ALIVE._replace(controller_active=False))
-    assert "broker 2, is away" in waits_for(state(2, 2), ALIVE._replace(live=frozenset(ids(1, 3))))
-    assert "no such partition" in progress_of(MOVE, None, None, {}, ALIVE).waiting_for
+    assert "broker 2, is not live" in waits_for(state(2, 2), ALIVE._replace(live=frozenset(ids(1, 3))))
+    assert "does not exist" in progress_of(MOVE, None, None, {}, ALIVE).waiting_for
 
 
 def copying() -> ReassignmentProgress:
@@ -133,4 +139,4 @@ def test_a_move_of_directories_alone_is_finishing() -> None:
         "",
     )
     away = progress_of(alone, BEFORE, state(1, 1), {}, ALIVE._replace(live=frozenset(ids(1))))
-    assert away.waiting_for.startswith("broker 2, where it goes, is not live")
+    assert away.waiting_for.startswith("broker 2 of the target is not live")
