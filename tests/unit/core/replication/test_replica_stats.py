@@ -11,8 +11,8 @@ from tidemark.core.replication import events as ev
 from tidemark.core.replication.replica import ReplicaView
 from tidemark.model import ErrorCode, ReplicaIdentity, TidemarkError
 
+from tests.unit.core.replication.leader.test_partition_leader import read_range, refused_read
 from tests.unit.core.replication.stage import ID, P, Stage, batch, node
-from tests.unit.core.replication.test_leader import read_range, refused_read
 
 
 def describe(stage: Stage, *, epoch: int = 5, identity: ReplicaIdentity = ID) -> ReplicaDescription | ErrorCode:

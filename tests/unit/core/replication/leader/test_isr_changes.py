@@ -8,8 +8,8 @@ from tidemark.core.replication import effects as fx
 from tidemark.core.replication import events as ev
 from tidemark.model import ErrorCode, LeaderAndIsr
 
+from tests.unit.core.replication.leader.test_partition_leader import in_flight_shrink, late_follower_leaves
 from tests.unit.core.replication.stage import P, Stage, node
-from tests.unit.core.replication.test_leader import in_flight_shrink, late_follower_leaves
 
 
 def test_while_a_change_is_in_flight_nobody_is_proposed() -> None:

@@ -10,8 +10,8 @@ from tidemark.core.replication import events as ev
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.envelope import Batch
 
+from tests.unit.core.replication.leader.test_partition_leader import numbered
 from tests.unit.core.replication.stage import ID, P, Stage, batch, node
-from tests.unit.core.replication.test_leader import numbered
 
 
 def test_only_the_requests_that_the_high_watermark_has_passed_are_answered() -> None:
