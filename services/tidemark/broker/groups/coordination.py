@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that coordinates consumer groups on this broker: coordinators, their log, the RPCs, the lag of groups."""
+"""The parts that coordinate consumer groups on this broker: coordinators, their log, the RPCs, the lag of groups."""
 
 from __future__ import annotations
 
 from tidemark.broker.clients.clients import Clients
-from tidemark.broker.groups.coordinators import Groups
+from tidemark.broker.groups.coordinators import GroupCoordinators
 from tidemark.broker.groups.lag_metrics import GroupLagMetrics
 from tidemark.broker.groups.metrics import GroupMetrics
 from tidemark.broker.groups.offsets import GroupOffsets
-from tidemark.broker.groups.offsets_log import GroupLogs
-from tidemark.broker.groups.offsets_topic import GroupTopic
+from tidemark.broker.groups.offsets_log import OffsetsLogs
+from tidemark.broker.groups.offsets_topic import OffsetsTopic
 from tidemark.broker.groups.partition_ends import PartitionEnds
 from tidemark.broker.groups.service import GroupService
 from tidemark.broker.logs.storage import Storage
@@ -27,10 +27,10 @@ class GroupCoordination:
     def __init__(self, node: BrokerNode, storage: Storage, clients: Clients) -> None:
         settings = node.settings
         self._ends = PartitionEnds(node.broker_id, node.metadata, clients.fetch.list_offsets)
-        self._coordinators = Groups(
+        self._coordinators = GroupCoordinators(
             node.broker_id,
             settings,
-            GroupLogs(
+            OffsetsLogs(
                 node.core.queries,
                 storage.threads,
                 node.readers,
@@ -40,7 +40,7 @@ class GroupCoordination:
                 node.clock,
             ),
             node.metadata,
-            GroupTopic(
+            OffsetsTopic(
                 node.store,
                 partitions=settings.offsets_topic_num_partitions,
                 replication_factor=settings.offsets_topic_replication_factor,
@@ -55,11 +55,11 @@ class GroupCoordination:
         self.use_settings(settings)
 
     def on_leadership(self, effect: ef.LeadershipChanged) -> None:
-        """A partition of __consumer_offsets has another leader: load or drop its coordinator."""
+        """The leader of a partition of __consumer_offsets changed: load or drop its coordinator."""
         self._coordinators.on_leadership(effect)
 
     def use_settings(self, settings: BrokerSettings) -> None:
-        """Put the dynamic settings to use."""
+        """Apply the dynamic settings."""
         self._lags.groups_shown = settings.metrics_groups
 
     def start(self) -> None:
@@ -67,7 +67,7 @@ class GroupCoordination:
         self._coordinators.start()
 
     def stop_coordinating(self) -> None:
-        """Coordinate no group any more; waiting members are answered."""
+        """Stop coordinating groups; waiting members are answered."""
         self._coordinators.stop()
 
     async def stop(self) -> None:

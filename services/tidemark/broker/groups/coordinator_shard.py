@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The groups of one partition of `__consumer_offsets`, for as long as this broker leads it in one epoch.
+"""The groups of one partition of `__consumer_offsets`, while this broker leads the partition in one epoch.
 
-Requests change the state at once, and their records are written in order; no answer leaves before everything that it
-was made of is committed. When a write fails, nobody knows what of it is in the log: the state is thrown away and read
-anew, and meanwhile every request is answered COORDINATOR_LOADING (docs/groups.md, step G8).
+Requests change the state at once, and their records are written in order. An answer is sent when all state that it
+depends on is committed. After a failed write it is unknown which records are in the log: the state is discarded and
+loaded again. Meanwhile requests are refused with COORDINATOR_LOADING (docs/groups.md, step G8).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from weakref import WeakValueDictionary
 
 from tidemark.broker.groups.metrics import GroupMetrics
-from tidemark.broker.groups.offsets_log import GroupLog
+from tidemark.broker.groups.offsets_log import OffsetsLog
 from tidemark.core.groups.coordinator import GroupCoordinator, Outcome, Swept
 from tidemark.core.groups.heartbeat import Situation
 from tidemark.core.groups.state import Change, OffsetKey
@@ -31,24 +31,24 @@ _log = logging.getLogger(__name__)
 
 
 class _Write:
-    """Records that are written together, and who waits for them."""
+    """Records that are written together; `done` completes with the outcome."""
 
     def __init__(self) -> None:
         self.changes: list[Change] = []
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
-class GroupShard:
-    """Begins to load when it is made; `close` ends it.
+class CoordinatorShard:
+    """Starts to load when it is made; ends with `close`.
 
     Args:
-        situation: what requests are judged by, now.
-        write_timeout_s: how long a write may take.
+        situation: returns the facts that requests are checked against.
+        write_timeout_s: time limit of a write.
     """
 
     def __init__(
         self,
-        log: GroupLog,
+        log: OffsetsLog,
         situation: Callable[[], Situation],
         write_timeout_s: float,
         metrics: GroupMetrics,
@@ -68,39 +68,40 @@ class GroupShard:
 
     @property
     def coordinator(self) -> GroupCoordinator:
-        """The state, to look at; raises COORDINATOR_LOADING or NOT_COORDINATOR."""
+        """The loaded state; raises COORDINATOR_LOADING or NOT_COORDINATOR."""
         self.log.check()
         if self._closed:
             raise self.log.over()
         if self._coordinator is None:
             raise TidemarkError(
                 ErrorCode.COORDINATOR_LOADING,
-                f"the coordinator still reads {self.log.partition}, which remembers the group; try again",
+                f"the coordinator is still loading {self.log.partition}, which has the group; retry",
             )
         return self._coordinator
 
     @property
     def is_loading(self) -> bool:
-        """Whether it still reads what it remembers."""
+        """Whether the state is still being loaded."""
         return self._coordinator is None and not self._closed
 
     def close(self) -> None:
-        """The leadership is over."""
+        """End the shard with its leadership."""
         self._closed = True
         self._coordinator = None
         self._loader.cancel()
         self._wake_all()
 
     def news_of(self, group_id: str) -> asyncio.Event:
-        """Set at the next change of a group's members or of what they hold; kept here while somebody has it."""
+        """An event that is set at the next change of the group's members or assignments; kept while a caller has it."""
         return self._news.setdefault(group_id, asyncio.Event())
 
     async def change(self, change: Callable[[GroupCoordinator, Situation], Outcome[_T]]) -> _T:
-        """Carry out a request, and answer when that and everything before it is committed.
+        """Carry out a request, and answer when its changes and all earlier ones are committed.
 
         Raises:
-            TidemarkError: what the request is refused with; NOT_COORDINATOR, COORDINATOR_LOADING, NOT_ENOUGH_REPLICAS
-                and nothing has changed; after NOT_ENOUGH_REPLICAS_AFTER_APPEND and REQUEST_TIMED_OUT it may have.
+            TidemarkError: the refusal of the request. After NOT_COORDINATOR, COORDINATOR_LOADING and
+                NOT_ENOUGH_REPLICAS nothing has changed; after NOT_ENOUGH_REPLICAS_AFTER_APPEND and REQUEST_TIMED_OUT
+                the outcome is unknown.
         """
         coordinator = self.coordinator
         self.log.check_writable()
@@ -109,39 +110,39 @@ class GroupShard:
         except TidemarkError:
             raise
         except Exception:
-            self._load_anew("a mistake of ours")
+            self._load_again("an unexpected error")
             raise
         self._write(outcome.changes)
         await self._settled()
         return outcome.answer
 
     async def look(self, look: Callable[[GroupCoordinator], _T]) -> _T:
-        """Look at the state; answers when everything that it is made of is committed."""
+        """Read the state; answers when all state that the answer depends on is committed."""
         found = look(self.coordinator)
         await self._settled()
         return found
 
     def excuse(self, ms: int) -> None:
-        """This process stood still for so long."""
+        """Extend all session timeouts: this process was suspended for so long."""
         if self._coordinator is not None:
             self._coordinator.excuse(ms)
 
     def sweep(self) -> None:
-        """Take out members whose time is over; called now and then.
+        """Evict members whose session timed out; called periodically.
 
-        Not while a write hangs: members wait for it too, and what they say meanwhile is not heard.
+        Not during a hanging write: heartbeats wait for it too, so members cannot prove that they live.
         """
         hangs = self._writing_since_s is not None and time.monotonic() - self._writing_since_s > _HANGS_S
         if self._is_changeable() and not hangs:
             self._swept(lambda coordinator, now: coordinator.remove_overdue(now), "timed_out")
 
     def take_in_topics(self) -> None:
-        """Topics have come, gone or grown."""
+        """Handle topics that were created, deleted or extended."""
         if self._is_changeable():
             self._swept(lambda coordinator, now: coordinator.refresh_topics(now), "topics")
 
     async def expire(self) -> None:
-        """Forget what is too old; some groups at a time, as there may be very many."""
+        """Delete expired offsets and groups, some groups at a time, since there may be very many."""
         coordinator = self._coordinator
         group_ids = [] if coordinator is None else [group.group_id for group in coordinator.groups]
         for first in range(0, len(group_ids), _SLICE):
@@ -152,7 +153,7 @@ class GroupShard:
             self._swept(lambda coordinator, now, some=some: coordinator.expire(now, some), "expired")  # type: ignore[misc]
 
     def touch(self, group_id: str, member_id: str) -> None:
-        """A member is known to live, whatever becomes of its request."""
+        """Renew a member's session, even if its request fails."""
         if self._coordinator is not None:
             self._coordinator.touch(group_id, member_id, self._situation().now_ms)
 
@@ -165,16 +166,16 @@ class GroupShard:
         return True
 
     def _swept(self, sweep: Callable[[GroupCoordinator, Situation], Outcome[Swept]], why: str) -> None:
-        """What nobody asked for: a mistake of ours in it ends no broker."""
+        """Apply periodic changes; an unexpected error in them does not end the broker."""
         assert self._coordinator is not None
         try:
             outcome = sweep(self._coordinator, self._situation())
-        except Exception:  # noqa: BLE001 - the log has what they were
-            _log.exception("groups could not be swept")
-            self._load_anew("a mistake of ours")
+        except Exception:  # noqa: BLE001 - the state is loaded again from the log
+            _log.exception("cannot sweep groups")
+            self._load_again("an unexpected error")
             return
         for group_id, member_id in outcome.answer.removed:
-            _log.info("a member is out of its group", extra={"group": group_id, "member": member_id, "why": why})
+            _log.info("a member was evicted from its group", extra={"group": group_id, "member": member_id, "why": why})
             self._metrics.removed_members.inc()
         self._write(outcome.changes)
 
@@ -197,13 +198,13 @@ class GroupShard:
             self._writer = asyncio.create_task(self._write_out(), name=f"write {self.log.partition}")
 
     async def _settled(self) -> None:
-        """Everything that was changed so far is committed, and this broker still speaks for the partition."""
+        """Wait until all changes so far are committed; raises NOT_COORDINATOR after the leadership."""
         if self._last is not None:
             await asyncio.shield(self._last)
         self.log.check()
 
     async def _write_out(self) -> None:
-        """One write at a time, with all that has gathered meanwhile."""
+        """Write one batch at a time; changes that gather meanwhile form the next one."""
         try:
             while (write := self._gathering) is not None:
                 self._gathering = None
@@ -213,8 +214,8 @@ class GroupShard:
                 except TidemarkError as error:
                     self._give_up(write, error)
                     return
-                except Exception as error:  # noqa: BLE001 - whoever waits is told, and the state is read anew
-                    _log.exception("a group's records could not be written")
+                except Exception as error:  # noqa: BLE001 - passed to waiting requests, and the state is loaded again
+                    _log.exception("cannot write a group's records")
                     self._give_up(write, TidemarkError(ErrorCode.INTERNAL, f"{type(error).__name__}: {error}"))
                     return
                 write.done.set_result(None)
@@ -226,16 +227,16 @@ class GroupShard:
         for one in (write, self._gathering):
             if one is not None:
                 one.done.set_exception(error)
-                one.done.exception()  # nobody need wait for it
+                one.done.exception()  # retrieved: there may be no waiting request
         self._gathering = self._last = None
-        self._load_anew(str(error))
+        self._load_again(str(error))
 
     # -- loading -----------------------------------------------------------------------------------------------
 
-    def _load_anew(self, why: str) -> None:
+    def _load_again(self, why: str) -> None:
         if self._closed:
             return
-        _log.warning("groups are read anew", extra={"partition": str(self.log.partition), "why": why})
+        _log.warning("groups are loaded again", extra={"partition": str(self.log.partition), "why": why})
         self._coordinator = None
         self._wake_all()
         self._loader.cancel()
@@ -243,16 +244,16 @@ class GroupShard:
 
     async def _load(self) -> None:
         while not self._closed:
-            if self._writer is not None:  # what it fails to write, or writes, is in the log or not when it has ended
+            if self._writer is not None:  # after its end, each of its records is in the log or is not
                 await asyncio.wait([self._writer])
             try:
                 changes = await self.log.read()
                 now = self._situation()
                 coordinator = await asyncio.to_thread(GroupCoordinator.replay, changes, now.now_ms)
-            except Exception as error:  # noqa: BLE001 - told of, and tried again: nobody else can
-                # NOT_COORDINATOR may be a lapse of the lease only; at the leadership's end close() comes.
+            except Exception as error:  # noqa: BLE001 - logged and retried, since no other part can
+                # NOT_COORDINATOR may come from an expired lease only; at the end of the leadership `close` is called.
                 if not (isinstance(error, TidemarkError) and error.code is ErrorCode.NOT_COORDINATOR):
-                    _log.warning("groups cannot be read", extra={"partition": str(self.log.partition)}, exc_info=error)
+                    _log.warning("cannot load groups", extra={"partition": str(self.log.partition)}, exc_info=error)
                 await asyncio.sleep(_RETRY_S)
                 continue
             self._coordinator = coordinator

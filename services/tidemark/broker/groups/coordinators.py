@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which groups this broker looks after, and where the others are (docs/groups.md, step G1).
+"""The group coordinators of this broker, and the lookup of others (docs/groups.md, step G1).
 
-Leading a partition of `__consumer_offsets` is coordinating the groups that it remembers, no more and no less.
+The leader of a partition of `__consumer_offsets` coordinates exactly the groups of that partition.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from itertools import count
 from typing import Final, NamedTuple
 
-from tidemark.broker.groups.coordinator_shard import GroupShard
+from tidemark.broker.groups.coordinator_shard import CoordinatorShard
 from tidemark.broker.groups.metrics import GroupMetrics
-from tidemark.broker.groups.offsets_log import GroupLog, GroupLogs
-from tidemark.broker.groups.offsets_topic import GroupTopic
+from tidemark.broker.groups.offsets_log import OffsetsLog, OffsetsLogs
+from tidemark.broker.groups.offsets_topic import OffsetsTopic
 from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.core.groups.assignors import ASSIGNORS
@@ -30,35 +30,35 @@ from tidemark.model import NO_LEADER, BrokerId, BrokerRegistration, ErrorCode, L
 from tidemark.runtime.configuration import BrokerSettings
 
 _SWEEP_S: Final = 0.5
-_STOOD_STILL_MS: Final = 1000
+_SUSPENDED_MS: Final = 1000
 _SWEEPS_A_COUNT: Final = 10
 _FIRST_USE_S: Final = 3.0
-_TOPIC_NEWS_S: Final = 0.1
+_TOPIC_CHANGES_S: Final = 0.1
 
 
 class Coordinator(NamedTuple):
-    """Where a group is looked after."""
+    """The coordinator of a group, with the partition that it leads."""
 
     partition: int
     broker: BrokerRegistration
     leader_epoch: LeaderEpoch
 
 
-class Groups:
-    """Every shard of this broker, and the tasks that keep them.
+class GroupCoordinators:
+    """The shards of this broker, and their periodic tasks.
 
     Args:
-        broker_id: ours.
-        fail: called with a mistake of ours.
+        broker_id: id of this broker.
+        fail: called with an unexpected error.
     """
 
     def __init__(
         self,
         broker_id: BrokerId,
         settings: BrokerSettings,
-        logs: GroupLogs,
+        logs: OffsetsLogs,
         metadata: MetadataCache,
-        topic: GroupTopic,
+        topic: OffsetsTopic,
         metrics: GroupMetrics,
         fail: Callable[[BaseException], None],
     ) -> None:
@@ -71,16 +71,16 @@ class Groups:
         self._logs = logs
         self._topic = topic
         self._fail = fail
-        self._shards: dict[int, GroupShard] = {}
+        self._shards: dict[int, CoordinatorShard] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begin to look after time and topics."""
+        """Start the periodic tasks."""
         for name, work in (("sweep", self._sweep), ("expire", self._expire), ("topics", self._follow_topics)):
             self._tasks.append(asyncio.create_task(self._guarded(work), name=f"groups: {name}"))
 
     def stop(self) -> None:
-        """Coordinate nothing any more; whoever waits is told to look elsewhere."""
+        """Stop coordinating; waiting requests are refused with NOT_COORDINATOR."""
         for task in self._tasks:
             task.cancel()
         for shard in self._shards.values():
@@ -88,7 +88,7 @@ class Groups:
         self._shards.clear()
 
     def on_leadership(self, effect: LeadershipChanged) -> None:
-        """A partition was won or lost."""
+        """Load or close the shard of a partition whose leadership changed."""
         if effect.partition.topic != OFFSETS_TOPIC:
             return
         index = effect.partition.partition
@@ -97,32 +97,32 @@ class Groups:
             shard.close()
         view = self._logs.queries.replica(effect.partition) if effect.leading else None
         if view is not None:
-            log = GroupLog(self._logs, effect.partition, view.leader_epoch)
-            self._shards[index] = GroupShard(log, self.situation, self._write_timeout_s, self.metrics)
+            log = OffsetsLog(self._logs, effect.partition, view.leader_epoch)
+            self._shards[index] = CoordinatorShard(log, self.situation, self._write_timeout_s, self.metrics)
 
     def situation(self) -> Situation:
-        """What requests are judged by, now."""
+        """The facts that requests are checked against, as of now."""
         clock = self._logs.clock
         view = self.metadata.view
         topics = KnownTopics(view) if view.complete else None
         return Situation(topics, self.settings, clock.now_ms(), clock.wall_us() // 1000, view.hidden_topics)
 
     @property
-    def shards(self) -> Collection[GroupShard]:
-        """Those of this broker."""
+    def shards(self) -> Collection[CoordinatorShard]:
+        """The shards of this broker."""
         return self._shards.values()
 
-    def shard_of(self, group_id: str) -> GroupShard:
-        """The shard of a group that this broker looks after.
+    def shard_of(self, group_id: str) -> CoordinatorShard:
+        """The shard of a group that this broker coordinates.
 
         Raises:
-            TidemarkError: INVALID_GROUP_ID; NOT_COORDINATOR with {"coordinator", "host", "port", "partition"} where
+            TidemarkError: INVALID_GROUP_ID; NOT_COORDINATOR with {"coordinator", "host", "port", "partition"} when
                 they are known; COORDINATOR_NOT_AVAILABLE.
         """
         check_group_id(group_id)
         partition_count = self._partition_count()
         if partition_count is None:
-            raise _not_available("nobody has asked for the coordinator yet: ask first")
+            raise _not_available(f"{OFFSETS_TOPIC} does not exist yet: find the coordinator first")
         index = partition_of_group(group_id, partition_count)
         shard = self._shards.get(index)
         if shard is not None:
@@ -130,7 +130,7 @@ class Groups:
         where = self._located(group_id)
         raise TidemarkError(
             ErrorCode.NOT_COORDINATOR,
-            f"the group {group_id!r} is looked after by broker {where.broker.broker_id}, "
+            f"the group {group_id!r} is coordinated by broker {where.broker.broker_id}, "
             f"{where.broker.host}:{where.broker.port}",
             {
                 "coordinator": str(where.broker.broker_id),
@@ -141,7 +141,7 @@ class Groups:
         )
 
     async def find(self, group_id: str) -> Coordinator:
-        """Where a group is looked after; the topic is made first, where there is none.
+        """The coordinator of a group; creates the offsets topic first if there is none.
 
         Raises:
             TidemarkError: INVALID_GROUP_ID, COORDINATOR_NOT_AVAILABLE.
@@ -152,17 +152,17 @@ class Groups:
                 async with asyncio.timeout(_FIRST_USE_S):
                     await self._topic.ensure()
             except TimeoutError:
-                raise _not_available(f"{OFFSETS_TOPIC} is not made yet: ZooKeeper does not answer; try again") from None
+                raise _not_available(f"{OFFSETS_TOPIC} is not created yet: ZooKeeper does not answer; retry") from None
             await self.wait_for(lambda view: self._is_led(view, group_id), _FIRST_USE_S)
         return self._located(group_id)
 
     def located(self, group_id: str) -> Coordinator:
-        """As `find`, but nothing is waited for, and nothing made."""
+        """As `find`, without waiting and without creating the topic."""
         check_group_id(group_id)
         return self._located(group_id)
 
     async def wait_for(self, holds: Callable[[ClusterView], bool], timeout_s: float) -> bool:
-        """Wait until the cluster, as this broker is told of it, is so; False: it was not, in that time."""
+        """Wait until the condition holds for this broker's metadata; False when the time has passed."""
         if holds(self.metadata.view):
             return True
         try:
@@ -189,20 +189,20 @@ class Groups:
         view = self.metadata.view
         partition_count = self._partition_count()
         if partition_count is None:
-            raise _not_available(f"{OFFSETS_TOPIC} is being made; try again")
+            raise _not_available(f"{OFFSETS_TOPIC} is being created; retry")
         index = partition_of_group(group_id, partition_count)
         partition: PartitionView | None = view.topics[OFFSETS_TOPIC].partitions.get(index)
         broker = None if partition is None else view.brokers.get(partition.leader)
         if partition is None or partition.leader == NO_LEADER or broker is None:
-            raise _not_available(f"{OFFSETS_TOPIC}-{index}, which remembers the group, has no leader now; try again")
-        if broker.broker_id == self.broker_id and not self._speaks_for(index):
+            raise _not_available(f"{OFFSETS_TOPIC}-{index}, which has the group, has no leader now; retry")
+        if broker.broker_id == self.broker_id and not self._coordinates(index):
             raise _not_available(
-                f"this broker is about to lead {OFFSETS_TOPIC}-{index}, or does no more: try again, or ask another one"
+                f"this broker gains or has lost the leadership of {OFFSETS_TOPIC}-{index}: retry, or ask another"
             )
         return Coordinator(index, broker, partition.leader_epoch)
 
-    def _speaks_for(self, index: int) -> bool:
-        """Whether it leads the partition and may still say so: what it was told of the cluster may be old."""
+    def _coordinates(self, index: int) -> bool:
+        """Whether this broker leads the partition under its lease; the metadata may be outdated."""
         shard = self._shards.get(index)
         if shard is None:
             return False
@@ -221,7 +221,7 @@ class Groups:
             late_ms = clock.now_ms() - due_ms
             due_ms = clock.now_ms()
             for shard in tuple(self._shards.values()):
-                if late_ms > _STOOD_STILL_MS:  # a laptop slept, or SIGSTOP: members could not be heard
+                if late_ms > _SUSPENDED_MS:  # a sleeping laptop or SIGSTOP: heartbeats of members could not arrive
                     shard.excuse(late_ms)
                 shard.sweep()
             if number % _SWEEPS_A_COUNT == 0:
@@ -237,23 +237,23 @@ class Groups:
         async for _ in self.metadata.watch(()):
             for shard in tuple(self._shards.values()):
                 shard.take_in_topics()
-            await asyncio.sleep(_TOPIC_NEWS_S)  # a thousand new partitions come in many pieces of news
+            await asyncio.sleep(_TOPIC_CHANGES_S)  # a thousand new partitions arrive in many updates
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
-        except Exception as error:  # noqa: BLE001 - handed on
+        except Exception as error:  # noqa: BLE001 - passed to `fail`
             self._fail(error)
 
     def known(self) -> Iterator[Group]:
-        """The groups that this broker looks after, but for those that it still reads of."""
+        """The groups that this broker coordinates, except those that are still being loaded."""
         for shard in tuple(self._shards.values()):
             if shard.is_loading:
                 continue
             try:
                 yield from shard.coordinator.groups
             except TidemarkError:
-                continue  # its leadership is over, or not certain
+                continue  # its leadership has ended, or its lease has expired
 
     def _count(self) -> None:
         states: Counter[str] = Counter({str(state): 0 for state in GroupState})
@@ -267,7 +267,7 @@ class Groups:
 
 
 class KnownTopics(Mapping[str, TopicFacts]):
-    """Topics as a view of the cluster has them; nothing is copied."""
+    """The topics of a view of the cluster, without a copy."""
 
     def __init__(self, view: ClusterView) -> None:
         self._topics = view.topics
@@ -286,12 +286,12 @@ class KnownTopics(Mapping[str, TopicFacts]):
 
 
 def count_of(topic: TopicView) -> int:
-    """How many partitions it has."""
+    """Number of partitions."""
     return topic.partition_count or len(topic.partitions)
 
 
 def group_settings(settings: BrokerSettings) -> GroupSettings:
-    """What groups need of the broker's settings; raises INVALID_CONFIG for an assignor that there is not."""
+    """The group settings; raises INVALID_CONFIG for an unknown assignor."""
     assignors = tuple(name.strip() for name in settings.group_consumer_assignors.split(",") if name.strip())
     unknown = [name for name in assignors if name not in ASSIGNORS]
     if unknown or not assignors or len(set(assignors)) < len(assignors):

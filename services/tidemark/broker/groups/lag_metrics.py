@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lag of the groups that this broker looks after, by group and topic, for Prometheus.
+"""Metrics of the lag of the groups that this broker coordinates, by group and topic.
 
-High watermarks are with the leaders, and no scrape waits for them: a scrape tells what was computed last, and has it
-computed anew. Committed offsets are read first, so no lag is negative (docs/groups.md, step G10).
+The high watermarks are fetched from the leaders, and no scrape waits for them: a scrape writes the last result and
+starts a new computation. Committed offsets are read first, so no lag is negative (docs/groups.md, step G10).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tidemark.runtime.metrics_text import family, gauge, labels
 from tidemark.runtime.slices import Pace
 
 _AGE_MIN_S: Final = 5.0
-"""However often somebody scrapes, others are not asked more often."""
+"""Shortest time between two computations, however often metrics are scraped."""
 _ASKED_AT_ONCE: Final = 100
 
 _log = logging.getLogger(__name__)
@@ -44,8 +44,8 @@ class _Lag:
             self.records_max = max(self.records_max, lag)
 
 
-class _Told(NamedTuple):
-    """What was computed; `members` by group."""
+class _Result(NamedTuple):
+    """The result of a computation; `members` by group."""
 
     lags: Mapping[Pair, _Lag]
     members: Mapping[Pair, int]
@@ -53,15 +53,15 @@ class _Told(NamedTuple):
 
 
 class GroupLagMetrics:
-    """A source of text; made on the event loop that the groups belong to.
+    """A source of metrics as text; made on the event loop of the groups.
 
     Args:
-        groups: gives those of this broker now.
-        is_current: whether an offset was committed for the partition that there is now (rule C7).
-        ask: gives the ends of partitions, or why they are not known.
+        groups: returns the groups of this broker.
+        is_current: whether the partition of a committed offset still exists, and was not recreated (rule C7).
+        ask: returns the ends of partitions, or the errors.
 
     Attributes:
-        groups_shown: whether groups are told of (`metrics.groups`).
+        groups_shown: whether metrics of groups are written (`metrics.groups`).
     """
 
     def __init__(
@@ -80,21 +80,21 @@ class GroupLagMetrics:
         self._now_s = now_s
         self._pairs, self._ids = LabelLimit(limit), LabelLimit(limit)
         self._loop = asyncio.get_running_loop()
-        self._told: _Told | None = None
+        self._result: _Result | None = None
         self._task: asyncio.Task[None] | None = None
 
     def render(self, names: Collection[str] = ()) -> str:
-        """What was computed after the scrape before."""
+        """The result of the last computation; starts the next one."""
         if not self.groups_shown:
             return ""
         try:
             self._loop.call_soon_threadsafe(self.want)
-        except RuntimeError:  # the loop has ended
+        except RuntimeError:  # the event loop has ended
             return ""
-        told = self._told
-        if told is None:
+        result = self._result
+        if result is None:
             return ""
-        of = {labels(group=group, topic=topic): lag for (group, topic), lag in told.lags.items()}
+        of = {labels(group=group, topic=topic): lag for (group, topic), lag in result.lags.items()}
         name, doc = "tidemark_group_lag_records", "Records from committed offset to high watermark"
         unknown = "Partitions with a committed offset whose high watermark is unknown"
         return (
@@ -110,26 +110,26 @@ class GroupLagMetrics:
                 "tidemark_group_member_count",
                 "gauge",
                 "Members of the group",
-                {labels(group=group): count for (group,), count in told.members.items()},
+                {labels(group=group): count for (group,), count in result.members.items()},
             )
-            + gauge("tidemark_group_lag_age_seconds", "Age of these lags", max(0.0, self._now_s() - told.at_s))
+            + gauge("tidemark_group_lag_age_seconds", "Age of these lags", max(0.0, self._now_s() - result.at_s))
         )
 
     def want(self) -> None:
-        """Compute anew, unless that goes on already or was done just now."""
-        fresh = self._told is not None and self._now_s() - self._told.at_s < _AGE_MIN_S
+        """Start a computation, unless one is running or has just ended."""
+        fresh = self._result is not None and self._now_s() - self._result.at_s < _AGE_MIN_S
         if not fresh and self._task is None:
             self._task = asyncio.create_task(self.compute(), name="group lag")
             self._task.add_done_callback(self._done)
 
     async def stop(self) -> None:
-        """Compute no more."""
+        """Stop computing."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
 
     async def compute(self) -> None:
-        """Offsets first, then ends."""
+        """Read committed offsets, then the ends of their partitions."""
         pace, committed, members = Pace(), list[tuple[str, TopicPartition, int]](), dict[str, int]()
         for group in tuple(self._groups()):
             members[group.group_id] = len(group.specs)
@@ -141,18 +141,20 @@ class GroupLagMetrics:
         at_s = self._now_s()
         ends = await self._ends({partition for _, partition, _ in committed})
         pairs, lags = {(group_id, partition.topic) for group_id, partition, _ in committed}, dict[Pair, _Lag]()
-        _forget_all_but(pairs, self._pairs, self._told.lags if self._told is not None else ())
+        _forget_all_but(pairs, self._pairs, self._result.lags if self._result is not None else ())
         for group_id, partition, offset in committed:
             if pace.is_due:
                 await pace.give_way()
             label = self._pairs.admit(group_id, partition.topic)
             lags.setdefault(label, _Lag()).add(_lag(offset, ends.get(partition)))
-        _forget_all_but({(one,) for one in members}, self._ids, self._told.members if self._told is not None else ())
+        _forget_all_but(
+            {(one,) for one in members}, self._ids, self._result.members if self._result is not None else ()
+        )
         counts: dict[Pair, int] = {}
         for group_id, count in members.items():
             shown = self._ids.admit(group_id)
             counts[shown] = counts.get(shown, 0) + count
-        self._told = _Told(lags, counts, at_s)
+        self._result = _Result(lags, counts, at_s)
 
     async def _ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Ends | TidemarkError]:
         found: dict[TopicPartition, Ends | TidemarkError] = {}
@@ -164,11 +166,11 @@ class GroupLagMetrics:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._task = None
         if not task.cancelled() and task.exception() is not None:
-            _log.error("the lag of groups is not known", exc_info=task.exception())
+            _log.error("cannot compute the lag of groups", exc_info=task.exception())
 
 
 def _lag(offset: int, ends: Ends | TidemarkError | None) -> int | None:
-    """As `tidemark group describe` has it; None: not known."""
+    """The lag as in `tidemark group describe`; None: unknown."""
     if not isinstance(ends, Ends):
         return None
     return max(0, ends.high_watermark - max(offset, ends.log_start_offset))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker tells Prometheus of all groups together that it looks after; of each, see `group_lag_metrics`."""
+"""Metrics of all groups of this broker together; `lag_metrics` has those of each group."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class GroupMetrics:
         self.loads = metrics.counter("group_loads", "Loads of a partition of __consumer_offsets")
 
     def note(self, changes: Iterable[Change]) -> None:
-        """Records are about to be written."""
+        """Count records before their write."""
         for change in changes:
             if isinstance(change.key, OffsetKey):
                 self.committed_offsets.inc()
@@ -39,7 +39,7 @@ class GroupMetrics:
                 self.rebalances.inc()
 
     def show(self, by_state: Mapping[str, int], *, members: int, offsets: int, loading: int) -> None:
-        """Set the gauges; `loading`: partitions that are still being read."""
+        """Set the gauges; `loading`: number of partitions that are being loaded."""
         for state, number in by_state.items():
             self.groups.labels(state).set(number)
         self.members.set(members)

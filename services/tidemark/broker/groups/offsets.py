@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Offsets that clients name, held against the topics that there are (rule C7), and the lag of groups."""
+"""Offsets that clients commit, checked against the existing topics (rule C7), and the lag of groups."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from tidemark.broker.groups.coordinators import Groups
+from tidemark.broker.groups.coordinators import GroupCoordinators
 from tidemark.broker.groups.partition_ends import Ends, PartitionEnds
 from tidemark.core.cluster_view import PartitionView, TopicView
 from tidemark.core.groups.group import Group
@@ -15,27 +15,27 @@ from tidemark.rpc import errors
 from tidemark.runtime.slices import Pace
 from tidemark.v1 import group_service_pb2 as pb
 
-_TOPIC_NEWS_S = 1.0
+_TOPIC_WAIT_S = 1.0
 
 
 class GroupOffsets:
-    """Translates between what clients say and what groups remember."""
+    """Translates between the messages of clients and committed offsets."""
 
-    def __init__(self, groups: Groups, ends: PartitionEnds) -> None:
+    def __init__(self, groups: GroupCoordinators, ends: PartitionEnds) -> None:
         self._groups = groups
         self._ends = ends
 
     async def resolve(
         self, commits: Iterable[pb.OffsetCommit]
     ) -> tuple[dict[TopicPartition, Committed], dict[TopicPartition, TidemarkError]]:
-        """What is to be remembered, and what names no partition that there is.
+        """The offsets to commit, and the refused partitions.
 
-        A client may know of a topic a moment before this broker does: it is waited for.
+        A client may know a new topic a moment before this broker does, so unknown topics are waited for.
         """
         commits = tuple(commits)
         names = {one.topic for one in commits}
         metadata = self._groups.metadata
-        await self._groups.wait_for(lambda view: names <= view.topics.keys(), _TOPIC_NEWS_S)
+        await self._groups.wait_for(lambda view: names <= view.topics.keys(), _TOPIC_WAIT_S)
         now_ms = self._groups.situation().wall_ms
         asked: dict[TopicPartition, Committed] = {}
         refused: dict[TopicPartition, TidemarkError] = {}
@@ -59,7 +59,7 @@ class GroupOffsets:
         return asked, refused
 
     def to_proto(self, partition: TopicPartition, committed: Committed | None) -> pb.CommittedOffset:
-        """What is remembered of a partition; nothing, where it was another one of that name."""
+        """The committed offset of a partition; none when it was committed for another incarnation."""
         if committed is None or not self.is_current(partition, committed):
             return pb.CommittedOffset(
                 topic=partition.topic, partition=partition.partition, offset=-1, leader_epoch=-1, committed_at_ms=-1
@@ -76,7 +76,7 @@ class GroupOffsets:
         )
 
     def rows(self, group: Group) -> list[pb.GroupPartition]:
-        """Every partition that has an offset or belongs to a member; without its high watermark."""
+        """Every partition that has an offset or is assigned to a member, without its high watermark."""
         owners: dict[TopicPartition, str] = {}
         for member_id in group.specs:
             for one in group.holding(member_id).held:
@@ -86,7 +86,7 @@ class GroupOffsets:
         for partition in sorted({*owners, *group.offsets}):
             committed = self.to_proto(partition, group.offsets.get(partition))
             if committed.offset < 0 and partition not in owners:
-                continue  # it was another partition of that name
+                continue  # the offset belongs to another incarnation
             topic = self._groups.metadata.view.topics.get(partition.topic)
             known = None if topic is None else topic.partitions.get(partition.partition)
             rows.append(
@@ -108,7 +108,7 @@ class GroupOffsets:
         return rows
 
     async def add_lag(self, groups: Iterable[pb.GroupDescription]) -> None:
-        """Fill in high watermarks, asked for now, and what is left to read."""
+        """Fetch high watermarks and fill in the lag."""
         rows = [row for group in groups for row in group.partitions]
         found = await self._ends.ask({TopicPartition(row.topic, row.partition) for row in rows})
         pace = Pace()
@@ -118,7 +118,7 @@ class GroupOffsets:
             fill_in_lag(row, found)
 
     def is_current(self, partition: TopicPartition, committed: Committed) -> bool:
-        """Unless this broker knows that the partition is another one now (rule C7)."""
+        """Whether an offset counts: it does unless this broker knows another incarnation of the partition (rule C7)."""
         view = self._groups.metadata.view
         topic = view.topics.get(partition.topic)
         known = None if topic is None else topic.partitions.get(partition.partition)
@@ -133,7 +133,7 @@ class GroupOffsets:
 
 
 def fill_in_lag(row: pb.GroupPartition, found: Mapping[TopicPartition, Ends | TidemarkError]) -> None:
-    """What is left to read of a row whose committed offset was read before the ends were asked for."""
+    """Fill in the lag of a row; its committed offset was read before the ends were fetched."""
     ends = found[TopicPartition(row.topic, row.partition)]
     if isinstance(ends, TidemarkError):
         row.error.CopyFrom(errors.to_proto(ends))
@@ -160,7 +160,7 @@ def _known(topic: TopicView, one: pb.OffsetCommit) -> PartitionView:
     if one.topic_id not in ("", topic.topic_id) or one.incarnation not in ("", known.incarnation):
         raise TidemarkError(
             ErrorCode.UNKNOWN_TOPIC_ID,
-            f"{one.topic}-{one.partition} was deleted and made anew since it was read: its offsets mean nothing now",
+            f"{one.topic}-{one.partition} was deleted and recreated since it was read: its old offsets are invalid",
             {"topic_id": topic.topic_id, "incarnation": known.incarnation},
         )
     return known

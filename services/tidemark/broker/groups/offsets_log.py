@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One leadership of one partition of `__consumer_offsets`: what it holds, and records added to it."""
+"""One leadership of one partition of `__consumer_offsets`: reads and appends of its records."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _log = logging.getLogger(__name__)
 _READ_BYTES: Final = 4 << 20
 _BATCH_BYTES: Final = 512 << 10
 BATCH_BYTES_MAX: Final = SPLIT_BYTES
-"""As the largest that `max.message.bytes` lets a producer send."""
+"""The largest value of `max.message.bytes`."""
 _LOOK_S: Final = 0.5
 
 
-class GroupLogs:
-    """What every `GroupLog` needs of the broker."""
+class OffsetsLogs:
+    """The broker's parts that every `OffsetsLog` uses."""
 
     def __init__(
         self,
@@ -53,16 +53,16 @@ class GroupLogs:
         self.clock = clock
 
 
-class GroupLog:
-    """Ends with its leader epoch: from then on everything here raises NOT_COORDINATOR."""
+class OffsetsLog:
+    """Valid for one leader epoch: afterwards every call raises NOT_COORDINATOR."""
 
-    def __init__(self, logs: GroupLogs, partition: TopicPartition, leader_epoch: LeaderEpoch) -> None:
+    def __init__(self, logs: OffsetsLogs, partition: TopicPartition, leader_epoch: LeaderEpoch) -> None:
         self._logs = logs
         self.partition = partition
         self.leader_epoch = leader_epoch
 
     async def read(self) -> list[Change]:
-        """All that it remembers, once all of it is committed: what an earlier leader left is then decided for good."""
+        """Read all records, once all are committed: the records of earlier leaders are then final."""
         while True:
             news = self._logs.purgatory.watch([self.partition])
             try:
@@ -82,8 +82,12 @@ class GroupLog:
         return changes
 
     async def write(self, changes: list[Change], timeout_s: float) -> None:
-        """Add records; returns when they are committed. Raises what `InternalAppends.append` does, and BATCH_TOO_LARGE
-        where nothing was added, as it could not be replicated."""
+        """Append records; returns when they are committed.
+
+        Raises:
+            TidemarkError: as `InternalAppends.append`; BATCH_TOO_LARGE, before any append, if followers could not copy
+                a batch.
+        """
         now_us = self._logs.clock.wall_us()
         batches = (
             await asyncio.to_thread(_batches_of, changes, now_us)
@@ -94,7 +98,7 @@ class GroupLog:
             if len(batch.data) > BATCH_BYTES_MAX:
                 raise TidemarkError(
                     ErrorCode.BATCH_TOO_LARGE,
-                    f"{self.partition}: a record of {len(batch.data)} bytes is not written, followers take at most "
+                    f"{self.partition}: a record of {len(batch.data)} bytes is not written, followers accept at most "
                     f"{BATCH_BYTES_MAX}: no replica could stay in sync",
                 )
         try:
@@ -105,25 +109,26 @@ class GroupLog:
             raise
 
     def check(self) -> None:
-        """Whether this broker may still speak for the partition, as a leader answers reads; raises NOT_COORDINATOR."""
+        """Check that this broker still leads the partition under its lease; raises NOT_COORDINATOR."""
         self._led()
         if not self._logs.lease.covers(self.partition):
             raise self.over()
 
     def check_writable(self) -> None:
-        """Refuses, before anything has changed, what could not be written: raises NOT_ENOUGH_REPLICAS too."""
+        """Check, before a change, that its records could be written; raises NOT_COORDINATOR, NOT_ENOUGH_REPLICAS."""
         view = self._led()
         if len(view.isr) < view.min_isr:
             raise TidemarkError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{self.partition} has {len(view.isr)} replicas in sync and needs {view.min_isr}: nothing about its "
-                "groups can be remembered now; try again",
+                f"{self.partition} has {len(view.isr)} replicas in sync and needs {view.min_isr}: no change of its "
+                "groups can be committed now; retry",
             )
 
     def over(self) -> TidemarkError:
-        """The refusal after the leadership."""
+        """The error after the leadership."""
         return TidemarkError(
-            ErrorCode.NOT_COORDINATOR, f"this broker does not lead {self.partition} any more; ask for the coordinator"
+            ErrorCode.NOT_COORDINATOR,
+            f"this broker does not lead {self.partition} any more; find the coordinator again",
         )
 
     def _decided_end(self) -> Offset | None:
@@ -163,7 +168,7 @@ def _batches_of(changes: list[Change], now_us: int) -> tuple[Batch, ...]:
 
 
 def _changes_in(log: Log, start: Offset, end: Offset) -> list[Change]:
-    """The last value of each key: what came before it is nobody's state any more, and costs nothing."""
+    """The last value of each key; earlier values are replaced."""
     last: dict[bytes, bytes | None] = {}
     offset = start
     while offset < end:
@@ -183,9 +188,9 @@ def _changes_in(log: Log, start: Offset, end: Offset) -> list[Change]:
 
 
 def _decoded(key: bytes, value: bytes) -> Change | None:
-    """One that cannot be understood is told of and left out: the other groups go on."""
+    """The change of a record; None, logged, for a record that does not parse: other groups are not affected."""
     try:
         return decode(key, value)
     except TidemarkError as error:
-        _log.error("a record of a consumer group cannot be understood", extra={"why": error.message})
+        _log.error("a record of a consumer group does not parse", extra={"why": error.message})
         return None

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`__consumer_offsets` is made at the first use of a group: its node in ZooKeeper, as the admin service makes topics.
+"""Creates `__consumer_offsets` at the first use of a group: its node in ZooKeeper, as the admin service creates topics.
 
-Every broker may try at once: the write is guarded by absence. The controller then elects leaders (rule C4).
+Several brokers may try at once: the write requires that the node does not exist. The controller then elects leaders
+(rule C4).
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from tidemark.model import ErrorCode, TidemarkError, TopicDescription
 from tidemark.ports import MetadataStore
 
 _SEGMENT_BYTES: Final = 4 << 20
-"""Only what is not in the active segment is compacted: a new coordinator reads little more than that."""
+"""Small, since compaction skips the active segment: a new coordinator reads little more than that."""
 _QUIET_S: Final = 1.0
-"""After a try the next one waits: ZooKeeper is not asked by every client's every call."""
+"""Shortest time between two attempts, so that repeated calls of clients do not load ZooKeeper."""
 
 _log = logging.getLogger(__name__)
 
 
-class GroupTopic:
-    """Makes the topic where there is none."""
+class OffsetsTopic:
+    """Creates the topic if it does not exist."""
 
     def __init__(self, store: MetadataStore, *, partitions: int, replication_factor: int) -> None:
         self._store = store
@@ -36,22 +37,22 @@ class GroupTopic:
         self._not_before_s = 0.0
 
     async def ensure(self) -> None:
-        """Make it unless it exists. Raises COORDINATOR_NOT_AVAILABLE when that is not possible now."""
+        """Create the topic unless it exists. Raises COORDINATOR_NOT_AVAILABLE when that is not possible now."""
         async with self._trying:
             if time.monotonic() < self._not_before_s:
                 return
             self._not_before_s = time.monotonic() + _QUIET_S
             try:
-                await self._make()
+                await self._create()
             except TidemarkError as error:
                 if error.code is ErrorCode.TOPIC_ALREADY_EXISTS:
                     return
                 raise TidemarkError(
                     ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                    f"{OFFSETS_TOPIC} cannot be made now ({error.message}); try again",
+                    f"{OFFSETS_TOPIC} cannot be created now ({error.message}); retry",
                 ) from error
 
-    async def _make(self) -> None:
+    async def _create(self) -> None:
         topics, brokers, draining = await asyncio.gather(
             self._store.topics(), self._store.live_brokers(), self._store.draining_brokers()
         )
@@ -63,8 +64,8 @@ class GroupTopic:
         if not placed_on or len(placed_on) < factor:
             raise TidemarkError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                f"of {len(known)} brokers {len(placed_on)} are up, and {factor} replicas are wanted: start the others, "
-                "or set offsets.topic.replication.factor",
+                f"{len(placed_on)} of {len(known)} brokers are up, and the topic needs {factor} replicas: start the "
+                "others, or set offsets.topic.replication.factor",
             )
         assigned = assign_replicas(
             placed_on,
@@ -81,4 +82,4 @@ class GroupTopic:
                 configs={"cleanup.policy": "compact", "segment.bytes": str(_SEGMENT_BYTES)},
             )
         )
-        _log.info("the topic of consumer groups is made", extra={"partitions": self._partitions, "replicas": factor})
+        _log.info("the topic of consumer groups is created", extra={"partitions": self._partitions, "replicas": factor})

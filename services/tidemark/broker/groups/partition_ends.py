@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""High watermarks of partitions that other brokers lead, for the lag of groups: one answer to the one who asks.
+"""High watermarks of partitions that other brokers lead, for the lag of groups.
 
-Whoever computes a lag asks for them after it has read the committed offsets: nobody commits what is not below the high
-watermark yet, so no lag is negative (docs/groups.md, step G10).
+They are fetched after the committed offsets were read. A committed offset is never above the high watermark of its
+time, so no lag is negative (docs/groups.md, step G10).
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ ListOffsets = Callable[[pb.ListOffsetsRequest], Awaitable[pb.ListOffsetsResponse
 
 
 class Ends(NamedTuple):
-    """Where a partition starts, inclusive, and ends for consumers, exclusive."""
+    """Log start offset, inclusive, and high watermark, exclusive, of a partition."""
 
     log_start_offset: int
     high_watermark: int
 
 
 class PartitionEnds:
-    """Asks leaders, this broker among them.
+    """Sends ListOffsets to leaders, this broker among them.
 
     Args:
         own: ListOffsets of this broker.
-        between_s: between one try and the next.
+        between_s: time between two attempts.
     """
 
     def __init__(
@@ -56,13 +56,13 @@ class PartitionEnds:
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     async def close(self) -> None:
-        """Ask nobody any more."""
+        """Close the channels to other brokers."""
         channels, self._channels = self._channels, {}
         for channel in channels.values():
             await channel.close()
 
     async def ask(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Ends | TidemarkError]:
-        """The ends of each, or why they are not known; comes back within some seconds."""
+        """The ends of each partition, or the error; answers within some seconds."""
         found: dict[TopicPartition, Ends | TidemarkError] = {}
         left = set(partitions)
         for attempt in range(_TRIES):
@@ -77,7 +77,7 @@ class PartitionEnds:
                     by_leader.setdefault(leader, []).append(partition)
             for answers in await asyncio.gather(*(self._ask(*asked) for asked in by_leader.items())):
                 found.update(answers)
-            left = {one for one in left if _is_worth_another_try(found[one])}
+            left = {one for one in left if _is_retriable(found[one])}
             if not left:
                 break
         return found
@@ -90,7 +90,7 @@ class PartitionEnds:
         if known is None:
             return TidemarkError(ErrorCode.UNKNOWN_PARTITION, f"there is no partition {partition}")
         if known.leader == NO_LEADER or known.leader not in self._metadata.view.brokers:
-            return TidemarkError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader now; try again")
+            return TidemarkError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader now; retry")
         return known.leader
 
     async def _ask(
@@ -98,7 +98,7 @@ class PartitionEnds:
     ) -> Mapping[TopicPartition, Ends | TidemarkError]:
         partitions = sorted(partitions)
         request = pb.ListOffsetsRequest()
-        for topic, index in partitions:  # the start first: it never passes an end that is asked for later
+        for topic, index in partitions:  # the log start first: it never passes an end that is read later
             request.partitions.add(topic=topic, partition=index, current_leader_epoch=-1, earliest=True)
             request.partitions.add(topic=topic, partition=index, current_leader_epoch=-1, latest=True)
         try:
@@ -117,7 +117,7 @@ class PartitionEnds:
             return await self._own(request)
         broker = self._metadata.view.brokers.get(leader)
         if broker is None:
-            raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {leader} is not there now; try again")
+            raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {leader} is not registered now; retry")
         address = f"{broker.host}:{broker.port}"
         channel = self._channels.get(address)
         if channel is None:
@@ -129,5 +129,5 @@ class PartitionEnds:
             raise errors.from_rpc_error(error, address=address) from error
 
 
-def _is_worth_another_try(found: Ends | TidemarkError) -> bool:
+def _is_retriable(found: Ends | TidemarkError) -> bool:
     return isinstance(found, TidemarkError) and found.code in _RETRIED

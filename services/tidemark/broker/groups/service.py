@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GroupService: what consumers and people ask about groups, translated and passed on (docs/groups.md)."""
+"""GroupService: translates requests about groups, and calls the group coordinators (docs/groups.md)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from tidemark.broker.clients.request_limits import check_named
-from tidemark.broker.groups.coordinator_shard import GroupShard
-from tidemark.broker.groups.coordinators import Groups
+from tidemark.broker.groups.coordinator_shard import CoordinatorShard
+from tidemark.broker.groups.coordinators import GroupCoordinators
 from tidemark.broker.groups.offsets import GroupOffsets
 from tidemark.core.groups.coordinator import GroupCoordinator, Outcome
 from tidemark.core.groups.group import Group
@@ -42,16 +42,16 @@ _HELD_BACK_MS_MAX: Final = 30_000
 
 
 class GroupService(GroupServiceServicer):
-    """Refusals of unary calls are mapped by the server's interceptor."""
+    """The server's interceptor maps the errors of unary calls."""
 
-    def __init__(self, groups: Groups, offsets: GroupOffsets) -> None:
+    def __init__(self, groups: GroupCoordinators, offsets: GroupOffsets) -> None:
         self._groups = groups
         self._offsets = offsets
 
     async def FindCoordinator(  # noqa: N802
         self, request: pb.FindCoordinatorRequest, context: Any
     ) -> pb.FindCoordinatorResponse:
-        """Where groups are looked after."""
+        """The coordinators of groups."""
         check_named(request.group_ids, "groups")
         response, pace, wait = pb.FindCoordinatorResponse(), Pace(), True
         for group_id in request.group_ids:
@@ -65,7 +65,7 @@ class GroupService(GroupServiceServicer):
     async def GroupHeartbeat(  # noqa: N802
         self, request: pb.GroupHeartbeatRequest, context: Any
     ) -> pb.GroupHeartbeatResponse:
-        """A sign of life."""
+        """Join a group, stay in it, confirm revocations, or leave it."""
         beat = heartbeat_from_proto(request, _host_of(context.peer()))
         try:
             answer = await self._beat(beat, request.max_wait_ms)
@@ -85,7 +85,7 @@ class GroupService(GroupServiceServicer):
     async def CommitOffsets(  # noqa: N802
         self, request: pb.CommitOffsetsRequest, context: Any
     ) -> pb.CommitOffsetsResponse:
-        """Remember offsets."""
+        """Commit offsets of a member."""
         began_s = time.perf_counter()
         check_named(request.offsets, "partitions")
         shard = self._groups.shard_of(request.group_id)
@@ -105,7 +105,7 @@ class GroupService(GroupServiceServicer):
     async def FetchOffsets(  # noqa: N802
         self, request: pb.FetchOffsetsRequest, context: Any
     ) -> pb.FetchOffsetsResponse:
-        """How far a group has read."""
+        """The committed offsets of a group."""
         check_named(request.partitions, "partitions")
         wanted = list(dict.fromkeys(map(ref_from_proto, request.partitions))) or None
 
@@ -129,7 +129,7 @@ class GroupService(GroupServiceServicer):
     async def ListGroups(  # noqa: N802
         self, request: pb.ListGroupsRequest, context: Any
     ) -> pb.ListGroupsResponse:
-        """The groups of this broker."""
+        """The groups that this broker coordinates."""
         response = pb.ListGroupsResponse()
         states = set(request.states)
         for shard in tuple(self._groups.shards):
@@ -153,10 +153,10 @@ class GroupService(GroupServiceServicer):
     async def DescribeGroups(  # noqa: N802
         self, request: pb.DescribeGroupsRequest, context: Any
     ) -> pb.DescribeGroupsResponse:
-        """Groups, members, offsets and lag."""
+        """Groups with members, offsets and lag."""
         check_named(request.group_ids, "groups")
         groups, pace = [], Pace()
-        for group_id in dict.fromkeys(request.group_ids):  # each once, however often it is named
+        for group_id in dict.fromkeys(request.group_ids):  # each once, even if named repeatedly
             if pace.is_due:
                 await pace.give_way()
             groups.append(await self._describe(group_id, request.without_offsets))
@@ -183,7 +183,7 @@ class GroupService(GroupServiceServicer):
 
         more = await shard.change(alter)
         if not request.validate_only:
-            _told("a group's offsets are set", request.group_id, context, partitions=len(asked) - len(more))
+            _log_change("a group's offsets are set", request.group_id, context, partitions=len(asked) - len(more))
         response = pb.AlterGroupOffsetsResponse()
         await _add_results(response.partitions, request.offsets, {**refused, **more})
         return response
@@ -191,25 +191,27 @@ class GroupService(GroupServiceServicer):
     async def DeleteGroup(  # noqa: N802
         self, request: pb.DeleteGroupRequest, context: Any
     ) -> pb.DeleteGroupResponse:
-        """Forget a group."""
+        """Delete a group without members."""
         shard = self._groups.shard_of(request.group_id)
         await shard.change(lambda coordinator, now: coordinator.delete_group(request.group_id))
-        _told("a group is deleted", request.group_id, context)
+        _log_change("a group is deleted", request.group_id, context)
         return pb.DeleteGroupResponse()
 
     async def DeleteGroupOffsets(  # noqa: N802
         self, request: pb.DeleteGroupOffsetsRequest, context: Any
     ) -> pb.DeleteGroupOffsetsResponse:
-        """Forget offsets."""
+        """Delete committed offsets of a group."""
         check_named(request.partitions, "partitions")
         shard = self._groups.shard_of(request.group_id)
         partitions = [ref_from_proto(one) for one in request.partitions]
         refused = await shard.change(lambda coordinator, now: coordinator.delete_offsets(request.group_id, partitions))
-        _told("a group's offsets are deleted", request.group_id, context, partitions=len(partitions) - len(refused))
+        _log_change(
+            "a group's offsets are deleted", request.group_id, context, partitions=len(partitions) - len(refused)
+        )
         return pb.DeleteGroupOffsetsResponse(partitions=results_to_proto(partitions, refused))
 
     async def _located(self, group_id: str, *, wait: bool) -> pb.GroupCoordinator:
-        """`wait`: until there is the topic that remembers groups, for whoever asks first."""
+        """`wait`: wait until the offsets topic exists, creating it if necessary."""
         try:
             found = await self._groups.find(group_id) if wait else self._groups.located(group_id)
         except TidemarkError as error:
@@ -226,7 +228,7 @@ class GroupService(GroupServiceServicer):
         )
 
     async def _beat(self, beat: Heartbeat, max_wait_ms: int) -> HeartbeatAnswer:
-        """The answer now, or as soon as it holds news; the member lives while it is held back."""
+        """Answer at once, or when the answer differs; the member's session is renewed meanwhile."""
         held_back_ms = min(max(max_wait_ms, 0), _HELD_BACK_MS_MAX, self._groups.settings.session_timeout_ms // 3)
         until_s = time.monotonic() + held_back_ms / 1000
         while True:
@@ -239,7 +241,7 @@ class GroupService(GroupServiceServicer):
             if is_news or answer.member_epoch != beat.member_epoch or beat.member_epoch < JOINING or left_s <= 0:
                 return answer
             beat = replace(beat, waited=True)
-            if not waits_to_join:  # what it said is taken in: from here on it is only asked what is new for it
+            if not waits_to_join:  # the request was applied; later rounds only ask for changes
                 beat = replace(beat, topics=None, owned=None, assignor="", rebalance_timeout_ms=0)
             try:
                 async with asyncio.timeout(left_s):
@@ -248,12 +250,12 @@ class GroupService(GroupServiceServicer):
                 shard.touch(beat.group_id, beat.member_id)
                 return answer
 
-    async def _answer(self, shard: GroupShard, beat: Heartbeat) -> HeartbeatAnswer:
+    async def _answer(self, shard: CoordinatorShard, beat: Heartbeat) -> HeartbeatAnswer:
         try:
             return await shard.change(lambda coordinator, now: coordinator.heartbeat(beat, now))
         except TidemarkError as error:
             if error.code is ErrorCode.NOT_ENOUGH_REPLICAS:
-                shard.touch(beat.group_id, beat.member_id)  # it is not the member that is missing
+                shard.touch(beat.group_id, beat.member_id)  # replicas are missing, not the member
             raise
 
     async def _describe(self, group_id: str, without_offsets: bool) -> pb.GroupDescription:
@@ -275,7 +277,7 @@ async def _add_results(
     offsets: Sequence[pb.OffsetCommit],
     refused: Mapping[TopicPartition, TidemarkError],
 ) -> None:
-    """What became of each, in their order."""
+    """Add the result of each partition, in their order."""
     pace = Pace()
     for one in offsets:
         if pace.is_due:
@@ -283,8 +285,8 @@ async def _add_results(
         results.extend(results_to_proto([TopicPartition(one.topic, one.partition)], refused))
 
 
-def _told(what: str, group_id: str, context: Any, **facts: int) -> None:
-    """What people do to groups by hand is in the log, with where they did it from."""
+def _log_change(what: str, group_id: str, context: Any, **facts: int) -> None:
+    """Log an administrative change of a group, with the client's host."""
     _log.info(what, extra={"group": group_id, "client_host": _host_of(context.peer()), **facts})
 
 

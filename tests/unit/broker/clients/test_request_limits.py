@@ -13,7 +13,7 @@ import grpc
 import pytest
 from tidemark.broker.clients import request_limits
 from tidemark.broker.clients.request_limits import check_named
-from tidemark.broker.groups.coordinators import Coordinator, Groups
+from tidemark.broker.groups.coordinators import Coordinator, GroupCoordinators
 from tidemark.broker.groups.offsets import GroupOffsets
 from tidemark.broker.groups.service import GroupService
 from tidemark.broker.node.metadata_cache import MetadataCache
@@ -142,7 +142,7 @@ class Located:
 
 async def test_coordinators_of_many_groups_are_found_in_slices_and_the_topic_is_waited_for_once() -> None:
     groups = Located()
-    service = GroupService(cast(Groups, groups), cast(GroupOffsets, None))
+    service = GroupService(cast(GroupCoordinators, groups), cast(GroupOffsets, None))
     names = ["", *(f"g{index}" for index in range(MANY))]
     with others() as turns:
         response = await service.FindCoordinator(gpb.FindCoordinatorRequest(group_ids=names), None)

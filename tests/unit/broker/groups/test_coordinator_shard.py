@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a coordinator answers when, and what it does when a write fails (docs/groups.md, G8)."""
+"""When a coordinator answers, and its behaviour after a failed write (docs/groups.md, G8)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from tidemark.broker.groups.coordinator_shard import GroupShard
-from tidemark.broker.groups.coordinators import Groups
+from tidemark.broker.groups.coordinator_shard import CoordinatorShard
+from tidemark.broker.groups.coordinators import GroupCoordinators
 from tidemark.broker.groups.metrics import GroupMetrics
 from tidemark.broker.groups.offsets import GroupOffsets
-from tidemark.broker.groups.offsets_log import GroupLog
+from tidemark.broker.groups.offsets_log import OffsetsLog
 from tidemark.broker.groups.service import GroupService
 from tidemark.core.groups.coordinator import GroupCoordinator, Outcome
 from tidemark.core.groups.heartbeat import Heartbeat, HeartbeatAnswer, Situation
@@ -29,7 +29,7 @@ AT_0 = TopicPartition("a", 0)
 
 
 class HeldLog:
-    """What was written; a write ends when the test says so."""
+    """Records writes; a write ends when the test says so."""
 
     def __init__(self) -> None:
         self.partition = PARTITION
@@ -82,20 +82,20 @@ def log() -> HeldLog:
 
 
 @pytest.fixture
-async def shard(log: HeldLog) -> AsyncIterator[GroupShard]:
-    made = GroupShard(cast(GroupLog, log), situation, 1.0, GroupMetrics(Metrics()))
+async def shard(log: HeldLog) -> AsyncIterator[CoordinatorShard]:
+    made = CoordinatorShard(cast(OffsetsLog, log), situation, 1.0, GroupMetrics(Metrics()))
     await loaded(made)
     yield made
     made.close()
 
 
-async def loaded(shard: GroupShard) -> None:
+async def loaded(shard: CoordinatorShard) -> None:
     async with asyncio.timeout(5):
         while shard.is_loading:  # noqa: ASYNC110 - a thread replays what was read
             await asyncio.sleep(0)
 
 
-def commit(shard: GroupShard, offset: int, group_id: str = "g") -> asyncio.Task[Refusals]:
+def commit(shard: CoordinatorShard, offset: int, group_id: str = "g") -> asyncio.Task[Refusals]:
     asked = Commit(group_id, "", -1, "", {AT_0: Committed(offset, -1, "", "a-id", "", 0)})
 
     def change(coordinator: GroupCoordinator, now: Situation) -> Outcome[Refusals]:
@@ -104,12 +104,12 @@ def commit(shard: GroupShard, offset: int, group_id: str = "g") -> asyncio.Task[
     return asyncio.create_task(shard.change(change))
 
 
-def beat(shard: GroupShard, member_id: str, epoch: int) -> asyncio.Task[HeartbeatAnswer]:
+def beat(shard: CoordinatorShard, member_id: str, epoch: int) -> asyncio.Task[HeartbeatAnswer]:
     request = Heartbeat("g", member_id, epoch, topics=("a",), rebalance_timeout_ms=1)
     return asyncio.create_task(shard.change(lambda coordinator, now: coordinator.heartbeat(request, now)))
 
 
-def remembered(shard: GroupShard) -> int:
+def remembered(shard: CoordinatorShard) -> int:
     return shard.coordinator.group("g").offsets[AT_0].offset
 
 
@@ -118,19 +118,21 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_no_answer_leaves_before_everything_it_was_made_of_is_written(log: HeldLog, shard: GroupShard) -> None:
+async def test_an_answer_waits_for_the_writes_of_all_state_that_it_depends_on(
+    log: HeldLog, shard: CoordinatorShard
+) -> None:
     committing = commit(shard, 1)
     await turns()
     looking = asyncio.create_task(shard.look(lambda coordinator: coordinator.group("g").offsets[AT_0].offset))
     await turns()
     assert not committing.done()
-    assert not looking.done(), "what it saw is not certain yet"
+    assert not looking.done(), "the state that it read is not committed yet"
     await log.finish_write()
     assert await committing == {}
     assert await looking == 1
 
 
-async def test_what_comes_during_a_write_is_written_together_with_the_next(log: HeldLog, shard: GroupShard) -> None:
+async def test_changes_during_a_write_are_written_together_afterwards(log: HeldLog, shard: CoordinatorShard) -> None:
     first = commit(shard, 1)
     await turns()
     others = [commit(shard, 2 + number, f"g{number}") for number in range(5)]
@@ -141,7 +143,7 @@ async def test_what_comes_during_a_write_is_written_together_with_the_next(log: 
     await asyncio.gather(*others)
 
 
-async def test_after_a_write_that_failed_the_state_is_what_the_log_holds(log: HeldLog, shard: GroupShard) -> None:
+async def test_after_a_failed_write_the_state_is_loaded_from_the_log(log: HeldLog, shard: CoordinatorShard) -> None:
     kept = commit(shard, 1)
     await log.finish_write()
     await kept
@@ -150,7 +152,7 @@ async def test_after_a_write_that_failed_the_state_is_what_the_log_holds(log: He
     behind = commit(shard, 3)
     await turns()
     log.may_read.clear()
-    await log.finish_write(TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "nobody knows"))
+    await log.finish_write(TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "the outcome is unknown"))
     for task in (failing, behind):
         with pytest.raises(TidemarkError) as refused:
             await task
@@ -163,10 +165,10 @@ async def test_after_a_write_that_failed_the_state_is_what_the_log_holds(log: He
     assert remembered(shard) == 1
 
 
-async def test_a_lapse_of_the_lease_while_the_state_is_read_ends_nothing(log: HeldLog) -> None:
+async def test_an_expired_lease_while_the_state_is_loaded_does_not_end_the_loading(log: HeldLog) -> None:
     log.records.append(Change(OffsetKey("g", *AT_0), Committed(7, -1, "", "a-id", "", 0)))
     log.refusal = log.over()
-    shard = GroupShard(cast(GroupLog, log), situation, 1.0, GroupMetrics(Metrics()))
+    shard = CoordinatorShard(cast(OffsetsLog, log), situation, 1.0, GroupMetrics(Metrics()))
     await turns()
     assert shard.is_loading
     log.refusal = None
@@ -175,7 +177,7 @@ async def test_a_lapse_of_the_lease_while_the_state_is_read_ends_nothing(log: He
     shard.close()
 
 
-async def test_what_could_not_be_written_changes_nothing(log: HeldLog, shard: GroupShard) -> None:
+async def test_a_change_that_could_not_be_written_is_refused(log: HeldLog, shard: CoordinatorShard) -> None:
     log.unwritable = TidemarkError(ErrorCode.NOT_ENOUGH_REPLICAS, "one is missing")
     with pytest.raises(TidemarkError) as refused:
         await commit(shard, 1)
@@ -186,7 +188,7 @@ async def test_what_could_not_be_written_changes_nothing(log: HeldLog, shard: Gr
     assert log.writes.empty()
 
 
-async def test_what_is_too_old_is_forgotten_by_a_record(log: HeldLog, shard: GroupShard) -> None:
+async def test_an_expired_offset_is_deleted_by_a_record(log: HeldLog, shard: CoordinatorShard) -> None:
     committing = commit(shard, 1)
     await log.finish_write()
     await committing
@@ -195,7 +197,7 @@ async def test_what_is_too_old_is_forgotten_by_a_record(log: HeldLog, shard: Gro
     log.records.clear()
     log.refusal = None
     long_after = situation()._replace(wall_ms=10 * GroupSettings().offsets_retention_ms)
-    made = GroupShard(cast(GroupLog, log), lambda: long_after, 1.0, GroupMetrics(Metrics()))
+    made = CoordinatorShard(cast(OffsetsLog, log), lambda: long_after, 1.0, GroupMetrics(Metrics()))
     await loaded(made)
     committing = commit(made, 1)
     await log.finish_write()
@@ -207,7 +209,7 @@ async def test_what_is_too_old_is_forgotten_by_a_record(log: HeldLog, shard: Gro
     made.close()
 
 
-async def test_an_answer_after_the_leadership_is_a_refusal(log: HeldLog, shard: GroupShard) -> None:
+async def test_an_answer_after_the_leadership_is_a_refusal(log: HeldLog, shard: CoordinatorShard) -> None:
     committing = commit(shard, 1)
     await turns()
     log.refusal = log.over()
@@ -217,7 +219,7 @@ async def test_an_answer_after_the_leadership_is_a_refusal(log: HeldLog, shard: 
     assert refused.value.code is ErrorCode.NOT_COORDINATOR
 
 
-async def test_members_wait_for_news_of_their_own_group_only(log: HeldLog, shard: GroupShard) -> None:
+async def test_members_are_woken_by_changes_of_their_own_group_only(log: HeldLog, shard: CoordinatorShard) -> None:
     joining = beat(shard, "m1", 0)
     await log.finish_write()
     await joining
@@ -226,17 +228,17 @@ async def test_members_wait_for_news_of_their_own_group_only(log: HeldLog, shard
     await log.finish_write()
     await committing
     assert not mine.is_set()
-    assert not other.is_set(), "offsets are no news to members"
+    assert not other.is_set(), "committed offsets do not wake members"
     joining = beat(shard, "m2", 0)
     await log.finish_write()
     await joining
     assert mine.is_set()
     assert not other.is_set()
     shard.close()
-    assert other.is_set(), "nobody waits at a coordinator that is none"
+    assert other.is_set(), "a former coordinator keeps no request waiting"
 
 
-async def test_a_heartbeat_without_news_writes_nothing(log: HeldLog, shard: GroupShard) -> None:
+async def test_a_heartbeat_without_a_change_writes_nothing(log: HeldLog, shard: CoordinatorShard) -> None:
     joining = beat(shard, "m1", 0)
     await log.finish_write()
     epoch = (await joining).member_epoch
@@ -245,7 +247,7 @@ async def test_a_heartbeat_without_news_writes_nothing(log: HeldLog, shard: Grou
     assert log.writes.empty()
 
 
-async def test_a_mistake_of_ours_is_no_half_change(log: HeldLog, shard: GroupShard) -> None:
+async def test_an_unexpected_error_discards_a_partial_change(log: HeldLog, shard: CoordinatorShard) -> None:
     def change(coordinator: GroupCoordinator, now: Situation) -> Outcome[None]:
         coordinator.commit(Commit("g", "", -1, "", {AT_0: Committed(5, -1, "", "a-id", "", 0)}), now)
         raise RuntimeError("a mistake")
@@ -256,12 +258,12 @@ async def test_a_mistake_of_ours_is_no_half_change(log: HeldLog, shard: GroupSha
     assert shard.coordinator.find("g") is None
 
 
-async def test_a_join_that_waits_for_the_first_news_of_topics_is_answered_by_it(log: HeldLog) -> None:
+async def test_a_join_that_waits_for_the_first_topics_is_answered_when_they_arrive(log: HeldLog) -> None:
     known, metrics = [situation()._replace(topics=None)], GroupMetrics(Metrics())
-    shard = GroupShard(cast(GroupLog, log), lambda: known[0], 1.0, metrics)
+    shard = CoordinatorShard(cast(OffsetsLog, log), lambda: known[0], 1.0, metrics)
     await loaded(shard)
     groups = SimpleNamespace(settings=GroupSettings(), shard_of=lambda group_id: shard, metrics=metrics)
-    service = GroupService(cast(Groups, groups), cast(GroupOffsets, None))
+    service = GroupService(cast(GroupCoordinators, groups), cast(GroupOffsets, None))
     join = pb.GroupHeartbeatRequest(group_id="g", member_id="m", rebalance_timeout_ms=1, max_wait_ms=60_000, sequence=1)
     join.subscription.topics.append("a")
     joining = asyncio.create_task(service.GroupHeartbeat(join, SimpleNamespace(peer=lambda: "here")))

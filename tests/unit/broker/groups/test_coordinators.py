@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a group is looked after, as a broker that does not do it itself says (docs/groups.md, G1)."""
+"""Finding the coordinator of a group through another broker (docs/groups.md, G1)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from tidemark.broker.groups.coordinator_shard import GroupShard
-from tidemark.broker.groups.coordinators import Groups, KnownTopics
+from tidemark.broker.groups.coordinator_shard import CoordinatorShard
+from tidemark.broker.groups.coordinators import GroupCoordinators, KnownTopics
 from tidemark.broker.groups.metrics import GroupMetrics
 from tidemark.broker.groups.offsets import GroupOffsets
-from tidemark.broker.groups.offsets_log import GroupLogs
-from tidemark.broker.groups.offsets_topic import GroupTopic
+from tidemark.broker.groups.offsets_log import OffsetsLogs
+from tidemark.broker.groups.offsets_topic import OffsetsTopic
 from tidemark.broker.groups.partition_ends import PartitionEnds
 from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
@@ -37,7 +37,7 @@ HERE, THERE = BrokerId(0), BrokerId(1)
 
 
 class TopicByHand:
-    """Makes the topic when it is asked to: led by the broker it was told of."""
+    """Creates the topic on request, led by the broker that the test names."""
 
     def __init__(self, metadata: MetadataCache, leader: BrokerId) -> None:
         self.metadata = metadata
@@ -63,24 +63,24 @@ def settings(**more: str) -> BrokerSettings:
     return read_settings(BrokerSettings, [part for key, text in flags.items() for part in (f"--{key}", text)], {})
 
 
-def groups_of(leader: BrokerId | None, made_for: BrokerId = THERE) -> tuple[Groups, TopicByHand]:
+def groups_of(leader: BrokerId | None, made_for: BrokerId = THERE) -> tuple[GroupCoordinators, TopicByHand]:
     metadata = MetadataCache("")
     metadata.update(view(leader))
     topic = TopicByHand(metadata, made_for)
     nothing: Any = None
-    groups = Groups(
+    groups = GroupCoordinators(
         HERE,
         settings(),
-        cast(GroupLogs, nothing),
+        cast(OffsetsLogs, nothing),
         metadata,
-        cast(GroupTopic, topic),
+        cast(OffsetsTopic, topic),
         GroupMetrics(Metrics()),
         lambda error: None,
     )
     return groups, topic
 
 
-async def test_any_broker_says_where_a_group_is_looked_after() -> None:
+async def test_any_broker_names_the_coordinator_of_a_group() -> None:
     groups, topic = groups_of(THERE)
     found = await groups.find("g")
     assert (found.broker.broker_id, found.partition, found.leader_epoch) == (THERE, 0, 4)
@@ -91,7 +91,7 @@ async def test_any_broker_says_where_a_group_is_looked_after() -> None:
     assert elsewhere.value.metadata == {"coordinator": "1", "host": "host-1", "port": "9192", "partition": "0"}
 
 
-async def test_the_first_who_asks_has_the_topic_made_and_waits_for_its_leader() -> None:
+async def test_the_first_request_creates_the_topic_and_waits_for_its_leader() -> None:
     groups, topic = groups_of(None)
     with pytest.raises(TidemarkError) as early:
         groups.shard_of("g")
@@ -101,14 +101,14 @@ async def test_the_first_who_asks_has_the_topic_made_and_waits_for_its_leader() 
 
 
 @pytest.mark.parametrize("leader", [NO_LEADER, BrokerId(9)])
-async def test_a_leader_that_is_not_there_is_no_coordinator(leader: BrokerId) -> None:
+async def test_a_leader_that_is_not_registered_is_no_coordinator(leader: BrokerId) -> None:
     groups, _ = groups_of(leader)
     with pytest.raises(TidemarkError) as refused:
         await groups.find("g")
     assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-async def test_a_broker_that_is_about_to_lead_asks_for_patience() -> None:
+async def test_a_broker_that_is_becoming_leader_asks_for_a_retry() -> None:
     groups, _ = groups_of(HERE)
     with pytest.raises(TidemarkError) as refused:
         groups.shard_of("g")
@@ -116,7 +116,7 @@ async def test_a_broker_that_is_about_to_lead_asks_for_patience() -> None:
 
 
 class Shard:
-    """As far as it is asked whether it speaks for its partition."""
+    """Answers whether this broker leads its partition under the lease."""
 
     def __init__(self) -> None:
         self.log = self
@@ -127,12 +127,12 @@ class Shard:
             raise self.over
 
 
-async def test_a_broker_with_old_news_does_not_name_itself() -> None:
+async def test_a_broker_with_outdated_metadata_does_not_name_itself() -> None:
     groups, _ = groups_of(HERE)
     shard = Shard()
-    groups._shards[0] = cast(GroupShard, shard)
+    groups._shards[0] = cast(CoordinatorShard, shard)
     assert (await groups.find("g")).broker.broker_id == HERE
-    shard.over = TidemarkError(ErrorCode.NOT_COORDINATOR, "its lease has lapsed")
+    shard.over = TidemarkError(ErrorCode.NOT_COORDINATOR, "its lease has expired")
     with pytest.raises(TidemarkError) as lapsed:
         await groups.find("g")
     del groups._shards[0]
@@ -141,7 +141,7 @@ async def test_a_broker_with_old_news_does_not_name_itself() -> None:
     assert {lapsed.value.code, deposed.value.code} == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
 
 
-async def test_what_is_no_group_id_is_refused_by_every_broker() -> None:
+async def test_an_invalid_group_id_is_refused_by_every_broker() -> None:
     groups, topic = groups_of(None)
     for group_id in ("", "x" * 250, "a\tb"):
         with pytest.raises(TidemarkError) as refused:
@@ -150,7 +150,7 @@ async def test_what_is_no_group_id_is_refused_by_every_broker() -> None:
     assert topic.asked == 0
 
 
-def test_topics_are_those_that_the_cluster_has() -> None:
+def test_topics_are_those_of_the_cluster_view() -> None:
     broken = TopicView("broken", "", error=TidemarkError(ErrorCode.UNKNOWN_TOPIC, "no"))
     counted = TopicView("a", "a-id", partition_count=7)
     known = KnownTopics(ClusterView(topics={"a": counted, "broken": broken}))
@@ -160,12 +160,12 @@ def test_topics_are_those_that_the_cluster_has() -> None:
 
 
 def offset_of(offsets: GroupOffsets, topic: str, topic_id: str, incarnation: str = "") -> int:
-    """Which of partition 0 is answered where 7 is remembered."""
+    """The offset of partition 0 in the answer when 7 is committed."""
     committed = Committed(7, LeaderEpoch(4), "", topic_id, incarnation, 0)
     return offsets.to_proto(TopicPartition(topic, 0), committed).offset
 
 
-def test_an_offset_counts_unless_its_partition_is_surely_another_one_now() -> None:
+def test_an_offset_counts_unless_its_partition_is_known_to_be_another_one() -> None:
     groups, _ = groups_of(THERE)
     offsets = GroupOffsets(groups, cast(PartitionEnds, None))
     assert offset_of(offsets, OFFSETS_TOPIC, "id") == 7
@@ -173,14 +173,14 @@ def test_an_offset_counts_unless_its_partition_is_surely_another_one_now() -> No
     assert offset_of(offsets, OFFSETS_TOPIC, "id", "another incarnation") == -1
     assert offset_of(offsets, "gone", "gone-id") == -1
     groups.metadata.update(replace(view(THERE), hidden_topics=("bad", OFFSETS_TOPIC)))
-    assert offset_of(offsets, "bad", "bad-id") == 7, "it is there, but nobody understands it"
-    assert offset_of(offsets, OFFSETS_TOPIC, "another id") == -1, "what is understood of it counts"
+    assert offset_of(offsets, "bad", "bad-id") == 7, "it exists, but its node does not parse"
+    assert offset_of(offsets, OFFSETS_TOPIC, "another id") == -1, "the part that parses counts"
     assert offset_of(offsets, "gone", "gone-id") == -1
     groups.metadata.update(view(THERE))
     assert offset_of(offsets, "bad", "bad-id") == -1
 
 
-def test_an_offset_counts_while_nobody_has_told_of_the_topics() -> None:
+def test_an_offset_counts_while_the_metadata_is_not_complete() -> None:
     groups, _ = groups_of(None)
     groups.metadata = MetadataCache("")
     assert offset_of(GroupOffsets(groups, cast(PartitionEnds, None)), "a", "a-id") == 7
@@ -197,10 +197,10 @@ def test_the_offset_of_a_hidden_topic_is_in_the_list_of_its_group() -> None:
 
 
 @pytest.mark.parametrize("assignors", ["best", "sticky,best", "sticky,sticky", ","])
-async def test_an_assignor_that_there_is_not_ends_the_start(assignors: str) -> None:
+async def test_an_unknown_assignor_ends_the_start(assignors: str) -> None:
     nothing: Any = None
     with pytest.raises(TidemarkError) as refused:
-        Groups(
+        GroupCoordinators(
             HERE,
             settings(**{"group.consumer.assignors": assignors}),
             nothing,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker tells Prometheus of its groups."""
+"""Metrics of a broker's groups."""
 
 from __future__ import annotations
 

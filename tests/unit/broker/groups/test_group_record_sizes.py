@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever a member says of itself is a record that followers can take: one that they cannot would stop the partition,
-and with it every other group that it remembers."""
+"""Every record of a member fits into a message that followers accept.
+
+A larger record would stop replication of the partition, and with it all its other groups.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from tidemark.broker.groups.coordinator_shard import GroupShard
+from tidemark.broker.groups.coordinator_shard import CoordinatorShard
 from tidemark.broker.groups.metrics import GroupMetrics
-from tidemark.broker.groups.offsets_log import GroupLog, GroupLogs
+from tidemark.broker.groups.offsets_log import OffsetsLog, OffsetsLogs
 from tidemark.core.groups.coordinator import GroupCoordinator
 from tidemark.core.groups.heartbeat import Heartbeat
 from tidemark.core.groups.records import encode
@@ -39,18 +41,18 @@ MORE_THAN_A_NAME = "\x01" * 300
         ({"topics": ("a",) * 10_001}, ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_what_no_record_could_hold_for_a_member_of_many_is_refused_and_nothing_changes(
+def test_a_member_of_many_that_no_record_could_hold_is_refused_and_nothing_changes(
     said: dict[str, Any], code: ErrorCode
 ) -> None:
     coordinator = GroupCoordinator()
     with pytest.raises(TidemarkError) as refused:
         coordinator.heartbeat(replace(JOIN, **said), situation())
     assert refused.value.code is code
-    assert len(refused.value.message) < 500, "it goes into the header of an answer"
+    assert len(refused.value.message) < 500, "it is sent in a header of the answer"
     assert not coordinator.groups
 
 
-def test_the_largest_member_there_can_be_is_far_from_the_largest_message() -> None:
+def test_the_largest_possible_member_is_far_smaller_than_the_largest_message() -> None:
     name = "\x01" * 256  # six bytes each in a record
     topics = tuple(f"{number:0249}" for number in range(10_000))
     largest = replace(
@@ -60,7 +62,7 @@ def test_the_largest_member_there_can_be_is_far_from_the_largest_message() -> No
     assert sum(len(key) + len(value or b"") for key, value in map(encode, changes)) < SPLIT_BYTES // 2
 
 
-async def test_a_record_that_followers_could_not_take_is_refused_before_it_is_in_the_log() -> None:
+async def test_a_record_too_large_for_followers_is_refused_before_its_append() -> None:
     appended: list[object] = []
 
     class Appends:
@@ -68,7 +70,7 @@ async def test_a_record_that_followers_could_not_take_is_refused_before_it_is_in
             appended.append(what)
 
     broker = SimpleNamespace(appends=Appends(), clock=SimpleNamespace(wall_us=lambda: 1))
-    log = GroupLog(cast(GroupLogs, broker), PARTITION, LeaderEpoch(1))
+    log = OffsetsLog(cast(OffsetsLogs, broker), PARTITION, LeaderEpoch(1))
     await log.write([Change(GroupKey("g"), GroupFacts())], 1.0)
     assert len(appended) == 1
     with pytest.raises(TidemarkError) as refused:
@@ -77,8 +79,8 @@ async def test_a_record_that_followers_could_not_take_is_refused_before_it_is_in
     assert len(appended) == 1
 
 
-async def test_who_asks_for_news_of_groups_that_there_are_not_leaves_nothing_behind() -> None:
-    shard = GroupShard(cast(GroupLog, HeldLog()), situation, 1.0, GroupMetrics(Metrics()))
+async def test_waiting_for_changes_of_unknown_groups_leaves_no_state_behind() -> None:
+    shard = CoordinatorShard(cast(OffsetsLog, HeldLog()), situation, 1.0, GroupMetrics(Metrics()))
     await loaded(shard)
     kept = shard.news_of("there")
     for number in range(1000):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lag of groups as Prometheus is told of it."""
+"""Metrics of the lag of groups."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.broker.scraped import scraped
 
 
 class World:
-    """Groups, ends and a clock that stands still."""
+    """Groups, ends, and a clock that the test sets."""
 
     def __init__(self, limit: int = 1000) -> None:
         self.now_s = 100.0
@@ -44,7 +44,7 @@ class World:
         return scraped(await asyncio.to_thread(self.metrics.render))
 
     async def computed(self) -> dict[tuple[str, str], float]:
-        """A scrape after what an earlier one had computed."""
+        """A scrape that has the result of an earlier one's computation."""
         await self.scrape()
         await asyncio.sleep(0)
         if self.metrics._task is not None:
@@ -52,7 +52,7 @@ class World:
         return await self.scrape()
 
 
-async def test_a_lag_is_summed_over_the_partitions_of_a_topic_and_the_largest_is_told() -> None:
+async def test_lag_is_summed_over_the_partitions_of_a_topic_with_its_maximum() -> None:
     world = World()
     world.commits("g", "a", 0, 10)
     world.commits("g", "a", 1, 3)
@@ -65,12 +65,12 @@ async def test_a_lag_is_summed_over_the_partitions_of_a_topic_and_the_largest_is
     found = await world.computed()
     assert found["tidemark_group_lag_records", "group=g,topic=a"] == 7
     assert found["tidemark_group_lag_records_max", "group=g,topic=a"] == 5
-    assert found["tidemark_group_lag_records", "group=g,topic=b"] == 60, "what retention took is not lag"
+    assert found["tidemark_group_lag_records", "group=g,topic=b"] == 60, "records that retention deleted are not lag"
     assert found["tidemark_group_member_count", "group=g"] == 0
     assert found["tidemark_group_lag_age_seconds", ""] == 0
 
 
-async def test_a_lag_is_never_negative_and_what_is_not_known_is_counted() -> None:
+async def test_lag_is_never_negative_and_unknown_lag_is_counted() -> None:
     world = World()
     world.commits("g", "a", 0, 10)
     world.commits("g", "a", 1, 10)
@@ -83,7 +83,7 @@ async def test_a_lag_is_never_negative_and_what_is_not_known_is_counted() -> Non
     assert found["tidemark_group_lag_unknown_partitions", "group=g,topic=a"] == 1
 
 
-async def test_scrapes_share_what_was_computed_a_moment_ago_and_tell_how_old_it_is() -> None:
+async def test_scrapes_share_a_recent_computation_and_report_its_age() -> None:
     world = World()
     world.commits("g", "a", 0, 1)
     world.ends = {TopicPartition("a", 0): Ends(0, 2)}
@@ -97,7 +97,7 @@ async def test_scrapes_share_what_was_computed_a_moment_ago_and_tell_how_old_it_
     assert len(world.asked) == 2
 
 
-async def test_series_end_with_the_offsets_and_with_the_partition_they_were_for() -> None:
+async def test_series_end_with_their_offsets_and_with_their_partition() -> None:
     world = World()
     world.commits("g", "a", 0, 1)
     world.commits("h", "a", 0, 1)
@@ -113,7 +113,7 @@ async def test_series_end_with_the_offsets_and_with_the_partition_they_were_for(
     assert ("tidemark_group_lag_records", "group=g,topic=a") not in await world.computed()
 
 
-async def test_groups_beyond_the_limit_are_told_together() -> None:
+async def test_groups_beyond_the_limit_share_one_label() -> None:
     world = World(limit=1)
     for name in ("g", "h", "i"):
         world.commits(name, "a", 0, 1)
@@ -125,10 +125,10 @@ async def test_groups_beyond_the_limit_are_told_together() -> None:
     del world.groups["g"]
     world.now_s += 6
     found = await world.computed()
-    assert found["tidemark_group_lag_records", "group=h,topic=a"] == 3, "there is room for it now"
+    assert found["tidemark_group_lag_records", "group=h,topic=a"] == 3, "the limit has room for it now"
 
 
-async def test_switched_off_nothing_is_told_and_nobody_is_asked() -> None:
+async def test_with_metrics_groups_off_nothing_is_written_or_computed() -> None:
     world = World()
     world.commits("g", "a", 0, 1)
     world.metrics.groups_shown = False
@@ -136,7 +136,7 @@ async def test_switched_off_nothing_is_told_and_nobody_is_asked() -> None:
     assert world.asked == []
 
 
-async def test_many_partitions_are_asked_for_in_parts() -> None:
+async def test_many_partitions_are_requested_in_parts() -> None:
     world = World()
     for index in range(250):
         world.commits("g", "a", index, 0)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How `__consumer_offsets` comes to be (docs/groups.md, G1)."""
+"""The creation of `__consumer_offsets` (docs/groups.md, G1)."""
 
 from __future__ import annotations
 
 import asyncio
 
 import pytest
-from tidemark.broker.groups.offsets_topic import GroupTopic
+from tidemark.broker.groups.offsets_topic import OffsetsTopic
 from tidemark.core.groups.coordinator_partition import OFFSETS_TOPIC, partition_of_group
 from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError
 from tidemark.runtime.configuration import topic_settings
@@ -15,7 +15,7 @@ from tests.fakes.metadata_store import FakeMetadataStore, FakeZooKeeper
 
 
 async def store_of(ensemble: FakeZooKeeper, broker: int) -> FakeMetadataStore:
-    """The session of a broker that has registered."""
+    """The session of a registered broker."""
     store = ensemble.store()
     await store.start()
     registration = BrokerRegistration(BrokerId(broker), "here", 1, directory_ids=(f"d{broker}",), boot_id="b")
@@ -23,11 +23,11 @@ async def store_of(ensemble: FakeZooKeeper, broker: int) -> FakeMetadataStore:
     return store
 
 
-def topic_of(store: FakeMetadataStore) -> GroupTopic:
-    return GroupTopic(store, partitions=8, replication_factor=3)
+def topic_of(store: FakeMetadataStore) -> OffsetsTopic:
+    return OffsetsTopic(store, partitions=8, replication_factor=3)
 
 
-async def test_brokers_that_make_it_at_once_make_it_once() -> None:
+async def test_several_brokers_at_once_create_the_topic_once() -> None:
     ensemble = FakeZooKeeper()
     stores = [await store_of(ensemble, broker) for broker in range(4)]
     await asyncio.gather(*(topic_of(store).ensure() for store in stores))
@@ -46,20 +46,20 @@ async def test_a_cluster_of_one_broker_has_one_replica() -> None:
     assert set((await store.topics())[OFFSETS_TOPIC].partitions.values()) == {(BrokerId(0),)}
 
 
-async def test_brokers_that_are_known_and_down_are_waited_for() -> None:
+async def test_registered_brokers_that_are_down_are_waited_for() -> None:
     ensemble = FakeZooKeeper()
     stores = [await store_of(ensemble, broker) for broker in range(3)]
     await stores[2].stop()
     with pytest.raises(TidemarkError) as refused:
         await topic_of(stores[0]).ensure()
     assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert "of 3 brokers 2 are up" in refused.value.message
-    await stores[0].begin_draining([BrokerId(2)])  # it is being removed: nobody waits for it
+    assert "2 of 3 brokers are up" in refused.value.message
+    await stores[0].begin_draining([BrokerId(2)])  # it is being removed, so it is not waited for
     await topic_of(stores[0]).ensure()
     assert set((await stores[0].topics())[OFFSETS_TOPIC].partitions[0]) == {BrokerId(0), BrokerId(1)}
 
 
-async def test_zookeeper_that_does_not_answer_is_no_coordinator_yet_and_is_not_asked_by_every_call() -> None:
+async def test_unavailable_zookeeper_means_no_coordinator_and_is_not_called_for_every_request() -> None:
     store = await store_of(FakeZooKeeper(), 0)
     topic = topic_of(store)
     store.session.lose_answers(1, applied=False)
@@ -67,10 +67,10 @@ async def test_zookeeper_that_does_not_answer_is_no_coordinator_yet_and_is_not_a
         await topic.ensure()
     assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
     await topic.ensure()
-    assert await store.topics() == {}, "the next try waits a moment"
+    assert await store.topics() == {}, "the next attempt waits a moment"
 
 
-def test_groups_spread_over_the_partitions_and_each_stays_where_it_is() -> None:
+def test_groups_spread_over_the_partitions_and_stay_in_theirs() -> None:
     found = {partition_of_group(f"group-{number}", 16) for number in range(200)}
     assert found == set(range(16))
     assert partition_of_group("a", 16) == partition_of_group("a", 16)
@@ -78,4 +78,4 @@ def test_groups_spread_over_the_partitions_and_each_stays_where_it_is() -> None:
 
 
 ORDERS, UMLAUT = 12, 12
-"""As written down: another hash would lose every group there is."""
+"""Fixed values: another hash would lose every existing group."""

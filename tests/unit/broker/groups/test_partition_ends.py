@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""High watermarks for lag: asked of leaders, start before end, and said why where one is not known (G10)."""
+"""High watermarks for lag: fetched from leaders, start before end, with an error for each unknown one (G10)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HERE, GONE = BrokerId(0), BrokerId(1)
 
 
 class OwnLeader:
-    """ListOffsets of this broker: each partition's answers, one after the other."""
+    """ListOffsets of this broker: the answers of each partition in order."""
 
     def __init__(self) -> None:
         self.answers: list[dict[int, tuple[int, int] | ErrorCode]] = []
@@ -66,7 +66,7 @@ def p(index: int, topic: str = "a") -> TopicPartition:
     return TopicPartition(topic, index)
 
 
-async def test_each_leader_is_asked_once_for_all_its_partitions_the_start_before_the_end() -> None:
+async def test_each_leader_gets_one_request_for_all_its_partitions_with_start_before_end() -> None:
     own = OwnLeader()
     own.answers = [{0: (1, 5), 1: (0, 0)}]
     found = await PartitionEnds(HERE, cache(HERE, HERE), own, between_s=0).ask([p(1), p(0)])
@@ -75,14 +75,14 @@ async def test_each_leader_is_asked_once_for_all_its_partitions_the_start_before
     assert [part.WhichOneof("position") for part in request.partitions] == ["earliest", "latest"] * 2
 
 
-async def test_a_new_leader_is_asked_again_and_what_answered_is_not() -> None:
+async def test_a_new_leader_is_asked_again_only_for_the_failed_partitions() -> None:
     own = OwnLeader()
     own.answers = [{0: ErrorCode.OFFSET_NOT_AVAILABLE, 1: (0, 7)}, {0: (0, 9)}]
     found = await PartitionEnds(HERE, cache(HERE, HERE), own, between_s=0).ask([p(0), p(1)])
     assert found == {p(0): Ends(0, 9), p(1): Ends(0, 7)}
 
 
-async def test_what_is_not_known_says_why_and_holds_up_nothing_else() -> None:
+async def test_an_unknown_end_has_an_error_and_delays_no_other() -> None:
     own = OwnLeader()
     own.answers = [{0: (0, 3)}]
     found = await PartitionEnds(HERE, cache(HERE, NO_LEADER, GONE), own, between_s=0).ask(
@@ -98,7 +98,7 @@ async def test_what_is_not_known_says_why_and_holds_up_nothing_else() -> None:
     assert found[p(0)] == Ends(0, 3)
 
 
-def test_lag_counts_what_is_there_to_read_and_is_never_negative() -> None:
+def test_lag_counts_the_records_left_to_read_and_is_never_negative() -> None:
     def lag(committed: int, start: int, end: int) -> tuple[int, str]:
         row = groups_pb.GroupPartition(topic="a", partition=0, committed_offset=committed, lag=-1)
         fill_in_lag(row, {p(0): Ends(start, end)})
