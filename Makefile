@@ -67,9 +67,10 @@ chaos: $(READY)
 	@$(BIN)/python -m tests.chaos --minutes $(MINUTES)
 endif
 
-# Without SCOPE: two batches with each fault and each pair of faults, one scope on each core. The large scopes run with
-# stream delays left out too, then whole without delays, then with one and with two deliveries or faults out of order.
-# MINUTES bounds each scope (50; the whole scope twice that), and so do 7 GB of memory (11 GB).
+# Without SCOPE: two batches with each fault and each pair of faults, one scope on each core; the large scopes also without
+# stream delays. Then the whole scope: without delays, with nothing out of order, with one late delivery, with two, and
+# so on. MINUTES (50) bounds each scope, the whole scope twice that; the memory bounds are 7 GB and 11 GB.
+# SCOPE="--batches 1 --crashes 2 --minutes inf" explores that scope only.
 ##: explore [MINUTES=5] [SCOPE="..."] | Every interleaving of small scopes; three hours unless MINUTES bounds each scope
 explore: $(READY)
 ifdef SCOPE
