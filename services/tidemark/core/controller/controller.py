@@ -15,32 +15,26 @@ from typing import Any, Final
 
 from tidemark.core.config import ControllerConfig
 from tidemark.core.controller import events as ev
+from tidemark.core.controller.broker_registry import BrokerRegistry
+from tidemark.core.controller.command_answers import CommandAnswers
 from tidemark.core.controller.command_builder import CommandBuilder
 from tidemark.core.controller.context import ControllerContext
 from tidemark.core.controller.controlled_shutdown import ControlledShutdowns
-from tidemark.core.controller.effects import ControllerEffect, ReadStates, Resign, StateChange, WriteStates
-from tidemark.core.controller.failure_detector import FailureDetector
+from tidemark.core.controller.effects import ControllerEffect, ReadStates, StateChange, WriteStates
 from tidemark.core.controller.leader_election import BrokerFacts, Decision, decide
 from tidemark.core.controller.partition_count import PartitionCountChanges
 from tidemark.core.controller.partition_counts import PartitionCounts
 from tidemark.core.controller.partition_state import PartitionState, TopicPolicy
-from tidemark.core.controller.pending_commands import PendingCommands
 from tidemark.core.controller.preferred_leader_rebalance import PreferredLeaderRebalance
-from tidemark.core.controller.reassignment_log_dirs import LOG_DIR_REFUSALS
 from tidemark.core.controller.reassignments import Reassignments
 from tidemark.core.controller.requested_elections import RequestedElections, elect_preferred
 from tidemark.core.controller.topic_deletion import TopicDeletions
+from tidemark.core.controller.topic_registry import TopicRegistry
 from tidemark.core.controller.topic_updates import TopicUpdates
 from tidemark.core.controller.unclean_election import UncleanElections
 from tidemark.model import (
     NO_LEADER,
-    BrokerEpochRecord,
     BrokerId,
-    BrokerRegistration,
-    ErrorCode,
-    IsrEntry,
-    ReplicaIdentity,
-    TidemarkError,
     TopicDescription,
     TopicPartition,
     VersionedState,
@@ -54,21 +48,22 @@ _REREAD_MS: Final = 2_000
 class ControllerCore:
     """The active controller: `handle` takes an event and gives effects.
 
+    Each part has its own state; what several parts need is in `ControllerContext`. The order of the parts in `handle`
+    and `_decide` is part of the protocol.
+
     Attributes:
-        _policy_of: reads a topic's settings.
-        _failure_detector: None before `Elected`.
         _reread_at_ms: when nodes that do not parse are read next.
         _handlers: the handler of each event.
     """
 
     def __init__(self, config: ControllerConfig, policy_of: Callable[[Mapping[str, str]], TopicPolicy]) -> None:
         self._ctx = ctx = ControllerContext(config)
-        self._policy_of = policy_of
-        self._failure_detector: FailureDetector | None = None
         self._controlled_shutdowns = ControlledShutdowns(ctx)
         self._deletions = TopicDeletions(ctx)
         self._reassignments = Reassignments(ctx)
         self._partition_count = PartitionCountChanges(ctx, self._reassignments)
+        self._brokers = BrokerRegistry(ctx, self._controlled_shutdowns, self._deletions, self._reassignments)
+        self._topics = TopicRegistry(ctx, policy_of, self._deletions, self._reassignments, self._partition_count)
         self._topic_updates = TopicUpdates(ctx, [self._reassignments.rewrite, self._partition_count.rewrite])
         self._unclean = UncleanElections()
         self._elections = RequestedElections()
@@ -76,10 +71,11 @@ class ControllerCore:
         self._counts = PartitionCounts(ctx, self._reassignments)
         self._reread_at_ms = 0
         self._commands = CommandBuilder(ctx, self._deletions)
+        self._answers = CommandAnswers(ctx, self._deletions, self._reassignments, self._partition_count)
         self._handlers: dict[type, Callable[[Any, int], None]] = {
             ev.Elected: self._on_elected,
-            ev.BrokersChanged: lambda event, now_ms: self._learn_brokers(event.brokers, event.broker_epochs),
-            ev.TopicsChanged: lambda event, now_ms: self._learn_topics(event.topics, event.unreadable),
+            ev.BrokersChanged: lambda event, now_ms: self._brokers.learn(event.brokers, event.broker_epochs),
+            ev.TopicsChanged: lambda event, now_ms: self._topics.learn_all(event.topics, event.unreadable),
             ev.DeletionsRequested: self._on_deletions_requested,
             ev.ElectionsRequested: self._on_elections_requested,
             ev.ReassignmentsRequested: lambda event, now_ms: self._reassignments.requested(event.requests),
@@ -93,15 +89,15 @@ class ControllerCore:
             ev.IsrChangesReported: self._on_isr_changes,
             ev.LeadershipResigned: self._on_replica_reported,
             ev.ReplicaFailed: self._on_replica_reported,
-            ev.ControlAnswered: self._on_control_answered,
+            ev.ControlAnswered: self._answers.control_answered,
             ev.ReplicasDescribed: self._on_replicas_described,
             ev.TopicDeleted: self._on_topic_deleted,
-            ev.BrokerSuspected: self._on_suspected,
-            ev.BrokerTrusted: self._on_trusted,
+            ev.BrokerSuspected: self._brokers.suspected,
+            ev.BrokerTrusted: self._brokers.trusted,
             ev.ControlledShutdownRequested: lambda event, now_ms: self._controlled_shutdowns.requested(
                 event.broker, event.broker_epoch
             ),
-            ev.DirectoriesFailed: self._on_directories_failed,
+            ev.DirectoriesFailed: self._brokers.directories_failed,
             ev.Tick: self._on_tick,
             ev.MoreToDo: lambda event, now_ms: None,
         }
@@ -143,16 +139,16 @@ class ControllerCore:
         """Replicas that elections removed from ISRs since the last call, by reason."""
         return self._counts.take_left()
 
-    # -- brokers and topics ------------------------------------------------------------------------------------
+    # -- what ZooKeeper shows ----------------------------------------------------------------------------------
 
     def _on_elected(self, event: ev.Elected, now_ms: int) -> None:
         ctx = self._ctx
-        self._failure_detector = FailureDetector(session_timeout_ms=ctx.config.session_timeout_ms, elected_ms=now_ms)
-        self._learn_brokers(event.brokers, event.broker_epochs)
+        self._brokers.elected(now_ms)
+        self._brokers.learn(event.brokers, event.broker_epochs)
         ctx.unreadable_states = event.unreadable_states
         for partition in event.unreadable_states:
             ctx.observe("node_unreadable", partition)
-        self._learn_topics(event.topics, event.unreadable_topics)
+        self._topics.learn_all(event.topics, event.unreadable_topics)
         for partition, found in event.states.items():
             partition_state = ctx.partitions.get(partition)
             if partition_state is not None:
@@ -161,136 +157,26 @@ class ControllerCore:
         self._deletions.requested(event.deletions)
         self._reassignments.requested(event.reassignments, resumed=True)
 
-    def _learn_brokers(
-        self,
-        brokers: Mapping[BrokerId, BrokerRegistration],
-        epochs: Mapping[BrokerId, BrokerEpochRecord],
-    ) -> None:
-        """Rule C2: broker epochs are compared, so that a restart counts as a failure and a registration."""
-        gone = [broker for broker in self._ctx.brokers if broker not in brokers]
-        new = [
-            broker
-            for broker, registration in brokers.items()
-            if broker not in self._ctx.commands or self._ctx.commands[broker].broker_epoch != registration.broker_epoch
-        ]
-        self._ctx.epochs = dict(epochs)
-        for broker in (*gone, *new):
-            self._forget_suspicion(broker)
-            self._controlled_shutdowns.forget(broker)
-            self._ctx.dirty |= self._ctx.on_broker[broker]
-            self._deletions.broker_left(broker)
-        for broker in gone:
-            self._ctx.observe("broker_failed", None, broker=broker)
-            self._ctx.brokers.pop(broker)
-            self._ctx.commands.pop(broker, None)
-        for broker in new:
-            self._ctx.observe("broker_registered", None, broker=broker, broker_epoch=brokers[broker].broker_epoch)
-            self._ctx.commands[broker] = PendingCommands(brokers[broker].broker_epoch)
-        self._ctx.brokers.update(brokers)
-        if gone or new:
-            self._reassignments.brokers_changed()
-            for pending in self._ctx.commands.values():
-                pending.brokers_changed = True
-
     def _on_topic_written(self, event: ev.TopicWritten, now_ms: int) -> None:
         self._topic_updates.answered(event.topic, event.written is not None, now_ms)
         if event.written is not None:
             known, written = self._ctx.topics.get(event.topic), event.written
-            if (
-                known is not None and known.configs_zxid > written.configs_zxid
-            ):  # the settings changed after the write was composed
+            if known is not None and known.configs_zxid > written.configs_zxid:
+                # The settings changed after the write was composed.
                 written = replace(written, configs=known.configs, configs_zxid=known.configs_zxid)
-            self._learn_topic(written)
-
-    def _learn_topics(self, topics: Mapping[str, TopicDescription], unreadable: frozenset[str]) -> None:
-        """All topics. A missing one that this controller did not delete was deleted by the controller before. A topic
-        whose node does not parse any more keeps its last known state."""
-        self._ctx.learn_unreadable(unreadable, topics)
-        for topic in topics.values():
-            self._learn_topic(topic)
-        self._deletions.forget_ids({topic.topic_id for topic in topics.values()})
-        kept = {*topics, *unreadable}
-        for name in [name for name in self._ctx.topics if name not in kept and name not in self._deletions]:
-            self._forget_topic(name)
-
-    def _learn_topic(self, topic: TopicDescription) -> None:
-        ctx, name = self._ctx, topic.topic
-        known = ctx.topics.get(name)
-        if self._deletions.was_deleted(topic):
-            return  # a read from before the deletion
-        if known is not None and known.topic_id != topic.topic_id:
-            self._deletions.recreated(name)
-            self._forget_topic(name)
-            known = None
-        elif known == topic or (known is not None and known.modified_zxid > topic.modified_zxid):
-            return
-        ctx.topics[name] = topic
-        policy = self._policy_of(topic.configs)
-        if topic.configs_zxid != topic.created_zxid:
-            policy = replace(
-                policy, group_commit=False
-            )  # it is group-commit now, but may not have been from the first (rule T1)
-        for index in () if known is None else set(known.partitions) - set(topic.partitions):
-            self._forget_partition(TopicPartition(name, index))
-        altered = known is not None and known.configs != topic.configs
-        for index in topic.partitions:
-            self._learn_partition(
-                topic, index, policy, altered=altered or not _is_same_reassignment(known, topic, index)
-            )
-        self._reassignments.topic_learned(topic)
-        self._partition_count.topic_learned(topic)
-        ctx.rewritten.add(name)
-
-    def _learn_partition(self, topic: TopicDescription, index: int, policy: TopicPolicy, *, altered: bool) -> None:
-        ctx, partition = self._ctx, TopicPartition(topic.topic, index)
-        assigned = self._reassignments.assigned(topic, index)
-        partition_state = ctx.partitions.get(partition)
-        if partition_state is None:
-            identity = ReplicaIdentity(topic.topic_id, topic.incarnations.get(index, ""))
-            partition_state = ctx.partitions[partition] = PartitionState(partition, identity, (), policy)
-        partition_state.replication_factor = self._reassignments.replication_factor(topic, index)
-        if partition_state.assigned == assigned and partition_state.policy == policy and not altered:
-            return
-        ctx.assign(partition_state, assigned)
-        partition_state.policy = policy
-        if partition_state.state is not None:
-            ctx.send_leader_and_isr(partition_state)
-        ctx.dirty.add(partition)
-
-    def _forget_partition(self, partition: TopicPartition) -> None:
-        """The partition was removed: stop its replicas, and send the topic's new partition count (rule C7)."""
-        partition_state = self._ctx.partitions.pop(partition)
-        self._ctx.stop_replicas(partition_state, partition_state.assigned)
-        self._ctx.assign(partition_state, ())
-        self._ctx.dirty.discard(partition)
-        self._ctx.send_metadata(self._ctx.partitions[TopicPartition(partition.topic, 0)])
-
-    def _forget_topic(self, name: str) -> None:
-        topic = self._ctx.topics.pop(name, None)
-        self._deletions.forget(name)
-        if topic is None:
-            return
-        for index in topic.partitions:
-            partition_state = self._ctx.partitions.pop(TopicPartition(name, index), None)
-            if partition_state is not None:
-                self._ctx.assign(partition_state, ())
-                self._ctx.dirty.discard(partition_state.partition)
-        self._reassignments.topic_gone(name)
-        self._partition_count.topic_gone(name)
-        for pending in self._ctx.commands.values():
-            pending.gone_topics.add(name)
+            self._topics.learn(written)
 
     def _on_deletions_requested(self, event: ev.DeletionsRequested, now_ms: int) -> None:
         self._deletions.requested(event.topics)
 
     def _on_topic_deleted(self, event: ev.TopicDeleted, now_ms: int) -> None:
         if self._deletions.answered(event, now_ms):
-            self._forget_topic(event.topic)
+            self._topics.forget(event.topic)
 
     # -- deciding and writing ----------------------------------------------------------------------------------
 
     def _decide_dirty(self, now_ms: int) -> None:
-        self._maybe_act_on_suspicions(now_ms)
+        self._brokers.act_on_suspicions(now_ms)
         ctx = self._ctx
         dirty = ctx.next_to_decide()
         if not dirty:
@@ -456,108 +342,9 @@ class ControllerCore:
         if again:
             self._ctx.effects.append(ReadStates(tuple(again)))
 
-    # -- answers of brokers ------------------------------------------------------------------------------------
-
-    def _on_control_answered(self, event: ev.ControlAnswered, now_ms: int) -> None:
-        pending = self._ctx.commands.get(event.broker)
-        if pending is None:
-            return
-        if event.error is not None and event.error.code is ErrorCode.STALE_CONTROLLER_EPOCH:
-            self._ctx.effects.append(Resign(f"broker {event.broker} knows a newer controller: {event.error.message}"))
-        if event.request_id == pending.leader_and_isr.request_id:
-            if event.error is not None:
-                pending.leader_and_isr_failed(now_ms)
-                return
-            pending.leader_and_isr.succeeded()
-            self._reassignments.acknowledged(pending.sent_partitions)
-            self._partition_count.acknowledged()
-            for partition, error in event.refused:
-                self._on_refused(event.broker, pending, partition, error, now_ms)
-        elif event.request_id == pending.update_metadata.request_id:
-            if event.error is not None:
-                pending.metadata_failed(now_ms)
-            else:
-                pending.metadata_succeeded()
-        elif event.request_id == pending.stop_replica.request_id:
-            self._on_stops_answered(event, pending, now_ms)
-
     def _on_replicas_described(self, event: ev.ReplicasDescribed, now_ms: int) -> None:
         if not self._partition_count.answered(event, now_ms):
             self._ctx.dirty |= self._unclean.answered(event, now_ms)
-
-    def _on_stops_answered(self, event: ev.ControlAnswered, pending: PendingCommands, now_ms: int) -> None:
-        if event.error is not None:
-            pending.stop_replica.failed(now_ms)
-            return
-        pending.stop_replica.succeeded()
-        for partition in pending.sent_stops:
-            pending.stopping.pop(partition, None)
-        self._deletions.stopped(event.broker, pending)
-        self._reassignments.acknowledged(pending.sent_stops)
-
-    def _on_refused(
-        self, broker: BrokerId, pending: PendingCommands, partition: TopicPartition, error: TidemarkError, now_ms: int
-    ) -> None:
-        partition_state = self._ctx.partitions.get(partition)
-        if partition_state is None or partition_state.state is None:
-            return
-        self._ctx.observe("command_refused", partition, broker=broker, code=str(error.code), why=error.message)
-        if error.code is ErrorCode.REPLICA_DAMAGED:
-            partition_state.damage_refused(broker, error)
-            self._ctx.dirty.add(partition)
-        elif error.code is ErrorCode.STORAGE_ERROR:
-            partition_state.offline |= {IsrEntry(broker, pending.broker_epoch)}
-            self._ctx.dirty.add(partition)
-        elif error.code in LOG_DIR_REFUSALS:
-            self._reassignments.log_dir_refused(broker, partition, error)
-        elif partition_state.state.leader != broker:
-            return
-        elif error.code is ErrorCode.FENCED_LEADER_EPOCH and partition_state.epoch_refused(error):
-            self._ctx.dirty.add(partition)
-        else:
-            pending.partitions.add(partition)
-            pending.leader_and_isr.failed(now_ms)
-
-    def _on_directories_failed(self, event: ev.DirectoriesFailed, now_ms: int) -> None:
-        """Send every LeaderAndIsr again: the broker refuses partitions whose log it can no longer open."""
-        pending = self._ctx.commands.get(event.broker)
-        if pending is not None and pending.broker_epoch == event.broker_epoch:
-            self._ctx.observe("directories_failed", None, broker=event.broker)
-            pending.needs_full_leader_and_isr = True
-
-    # -- failure detection -------------------------------------------------------------------------------------
-
-    def _on_suspected(self, event: ev.BrokerSuspected, now_ms: int) -> None:
-        registration = self._ctx.brokers.get(event.broker)
-        if registration is None or registration.broker_epoch != event.broker_epoch or self._failure_detector is None:
-            return
-        if self._failure_detector.suspect(event.broker, event.broker_epoch, now_ms):
-            self._ctx.observe("broker_suspected", None, broker=event.broker)
-        if self._failure_detector.guard(len(self._ctx.brokers), now_ms):
-            self._ctx.effects.append(
-                Resign("too many brokers are suspected at once: this controller is probably the one partitioned")
-            )
-
-    def _on_trusted(self, event: ev.BrokerTrusted, now_ms: int) -> None:
-        if self._failure_detector is not None:
-            self._failure_detector.trust(event.broker, event.broker_epoch, now_ms)
-
-    def _forget_suspicion(self, broker: BrokerId) -> None:
-        if self._failure_detector is not None:
-            self._failure_detector.forget(broker)
-
-    def _maybe_act_on_suspicions(self, now_ms: int) -> None:
-        if self._failure_detector is None:
-            return
-        self._failure_detector.on_time(now_ms)
-        avoided = self._failure_detector.suspected(now_ms) | self._controlled_shutdowns.shutting_down
-        if avoided == self._ctx.avoided:
-            return
-        for broker in avoided ^ self._ctx.avoided:
-            self._ctx.dirty |= self._ctx.on_broker[broker]
-        self._ctx.avoided = avoided
-        for pending in self._ctx.commands.values():
-            pending.suspects_changed = True
 
     def _on_tick(self, event: ev.Tick, now_ms: int) -> None:
         """Holds, retries and back-offs end. Costs nothing for a partition that waits for none."""
@@ -567,13 +354,6 @@ class ControllerCore:
         if self._ctx.unreadable_states and now_ms >= self._reread_at_ms:
             self._reread_at_ms = now_ms + _REREAD_MS
             self._read_again([one for one in self._ctx.unreadable_states if self._ctx.is_hidden(one)])
-
-
-def _is_same_reassignment(known: TopicDescription | None, topic: TopicDescription, index: int) -> bool:
-    return known is None or (known.adding.get(index), known.removing.get(index)) == (
-        topic.adding.get(index),
-        topic.removing.get(index),
-    )
 
 
 def partitions_of(topics: Iterable[TopicDescription]) -> list[TopicPartition]:

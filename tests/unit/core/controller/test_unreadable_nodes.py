@@ -9,7 +9,7 @@ from tidemark.core.controller import effects as fx
 from tidemark.core.controller import events as ev
 from tidemark.model import BrokerId, ErrorCode, PartitionReassignment, TopicPartition
 
-from tests.unit.core.controller.controller_world import World
+from tests.unit.core.controller.controller_world import World, policy_of
 
 
 def a_world() -> World:
@@ -53,7 +53,7 @@ def test_brokers_set_nothing_aside_while_a_state_cannot_be_understood() -> None:
     world.elected()
     world.settle()
     bad = TopicPartition("bad", 0)
-    world.core = type(world.core)(world.core._ctx.config, world.core._policy_of)
+    world.core = type(world.core)(world.config, policy_of)
     elected(world, unreadable_states=frozenset({bad}))
     assert complete(world)
     assert not any(complete(world))
@@ -82,7 +82,7 @@ def test_a_topic_that_cannot_be_understood_any_more_stays_as_it_was() -> None:
 def a_new_controller(world: World) -> None:
     """It cannot understand the topic "bad", whatever the one before it knew."""
     world.pending = []
-    world.core = type(world.core)(world.core._ctx.config, world.core._policy_of)
+    world.core = type(world.core)(world.config, policy_of)
     elected = ev.Elected(
         world.registrations(),
         dict(world.epochs),
@@ -128,7 +128,7 @@ def test_a_topic_all_of_whose_states_cannot_be_understood_stays_known_to_brokers
     world.elected()
     world.settle()
     world.pending = []
-    world.core = type(world.core)(world.core._ctx.config, world.core._policy_of)
+    world.core = type(world.core)(world.config, policy_of)
     elected(world, unreadable_states=frozenset({TopicPartition("bad", 0)}))
     for effect in [one for one in world.pending if isinstance(one, fx.SendUpdateMetadata)]:
         world.pending.remove(effect)
