@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Channels, servers, errors and translation between proto and core."""
+"""Channels, servers, errors, and the translation between proto messages and the core's objects."""

@@ -14,7 +14,7 @@ import grpc
 from tidemark.errors import ErrorCode, TidemarkError
 
 MESSAGE_BYTES_MAX = 16 << 20
-"""gRPC's limit both ways; our own messages are split at half of it."""
+"""gRPC's limit in both directions; Tidemark splits its own messages at half of it."""
 SPLIT_BYTES = 8 << 20
 
 LIMITS: tuple[tuple[str, int], ...] = (
@@ -22,20 +22,20 @@ LIMITS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
 )
 WINDOW: tuple[tuple[str, int], ...] = (("grpc.http2.lookahead_bytes", 4 << 20),)
-"""What a receiver lets its peer send ahead. gRPC begins with 64 KiB and raises that slowly: batches would go out in
+"""Bytes that a receiver lets its peer send ahead. gRPC starts with 64 KiB and grows slowly: a batch would be sent in
 pieces, each waiting for the window (measured: four times the throughput of 1 MiB fetches)."""
 _CONNECT_MS: int = 1_000
-"""What an attempt to connect may take, HTTP/2's first frame included, though gRPC names it otherwise: with less than a
-round trip of the network, or a busy machine's moment, every first call to a server that is well would fail."""
+"""Time limit of a connection attempt with HTTP/2's first frame, despite gRPC's name for it. A smaller value than a
+network round trip, or than a delay on a busy machine, would fail every first call to a healthy server."""
 _RESOLVE_AGAIN_MS: int = 1_000
-"""A name may lead elsewhere when its server comes back, as a pod's does. gRPC asks for it again no sooner than after
-30 s by itself: so long nobody would reach a broker that was restarted."""
+"""A name may resolve to another address after a restart of its server, as for a pod. gRPC's default of 30 s between two
+resolutions would make a restarted broker unreachable for so long."""
 KEEPALIVE_MS: int = 5_500
-"""A stream that only waits for news finds out by these pings alone that the other machine is cut off; gRPC itself stops
-after two of them where nothing else is said. Servers bear with one in `server.PING_ACCEPTED_MS`."""
+"""Only these pings show a waiting stream that the other machine is unreachable; gRPC stops after two of them without
+other traffic. Servers accept one every `server.PING_ACCEPTED_MS`."""
 _SILENCE_MS: int = 2_500
-"""Without an answer to a ping, and without TCP's to anything, the connection is given up. gRPC waits a minute for the
-former if only the keepalive's timeout is set."""
+"""A connection is closed after this time without an answer to a ping, or without TCP acknowledgements. If only the
+keepalive's timeout is set, gRPC waits a minute for the answer to a ping."""
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     *LIMITS,
     *WINDOW,
@@ -58,20 +58,20 @@ _lost_by_fork = False
 
 
 def check_not_lost_by_fork() -> None:
-    """Refuse with INVALID_REQUEST in a process that was forked from one that had a channel.
+    """Raises INVALID_REQUEST in a process that was forked from one that had a channel.
 
-    The thread that gRPC hears on is not there: every call would wait for ever.
+    gRPC's thread does not exist in the fork: every call would wait for ever.
     """
     if _lost_by_fork:
         raise TidemarkError(
             ErrorCode.INVALID_REQUEST,
-            "this process was forked from one that had used a client, and gRPC does not survive that: start it with "
+            "this process was forked from one that had used a client, and gRPC does not survive a fork: start it with "
             "multiprocessing's spawn or forkserver, or make no client before the fork",
         )
 
 
 def open_channel(address: str) -> grpc.aio.Channel:
-    """A channel to host:port; connects when it is first used, and again, within 500 ms, when it broke.
+    """A channel to host:port; connects at its first use, and again within 500 ms after a connection is lost.
 
     Raises:
         TidemarkError: as `check_not_lost_by_fork`.
@@ -86,25 +86,25 @@ def _after_fork() -> None:
     global _lost_by_fork
     _lost_by_fork = _used
     if _used:
-        gc.freeze()  # gRPC crashes where the parent's objects are collected here
+        gc.freeze()  # gRPC crashes if the parent's objects are collected here
 
 
 os.register_at_fork(after_in_child=_after_fork)
 
 
 async def close_channels(channels: Sequence[grpc.aio.Channel]) -> None:
-    """Close them, and return when gRPC has told of the end of every call on them.
+    """Close channels, and return when gRPC has reported the end of every call on them.
 
-    One queue of completions serves all event loops of a process. What it tells a loop that is closed by then fails,
-    with a traceback in the log of whichever loop took it off the queue. So a last call, which ends where it began, goes
-    through the queue behind the others.
+    All event loops of a process share one queue of completions. A completion for an event loop that is closed by then
+    fails, with a traceback in the log of the event loop that takes it off the queue. A last call, which fails at once,
+    follows all others through the queue.
     """
     for channel in channels:
         await channel.close()
     if not channels:
         return
-    last = open_channel("127.0.0.1:1")  # nobody is asked there: the call has no time to connect
-    nothing: Any = last.unary_unary("/tidemark.v1.Nobody/Nothing")
+    last = open_channel("127.0.0.1:1")  # no server is called: the call has no time to connect
+    fail: Any = last.unary_unary("/tidemark.v1.None/None")
     with contextlib.suppress(grpc.RpcError):
-        await nothing(b"", timeout=0)
+        await fail(b"", timeout=0)
     await last.close()

@@ -37,7 +37,7 @@ from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1 import record_pb2
 
 HELD: Final = "held"
-"""In the metadata of a refusal to describe a replica: it lies on that broker's disks all the same."""
+"""Key in the metadata of a refusal to describe a replica: its log is on that broker's disks all the same."""
 
 
 def leader_and_isr_to_proto(command: LeaderAndIsrCommand) -> pb.LeaderAndIsrRequest:
@@ -49,7 +49,7 @@ def leader_and_isr_to_proto(command: LeaderAndIsrCommand) -> pb.LeaderAndIsrRequ
 
 
 def leader_and_isr_in_steps(command: LeaderAndIsrCommand, request: pb.LeaderAndIsrRequest) -> Iterator[None]:
-    """Fill `request`, an empty one, one partition a step."""
+    """Fill the empty `request`, one partition in each step."""
     request.header.CopyFrom(header_to_proto(command.controller_id, command.controller_epoch, command.broker_epoch))
     request.brokers.extend(broker_to_proto(broker) for broker in command.brokers)
     request.suspected.extend(sorted(command.suspected))
@@ -76,7 +76,7 @@ def leader_and_isr_from_proto(message: pb.LeaderAndIsrRequest) -> LeaderAndIsrCo
 def leader_and_isr_slices_from_proto(
     message: pb.LeaderAndIsrRequest, partitions_max: int
 ) -> Iterator[LeaderAndIsrCommand]:
-    """A request as commands of at most so many partitions each, at least one; each is read when it is asked for."""
+    """A request as one or more commands of at most so many partitions each; each is read when it is taken."""
     whole = LeaderAndIsrCommand(
         controller_id=BrokerId(message.header.controller_id),
         controller_epoch=ControllerEpoch(message.header.controller_epoch),
@@ -139,7 +139,7 @@ def stop_replica_from_proto(message: pb.StopReplicaRequest) -> StopReplicaComman
 
 
 def questions_to_proto(questions: Iterable[ReplicaQuestion]) -> list[pb.ReplicaQuestion]:
-    """The replicas asked about."""
+    """The questions about replicas."""
     return [
         pb.ReplicaQuestion(
             partition=ref_to_proto(question.partition),
@@ -152,7 +152,7 @@ def questions_to_proto(questions: Iterable[ReplicaQuestion]) -> list[pb.ReplicaQ
 
 
 def questions_from_proto(messages: Iterable[pb.ReplicaQuestion]) -> list[ReplicaQuestion]:
-    """The replicas asked about."""
+    """The questions about replicas."""
     return [
         ReplicaQuestion(
             ref_from_proto(message.partition),
@@ -164,7 +164,7 @@ def questions_from_proto(messages: Iterable[pb.ReplicaQuestion]) -> list[Replica
 
 
 def descriptions_to_proto(described: Mapping[TopicPartition, ReplicaDescription]) -> list[pb.ReplicaDescription]:
-    """What replicas hold."""
+    """The descriptions of replicas."""
     return [
         pb.ReplicaDescription(
             partition=ref_to_proto(partition),
@@ -179,7 +179,7 @@ def descriptions_to_proto(described: Mapping[TopicPartition, ReplicaDescription]
 
 
 def descriptions_from_proto(messages: Iterable[pb.ReplicaDescription]) -> dict[TopicPartition, ReplicaDescription]:
-    """What replicas hold."""
+    """The descriptions of replicas."""
     return {
         ref_from_proto(message.partition): ReplicaDescription(
             LeaderEpoch(message.last_epoch),
@@ -195,12 +195,12 @@ def descriptions_from_proto(messages: Iterable[pb.ReplicaDescription]) -> dict[T
 def header_to_proto(
     controller_id: BrokerId, controller_epoch: ControllerEpoch, broker_epoch: BrokerEpoch
 ) -> pb.ControlHeader:
-    """Who is speaking to whom (rule F4)."""
+    """The epochs of sender and receiver (rule F4)."""
     return pb.ControlHeader(controller_id=controller_id, controller_epoch=controller_epoch, broker_epoch=broker_epoch)
 
 
 def refusals_to_proto(refused: Iterable[tuple[TopicPartition, TidemarkError]]) -> list[pb.PartitionError]:
-    """The partitions a broker refused."""
+    """The partitions that a broker refused."""
     return [
         pb.PartitionError(
             partition=ref_to_proto(partition),
@@ -211,7 +211,7 @@ def refusals_to_proto(refused: Iterable[tuple[TopicPartition, TidemarkError]]) -
 
 
 def refusals_from_proto(messages: Iterable[pb.PartitionError]) -> tuple[tuple[TopicPartition, TidemarkError], ...]:
-    """The partitions a broker refused."""
+    """The partitions that a broker refused."""
     return tuple((ref_from_proto(message.partition), errors.from_proto(message.error)) for message in messages)
 
 

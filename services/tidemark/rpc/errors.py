@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one place that maps refusals to gRPC status with google.rpc.ErrorInfo, and back (rule K3)."""
+"""Maps TidemarkError to gRPC status with google.rpc.ErrorInfo, and back (rule K3); the only place that does so."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DOMAIN = "tidemark"
 
 _MESSAGE_ROOM_BYTES: Final = 5000
 _FACTS_ROOM_BYTES: Final = 2000
-"""gRPC takes 8 KiB of headers for certain and throws away a status whose headers are larger: nobody would know why."""
+"""gRPC guarantees 8 KiB of headers and drops a status with larger ones: the cause would be lost."""
 _PLAIN_COST: Final = 1 + 4 / 3
 _ENCODED_COST: Final = 3 + 4 / 3
 _CAUSE: Final = re.compile(
@@ -76,7 +76,7 @@ _STATUS: dict[ErrorCode, grpc.StatusCode] = {
     ErrorCode.COORDINATOR_LOADING: grpc.StatusCode.UNAVAILABLE,
     ErrorCode.INTERNAL: grpc.StatusCode.INTERNAL,
 }
-"""What is not listed is INVALID_ARGUMENT: the caller sent something wrong."""
+"""Status of the codes; all others are INVALID_ARGUMENT, an error of the caller."""
 
 _GRPC_TO_CODE: dict[grpc.StatusCode, ErrorCode] = {
     grpc.StatusCode.UNAVAILABLE: ErrorCode.BROKER_NOT_AVAILABLE,
@@ -89,22 +89,22 @@ _GRPC_TO_CODE: dict[grpc.StatusCode, ErrorCode] = {
 
 
 def status_of(code: ErrorCode) -> grpc.StatusCode:
-    """The gRPC status under which a refusal travels."""
+    """The gRPC status of an error code."""
     return _STATUS.get(code, grpc.StatusCode.INVALID_ARGUMENT)
 
 
 def to_proto(error: TidemarkError) -> record_pb2.Error:
-    """A refusal inside a reply or a stream."""
+    """An error inside a response or a stream."""
     return record_pb2.Error(code=str(error.code), message=error.message, metadata=dict(error.metadata))
 
 
 def from_proto(error: record_pb2.Error) -> TidemarkError:
-    """The refusal inside a reply or a stream; a code of a later version becomes INTERNAL and keeps its name."""
+    """The error inside a response or a stream; a code of a later version becomes INTERNAL and keeps its name."""
     return _refusal(error.code, error.message, dict(error.metadata))
 
 
 def _shortened(text: str, room_bytes: int) -> str:
-    """As much of a text as may travel in so many bytes of a header: percent-encoded, and in base64 once more."""
+    """The part of a text that fits into so many bytes of a header: percent-encoded, and in base64 once more."""
     spent = 0.0
     for index, character in enumerate(text):
         octets = len(character.encode("utf-8", "replace"))
@@ -114,8 +114,8 @@ def _shortened(text: str, room_bytes: int) -> str:
     return text
 
 
-def _in_a_header(error: TidemarkError) -> tuple[str, dict[str, str]]:
-    """Message and facts of a refusal, shortened where the caller's gRPC would throw away the whole status."""
+def _for_header(error: TidemarkError) -> tuple[str, dict[str, str]]:
+    """Message and metadata of an error, shortened so that the caller's gRPC does not drop the status."""
     message = _shortened(f"{error.code}: {error.message}", _MESSAGE_ROOM_BYTES)
     facts: dict[str, str] = {}
     room_bytes = _FACTS_ROOM_BYTES
@@ -126,8 +126,8 @@ def _in_a_header(error: TidemarkError) -> tuple[str, dict[str, str]]:
 
 
 async def abort_with(context: grpc.aio.ServicerContext, error: TidemarkError) -> NoReturn:  # type: ignore[type-arg]
-    """End a call with the refusal as status and google.rpc.ErrorInfo."""
-    message, facts = _in_a_header(error)
+    """End a call with the error as status and google.rpc.ErrorInfo."""
+    message, facts = _for_header(error)
     info = error_details_pb2.ErrorInfo(reason=str(error.code), domain=DOMAIN, metadata=facts)
     detail = any_pb2.Any()
     detail.Pack(info)
@@ -139,7 +139,7 @@ async def abort_with(context: grpc.aio.ServicerContext, error: TidemarkError) ->
 
 
 def from_rpc_error(error: grpc.RpcError, *, address: str) -> TidemarkError:
-    """What a failed call means: the refusal it carries, or what befell the connection to `address`."""
+    """The error of a failed call: the one that it carries, or that of the connection to `address`."""
     if not isinstance(error, grpc.aio.AioRpcError | grpc.Call):
         return TidemarkError(ErrorCode.INTERNAL, f"{address}: {error}")
     info = _error_info(error)
@@ -147,12 +147,12 @@ def from_rpc_error(error: grpc.RpcError, *, address: str) -> TidemarkError:
         message = (error.details() or "").removeprefix(f"{info.reason}: ")
         return _refusal(info.reason, message, dict(info.metadata))
     code = _GRPC_TO_CODE.get(error.code(), ErrorCode.INTERNAL)
-    name, why = error.code().name.lower(), _plain(error.details() or "")
+    name, why = error.code().name.lower(), _cause_in(error.details() or "")
     return TidemarkError(code, f"{address}: {name}: {why}", {"address": address})
 
 
-def _plain(details: str) -> str:
-    """Of what gRPC says of a connection only what was wrong with it: refused, no such name."""
+def _cause_in(details: str) -> str:
+    """The cause in gRPC's report of a failed connection: refused, no such name."""
     found = _CAUSE.search(details)
     return next(filter(None, found.groups())) if found else details
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a fetch gives, on the wire: batches are not copied into a message nor out of one (FetchResponse of `proto/`).
+"""Fetch responses on the wire, without copying batches into messages or out of them (FetchResponse of `proto/`).
 
-protobuf copies a bytes field when it is set, at every look at it, and twice more on its way: of 1 MiB that is more than
-reading it from the page cache and sending it.
+protobuf copies a bytes field when it is set, at every access, and twice more on its way. For 1 MiB that takes longer
+than reading the bytes from the page cache and sending them.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from tidemark.rpc import wire
 from tidemark.v1 import broker_service_pb2 as pb
 
 SMALL_BYTES: Final = 16 << 10
-"""Up to there protobuf's copies are quicker than anything done by hand."""
+"""Up to this size protobuf's copies are faster than the code here."""
 _PARTITIONS: Final = pb.FetchResponse.PARTITIONS_FIELD_NUMBER
 _BATCHES: Final = pb.PartitionFetchResult.BATCHES_FIELD_NUMBER
 
 
 class Fetched(NamedTuple):
-    """What was read of one partition.
+    """The data of one partition.
 
     Attributes:
-        facts: all but the batches.
-        batches: whole batches, one after the other; a view of the response that they came with.
+        facts: the message without the batches.
+        batches: whole batches, one after another; a view of the response that they came with.
     """
 
     facts: pb.PartitionFetchResult
@@ -51,7 +51,7 @@ def _partition(facts: pb.PartitionFetchResult, batches: bytes) -> list[bytes]:
 
 
 def decode(data: bytes) -> list[Fetched]:
-    """The partitions of a FetchResponse, whoever has written it; raises ValueError or DecodeError for what is none."""
+    """The partitions of a FetchResponse of any sender; raises ValueError or DecodeError for other bytes."""
     if len(data) <= SMALL_BYTES:
         return [Fetched(result, result.batches) for result in pb.FetchResponse.FromString(data).partitions]
     view = memoryview(data)

@@ -29,17 +29,17 @@ _MEMBER_STATES: Final = {
 
 
 def state_to_proto(state: GroupState) -> pb.GroupState.ValueType:
-    """What a group is about to do."""
+    """The state of a group."""
     return _STATES[state]
 
 
 def turn_from_proto(message: pb.CommitOffsetsRequest) -> Turn:
-    """Which of its client's commits it is; raises INVALID_REQUEST."""
+    """The identity of a commit among its client's commits; raises INVALID_REQUEST."""
     if len(message.committer_id) > _COMMITTER_ID_CHARACTERS_MAX or message.sequence < 0:
         raise TidemarkError(
             ErrorCode.INVALID_REQUEST,
-            f"a committer id has at most {_COMMITTER_ID_CHARACTERS_MAX} characters, and the numbers of its commits "
-            "begin at 0",
+            f"a committer id has at most {_COMMITTER_ID_CHARACTERS_MAX} characters, and the sequence of its commits "
+            "begins at 0",
         )
     if message.sequence and not message.committer_id:
         raise TidemarkError(ErrorCode.INVALID_REQUEST, "a commit with a sequence: send a committer_id too, or neither")
@@ -47,7 +47,7 @@ def turn_from_proto(message: pb.CommitOffsetsRequest) -> Turn:
 
 
 def partitions_to_proto(partitions: Iterable[GroupPartition]) -> pb.GroupPartitions:
-    """A set of partitions, topics and indexes in order."""
+    """A set of partitions, with topics and indexes in order."""
     return pb.GroupPartitions(
         topics=[
             pb.GroupTopicPartitions(topic=topic, topic_id=topic_id, partitions=indexes)
@@ -64,7 +64,7 @@ def partitions_from_proto(message: pb.GroupPartitions) -> Partitions:
 
 
 def heartbeat_from_proto(message: pb.GroupHeartbeatRequest, client_host: str) -> Heartbeat:
-    """A sign of life."""
+    """A heartbeat of a member."""
     return Heartbeat(
         group_id=message.group_id,
         member_id=message.member_id,
@@ -84,7 +84,7 @@ def heartbeat_from_proto(message: pb.GroupHeartbeatRequest, client_host: str) ->
 def results_to_proto(
     partitions: Sequence[TopicPartition], refused: Mapping[TopicPartition, TidemarkError]
 ) -> list[pb.GroupPartitionResult]:
-    """What became of each partition, in their order."""
+    """The result of each partition, in their order."""
     return [
         pb.GroupPartitionResult(
             topic=one.topic,
@@ -96,7 +96,7 @@ def results_to_proto(
 
 
 def listing_to_proto(group: Group, partition: int) -> pb.GroupListing:
-    """A group in a list."""
+    """The entry of a group in a list."""
     return pb.GroupListing(
         group_id=group.group_id,
         protocol="" if group.facts is None else group.facts.protocol,
@@ -107,7 +107,7 @@ def listing_to_proto(group: Group, partition: int) -> pb.GroupListing:
 
 
 def description_to_proto(group: Group, coordinator_id: int) -> pb.GroupDescription:
-    """A group and its members; without its partitions."""
+    """A group and its members, without its partitions."""
     return pb.GroupDescription(
         group_id=group.group_id,
         protocol="" if group.facts is None else group.facts.protocol,

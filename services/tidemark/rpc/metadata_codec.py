@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ClusterMetadata <-> core.cluster_state.ClusterView.
+"""ClusterMetadata <-> core.cluster_view.ClusterView.
 
 In a change (`complete` unset) `brokers` is whole and every TopicMetadata holds only the partitions that changed:
 receivers merge with `core.cluster_view.apply`.
@@ -28,31 +28,31 @@ from tidemark.runtime.slices import Pace
 from tidemark.v1 import metadata_pb2
 
 LARGE_PARTITIONS: Final = 50
-"""A topic of so many is worth remembering as it was written or read."""
-_REMEMBERED_TOPICS: Final = 64
+"""Topics of at least so many partitions are cached as written or read."""
+_CACHED_TOPICS: Final = 64
 
 
 class Answer(Protocol):
-    """A response that holds a view."""
+    """A response that has a view."""
 
     @property
     def metadata(self) -> metadata_pb2.ClusterMetadata:
-        """It."""
+        """The view's message."""
 
 
 _Answer = TypeVar("_Answer", bound=Answer)
 
 
 class ViewWriter:
-    """Writes answers; one with a large topic that many ask for is written once, and is one object for all of them: a
-    server holds the last answer of each stream."""
+    """Writes responses. A response with a large topic is written once, and all who request it share one object, since a
+    server holds the last response of each stream."""
 
     def __init__(self) -> None:
         self._written: OrderedDict[tuple[Hashable, ...], tuple[ClusterView, asyncio.Task[Any]]] = OrderedDict()
-        """By identity of what does not change, which the view that is kept beside it holds on to."""
+        """By the identity of unchanging parts; the view is kept beside the response, so that no identity is reused."""
 
     async def answer(self, kind: type[_Answer], view: ClusterView) -> _Answer:
-        """A response of that kind, which must not be changed; of many topics it is written in slices."""
+        """A response of that kind, which must not be changed; many topics are written in slices."""
         if all(len(topic.partitions) < LARGE_PARTITIONS for topic in view.topics.values()):
             return await _filled(kind, view)
         key = (
@@ -63,11 +63,11 @@ class ViewWriter:
         known = self._written.get(key)
         if known is None:
             known = self._written[key] = (view, asyncio.create_task(_filled(kind, view), name="metadata answer"))
-            if len(self._written) > _REMEMBERED_TOPICS:
+            if len(self._written) > _CACHED_TOPICS:
                 self._written.popitem(last=False)
         else:
             self._written.move_to_end(key)
-        answer: _Answer = await asyncio.shield(known[1])  # others wait for it too
+        answer: _Answer = await asyncio.shield(known[1])  # other requests wait for it too
         return answer
 
 
@@ -101,7 +101,7 @@ def view_to_proto(view: ClusterView) -> metadata_pb2.ClusterMetadata:
 
 
 def view_from_proto(message: metadata_pb2.ClusterMetadata, *, shared: bool = False) -> ClusterView:
-    """The view or change of a message; `shared`: all who read the same large topic in this process get one object."""
+    """The view or change of a message; `shared`: readers of the same large topic in this process share one object."""
     read = _shared_topic if shared else topic_from_proto
     return ClusterView(
         cluster_id=message.cluster_id,
@@ -120,7 +120,7 @@ def view_from_proto(message: metadata_pb2.ClusterMetadata, *, shared: bool = Fal
 
 
 def broker_to_proto(broker: BrokerRegistration) -> metadata_pb2.BrokerEndpoint:
-    """Where a broker is reached."""
+    """The address of a broker."""
     return metadata_pb2.BrokerEndpoint(
         broker_id=broker.broker_id,
         host=broker.host,
@@ -131,7 +131,7 @@ def broker_to_proto(broker: BrokerRegistration) -> metadata_pb2.BrokerEndpoint:
 
 
 def broker_from_proto(message: metadata_pb2.BrokerEndpoint) -> BrokerRegistration:
-    """Where a broker is reached; its directories are not told."""
+    """The address of a broker, without its directories."""
     return BrokerRegistration(
         broker_id=BrokerId(message.broker_id),
         host=message.host,
@@ -142,7 +142,7 @@ def broker_from_proto(message: metadata_pb2.BrokerEndpoint) -> BrokerRegistratio
 
 
 def topic_to_proto(topic: TopicView) -> metadata_pb2.TopicMetadata:
-    """One topic with the partitions the view holds."""
+    """One topic with the partitions of the view."""
     return metadata_pb2.TopicMetadata(
         topic=topic.topic,
         topic_id=topic.topic_id,
@@ -156,7 +156,7 @@ def topic_to_proto(topic: TopicView) -> metadata_pb2.TopicMetadata:
 
 
 def topic_from_proto(message: metadata_pb2.TopicMetadata) -> TopicView:
-    """One topic with the partitions the message holds."""
+    """One topic with the partitions of the message."""
     return TopicView(
         topic=message.topic,
         topic_id=message.topic_id,
@@ -175,7 +175,7 @@ def _shared_topic(message: metadata_pb2.TopicMetadata) -> TopicView:
     return _topic_of(message.SerializeToString(deterministic=True))
 
 
-@lru_cache(maxsize=_REMEMBERED_TOPICS)
+@lru_cache(maxsize=_CACHED_TOPICS)
 def _topic_of(serialized: bytes) -> TopicView:
     return topic_from_proto(metadata_pb2.TopicMetadata.FromString(serialized))
 

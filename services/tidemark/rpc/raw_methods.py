@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calls whose batches are bytes put together and taken apart by `wire`; the rest of them is read as ever.
+"""RPC methods whose batches are written and read by `wire`, as bytes; their other fields are read by protobuf.
 
-The protocol is that of `proto/`: the generated stubs speak to the other end all the same. Of the handlers of a service
-the first that knows a method serves it.
+The protocol is that of `proto/`: generated stubs can call and serve these methods too. When several handlers of a
+service know a method, the first one serves it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def fetch_method(channel: grpc.Channel) -> Any:
 
 
 def add_broker_service(servicer: Any, server: grpc.aio.Server) -> None:
-    """Serve a BrokerServiceServicer whose Fetch and FetchStream give lists of `fetch_codec.Fetched`."""
+    """Serve a BrokerServiceServicer whose Fetch and FetchStream return lists of `fetch_codec.Fetched`."""
     request = broker_pb.FetchRequest.FromString
     own = {
         "Fetch": grpc.unary_unary_rpc_method_handler(servicer.Fetch, request, fetch_codec.encode),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A partition by name: proto <-> model."""
+"""PartitionRef <-> TopicPartition."""
 
 from __future__ import annotations
 

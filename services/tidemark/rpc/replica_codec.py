@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FollowerMessage and LeaderMessage <-> replica_service.proto, one codec object for each end of one stream.
+"""FollowerMessage and LeaderMessage <-> replica_service.proto; one codec object for each end of a stream.
 
-A partition is named in full once and by a handle, a small number, until it is fetched no more; then its handle is let
-go, and never given again on that stream. On the follower's end every batch of a chunk is checked before the core sees
-it; what fails makes the chunk's `error`.
+A partition is named in full once, and then by a handle, a small number, until its fetch stops. Then the handle is
+released, and never reused on that stream. The follower's end checks every batch of a chunk before the core gets it; a
+bad batch makes the chunk's `error`.
 """
 
 from __future__ import annotations
@@ -33,34 +33,34 @@ from tidemark.v1 import replica_service_pb2 as pb
 
 _log = logging.getLogger(__name__)
 
-LET_GO_MAX: Final = 32_768
-"""So many handles that were let go are still understood: what is under way may name them, also when a broker with tens
-of thousands of partitions is no longer led by another; and a follower of an earlier version takes up those it had."""
+RELEASED_MAX: Final = 32_768
+"""Released handles that are still known. Messages in flight may name them, even when a leader of tens of thousands of
+partitions is replaced; and a follower of an earlier version reuses its handles."""
 HANDLES_MAX: Final = 200_000
-"""Of one stream, far above what brokers hold."""
+"""Limit for one stream, far above the number of partitions of a broker."""
 
 _CHUNKS: Final = pb.ReplicateResponse.CHUNKS_FIELD_NUMBER
 _BATCHES: Final = pb.ReplicaChunk.BATCHES_FIELD_NUMBER
 
 
 class FollowerEnd:
-    """The follower's end of a stream: encodes what it says, decodes what the leader says."""
+    """The follower's end of a stream: encodes its messages, decodes the leader's."""
 
     def __init__(self) -> None:
         self._handles: dict[TopicPartition, tuple[int, ReplicaIdentity]] = {}
         self._partitions: dict[int, TopicPartition] = {}
         self._next_handle = 0
-        self._let_go: deque[int] = deque()
+        self._released: deque[int] = deque()
 
     @property
     def handles(self) -> int:
-        """How many are understood."""
+        """Number of known handles."""
         return len(self._partitions)
 
     def encode(self, message: FollowerMessage) -> pb.ReplicateRequest:
-        """The request of a message. Its stops come first: what begins anew in it has another handle."""
+        """The request of a message. Stops come first: a partition that begins again in it gets another handle."""
         stops = [
-            pb.ReplicaStop(handle=self._forget(stop.partition), newer_leader_epoch=stop.newer_leader_epoch)
+            pb.ReplicaStop(handle=self._release(stop.partition), newer_leader_epoch=stop.newer_leader_epoch)
             for stop in message.stops
             if stop.partition in self._handles
         ]
@@ -105,7 +105,7 @@ class FollowerEnd:
         )
 
     def decode(self, response: pb.ReplicateResponse) -> LeaderMessage:
-        """The message of a response, its batches checked; raises INVALID_REQUEST for a handle never given."""
+        """The message of a response, its batches checked; raises INVALID_REQUEST for an unknown handle."""
         return LeaderMessage(
             epoch_ends=tuple(
                 EpochEnd(
@@ -163,7 +163,7 @@ class FollowerEnd:
         if known is not None and known[1] == identity:
             return pb.ReplicaHandle(handle=known[0])
         if known is not None:
-            self._forget(partition)
+            self._release(partition)
         handle = self._next_handle
         self._next_handle += 1
         self._partitions[handle] = partition
@@ -176,30 +176,30 @@ class FollowerEnd:
             incarnation=identity.incarnation,
         )
 
-    def _forget(self, partition: TopicPartition) -> int:
-        """Let go of its handle, which is understood for a while yet; gives it."""
+    def _release(self, partition: TopicPartition) -> int:
+        """Release the handle, which stays known for a while; returns it."""
         handle, _ = self._handles.pop(partition)
-        self._let_go.append(handle)
-        if len(self._let_go) > LET_GO_MAX:
-            del self._partitions[self._let_go.popleft()]
+        self._released.append(handle)
+        if len(self._released) > RELEASED_MAX:
+            del self._partitions[self._released.popleft()]
         return handle
 
 
 class LeaderEnd:
-    """The leader's end of a stream: decodes what the follower says, encodes what it answers."""
+    """The leader's end of a stream: decodes the follower's messages, encodes its own."""
 
     def __init__(self) -> None:
         self._handles: dict[TopicPartition, int] = {}
         self._named: dict[int, tuple[TopicPartition, ReplicaIdentity]] = {}
-        self._let_go: dict[int, None] = {}
+        self._released: dict[int, None] = {}
 
     @property
     def handles(self) -> int:
-        """How many are understood."""
+        """Number of known handles."""
         return len(self._named)
 
     def decode(self, request: pb.ReplicateRequest) -> FollowerMessage:
-        """The message of a request; raises INVALID_REQUEST for a handle never given, and for too many."""
+        """The message of a request; raises INVALID_REQUEST for an unknown handle, and for too many."""
         message = FollowerMessage(
             queries=tuple(
                 EpochQuery(
@@ -238,11 +238,11 @@ class LeaderEnd:
             echo_ms=request.echo_ms,
         )
         for stop in request.stops:
-            self._forget(stop.handle)
+            self._release(stop.handle)
         return message
 
     def encode(self, message: LeaderMessage) -> list[bytes]:
-        """The responses of a message, serialized: one, or several where its chunks are over the split size."""
+        """The responses of a message, serialized: several when its chunks exceed the split size."""
         response = pb.ReplicateResponse(
             epoch_ends=[
                 pb.EpochEnd(
@@ -292,13 +292,13 @@ class LeaderEnd:
     def _handle(self, partition: TopicPartition) -> int:
         handle = self._handles.get(partition)
         if handle is None:
-            raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{partition} was let go too long ago to be answered")
+            raise TidemarkError(ErrorCode.INVALID_REQUEST, f"the handle of {partition} was released too long ago")
         return handle
 
     def _learn(self, replica: pb.ReplicaHandle) -> tuple[TopicPartition, ReplicaIdentity]:
         if replica.topic:
             if len(self._named) >= HANDLES_MAX and replica.handle not in self._named:
-                sentence = f"a stream names at most {HANDLES_MAX} partitions: let go of those that are fetched no more"
+                sentence = f"a stream names at most {HANDLES_MAX} partitions: stop those that are not fetched any more"
                 raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
             partition = TopicPartition(replica.topic, replica.partition)
             if replica.handle in self._named and self._named[replica.handle][0] != partition:
@@ -306,18 +306,18 @@ class LeaderEnd:
                 raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
             before = self._handles.get(partition)
             if before is not None and before != replica.handle:
-                self._forget(before)  # another incarnation of it
+                self._release(before)  # another incarnation of it
             self._named[replica.handle] = (partition, ReplicaIdentity(replica.topic_id, replica.incarnation))
             self._handles[partition] = replica.handle
-        self._let_go.pop(replica.handle, None)
+        self._released.pop(replica.handle, None)
         return self._replica(replica.handle)
 
-    def _forget(self, handle: int) -> None:
-        """It is fetched no more; what is under way to the follower still names it."""
-        self._let_go[handle] = None
-        if len(self._let_go) > LET_GO_MAX:
-            oldest = next(iter(self._let_go))
-            del self._let_go[oldest]
+    def _release(self, handle: int) -> None:
+        """Release a handle; messages in flight to the follower still name it."""
+        self._released[handle] = None
+        if len(self._released) > RELEASED_MAX:
+            oldest = next(iter(self._released))
+            del self._released[oldest]
             partition, _ = self._named.pop(oldest)
             if self._handles.get(partition) == oldest:
                 del self._handles[partition]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A grpc.aio server with health, reflection and one place where refusals become status.
+"""A grpc.aio server with health, reflection, and one place where errors become status.
 
-What health says: `""` and "liveness" are SERVING from the opening of the port on; the event loop itself answers, and
-nothing else matters to them, ZooKeeper least of all. "readiness" is what a rolling restart waits for. The full name of
-each service says whether its calls are served.
+Health: `""` and "liveness" are SERVING from the opening of the port on. They depend on the event loop only, never on
+ZooKeeper. "readiness" is the condition that a rolling restart waits for. The full name of each service states whether
+its calls are served.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ LIVENESS: Final = "liveness"
 READINESS: Final = "readiness"
 
 PING_ACCEPTED_MS = 2_000
-"""A client that pings an idle connection more often than that is cut off; ours do as `channel.KEEPALIVE_MS` says, and
-those of later versions may more often, though not than every 5 s while there are servers that want no more."""
+"""A client that pings an idle connection more often is disconnected. Clients ping every `channel.KEEPALIVE_MS`; those
+of later versions may ping more often, but not below 5 s while older servers exist that do not accept it."""
 _OPTIONS: tuple[tuple[str, int], ...] = (
     *LIMITS,
     *WINDOW,
@@ -45,11 +45,11 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
 
 
 UNBOUNDED_CALL_S = 60.0
-"""What a unary call may take whose caller gave no deadline: nobody waits for ever (rule K3)."""
+"""Time limit of a unary call whose caller set no deadline (rule K3)."""
 
 
 class Service(NamedTuple):
-    """A servicer, how it is added to a server, and its full name ("tidemark.v1.BrokerService")."""
+    """A servicer, the function that adds it to a server, and its full name ("tidemark.v1.BrokerService")."""
 
     add: Callable[[Any, grpc.aio.Server], None]
     servicer: object
@@ -57,13 +57,13 @@ class Service(NamedTuple):
 
 
 class GrpcServer:
-    """Alive as soon as the port is open; its services are NOT_SERVING until `set_serving(True)`.
+    """Alive once its port is open; its services are NOT_SERVING until `set_serving(True)`.
 
-    `port` is the one it listens on, from `start` on also where 0 was asked for.
+    `port` is the listening port, from `start` on also if 0 was requested.
 
     Args:
-        services: what it serves from the start on; none where `later` names them.
-        later: full names of the services that `add` brings after the start; until then every call but health's and
+        services: the services from the start on; none if `later` names them.
+        later: full names of the services that `add` brings after the start. Until then every call except health's and
             reflection's is refused with BROKER_NOT_AVAILABLE.
     """
 
@@ -98,35 +98,35 @@ class GrpcServer:
         await self._server.start()
 
     def add(self, services: Sequence[Service]) -> None:
-        """All of them at once."""
+        """Add all services at once."""
         self._services.add(services)
 
     async def answer_to(self, name: str) -> None:
-        """Health says SERVING for this name too: who asks for it knows that it has reached this very process."""
+        """Report SERVING for this name too: a caller that knows the name has reached this very process."""
         await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
     async def set_serving(self, serving: bool, *, ready: bool | None = None) -> None:
-        """Tell every health watcher, of the readiness too.
+        """Report the state to all health watchers, and the readiness too.
 
         Args:
-            ready: where that is something else.
+            ready: the readiness, if it differs from `serving`.
         """
         for name in self._names:
             await self._health.set(name, _status(serving))
         await self.set_ready(serving if ready is None else ready)
 
     async def set_ready(self, ready: bool) -> None:
-        """Tell every watcher of the readiness."""
+        """Report the readiness to its watchers."""
         await self._health.set(READINESS, _status(ready))
 
     async def stop(self, grace_s: float) -> None:
-        """NOT_SERVING, no new calls, calls under way get `grace_s` seconds."""
+        """NOT_SERVING, no new calls; running calls get `grace_s` seconds."""
         await self.set_serving(False)
         await self._server.stop(grace_s)
 
 
 def make_server(host: str, port: int, services: Sequence[Service], later: Sequence[str] = ()) -> GrpcServer:
-    """A server that will listen at host:port (0: a free one, told by `.port`)."""
+    """A server that will listen at host:port (0: a free port, stated by `.port`)."""
     return GrpcServer(host, port, services, later)
 
 
@@ -135,7 +135,7 @@ def _status(serving: bool) -> Any:
 
 
 class _Services(grpc.GenericRpcHandler):
-    """Methods by path. Servicers are added to it as if it were a server, also to one that has started."""
+    """Methods by path. Servicers are added as to a server, also after the start."""
 
     def __init__(self) -> None:
         self._generic: list[grpc.GenericRpcHandler] = []
@@ -150,7 +150,7 @@ class _Services(grpc.GenericRpcHandler):
         self._generic.extend(handlers)
 
     def add_registered_method_handlers(self, service: str, handlers: object) -> None:
-        """The generic ones are the same."""
+        """Does nothing: the generic handlers are the same."""
 
     def service(self, call: grpc.HandlerCallDetails) -> Any:
         if not self._open:
@@ -167,11 +167,12 @@ async def _refuse_at_the_start(requests: object, context: Any) -> None:
 
 
 _STARTING: Final[Any] = grpc.stream_stream_rpc_method_handler(_refuse_at_the_start)
-"""It reads nothing, so that it does for calls of every kind."""
+"""Reads no request, and so serves calls of every kind."""
 
 
 class _Refusals(grpc.aio.ServerInterceptor):
-    """Calls end with the refusal their handler raised; what nobody foresaw in a unary one is logged, and INTERNAL."""
+    """Ends calls with the error of their handler; an unexpected error of a unary call is logged, and sent as
+    INTERNAL."""
 
     async def intercept_service(
         self,
@@ -199,7 +200,7 @@ class _Refusals(grpc.aio.ServerInterceptor):
                 await abort_with(context, TidemarkError(ErrorCode.REQUEST_TIMED_OUT, sentence))
             except grpc.aio.AbortError:
                 raise
-            except Exception as error:  # noqa: BLE001 - the last resort of every call
+            except Exception as error:  # noqa: BLE001 - the last handler of every call
                 _log.exception("unexpected", extra={"method": handler_call_details.method})
                 await abort_with(context, TidemarkError(ErrorCode.INTERNAL, f"{type(error).__name__}: {error}"))
 
@@ -211,7 +212,7 @@ class _Refusals(grpc.aio.ServerInterceptor):
 
 
 def _refusing_stream(handler: Any) -> Any:
-    """A call that is answered by a stream which its handler generates; deadlines of streams are their own affair."""
+    """A call that is answered by a generated stream; streams set their own deadlines."""
     inner = handler.unary_stream
     if not inspect.isasyncgenfunction(inner):
         return handler

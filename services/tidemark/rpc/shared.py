@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists of replicas out of messages: thousands of partitions have the same few, and share one tuple of each."""
+"""Lists of brokers in messages: thousands of partitions have the same few lists, and share one tuple of each."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans for brokers, and what keeps one from a restart, travel whole."""
+"""Plans for brokers, and obstacles to a restart, survive a round trip."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T0 = TopicPartition("t", 0)
 ZERO, ONE, TWO = (BrokerId(broker) for broker in range(3))
 
 
-def test_a_plan_comes_back_as_it_went_with_what_is_not_known_of_it() -> None:
+def test_a_plan_survives_a_round_trip_with_its_unknown_sizes() -> None:
     plan = Plan(
         moves=(PartitionReassignment(T0, (TWO, ONE), ("any", "any")),),
         current=(PartitionReassignment(T0, (ZERO, ONE), ("any", "any")),),
@@ -27,16 +27,16 @@ def test_a_plan_comes_back_as_it_went_with_what_is_not_known_of_it() -> None:
 
 
 @pytest.mark.parametrize("reason", [kind for kind in Obstacle if kind is not Obstacle.OTHER])
-def test_an_obstacle_comes_back_as_it_went(reason: Obstacle) -> None:
+def test_an_obstacle_survives_a_round_trip(reason: Obstacle) -> None:
     obstacle = RestartObstacle(reason, "why", (T0, TopicPartition("t", 1)))
     assert codec.obstacle_from_proto(codec.obstacle_to_proto(obstacle)) == obstacle
 
 
-def test_an_obstacle_of_a_later_version_keeps_its_sentence() -> None:
+def test_an_obstacle_of_a_later_version_keeps_its_message() -> None:
     found = codec.obstacle_from_proto(pb.RestartObstacle(reason="MOON_IS_FULL", message="wait a week"))
     assert found == RestartObstacle(Obstacle.OTHER, "wait a week")
 
 
-def test_of_very_many_partitions_some_are_named() -> None:
+def test_an_obstacle_names_a_limited_number_of_partitions() -> None:
     obstacle = RestartObstacle(Obstacle.NOT_IN_SYNC, "why", tuple(TopicPartition("t", index) for index in range(5000)))
     assert len(codec.obstacle_to_proto(obstacle).partitions) == 1000

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings on the wire are what was said."""
+"""Settings and their changes survive a round trip."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tidemark.v1 import admin_configs_pb2 as pb
 
 
 @pytest.mark.parametrize("kind", list(ConfigKind))
-def test_a_resource_is_the_same_on_both_ends(kind: ConfigKind) -> None:
+def test_a_resource_survives_a_round_trip(kind: ConfigKind) -> None:
     resource = ConfigResource(kind, "7")
     assert resource_from_proto(resource_to_proto(resource)) == resource
 
@@ -40,7 +40,7 @@ def test_a_kind_of_a_later_version_is_refused() -> None:
 @pytest.mark.parametrize(
     "change", [ConfigChange("a", None, "1"), ConfigChange("a", "", None), ConfigChange("a", "1", "2")]
 )
-def test_a_change_tells_nothing_from_an_empty_value(change: ConfigChange) -> None:
+def test_an_unset_value_differs_from_an_empty_one(change: ConfigChange) -> None:
     assert change_from_proto(change_to_proto(change)) == change
 
 
@@ -52,7 +52,7 @@ def test_a_change_tells_nothing_from_an_empty_value(change: ConfigChange) -> Non
         broker_entries({"broker.id": "3", "broker.rack": ""}, {}, {"log.level": "error"}),
     ],
 )
-def test_every_setting_is_the_same_on_both_ends(entries: list[ConfigEntry]) -> None:
+def test_every_setting_survives_a_round_trip(entries: list[ConfigEntry]) -> None:
     assert [entry_from_proto(entry_to_proto(entry)) for entry in entries] == entries
 
 

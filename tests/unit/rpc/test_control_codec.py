@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of the controller, and the cluster's view: what is sent is what arrives."""
+"""Commands of the controller, and cluster views, survive a round trip."""
 
 from __future__ import annotations
 
@@ -95,12 +95,12 @@ def _commands(draw: st.DrawFn) -> LeaderAndIsrCommand:
 
 @given(_commands())
 @settings(max_examples=150, deadline=None)
-def test_a_leader_and_isr_command_arrives_as_it_was_sent(command: LeaderAndIsrCommand) -> None:
+def test_a_leader_and_isr_command_survives_a_round_trip(command: LeaderAndIsrCommand) -> None:
     sent = control_codec.leader_and_isr_to_proto(command).SerializeToString()
     assert control_codec.leader_and_isr_from_proto(pb.LeaderAndIsrRequest.FromString(sent)) == command
 
 
-def test_broker_zero_epoch_zero_and_no_leader_are_told_apart() -> None:
+def test_broker_0_epoch_0_and_no_leader_differ() -> None:
     for leader, epoch in ((0, 0), (-1, 0), (0, -1)):
         state = LeaderAndIsr(BrokerId(leader), LeaderEpoch(epoch), (IsrEntry(BrokerId(0), BrokerEpoch(0)),))
         one = PartitionCommand(TopicPartition("t", 0), ReplicaIdentity("t", "i"), (BrokerId(0),), state, 0)
@@ -134,13 +134,13 @@ def test_a_topic_recreated_within_one_command_keeps_both_ids_apart() -> None:
         max_size=4,
     )
 )
-def test_a_stop_replica_command_arrives_as_it_was_sent(replicas: list[StoppedReplica]) -> None:
+def test_a_stop_replica_command_survives_a_round_trip(replicas: list[StoppedReplica]) -> None:
     command = StopReplicaCommand(BrokerId(100), ControllerEpoch(7), BrokerEpoch(3), tuple(replicas), sequence=9)
     sent = control_codec.stop_replica_to_proto(command).SerializeToString()
     assert control_codec.stop_replica_from_proto(pb.StopReplicaRequest.FromString(sent)) == command
 
 
-def test_a_refusal_keeps_its_code_its_sentence_and_its_facts() -> None:
+def test_a_refusal_keeps_its_code_message_and_metadata() -> None:
     refusal = (
         TopicPartition("t", 4),
         TidemarkError(ErrorCode.FENCED_LEADER_EPOCH, "not above 7", {"leader_epoch": "7"}),
@@ -190,19 +190,19 @@ _VIEWS = st.builds(
 
 @given(_VIEWS)
 @settings(max_examples=150, deadline=None)
-def test_a_cluster_view_arrives_as_it_was_sent(view: ClusterView) -> None:
+def test_a_cluster_view_survives_a_round_trip(view: ClusterView) -> None:
     sent = metadata_codec.view_to_proto(view).SerializeToString()
     assert metadata_codec.view_from_proto(metadata_pb2.ClusterMetadata.FromString(sent)) == view
 
 
-def test_why_a_topic_cannot_be_described_travels_with_it() -> None:
+def test_the_error_of_a_topic_survives_a_round_trip() -> None:
     view = ClusterView(topics={"t": TopicView("t", "", error=TidemarkError(ErrorCode.UNKNOWN_TOPIC, "there is none"))})
     error = metadata_codec.view_from_proto(metadata_codec.view_to_proto(view)).topics["t"].error
     assert error is not None
     assert (error.code, error.message) == (ErrorCode.UNKNOWN_TOPIC, "there is none")
 
 
-def test_questions_about_replicas_and_their_answers_arrive_as_they_were_sent() -> None:
+def test_questions_about_replicas_and_their_answers_survive_a_round_trip() -> None:
     first, second = TopicPartition("a", 0), TopicPartition("b", 7)
     identity = ReplicaIdentity("a" * 32, "b" * 32)
     questions = [ReplicaQuestion(first, identity, LeaderEpoch(0)), ReplicaQuestion(second, identity, LeaderEpoch(9))]
@@ -214,7 +214,7 @@ def test_questions_about_replicas_and_their_answers_arrive_as_they_were_sent() -
     assert control_codec.descriptions_from_proto(control_codec.descriptions_to_proto(described)) == described
 
 
-def test_the_largest_question_and_its_answer_fit_below_the_size_messages_are_split_at() -> None:
+def test_the_largest_question_and_its_answer_are_below_the_split_size() -> None:
     partitions = [TopicPartition(_longest_name(index), 2**20) for index in range(QUESTIONS_MAX)]
     identity = ReplicaIdentity("a" * 32, "b" * 32)
     questions = [ReplicaQuestion(one, identity, LeaderEpoch(2**20)) for one in partitions]
@@ -230,7 +230,7 @@ def _longest_name(index: int) -> str:
     return f"{index:06}".ljust(249, "x")
 
 
-def test_the_largest_part_of_a_command_fits_below_the_size_messages_are_split_at() -> None:
+def test_the_largest_part_of_a_command_is_below_the_split_size() -> None:
     entries = tuple(IsrEntry(BrokerId(2**20 + index), BrokerEpoch(2**20)) for index in range(3))
     state = LeaderAndIsr(
         entries[0].broker_id, LeaderEpoch(2**20), entries, min_isr=2, controller_epoch=ControllerEpoch(9)
@@ -246,7 +246,7 @@ def test_the_largest_part_of_a_command_fits_below_the_size_messages_are_split_at
     assert control_codec.leader_and_isr_to_proto(command).ByteSize() < SPLIT_BYTES
 
 
-def test_the_largest_part_of_a_view_fits_though_each_partition_is_a_topic_of_its_own() -> None:
+def test_the_largest_part_of_a_view_is_below_the_split_size_with_one_partition_per_topic() -> None:
     assigned = tuple(BrokerId(2**20 + index) for index in range(3))
     topics = {
         _longest_name(index): TopicView(
@@ -263,7 +263,7 @@ def test_the_largest_part_of_a_view_fits_though_each_partition_is_a_topic_of_its
     assert size_bytes < SPLIT_BYTES < MESSAGE_BYTES_MAX
 
 
-def test_a_command_is_read_in_slices_that_say_the_same_together() -> None:
+def test_the_slices_of_a_command_have_the_same_content_together() -> None:
     state = LeaderAndIsr(BrokerId(1), LeaderEpoch(3), ())
     identity = ReplicaIdentity("t", "i")
     partitions = tuple(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests for elections and loss reports over the wire."""
+"""Election requests, their outcomes and loss reports survive a round trip."""
 
 from __future__ import annotations
 
@@ -37,27 +37,27 @@ FULL = UncleanElection(
 
 
 @pytest.mark.parametrize("report", [BARE, FULL])
-def test_a_report_arrives_as_it_was_sent_and_zero_is_not_unknown(report: UncleanElection) -> None:
+def test_a_report_survives_a_round_trip_and_0_differs_from_unknown(report: UncleanElection) -> None:
     sent = pb.UncleanElection.FromString(codec.unclean_to_proto(report).SerializeToString())
     assert codec.unclean_from_proto(sent) == report
     assert sent.HasField("records_maybe_lost") == (report.records_maybe_lost is not None)
 
 
 @pytest.mark.parametrize("unclean", [None, BARE, FULL])
-def test_an_outcome_arrives_as_it_was_sent(unclean: UncleanElection | None) -> None:
+def test_an_outcome_survives_a_round_trip(unclean: UncleanElection | None) -> None:
     outcome = ElectionOutcome(T0, NO_LEADER, BrokerId(1), LeaderEpoch(7), changed=True, unclean=unclean)
     sent = pb.ElectionResult.FromString(codec.outcome_to_proto(outcome).SerializeToString())
     assert codec.outcome_from_proto(sent) == outcome
 
 
-def test_a_refusal_arrives_with_its_code_and_facts() -> None:
+def test_a_refusal_keeps_its_code_and_metadata() -> None:
     error = TidemarkError(ErrorCode.ELECTION_NOT_NEEDED, "it has a leader", {"topic": "t"})
     told = codec.outcome_from_proto(codec.outcome_to_proto(ElectionOutcome(T0, error=error))).error
     assert told is not None
     assert (told.code, told.message, told.metadata) == (error.code, error.message, error.metadata)
 
 
-def test_every_kind_has_its_type_and_no_other_number_is_one() -> None:
+def test_every_kind_has_its_type_and_other_numbers_are_refused() -> None:
     assert [codec.kind_from_proto(codec.kind_to_proto(kind)) for kind in ElectionKind] == list(ElectionKind)
     for number in (pb.ELECTION_TYPE_UNSPECIFIED, 3, -1):
         with pytest.raises(TidemarkError) as refusal:

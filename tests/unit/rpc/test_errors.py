@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broken connection is told as: the address and what was wrong with it, not the ways that gRPC went."""
+"""Errors of a failed connection: the address and the cause, without gRPC's details."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidemark.rpc.errors import from_rpc_error
 
 
 @pytest.mark.parametrize(
-    ("details", "told"),
+    ("details", "cause"),
     [
         (
             "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: "
@@ -30,13 +30,13 @@ from tidemark.rpc.errors import from_rpc_error
         ("Stream removed", "Stream removed"),
     ],
 )
-def test_a_connection_that_failed_is_told_by_its_cause(details: str, told: str) -> None:
+def test_a_failed_connection_is_reported_by_its_cause(details: str, cause: str) -> None:
     broken = AioRpcError(grpc.StatusCode.UNAVAILABLE, Metadata(), Metadata(), details=details)
     error = from_rpc_error(broken, address="b:1")
-    assert (error.code, error.message) == (ErrorCode.BROKER_NOT_AVAILABLE, f"b:1: unavailable: {told}")
+    assert (error.code, error.message) == (ErrorCode.BROKER_NOT_AVAILABLE, f"b:1: unavailable: {cause}")
 
 
-def test_when_nobody_answers_each_address_is_named_once_and_what_to_do_next() -> None:
+def test_when_no_broker_answers_each_address_is_named_once_with_advice() -> None:
     error = none_answers({"a:1": "a:1: unavailable: Connection refused", "b:1": "it has just started"})
     assert error.message == (
         "no broker answers (a:1: unavailable: Connection refused; b:1: it has just started): "

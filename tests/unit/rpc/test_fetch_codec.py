@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a fetch gives crosses the wire as protobuf would have it, from and to whoever speaks it."""
+"""Fetch responses have protobuf's bytes, in both directions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZES = (0, 1, 1_000, SMALL_BYTES, SMALL_BYTES + 1, 3_000_000)
 
 
 def some_results(rng: random.Random) -> list[Fetched]:
-    """Of a few partitions, of which any may be refused, empty, small or large."""
+    """Results of a few partitions; any of them may be refused, empty, small or large."""
     results = []
     for partition in range(rng.randrange(5)):
         facts = pb.PartitionFetchResult(topic="t" * rng.randrange(200), partition=partition, high_watermark=-1)
@@ -41,7 +41,7 @@ def as_message(results: list[Fetched]) -> pb.FetchResponse:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_response_reads_as_protobuf_has_it_in_both_directions(seed: int) -> None:
+def test_a_response_reads_as_with_protobuf_in_both_directions(seed: int) -> None:
     results = some_results(random.Random(seed))
     response = as_message(results)
     assert pb.FetchResponse.FromString(fetch_codec.encode(results)) == response
@@ -49,7 +49,7 @@ def test_a_response_reads_as_protobuf_has_it_in_both_directions(seed: int) -> No
         assert as_message(fetch_codec.decode(data)) == response
 
 
-def test_fields_that_a_later_version_adds_are_passed_over() -> None:
+def test_fields_of_a_later_version_are_skipped() -> None:
     unknown = b"\xf8\x07\x05" + b"\xf9\x07" + bytes(8) + b"\xfd\x07" + bytes(4) + b"\xfa\x07\x02ab"
     facts, batches = pb.PartitionFetchResult(topic="t", partition=7), bytes(range(256)) * 100
     partition = [unknown, *wire.message(facts, wire.nested(5, (batches,))), unknown]
@@ -58,14 +58,14 @@ def test_fields_that_a_later_version_adds_are_passed_over() -> None:
 
 
 @pytest.mark.parametrize("kept_bytes", [SMALL_BYTES + 1, 2 * SMALL_BYTES])
-def test_what_is_cut_off_is_refused(kept_bytes: int) -> None:
+def test_a_truncated_message_is_refused(kept_bytes: int) -> None:
     data = fetch_codec.encode([Fetched(pb.PartitionFetchResult(topic="t"), bytes(2 * SMALL_BYTES))])
     with pytest.raises(ValueError, match="a field ends at byte"):
         fetch_codec.decode(data[:kept_bytes])
 
 
 @pytest.mark.parametrize("bit", range(12 * 8))
-def test_what_is_damaged_is_refused_or_read_and_nothing_is_looked_for_outside(bit: int) -> None:
+def test_a_damaged_message_is_refused_or_read_within_its_bounds(bit: int) -> None:
     data = bytearray(fetch_codec.encode([Fetched(pb.PartitionFetchResult(topic="t"), bytes(2 * SMALL_BYTES))]))
     data[bit // 8] ^= 1 << bit % 8
     with contextlib.suppress(ValueError, DecodeError):
@@ -73,6 +73,6 @@ def test_what_is_damaged_is_refused_or_read_and_nothing_is_looked_for_outside(bi
 
 
 @pytest.mark.parametrize("data", [b"\x0b", b"\x0f", b"\x80", b"\x08" + b"\x80" * 11, b"\x09" + bytes(7), b"\x0a\x02a"])
-def test_what_is_no_message_has_no_fields(data: bytes) -> None:
+def test_other_bytes_have_no_fields(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"a (field|number) "):
         list(wire.fields(memoryview(data)))

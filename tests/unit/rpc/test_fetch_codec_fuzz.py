@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever bytes come as a FetchResponse: what is read by hand is what protobuf reads, or it is refused.
+"""Random bytes as a FetchResponse: the codec reads the same as protobuf, or refuses the bytes.
 
-Messages of random fields in a random order, some twice, some unknown, some of the wrong wire type, with numbers longer
-than they need be; then cut off, and with octets changed.
+The messages have random fields in a random order: some twice, some unknown, some of the wrong wire type, with numbers
+longer than necessary. Then they are truncated and damaged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MESSAGES = 12
 
 
 def varint(number: int, longer: int = 0) -> bytes:
-    """`longer`: so many octets more than it needs."""
+    """`longer`: number of octets more than necessary."""
     octets = bytearray()
     while number >= 0x80:
         octets.append(number & 0x7F | 0x80)
@@ -44,7 +44,7 @@ def some_number(rng: random.Random) -> int:
 
 
 def some_content(rng: random.Random, number: int) -> bytes:
-    """Of one field, of any wire type."""
+    """The content of one field, of any wire type."""
     kind = rng.choice((0, 0, 1, 2, 2, 5))
     head = tag(rng, number, kind)
     if kind == 0:
@@ -102,7 +102,7 @@ def by_protobuf(data: bytes) -> list[pb.PartitionFetchResult] | None:
 
 
 def meaning(results: list[pb.PartitionFetchResult]) -> list[bytes]:
-    """What readers see of them: without fields that are not known."""
+    """The messages without their unknown fields."""
     for one in results:
         one.DiscardUnknownFields()
     return [one.SerializeToString(deterministic=True) for one in results]
@@ -111,21 +111,21 @@ def meaning(results: list[pb.PartitionFetchResult]) -> list[bytes]:
 def assert_the_same(data: bytes) -> bool:
     hand, protobuf = by_hand(data), by_protobuf(data)
     if hand is not None:
-        assert protobuf is not None, "what protobuf refuses is refused"
+        assert protobuf is not None, "bytes that protobuf refuses are refused"
         assert meaning(hand) == meaning(protobuf)
     return hand is not None
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_what_is_read_by_hand_is_what_protobuf_reads(seed: int) -> None:
+def test_the_codec_reads_the_same_as_protobuf(seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(MESSAGES):
         data = some_response(rng)
-        assert by_protobuf(data) is None or assert_the_same(data), "nothing that protobuf reads is refused"
+        assert by_protobuf(data) is None or assert_the_same(data), "bytes that protobuf reads are not refused"
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_what_is_cut_off_or_damaged_is_read_as_protobuf_reads_it_or_refused(seed: int) -> None:
+def test_truncated_or_damaged_bytes_are_read_as_by_protobuf_or_refused(seed: int) -> None:
     rng = random.Random(seed)
     data = some_response(rng)
     for _ in range(DAMAGES):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups as messages: what is told, what is left out, what is said of members."""
+"""Messages of groups: which fields are set, which are unset, and the states of members."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ NOW = Situation({"a": TopicFacts("a-id", 3)}, GroupSettings(), 0, 0)
 SOME = frozenset({GroupPartition("a", "1", 0), GroupPartition("a", "1", 2), GroupPartition("b", "2", 0)})
 
 
-def test_a_set_of_partitions_comes_back_as_it_went() -> None:
+def test_a_set_of_partitions_survives_a_round_trip() -> None:
     assert partitions_from_proto(partitions_to_proto(SOME)) == SOME
     assert [topic.partitions for topic in partitions_to_proto(SOME).topics] == [[0, 2], [0]]
 
 
-def test_nothing_owned_and_nothing_said_of_it_are_told_apart() -> None:
+def test_empty_owned_differs_from_unset() -> None:
     silent = pb.GroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=3)
     assert heartbeat_from_proto(silent, "here") == Heartbeat("g", "m", 3, client_host="here")
     said = pb.GroupHeartbeatRequest(
@@ -49,23 +49,23 @@ def test_nothing_owned_and_nothing_said_of_it_are_told_apart() -> None:
     )
 
 
-def test_a_commit_says_whose_it_is_and_which_or_neither() -> None:
+def test_a_commit_has_a_committer_and_a_sequence_or_neither() -> None:
     assert turn_from_proto(pb.CommitOffsetsRequest(committer_id="me", sequence=3)) == Turn("me", 3)
     assert turn_from_proto(pb.CommitOffsetsRequest()) == UNNUMBERED
     assert turn_from_proto(pb.CommitOffsetsRequest(committer_id="x" * 128, sequence=1)).sequence == 1
 
 
 @pytest.mark.parametrize(
-    ("committer_id", "sequence", "what_to_do"),
-    [("", 3, "send a committer_id"), ("x" * 129, 1, "at most 128 characters"), ("me", -1, "begin at 0")],
+    ("committer_id", "sequence", "advice"),
+    [("", 3, "send a committer_id"), ("x" * 129, 1, "at most 128 characters"), ("me", -1, "begins at 0")],
 )
-def test_a_number_that_says_nothing_is_refused(committer_id: str, sequence: int, what_to_do: str) -> None:
-    with pytest.raises(TidemarkError, match=what_to_do) as refused:
+def test_an_invalid_committer_or_sequence_is_refused(committer_id: str, sequence: int, advice: str) -> None:
+    with pytest.raises(TidemarkError, match=advice) as refused:
         turn_from_proto(pb.CommitOffsetsRequest(committer_id=committer_id, sequence=sequence))
     assert refused.value.code is ErrorCode.INVALID_REQUEST
 
 
-def test_a_group_is_described_with_where_each_member_stands() -> None:
+def test_a_described_group_has_the_state_of_each_member() -> None:
     coordinator = GroupCoordinator()
     first = Heartbeat("g", "m1", 0, "one", 1, ("a",), client_id="c", client_host="h")
     coordinator.heartbeat(first, NOW)
@@ -84,7 +84,7 @@ def test_a_group_is_described_with_where_each_member_stands() -> None:
     assert (listed.group_id, listed.protocol, listed.member_count, listed.partition) == ("g", "consumer", 2, 3)
 
 
-def test_each_partition_of_a_request_has_its_result_in_its_order() -> None:
+def test_each_partition_of_a_request_has_its_result_in_order() -> None:
     good, bad = TopicPartition("a", 1), TopicPartition("a", 0)
     results = results_to_proto([good, bad], {bad: TidemarkError(ErrorCode.UNKNOWN_PARTITION, "no")})
     assert [(one.partition, one.error.code) for one in results] == [(1, ""), (0, "UNKNOWN_PARTITION")]

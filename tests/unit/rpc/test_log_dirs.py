@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Descriptions of log directories: proto and back, in messages of a bounded size."""
+"""Descriptions of log directories survive a round trip, in messages of a bounded size."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def directory(name: str, held: tuple[ReplicaOnDisk, ...], error: TidemarkError |
 
 
 @pytest.mark.parametrize("room", [1, 2, 3, 5, 100])
-def test_directories_are_cut_into_parts_and_nothing_is_lost(room: int) -> None:
+def test_directories_are_split_into_parts_without_loss(room: int) -> None:
     contents = (directory("a", replicas(5)), directory("b", ()), directory("c", replicas(3)), directory("d", ()))
     messages = list(contents_to_proto(contents, replicas_a_message=room))
     assert all(sum(len(one.replicas) for one in message.log_dirs) <= room for message in messages)
@@ -39,7 +39,7 @@ def test_directories_are_cut_into_parts_and_nothing_is_lost(room: int) -> None:
     assert merged == {one.directory_id: one.replicas for one in contents}
 
 
-def test_an_offline_directory_says_why() -> None:
+def test_an_offline_directory_has_its_error() -> None:
     offline = directory("a", (), TidemarkError(ErrorCode.STORAGE_ERROR, "input/output error"))
     (message,) = contents_to_proto((offline,))
     found = content_from_proto(message.log_dirs[0])
@@ -48,14 +48,14 @@ def test_an_offline_directory_says_why() -> None:
     assert (found.directory_id, found.path, found.total_bytes, found.free_bytes) == ("a", "/data/a", 1000, 500)
 
 
-def test_a_copy_on_its_way_in_is_told_apart() -> None:
+def test_a_copy_of_a_log_directory_move_is_marked() -> None:
     (replica,) = replicas(1)
     (message,) = contents_to_proto((directory("a", (replica, dataclasses.replace(replica, future=True))),))
     found = content_from_proto(message.log_dirs[0])
     assert [one.future for one in found.replicas] == [False, True]
 
 
-def test_no_message_of_replicas_with_the_longest_names_comes_near_the_limit() -> None:
+def test_a_message_of_replicas_with_the_longest_names_is_far_below_the_limit() -> None:
     messages = list(contents_to_proto((directory("a", replicas(10_001, LONGEST)),)))
     assert len(messages) > 1
     assert all(message.ByteSize() < SPLIT_BYTES for message in messages)

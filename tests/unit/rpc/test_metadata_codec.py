@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Views of the cluster as messages; a large topic that many ask for is written once and read once."""
+"""Cluster views as messages; a large topic that many clients request is written once and read once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def view(*topics: TopicView) -> ClusterView:
 
 
 @pytest.mark.parametrize("partitions", [1, LARGE_PARTITIONS, 3 * LARGE_PARTITIONS])
-async def test_a_view_arrives_as_it_was_sent_however_it_is_written_and_read(partitions: int) -> None:
+async def test_a_view_survives_a_round_trip_however_it_is_written_and_read(partitions: int) -> None:
     sent = view(topic("a", partitions), topic("b", 2))
     writer = ViewWriter()
     answers = [(await writer.answer(pb.GetMetadataResponse, sent)).metadata for _ in range(2)]
@@ -40,7 +40,7 @@ async def test_a_view_arrives_as_it_was_sent_however_it_is_written_and_read(part
         assert view_from_proto(received) == view_from_proto(received, shared=True) == sent
 
 
-async def test_all_who_ask_for_a_large_topic_get_one_answer_until_anything_of_it_changes() -> None:
+async def test_requests_for_a_large_topic_share_one_response_until_the_topic_changes() -> None:
     writer, large = ViewWriter(), topic("large", LARGE_PARTITIONS)
     asked = view(large)
     first = await writer.answer(pb.WatchMetadataResponse, asked)
@@ -56,8 +56,8 @@ async def test_all_who_ask_for_a_large_topic_get_one_answer_until_anything_of_it
         assert view_from_proto((await writer.answer(pb.WatchMetadataResponse, changed)).metadata) == changed
 
 
-async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata_codec, "_REMEMBERED_TOPICS", 2)
+async def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata_codec, "_CACHED_TOPICS", 2)
     writer = ViewWriter()
     many = [view(topic(f"t{number}", LARGE_PARTITIONS)) for number in range(5)]
     answers = [await writer.answer(pb.GetMetadataResponse, one) for one in many]
@@ -65,14 +65,14 @@ async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
     assert await writer.answer(pb.GetMetadataResponse, many[0]) is not answers[0]
 
 
-def test_a_part_is_read_as_it_was_written() -> None:
+def test_a_part_survives_a_round_trip() -> None:
     part = replace(view(topic("a", 1)), complete=False, part=3, more_parts=True, hidden_topics=("b",), sequence=1 << 60)
     assert view_from_proto(view_to_proto(part)) == part
 
 
-def test_clients_of_one_process_hold_a_large_topic_once() -> None:
+def test_clients_of_one_process_share_a_large_topic() -> None:
     message = view_to_proto(view(topic("large", LARGE_PARTITIONS)))
     one, other = (view_from_proto(message, shared=True) for _ in range(2))
     assert one.topics["large"] is other.topics["large"]
     known = apply(ClusterView(), one)
-    assert apply(known, other).topics["large"] is one.topics["large"], "told again what it knows, a client keeps it"
+    assert apply(known, other).topics["large"] is one.topics["large"], "a client keeps the topic that it has"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves and their progress travel whole."""
+"""Reassignments and their progress survive a round trip."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ MOVED = ReassignmentProgress(
 )
 
 
-def test_progress_comes_back_as_it_went() -> None:
+def test_progress_survives_a_round_trip() -> None:
     assert codec.progress_from_proto(codec.progress_to_proto(MOVED)) == MOVED
     for phase in ReassignmentPhase:
         moved = replace(MOVED, phase=phase)
         assert codec.progress_from_proto(codec.progress_to_proto(moved)).phase is phase
 
 
-def test_what_is_not_known_stays_so() -> None:
+def test_unknown_figures_stay_unknown() -> None:
     moved = replace(MOVED, bytes_done=None, bytes_total=None, rate_bytes_per_s=None, eta_s=None, sizes_bytes={})
     assert codec.progress_from_proto(codec.progress_to_proto(moved)) == moved
 
 
-def test_moves_outcomes_endings_and_refusals_come_back_as_they_went() -> None:
+def test_requests_outcomes_endings_and_refusals_survive_a_round_trip() -> None:
     move = PartitionReassignment(T2, (TWO, ONE), ("any", "any"))
     assert codec.move_from_proto(codec.move_to_proto(move)) == move
     error = TidemarkError(ErrorCode.DUPLICATE_REPLICA, "twice", {"broker": "1"})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The replication stream's translation, both ways, with what a bad peer may send."""
+"""The codec of the replication stream in both directions, with messages of a faulty peer."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def stream() -> Stream:
     return stream
 
 
-def test_what_a_follower_says_arrives_as_it_was_said() -> None:
+def test_messages_of_a_follower_survive_a_round_trip() -> None:
     message = FollowerMessage(
         queries=(EpochQuery(OTHER, FIRST, EPOCH, LeaderEpoch(1)),),
         positions=(position(),),
@@ -79,12 +79,12 @@ def test_what_a_follower_says_arrives_as_it_was_said() -> None:
     assert Stream().to_leader(message) == message
 
 
-def test_an_empty_message_is_one_heartbeat_each_way(stream: Stream) -> None:
+def test_an_empty_message_is_one_heartbeat_in_each_direction(stream: Stream) -> None:
     assert stream.to_leader(FollowerMessage()) == FollowerMessage()
     assert stream.to_follower(LeaderMessage()) == [LeaderMessage()]
 
 
-def test_what_a_leader_says_arrives_as_it_was_said(stream: Stream) -> None:
+def test_messages_of_a_leader_survive_a_round_trip(stream: Stream) -> None:
     batch = check_batch(sample())
     message = LeaderMessage(
         epoch_ends=(
@@ -98,7 +98,7 @@ def test_what_a_leader_says_arrives_as_it_was_said(stream: Stream) -> None:
     assert stream.to_follower(message) == [message]
 
 
-def test_chunks_beyond_the_split_size_travel_in_further_messages(stream: Stream) -> None:
+def test_chunks_beyond_the_split_size_are_sent_in_further_messages(stream: Stream) -> None:
     batch = check_batch(sample())
     many = batch, *(batch,) * (3 * (1 << 20) // len(batch.data))
     message = LeaderMessage(chunks=(chunk(*many),) * 5)
@@ -107,14 +107,14 @@ def test_chunks_beyond_the_split_size_travel_in_further_messages(stream: Stream)
     assert tuple(one for part in arrived for one in part.chunks) == message.chunks
 
 
-def test_a_partition_made_anew_gets_another_number_and_the_old_one_can_be_left(stream: Stream) -> None:
+def test_a_recreated_partition_gets_another_handle_and_the_old_one_can_be_stopped(stream: Stream) -> None:
     message = FollowerMessage(positions=(position(FLIGHTS, AGAIN),), stops=(StopFetch(FLIGHTS, EPOCH),))
     assert stream.to_leader(message) == message
     assert stream.to_follower(LeaderMessage(chunks=(chunk(),))) == [LeaderMessage(chunks=(chunk(),))]
 
 
 @pytest.mark.parametrize("at", [5, 30, 100])
-def test_a_damaged_batch_becomes_an_error_of_its_chunk_alone(stream: Stream, at: int) -> None:
+def test_a_damaged_batch_is_an_error_of_its_chunk_only(stream: Stream, at: int) -> None:
     good = check_batch(sample())
     bad = Batch(good.envelope, patched(good.data, at, b"\xff\x5a"))
     (arrived,) = stream.to_follower(LeaderMessage(chunks=(chunk(bad), chunk(good, partition=OTHER))))
@@ -123,13 +123,13 @@ def test_a_damaged_batch_becomes_an_error_of_its_chunk_alone(stream: Stream, at:
     assert arrived.chunks[1] == chunk(good, partition=OTHER)
 
 
-def test_a_cut_off_batch_becomes_an_error_of_its_chunk(stream: Stream) -> None:
+def test_a_truncated_batch_is_an_error_of_its_chunk(stream: Stream) -> None:
     good = check_batch(sample())
     (arrived,) = stream.to_follower(LeaderMessage(chunks=(chunk(Batch(good.envelope, good.data[:-8])),)))
     assert (arrived.chunks[0].batches, arrived.chunks[0].error) == ((), ErrorCode.INVALID_BATCH)
 
 
-def test_reports_on_what_this_stream_never_named_are_not_sent() -> None:
+def test_reports_on_partitions_without_a_handle_are_not_sent() -> None:
     message = FollowerMessage(reports=(Report(FLIGHTS, EPOCH, Offset(1), Offset(0)),))
     assert Stream().to_leader(message) == FollowerMessage()
 
@@ -140,7 +140,7 @@ def test_a_partition_is_named_in_full_once(stream: Stream) -> None:
     assert stream.leader.decode(again).positions == (position(),)
 
 
-def test_a_handle_that_was_never_given_is_refused(stream: Stream) -> None:
+def test_an_unknown_handle_is_refused(stream: Stream) -> None:
     with pytest.raises(TidemarkError, match="never given") as of_follower:
         stream.leader.decode(pb.ReplicateRequest(reports=[pb.ReplicaReport(handle=99)]))
     with pytest.raises(TidemarkError, match="never given") as of_leader:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handles of a replication stream: of as many as are fetched, however many there ever were."""
+"""Handles of a replication stream: bounded by the fetched partitions, however many there were in total."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from tidemark.core.messages import Chunk, FollowerMessage, LeaderMessage, Report, StopFetch
 from tidemark.model import ErrorCode, LeaderEpoch, Offset, TidemarkError, TopicPartition
 from tidemark.rpc import replica_codec
-from tidemark.rpc.replica_codec import HANDLES_MAX, LET_GO_MAX, FollowerEnd, LeaderEnd
+from tidemark.rpc.replica_codec import HANDLES_MAX, RELEASED_MAX, FollowerEnd, LeaderEnd
 from tidemark.v1 import replica_service_pb2 as pb
 
 from tests.unit.rpc.test_replica_codec import AGAIN, EPOCH, FIRST, FLIGHTS, OTHER, Stream, chunk, position
@@ -16,20 +16,20 @@ NEWER = LeaderEpoch(EPOCH + 1)
 
 
 @pytest.fixture(autouse=True)
-def few_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert LET_GO_MAX < HANDLES_MAX
-    monkeypatch.setattr(replica_codec, "LET_GO_MAX", 10)
+def few_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert RELEASED_MAX < HANDLES_MAX
+    monkeypatch.setattr(replica_codec, "RELEASED_MAX", 10)
 
 
 def stop(partition: TopicPartition) -> StopFetch:
     return StopFetch(partition, NEWER)
 
 
-def heard(stream: Stream, message: Chunk) -> list[TopicPartition]:
+def received(stream: Stream, message: Chunk) -> list[TopicPartition]:
     return [one.partition for told in stream.to_follower(LeaderMessage(chunks=(message,))) for one in told.chunks]
 
 
-def test_what_was_fetched_once_is_forgotten_at_both_ends() -> None:
+def test_released_handles_are_forgotten_at_both_ends() -> None:
     stream = Stream()
     stream.to_leader(FollowerMessage(positions=(position(),)))
     for index in range(100):
@@ -37,29 +37,29 @@ def test_what_was_fetched_once_is_forgotten_at_both_ends() -> None:
         assert stream.to_leader(FollowerMessage(positions=(position(topic),))).positions == (position(topic),)
         assert stream.to_leader(FollowerMessage(stops=(stop(topic),))).stops == (stop(topic),)
     assert stream.follower.handles == stream.leader.handles == 11
-    assert heard(stream, chunk()) == [FLIGHTS], "what is fetched all the time keeps its handle"
+    assert received(stream, chunk()) == [FLIGHTS], "a partition that is still fetched keeps its handle"
 
 
-def test_incarnations_of_one_partition_are_forgotten_too() -> None:
+def test_handles_of_earlier_incarnations_are_forgotten_too() -> None:
     stream = Stream()
     for index in range(100):
         one = position(identity=AGAIN._replace(incarnation=str(index)))
         assert stream.to_leader(FollowerMessage(positions=(one,))).positions == (one,)
     assert stream.follower.handles == stream.leader.handles == 11
-    assert heard(stream, chunk()) == [FLIGHTS]
+    assert received(stream, chunk()) == [FLIGHTS]
 
 
-def test_what_was_under_way_when_a_partition_was_stopped_arrives() -> None:
+def test_messages_in_flight_when_a_partition_was_stopped_arrive() -> None:
     stream = Stream()
     stream.to_leader(FollowerMessage(positions=(position(), position(OTHER))))
     sent_before = stream.leader.encode(LeaderMessage(chunks=(chunk(),)))
     stream.to_leader(FollowerMessage(stops=(stop(FLIGHTS),)))
     (told,) = [stream.follower.decode(pb.ReplicateResponse.FromString(data)) for data in sent_before]
     assert told.chunks == (chunk(),)
-    assert heard(stream, chunk()) == [FLIGHTS], "what waited to be written too"
+    assert received(stream, chunk()) == [FLIGHTS], "messages that waited to be written too"
 
 
-def test_a_partition_that_is_stopped_and_begun_anew_in_one_message_has_another_handle() -> None:
+def test_a_partition_that_is_stopped_and_begun_in_one_message_has_another_handle() -> None:
     stream = Stream()
     stream.to_leader(FollowerMessage(positions=(position(), position(OTHER))))
     report = Report(FLIGHTS, NEWER, Offset(9), Offset(8))
@@ -70,10 +70,10 @@ def test_a_partition_that_is_stopped_and_begun_anew_in_one_message_has_another_h
         stream.to_leader(FollowerMessage(positions=(position(topic),)))
         stream.to_leader(FollowerMessage(stops=(stop(topic),)))
     assert stream.to_leader(FollowerMessage(reports=(report,))).reports == (report,)
-    assert heard(stream, chunk()) == [FLIGHTS]
+    assert received(stream, chunk()) == [FLIGHTS]
 
 
-def test_a_follower_of_an_earlier_version_takes_up_a_handle_that_it_let_go() -> None:
+def test_a_follower_of_an_earlier_version_may_reuse_a_released_handle() -> None:
     leader = LeaderEnd()
     named = pb.ReplicaHandle(handle=0, topic="flights", topic_id=FIRST.topic_id, incarnation=FIRST.incarnation)
     leader.decode(pb.ReplicateRequest(positions=[pb.FetchPosition(replica=named)]))
@@ -84,7 +84,7 @@ def test_a_follower_of_an_earlier_version_takes_up_a_handle_that_it_let_go() -> 
     assert leader.handles == 1
 
 
-def test_a_stream_that_names_ever_more_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_names_too_many_partitions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica_codec, "HANDLES_MAX", 50)
     leader = LeaderEnd()
     names = [pb.ReplicaHandle(handle=number, topic=f"t{number}") for number in range(51)]
@@ -95,7 +95,7 @@ def test_a_stream_that_names_ever_more_is_refused(monkeypatch: pytest.MonkeyPatc
     assert refused.value.code is ErrorCode.INVALID_REQUEST
 
 
-def test_a_handle_is_of_one_partition() -> None:
+def test_a_handle_belongs_to_one_partition() -> None:
     leader = LeaderEnd()
     for topic in ("a", "a", "b"):
         request = pb.ReplicateRequest(positions=[pb.FetchPosition(replica=pb.ReplicaHandle(handle=0, topic=topic))])
@@ -107,7 +107,7 @@ def test_a_handle_is_of_one_partition() -> None:
 
 
 @pytest.mark.parametrize("handle", [1, 2**31 - 1])
-def test_a_handle_that_was_never_given_is_refused_whichever_it_is(handle: int) -> None:
+def test_any_unknown_handle_is_refused(handle: int) -> None:
     follower = FollowerEnd()
     follower.encode(FollowerMessage(positions=(position(),)))
     with pytest.raises(TidemarkError, match="never given"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is put together by hand is, byte for byte in meaning, what protobuf makes of the same message."""
+"""Messages written by hand read like those that protobuf writes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidemark.v1 import broker_service_pb2 as pb
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, 127, 128, 16_383, 16_384, 70_000, 2_100_000])
-def test_a_message_around_batches_reads_as_if_protobuf_had_made_it(size_bytes: int) -> None:
+def test_a_message_around_batches_reads_as_if_protobuf_had_written_it(size_bytes: int) -> None:
     rng = random.Random(size_bytes)
     batches = [rng.randbytes(size_bytes), b"", rng.randbytes(size_bytes // 2)]
     partition = pb.PartitionProduce(topic="t", partition=3, current_leader_epoch=-1, topic_id="id")
@@ -23,6 +23,6 @@ def test_a_message_around_batches_reads_as_if_protobuf_had_made_it(size_bytes: i
     assert sent == request
 
 
-def test_batches_one_after_the_other_are_one_field() -> None:
+def test_batches_one_after_another_are_one_field() -> None:
     pieces = wire.nested(pb.PartitionFetchResult.BATCHES_FIELD_NUMBER, (b"ab", b"", b"cd"))
     assert pb.PartitionFetchResult.FromString(b"".join(pieces)).batches == b"abcd"
