@@ -61,7 +61,7 @@ def _least_cost(members: Sequence[Subscriber], topics: Mapping[str, TopicFacts])
 
 @pytest.mark.parametrize("name", ASSIGNORS)
 @given(_wishes, _topics)
-def test_every_wanted_partition_has_one_reader_that_wants_it(
+def test_every_subscribed_partition_has_one_subscribed_member(
     name: str, wishes: list[frozenset[str]], topics: dict[str, TopicFacts]
 ) -> None:
     members = _members(wishes)
@@ -100,7 +100,7 @@ def test_sticky_moves_no_more_than_balance_needs_where_all_want_the_same(
     assert kept == sum(min(load, low + (place < more)) for place, load in enumerate(stays))
 
 
-def test_range_gives_runs_and_the_same_ones_of_topics_partitioned_alike() -> None:
+def test_range_assigns_equal_ranges_of_topics_with_equal_partition_counts() -> None:
     topics = {"a": TopicFacts("a-id", 5), "b": TopicFacts("b-id", 5), "c": TopicFacts("c-id", 1)}
     plan = ASSIGNORS["range"](_members([frozenset("abc"), frozenset("ab")]), topics)
     assert plan == {
@@ -109,13 +109,13 @@ def test_range_gives_runs_and_the_same_ones_of_topics_partitioned_alike() -> Non
     }
 
 
-def test_uniform_levels_a_member_that_can_read_little_against_one_that_can_read_all() -> None:
+def test_uniform_balances_a_member_with_few_topics_against_one_with_all() -> None:
     topics = {"a": TopicFacts("a-id", 4), "b": TopicFacts("b-id", 4)}
     plan = ASSIGNORS["uniform"](_members([frozenset("ab"), frozenset("a")]), topics)
     assert plan == {"m0": _p("b", 0, 1, 2, 3), "m1": _p("a", 0, 1, 2, 3)}
 
 
-def test_sticky_keeps_nothing_of_a_topic_that_was_made_anew() -> None:
+def test_sticky_keeps_no_partition_of_a_topic_created_again() -> None:
     before = {"m0": frozenset({GroupPartition("a", "old", 0)}), "m1": NO_PARTITIONS}
     plan = ASSIGNORS["sticky"](_members([frozenset("a")] * 2, before), {"a": TopicFacts("a-id", 1)})
     assert plan == {"m0": _p("a", 0), "m1": NO_PARTITIONS}

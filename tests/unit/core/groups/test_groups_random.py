@@ -12,7 +12,7 @@ from tests.unit.core.groups.group_world import GroupWorld, random_steps
 
 
 @pytest.mark.parametrize("first", range(0, 200, 25))
-def test_no_partition_has_two_readers_and_each_has_one_in_the_end(first: int) -> None:
+def test_no_partition_has_two_readers_and_each_has_one_at_the_end(first: int) -> None:
     for seed in range(first, first + 25):
         dice = random.Random(seed)
         world = GroupWorld({"a": TopicFacts("a-0", 5), "b": TopicFacts("b-0", 3)})

@@ -39,7 +39,7 @@ def beat(world: GroupWorld, member: Member, **fields: object) -> object:
 JOIN = {"topics": ("a",), "rebalance_timeout_ms": SESSION_MS}
 
 
-def test_the_first_member_is_given_everything_at_once(world: GroupWorld) -> None:
+def test_the_first_member_gets_every_partition_at_once(world: GroupWorld) -> None:
     answer = world.beat(world.add("a"))
     assert answer is not None
     assert (answer.member_epoch, answer.assignment) == (1, a(0, 1, 2, 3))
@@ -65,9 +65,7 @@ JOIN_ANEW = {**JOIN, "member_epoch": 0, "owned": a()}
 
 
 @pytest.mark.parametrize("taken_over", [False, True])
-def test_a_join_that_was_long_on_its_way_does_not_say_that_its_member_has_nothing(
-    world: GroupWorld, taken_over: bool
-) -> None:
+def test_a_delayed_join_does_not_report_an_empty_assignment(world: GroupWorld, taken_over: bool) -> None:
     numbered(world, "m1", 1, **JOIN_ANEW)
     numbered(world, "m1", 2, owned=a(0, 1, 2, 3))
     assert numbered(world, "m2", 1, **JOIN_ANEW).assignment == a()
@@ -81,7 +79,7 @@ def test_a_join_that_was_long_on_its_way_does_not_say_that_its_member_has_nothin
     assert numbered(world, "m2", 3, member_epoch=2).assignment == a(0, 1, 2, 3) - kept
 
 
-def test_what_a_member_said_of_an_assignment_before_gives_nothing_away(world: GroupWorld) -> None:
+def test_a_report_about_an_earlier_assignment_revokes_nothing(world: GroupWorld) -> None:
     numbered(world, "m1", 1, **JOIN_ANEW)
     numbered(world, "m1", 2, owned=a(0, 1, 2, 3))
     numbered(world, "m2", 1, **JOIN_ANEW)
@@ -95,7 +93,7 @@ def test_what_a_member_said_of_an_assignment_before_gives_nothing_away(world: Gr
 
 
 @pytest.mark.parametrize("taken_over", [False, True])
-def test_what_a_member_said_twice_before_it_was_told_confirms_nothing(world: GroupWorld, taken_over: bool) -> None:
+def test_a_report_repeated_before_the_answer_confirms_nothing(world: GroupWorld, taken_over: bool) -> None:
     numbered(world, "m1", 1, **JOIN_ANEW)
     numbered(world, "m1", 2, owned=a(0, 1, 2, 3))
     numbered(world, "m2", 1, **JOIN_ANEW)
@@ -114,7 +112,7 @@ def test_what_a_member_said_twice_before_it_was_told_confirms_nothing(world: Gro
     assert world.group.holding("m1").held == a(0, 1, 2, 3)
 
 
-def test_a_heartbeat_that_comes_late_moves_its_member_to_no_epoch(world: GroupWorld) -> None:
+def test_a_late_heartbeat_moves_its_member_to_no_epoch(world: GroupWorld) -> None:
     numbered(world, "m1", 1, **JOIN_ANEW)
     numbered(world, "m1", 2, owned=a(0, 1, 2, 3))
     world.topics["a"] = TopicFacts("a-id", 5)
@@ -125,7 +123,7 @@ def test_a_heartbeat_that_comes_late_moves_its_member_to_no_epoch(world: GroupWo
     assert numbered(world, "m1", 5, member_epoch=2).member_epoch == 3, "it has missed nothing"
 
 
-def test_a_heartbeat_that_waits_for_news_is_told_them_unless_a_later_one_was(world: GroupWorld) -> None:
+def test_a_waiting_heartbeat_gets_the_new_assignment_unless_a_later_one_did(world: GroupWorld) -> None:
     numbered(world, "m1", 1, **JOIN_ANEW)
     assert not numbered(world, "m1", 2).is_news
     world.topics["a"] = TopicFacts("a-id", 5)
@@ -147,14 +145,14 @@ def test_a_join_that_waits_for_its_topics_joins_when_they_are_known(world: Group
     assert world.coordinator.heartbeat(waits, known).answer.assignment == a(0, 1, 2, 3)
 
 
-def test_a_request_that_is_sent_again_is_told_what_the_lost_answer_told(world: GroupWorld) -> None:
+def test_a_retried_heartbeat_gets_the_content_of_the_lost_answer(world: GroupWorld) -> None:
     for _ in range(2):
         answer = numbered(world, "m1", 1, **JOIN_ANEW)
         assert (answer.member_epoch, answer.assignment, answer.is_news) == (1, a(0, 1, 2, 3), True)
     world.check_replay()
 
 
-def test_a_farewell_that_was_long_on_its_way_takes_nobody_out_who_is_back(world: GroupWorld) -> None:
+def test_a_delayed_leave_does_not_remove_a_member_that_joined_again(world: GroupWorld) -> None:
     numbered(world, "m1", 1, **JOIN_ANEW)
     numbered(world, "m1", 2, member_epoch=LEAVING)
     numbered(world, "m1", 3, **JOIN_ANEW)
@@ -167,7 +165,7 @@ def test_a_farewell_that_was_long_on_its_way_takes_nobody_out_who_is_back(world:
     assert numbered(world, "m2", 3, **JOIN_ANEW, **static).member_epoch > 0
 
 
-def test_a_static_member_that_comes_back_as_another_process_counts_anew(world: GroupWorld) -> None:
+def test_a_static_member_returning_as_another_process_numbers_from_1_again(world: GroupWorld) -> None:
     static = {"instance_id": "one"}
     numbered(world, "m1", 7, **JOIN_ANEW, **static)
     numbered(world, "m1", 8, member_epoch=AWAY, **static)
@@ -177,7 +175,7 @@ def test_a_static_member_that_comes_back_as_another_process_counts_anew(world: G
     assert refusal(lambda: numbered(world, "m2", -1)) is ErrorCode.INVALID_REQUEST
 
 
-def test_a_partition_goes_on_only_when_its_reader_said_that_it_stopped(world: GroupWorld) -> None:
+def test_a_partition_moves_only_after_its_member_confirmed_the_revocation(world: GroupWorld) -> None:
     first, second = world.add("a"), world.add("a")
     world.beat(first)
     world.beat(second)
@@ -197,7 +195,7 @@ def test_a_partition_goes_on_only_when_its_reader_said_that_it_stopped(world: Gr
     assert second.reading == given_up
 
 
-def test_who_keeps_its_partitions_is_told_nothing_of_a_change_elsewhere(world: GroupWorld) -> None:
+def test_a_member_with_an_unchanged_assignment_gets_no_news_of_others(world: GroupWorld) -> None:
     world.topics["b"] = TopicFacts("b-id", 2)
     reads_a, reads_b = world.add("a"), world.add("b")
     world.settle()
@@ -229,7 +227,7 @@ def test_an_answer_that_was_lost_does_not_fence_and_any_other_old_epoch_does(wor
     assert refusal(lambda: beat(world, first, owned=owned)) is ErrorCode.FENCED_MEMBER_EPOCH
 
 
-def test_a_silent_member_is_out_after_its_session_and_its_partitions_go_on(world: GroupWorld) -> None:
+def test_a_silent_member_is_removed_after_its_session_and_its_partitions_move(world: GroupWorld) -> None:
     silent, other = world.add("a"), world.add("a")
     world.settle()
     world.kill(silent)
@@ -259,7 +257,7 @@ def test_a_member_that_does_not_give_up_in_its_own_time_is_out(world: GroupWorld
     assert removed == ((GROUP, stubborn.member_id),)
 
 
-def test_time_in_which_the_coordinator_stood_still_is_held_against_nobody(world: GroupWorld) -> None:
+def test_time_while_the_coordinator_was_stopped_counts_against_no_member(world: GroupWorld) -> None:
     member = world.add("a")
     world.beat(member)
     world.now_ms += 10 * SESSION_MS
@@ -269,7 +267,7 @@ def test_time_in_which_the_coordinator_stood_still_is_held_against_nobody(world:
     assert world.coordinator.remove_overdue(world.situation).answer.removed == ((GROUP, member.member_id),)
 
 
-def test_a_new_coordinator_gives_everybody_a_whole_session(world: GroupWorld) -> None:
+def test_a_new_coordinator_gives_every_member_a_full_session(world: GroupWorld) -> None:
     member = world.add("a")
     world.beat(member)
     world.now_ms += SESSION_MS
@@ -281,7 +279,7 @@ def test_a_new_coordinator_gives_everybody_a_whole_session(world: GroupWorld) ->
     assert beat(world, member) == (1, None, False)
 
 
-def test_a_static_member_comes_back_to_its_partitions_under_another_id(world: GroupWorld) -> None:
+def test_a_static_member_returns_to_its_partitions_under_another_id(world: GroupWorld) -> None:
     static, other = world.add("a", instance_id="one"), world.add("a")
     world.settle()
     mine, epoch = frozenset(static.reading), world.group.epoch
@@ -314,7 +312,7 @@ def test_a_static_member_that_stays_away_is_out_after_a_session(world: GroupWorl
     assert other.reading == a(0, 1, 2, 3)
 
 
-def test_a_member_that_leaves_twice_is_told_that_it_is_out(world: GroupWorld) -> None:
+def test_a_member_that_leaves_twice_gets_unknown_member(world: GroupWorld) -> None:
     member = world.add("a")
     world.beat(member)
     world.leave(member)
@@ -322,7 +320,7 @@ def test_a_member_that_leaves_twice_is_told_that_it_is_out(world: GroupWorld) ->
     assert refusal(lambda: beat(world, member, member_epoch=LEAVING)) is ErrorCode.UNKNOWN_MEMBER
 
 
-def test_a_topic_made_anew_is_another_one(world: GroupWorld) -> None:
+def test_a_topic_created_again_is_another_topic(world: GroupWorld) -> None:
     member = world.add("a")
     world.settle()
     world.topics["a"] = TopicFacts("new-id", 4)
@@ -330,7 +328,7 @@ def test_a_topic_made_anew_is_another_one(world: GroupWorld) -> None:
     assert {partition.topic_id for partition in member.reading} == {"new-id"}
 
 
-def test_members_wait_while_nobody_knows_the_topics(world: GroupWorld) -> None:
+def test_members_wait_while_the_topics_are_unknown(world: GroupWorld) -> None:
     unknown = world.situation._replace(topics=None)
     outcome = world.coordinator.heartbeat(_join("m", ""), unknown)
     assert outcome.answer.assignment == frozenset()
@@ -357,7 +355,7 @@ def test_members_wait_while_nobody_knows_the_topics(world: GroupWorld) -> None:
         ({}, ErrorCode.GROUP_FULL),
     ],
 )
-def test_what_is_wrong_with_a_join_is_refused_and_changes_nothing(fields: dict[str, object], code: ErrorCode) -> None:
+def test_an_invalid_join_is_refused_and_changes_nothing(fields: dict[str, object], code: ErrorCode) -> None:
     world = GroupWorld({"a": TopicFacts("a-id", 4)}, max_size=1)
     world.beat(world.add("a"))
     before = tuple(world.group.values())
@@ -366,7 +364,7 @@ def test_what_is_wrong_with_a_join_is_refused_and_changes_nothing(fields: dict[s
     assert tuple(world.group.values()) == before
 
 
-def test_the_assignor_that_most_members_name_is_taken_and_the_brokers_first_where_none_does(world: GroupWorld) -> None:
+def test_the_assignor_named_by_most_members_wins_and_the_brokers_first_without_votes(world: GroupWorld) -> None:
     for number, assignor in enumerate(("", "range", "uniform", "range")):
         world.coordinator.heartbeat(replace(_join(f"m{number}", ""), assignor=assignor), world.situation)
     assert world.group.assigned.assignor == "range"
@@ -378,7 +376,7 @@ def test_the_assignor_that_most_members_name_is_taken_and_the_brokers_first_wher
 
 
 @pytest.mark.parametrize("written", range(7))
-def test_whatever_of_a_farewell_is_written_everything_is_read_in_the_end(world: GroupWorld, written: int) -> None:
+def test_after_a_partly_written_leave_every_partition_has_a_reader_at_the_end(world: GroupWorld, written: int) -> None:
     leaver, other = world.add("a"), world.add("a")
     world.settle()
     outcome = world.coordinator.heartbeat(Heartbeat(GROUP, leaver.member_id, LEAVING), world.situation)
@@ -390,7 +388,7 @@ def test_whatever_of_a_farewell_is_written_everything_is_read_in_the_end(world: 
 
 
 @pytest.mark.parametrize("written", range(6))
-def test_whatever_of_a_join_is_written_the_member_gets_its_share(world: GroupWorld, written: int) -> None:
+def test_after_a_partly_written_join_the_member_gets_its_share(world: GroupWorld, written: int) -> None:
     first = world.add("a")
     world.settle()
     second = world.add("a")

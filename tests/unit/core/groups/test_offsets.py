@@ -43,7 +43,7 @@ def commit(
     return {where: error.code for where, error in outcome.answer.items()}
 
 
-def test_anybody_commits_to_a_group_without_members_and_nobody_beside_members(world: GroupWorld) -> None:
+def test_consumers_without_a_member_id_commit_only_to_groups_without_members(world: GroupWorld) -> None:
     assert commit(world) == {}
     assert world.group.offsets[TopicPartition("a", 0)].offset == 5
     world.beat(world.add("a"))
@@ -60,7 +60,7 @@ def test_a_member_commits_in_its_epoch_only(world: GroupWorld) -> None:
     assert refusal(lambda: commit(world, by=("who", 1))) is ErrorCode.UNKNOWN_MEMBER
 
 
-def test_a_commit_never_overwrites_what_the_new_owner_reads(world: GroupWorld) -> None:
+def test_a_commit_never_overwrites_the_offset_of_the_new_owner(world: GroupWorld) -> None:
     first, second = world.add("a"), world.add("a")
     world.settle()
     theirs = next(iter(second.reading)).partition
@@ -71,7 +71,7 @@ def test_a_commit_never_overwrites_what_the_new_owner_reads(world: GroupWorld) -
     assert world.group.offsets[TopicPartition("a", theirs)].offset == 100
 
 
-def test_a_commit_that_was_long_on_its_way_counts_nothing_where_nobody_reads_now(world: GroupWorld) -> None:
+def test_a_delayed_commit_is_refused_for_a_partition_without_an_owner(world: GroupWorld) -> None:
     first, second = world.add("a"), world.add("a")
     world.beat(first)
     world.beat(second)
@@ -88,7 +88,7 @@ def test_a_commit_that_was_long_on_its_way_counts_nothing_where_nobody_reads_now
     }
 
 
-def test_a_member_still_commits_what_it_is_about_to_give_up(world: GroupWorld) -> None:
+def test_a_member_may_commit_partitions_that_it_is_revoking(world: GroupWorld) -> None:
     first = world.add("a")
     world.beat(first)
     world.beat(world.add("a"))
@@ -98,9 +98,7 @@ def test_a_member_still_commits_what_it_is_about_to_give_up(world: GroupWorld) -
 
 
 @pytest.mark.parametrize("by_member", [True, False])
-def test_a_commit_that_was_long_on_its_way_undoes_no_later_one_of_its_client(
-    world: GroupWorld, by_member: bool
-) -> None:
+def test_a_delayed_commit_does_not_undo_a_later_one_of_its_client(world: GroupWorld, by_member: bool) -> None:
     member = world.add("a") if by_member else None
     if member is not None:
         world.beat(member)
@@ -164,7 +162,7 @@ def test_offsets_age_from_the_time_the_last_member_left(world: GroupWorld) -> No
     world.check_replay()
 
 
-def test_offsets_of_topics_that_nobody_reads_any_more_age_beside_members(world: GroupWorld) -> None:
+def test_offsets_of_unsubscribed_topics_expire_in_a_group_with_members(world: GroupWorld) -> None:
     commit(world, "b")
     world.beat(world.add("a"))
     world.now_ms += WEEK_MS
@@ -172,7 +170,7 @@ def test_offsets_of_topics_that_nobody_reads_any_more_age_beside_members(world: 
     assert world.group.offsets == {}
 
 
-def test_offsets_of_a_topic_that_is_gone_or_made_anew_go(world: GroupWorld) -> None:
+def test_offsets_of_a_deleted_topic_are_deleted_also_if_it_was_created_again(world: GroupWorld) -> None:
     commit(world, "a")
     commit(world, "b")
     del world.topics["a"]
@@ -207,7 +205,7 @@ def test_a_group_is_altered_and_deleted_only_without_members(world: GroupWorld) 
     world.check_replay()
 
 
-def test_offsets_of_a_topic_are_forgotten_only_when_no_member_reads_it(world: GroupWorld) -> None:
+def test_offsets_of_a_topic_are_deleted_only_without_subscribers(world: GroupWorld) -> None:
     commit(world, "b")
     commit(world, "a")
     world.beat(world.add("a"))
@@ -218,7 +216,7 @@ def test_offsets_of_a_topic_are_forgotten_only_when_no_member_reads_it(world: Gr
     assert world.group.offsets.keys() == {TopicPartition("a", 0)}
 
 
-def test_a_record_is_written_in_one_way_and_read_by_this_and_later_versions(world: GroupWorld) -> None:
+def test_a_record_has_one_encoding_that_this_and_later_versions_read(world: GroupWorld) -> None:
     change = Change(OffsetKey("gruppe-ü", "a", 3), at(world, 7, text="\ud800 not a character", turn=Turn("me", 3)))
     key, value = encode(change)
     assert key == '["offset","gruppe-ü","a",3]'.encode()

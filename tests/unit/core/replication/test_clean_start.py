@@ -55,7 +55,7 @@ def test_one_doubtful_directory_makes_the_registration_unclean() -> None:
         (DirectoryEvidence("b", shutdown_epoch=BrokerEpoch(8)), "broker epoch None"),
     ],
 )
-def test_a_directory_that_may_lack_something_says_why(evidence: DirectoryEvidence, why: str) -> None:
+def test_a_directory_that_may_have_lost_records_is_unclean_with_a_reason(evidence: DirectoryEvidence, why: str) -> None:
     clean, reason = judge(SHUT_DOWN, evidence)
     assert not clean
     assert why in reason
@@ -66,7 +66,7 @@ def test_on_network_volumes_the_boot_id_proves_nothing_but_a_clean_shutdown_does
     assert judge(SHUT_DOWN, replace(KILLED, shutdown_epoch=BrokerEpoch(7)), trust_boot_id=False)[0]
 
 
-def test_a_system_without_a_boot_id_has_no_proof_by_it() -> None:
+def test_without_a_boot_id_nothing_proves_the_page_cache() -> None:
     assert not judge(SHUT_DOWN, replace(KILLED, boot_id=""), boot_id="")[0]
 
 
@@ -79,7 +79,7 @@ def test_a_system_without_a_boot_id_has_no_proof_by_it() -> None:
         (DirectoryEvidence("b"), False),
     ],
 )
-def test_what_was_flushed_is_there_after_a_power_loss_but_not_in_a_directory_as_it_was_earlier(
+def test_flushed_records_survive_a_power_loss_but_not_a_directory_restored_from_earlier(
     evidence: DirectoryEvidence, kept: bool
 ) -> None:
     verdict = judge_registration(PREVIOUS, [SHUT_DOWN, evidence], boot_id="boot", trust_boot_id=True)

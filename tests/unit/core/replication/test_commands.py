@@ -40,7 +40,7 @@ def test_a_lower_leader_epoch_is_refused_and_an_equal_one_changes_nothing() -> N
     assert stage.high_watermark() == 1
 
 
-def test_an_epoch_has_one_leader_whatever_a_command_says() -> None:
+def test_an_epoch_has_one_leader_whatever_a_command_names() -> None:
     stage = Stage().follows(leader=2)
     stage.command(node(1, 5, (1, 2)))
     assert stage.refusals() == [ErrorCode.FENCED_LEADER_EPOCH]
@@ -112,7 +112,7 @@ def part(
     return ev.LeaderAndIsrArrived(1, command)
 
 
-def test_what_a_complete_command_does_not_name_is_stray_on_disk_too() -> None:
+def test_a_replica_that_a_complete_command_omits_is_stray_on_disk_too() -> None:
     stage = Stage()
     third = TopicPartition("gone", 3)
     stage.feed(ev.BrokerRegistered(11, {OTHER: (ID, 0), third: (ID, 2)}))
@@ -123,7 +123,7 @@ def test_what_a_complete_command_does_not_name_is_stray_on_disk_too() -> None:
     assert stage.got(fx.CloseLog) == [fx.CloseLog(OTHER, ID, "stray")]
 
 
-def test_an_inventory_is_complete_when_every_slice_of_every_part_has_come() -> None:
+def test_a_complete_command_counts_once_every_slice_of_every_part_has_arrived() -> None:
     stage = Stage()
     third, gone = TopicPartition("third", 3), TopicPartition("gone", 3)
     stage.feed(ev.BrokerRegistered(11, dict.fromkeys((P, OTHER, third, gone), (ID, 0))))
@@ -158,7 +158,7 @@ def stop(stage: Stage, *, epoch: int, delete: bool, identity: ReplicaIdentity = 
     stage.feed(ev.StopReplicaArrived(1, StopReplicaCommand(9, 1, 11, (stopped,))))
 
 
-def test_a_stopped_replica_is_closed_and_deleted_only_if_told_so() -> None:
+def test_a_stopped_replica_is_closed_and_deleted_only_if_the_command_deletes_it() -> None:
     stage = Stage().leads((1,))
     stop(stage, epoch=4, delete=True)
     assert stage.refusals() == [ErrorCode.FENCED_LEADER_EPOCH]
@@ -174,7 +174,7 @@ def test_a_stopped_replica_is_closed_and_deleted_only_if_told_so() -> None:
 
 
 @pytest.mark.parametrize("leads", [True, False])
-def test_a_log_that_fails_is_reported_with_the_epoch_it_was_used_in(leads: bool) -> None:
+def test_a_failed_log_is_reported_with_its_leader_epoch(leads: bool) -> None:
     stage = Stage()
     if leads:
         stage.leads((1, 2))
@@ -228,7 +228,7 @@ def test_a_command_that_was_overtaken_by_a_stop_does_not_bring_the_replica_back(
     assert list(stage.core.queries.replicas()) == []
 
 
-def test_a_stop_that_was_overtaken_leaves_a_replica_that_came_back_since() -> None:
+def test_an_overtaken_stop_leaves_a_replica_assigned_again_since() -> None:
     stage = Stage().follows(leader=2, epoch=5)
     stop_numbered(stage, 8)
     stage.command(node(2, 5, (1, 2)), sequence=9)

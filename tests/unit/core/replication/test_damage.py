@@ -33,7 +33,7 @@ def leads_when_asked(stage: Stage) -> bool:
     return not codes
 
 
-def test_a_damaged_follower_says_so_once_and_follows() -> None:
+def test_a_damaged_follower_reports_the_damage_once_and_follows() -> None:
     stage = Stage()
     stage.command(node(2, 5, (2,)))
     stage.opened(60, (3, 0), high_watermark=60, damaged="a hole")
@@ -43,7 +43,7 @@ def test_a_damaged_follower_says_so_once_and_follows() -> None:
     assert not stage.got(fx.ReportLogFailed)
 
 
-def test_what_a_replica_must_hold_lies_below_the_high_watermark_and_the_start_of_the_epoch() -> None:
+def test_the_in_sync_offset_is_the_greater_of_high_watermark_and_epoch_start() -> None:
     leader = Stage(me=2).leads((2, 3), end=60, epochs=[(3, 0)], high_watermark=40)
     asks = FollowerMessage(queries=(EpochQuery(P, ID, 5, 3),))
     leader.from_follower(1, asks)
@@ -54,7 +54,7 @@ def test_what_a_replica_must_hold_lies_below_the_high_watermark_and_the_start_of
     assert leader.one(fx.SendToFollower).message.epoch_ends == ((P, 5, 3, 60, 62, 0),)
 
 
-def test_on_an_idle_topic_a_replica_with_everything_has_healed_before_it_says_where_its_log_ends() -> None:
+def test_on_an_idle_topic_a_complete_replica_ends_its_damage_before_it_fetches() -> None:
     stage = damaged_follower(end=60, high_watermark=60)
     stage.answered(3, 60, in_sync=60)
     assert stage.said().positions[0].fetch_offset == 60
@@ -64,7 +64,7 @@ def test_on_an_idle_topic_a_replica_with_everything_has_healed_before_it_says_wh
     assert leads_when_asked(stage)
 
 
-def test_an_append_that_makes_it_whole_ends_the_damage_before_it_is_reported() -> None:
+def test_an_append_that_completes_the_log_ends_the_damage_before_the_report() -> None:
     stage = damaged_follower(end=5, high_watermark=5)
     stage.answered(3, 10, in_sync=10)
     stage.chunk(5, batch(2, offset=5, epoch=3), high_watermark=7)
@@ -88,14 +88,14 @@ def test_the_high_watermark_of_a_leader_that_does_not_know_all_yet_proves_nothin
     assert not leads_when_asked(stage)
 
 
-def test_a_leader_that_does_not_say_what_is_enough_heals_nobody() -> None:
+def test_without_an_in_sync_offset_of_the_leader_no_damage_ends() -> None:
     stage = damaged_follower(end=50, high_watermark=30)
     stage.answered(3, 50)
     stage.chunk(50, high_watermark=50)
     assert held(stage).damaged
 
 
-def test_in_another_lineage_what_was_committed_in_the_last_one_is_not_missing() -> None:
+def test_in_another_lineage_records_committed_in_the_last_one_are_not_missing() -> None:
     stage = damaged_follower(end=60, high_watermark=100, lineage=1)
     assert held(stage) == ReplicaDescription(3, 60, 100, damaged=True, log_start_offset=0)
     stage.answered(3, 60, in_sync=60)
@@ -103,7 +103,7 @@ def test_in_another_lineage_what_was_committed_in_the_last_one_is_not_missing() 
     assert held(stage) == ReplicaDescription(3, 60, 60, damaged=False, log_start_offset=0)
 
 
-def test_a_damaged_log_with_no_record_left_asks_what_is_enough_and_is_not_cut() -> None:
+def test_a_damaged_log_without_records_queries_its_leader_and_is_not_truncated() -> None:
     stage = damaged_follower(end=0, high_watermark=9)
     assert stage.said().queries == (EpochQuery(P, ID, 5, -1),)
     stage.answered(-1, 0, in_sync=2)
@@ -128,7 +128,7 @@ def test_a_lineage_that_begins_with_a_damaged_log_ends_its_damage_for_every_star
     assert not stage.got(fx.ClearDamage), "once is enough"
 
 
-def test_whom_its_leader_took_in_is_elected_when_that_leader_is_restarted() -> None:
+def test_a_replica_that_rejoined_the_isr_is_elected_when_its_leader_restarts() -> None:
     """Two replicas, m = 1: the other one led a new lineage, which nothing was written in; then it is restarted."""
     leader = Stage(me=2)
     leader.command(node(2, 5, (2,), lineage=1), assigned=(1, 2))
@@ -143,7 +143,7 @@ def test_whom_its_leader_took_in_is_elected_when_that_leader_is_restarted() -> N
     assert follower.refusals() == []
 
 
-def test_a_replica_that_has_lost_its_front_is_not_whole_however_far_it_goes() -> None:
+def test_a_replica_that_has_lost_its_first_records_stays_damaged_however_far_it_fetches() -> None:
     """Where nothing vouched for its log start; leading, it would have had everybody let go of what lies below."""
     stage = Stage()
     stage.command(node(2, 5, (2,)))
@@ -156,7 +156,7 @@ def test_a_replica_that_has_lost_its_front_is_not_whole_however_far_it_goes() ->
     assert [one.fetch_offset for one in stage.said().positions] == [0]
 
 
-def test_a_damaged_replica_that_starts_where_its_leader_does_keeps_what_it_has() -> None:
+def test_a_damaged_replica_with_the_leaders_log_start_keeps_its_records() -> None:
     stage = Stage()
     stage.command(node(2, 5, (2,)))
     stage.opened(200, (3, 100), start=100, damaged="lost from 200 on")

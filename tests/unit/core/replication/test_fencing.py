@@ -28,14 +28,14 @@ def leads(stage: Stage) -> bool:
 # -- sessions and registrations --------------------------------------------------------------------------------
 
 
-def test_a_new_registration_ends_every_leadership_though_no_session_was_said_to_be_gone() -> None:
+def test_a_new_registration_ends_every_leadership_without_a_session_event() -> None:
     stage = Stage().leads((1,))
     stage.feed(ev.BrokerRegistered(21))
     assert stage.one(fx.LeadershipChanged).leading is False
     assert not leads(stage)
 
 
-def test_a_command_to_lead_that_waits_for_its_log_ends_with_the_session_it_was_sent_under() -> None:
+def test_a_waiting_command_to_lead_ends_with_its_session() -> None:
     stage = Stage()
     stage.command(node(1, 5, (1,)))
     stage.feed(ev.SessionExpired())
@@ -45,7 +45,7 @@ def test_a_command_to_lead_that_waits_for_its_log_ends_with_the_session_it_was_s
     assert not leads(stage)
 
 
-def test_who_follows_goes_on_following_without_a_session() -> None:
+def test_a_follower_keeps_following_without_a_session() -> None:
     stage = Stage()
     stage.command(node(2, 5, (1, 2)))
     stage.feed(ev.SessionExpired())
@@ -61,7 +61,7 @@ def test_who_follows_goes_on_following_without_a_session() -> None:
     assert stage.got(fx.AppendToLog)
 
 
-def test_an_epoch_that_was_heard_of_before_a_registration_is_never_led_in_after_it() -> None:
+def test_an_epoch_known_before_a_registration_is_never_led_after_it() -> None:
     stage = Stage()
     stage.command(node(-1, 5, ()))
     stage.opened()
@@ -72,7 +72,7 @@ def test_an_epoch_that_was_heard_of_before_a_registration_is_never_led_in_after_
     assert leads(stage)
 
 
-def test_a_broker_that_is_not_registered_obeys_nobody() -> None:
+def test_an_unregistered_broker_refuses_every_command() -> None:
     stage = Stage()
     stage.feed(ev.SessionExpired())
     for broker_epoch in (11, -1):
@@ -80,7 +80,7 @@ def test_a_broker_that_is_not_registered_obeys_nobody() -> None:
         assert answers(stage) == [ErrorCode.STALE_BROKER_EPOCH]
 
 
-def test_a_log_that_failed_and_is_opened_again_is_not_led_in_the_epoch_in_which_it_failed() -> None:
+def test_a_log_opened_again_is_not_led_in_the_epoch_of_its_failure() -> None:
     """It may come back without all that this epoch acknowledged."""
     stage = Stage().leads((1,))
     stage.feed(ev.LogFailed(P, ID, SMOKES))
@@ -108,7 +108,7 @@ def test_a_command_to_follow_is_answered_at_once_one_to_lead_when_its_log_is_ope
     assert answers(stage) == [None]
 
 
-def test_the_latest_of_one_epoch_wins_while_the_log_opens_whatever_comes_last() -> None:
+def test_the_newest_command_of_an_epoch_wins_while_the_log_opens_in_any_order() -> None:
     stage = Stage()
     stage.command(node(1, 5, (1, 2, 3)), version=1)
     stage.command(node(1, 5, (1, 2)), version=3)
@@ -132,7 +132,7 @@ def test_an_older_command_of_the_same_epoch_brings_back_no_older_assignment() ->
     assert view.assigned == (1, 2, 3)
 
 
-def test_the_parts_of_one_command_are_all_obeyed_and_so_is_one_without_a_number() -> None:
+def test_all_parts_of_a_command_are_applied_and_so_is_one_without_a_number() -> None:
     stage = Stage()
     stage.command(node(2, 5, (1, 2)), sequence=4)
     stage.command(node(2, 6, (1, 2)), sequence=4)
@@ -150,7 +150,7 @@ def test_the_parts_of_one_command_are_all_obeyed_and_so_is_one_without_a_number(
     ("controller_epoch", "broker_epoch", "code"),
     [(0, 11, ErrorCode.STALE_CONTROLLER_EPOCH), (1, 10, ErrorCode.STALE_BROKER_EPOCH)],
 )
-def test_an_old_controller_or_one_that_means_another_registration_stops_nothing(
+def test_a_stop_of_an_old_controller_or_for_another_registration_is_refused(
     controller_epoch: int, broker_epoch: int, code: ErrorCode
 ) -> None:
     stage = Stage().leads((1,))
@@ -161,7 +161,7 @@ def test_an_old_controller_or_one_that_means_another_registration_stops_nothing(
     assert leads(stage)
 
 
-def test_a_stop_without_an_epoch_is_of_any_and_one_of_an_older_epoch_is_refused() -> None:
+def test_a_stop_without_an_epoch_matches_any_and_one_of_an_older_epoch_is_refused() -> None:
     stage = Stage().leads((1,))
     stage.feed(ev.StopReplicaArrived(1, StopReplicaCommand(9, 1, 11, (StoppedReplica(P, ID, 4, True),))))
     assert stage.refusals() == [ErrorCode.FENCED_LEADER_EPOCH]
@@ -172,7 +172,7 @@ def test_a_stop_without_an_epoch_is_of_any_and_one_of_an_older_epoch_is_refused(
 
 @pytest.mark.parametrize("delete", [True, False])
 @pytest.mark.parametrize("identity", [ID, ReplicaIdentity("c" * 32, "d" * 32)])
-def test_a_replica_that_was_never_opened_is_deleted_if_told_so_and_if_it_is_the_one_that_is_meant(
+def test_a_replica_never_opened_is_deleted_only_with_the_named_identity(
     delete: bool, identity: ReplicaIdentity
 ) -> None:
     stage = Stage()
@@ -190,7 +190,7 @@ def registered(stage: Stage, *brokers: BrokerRegistration) -> None:
     stage.feed(ev.LeaderAndIsrArrived(1, LeaderAndIsrCommand(9, 1, 11, (), brokers)))
 
 
-def test_the_stream_to_a_leader_that_registered_elsewhere_is_made_anew() -> None:
+def test_a_follower_reconnects_to_a_leader_with_another_address() -> None:
     stage = Stage().follows()
     registered(stage, BrokerRegistration(2, "elsewhere", 9192, broker_epoch=22))
     assert stage.one(fx.DisconnectFromLeader).leader == 2
@@ -203,7 +203,7 @@ def test_the_stream_to_a_leader_that_registered_elsewhere_is_made_anew() -> None
     assert stage.one(fx.ConnectToLeader) == fx.ConnectToLeader(2, "elsewhere", 9292, 22)
 
 
-def test_a_leader_whose_address_is_not_known_is_followed_when_it_is() -> None:
+def test_a_leader_is_followed_once_its_address_is_known() -> None:
     stage = Stage()
     stage.command(node(2, 5, (1, 2)), assigned=(1,))
     stage.opened()
@@ -215,7 +215,7 @@ def test_a_leader_whose_address_is_not_known_is_followed_when_it_is() -> None:
 # -- lineages and damage ---------------------------------------------------------------------------------------
 
 
-def test_a_damaged_replica_is_refused_in_its_lineage_however_often_it_is_to_lead() -> None:
+def test_a_damaged_replica_refuses_every_command_to_lead_in_its_lineage() -> None:
     stage = Stage()
     stage.command(node(1, 5, (1,)))
     stage.opened(5, high_watermark=9, damaged="a hole")
@@ -226,7 +226,7 @@ def test_a_damaged_replica_is_refused_in_its_lineage_however_often_it_is_to_lead
     assert leads(stage)
 
 
-def test_in_the_lineage_that_it_led_a_cut_below_its_high_watermark_is_our_mistake() -> None:
+def test_in_a_lineage_that_the_replica_led_a_truncation_below_the_high_watermark_fails_an_assertion() -> None:
     stage = Stage().leads((1,), end=10, epochs=[(4, 0)])
     assert stage.high_watermark() == 10
     stage.command(node(2, 6, (1, 2)))

@@ -55,17 +55,17 @@ def test_a_leader_names_the_furthest_of_those_in_sync_in_the_consumers_rack() ->
 
 
 @pytest.mark.parametrize("rack", ["", "a", "c"])
-def test_a_leader_keeps_who_states_no_rack_or_its_own_or_one_without_a_replica(rack: str) -> None:
+def test_a_leader_serves_consumers_without_a_rack_or_in_its_own_or_in_one_without_a_replica(rack: str) -> None:
     assert named(leading(), rack=rack) is None
 
 
-def test_a_leader_names_nobody_out_of_sync() -> None:
+def test_a_leader_names_no_follower_out_of_sync() -> None:
     stage = leading((1, 2), ends={2: 10, 3: 4})
     assert named(stage, known=brokers({1: "a", 2: "c", 3: "b"})) is None
     assert named(stage, rack="c", known=brokers({1: "a", 2: "c", 3: "b"})) == 2
 
 
-def test_a_leader_names_nobody_whom_a_shrink_in_flight_takes_out() -> None:
+def test_a_leader_names_no_follower_that_a_shrink_in_flight_removes() -> None:
     stage = leading((1, 2), ends={2: 10})
     assert named(stage) == 2
     stage.write(batch(), acks=1)
@@ -74,14 +74,14 @@ def test_a_leader_names_nobody_whom_a_shrink_in_flight_takes_out() -> None:
     assert named(stage) is None
 
 
-def test_a_leader_names_nobody_whose_log_ends_before_the_consumer_or_begins_after_it() -> None:
+def test_a_leader_names_no_follower_whose_log_does_not_reach_the_consumer() -> None:
     stage = leading((1, 2), ends={2: 10})
     stage.write(batch(3), acks=1)
     assert named(stage, offset=10) == 2
     assert named(stage, offset=11) is None
 
 
-def test_a_leader_names_nobody_suspected_or_gone_or_registered_anew() -> None:
+def test_a_leader_names_no_follower_that_is_suspected_or_away_or_has_registered_again() -> None:
     stage = leading((1, 2), ends={2: 10})
     assert named(stage) == 2
     assert named(stage, known=brokers({1: "a"})) is None
@@ -90,7 +90,7 @@ def test_a_leader_names_nobody_suspected_or_gone_or_registered_anew() -> None:
     assert named(stage) is None
 
 
-def test_a_leader_names_nobody_silent_and_nobody_whose_stream_has_ended() -> None:
+def test_a_leader_names_no_silent_follower_and_none_without_a_stream() -> None:
     stage = leading((1, 2), ends={2: 10})
     stage.now += SILENCE_MS
     assert named(stage) == 2
@@ -104,7 +104,7 @@ def test_a_leader_names_nobody_silent_and_nobody_whose_stream_has_ended() -> Non
     assert named(stage) is None
 
 
-def test_a_new_leader_names_nobody_before_everybody_in_sync_has_come_to_its_epoch() -> None:
+def test_a_new_leader_names_no_follower_before_the_whole_isr_has_reached_its_epoch() -> None:
     stage = Stage().leads((1, 2, 3), end=10, epochs=[(3, 0)], high_watermark=6, min_isr=2)
     stage.fetches(2, 10, last_epoch=3)
     assert named(stage) is None
@@ -114,13 +114,13 @@ def test_a_new_leader_names_nobody_before_everybody_in_sync_has_come_to_its_epoc
     assert named(stage) == 2
 
 
-def test_a_leader_whose_setting_says_leader_names_nobody() -> None:
+def test_a_leader_with_the_leader_selector_names_no_follower() -> None:
     stage = leading()
     stage.feed(ev.SettingsChanged(ReplicationConfig(rack_aware_reads=False)))
     assert named(stage) is None
 
 
-def test_who_does_not_lead_names_nobody() -> None:
+def test_a_replica_that_does_not_lead_names_no_follower() -> None:
     with pytest.raises(TidemarkError) as refused:
         named(Stage().follows(end=10, epochs=[(3, 0)]))
     assert refused.value.code is ErrorCode.NOT_LEADER
@@ -132,7 +132,7 @@ def told(stage: Stage, follower: int) -> list[int]:
     return [chunk.high_watermark for one in sent for chunk in one.message.chunks]
 
 
-def test_a_follower_that_consumers_were_sent_to_hears_of_a_high_watermark_at_once_and_others_with_a_tick() -> None:
+def test_a_follower_with_consumers_gets_a_high_watermark_at_once_and_others_with_a_tick() -> None:
     stage = leading()
     stage.feed(ev.PreferredReplicaNamed(P, 2))
     stage.write(batch(2), acks=1)
@@ -145,7 +145,7 @@ def test_a_follower_that_consumers_were_sent_to_hears_of_a_high_watermark_at_onc
     assert (told(stage, 2), told(stage, 3)) == ([], [12])
 
 
-def test_a_follower_that_nobody_was_sent_to_for_long_is_told_with_a_tick_again() -> None:
+def test_a_follower_without_consumers_for_long_gets_high_watermarks_with_a_tick_again() -> None:
     stage = leading()
     stage.feed(ev.PreferredReplicaNamed(P, 2))
     stage.feed(ev.PreferredReplicaNamed(P, 9))
@@ -197,18 +197,18 @@ class Follower(Stage):
         return refused.value.code
 
 
-def test_a_follower_gives_what_lies_below_its_own_high_watermark_and_says_what_it_heard() -> None:
+def test_a_follower_serves_records_below_its_high_watermark_and_states_the_leaders() -> None:
     follower = Follower()
     assert follower.asked() == ReadableRange(8, 8, 0, 10)
     assert follower.asked(8).end_offset == 8
     assert follower.asked(10).end_offset == 10, "between the high watermark and the log end: nothing"
 
 
-def test_a_follower_gives_no_more_than_it_has_of_what_is_committed() -> None:
+def test_a_follower_serves_committed_records_up_to_its_log_end() -> None:
     assert Follower(high_watermark=30).asked() == ReadableRange(10, 30, 0, 10)
 
 
-def test_a_high_watermark_from_before_this_epoch_gives_nothing_until_the_leader_has_said_so_too() -> None:
+def test_a_high_watermark_of_an_earlier_epoch_counts_only_once_the_leader_has_sent_it() -> None:
     assert Follower(own=9, high_watermark=6).asked().end_offset == 6
     follower = Follower(own=9, high_watermark=0)
     assert follower.asked().end_offset == 4
@@ -229,9 +229,7 @@ def test_a_high_watermark_from_before_this_epoch_gives_nothing_until_the_leader_
         ({"offset": 11}, ErrorCode.OFFSET_NOT_AVAILABLE),
     ],
 )
-def test_a_follower_refuses_who_means_something_else_or_wants_what_it_cannot_know(
-    more: dict[str, Any], code: ErrorCode
-) -> None:
+def test_a_follower_refuses_other_identities_and_offsets_outside_its_log(more: dict[str, Any], code: ErrorCode) -> None:
     assert Follower().refuses(**more) is code
 
 
@@ -242,7 +240,7 @@ def test_an_offset_below_a_followers_log_start_is_for_the_leader_to_judge() -> N
     assert follower.asked(5).log_start_offset == 5
 
 
-def test_what_was_deleted_is_not_given_while_the_first_records_of_the_leader_that_says_so_are_written() -> None:
+def test_deleted_records_are_not_served_while_the_append_with_the_new_log_start_is_in_flight() -> None:
     """A follower that was killed before it wrote down its new start comes back with the old one."""
     follower = Follower(own=9)
     follower.command(node(3, 6, (1, 3)))
@@ -254,20 +252,20 @@ def test_what_was_deleted_is_not_given_while_the_first_records_of_the_leader_tha
     assert follower.asked(5, epoch=6).log_start_offset == 5
 
 
-def test_a_consumer_whose_log_has_left_the_leaders_is_told_so_by_a_follower_too() -> None:
+def test_a_follower_too_answers_log_truncated_to_a_diverged_consumer() -> None:
     follower = Follower()
     assert follower.refuses(8, last_epoch=4) is ErrorCode.LOG_TRUNCATED
     assert follower.asked(8, last_epoch=3).end_offset == 8
 
 
-def test_a_follower_that_has_not_reconciled_in_this_epoch_gives_nothing() -> None:
+def test_a_follower_that_has_not_reconciled_in_this_epoch_serves_no_reads() -> None:
     stage = Follower()
     stage.command(node(3, 6, (1, 3)))
     assert stage.refuses(epoch=6) is ErrorCode.OFFSET_NOT_AVAILABLE
     assert stage.refuses(epoch=5) is ErrorCode.FENCED_LEADER_EPOCH
 
 
-def test_a_follower_gives_nothing_and_judges_nobody_before_its_leader_has_sent_from_where_its_log_ends() -> None:
+def test_a_follower_serves_no_reads_before_its_leader_has_sent_from_its_log_end() -> None:
     """A leader that has forgotten an epoch says that it ends where its log starts, and refuses who goes on there."""
     follower = Follower()
     follower.command(node(3, 6, (1, 3)))
@@ -280,7 +278,7 @@ def test_a_follower_gives_nothing_and_judges_nobody_before_its_leader_has_sent_f
     assert follower.asked(10, epoch=6, last_epoch=3).end_offset == 10
 
 
-def test_a_follower_out_of_touch_gives_nothing_until_its_leader_is_heard_again() -> None:
+def test_a_follower_out_of_contact_serves_no_reads_until_the_next_message_of_its_leader() -> None:
     follower = Follower()
     follower.now += SILENCE_MS
     follower.asked()
@@ -292,7 +290,7 @@ def test_a_follower_out_of_touch_gives_nothing_until_its_leader_is_heard_again()
     assert follower.refuses() is ErrorCode.OFFSET_NOT_AVAILABLE
 
 
-def test_what_waited_while_a_follower_stood_still_does_not_bring_it_back_in_touch() -> None:
+def test_a_message_that_waited_while_the_follower_was_stopped_restores_no_contact() -> None:
     follower = Follower()
     sent_ms = follower.now + 500
     follower.now += 20_000
@@ -300,19 +298,19 @@ def test_what_waited_while_a_follower_stood_still_does_not_bring_it_back_in_touc
     assert follower.refuses() is ErrorCode.OFFSET_NOT_AVAILABLE
 
 
-def test_a_follower_whose_log_fails_gives_nothing() -> None:
+def test_a_follower_whose_log_failed_serves_no_reads() -> None:
     follower = Follower()
     follower.feed(ev.LogFailed(P, ID, TidemarkError(ErrorCode.STORAGE_ERROR, "the disk is gone")))
     assert follower.refuses() is ErrorCode.NOT_LEADER
 
 
-def test_a_follower_whose_setting_says_leader_gives_nothing() -> None:
+def test_a_follower_with_the_leader_selector_serves_no_reads() -> None:
     follower = Follower()
     follower.feed(ev.SettingsChanged(ReplicationConfig(rack_aware_reads=False)))
     assert follower.refuses() is ErrorCode.NOT_LEADER
 
 
-def test_a_follower_whose_log_is_damaged_gives_nothing_until_it_has_healed() -> None:
+def test_a_follower_with_a_damaged_log_serves_no_reads_until_the_damage_ends() -> None:
     follower = Follower(high_watermark=12, damaged="a hole")
     assert follower.refuses() is ErrorCode.OFFSET_NOT_AVAILABLE
     follower.hears(chunks=(Chunk(P, 5, 10, 12, 0, (batch(2, offset=10, epoch=5),)),))
@@ -320,7 +318,7 @@ def test_a_follower_whose_log_is_damaged_gives_nothing_until_it_has_healed() -> 
     assert follower.asked().end_offset == 12
 
 
-def test_a_follower_that_fetches_anew_gives_nothing_before_its_leader_has_sent_from_there() -> None:
+def test_a_follower_that_fetches_again_serves_no_reads_before_its_leader_has_sent_from_there() -> None:
     follower = Follower()
     assert follower.asked().end_offset == 8
     follower.from_leader(refusals=[Refusal(P, ErrorCode.STORAGE_ERROR, "", 5, 0)])

@@ -17,7 +17,7 @@ def full(stage: Stage, end: int) -> list[fx.Effect]:
     return stage.feed(ev.LogFull(P, ID, end, ProducerStates(), FULL))
 
 
-def test_a_leader_refuses_what_was_under_way_and_what_comes_until_the_next_try() -> None:
+def test_a_leader_with_a_full_disk_refuses_appends_in_flight_and_new_ones_until_the_next_try() -> None:
     stage = Stage().leads(isr=(1,))
     first = stage.produce(batch(2), acks=-1)
     second = stage.produce(acks=1)
@@ -38,7 +38,7 @@ def test_a_leader_refuses_what_was_under_way_and_what_comes_until_the_next_try()
     assert [one.kind for one in stage.got(fx.Observed)] == ["disk_has_space"]
 
 
-def test_what_was_written_before_is_acknowledged_when_it_is_replicated() -> None:
+def test_records_written_before_the_disk_was_full_are_acknowledged_once_replicated() -> None:
     stage = Stage().leads(isr=(1, 2))
     stage.fetches(2, 0)
     written = stage.produce(batch(2))
@@ -71,7 +71,7 @@ def test_an_idempotent_producer_may_send_the_refused_batch_again() -> None:
     assert stage.replies() == [(again, 0, None)]
 
 
-def test_a_follower_pauses_gives_the_credit_back_and_fetches_anew_where_it_ends() -> None:
+def test_a_follower_with_a_full_disk_returns_the_credit_pauses_and_fetches_from_its_log_end() -> None:
     stage = Stage().follows(end=10, epochs=[(4, 0)], high_watermark=10)
     stage.answered(4, 10)
     stage.chunk(10, batch(1, offset=10, epoch=4))
@@ -91,7 +91,7 @@ def test_a_follower_pauses_gives_the_credit_back_and_fetches_anew_where_it_ends(
     assert stage.one(fx.AppendToLog).base_offset == 11
 
 
-def test_a_leadership_that_waits_for_the_append_begins_without_it() -> None:
+def test_a_leadership_that_waits_for_a_failed_append_begins_without_it() -> None:
     stage = Stage().follows(end=10, epochs=[(4, 0)], high_watermark=10)
     stage.answered(4, 10)
     stage.chunk(10, batch(1, offset=10, epoch=5))

@@ -59,7 +59,7 @@ def test_the_high_watermark_waits_for_the_leaders_own_flush(stage: Stage) -> Non
     assert stage.replies() == [(request, 0, None)]
 
 
-def test_the_follower_that_has_flushed_least_bounds_it_whoever_is_asked_last(stage: Stage) -> None:
+def test_the_lowest_flushed_offset_bounds_the_high_watermark_in_any_order(stage: Stage) -> None:
     stage.leads((1, 2, 3))
     fetches(stage, 2, 0, flushed=0)
     fetches(stage, 3, 0, flushed=0)
@@ -72,7 +72,7 @@ def test_the_follower_that_has_flushed_least_bounds_it_whoever_is_asked_last(sta
     assert stage.high_watermark() == 2
 
 
-def test_without_group_commit_nobody_waits_for_a_flush() -> None:
+def test_without_group_commit_no_request_waits_for_a_flush() -> None:
     stage = Stage().leads((1, 2))
     stage.fetches(2, 0)
     request = stage.write()
@@ -80,7 +80,7 @@ def test_without_group_commit_nobody_waits_for_a_flush() -> None:
     assert stage.replies() == [(request, 0, None)]
 
 
-def test_a_flush_that_is_heard_of_before_its_append_commits_nothing_that_is_not_written(stage: Stage) -> None:
+def test_a_flush_reported_before_its_append_commits_no_unwritten_record(stage: Stage) -> None:
     stage.leads((1,))
     request = stage.produce(batch(2))
     flushed(stage, 2)
@@ -106,7 +106,7 @@ def test_a_duplicate_waits_for_the_flush_as_its_original_does(stage: Stage) -> N
     assert stage.replies() == [(original, 0, None), (again, 0, None)]
 
 
-def test_a_follower_joins_only_when_what_is_committed_is_on_its_disk(stage: Stage) -> None:
+def test_a_follower_joins_only_after_flushing_every_committed_record(stage: Stage) -> None:
     stage.leads((1,))
     stage.write(batch(4))
     flushed(stage, 4)
@@ -129,7 +129,7 @@ def test_a_follower_that_is_joining_holds_the_high_watermark_by_its_flushes(stag
     assert stage.high_watermark() == 1
 
 
-def test_what_a_follower_said_on_an_earlier_stream_is_not_believed_on_a_new_one(stage: Stage) -> None:
+def test_a_report_of_an_earlier_stream_does_not_count_on_a_new_one(stage: Stage) -> None:
     stage.leads((1, 2))
     fetches(stage, 2, 0, flushed=0)
     reports(stage, 2, 0, flushed=0)
@@ -149,7 +149,7 @@ def test_a_leader_that_recovered_unflushed_records_commits_them_once_they_are_fl
     assert stage.high_watermark() == 10
 
 
-def test_a_follower_tells_what_it_flushed_when_nothing_else_moved() -> None:
+def test_a_follower_reports_a_flush_without_other_changes() -> None:
     follower = Stage()
     follower.topic_configs = GROUP_COMMIT
     follower.follows(2)
@@ -177,7 +177,7 @@ def test_a_follower_begins_with_what_it_has_flushed_already() -> None:
     assert (position.fetch_offset, position.flushed_offset) == (3, 2)
 
 
-def test_a_flush_that_is_heard_of_while_the_log_is_cut_counts_for_nothing() -> None:
+def test_a_flush_reported_during_a_truncation_is_ignored() -> None:
     follower = Stage()
     follower.topic_configs = GROUP_COMMIT
     follower.command(node(2, 5, (1, 2)))
@@ -200,7 +200,7 @@ def lag_passes(stage: Stage, *, speaking: int, end: int, flushed: int) -> None:
         reports(stage, speaking, end, flushed=flushed)
 
 
-def test_a_follower_whose_flush_hangs_leaves_the_isr_though_it_writes_on(stage: Stage) -> None:
+def test_a_follower_whose_flush_hangs_is_evicted_though_it_appends(stage: Stage) -> None:
     stage.leads((1, 2))
     fetches(stage, 2, 0, flushed=0)
     request = stage.write()
@@ -215,7 +215,7 @@ def test_a_follower_whose_flush_hangs_leaves_the_isr_though_it_writes_on(stage: 
     assert stage.one(fx.WriteIsr).state.isr_ids == (1, 2)
 
 
-def test_a_leader_whose_flush_hangs_gives_leadership_away_and_evicts_nobody(stage: Stage) -> None:
+def test_a_leader_whose_flush_hangs_resigns_and_evicts_no_follower(stage: Stage) -> None:
     stage.leads((1, 2))
     fetches(stage, 2, 0, flushed=0)
     stage.write()

@@ -17,7 +17,7 @@ def directory_of(stage: Stage) -> int:
     return view.directory
 
 
-def test_a_log_that_has_moved_is_known_to_lie_elsewhere_and_goes_on() -> None:
+def test_a_moved_log_has_another_directory_and_stays_in_use() -> None:
     stage = Stage().follows()
     stage.feed(ev.LogMoved(P, ID, 1))
     assert directory_of(stage) == 1
@@ -25,7 +25,7 @@ def test_a_log_that_has_moved_is_known_to_lie_elsewhere_and_goes_on() -> None:
     assert stage.one(fx.AppendToLog).base_offset == 0
 
 
-def test_credit_is_given_back_to_the_directory_that_it_was_of_until_the_stream_is_another() -> None:
+def test_credit_returns_to_its_first_directory_until_the_next_stream() -> None:
     stage = Stage().follows()
     stage.chunk(0, batch(3, offset=0, epoch=5), high_watermark=0)
     stage.feed(ev.LogMoved(P, ID, 1))

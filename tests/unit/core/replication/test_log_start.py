@@ -26,7 +26,7 @@ def sent_starts(stage: Stage) -> list[int]:
     return [chunk.log_start_offset for effect in stage.got(fx.SendToFollower) for chunk in effect.message.chunks]
 
 
-def test_a_leader_moves_its_log_start_and_forgets_the_epochs_before_it() -> None:
+def test_a_leader_advances_its_log_start_and_drops_the_epochs_below() -> None:
     stage = led()
     release(stage, 8)
     assert stage.one(fx.AdvanceLogStart) == fx.AdvanceLogStart(P, ID, 8)
@@ -46,7 +46,7 @@ def test_the_log_start_passes_neither_the_high_watermark_nor_itself() -> None:
     assert stage.out == []
 
 
-def test_only_the_leader_in_the_epoch_that_was_meant_moves_it() -> None:
+def test_only_the_leader_in_the_named_epoch_advances_the_log_start() -> None:
     stage = led()
     release(stage, 5, epoch=4)
     assert stage.out == []
@@ -55,7 +55,7 @@ def test_only_the_leader_in_the_epoch_that_was_meant_moves_it() -> None:
     assert follower.out == []
 
 
-def test_followers_hear_of_it_with_the_next_tick_and_their_log_starts_are_known() -> None:
+def test_followers_get_the_log_start_with_the_next_tick_and_report_theirs() -> None:
     stage = led()
     stage.feed(ev.Tick())
     release(stage, 8)
@@ -70,7 +70,7 @@ def test_followers_hear_of_it_with_the_next_tick_and_their_log_starts_are_known(
     assert stage.core.queries.log_starts(P, 4) is None
 
 
-def test_what_a_follower_says_when_it_begins_to_fetch_counts_too() -> None:
+def test_the_log_start_in_a_fetch_position_counts_too() -> None:
     stage = led()
     position = FetchPosition(P, ID, 5, 10, 4, 0, log_start_offset=7)
     stage.from_follower(2, FollowerMessage(positions=(position,)))
@@ -87,7 +87,7 @@ def news(stage: Stage, *, log_start: int, high_watermark: int) -> None:
     stage.from_leader(chunks=[Chunk(P, 5, 10, high_watermark, log_start)])
 
 
-def test_a_follower_lets_its_front_go_as_its_leader_did_and_says_so() -> None:
+def test_a_follower_advances_its_log_start_to_the_leaders_and_reports_it() -> None:
     stage = following()
     news(stage, log_start=8, high_watermark=10)
     assert stage.one(fx.AdvanceLogStart).start_offset == 8
@@ -97,7 +97,7 @@ def test_a_follower_lets_its_front_go_as_its_leader_did_and_says_so() -> None:
     assert not stage.got(fx.AdvanceLogStart)
 
 
-def test_a_follower_keeps_what_it_does_not_know_to_be_committed() -> None:
+def test_a_follower_keeps_records_above_its_high_watermark() -> None:
     stage = following(high_watermark=4)
     news(stage, log_start=8, high_watermark=6)
     assert stage.one(fx.AdvanceLogStart).start_offset == 6
@@ -105,7 +105,7 @@ def test_a_follower_keeps_what_it_does_not_know_to_be_committed() -> None:
     assert stage.one(fx.AdvanceLogStart).start_offset == 8
 
 
-def test_a_follower_that_was_away_while_the_front_went_past_its_end_starts_empty_there() -> None:
+def test_a_follower_whose_log_ends_below_the_log_start_starts_empty_there() -> None:
     stage = following()
     stage.from_leader(refusals=[Refusal(P, ErrorCode.OFFSET_OUT_OF_RANGE, "gone", 5, 30)])
     assert stage.one(fx.ResetLog).start_offset == 30
@@ -114,7 +114,7 @@ def test_a_follower_that_was_away_while_the_front_went_past_its_end_starts_empty
     assert (position.fetch_offset, position.log_start_offset) == (30, 30)
 
 
-def test_a_follower_below_the_log_start_is_refused_with_where_it_is() -> None:
+def test_a_follower_below_the_log_start_is_refused_with_the_log_start() -> None:
     stage = led()
     release(stage, 10)
     stage.fetches(3, 4, last_epoch=3)
@@ -123,7 +123,7 @@ def test_a_follower_below_the_log_start_is_refused_with_where_it_is() -> None:
     assert (refusal.code, refusal.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, 10)
 
 
-def test_a_follower_that_ends_at_the_log_start_in_an_epoch_that_nobody_knows_any_more_starts_empty_there() -> None:
+def test_a_follower_at_the_log_start_in_an_unknown_epoch_starts_empty_there() -> None:
     """What it has may never have been committed: the leader cannot say any more, as it lies below its log start."""
     stage = led()
     release(stage, 10)
@@ -136,7 +136,7 @@ def test_a_follower_that_ends_at_the_log_start_in_an_epoch_that_nobody_knows_any
     assert follower.one(fx.ResetLog).start_offset == 10
 
 
-def test_a_follower_whose_log_was_all_committed_in_this_lineage_lets_it_go_and_keeps_its_producers() -> None:
+def test_a_follower_with_only_committed_records_below_the_log_start_keeps_its_producers() -> None:
     gone = Refusal(P, ErrorCode.OFFSET_OUT_OF_RANGE, "gone", 6, 10)
     follower = following(high_watermark=10)
     follower.command(node(2, 6, (1, 2)))
@@ -150,14 +150,14 @@ def test_a_follower_whose_log_was_all_committed_in_this_lineage_lets_it_go_and_k
     assert stranger.one(fx.ResetLog).start_offset == 10, "what it knows to be committed may be of another lineage"
 
 
-def test_epochs_below_the_log_start_are_not_taken_from_disk() -> None:
+def test_epochs_below_the_log_start_are_dropped_at_opening() -> None:
     stage = Stage()
     stage.command(node(1, 5, (1,)))
     stage.opened(10, (3, 0), (4, 6), high_watermark=10, start=8)
     assert stage.one(fx.SaveEpochs).entries == entries((4, 8), (5, 10))
 
 
-def test_a_leader_goes_on_after_its_whole_log_is_gone() -> None:
+def test_a_leader_appends_after_its_whole_log_was_deleted() -> None:
     stage = led()
     release(stage, 10)
     stage.write(batch(3))

@@ -148,7 +148,7 @@ class Trio:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_fronts_go_alike_whatever_happens(seed: int) -> None:
+def test_log_starts_agree_in_random_worlds(seed: int) -> None:
     dice, trio = random.Random(seed), Trio()
     trio.lead(1)
     deleted = 0
@@ -188,7 +188,7 @@ def test_fronts_go_alike_whatever_happens(seed: int) -> None:
     assert len(contents) == 1, "the same bytes everywhere"
 
 
-def test_such_a_world_meets_all_that_it_is_about() -> None:
+def test_the_random_worlds_cover_every_case() -> None:
     met: set[type[fx.Effect]] = set()
     for seed in range(20):
         dice, trio = random.Random(seed), Trio()

@@ -30,7 +30,7 @@ def seen(stage: Stage) -> ReplicaView:
 # -- reads -----------------------------------------------------------------------------------------------------
 
 
-def test_a_read_below_the_log_start_is_refused_and_one_at_the_log_end_waits_for_more() -> None:
+def test_a_read_below_the_log_start_is_refused_and_one_at_the_log_end_waits() -> None:
     stage = Stage()
     stage.command(node(1, 5, (1,)))
     stage.opened(10, (4, 3), start=3, high_watermark=10)
@@ -44,7 +44,7 @@ def test_a_read_below_the_log_start_is_refused_and_one_at_the_log_end_waits_for_
 
 
 @pytest.mark.parametrize(("offset", "last_epoch", "parts_at"), [(8, 1, ("1", "6")), (11, 3, ("3", "10"))])
-def test_who_reads_what_was_cut_off_is_told_where_the_logs_part(
+def test_a_reader_of_truncated_records_gets_the_diverging_end(
     offset: int, last_epoch: int, parts_at: tuple[str, str]
 ) -> None:
     stage = Stage()
@@ -73,7 +73,7 @@ def test_a_read_of_another_topic_or_incarnation_of_that_name_is_refused(topic_id
     assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_ID
 
 
-def test_of_a_partition_that_is_not_here_nothing_is_told_but_that_this_broker_does_not_lead_it() -> None:
+def test_an_unknown_partition_answers_not_leader() -> None:
     stage = Stage()
     assert refused_read(stage, 0) is ErrorCode.NOT_LEADER
     request = stage.produce()
@@ -98,7 +98,7 @@ def test_checkpoints_get_the_high_watermarks_of_the_logs_that_are_open() -> None
 # -- questions of the controller -------------------------------------------------------------------------------
 
 
-def test_a_replica_describes_itself_in_the_epoch_it_is_asked_about_and_in_no_other() -> None:
+def test_a_replica_describes_its_log_only_in_the_epoch_of_the_question() -> None:
     stage = Stage().follows(end=10, epochs=[(4, 0)], high_watermark=7)
     assert describe(stage) == ReplicaDescription(4, 10, 7, damaged=False, log_start_offset=0)
     assert describe(stage, epoch=4) is ErrorCode.FENCED_LEADER_EPOCH
@@ -106,7 +106,7 @@ def test_a_replica_describes_itself_in_the_epoch_it_is_asked_about_and_in_no_oth
     assert describe(stage, identity=ReplicaIdentity("c" * 32, "b" * 32)) is ErrorCode.UNKNOWN_TOPIC_ID
 
 
-def test_a_replica_describes_itself_only_when_nothing_is_under_way() -> None:
+def test_a_replica_describes_its_log_only_while_the_log_is_quiet() -> None:
     stage = Stage().follows()
     stage.chunk(0, batch(2, offset=0, epoch=5))
     assert describe(stage) is ErrorCode.OFFSET_NOT_AVAILABLE
@@ -116,7 +116,7 @@ def test_a_replica_describes_itself_only_when_nothing_is_under_way() -> None:
     assert describe(stage, epoch=6) == ReplicaDescription(5, 2, 0, damaged=False, log_start_offset=0)
 
 
-def test_a_replica_that_is_opening_is_asked_again_and_one_that_failed_says_so() -> None:
+def test_an_opening_replica_asks_for_a_retry_and_a_failed_one_reports_the_failure() -> None:
     stage = Stage()
     stage.command(node(-1, 5, ()))
     assert describe(stage) is ErrorCode.OFFSET_NOT_AVAILABLE
@@ -124,7 +124,7 @@ def test_a_replica_that_is_opening_is_asked_again_and_one_that_failed_says_so() 
     assert describe(stage) is ErrorCode.STORAGE_ERROR
 
 
-def test_a_leader_describes_itself_once_all_that_it_holds_is_committed() -> None:
+def test_a_leader_describes_its_log_once_every_record_is_committed() -> None:
     stage = Stage().leads((1, 2))
     stage.fetches(2, 0)
     stage.write()
@@ -133,7 +133,7 @@ def test_a_leader_describes_itself_once_all_that_it_holds_is_committed() -> None
     assert describe(stage) == ReplicaDescription(5, 1, 1, damaged=False, log_start_offset=0)
 
 
-def test_a_damaged_replica_tells_what_was_committed_once_though_it_lacks_it_and_was_cut_since() -> None:
+def test_a_damaged_replica_reports_its_highest_high_watermark_after_a_truncation_too() -> None:
     stage = Stage()
     stage.command(node(2, 5, (2,)))
     stage.opened(10, (4, 0), high_watermark=15, damaged="a hole")
@@ -145,7 +145,7 @@ def test_a_damaged_replica_tells_what_was_committed_once_though_it_lacks_it_and_
     assert describe(stage) == ReplicaDescription(4, 6, 15, damaged=True, log_start_offset=0)
 
 
-def test_a_sound_replica_that_was_cut_in_another_lineage_forgets_what_was_committed_in_the_last_one() -> None:
+def test_a_sound_replica_truncated_in_another_lineage_drops_the_old_high_watermark() -> None:
     stage = Stage().follows(end=10, epochs=[(4, 0)], high_watermark=8)
     stage.answered(4, 5)
     stage.truncated(5)
@@ -155,7 +155,7 @@ def test_a_sound_replica_that_was_cut_in_another_lineage_forgets_what_was_commit
 # -- figures ---------------------------------------------------------------------------------------------------
 
 
-def test_the_role_of_a_replica_is_told_by_its_name() -> None:
+def test_the_view_of_a_replica_names_its_role() -> None:
     stage = Stage()
     stage.command(node(-1, 5, (), min_isr=2))
     assert (seen(stage).role, seen(stage).min_isr, seen(stage).log_end_offset) == ("opening", 2, 0)
@@ -171,7 +171,7 @@ def test_the_role_of_a_replica_is_told_by_its_name() -> None:
     assert (seen(stage).role, seen(stage).log_end_offset, seen(stage).under_replicated) == ("offline", 0, False)
 
 
-def test_a_followers_lag_is_what_it_lacks_of_what_its_leader_has_committed() -> None:
+def test_a_followers_lag_counts_the_committed_records_that_it_lacks() -> None:
     stage = Stage().follows()
     stage.chunk(0, batch(2, offset=0, epoch=5), high_watermark=7)
     assert seen(stage).offset_lag == 7
@@ -182,7 +182,7 @@ def test_a_followers_lag_is_what_it_lacks_of_what_its_leader_has_committed() -> 
     assert seen(stage).offset_lag == 0
 
 
-def test_space_that_is_found_again_is_told_once() -> None:
+def test_disk_space_found_again_is_observed_once() -> None:
     stage = Stage().leads((1,))
     full = TidemarkError(ErrorCode.DISK_FULL, "no space")
     told: list[str] = []

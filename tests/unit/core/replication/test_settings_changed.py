@@ -19,7 +19,7 @@ def silence(stage: Stage, ms: int) -> list[fx.WriteIsr]:
     return written
 
 
-def test_a_follower_may_lag_for_as_long_as_is_said_now() -> None:
+def test_a_changed_lag_time_applies_at_once() -> None:
     stage = Stage().leads((1, 2))
     stage.fetches(2, 0)
     stage.write()

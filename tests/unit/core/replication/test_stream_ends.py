@@ -33,7 +33,7 @@ def read_done(stage: Stage, offset: int, records: int, *, epoch: int = 5) -> Non
     stage.feed(event)
 
 
-def test_credit_adds_up_and_what_was_sent_beyond_it_is_owed() -> None:
+def test_credit_adds_up_and_bytes_sent_beyond_it_are_a_debt() -> None:
     stage = Stage().leads((1, 2))
     stage.fetches(2, 0, credit=50)
     stage.write(acks=1)
@@ -50,7 +50,7 @@ def test_credit_adds_up_and_what_was_sent_beyond_it_is_owed() -> None:
     assert not stage.got(fx.ReadForFollower), "one read at a time"
 
 
-def test_what_was_read_for_a_position_that_was_given_up_is_not_sent() -> None:
+def test_a_read_for_an_abandoned_position_is_not_sent() -> None:
     stage = Stage().leads((1, 2))
     stage.fetches(2, 0)
     stage.write(batch(5), acks=1)
@@ -64,7 +64,7 @@ def test_what_was_read_for_a_position_that_was_given_up_is_not_sent() -> None:
     assert chunks(stage) == [], "nothing was asked for there"
 
 
-def test_what_was_read_in_an_earlier_leadership_is_not_sent_in_the_next() -> None:
+def test_a_read_of_an_earlier_leadership_is_not_sent_in_the_next() -> None:
     stage = Stage().leads((1, 2))
     stage.write(batch(5), acks=1)
     stage.fetches(2, 0)
@@ -75,7 +75,7 @@ def test_what_was_read_in_an_earlier_leadership_is_not_sent_in_the_next() -> Non
     assert chunks(stage) == []
 
 
-def test_a_read_that_failed_is_told_once_and_nothing_more_is_sent_until_the_follower_asks() -> None:
+def test_a_failed_read_is_refused_once_and_sending_stops_until_the_next_fetch() -> None:
     stage = Stage().leads((1, 2))
     stage.fetches(2, 0)
     stage.write(acks=1)
@@ -90,7 +90,7 @@ def test_a_read_that_failed_is_told_once_and_nothing_more_is_sent_until_the_foll
     assert stage.refused_followers() == [ErrorCode.STORAGE_ERROR], "and nothing is no answer"
 
 
-def test_a_leader_says_something_at_least_every_heartbeat_interval_and_is_silent_between() -> None:
+def test_a_leader_sends_one_message_per_heartbeat_interval_when_idle() -> None:
     stage = Stage().leads((1, 2))
     stage.fetches(2, 0)
     said: list[int] = []
@@ -121,7 +121,7 @@ def leading_many() -> Stage:
 
 
 @pytest.mark.parametrize(("bytes_max", "messages"), [(4 << 20, 1), (0, 3)])
-def test_the_news_of_all_partitions_go_in_one_message_or_as_many_as_its_size_asks_for(
+def test_updates_of_all_partitions_share_one_message_unless_its_size_forbids(
     bytes_max: int, messages: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidemark.core.replication.leader.follower_session.MESSAGE_BYTES_MAX", bytes_max)
@@ -149,7 +149,7 @@ def turned_away(stage: Stage) -> list[ErrorCode]:
     return [effect.error.code for effect in stage.got(fx.DisconnectFollower)]
 
 
-def test_a_broker_without_a_session_turns_followers_away_until_it_has_registered() -> None:
+def test_a_broker_without_a_session_refuses_followers_until_it_has_registered() -> None:
     stage = Stage().leads((1, 2))
     stage.fetches(2, 0)
     stage.feed(ev.SessionExpired())
@@ -161,7 +161,7 @@ def test_a_broker_without_a_session_turns_followers_away_until_it_has_registered
     assert turned_away(stage) == []
 
 
-def test_what_a_follower_said_in_an_earlier_registration_does_not_count_for_its_next_one() -> None:
+def test_reports_of_an_earlier_registration_do_not_count_for_the_next() -> None:
     stage = Stage().leads((1, 2))
     stage.fetches(2, 0)
     stage.write()
@@ -180,7 +180,7 @@ def test_what_a_follower_said_in_an_earlier_registration_does_not_count_for_its_
     assert fetching(stage) == set()
 
 
-def test_the_stream_of_a_follower_that_has_registered_anew_is_ended_with_all_it_carries() -> None:
+def test_the_stream_of_an_earlier_registration_ends_with_all_its_partitions() -> None:
     stage = Stage().leads((1, 2))
     stage.fetches(2, 0)
     anew = BrokerRegistration(2, "host2", 9192, broker_epoch=20)
@@ -205,7 +205,7 @@ def test_a_report_of_another_leader_epoch_moves_nothing() -> None:
     assert stage.high_watermark() == 1
 
 
-def test_who_leaves_without_a_newer_epoch_deposes_nobody_and_who_left_early_is_not_waited_for() -> None:
+def test_a_stop_without_a_newer_epoch_fences_no_leader_and_drops_an_early_request() -> None:
     stage = Stage().leads((1, 2))
     stage.fetches(2, 0)
     stage.stops(2, 5)
@@ -218,7 +218,7 @@ def test_who_leaves_without_a_newer_epoch_deposes_nobody_and_who_left_early_is_n
     assert fetching(stage) == set()
 
 
-def test_a_follower_that_asks_before_the_new_leader_is_ready_is_served_when_it_is() -> None:
+def test_an_early_follower_is_served_once_the_new_leader_is_ready() -> None:
     stage = Stage().leads((1, 2))
     stage.produce(acks=1)
     stage.command(node(1, 6, (1, 2)))

@@ -30,7 +30,7 @@ def leading() -> Stage:
     return stage
 
 
-def test_from_the_change_on_an_acknowledgement_waits_for_every_disk_and_what_was_committed_stays_so() -> None:
+def test_after_the_change_acknowledgements_wait_for_every_disk_and_committed_records_stay_committed() -> None:
     stage = leading()
     policy_becomes(stage, GROUP_COMMIT)
     assert stage.high_watermark() == 1
@@ -43,7 +43,7 @@ def test_from_the_change_on_an_acknowledgement_waits_for_every_disk_and_what_was
     assert stage.replies() == [(request, 1, None)]
 
 
-def test_what_waits_for_a_disk_is_answered_when_nobody_has_to_wait_for_it_any_more() -> None:
+def test_a_record_waiting_for_a_flush_is_acknowledged_when_flushes_count_no_more() -> None:
     stage = leading()
     policy_becomes(stage, GROUP_COMMIT)
     request = stage.write()
@@ -53,7 +53,7 @@ def test_what_waits_for_a_disk_is_answered_when_nobody_has_to_wait_for_it_any_mo
     assert stage.high_watermark() == 2
 
 
-def test_flushes_that_were_not_asked_for_before_the_change_are_no_ones_fault() -> None:
+def test_flushes_not_required_before_the_change_evict_no_replica() -> None:
     stage = leading()
     for _ in range(30):
         stage.feed(ev.Tick(), after_ms=500)
@@ -71,7 +71,7 @@ def test_flushes_that_were_not_asked_for_before_the_change_are_no_ones_fault() -
     assert stage.one(fx.WriteIsr).state.isr_ids == (1,), "but from then on a flush that hangs is"
 
 
-def test_a_follower_goes_on_and_tells_what_it_flushes_from_then_on() -> None:
+def test_a_follower_keeps_fetching_and_reports_its_flushes_after_the_change() -> None:
     follower = Stage()
     follower.follows(2)
     follower.chunk(0, batch(3, epoch=5))
@@ -83,7 +83,7 @@ def test_a_follower_goes_on_and_tells_what_it_flushes_from_then_on() -> None:
     assert (report.partition, report.log_end_offset, report.flushed_offset) == (P, 3, 3)
 
 
-def test_a_follower_takes_the_holes_of_a_topic_that_is_compacted_from_now_on() -> None:
+def test_a_follower_accepts_holes_once_its_topic_is_compacted() -> None:
     follower = Stage()
     follower.follows(2)
     follower.chunk(0, batch(3, epoch=5))

@@ -7,11 +7,11 @@ import pytest
 from tidemark.core.replication.leader_contact import LeaderContact
 
 
-def test_who_was_never_heard_is_not_in_touch() -> None:
+def test_without_a_message_there_is_no_contact() -> None:
     assert not LeaderContact().within(1 << 40, 0)
 
 
-def test_what_is_said_regularly_counts_from_then_whatever_the_other_clock_says() -> None:
+def test_regular_messages_keep_contact_whatever_the_other_clock_shows() -> None:
     contact = LeaderContact()
     for beat in range(10):
         contact.on_message(7_000_000 + 500 * beat, 1_003 + 500 * beat)
@@ -19,7 +19,7 @@ def test_what_is_said_regularly_counts_from_then_whatever_the_other_clock_says()
     assert not contact.within(500, 1_003 + 500 * 9 + 501)
 
 
-def test_a_message_that_waited_while_the_process_stood_still_is_as_old_as_it_is() -> None:
+def test_a_message_that_waited_while_the_process_was_stopped_keeps_its_age() -> None:
     contact = LeaderContact()
     contact.on_message(100, 1_100)
     contact.on_message(600, 1_600)
@@ -29,7 +29,7 @@ def test_a_message_that_waited_while_the_process_stood_still_is_as_old_as_it_is(
     assert contact.within(1_500, 9_500)
 
 
-def test_a_clock_that_is_a_little_slow_does_not_lose_touch_in_a_day() -> None:
+def test_a_slightly_slow_clock_does_not_lose_contact_in_a_day() -> None:
     contact = LeaderContact()
     for beat in range(24 * 3600 * 2):
         now_ms = 500 * beat
@@ -39,9 +39,7 @@ def test_a_clock_that_is_a_little_slow_does_not_lose_touch_in_a_day() -> None:
 
 @pytest.mark.parametrize("apart_ms", [0, 5_000_000, -5_000_000])
 @pytest.mark.parametrize("now_ms", [0, 3_000_000_000])
-def test_what_waited_is_as_old_as_it_is_wherever_the_clocks_stand_and_however_long_they_have_run(
-    apart_ms: int, now_ms: int
-) -> None:
+def test_a_delayed_message_keeps_its_age_at_any_difference_of_the_clocks(apart_ms: int, now_ms: int) -> None:
     contact = LeaderContact()
     for _ in range(10):
         contact.on_message(now_ms - apart_ms, now_ms + 2)

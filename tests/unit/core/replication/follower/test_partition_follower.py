@@ -20,7 +20,7 @@ def test_an_empty_follower_fetches_from_zero_and_gives_credit() -> None:
     assert message.queries == ()
 
 
-def test_the_stream_to_a_leader_is_asked_for_once_and_ended_when_nothing_is_followed() -> None:
+def test_a_broker_connects_once_to_a_leader_and_disconnects_without_followers() -> None:
     stage = Stage()
     stage.command(node(2, 5, (1, 2)))
     stage.opened()
@@ -51,7 +51,7 @@ def test_chunks_are_appended_in_a_pipeline_and_each_is_reported_when_written() -
     assert stage.said().reports == (Report(P, 5, 5, 0),)
 
 
-def test_its_high_watermark_is_the_lesser_of_its_log_end_and_the_leaders_and_never_goes_back() -> None:
+def test_a_followers_high_watermark_is_the_lower_of_its_log_end_and_the_leaders_and_never_falls() -> None:
     stage = Stage().follows(end=4, epochs=[(5, 0)], high_watermark=3)
     stage.answered(5, 9)
     stage.chunk(4, high_watermark=9)
@@ -92,7 +92,7 @@ def test_logs_do_not_diverge_when_both_high_watermarks_are_equal() -> None:
     assert old_leader.one(fx.SaveEpochs).entries == ((0, 0), (1, 1))
 
 
-def test_kip_279_it_asks_again_until_the_epochs_agree_and_each_round_removes_one() -> None:
+def test_kip_279_a_follower_asks_until_the_epochs_agree_and_each_round_removes_one() -> None:
     stage = Stage().follows(epoch=7, end=50, epochs=[(1, 0), (3, 10), (6, 30)])
     assert stage.said().queries[0].last_epoch == 6
     stage.answered(5, 40, current=7)
@@ -107,7 +107,7 @@ def test_kip_279_it_asks_again_until_the_epochs_agree_and_each_round_removes_one
     assert stage.said().positions == (FetchPosition(P, ID, 7, 10, 1, 0),)
 
 
-def test_an_epoch_it_led_in_without_writing_is_forgotten() -> None:
+def test_an_epoch_led_without_a_record_is_dropped() -> None:
     stage = Stage().follows(end=10, epochs=[(1, 0), (4, 10)])
     assert stage.said().queries[0].last_epoch == 4
     stage.answered(1, 10)
@@ -115,7 +115,7 @@ def test_an_epoch_it_led_in_without_writing_is_forgotten() -> None:
     assert stage.said().positions == (FetchPosition(P, ID, 5, 10, 1, 0),)
 
 
-def test_a_cut_below_the_own_high_watermark_in_one_lineage_is_our_mistake() -> None:
+def test_a_truncation_below_the_high_watermark_in_one_lineage_fails_an_assertion() -> None:
     stage = Stage().follows(end=10, epochs=[(4, 0)], high_watermark=8)
     stage.answered(4, 10)
     stage.command(node(2, 6, (1, 2)))
@@ -123,7 +123,7 @@ def test_a_cut_below_the_own_high_watermark_in_one_lineage_is_our_mistake() -> N
         stage.answered(4, 5, current=6)
 
 
-def test_after_an_unclean_election_such_a_cut_is_told() -> None:
+def test_after_an_unclean_election_such_a_truncation_is_observed() -> None:
     stage = Stage().follows(end=10, epochs=[(4, 0)], high_watermark=8)
     stage.answered(4, 10)
     stage.command(node(2, 6, (2,), lineage=1))
@@ -170,7 +170,7 @@ def test_a_follower_below_the_leaders_log_start_starts_empty_there() -> None:
     assert stage.high_watermark() == 75
 
 
-def test_diverged_it_reconciles_again_and_refused_it_tries_again() -> None:
+def test_a_diverged_follower_reconciles_again_and_a_refused_one_retries() -> None:
     stage = Stage().follows(end=5, epochs=[(3, 0)])
     stage.answered(3, 5)
     stage.from_leader(refusals=[Refusal(P, ErrorCode.LOG_DIVERGED, "", 5, 0)])
@@ -181,7 +181,7 @@ def test_diverged_it_reconciles_again_and_refused_it_tries_again() -> None:
     assert stage.said().queries == (EpochQuery(P, ID, 5, 3),)
 
 
-def test_after_a_broken_stream_it_fetches_from_where_it_is_once_that_is_written() -> None:
+def test_after_a_broken_stream_a_follower_fetches_from_its_log_end_once_appends_are_done() -> None:
     stage = Stage().follows()
     stage.chunk(0, batch(3, offset=0, epoch=5))
     stage.feed(ev.LeaderDisconnected(2))
@@ -202,7 +202,7 @@ def test_messages_of_an_older_epoch_change_nothing() -> None:
     assert not stage.got(fx.SendToLeader)
 
 
-def test_a_follower_says_something_at_least_every_heartbeat_interval() -> None:
+def test_a_follower_sends_a_message_at_least_every_heartbeat_interval() -> None:
     stage = Stage().follows()
     said = 0
     for _ in range(20):
@@ -211,7 +211,7 @@ def test_a_follower_says_something_at_least_every_heartbeat_interval() -> None:
     assert said == 4
 
 
-def test_a_follower_becomes_leader_only_after_what_is_under_way_is_written() -> None:
+def test_a_follower_becomes_leader_only_after_its_appends_in_flight() -> None:
     stage = Stage().follows()
     stage.chunk(0, batch(3, offset=0, epoch=5))
     stage.command(node(1, 6, (1,)))

@@ -45,7 +45,7 @@ def credited(stage: Stage) -> int:
 # -- answers about epochs --------------------------------------------------------------------------------------
 
 
-def test_an_answer_about_epochs_that_was_meant_for_an_older_epoch_cuts_nothing() -> None:
+def test_an_epoch_end_of_an_older_leader_epoch_truncates_nothing() -> None:
     stage = Stage().follows(end=10, epochs=[(4, 0)])
     stage.answered(4, 3, current=4)
     assert stage.out == []
@@ -53,13 +53,13 @@ def test_an_answer_about_epochs_that_was_meant_for_an_older_epoch_cuts_nothing()
     assert stage.one(fx.TruncateLog).end_offset == 7
 
 
-def test_an_answer_about_epochs_that_nobody_waits_for_cuts_nothing() -> None:
+def test_an_unexpected_epoch_end_truncates_nothing() -> None:
     stage = fetching()
     stage.answered(4, 3)
     assert stage.out == []
 
 
-def test_once_in_line_with_its_leader_a_cut_below_the_high_watermark_is_our_mistake_in_any_lineage() -> None:
+def test_after_reconciliation_a_truncation_below_the_high_watermark_fails_an_assertion_in_any_lineage() -> None:
     stage = fetching(high_watermark=8)
     stage.from_leader(refusals=[Refusal(P, ErrorCode.LOG_DIVERGED, "", 5, 0)])
     stage.feed(ev.Tick(), after_ms=100)
@@ -89,7 +89,7 @@ def test_a_log_that_leaves_the_leaders_below_its_start_is_dropped_whole(
     assert stage.one(fx.SaveEpochs).entries == ((0, 1),)
 
 
-def test_where_its_log_begins_it_may_be_cut_to_nothing_and_can_say_what_it_held() -> None:
+def test_a_log_truncated_to_its_log_start_still_knows_its_last_epoch() -> None:
     stage = Stage()
     stage.command(node(2, 5, (1, 2)))
     stage.opened(10, (2, 6), (4, 6), start=6)
@@ -103,7 +103,7 @@ def test_where_its_log_begins_it_may_be_cut_to_nothing_and_can_say_what_it_held(
     assert stage.said().positions == (FetchPosition(P, ID, 5, 6, -1, 0, log_start_offset=6),)
 
 
-def test_a_replica_that_began_empty_above_what_another_lineage_has_does_not_pass_for_one_that_has_it_all() -> None:
+def test_a_replica_that_starts_above_the_log_end_of_another_lineage_starts_empty() -> None:
     """It was brought to the front of a topic of which nothing is left; a stale replica is elected uncleanly then. It
     would else wait where it is until that leader has come so far, and be in sync without what it acknowledged below."""
     stage = fetching(high_watermark=10)
@@ -126,7 +126,7 @@ def empty_from_100_on() -> Stage:
     return stage
 
 
-def test_where_nobody_knows_what_was_let_go_a_leader_that_has_committed_less_is_of_another_lineage() -> None:
+def test_with_an_unknown_epoch_below_the_start_a_leader_with_less_committed_is_of_another_lineage() -> None:
     """It would else ask that leader over and over until its log has grown so far, and lack what lies below."""
     stage = empty_from_100_on()
     assert stage.said().queries == (EpochQuery(P, ID, 7, -1),)
@@ -134,13 +134,13 @@ def test_where_nobody_knows_what_was_let_go_a_leader_that_has_committed_less_is_
     assert stage.one(fx.ResetLog).start_offset == 0
 
 
-def test_where_nobody_knows_what_was_let_go_a_leader_that_has_committed_as_much_is_fetched_from() -> None:
+def test_with_an_unknown_epoch_below_the_start_a_leader_with_as_much_committed_is_fetched_from() -> None:
     stage = empty_from_100_on()
     stage.from_leader(leader=3, ends=[EpochEnd(P, 7, -1, 0, 100, 0)])
     assert stage.said().positions == (FetchPosition(P, ID, 7, 100, -1, 0, log_start_offset=100),)
 
 
-def test_a_high_watermark_goes_with_the_log_that_is_dropped_and_not_before_it() -> None:
+def test_a_reset_lowers_the_high_watermark_only_when_it_is_done() -> None:
     """A checkpoint in between would say of the old log that more of it was committed than ever was."""
     stage = fetching(high_watermark=5)
     stage.from_leader(refusals=[Refusal(P, ErrorCode.OFFSET_OUT_OF_RANGE, "gone", 5, 100, 4)])
@@ -149,7 +149,7 @@ def test_a_high_watermark_goes_with_the_log_that_is_dropped_and_not_before_it() 
     assert stage.high_watermark() == 100
 
 
-def test_the_first_epoch_of_a_log_whose_records_have_all_gone_outlives_an_append_that_found_no_space() -> None:
+def test_the_first_epoch_of_an_emptied_log_survives_an_append_without_disk_space() -> None:
     stage = fetching(high_watermark=10)
     stage.from_leader(refusals=[Refusal(P, ErrorCode.OFFSET_OUT_OF_RANGE, "gone", 5, 100, 4)])
     stage.truncated(100, start=100)
@@ -158,7 +158,7 @@ def test_the_first_epoch_of_a_log_whose_records_have_all_gone_outlives_an_append
     assert stage.one(fx.SaveEpochs).entries == ((4, 100),)
 
 
-def test_a_stream_that_breaks_during_a_cut_is_asked_again_only_when_it_is_there_and_the_cut_is_done() -> None:
+def test_after_a_broken_stream_a_follower_asks_only_once_connected_and_truncated() -> None:
     stage = Stage().follows(end=10, epochs=[(4, 0)])
     stage.answered(4, 7)
     stage.feed(ev.LeaderDisconnected(2))
@@ -170,7 +170,7 @@ def test_a_stream_that_breaks_during_a_cut_is_asked_again_only_when_it_is_there_
     assert stage.said().positions == (FetchPosition(P, ID, 5, 7, 4, 0),)
 
 
-def test_nobody_leads_on_a_log_that_is_still_being_cut() -> None:
+def test_a_leadership_waits_for_a_truncation_in_flight() -> None:
     stage = Stage().follows(end=10, epochs=[(4, 0)])
     stage.answered(4, 7)
     assert stage.one(fx.TruncateLog).end_offset == 7
@@ -190,7 +190,7 @@ def test_nobody_leads_on_a_log_that_is_still_being_cut() -> None:
     [(12, 12, 1), (10, 8, 2), (10, 9, 2), (10, 9, 1)],
     ids=["a gap", "below the log end", "across the log end", "up to the log end"],
 )
-def test_only_what_continues_the_log_where_it_ends_is_appended_compacted_or_not(
+def test_only_a_chunk_that_continues_the_log_is_appended_compacted_or_not(
     continues_from: int, base: int, records: int, *, compacted: bool
 ) -> None:
     stage = Stage()
@@ -204,7 +204,7 @@ def test_only_what_continues_the_log_where_it_ends_is_appended_compacted_or_not(
 
 
 @pytest.mark.parametrize(("base", "records", "fits"), [(65, 5, False), (65, 6, True), (70, 1, True)])
-def test_an_empty_log_takes_the_batch_that_spans_its_start_and_none_that_ends_there(
+def test_an_empty_log_accepts_a_batch_that_spans_its_start_and_none_that_ends_there(
     base: int, records: int, *, fits: bool
 ) -> None:
     stage = Stage().follows(end=5, epochs=[(3, 0)])
@@ -215,7 +215,7 @@ def test_an_empty_log_takes_the_batch_that_spans_its_start_and_none_that_ends_th
     assert bool(stage.got(fx.AppendToLog)) == fits
 
 
-def test_what_was_sent_from_an_older_position_is_passed_over_and_fetching_goes_on() -> None:
+def test_a_chunk_for_an_older_position_is_ignored_and_fetching_continues() -> None:
     stage = fetching()
     stage.chunk(10, batch(2, offset=10, epoch=5))
     stage.chunk(10, batch(2, offset=10, epoch=5))
@@ -226,7 +226,7 @@ def test_what_was_sent_from_an_older_position_is_passed_over_and_fetching_goes_o
     assert stage.one(fx.AppendToLog).base_offset == 12
 
 
-def test_the_credit_of_what_comes_too_late_for_its_epoch_is_given_back() -> None:
+def test_the_credit_of_a_chunk_of_an_older_epoch_is_returned() -> None:
     stage = fetching()
     stage.command(node(2, 6, (1, 2)))
     stage.chunk(10, batch(offset=10, epoch=5), epoch=5)
@@ -234,7 +234,7 @@ def test_the_credit_of_what_comes_too_late_for_its_epoch_is_given_back() -> None
     assert credited(stage) == 100
 
 
-def test_the_credit_of_what_is_under_way_when_it_leaves_is_given_back_once() -> None:
+def test_a_leaving_follower_returns_the_credit_of_appends_in_flight_once() -> None:
     stage = fetching()
     stage.chunk(10, batch(offset=10, epoch=5))
     stage.chunk(11, batch(offset=11, epoch=5))
@@ -245,7 +245,7 @@ def test_the_credit_of_what_is_under_way_when_it_leaves_is_given_back_once() -> 
     assert credited(stage) == 0
 
 
-def test_the_credit_of_what_found_no_space_is_given_back_once() -> None:
+def test_the_credit_of_an_append_without_disk_space_is_returned_once() -> None:
     stage = fetching()
     stage.chunk(10, batch(offset=10, epoch=5))
     stage.chunk(11, batch(offset=11, epoch=5))
@@ -262,7 +262,7 @@ def test_the_credit_of_what_found_no_space_is_given_back_once() -> None:
 # -- the front, and healing ------------------------------------------------------------------------------------
 
 
-def test_the_front_stays_while_nothing_above_it_is_known_to_be_committed() -> None:
+def test_the_log_start_stays_while_no_record_above_is_known_to_be_committed() -> None:
     stage = fetching()
     stage.from_leader(chunks=[chunk_with_start(5, high_watermark=0)])
     assert nothing_changes(stage)
@@ -290,7 +290,7 @@ def chunk_with_start(start: int, *, high_watermark: int) -> Chunk:
         (ErrorCode.STORAGE_ERROR, 6, 10),
     ],
 )
-def test_a_refusal_moves_the_front_only_in_this_epoch_and_because_the_log_ends_below_the_leaders(
+def test_a_refusal_moves_the_log_start_only_in_this_epoch_and_if_the_log_ends_below_the_leaders(
     code: ErrorCode, epoch: int, start: int
 ) -> None:
     stage = fetching_again()
@@ -301,7 +301,7 @@ def test_a_refusal_moves_the_front_only_in_this_epoch_and_because_the_log_ends_b
 
 
 @pytest.mark.parametrize("start", [10, 70])
-def test_a_refusal_while_an_append_is_under_way_drops_nothing_and_is_looked_at_again_afterwards(start: int) -> None:
+def test_a_refusal_during_an_append_deletes_nothing_and_leads_to_a_retry(start: int) -> None:
     stage = fetching_again()
     stage.chunk(10, batch(offset=10, epoch=6), epoch=6)
     stage.from_leader(refusals=[Refusal(P, ErrorCode.OFFSET_OUT_OF_RANGE, "", 6, start)])

@@ -28,7 +28,7 @@ def test_only_the_requests_that_the_high_watermark_has_passed_are_answered() -> 
     assert stage.replies() == [(second, 2, None)]
 
 
-def test_a_request_that_begins_with_what_the_log_holds_already_gets_the_offset_of_that() -> None:
+def test_a_request_that_begins_with_a_duplicate_gets_the_offset_of_the_duplicate() -> None:
     stage = Stage().leads((1, 2))
     stage.fetches(2, 0)
     stage.write(batch(3))
@@ -55,7 +55,7 @@ def test_several_batches_that_are_sent_again_get_the_offset_of_the_first_and_wai
     assert stage.replies() == [(2, 3, None), (again, 3, None)]
 
 
-def test_a_batch_that_is_twice_in_one_request_is_in_the_log_once() -> None:
+def test_a_batch_twice_in_one_request_is_appended_once() -> None:
     stage = Stage().leads((1,))
     stage.write(batch(3))
     request = stage.produce(numbered(0), numbered(0))
@@ -64,14 +64,14 @@ def test_a_batch_that_is_twice_in_one_request_is_in_the_log_once() -> None:
     assert stage.replies() == [(request, 3, None)]
 
 
-def test_an_idempotent_batch_is_looked_at_beside_others_that_are_not() -> None:
+def test_an_idempotent_batch_is_checked_beside_others_that_are_not() -> None:
     stage = Stage().leads((1,))
     stage.write(numbered(0))
     stage.produce(batch(2), numbered(0))
     assert [one.envelope.record_count for one in stage.one(fx.AppendToLog).batches] == [2]
 
 
-def test_a_partition_that_is_named_twice_in_one_request_is_refused_the_second_time() -> None:
+def test_a_partition_twice_in_one_request_is_refused_the_second_time() -> None:
     stage = Stage().leads((1, 2))
     stage.fetches(2, 0)
     request = stage.write()
@@ -80,7 +80,7 @@ def test_a_partition_that_is_named_twice_in_one_request_is_refused_the_second_ti
     assert not stage.got(fx.AppendToLog)
 
 
-def test_who_was_answered_is_told_nothing_when_the_time_is_over() -> None:
+def test_an_answered_request_gets_no_second_answer_at_its_timeout() -> None:
     stage = Stage().leads((1,))
     request = stage.write()
     assert stage.replies() == [(request, 0, None)]
@@ -88,7 +88,7 @@ def test_who_was_answered_is_told_nothing_when_the_time_is_over() -> None:
     assert stage.out == []
 
 
-def test_whose_time_was_over_is_told_nothing_when_the_record_is_written() -> None:
+def test_a_request_that_timed_out_gets_no_second_answer_after_the_append() -> None:
     stage = Stage().leads((1,))
     request = stage.produce(acks=1)
     stage.feed(ev.ProduceExpired(request, P))
@@ -123,7 +123,7 @@ def numbered_at(offset: int) -> Batch:
     return batch(offset=offset, epoch=5, sequence=offset, producer_id=7)
 
 
-def test_a_follower_that_becomes_leader_knows_what_a_producer_sends_again() -> None:
+def test_a_follower_that_becomes_leader_recognises_the_retries_of_a_producer() -> None:
     stage = follower_of_a_producer(3)
     stage.command(node(1, 6, (1,)))
     request = stage.produce(numbered(2))
@@ -133,7 +133,7 @@ def test_a_follower_that_becomes_leader_knows_what_a_producer_sends_again() -> N
     assert stage.got(fx.AppendToLog)
 
 
-def test_a_producer_whose_last_batches_were_cut_off_may_send_them_again() -> None:
+def test_a_producer_may_retry_batches_that_were_truncated() -> None:
     stage = follower_of_a_producer(3)
     stage.command(node(2, 6, (1, 2)))
     stage.answered(5, 1, current=6)
@@ -145,7 +145,7 @@ def test_a_producer_whose_last_batches_were_cut_off_may_send_them_again() -> Non
     assert stage.one(fx.AppendToLog).base_offset == 1
 
 
-def test_what_an_earlier_leader_took_is_no_batch_in_flight_here() -> None:
+def test_a_batch_that_an_earlier_leader_appended_is_not_in_flight_here() -> None:
     """Five of one producer are not known to be committed yet: they were the last leader's to limit (rule P1)."""
     stage = follower_of_a_producer(5)
     stage.command(node(1, 6, (1, 2)))
@@ -155,7 +155,7 @@ def test_what_an_earlier_leader_took_is_no_batch_in_flight_here() -> None:
 
 
 @pytest.mark.parametrize("acks", [0, 1])
-def test_one_idempotent_batch_among_others_asks_for_acks_all(acks: int) -> None:
+def test_one_idempotent_batch_among_others_requires_acks_all(acks: int) -> None:
     stage = Stage().leads((1,))
     stage.produce(batch(), numbered(0), acks=acks)
     assert [code for _, _, code in stage.replies()] == [ErrorCode.INVALID_ACKS]

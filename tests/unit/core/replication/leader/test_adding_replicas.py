@@ -72,7 +72,7 @@ def test_a_replica_added_in_the_same_epoch_is_served_and_joins_at_the_high_water
     assert stage.one(fx.WriteIsr).state.isr_ids == (1, 2, 3)
 
 
-def test_a_replica_that_is_being_added_holds_up_nobody_and_makes_nothing_under_replicated() -> None:
+def test_a_replica_being_added_delays_no_acknowledgement_and_is_not_under_replication() -> None:
     stage = led_by_1()
     stage.command(node(1, 5, (1, 2)), assigned=(1, 3, 2), adding=(3,))
     request = stage.write()
@@ -85,7 +85,7 @@ def test_a_replica_that_is_being_added_holds_up_nobody_and_makes_nothing_under_r
     assert view.under_replicated
 
 
-def test_a_follower_whose_leader_does_not_know_it_asks_ever_more_slowly_until_there_is_news() -> None:
+def test_a_follower_unknown_to_its_leader_retries_with_longer_pauses_until_a_command() -> None:
     stage = Stage().follows(leader=2)
     asked = []
     for _ in range(100):
@@ -105,7 +105,7 @@ def test_a_follower_whose_leader_does_not_know_it_asks_ever_more_slowly_until_th
 # -- replicas that are removed ---------------------------------------------------------------------------------
 
 
-def test_a_replica_that_was_moved_away_is_told_so_and_neither_waited_for_nor_let_in_again() -> None:
+def test_an_unassigned_replica_is_refused_and_neither_waited_for_nor_admitted_to_the_isr() -> None:
     stage = moved_from_2_to_3()
     assert stage.refused_followers() == [ErrorCode.NOT_A_REPLICA]
     request = stage.write()
@@ -119,7 +119,7 @@ def test_a_replica_that_was_moved_away_is_told_so_and_neither_waited_for_nor_let
     assert not stage.got(fx.WriteIsr)
 
 
-def test_what_is_waited_for_while_a_member_goes_is_acknowledged_without_it() -> None:
+def test_a_record_waiting_while_a_member_leaves_is_acknowledged_without_that_member() -> None:
     stage = led_by_1(assigned=(1, 2, 3))
     request = stage.write()
     assert not stage.replies()
@@ -127,7 +127,7 @@ def test_what_is_waited_for_while_a_member_goes_is_acknowledged_without_it() -> 
     assert stage.replies() == [(request, 4, None)]
 
 
-def test_a_replica_that_comes_back_in_the_same_epoch_starts_with_nothing_known_of_it() -> None:
+def test_a_replica_assigned_again_in_the_same_epoch_starts_without_progress() -> None:
     stage = moved_from_2_to_3()
     stage.command(node(1, 5, (1, 3)), assigned=(1, 3, 2), adding=(2,))
     stage.fetches(2, 0)
@@ -138,7 +138,7 @@ def test_a_replica_that_comes_back_in_the_same_epoch_starts_with_nothing_known_o
     assert stage.one(fx.WriteIsr).state.isr_ids == (1, 3, 2)
 
 
-def test_a_join_that_went_past_the_controllers_removal_is_taken_back_at_once_and_stays_served_until_then() -> None:
+def test_a_join_that_crossed_the_controllers_removal_is_reverted_at_once() -> None:
     stage = led_by_1(assigned=(1, 2, 3))
     stage.fetches(3, 0)
     stage.disk_answers()
@@ -158,7 +158,7 @@ def test_a_join_that_went_past_the_controllers_removal_is_taken_back_at_once_and
     assert stage.refused_followers() == [ErrorCode.NOT_A_REPLICA]
 
 
-def test_who_holds_no_replica_any_more_stays_while_m_need_it_and_is_not_eligible_when_it_lags_out() -> None:
+def test_an_unassigned_member_stays_while_min_isr_needs_it_and_is_not_eligible_once_evicted() -> None:
     stage = led_by_1(assigned=(1, 2, 3))
     stage.command(node(1, 5, (1, 2), min_isr=2), assigned=(1, 3))
     assert not stage.got(fx.WriteIsr)
@@ -173,7 +173,7 @@ def test_who_holds_no_replica_any_more_stays_while_m_need_it_and_is_not_eligible
     assert (shrink.state.isr_ids, shrink.state.elr) == ((1,), ())
 
 
-def test_a_join_in_flight_of_a_replica_that_is_moved_away_holds_the_high_watermark_until_it_is_decided() -> None:
+def test_a_join_in_flight_of_an_unassigned_replica_bounds_the_high_watermark_until_decided() -> None:
     stage = led_by_1(assigned=(1, 2, 3))
     stage.fetches(3, 0)
     stage.disk_answers()
@@ -200,7 +200,7 @@ def described(stage: Stage, *, epoch: int = 6) -> ReplicaDescription | ErrorCode
         return error.code
 
 
-def test_the_leader_of_a_sealed_partition_takes_no_records_and_says_what_it_holds_once_that_is_committed() -> None:
+def test_a_sealed_leader_refuses_records_and_describes_its_log_once_committed() -> None:
     stage = led_by_1()
     stage.command(node(1, 6, (1, 2), sealed=True), assigned=(1, 2))
     stage.produce()
@@ -210,7 +210,7 @@ def test_the_leader_of_a_sealed_partition_takes_no_records_and_says_what_it_hold
     assert described(stage) == ReplicaDescription(5, 4, 4, False, 0)
 
 
-def test_a_sealed_leader_that_does_not_know_yet_what_is_committed_is_asked_again() -> None:
+def test_a_sealed_leader_with_uncommitted_records_asks_for_a_retry() -> None:
     stage = Stage()
     stage.command(node(1, 6, (1, 2), sealed=True), assigned=(1, 2))
     stage.opened(4, (5, 0), high_watermark=1)
@@ -219,7 +219,7 @@ def test_a_sealed_leader_that_does_not_know_yet_what_is_committed_is_asked_again
     assert described(stage) == ReplicaDescription(5, 4, 4, False, 0)
 
 
-def test_an_empty_sealed_partition_is_told_from_one_whose_records_are_there() -> None:
+def test_an_empty_sealed_partition_differs_from_one_with_records() -> None:
     stage = Stage()
     stage.command(node(1, 6, (1, 2), sealed=True), assigned=(1, 2))
     stage.opened(7, start=7, high_watermark=7)
@@ -260,7 +260,7 @@ def test_a_late_command_does_not_bring_a_deleted_replica_back() -> None:
     assert stage.got(fx.OpenLog)
 
 
-def test_a_late_stop_does_not_delete_a_replica_that_came_back() -> None:
+def test_a_late_stop_does_not_delete_a_replica_assigned_again() -> None:
     stage = led_by_1()
     stage.command(node(2, 6, (2, 3)), assigned=(1, 2, 3), sequence=7)
     stage.feed(stop_of(ID, 6, sequence=8))
@@ -269,7 +269,7 @@ def test_a_late_stop_does_not_delete_a_replica_that_came_back() -> None:
     assert not stage.got(fx.CloseLog)
 
 
-def test_a_replica_that_is_assigned_again_in_the_epoch_in_which_it_was_deleted_is_made_anew() -> None:
+def test_a_replica_assigned_again_in_the_epoch_of_its_deletion_is_created_again() -> None:
     stage = led_by_1()
     stage.command(node(2, 6, (2, 3)), assigned=(1, 2, 3))
     stage.feed(stop_of(ID, 6))
@@ -279,7 +279,7 @@ def test_a_replica_that_is_assigned_again_in_the_epoch_in_which_it_was_deleted_i
 
 
 @pytest.mark.parametrize("told_to_stop", [True, False])
-def test_a_follower_never_takes_what_was_sent_of_an_older_incarnation(told_to_stop: bool) -> None:
+def test_a_follower_never_appends_chunks_of_an_older_incarnation(told_to_stop: bool) -> None:
     stage = Stage().follows(leader=2, epoch=0)
     stage.chunk(0, batch(offset=0, epoch=0), epoch=0)
     assert stage.got(fx.AppendToLog)
@@ -296,7 +296,7 @@ def test_a_follower_never_takes_what_was_sent_of_an_older_incarnation(told_to_st
     assert stage.one(fx.AppendToLog).identity == AGAIN
 
 
-def test_a_stream_that_other_partitions_keep_up_is_made_anew_for_another_incarnation() -> None:
+def test_another_incarnation_reconnects_a_stream_that_other_partitions_use() -> None:
     stage = Stage().follows(leader=2, epoch=0)
     other = PartitionCommand(TopicPartition("other", 0), ID, (1, 2), node(2, 0, (1, 2)), 1)
     stage.feed(ev.LeaderAndIsrArrived(3, LeaderAndIsrCommand(9, 1, 11, (other,))))

@@ -31,13 +31,13 @@ def test_a_single_batch_counts_as_no_more_than_itself_in_a_second() -> None:
     assert rate.per_s(0) == pytest.approx(4_000, rel=0.05)
 
 
-def test_what_has_ended_is_forgotten() -> None:
+def test_old_bytes_lose_their_weight() -> None:
     rate, now_ms = fed(1_000_000, 300)
     assert rate.per_s(now_ms + AVERAGED_MS) == pytest.approx(1_000_000 / 2.718, rel=0.05)
     assert rate.per_s(now_ms + 20 * AVERAGED_MS) < 1
 
 
-def test_a_leader_tells_what_producers_append_and_a_follower_how_far_it_is_behind() -> None:
+def test_a_leader_reports_its_append_rate_and_a_follower_its_lag() -> None:
     leader = Stage().leads((1,))
     for _ in range(10):
         leader.write()

@@ -33,7 +33,7 @@ def confirmed(isr: tuple[int, ...], *, elr: tuple[int, ...] = (), min_isr: int =
         ((1, 2), (3,), (2,), 1, []),
     ],
 )
-def test_who_leaves_fewer_than_m_is_eligible_beside_those_that_are_and_else_nobody(
+def test_a_member_that_leaves_fewer_than_min_isr_joins_the_elr(
     isr: tuple[int, ...], elr: tuple[int, ...], leaving: tuple[int, ...], min_isr: int, eligible: list[int]
 ) -> None:
     pending = shrink(confirmed(isr, elr=elr, min_isr=min_isr), leaving)
@@ -41,7 +41,7 @@ def test_who_leaves_fewer_than_m_is_eligible_beside_those_that_are_and_else_nobo
     assert pending.proposed.isr_ids == tuple(one for one in isr if one not in leaving)
 
 
-def test_who_leaves_is_eligible_once_under_the_epoch_it_was_in_sync_with() -> None:
+def test_a_leaving_member_is_eligible_once_with_the_broker_epoch_of_its_isr_entry() -> None:
     """A node may name a broker in both; what counts is what it was in sync with last."""
     state = node(1, 5, (1, 2), elr=(3,), min_isr=2)
     older = IsrEntry(2, 4)
@@ -49,7 +49,7 @@ def test_who_leaves_is_eligible_once_under_the_epoch_it_was_in_sync_with() -> No
     assert pending.proposed.elr == (IsrEntry(3, 13), IsrEntry(2, 12))
 
 
-def test_a_replica_that_was_moved_away_is_not_eligible_when_it_leaves() -> None:
+def test_an_unassigned_replica_is_not_eligible_when_it_leaves() -> None:
     pending = shrink(confirmed((1, 2, 3)), (2, 3), unassigned=(3,))
     assert [entry.broker_id for entry in pending.proposed.elr] == [2]
 
@@ -58,13 +58,13 @@ def test_a_replica_that_was_moved_away_is_not_eligible_when_it_leaves() -> None:
     ("min_isr", "eligible"),
     [(2, []), (3, [4]), (1, [])],
 )
-def test_who_joins_is_eligible_no_longer_and_with_m_members_nobody_is(min_isr: int, eligible: list[int]) -> None:
+def test_a_joining_replica_leaves_the_elr_and_min_isr_members_empty_it(min_isr: int, eligible: list[int]) -> None:
     pending = expand(confirmed((1,), elr=(4, 2), min_isr=min_isr), [IsrEntry(2, 12)])
     assert pending.proposed.isr_ids == (1, 2)
     assert [entry.broker_id for entry in pending.proposed.elr] == eligible
 
 
-def test_a_change_in_flight_bounds_the_high_watermark_by_both_and_a_promise_by_what_is_in_both() -> None:
+def test_a_change_in_flight_bounds_the_high_watermark_by_the_union_and_acks_by_the_intersection() -> None:
     at = confirmed((1, 2))
     grows, shrinks = expand(at, [IsrEntry(3, 13)]), shrink(at, (2,))
     assert [maximal_isr(one) for one in (Committed(at), grows, shrinks)] == [{1, 2}, {1, 2, 3}, {1, 2}]
@@ -72,7 +72,7 @@ def test_a_change_in_flight_bounds_the_high_watermark_by_both_and_a_promise_by_w
 
 
 @pytest.mark.parametrize(("min_isr", "enough"), [(1, True), (2, True), (3, False)])
-def test_what_counts_as_enough_is_what_the_node_confirms(min_isr: int, enough: bool) -> None:
+def test_min_isr_is_counted_on_the_confirmed_isr(min_isr: int, enough: bool) -> None:
     at = confirmed((1, 2), min_isr=min_isr)
     assert confirmed_enough(Committed(at)) == enough
     assert confirmed_enough(expand(at, [IsrEntry(3, 13)])) == enough

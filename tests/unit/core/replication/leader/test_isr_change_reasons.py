@@ -29,7 +29,7 @@ def time_passes_until_somebody_leaves(stage: Stage, **hearing: int) -> str:
     raise AssertionError("nobody left")
 
 
-def test_who_reports_but_does_not_get_on_is_lagging() -> None:
+def test_a_follower_that_reports_without_progress_is_lagging() -> None:
     stage = Stage().leads((1, 2))
     stage.fetches(2, 0)
     stage.write(acks=1)
@@ -38,13 +38,13 @@ def test_who_reports_but_does_not_get_on_is_lagging() -> None:
     assert reasons(stage.feed(ev.IsrWritten(P, 2)), "isr_shrunk") == "2:lagging"
 
 
-def test_who_has_a_stream_and_says_nothing_on_it_is_silent() -> None:
+def test_a_follower_without_messages_on_its_stream_is_silent() -> None:
     stage = Stage().leads((1, 2))
     stage.fetches(2, 0)
     assert time_passes_until_somebody_leaves(stage) == "2:silent"
 
 
-def test_who_has_no_stream_is_disconnected() -> None:
+def test_a_follower_without_a_stream_is_disconnected() -> None:
     stage = Stage().leads((1, 2))
     stage.fetches(2, 0)
     stage.feed(ev.FollowerDisconnected(2, 12))
@@ -61,7 +61,7 @@ def test_each_of_several_has_a_reason_of_its_own() -> None:
     assert reasons_in(said) == ["lagging", "disconnected"]
 
 
-def test_who_is_not_assigned_any_more_is_reassigned() -> None:
+def test_a_follower_no_longer_assigned_is_reassigned() -> None:
     stage = Stage().leads((1, 2, 3))
     stage.fetches(2, 0)
     stage.fetches(3, 0)
@@ -70,7 +70,7 @@ def test_who_is_not_assigned_any_more_is_reassigned() -> None:
     assert reasons(effects, "isr_shrinking") == "3:reassigned"
 
 
-def test_who_comes_back_has_caught_up_and_who_is_added_is_reassigned() -> None:
+def test_a_returning_follower_has_caught_up_and_an_added_one_is_reassigned() -> None:
     stage = Stage().leads((1, 2))
     stage.fetches(2, 0)
     stage.fetches(3, 0)

@@ -12,7 +12,7 @@ from tests.unit.core.replication.leader.test_partition_leader import in_flight_s
 from tests.unit.core.replication.stage import P, Stage, node
 
 
-def test_while_a_change_is_in_flight_nobody_is_proposed() -> None:
+def test_no_change_is_proposed_while_another_is_in_flight() -> None:
     stage = Stage().leads((1, 3))
     stage.fetches(3, 0)
     stage.write(acks=1)
@@ -24,7 +24,7 @@ def test_while_a_change_is_in_flight_nobody_is_proposed() -> None:
     assert (write.state.isr_ids, write.expected_version) == ((1, 2), 2)
 
 
-def test_a_lost_change_that_the_node_holds_is_told_to_the_controller() -> None:
+def test_a_change_with_a_lost_answer_is_reported_to_the_controller_if_the_node_has_it() -> None:
     stage = in_flight_shrink()
     stage.feed(ev.IsrWriteFailed(P, unknown=True))
     stage.isr_read(node(1, 5, (1, 2)), 2)
@@ -32,7 +32,7 @@ def test_a_lost_change_that_the_node_holds_is_told_to_the_controller() -> None:
     assert not stage.got(fx.WriteIsr)
 
 
-def test_a_lost_change_that_the_node_does_not_hold_is_proposed_again_and_told_to_nobody() -> None:
+def test_a_lost_change_is_proposed_again_and_not_reported() -> None:
     stage = in_flight_shrink()
     stage.feed(ev.IsrWriteFailed(P, unknown=True))
     stage.isr_read(node(1, 5, (1, 2, 3)), 1)
@@ -55,7 +55,7 @@ def test_a_node_that_this_leader_cannot_have_left_so_ends_the_leadership(state: 
     assert stage.one(fx.LeadershipChanged).leading is False
 
 
-def test_what_the_controller_wrote_after_a_change_stands_though_the_answer_comes_later() -> None:
+def test_a_later_write_of_the_controller_stands_though_the_answer_to_the_change_arrives_later() -> None:
     stage = in_flight_shrink()
     stage.command(node(1, 5, (1, 2), min_isr=2), version=3)
     (view,) = stage.core.queries.replicas()
@@ -67,7 +67,7 @@ def test_what_the_controller_wrote_after_a_change_stands_though_the_answer_comes
     assert stage.one(fx.WriteIsr).expected_version == 3
 
 
-def test_an_answer_goes_to_the_leadership_that_asked_and_the_next_one_asks_only_after_it() -> None:
+def test_a_new_leadership_writes_only_after_the_answer_to_the_earlier_one() -> None:
     stage = in_flight_shrink()
     stage.command(node(1, 6, (1, 2)))
     for follower in (2, 3):
@@ -78,7 +78,7 @@ def test_an_answer_goes_to_the_leadership_that_asked_and_the_next_one_asks_only_
     assert (write.state.isr_ids, write.state.leader_epoch, write.expected_version) == ((1, 2, 3), 6, 2)
 
 
-def test_what_was_read_for_an_earlier_leadership_is_not_believed_by_the_next() -> None:
+def test_a_node_read_for_an_earlier_leadership_does_not_count_for_the_next() -> None:
     stage = in_flight_shrink()
     stage.feed(ev.IsrWriteFailed(P, unknown=True))
     assert stage.got(fx.ReadIsr)
@@ -92,13 +92,13 @@ def test_what_was_read_for_an_earlier_leadership_is_not_believed_by_the_next() -
 
 
 @pytest.mark.parametrize(("min_isr", "leaves"), [(1, True), (2, True), (3, False)])
-def test_who_was_moved_away_goes_at_once_if_m_stay(min_isr: int, leaves: bool) -> None:
+def test_an_unassigned_member_leaves_the_isr_at_once_if_min_isr_members_stay(min_isr: int, leaves: bool) -> None:
     stage = Stage().leads((1, 2, 3), min_isr=min_isr)
     stage.command(node(1, 5, (1, 2, 3), min_isr=min_isr), version=1, assigned=(1, 2, 4))
     assert [write.state.isr_ids for write in stage.got(fx.WriteIsr)] == ([(1, 2)] if leaves else [])
 
 
-def test_who_is_waited_for_may_fetch_though_it_was_moved_away_and_no_stranger_may() -> None:
+def test_an_unassigned_replica_may_fetch_while_the_high_watermark_waits_for_it() -> None:
     stage = Stage().leads((1, 2, 3), min_isr=3)
     stage.command(node(1, 5, (1, 2, 3), min_isr=3), version=1, assigned=(1, 2, 4))
     stage.fetches(3, 0)

@@ -63,7 +63,7 @@ def after_the_lag_time(took_ms: int | None) -> bool:
     return took_ms is not None and LAG_MAX_MS < took_ms <= LAG_MAX_MS + A_CHECK_MS
 
 
-def test_a_follower_that_stops_where_an_idle_leader_goes_on_was_caught_up_until_its_last_heartbeat() -> None:
+def test_a_follower_that_stops_while_an_idle_leader_appends_again_was_caught_up_until_its_last_heartbeat() -> None:
     stage = idle(heartbeats_ms=30_000)
     stage.write(acks=1)
     assert after_the_lag_time(leaves_within(stage, 20_000))
@@ -80,7 +80,7 @@ def test_a_follower_whose_stream_breaks_was_caught_up_until_its_last_heartbeat()
     assert after_the_lag_time(leaves_within(stage, 20_000))
 
 
-def test_a_follower_that_is_alive_but_gets_nothing_written_lags_however_often_the_leader_writes() -> None:
+def test_a_live_follower_that_appends_nothing_lags_however_often_the_leader_appends() -> None:
     stage = idle()
 
     def alive() -> None:
@@ -133,7 +133,7 @@ def limited(max_bytes: int) -> Stage:
 
 
 @pytest.mark.parametrize(("limit_batches", "leaves"), [(0, False), (3, False), (2, True)])
-def test_who_is_too_many_bytes_behind_for_half_the_lag_time_leaves(limit_batches: int, leaves: bool) -> None:
+def test_a_follower_too_many_bytes_behind_for_half_the_lag_time_is_evicted(limit_batches: int, leaves: bool) -> None:
     """It is caught up as far as time goes; once near enough in that time, it stays."""
     stage = limited(limit_batches * BATCH_BYTES)
     took_ms = leaves_within(stage, 30_000, follows(stage))
@@ -142,7 +142,7 @@ def test_who_is_too_many_bytes_behind_for_half_the_lag_time_leaves(limit_batches
         assert "2:lagging" in [one.fields["reasons"] for one in stage.got(fx.Observed) if one.kind == "isr_shrinking"]
 
 
-def test_with_another_limit_everything_is_counted_anew() -> None:
+def test_a_changed_byte_limit_restarts_the_count() -> None:
     stage = limited(2 * BATCH_BYTES)
     follow = follows(stage)
     assert leaves_within(stage, LAG_MAX_MS // 2 - 500, follow) is None
@@ -150,7 +150,7 @@ def test_with_another_limit_everything_is_counted_anew() -> None:
     assert leaves_within(stage, 30_000, follow) is None
 
 
-def test_what_found_no_space_puts_nobody_behind() -> None:
+def test_an_append_without_disk_space_puts_no_follower_behind() -> None:
     stage = limited(2 * BATCH_BYTES)
     stage.write(acks=1)
     stage.disk_answers()
@@ -169,7 +169,7 @@ def test_what_found_no_space_puts_nobody_behind() -> None:
     assert len(tried) > LAG_MAX_MS // 1_000
 
 
-def test_who_has_all_that_a_slow_disk_of_its_leader_has_written_is_not_behind() -> None:
+def test_a_follower_with_everything_that_the_leaders_slow_disk_wrote_is_not_behind() -> None:
     stage = limited(2 * BATCH_BYTES)
     produced = written = 0
 
@@ -196,13 +196,13 @@ def flushing() -> Stage:
     return stage
 
 
-def test_a_follower_that_never_flushes_leaves_though_it_has_everything_and_is_alive() -> None:
+def test_a_live_follower_with_every_record_is_evicted_if_it_never_flushes() -> None:
     stage = flushing()
     reports(stage, 2, 1, flushed=0)
     assert after_the_lag_time(leaves_within(stage, 20_000, lambda: heartbeat(stage)))
 
 
-def test_that_the_controller_says_the_same_again_gives_a_disk_that_hangs_no_more_time() -> None:
+def test_a_repeated_command_gives_a_hanging_disk_no_more_time() -> None:
     stage = flushing()
     reports(stage, 2, 1, flushed=0)
 
@@ -214,7 +214,7 @@ def test_that_the_controller_says_the_same_again_gives_a_disk_that_hangs_no_more
 
 
 @pytest.mark.parametrize("hangs", ["append", "flush", "flush, and it goes on writing"])
-def test_a_leader_whose_disk_hangs_gives_up_though_its_follower_has_all_that_there_is(hangs: str) -> None:
+def test_a_leader_whose_disk_hangs_resigns_though_its_follower_has_every_record(hangs: str) -> None:
     stage = flushing()
     reports(stage, 2, 1, flushed=1)
     assert leaves_within(stage, 3_000, lambda: heartbeat(stage)) is None
@@ -236,7 +236,7 @@ def test_a_leader_whose_disk_hangs_gives_up_though_its_follower_has_all_that_the
     assert stage.now - began >= LAG_MAX_MS / 2
 
 
-def test_a_follower_that_has_flushed_everything_or_goes_on_flushing_stays() -> None:
+def test_a_follower_that_has_flushed_everything_or_keeps_flushing_stays_in_sync() -> None:
     stage = flushing()
     reports(stage, 2, 1, flushed=1)
     assert leaves_within(stage, 30_000, lambda: heartbeat(stage)) is None
@@ -275,7 +275,7 @@ def is_trusted_again(stage: Stage) -> None:
     stage.command(node(1, 5, (1,)), version=1)
 
 
-def test_a_replica_that_keeps_up_below_the_high_watermark_joins_only_when_it_has_reached_that() -> None:
+def test_a_replica_joins_only_when_it_has_reached_the_high_watermark() -> None:
     stage = Stage().leads((1,))
     stage.write(batch(5))
     stage.fetches(2, 0)
@@ -288,7 +288,7 @@ def test_a_replica_that_keeps_up_below_the_high_watermark_joins_only_when_it_has
     assert stage.one(fx.WriteIsr).joining == {2: 12}
 
 
-def test_a_replica_that_is_silent_when_its_suspicion_ends_joins_once_it_says_something() -> None:
+def test_a_replica_silent_at_the_end_of_its_suspicion_joins_with_its_next_message() -> None:
     stage = outside()
     assert leaves_within(stage, LAG_MAX_MS + 1_000) is None
     is_trusted_again(stage)
@@ -300,7 +300,7 @@ def test_a_replica_that_is_silent_when_its_suspicion_ends_joins_once_it_says_som
     assert stage.one(fx.WriteIsr).joining == {2: 12}
 
 
-def test_a_stream_of_an_earlier_registration_lets_nobody_join() -> None:
+def test_a_follower_cannot_join_by_a_stream_of_an_earlier_registration() -> None:
     stage = outside()
     anew = BrokerRegistration(2, "host2", 9192, broker_epoch=20)
     stage.feed(ev.LeaderAndIsrArrived(1, LeaderAndIsrCommand(9, 1, 11, (), (anew,), frozenset({2}))))
@@ -308,7 +308,7 @@ def test_a_stream_of_an_earlier_registration_lets_nobody_join() -> None:
     assert not stage.got(fx.WriteIsr)
 
 
-def test_a_replica_whose_flushes_hang_does_not_join_though_all_that_is_committed_is_on_its_disk() -> None:
+def test_a_replica_whose_flushes_hang_does_not_join_though_it_has_flushed_every_committed_record() -> None:
     stage = outside(flush_policy="group-commit")
     stage.write()
     stage.disk_answers()

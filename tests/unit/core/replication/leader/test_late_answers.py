@@ -72,7 +72,7 @@ def following() -> Stage:
 
 @pytest.mark.parametrize("event", OF_STORAGE.values(), ids=OF_STORAGE)
 @pytest.mark.parametrize("stage_of", [Stage, stopped, made_anew])
-def test_what_storage_says_of_a_log_that_is_closed(stage_of: Callable[[], Stage], event: ev.Event) -> None:
+def test_answers_of_storage_for_a_closed_log_are_ignored(stage_of: Callable[[], Stage], event: ev.Event) -> None:
     stage = stage_of()
     before = stage.core.queries.replicas()
     assert stage.feed(event) == []
@@ -80,7 +80,7 @@ def test_what_storage_says_of_a_log_that_is_closed(stage_of: Callable[[], Stage]
 
 
 @pytest.mark.parametrize("name", [name for name in OF_STORAGE if name not in ("opened", "failed")])
-def test_what_storage_says_of_a_log_after_it_has_failed(name: str) -> None:
+def test_answers_of_storage_after_a_log_failure_are_ignored(name: str) -> None:
     stage = failed()
     before = stage.core.queries.replicas()
     assert stage.feed(OF_STORAGE[name]) == []
@@ -97,13 +97,13 @@ def test_a_log_is_opened_once() -> None:
 
 @pytest.mark.parametrize("event", OF_OTHERS.values(), ids=OF_OTHERS)
 @pytest.mark.parametrize("stage_of", [Stage, stopped, following, failed])
-def test_what_was_asked_in_a_role_that_is_over(stage_of: Callable[[], Stage], event: ev.Event) -> None:
+def test_answers_for_an_ended_role_are_ignored(stage_of: Callable[[], Stage], event: ev.Event) -> None:
     stage = stage_of()
     assert stage.feed(event) == []
     assert stage.core.queries.log_starts(P, 5) is None
 
 
-def test_a_front_that_was_released_in_another_leader_epoch_stays() -> None:
+def test_a_log_start_requested_in_another_leader_epoch_is_ignored() -> None:
     stage = Stage().leads((1,))
     stage.write(batch(5))
     assert stage.feed(ev.LogStartRequested(P, ID, 4, 3)) == []
@@ -120,7 +120,7 @@ def test_a_front_that_was_released_in_another_leader_epoch_stays() -> None:
     ],
     ids=["its log failed", "it was stopped"],
 )
-def test_a_command_to_lead_that_waits_is_answered_when_nothing_will_come_of_it(
+def test_a_waiting_command_to_lead_is_answered_when_the_replica_cannot_lead(
     event: ev.Event, code: ErrorCode | None
 ) -> None:
     stage = Stage()
@@ -130,7 +130,7 @@ def test_a_command_to_lead_that_waits_is_answered_when_nothing_will_come_of_it(
     assert refused == {code or ErrorCode.NOT_A_REPLICA}
 
 
-def test_a_replica_that_was_closed_and_comes_back_does_not_lead_in_an_epoch_that_it_knew() -> None:
+def test_a_replica_closed_and_opened_again_does_not_lead_in_an_epoch_that_it_knew() -> None:
     stage = Stage()
     stage.command(node(-1, 5, ()))
     stage.opened()
@@ -140,7 +140,7 @@ def test_a_replica_that_was_closed_and_comes_back_does_not_lead_in_an_epoch_that
     assert stage.refusals() == [ErrorCode.FENCED_LEADER_EPOCH]
 
 
-def test_a_follower_whose_log_is_open_answers_a_command_and_refuses_an_older_one_with_its_epoch() -> None:
+def test_an_open_follower_answers_a_command_and_refuses_an_older_one_with_its_epoch() -> None:
     stage = following()
     stage.command(node(2, 6, (2, 1)))
     assert stage.one(fx.ReplyToControl) == fx.ReplyToControl(1, None)

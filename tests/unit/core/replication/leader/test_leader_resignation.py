@@ -34,7 +34,7 @@ def wait(stage: Stage, until_ms: int) -> list[tuple[int, fx.Effect]]:
     return done
 
 
-def test_a_leader_that_cannot_read_for_its_followers_gives_leadership_up_and_evicts_none() -> None:
+def test_a_leader_that_cannot_read_for_its_followers_resigns_and_evicts_none() -> None:
     stage = behind(Stage())
     told = wait(stage, 3 * LAG_MAX_MS)
     assert [effect for _, effect in told] == [fx.ResignLeadership(P, 5)] * 3
@@ -43,14 +43,14 @@ def test_a_leader_that_cannot_read_for_its_followers_gives_leadership_up_and_evi
     assert all(later - earlier >= LAG_MAX_MS for earlier, later in itertools.pairwise(times_ms))
 
 
-def test_a_leader_that_cannot_append_gives_leadership_up() -> None:
+def test_a_leader_that_cannot_append_resigns() -> None:
     stage = Stage().leads((1, 2))
     stage.fetches(2, 0)
     stage.produce(acks=-1)
     assert [effect for _, effect in wait(stage, LAG_MAX_MS)] == [fx.ResignLeadership(P, 5)]
 
 
-def test_once_the_disk_answers_again_who_lags_is_evicted_as_ever() -> None:
+def test_once_the_disk_answers_again_lagging_followers_are_evicted() -> None:
     stage = behind(Stage())
     wait(stage, LAG_MAX_MS)
     stage.disk_answers()
@@ -60,7 +60,7 @@ def test_once_the_disk_answers_again_who_lags_is_evicted_as_ever() -> None:
     assert at_ms <= LAG_MAX_MS
 
 
-def test_a_disk_that_is_slow_but_keeps_up_gives_nothing_up() -> None:
+def test_a_leader_with_a_slow_disk_that_keeps_up_does_not_resign() -> None:
     stage = Stage().leads((1, 2))
     stage.fetches(2, 0)
     for end in range(1, 6):
@@ -70,7 +70,7 @@ def test_a_disk_that_is_slow_but_keeps_up_gives_nothing_up() -> None:
         stage.reports(2, end)
 
 
-def test_a_leader_alone_in_sync_has_nobody_to_give_leadership_to() -> None:
+def test_a_leader_alone_in_sync_does_not_resign() -> None:
     stage = Stage().leads((1,))
     stage.produce(acks=-1)
     assert wait(stage, 2 * LAG_MAX_MS) == []

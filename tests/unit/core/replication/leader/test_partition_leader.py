@@ -61,7 +61,7 @@ def test_a_member_that_has_not_acknowledged_the_epoch_holds_the_high_watermark()
     assert stage.high_watermark() == 1
 
 
-def test_a_follower_that_diverged_or_asks_in_another_epoch_is_refused() -> None:
+def test_a_diverged_follower_or_one_in_another_epoch_is_refused() -> None:
     stage = Stage().leads(end=10, epochs=[(3, 0), (4, 6)], high_watermark=2)
     stage.fetches(2, 8, last_epoch=3)
     assert stage.refused_followers() == [ErrorCode.LOG_DIVERGED]
@@ -72,7 +72,7 @@ def test_a_follower_that_diverged_or_asks_in_another_epoch_is_refused() -> None:
     assert stage.high_watermark() == 2
 
 
-def test_a_follower_that_heard_of_the_epoch_first_is_served_when_the_leader_has() -> None:
+def test_a_follower_in_a_newer_epoch_is_served_once_the_leader_is_in_that_epoch() -> None:
     stage = Stage().leads((1, 2), epoch=5)
     stage.fetches(2, 0, epoch=6)
     assert not stage.got(fx.SendToFollower)
@@ -81,7 +81,7 @@ def test_a_follower_that_heard_of_the_epoch_first_is_served_when_the_leader_has(
     assert stage.one(fx.ReadForFollower).leader_epoch == 6
 
 
-def test_what_is_read_goes_out_with_the_high_watermark_of_now_and_only_within_credit() -> None:
+def test_records_are_sent_with_the_present_high_watermark_and_within_credit_only() -> None:
     stage = Stage()
     stage.command(node(1, 5, (1,)), suspected=(2,))
     stage.opened()
@@ -102,7 +102,7 @@ def test_what_is_read_goes_out_with_the_high_watermark_of_now_and_only_within_cr
     assert stage.one(fx.ReadForFollower).offset == 5
 
 
-def test_a_high_watermark_without_data_goes_out_with_the_next_tick() -> None:
+def test_a_high_watermark_without_records_is_sent_with_the_next_tick() -> None:
     stage = Stage().leads((1, 2))
     stage.fetches(2, 0)
     stage.write(batch(1))
@@ -114,7 +114,7 @@ def test_a_high_watermark_without_data_goes_out_with_the_next_tick() -> None:
     assert (chunk.continues_from, chunk.high_watermark, chunk.batches) == (1, 1, ())
 
 
-def test_a_follower_is_told_when_its_partition_cannot_be_read_and_may_ask_again() -> None:
+def test_a_follower_gets_a_refusal_when_the_read_fails_and_may_fetch_again() -> None:
     stage = Stage().leads((1, 2))
     stage.fetches(2, 0)
     stage.write(batch(1))
@@ -222,7 +222,7 @@ def test_a_process_that_stood_still_does_not_judge_its_followers_by_that() -> No
     assert not stage.got(fx.WriteIsr)
 
 
-def test_who_leaves_fewer_than_m_behind_stays_eligible_and_who_comes_back_ends_that() -> None:
+def test_a_member_leaving_fewer_than_min_isr_stays_eligible_until_one_returns() -> None:
     stage = Stage().leads((1, 2, 3), min_isr=3)
     stage.fetches(2, 0)
     stage.fetches(3, 0)
@@ -312,7 +312,7 @@ def test_a_lost_change_that_the_node_holds_has_succeeded() -> None:
     assert stage.high_watermark() == 1
 
 
-def test_after_a_conflict_the_change_is_computed_from_what_the_node_holds() -> None:
+def test_after_a_conflict_the_change_is_computed_from_the_content_of_the_node() -> None:
     stage = in_flight_shrink()
     stage.feed(ev.IsrWriteFailed(P, unknown=False))
     stage.isr_read(node(1, 5, (1, 3)), 7)
@@ -334,7 +334,7 @@ def test_a_node_with_another_leader_or_epoch_fences_the_leader(state: object) ->
     assert stage.refusals() == [ErrorCode.FENCED_LEADER_EPOCH]
 
 
-def test_a_partition_that_is_gone_fences_the_leader() -> None:
+def test_a_deleted_partition_fences_the_leader() -> None:
     stage = in_flight_shrink()
     stage.feed(ev.IsrWriteFailed(P, unknown=True))
     stage.feed(ev.IsrRead(P, None))
@@ -374,7 +374,7 @@ def refused_read(stage: Stage, offset: int, **more: int) -> ErrorCode:
     return caught.value.code
 
 
-def test_a_new_leader_serves_what_it_knows_committed_but_states_no_high_watermark_until_its_epoch_is_reached() -> None:
+def test_a_new_leader_serves_committed_records_but_states_no_high_watermark_before_its_epoch_start() -> None:
     stage = Stage().leads((1, 2), end=10, epochs=[(3, 0)], high_watermark=4)
     assert read_range(stage, 0) == (4, -1, 0, 10)
     with pytest.raises(TidemarkError) as caught:
@@ -385,7 +385,7 @@ def test_a_new_leader_serves_what_it_knows_committed_but_states_no_high_watermar
     assert stage.core.queries.stated_offsets(P, topic_id="", current_leader_epoch=5, now_ms=stage.now) == (0, 10, 5)
 
 
-def test_a_consumer_gets_nothing_between_hw_and_leo_and_an_error_beyond_or_when_diverged() -> None:
+def test_a_consumer_gets_no_records_between_hw_and_leo_and_an_error_beyond_or_when_diverged() -> None:
     stage = Stage().leads((1, 2), end=10, epochs=[(1, 0), (3, 6)], high_watermark=4)
     assert read_range(stage, 7) == (7, -1, 0, 10)
     assert refused_read(stage, 11) is ErrorCode.LOG_TRUNCATED
@@ -432,7 +432,7 @@ def numbered(sequence: int, records: int = 1) -> object:
     return batch(records, sequence=sequence, producer_id=7)
 
 
-def test_a_duplicate_waits_as_its_original_does_and_gets_its_offset() -> None:
+def test_a_duplicate_waits_like_its_original_and_gets_the_same_offset() -> None:
     stage = Stage().leads((1, 2))
     stage.fetches(2, 0)
     stage.write(batch(3))
@@ -446,7 +446,7 @@ def test_a_duplicate_waits_as_its_original_does_and_gets_its_offset() -> None:
     assert stage.replies() == [(4, 3, None)]
 
 
-def test_a_duplicate_of_an_append_still_under_way_is_recognised() -> None:
+def test_a_duplicate_of_an_append_in_flight_is_recognised() -> None:
     stage = Stage().leads((1,))
     stage.produce(numbered(0))
     stage.produce(numbered(0))
@@ -480,7 +480,7 @@ def test_an_idempotent_batch_needs_acks_all_and_at_most_five_may_wait() -> None:
 # -- the end of a leadership (E5, F2, F3, F4) ------------------------------------------------------------------
 
 
-def test_a_follower_that_was_told_of_a_newer_epoch_deposes_the_leader() -> None:
+def test_a_newer_epoch_at_a_follower_fences_the_leader() -> None:
     stage = Stage().leads((1, 2))
     stage.fetches(2, 0)
     stage.write()
@@ -489,7 +489,7 @@ def test_a_follower_that_was_told_of_a_newer_epoch_deposes_the_leader() -> None:
     assert stage.one(fx.LeadershipChanged).leading is False
 
 
-def test_a_follower_that_merely_leaves_deposes_nobody() -> None:
+def test_a_follower_that_stops_without_a_newer_epoch_fences_no_leader() -> None:
     stage = Stage().leads((1, 2))
     stage.fetches(2, 0)
     stage.stops(2, -1)
@@ -514,7 +514,7 @@ def test_a_lost_session_ends_every_leadership_and_no_epoch_is_resumed() -> None:
     assert stage.one(fx.LeadershipChanged).leading
 
 
-def test_a_new_process_does_not_lead_in_an_epoch_the_node_had_when_it_started() -> None:
+def test_a_new_process_does_not_lead_in_the_epoch_of_the_node_at_its_start() -> None:
     stage = Stage()
     stage.feed(ev.BrokerRegistered(11, {P: (ID, 5)}))
     stage.leads(epoch=5)
@@ -523,7 +523,7 @@ def test_a_new_process_does_not_lead_in_an_epoch_the_node_had_when_it_started() 
     assert stage.one(fx.LeadershipChanged).leading
 
 
-def test_a_storage_failure_answers_whoever_waits_and_ends_the_leadership() -> None:
+def test_a_storage_failure_answers_waiting_producers_and_ends_the_leadership() -> None:
     stage = Stage().leads((1,))
     stage.produce()
     stage.feed(ev.LogFailed(P, ID, TidemarkError(ErrorCode.STORAGE_ERROR, "the disk is gone")))
@@ -534,7 +534,7 @@ def test_a_storage_failure_answers_whoever_waits_and_ends_the_leadership() -> No
     assert stage.one(fx.OpenLog).partition == P
 
 
-def test_a_new_epoch_begins_only_after_what_is_under_way_is_written() -> None:
+def test_a_new_epoch_begins_only_after_the_appends_in_flight() -> None:
     stage = Stage().leads((1,))
     stage.produce()
     stage.command(node(1, 6, (1,)))
@@ -547,7 +547,7 @@ def test_a_new_epoch_begins_only_after_what_is_under_way_is_written() -> None:
     assert stage.refusals() == []
 
 
-def test_a_producer_silent_for_its_expiration_time_is_unknown_once_another_came() -> None:
+def test_an_idle_producer_expires_once_another_one_appends() -> None:
     stage = Stage().leads((1,))
     stage.write(batch(sequence=0, producer_id=1))
     stage.now += 24 * 3600 * 1000

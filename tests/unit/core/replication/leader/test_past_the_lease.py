@@ -21,7 +21,7 @@ def held_since(stage: Stage, since_ms: int) -> bool:
     return stage.core.queries.holds_epoch_since(P, since_ms)
 
 
-def test_it_holds_since_the_oldest_proof_of_a_follower_in_sync() -> None:
+def test_a_leadership_holds_since_the_oldest_confirmation_of_an_in_sync_follower() -> None:
     stage = Stage().leads((1, 2, 3), min_isr=2)
     stage.now += 500
     echoed(stage, 2, 1_300)
@@ -34,7 +34,7 @@ def test_it_holds_since_the_oldest_proof_of_a_follower_in_sync() -> None:
     assert not held_since(stage, 1_300)
 
 
-def test_what_waited_while_the_leader_stood_still_proves_nothing_new() -> None:
+def test_a_message_that_waited_while_the_leader_was_stopped_confirms_nothing() -> None:
     stage = Stage().leads((1, 2), min_isr=2)
     echoed(stage, 2, 1_000)
     stage.now += 60_000
@@ -50,19 +50,19 @@ def test_an_echo_from_the_future_counts_as_now() -> None:
     assert not held_since(stage, stage.now)
 
 
-def test_a_leader_alone_in_sync_does_not_go_on() -> None:
+def test_a_leader_alone_in_sync_stops_at_the_lease() -> None:
     stage = Stage().leads((1,), min_isr=1)
     echoed(stage, 2, 1_000)
     assert not held_since(stage, 0)
 
 
-def test_fewer_than_min_isr_do_not_go_on() -> None:
+def test_a_leader_with_fewer_than_min_isr_stops_at_the_lease() -> None:
     stage = Stage().leads((1, 2), min_isr=3)
     echoed(stage, 2, 1_000)
     assert not held_since(stage, 0)
 
 
-def test_a_follower_that_left_or_whose_stream_broke_holds_nothing() -> None:
+def test_a_follower_that_left_or_whose_stream_broke_confirms_nothing() -> None:
     for gone in (
         lambda stage: stage.feed(ev.FollowerDisconnected(2, 12)),
         lambda stage: stage.from_follower(2, FollowerMessage(stops=(StopFetch(P, 5),), echo_ms=1_000)),
@@ -74,7 +74,7 @@ def test_a_follower_that_left_or_whose_stream_broke_holds_nothing() -> None:
         assert not held_since(stage, 0)
 
 
-def test_who_is_on_the_way_out_of_the_isr_still_has_to_hold_the_epoch() -> None:
+def test_a_member_leaving_the_isr_must_still_confirm_the_epoch() -> None:
     stage = Stage().leads((1, 2, 3), min_isr=2)
     echoed(stage, 2, 1_000)
     while not stage.got(fx.WriteIsr):
@@ -86,7 +86,7 @@ def test_who_is_on_the_way_out_of_the_isr_still_has_to_hold_the_epoch() -> None:
     assert held_since(stage, 1_000)
 
 
-def test_a_session_that_is_known_to_be_gone_ends_it() -> None:
+def test_an_expired_session_ends_the_leadership() -> None:
     stage = Stage().leads((1, 2), min_isr=2)
     echoed(stage, 2, 1_000)
     stage.feed(ev.SessionExpired())
@@ -94,7 +94,7 @@ def test_a_session_that_is_known_to_be_gone_ends_it() -> None:
     assert not stage.core.queries.holds_epoch_since(TopicPartition("other", 0), 0)
 
 
-def test_a_follower_sends_back_the_clock_it_heard_last_and_none_on_a_new_stream() -> None:
+def test_a_follower_echoes_the_last_clock_of_its_leader_and_none_on_a_new_stream() -> None:
     stage = Stage(me=2).follows(1)
     assert stage.got(fx.SendToLeader) == [] or stage.one(fx.SendToLeader).message.echo_ms == 0
     stage.feed(ev.LeaderMessageArrived(1, LeaderMessage(clock_ms=777)))
@@ -105,7 +105,7 @@ def test_a_follower_sends_back_the_clock_it_heard_last_and_none_on_a_new_stream(
     assert stage.one(fx.SendToLeader).message.echo_ms == 0
 
 
-def test_a_leader_says_its_clock_with_every_message() -> None:
+def test_a_leader_sends_its_clock_with_every_message() -> None:
     stage = Stage().leads((1, 2), min_isr=2)
     echoed(stage, 2, 0)
     stage.feed(ev.Tick(), after_ms=600)

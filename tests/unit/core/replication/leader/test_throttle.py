@@ -81,7 +81,7 @@ def moving(*partitions: TopicPartition, throttle: int = RATE) -> tuple[Stage, Di
     return stage, disk
 
 
-def test_a_replica_that_is_being_added_gets_what_the_throttle_says_and_no_more() -> None:
+def test_a_replica_being_added_gets_the_throttled_rate_and_no_more() -> None:
     stage, disk = moving(P)
     disk.answer_all()
     assert disk.sent[3, P] <= RATE, "a second's worth at once, at most"
@@ -92,7 +92,7 @@ def test_a_replica_that_is_being_added_gets_what_the_throttle_says_and_no_more()
     assert (traffic.bytes_out, traffic.bytes_in) == (disk.sent[3, P], 0)
 
 
-def test_partitions_whose_moves_name_the_same_figure_share_it_evenly_and_other_figures_are_their_own() -> None:
+def test_partitions_with_the_same_limit_share_it_evenly_and_other_limits_are_separate() -> None:
     same = [TopicPartition("flights", index) for index in range(4)]
     other = TopicPartition("other", 0)
     stage, disk = moving(*same)
@@ -116,7 +116,7 @@ def test_members_of_the_isr_and_other_followers_are_never_slowed_down() -> None:
     assert disk.sent[3, P] == LOG_END * BATCH_BYTES, "it is no longer one that a move adds"
 
 
-def test_who_has_come_into_sync_is_not_slowed_down_any_more() -> None:
+def test_a_replica_in_sync_is_not_throttled_any_more() -> None:
     stage = Stage()
     disk = Disk(stage)
     move(stage, P)
@@ -158,7 +158,7 @@ def test_a_throttle_that_is_changed_holds_from_then_on() -> None:
     assert 45 * RATE <= disk.sent_in(10)[3, P] <= 50 * RATE
 
 
-def test_a_follower_that_goes_gives_back_what_was_being_read_for_it() -> None:
+def test_a_follower_that_leaves_returns_the_tokens_of_its_read() -> None:
     stage, disk = moving(P)
     (read,) = stage.reads
     stage.reads.clear()
@@ -178,7 +178,7 @@ def test_a_batch_larger_than_the_throttle_passes_and_is_worked_off() -> None:
     assert 10 * 10 <= disk.sent_in(20)[3, P] <= 20 * 10 + BATCH_BYTES
 
 
-def test_a_replica_that_is_being_added_counts_what_it_takes_in() -> None:
+def test_a_replica_being_added_counts_the_bytes_that_it_receives() -> None:
     stage = Stage()
     stage.command(node(2, 5, (2,)), adding=(1,), throttle=RATE)
     stage.opened()
