@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tidemark elect`: preferred replicas lead again, or the last known log leads what nobody leads (rule T4)."""
+"""`tidemark elect`: leader election of preferred replicas, or of the last known log (rule T4)."""
 
 from __future__ import annotations
 
@@ -34,44 +34,46 @@ _LOSS_COLUMNS: Final = (
     "offsets",
     "unheard",
 )
+_FORESEEN: Final = "would be elected, as far as it is known"
 
 
 def elect(
     targets: Annotated[
-        list[str] | None, typer.Argument(metavar="TOPIC[:PARTITION]", help="Which; --last-known wants partitions.")
+        list[str] | None,
+        typer.Argument(metavar="TOPIC[:PARTITION]", help="--last-known wants TOPIC:PARTITION."),
     ] = None,
     preferred: Annotated[
-        bool, typer.Option("--preferred", help="The first assigned replica leads again; without TOPIC, everywhere.")
+        bool, typer.Option("--preferred", help="Elect the preferred replicas; without TOPIC, of all topics.")
     ] = False,
     last_known: Annotated[
-        bool, typer.Option("--last-known", help="The furthest live replica leads a partition that nobody leads.")
+        bool, typer.Option("--last-known", help="Elect the longest live log of a partition without a leader.")
     ] = False,
     reports: Annotated[
-        bool, typer.Option("--reports", help="Show what unclean elections have lost; without TOPIC, everywhere.")
+        bool, typer.Option("--reports", help="Show losses of unclean elections; without TOPIC, of all topics.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before records may be lost.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation before records may be lost.")] = False,
     validate_only: Annotated[
-        bool, typer.Option("--validate-only", help="Check, show what would come of it, change nothing.")
+        bool, typer.Option("--validate-only", help="Check and show the result; change nothing.")
     ] = False,
     bootstrap: BootstrapOption = "",
     admin: AdminOption = "",
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Choose who leads, where the cluster does not do it by itself.
+    """Elect leaders where the controller does not do so automatically.
 
     \b
-    --preferred   After a broker has come back, others still lead what it led before. This gives leadership back to
-                  the first assigned replica of each partition, where it is in sync. Nothing is lost.
-    --last-known  When no replica is left that surely has every acknowledged record, nobody leads: wait for such a
-                  replica to come back if it can. If it cannot, this takes the live replica whose log goes furthest.
-                  What only others had is GONE, even when they come back, and a new lineage begins. Shows what is
-                  known to be missing, and asks, before anything is changed.
-    --reports     What was lost by such elections, also by those that unclean.leader.election.enable=true allowed.
+    --preferred   Elects the first assigned replica of each partition, if it is in sync. Use this after a broker
+                  restarted, since its partitions still have other leaders. No record is lost.
+    --last-known  For a partition without a leader, since no live replica surely has every acknowledged record. Wait
+                  for such a replica if it can return. Otherwise this elects the live replica with the longest log.
+                  Records that only other replicas have are LOST, even when those return; a new lineage begins.
+                  The command shows the known loss and asks for confirmation first.
+    --reports     Shows the losses of such elections, and of those by unclean.leader.election.enable=true.
 
     \b
-    Of each unclean election: "lost, known" counts acknowledged records that a replica still knows to have existed,
-    at the offsets named, both inclusive. "unheard" are replicas that did not answer: what only they knew is lost too,
-    and nobody can say how much.
+    Of each unclean election: "lost, known" counts acknowledged records that a live replica knows of, with their
+    offsets, both inclusive. "unheard" lists replicas that did not answer. Records that only these replicas knew of are
+    lost too; their number is unknown.
 
     \b
     Examples:
@@ -82,14 +84,14 @@ def elect(
       tidemark elect --reports flights --output json | jq 'map(.records_maybe_lost) | add'
     """
     if preferred + last_known + reports != 1:
-        raise typer.BadParameter("say one of --preferred, --last-known and --reports")
+        raise typer.BadParameter("want one of --preferred, --last-known and --reports")
     topics, partitions = parse_targets(targets or [])
     if last_known and (topics or not partitions):
         raise typer.BadParameter(
-            "name each partition as TOPIC:PARTITION: records may be lost", param_hint="--last-known"
+            "want partitions as TOPIC:PARTITION, since records may be lost", param_hint="--last-known"
         )
     if reports and partitions:
-        raise typer.BadParameter("reports are listed by topic: leave :PARTITION out", param_hint="--reports")
+        raise typer.BadParameter("reports are listed by topic: omit :PARTITION", param_hint="--reports")
     if last_known:
         refuse_json_question(output, yes=yes, dry_run=validate_only, options="--yes or --validate-only")
     with connect_admin(bootstrap, admin) as client:
@@ -109,10 +111,10 @@ def _elect_last_known(
 ) -> None:
     foreseen = client.elect_leaders(ElectionKind.LAST_KNOWN, partitions, validate_only=True)
     if validate_only or any(outcome.error is not None for outcome in foreseen):
-        _show_unclean(foreseen, output, "would be elected, as far as it is known")
+        _show_unclean(foreseen, output, _FORESEEN)
         return
     if output is Output.TEXT:
-        _show_unclean(foreseen, output, "would be elected, as far as it is known")
+        _show_unclean(foreseen, output, _FORESEEN)
         if not yes:
             confirm(f"Elect {counted(len(foreseen), 'leader')}, and lose the missing records for ever?")
     outcomes = client.elect_leaders(ElectionKind.LAST_KNOWN, partitions, request_id=uuid.uuid4().hex)
@@ -126,14 +128,14 @@ def _show_preferred(outcomes: Sequence[ElectionOutcome], output: Output, *, vali
         moved = [outcome for outcome in outcomes if outcome.changed]
         if moved:
             print_table(
-                ("partition", "led by", "would be led by" if validate_only else "now led by"),
+                ("partition", "leader before", "leader after"),
                 [(_name(one.partition), _leader(one.leader_before), _leader(one.leader)) for one in moved],
             )
         there = sum(outcome.error is None and not outcome.changed for outcome in outcomes)
         verb = "would move" if validate_only else "moved"
         if moved or there:
             leaders = counted(len(moved), "leader")
-            print_line(f"{leaders} {verb} to their preferred replica, {there} were there already")
+            print_line(f"{leaders} {verb} to the preferred replica, {there} were there already")
     _end(outcomes)
 
 
@@ -147,10 +149,12 @@ def _show_unclean(outcomes: Sequence[ElectionOutcome], output: Output, what: str
             print_table(_LOSS_COLUMNS, [_row(report) for report in reports])
             unheard = sorted({broker for report in reports for broker in report.unheard})
             if unheard:
-                print_line(f"not heard: brokers {_listed(unheard)}; what only they hold is lost too, and not counted")
+                print_line(
+                    f"no answer: brokers {_listed(unheard)}; records that only they hold are lost too, not counted"
+                )
         for outcome in outcomes:
             if outcome.error is None and outcome.unclean is None:
-                print_line(f"{_name(outcome.partition)}: broker {outcome.leader} came back and leads; nothing is lost")
+                print_line(f"{_name(outcome.partition)}: broker {outcome.leader} returned and leads; nothing is lost")
     _end(outcomes)
 
 
@@ -158,10 +162,10 @@ def _show_reports(reports: Sequence[UncleanElection], output: Output) -> None:
     if output is Output.JSON:
         print_json([report_json(report) for report in reports])
     elif not reports:
-        print_line("no unclean election is on record")
+        print_line("there is no report of an unclean election")
     else:
         print_table(
-            ("when (UTC)", *_LOSS_COLUMNS, "asked for by"),
+            ("when (UTC)", *_LOSS_COLUMNS, "requested by"),
             [(_when(report), *_row(report), report.request_id or "the topic's setting") for report in reports],
         )
 
@@ -189,7 +193,7 @@ def _row(report: UncleanElection) -> tuple[object, ...]:
 
 
 def lost_offsets(report: UncleanElection) -> tuple[int, int] | None:
-    """First and last offset of what is known to be lost, both inclusive; None: nothing is."""
+    """First and last offset known to be lost, both inclusive; None: no known loss."""
     if not report.records_maybe_lost or report.log_end_offset is None or report.high_watermark is None:
         return None
     return report.log_end_offset, report.high_watermark - 1
@@ -216,7 +220,7 @@ def _when(report: UncleanElection) -> str:
 
 
 def outcome_json(outcome: ElectionOutcome) -> Mapping[str, object]:
-    """What became of a partition, for scripts; a leader of -1 is none."""
+    """The outcome for a partition as JSON; leader -1: none."""
     return {
         "topic": outcome.partition.topic,
         "partition": outcome.partition.partition,
@@ -230,7 +234,7 @@ def outcome_json(outcome: ElectionOutcome) -> Mapping[str, object]:
 
 
 def report_json(report: UncleanElection) -> Mapping[str, object]:
-    """A loss report for scripts; null is unknown."""
+    """A loss report as JSON; null is unknown."""
     lost = lost_offsets(report)
     return {
         "topic": report.partition.topic,

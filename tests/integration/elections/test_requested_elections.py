@@ -72,7 +72,7 @@ def test_leadership_goes_back_to_a_broker_that_has_returned(hurt: LocalCluster, 
     assert after[lost].leader_epoch == before[lost].leader_epoch + 1
     assert after[lost].lineage == before[lost].lineage
     again = tidemark(hurt, "elect", "--preferred", f"levels:{lost}")
-    assert (again.status, again.out) == (0, "0 leaders moved to their preferred replica, 1 were there already\n")
+    assert (again.status, again.out) == (0, "0 leaders moved to the preferred replica, 1 were there already\n")
     with Producer(hurt.bootstrap) as producer:
         assert producer.send("levels", b"written", partition=lost).result(15).offset == 0
 

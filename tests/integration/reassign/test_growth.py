@@ -54,7 +54,7 @@ def test_a_broker_is_drained_stays_empty_and_gets_its_share_again(four: LocalClu
     assert held_by(admin, 1) == held
     asked = tidemark(four, "cluster", "remove-brokers", "1")
     refused(asked, "INVALID_REQUEST")
-    assert "cost: 4 moves, 4 replicas to copy" in asked.out, "the plan and its cost are shown before anybody is asked"
+    assert "cost: 4 reassignments, 4 replicas to copy" in asked.out, "the plan and its cost are shown before anybody is asked"
 
     out = succeeds(four, "cluster", "remove-brokers", "1", "--yes")
     assert out.endswith("broker 1 is removed and holds nothing: stop it now\n")
@@ -91,7 +91,7 @@ def test_brokers_that_cannot_be_added_or_removed_are_one_line(four: LocalCluster
     refused(tidemark(four, "cluster", "remove-brokers", "0", "1", "2", "3", "--yes"), "INVALID_REQUEST")
     late = tidemark(four, "cluster", "create", "--brokers", "0,1,7", "--timeout", "0")
     refused(late, "REQUEST_TIMED_OUT")
-    assert "not live: broker 7; live, and not named: broker 2,3" in late.error
+    assert "not live: broker 7; live, but not named: broker 2,3" in late.error
     assert tidemark(four, "cluster", "add-brokers", "one").status == 2
     assert tidemark(four, "cluster", "remove-brokers", "1", "--output", "json").status == 2
 

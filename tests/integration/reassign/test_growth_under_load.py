@@ -42,7 +42,7 @@ def test_a_removal_outlives_controller_and_admin_service_and_loses_no_record(clu
         try:
             assert removal.stdout is not None
             cost = next(line for line in removal.stdout if line.startswith("cost: "))
-            assert cost.startswith("cost: 6 moves, 6 replicas to copy")
+            assert cost.startswith("cost: 6 reassignments, 6 replicas to copy")
             cluster.kill("admin")
             cluster.kill(controller_name(0))
             cluster.restart("admin")

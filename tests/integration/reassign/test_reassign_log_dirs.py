@@ -219,7 +219,7 @@ def test_a_copy_is_seen_on_its_way_given_up_and_goes_on_after_a_kill(
         return [one.path for one in found.log_dirs for replica in one.replicas if replica.future]
 
     out = succeeds(cluster, *move, "--to", wanted, "--throttle", "20KB")
-    assert f"slow:0 on broker {broker} in {before} is moved into {wanted}" in out
+    assert f"slow:0 on broker {broker} in {before} moves to {wanted}" in out
     assert futures() == [wanted]
     ended = tidemark(cluster, "reassign", "verify", file)
     assert ended.status == 1
@@ -229,7 +229,7 @@ def test_a_copy_is_seen_on_its_way_given_up_and_goes_on_after_a_kill(
     assert [line for line in described.splitlines() if "future" in line and wanted in line]
 
     out = succeeds(cluster, *move, "--to", before)
-    assert out == f"slow:0 is on broker {broker} in {before}; a move into another directory is given up\n"
+    assert out == f"slow:0 is on broker {broker} in {before}; a move to another log directory is cancelled\n"
     wait_for(lambda: futures() == [], "the copy goes")
 
     succeeds(cluster, *move, "--to", wanted, "--throttle", "20KB")

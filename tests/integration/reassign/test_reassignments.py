@@ -116,7 +116,7 @@ def test_a_move_is_described_begun_verified_and_printed_to_the_letter(
     before = node(zookeeper, "/brokers/topics/test/2/leaderAndISR")
     ended = tidemark(four, "reassign", "execute", file_of(tmp_path, EXAMPLE_FILE))
     assert (ended.status, ended.error) == (0, ""), ended
-    assert "test:2 is on 2,1\n1 move done\n" in ended.out
+    assert "test:2 is on 2,1\n1 reassignment completed\n" in ended.out
     kept = ended.out[ended.out.index("{") : ended.out.index("}\n", ended.out.index("]\n")) + 1]
     assert json.loads(kept) == document("test", None, None, [1, 2]), "what takes it back is printed before it begins"
 
@@ -201,7 +201,7 @@ def test_a_throttled_move_tells_how_far_it_is_and_a_cancelled_one_restores_the_o
 
     ended = tidemark(four, "reassign", "cancel", "heavy:0")
     assert (ended.status, ended.error) == (0, ""), ended
-    assert ended.out.endswith("1 move given up\n")
+    assert ended.out.endswith("1 reassignment cancelled\n")
     assert assigned(admin, "heavy") == [before], "the same brokers in the same order"
     assert listing(four)["moves"] == []
     assert zookeeper.exists("/admin/reassign_partitions") is None
@@ -285,7 +285,7 @@ def test_an_interruption_leaves_the_move_going_and_says_so(
         finally:
             removing.kill()
     assert removing.returncode == 130, error
-    assert error.startswith("what is moving goes on in the cluster; tidemark reassign list shows how far it is")
+    assert error.startswith("the reassignment continues in the cluster; tidemark reassign list shows its progress")
     assert len(error.splitlines()) == 1, "no traceback"
     assert "copying" in {one["state"] for one in listing(four)["moves"]}
     # What was moved off the broker beside it ends by itself, maybe just as it is to be given up.

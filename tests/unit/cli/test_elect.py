@@ -101,7 +101,7 @@ def test_what_may_be_lost_is_shown_before_the_question_and_a_no_changes_nothing(
         module._elect_last_known(client, [T0], module.Output.TEXT, yes=False, validate_only=False)  # type: ignore[arg-type]
     assert refusal.value.code is ErrorCode.INVALID_REQUEST
     assert "40 to 64" in seen[0]
-    assert "not heard: brokers 0; what only they hold is lost too, and not counted" in seen[0]
+    assert "no answer: brokers 0; records that only they hold are lost too, not counted" in seen[0]
     assert client.calls == [(*LAST_KNOWN, True)]
 
 
@@ -183,7 +183,7 @@ def test_reports_show_when_and_who_asked(client: Client) -> None:
     assert "2023-11-14 22:13:20" in shown
     assert "r1" in shown
     client.outcomes = []
-    assert run("--reports").stdout == "no unclean election is on record\n"
+    assert run("--reports").stdout == "there is no report of an unclean election\n"
 
 
 def test_targets_are_topics_and_partitions(client: Client) -> None:

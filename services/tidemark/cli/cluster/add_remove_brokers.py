@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tidemark cluster create|add-brokers|remove-brokers`: which brokers there are."""
+"""`tidemark cluster create|add-brokers|remove-brokers`: change the brokers of a cluster."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ _PAUSE_S: Final = 0.5
 _PATIENCE_S: Final = 60.0
 _CALL_S: Final = 30.0
 _CALL_S_MIN: Final = 0.5
-"""The last look is begun so long before the end."""
+"""Time of the last call before the deadline."""
 _NAMED_MAX: Final = 5
 
-BrokersArgument = Annotated[list[str], typer.Argument(metavar="BROKER", help="Ids, such as 3 4.")]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the plan and its cost, change nothing.")]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+BrokersArgument = Annotated[list[str], typer.Argument(metavar="BROKER", help="Broker ids, such as 3 4.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the plan and its cost; change nothing.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation.")]
 
 
 def create(
-    brokers: Annotated[str, typer.Option("--brokers", metavar="0,1,2", help="The brokers it shall consist of.")],
-    timeout_s: Annotated[float, typer.Option("--timeout", min=0, metavar="SECONDS", help="How long to wait.")] = 60.0,
+    brokers: Annotated[str, typer.Option("--brokers", metavar="0,1,2", help="Ids of all brokers of the cluster.")],
+    timeout_s: Annotated[float, typer.Option("--timeout", min=0, metavar="SECONDS", help="Time to wait.")] = 60.0,
     bootstrap: BootstrapOption = "",
     admin: AdminOption = "",
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Wait until the cluster consists of exactly these brokers, and say which are missing.
+    """Wait until exactly these brokers are live, and report the missing ones.
 
-    A cluster forms by itself: each broker that starts with the same zookeeper.connect joins it. This command starts
-    and changes nothing.
+    A cluster forms without this command: each broker that starts with the same zookeeper.connect joins the cluster.
+    The command starts and changes nothing.
 
     \b
     Examples:
@@ -56,7 +56,7 @@ def create(
     """
     wanted = set(parse_brokers([brokers]))
     deadline_s = time.monotonic() + timeout_s
-    said = ""
+    shown = ""
     while True:
         left_s = min(_CALL_S, deadline_s - time.monotonic()) if timeout_s else _CALL_S
         cluster_id, live, problem = _live_brokers(bootstrap, admin, left_s)
@@ -64,10 +64,10 @@ def create(
         if problem is None and not missing and not others:
             break
         parts = [f"not live: broker {listed(missing)}"] if missing else []
-        parts += [f"live, and not named: broker {listed(others)}"] if others else []
+        parts += [f"live, but not named: broker {listed(others)}"] if others else []
         state = "; ".join(parts) if problem is None else problem.message
-        if output is Output.TEXT and state != said:
-            said = state
+        if output is Output.TEXT and state != shown:
+            shown = state
             print_line(state)
             sys.stdout.flush()
         pause_s = min(_PAUSE_S, deadline_s - _CALL_S_MIN - time.monotonic())
@@ -101,11 +101,11 @@ def add_brokers(
     admin: AdminOption = "",
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Give brokers that run already their share of the replicas, moving as little as that takes.
+    """Give running brokers their share of the replicas, with as little data to copy as possible.
 
     \b
-    Start the brokers first; they join by themselves, empty. This shows the plan and what it costs, asks, and moves.
-    A broker that was removed before is added again in the same way.
+    Start the brokers first; they join the cluster without replicas. The command shows the plan with its cost, asks for
+    confirmation, and starts the reassignments. A removed broker is added again in the same way.
 
     \b
     Examples:
@@ -129,17 +129,17 @@ def add_brokers(
             confirm(f"Move {counted(planned.plan.moved_replicas, 'replica')} to add broker {listed(ids)}?")
         try:
             begun = client.add_brokers(ids, throttle_bytes_per_s=rate, request_id=request_id)
-            # The rest, where not all fit into ZooKeeper's node, is begun as earlier ones end.
+            # Those that do not fit into ZooKeeper's node start as earlier ones end.
             feed = MoveFeed(client, begun.plan.moves, rate, request_id)
             with MoveView(silent=no_wait or output is Output.JSON) as view:
                 ended = [] if no_wait else feed.follow(view)
         except KeyboardInterrupt:
-            raise interrupted("what was begun") from None
+            raise interrupted("the reassignment") from None
     failed = [one.error for one in ended if one.error is not None]
     if output is Output.JSON:
         print_json({**plan_json(begun), "begun": True, "ended": [ended_json(one) for one in ended]})
     elif no_wait:
-        print_line(f"{counted(begun.begun, 'move')} begun; tidemark reassign list shows how far they are")
+        print_line(f"{counted(begun.begun, 'reassignment')} started; tidemark reassign list shows their progress")
     else:
         print_line(f"broker {listed(ids)} {'has its' if len(ids) == 1 else 'have their'} share")
     if failed:
@@ -155,12 +155,12 @@ def remove_brokers(
     admin: AdminOption = "",
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Move everything off brokers, wait, and deregister them; then you stop their processes.
+    """Drain brokers: reassign all their replicas, wait, and deregister them; then stop their processes.
 
     \b
-    From the moment this begins nothing new is placed on them. Ctrl-C ends the waiting: the moves that are under way go
-    on, and running it again takes it up. If you change your mind: tidemark cluster add-brokers. When it says that a
-    broker is removed, stop its process, and keep its id for another day or give it to another machine.
+    From the start of the command the brokers get no new replicas. Ctrl-C ends the wait, not the reassignments; the same
+    command continues. To undo: tidemark cluster add-brokers. Stop the process of a broker when the command reports
+    that the broker is removed. Its id may be used again, also on another machine.
 
     \b
     Examples:
@@ -174,7 +174,7 @@ def remove_brokers(
     with connect_admin(bootstrap, admin) as client:
         (first,) = client.remove_brokers(ids, throttle_bytes_per_s=rate, validate_only=True)
         planned = first.planned
-        assert planned is not None, "the first news has the plan"
+        assert planned is not None, "the first update has the plan"
         if output is Output.TEXT:
             show_plan(planned)
         if dry_run:
@@ -187,7 +187,7 @@ def remove_brokers(
             with MoveView(silent=output is Output.JSON) as view:
                 _drain(client, ids, rate, view)
         except KeyboardInterrupt:
-            raise interrupted("what is moving") from None
+            raise interrupted("the reassignment") from None
     if output is Output.JSON:
         print_json({**plan_json(planned), "begun": True, "removed": ids})
     else:
@@ -203,17 +203,17 @@ def _drain(client: AdminClient, ids: Sequence[int], rate: int, view: MoveView) -
     before: dict[TopicPartition, ReassignmentProgress] = {}
     while True:
         try:
-            for news in client.remove_brokers(ids, throttle_bytes_per_s=rate, request_id=request_id):
+            for update in client.remove_brokers(ids, throttle_bytes_per_s=rate, request_id=request_id):
                 patience_until_s = time.monotonic() + _PATIENCE_S
-                if news.removed:
+                if update.removed:
                     return
-                if news.planned is None:
-                    now = {moved.partition: moved for moved in news.moves}
+                if update.planned is None:
+                    now = {moved.partition: moved for moved in update.moves}
                     ended = [EndedReassignment(one, before[one].target) for one in sorted(before) if one not in now]
                     before = now
-                    view.show(news.moves, ended, f"; {counted(news.partitions_left, 'partition')} to go")
+                    view.show(update.moves, ended, f"; {counted(update.partitions_left, 'partition')} to go")
         except TidemarkError as error:
-            # The service, or ZooKeeper, is away for a while; the same call takes it up.
+            # The service or ZooKeeper is unavailable for a while; the same call continues.
             if not error.retriable or time.monotonic() > patience_until_s:
                 raise
             time.sleep(_PAUSE_S)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tidemark cluster ...`: what the cluster is made of, what is wrong with it, and how its brokers change."""
+"""`tidemark cluster ...`: show the cluster and change its brokers."""
 
 from __future__ import annotations
 
@@ -10,23 +10,21 @@ from tidemark.cli.cluster.safe_to_restart import safe_to_restart
 from tidemark.cli.common.options import AdminOption, BootstrapOption, OutputOption, connect_admin
 from tidemark.cli.common.output import Output, print_json, print_line, print_table
 
-cluster_app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Look at the cluster and change its brokers."
-)
-cluster_app.command("create", short_help="Wait until just these brokers are live.")(create)
-cluster_app.command("add-brokers", short_help="Give new brokers their share of the replicas.")(add_brokers)
-cluster_app.command("remove-brokers", short_help="Move everything off brokers and deregister them.")(remove_brokers)
-cluster_app.command("safe-to-restart", short_help="Whether a broker can be restarted now.")(safe_to_restart)
+cluster_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show the cluster and change its brokers.")
+cluster_app.command("create", short_help="Wait until exactly these brokers are live.")(create)
+cluster_app.command("add-brokers", short_help="Give new brokers their share of replicas.")(add_brokers)
+cluster_app.command("remove-brokers", short_help="Drain brokers and deregister them.")(remove_brokers)
+cluster_app.command("safe-to-restart", short_help="Check if a broker can be restarted now.")(safe_to_restart)
 
 
 @cluster_app.callback()
 def cluster() -> None:
-    """Look at the cluster and change its brokers."""
+    """Show the cluster and change its brokers."""
 
 
-@cluster_app.command("describe", short_help="Brokers, controller, partitions in trouble.")
+@cluster_app.command("describe", short_help="Brokers, controller, counts of partitions.")
 def describe(bootstrap: BootstrapOption = "", admin: AdminOption = "", output: OutputOption = Output.TEXT) -> None:
-    """Brokers, the active controller, and partitions in trouble.
+    """Show brokers, the active controller, and counts of under-replicated and offline partitions.
 
     \b
     Examples:
@@ -66,5 +64,5 @@ def describe(bootstrap: BootstrapOption = "", admin: AdminOption = "", output: O
     )
     if found.draining_brokers:
         listed = ", ".join(str(broker) for broker in found.draining_brokers)
-        print_line(f"drained: broker {listed}; nothing new is placed there until tidemark cluster add-brokers")
+        print_line(f"draining: broker {listed}; no new replicas until tidemark cluster add-brokers")
     print_table(("topics", "partitions", "under-replicated", "under min ISR", "offline"), [tuple(counts.values())])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tidemark log-dirs ...`: what lies on the disks of brokers, and replicas moved between those of one (rule M3)."""
+"""`tidemark log-dirs ...`: show log directories, and move replicas between those of one broker (rule M3)."""
 
 from __future__ import annotations
 
@@ -29,43 +29,42 @@ _REPLICA_COLUMNS: Final = ("broker", "directory", "partition", "is", "bytes", "l
 log_dirs_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="""Look at the log directories of brokers, and move replicas between those of one broker.
+    help="""Show log directories, and move replicas between those of one broker.
 
 \b
-A broker with several disks has a log directory on each (log.dirs). When one fills up while another has room:
-  tidemark log-dirs describe                                    how full they are
-  tidemark log-dirs describe --broker 1 --replicas              what lies where
+A broker with several disks has a log directory on each (log.dirs). When one of them is nearly full:
+  tidemark log-dirs describe                                    free space
+  tidemark log-dirs describe --broker 1 --replicas              replicas of each log directory
   tidemark log-dirs move orders:0 --broker 1 --to /disk2 --wait
-The replica goes on serving while it is copied. To move replicas between brokers, into directories of your choice,
-give log_dirs to tidemark reassign.
+The replica serves clients during the copy. tidemark reassign moves replicas between brokers, with log_dirs into
+chosen log directories.
 """,
 )
 
 
 @log_dirs_app.callback()
 def log_dirs() -> None:
-    """Look at the log directories of brokers, and move replicas between those of one broker."""
+    """Show log directories, and move replicas between those of one broker."""
 
 
-@log_dirs_app.command("describe", short_help="How full log directories are, and what lies where.")
+@log_dirs_app.command("describe", short_help="Space, state and replicas of log directories.")
 def describe(
     brokers: Annotated[
-        list[int] | None, typer.Option("--broker", metavar="N", help="Which broker; may be repeated; else all.")
+        list[int] | None, typer.Option("--broker", metavar="N", help="A broker; repeatable; default: all.")
     ] = None,
     topics: Annotated[
-        list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Count only its replicas; may be repeated.")
+        list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Only replicas of this topic; repeatable.")
     ] = None,
-    replicas: Annotated[bool, typer.Option("--replicas", help="List the replicas too.")] = False,
+    replicas: Annotated[bool, typer.Option("--replicas", help="Also list the replicas.")] = False,
     bootstrap: BootstrapOption = "",
     admin: AdminOption = "",
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """How full the log directories are, whether they are online, and what lies in them; exit status 1 if a broker does
-    not answer.
+    """Show space, state and replicas of log directories; exit status 1 if a broker does not answer.
 
     \b
-    Of each replica: how many bytes it has, and its lag: records below the high watermark that it lacks. A replica that
-    "is" future is a copy on its way into the directory; its lag is what it still lacks of the replica.
+    Each replica has its size and its lag, the number of offsets between its log end and the high watermark. A replica
+    that "is" future is a copy that moves into the log directory; its lag is the part that is not copied yet.
 
     \b
     Examples:
@@ -101,21 +100,23 @@ def describe(
 
 @log_dirs_app.command("move", short_help="Move a replica to another directory of its broker.")
 def move(
-    target: Annotated[str, typer.Argument(metavar="TOPIC:PARTITION", help="Whose replica.")],
+    target: Annotated[str, typer.Argument(metavar="TOPIC:PARTITION", help="Partition of the replica.")],
     broker: Annotated[
-        int, typer.Option("--broker", metavar="N", callback=fits_int32, help="On which broker.", show_default=False)
+        int,
+        typer.Option("--broker", metavar="N", callback=fits_int32, help="Its broker.", show_default=False),
     ],
     to: Annotated[
-        str, typer.Option("--to", metavar="DIR", help="Path or uuid of a log directory of it.", show_default=False)
+        str,
+        typer.Option("--to", metavar="DIR", help="Path or uuid of the target directory.", show_default=False),
     ],
     throttle: Annotated[
         str,
         typer.Option(
-            "--throttle", metavar="RATE", help="What copying may write in a second, such as 50MB; else as it is set."
+            "--throttle", metavar="RATE", help="Bytes copied per second at most, such as 50MB; default: the setting."
         ),
     ] = "",
-    wait: Annotated[bool, typer.Option("--wait", help="Show how far it is until it is there.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check, change nothing.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Show the progress until the end.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check only; change nothing.")] = False,
     bootstrap: BootstrapOption = "",
     admin: AdminOption = "",
     output: OutputOption = Output.TEXT,
@@ -123,15 +124,15 @@ def move(
     """Move a replica into another log directory of its broker.
 
     \b
-    It is copied in the background, under a throttle, and goes on serving; at the end the copy takes its place and the
-    old one is deleted. A move under way is given up by naming the directory that the replica lies in now. It goes on
-    when you press Ctrl-C, and when the broker is started again.
+    The broker copies the log in the background, under a throttle, and the replica serves clients. At the end the copy
+    replaces the replica, and the old log is deleted. To cancel the move, name the current log directory of the replica.
+    The move continues after Ctrl-C, and after a restart of the broker.
 
     \b
     Examples:
       tidemark log-dirs move orders:0 --broker 1 --to /disk2 --wait
       tidemark log-dirs move orders:0 --broker 1 --to /disk2 --throttle 50MB
-      tidemark log-dirs move orders:0 --broker 1 --to /disk1      (where it lies: gives the move up)
+      tidemark log-dirs move orders:0 --broker 1 --to /disk1      (current directory: cancels)
     """
     rate = parse_rate(throttle) if throttle else 0
     topics, partitions = parse_targets([target])
@@ -162,10 +163,10 @@ def move(
 def _noted(found: FoundReplica, *, dry_run: bool) -> str:
     name = name_of(found.place.partition)
     if found.state is PlaceState.THERE:
-        return f"{name} is {placed(found)}" + ("" if dry_run else "; a move into another directory is given up")
+        return f"{name} is {placed(found)}" + ("" if dry_run else "; a move to another log directory is cancelled")
     if dry_run:
-        return f"{name} {placed(found)} would be moved into {found.target}"
-    return f"{name} {placed(found)} is moved into {found.target}; tidemark log-dirs describe --replicas shows how far"
+        return f"{name} {placed(found)} would move to {found.target}"
+    return f"{name} {placed(found)} moves to {found.target}; tidemark log-dirs describe --replicas shows the progress"
 
 
 def _by_path(broker: BrokerLogDirs) -> Sequence[LogDirectoryContent]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tidemark cluster safe-to-restart`: may a broker be restarted now, and waiting until it may (rule C2)."""
+"""`tidemark cluster safe-to-restart`: check if a broker can be restarted, and wait until it can (rule C2)."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ from tidemark.model import TidemarkError
 _PAUSE_S: Final = 1.0
 _CALL_S: Final = 30.0
 _CALL_S_MIN: Final = 0.5
-"""The last look is begun so long before the end."""
+"""Time of the last call before the deadline."""
 _NAMED_MAX: Final = 5
 
 
 def safe_to_restart(
     broker: Annotated[
-        str, typer.Argument(metavar="BROKER", envvar="TIDEMARK_BROKER_ID", help="Its id.", show_envvar=True)
+        str, typer.Argument(metavar="BROKER", envvar="TIDEMARK_BROKER_ID", help="Broker id.", show_envvar=True)
     ],
     wait_s: Annotated[
-        float, typer.Option("--wait", min=0, metavar="SECONDS", help="Ask again for so long, until it is safe.")
+        float, typer.Option("--wait", min=0, metavar="SECONDS", help="Time to wait until the restart is safe.")
     ] = 0.0,
     bootstrap: BootstrapOption = "",
     admin: AdminOption = "",
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Tell whether a broker can be restarted now without anybody noticing; exit status 0 if so, 1 if not, and why.
+    """Check if a broker can be restarted now without an effect on clients; exit status 0 if so, 1 with reasons if not.
 
     \b
-    Not while a partition would have nobody in sync to lead it, or fewer than min.insync.replicas; nor while another
-    broker is away, or a replica on this one is being moved or has not caught up. With --wait what is in the way is
-    told whenever it changes, and brokers or an admin service that do not answer are asked again too. What waiting
-    cannot mend ends it: topics with as many replicas as min.insync.replicas (NO_REPLICA_TO_SPARE, and in JSON
+    A restart is not safe if a partition would have no in-sync replica left, or fewer than min.insync.replicas; nor
+    while another broker is unavailable, or a replica on this broker is reassigned or not caught up. With --wait the
+    command prints each change of the reason, and retries brokers and admin services that do not answer. Waiting ends
+    early if it cannot help: a topic has as many replicas as min.insync.replicas (NO_REPLICA_TO_SPARE, and in JSON
     "waiting_helps": false).
 
     \b
-    Examples, the second to restart one broker after another, the third in a pod's preStop hook:
+    Examples; the second is for a rolling restart, the third for a pod's preStop hook:
       tidemark cluster safe-to-restart 1
       tidemark cluster safe-to-restart 1 --wait 300 && kubectl delete pod tidemark-1
       tidemark cluster safe-to-restart 1 --wait 20 --bootstrap localhost:9192 || true
     """
     (broker_id,) = parse_brokers([broker])
     deadline_s = time.monotonic() + wait_s
-    said = ""
+    shown = ""
     while True:
-        obstacles, problem = _look(broker_id, bootstrap, admin, deadline_s if wait_s else None)
+        obstacles, problem = _find_obstacles(broker_id, bootstrap, admin, deadline_s if wait_s else None)
         pause_s = min(_PAUSE_S, deadline_s - _CALL_S_MIN - time.monotonic())
         over = pause_s <= 0
         if problem is None and (over or not any(one.may_pass for one in obstacles)):
@@ -62,20 +62,20 @@ def safe_to_restart(
         if problem is not None and over:
             raise problem
         state = problem.message if problem is not None else f"not yet: {obstacles[0].reason}: {obstacles[0].message}"
-        if output is Output.TEXT and state != said:
-            said = state
+        if output is Output.TEXT and state != shown:
+            shown = state
             print_line(state)
             sys.stdout.flush()
         time.sleep(pause_s)
-    _tell(broker_id, obstacles, output)
+    _print_verdict(broker_id, obstacles, output)
     if obstacles:
         raise typer.Exit(1)
 
 
-def _look(
+def _find_obstacles(
     broker: int, bootstrap: str, admin: str, deadline_s: float | None
 ) -> tuple[Sequence[RestartObstacle], TidemarkError | None]:
-    """What is in the way, or what may go away when it is asked again."""
+    """The obstacles, or a retriable error."""
     left_s = _CALL_S if deadline_s is None else max(_CALL_S_MIN, min(_CALL_S, deadline_s - time.monotonic()))
     try:
         with connect_admin(bootstrap, admin, timeout_s=left_s) as client:
@@ -86,7 +86,7 @@ def _look(
         return (), error
 
 
-def _tell(broker: int, obstacles: Sequence[RestartObstacle], output: Output) -> None:
+def _print_verdict(broker: int, obstacles: Sequence[RestartObstacle], output: Output) -> None:
     if output is Output.JSON:
         print_json(
             {
@@ -107,7 +107,7 @@ def _tell(broker: int, obstacles: Sequence[RestartObstacle], output: Output) -> 
         print_line(f"yes: broker {broker} can be restarted")
     else:
         passing = any(one.may_pass for one in obstacles)
-        verdict = "must not be restarted now" if passing else "cannot be restarted unnoticed"
+        verdict = "must not be restarted now" if passing else "cannot be restarted without an effect on clients"
         print_line(f"no: broker {broker} {verdict}")
         for one in obstacles:
             some = ", ".join(name_of(partition) for partition in one.partitions[:_NAMED_MAX])

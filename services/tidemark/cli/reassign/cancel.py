@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives moves up. One that was not named but found in the list may end before: that holds up no other."""
+"""Cancels reassignments. One that was found by topic or --all may end first; the others are cancelled all the same."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ _GONE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_PARTITION})
 _TRIES_MAX: Final = 5
 
 Originals = Mapping[TopicPartition, tuple[BrokerId, ...]]
-"""The replicas before their moves; none where nobody knew the partition."""
+"""Replicas before each reassignment; empty if the partition was unknown."""
 
 
-def give_up(
+def cancel(
     client: AdminClient, named: Sequence[TopicPartition], found: Originals
 ) -> tuple[set[TopicPartition], dict[TopicPartition, TidemarkError]]:
-    """Have the moves of these partitions given up; those of `found` that had ended by themselves, and refusals.
+    """Cancel these reassignments; returns those of `found` that had ended before, and the refusals.
 
     Raises:
-        TidemarkError: where any that was named is refused; nothing is given up then.
+        TidemarkError: one of `named` is refused; nothing is cancelled then.
     """
     if named:
         raise_refused(client.alter_partition_reassignments(cancel=named).outcomes)
-    outcomes = _give_up_found(client, sorted(found)) if found else []
+    outcomes = _cancel_found(client, sorted(found)) if found else []
     refused = {one.partition: one.error for one in outcomes if one.error is not None}
     ended = {partition for partition, error in refused.items() if _has_ended(error, found[partition])}
     return ended, {partition: error for partition, error in refused.items() if partition not in ended}
 
 
-def _give_up_found(client: AdminClient, found: Sequence[TopicPartition]) -> Sequence[ReassignmentOutcome]:
+def _cancel_found(client: AdminClient, found: Sequence[TopicPartition]) -> Sequence[ReassignmentOutcome]:
     tries = 1
     while True:
         try:
             return client.alter_partition_reassignments(cancel=found, allow_partial=True).outcomes
         except TidemarkError as error:
-            # A move ended after the service had looked, and it wrote nothing.
+            # One of them ended during the call, so the service cancelled none.
             if error.code is not ErrorCode.NO_REASSIGNMENT_IN_PROGRESS or tries == _TRIES_MAX:
                 raise
         tries += 1
 
 
 def ended_meanwhile(found: Originals, ended: Sequence[EndedReassignment]) -> set[TopicPartition]:
-    """Those of `found` that were at their end when they were to be given up."""
+    """Reassignments of `found` that completed before the cancellation."""
     return {
         one.partition
         for one in ended
@@ -65,7 +65,7 @@ def _has_ended(error: TidemarkError, original: tuple[BrokerId, ...]) -> bool:
 
 
 def raise_refused(outcomes: Sequence[ReassignmentOutcome]) -> None:
-    """What was refused, if anything was."""
+    """Raise the refusals among the outcomes, if any."""
     refused = [outcome.error for outcome in outcomes if outcome.error is not None]
     if refused:
         raise_all(refused)

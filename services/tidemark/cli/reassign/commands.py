@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tidemark reassign ...`: move replicas between brokers (rule M1)."""
+"""`tidemark reassign ...`: reassign partitions to other brokers (rule M1)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidemark.cli.common.options import AdminOption, BootstrapOption, OutputOpti
 from tidemark.cli.common.output import Output, counted, error_json, print_json, print_line, print_table
 from tidemark.cli.common.partition_targets import parse_targets
 from tidemark.cli.common.units import parse_rate
-from tidemark.cli.reassign.cancel import ended_meanwhile, give_up, raise_refused
+from tidemark.cli.reassign.cancel import cancel, ended_meanwhile, raise_refused
 from tidemark.cli.reassign.log_dir_status import FoundReplica, look, places_of
 from tidemark.cli.reassign.log_dirs import (
     Placed,
@@ -54,61 +54,61 @@ if TYPE_CHECKING:
     from tidemark.client import AdminClient
     from tidemark.core.cluster_view import TopicView
 
-_LOOK: Final = "tidemark reassign list shows how far they are"
+_SEE_LIST: Final = "tidemark reassign list shows their progress"
 _FILE_BYTES_MAX: Final = 64 << 20
 
 reassign_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="""Move replicas between brokers.
+    help="""Reassign partitions to other brokers.
 
 \b
-A move is asked for, copied in the background, and done when the new replicas are in sync; the topic is written and
-read all the while. In order:
-  tidemark reassign execute moves.json --dry-run     what would be done
+A reassignment copies replicas in the background, and completes when the new replicas are in sync. Clients produce and
+consume all the time. In order:
+  tidemark reassign execute moves.json --dry-run     show the plan
   tidemark reassign execute moves.json --throttle 50MB
-  tidemark reassign list                             how far it is, and what it waits for
-  tidemark reassign cancel test:2                    the original replicas again
-  tidemark reassign verify moves.json                whether all is as the file says
-To add a broker, or to take one away: tidemark cluster add-brokers, tidemark cluster remove-brokers.
+  tidemark reassign list                             progress, and the reason for a wait
+  tidemark reassign cancel test:2                    restore the original replicas
+  tidemark reassign verify moves.json                compare the replicas with the file
+To add or remove a broker: tidemark cluster add-brokers, tidemark cluster remove-brokers.
 """,
 )
 
 FileArgument = Annotated[
-    Path, typer.Argument(metavar="FILE", help="Moves as JSON; - for stdin.", allow_dash=True, dir_okay=False)
+    Path, typer.Argument(metavar="FILE", help="Reassignments as JSON; - for stdin.", allow_dash=True, dir_okay=False)
 ]
 ThrottleOption = Annotated[
     str,
     typer.Option(
         "--throttle",
         metavar="RATE",
-        help="What each broker may send in a second to new replicas, such as 50MB; it ends with the moves.",
+        help="Bytes per second that each broker sends to new replicas, such as 50MB; until the reassignments end.",
     ),
 ]
-NoWaitOption = Annotated[bool, typer.Option("--no-wait", help="Return when it is begun, not when it is done.")]
+NoWaitOption = Annotated[bool, typer.Option("--no-wait", help="Return after the start, without waiting for the end.")]
 
 
 @reassign_app.callback()
 def reassign() -> None:
-    """Move replicas between brokers."""
+    """Reassign partitions to other brokers."""
 
 
-@reassign_app.command("generate", short_help="Propose moves that spread topics over brokers.")
+@reassign_app.command("generate", short_help="Propose an assignment of topics to brokers.")
 def generate(
-    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="Which; all if none is named.")] = None,
+    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="Topics; default: all.")] = None,
     brokers: Annotated[
-        str, typer.Option("--brokers", metavar="0,1,2", help="Where they shall be; all live brokers if left out.")
+        str, typer.Option("--brokers", metavar="0,1,2", help="Target brokers; default: all live brokers.")
     ] = "",
     bootstrap: BootstrapOption = "",
     admin: AdminOption = "",
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Propose moves that spread topics over brokers as if they were created now; changes nothing.
+    """Propose replicas for topics as if the topics were created now on these brokers; changes nothing.
 
     \b
-    stdout has the proposal alone, in the form that execute takes; what it costs is on stderr.
-    Nothing is spared: to move as little as possible see tidemark cluster add-brokers and remove-brokers.
-    log_dirs is "any" throughout: put in the log directory that a replica shall lie in where that matters.
+    stdout has only the proposal, in the format of execute; the cost is on stderr. The proposal does not minimise the
+    data to copy: tidemark cluster add-brokers and remove-brokers do. log_dirs is "any" everywhere: replace "any" by a
+    log directory where that matters.
 
     \b
     Examples:
@@ -121,39 +121,40 @@ def generate(
         names = topics or client.list_topics()
         planned = client.plan_brokers(topics=names, spread=spread) if names else None
     if planned is None:
-        raise TidemarkError(ErrorCode.UNKNOWN_TOPIC, "there is no topic to spread")
+        raise TidemarkError(ErrorCode.UNKNOWN_TOPIC, "there is no topic to reassign")
     if output is Output.JSON:
         print_json(plan_json(planned))
         return
     moves = [replace(move, log_dirs=(ANY_LOG_DIR,) * len(move.replicas)) for move in planned.plan.moves]
     print_line(format_reassignments(moves).rstrip("\n"))
-    typer.echo(f"{cost_of(planned)}; execute it with tidemark reassign execute, which prints the way back", err=True)
+    typer.echo(f"{cost_of(planned)}; start it with tidemark reassign execute, which prints the rollback", err=True)
 
 
-@reassign_app.command("execute", short_help="Begin the moves of a file, wait until they are done.")
+@reassign_app.command("execute", short_help="Start the reassignments of a file and wait.")
 def execute(
     file: FileArgument,
     throttle: ThrottleOption = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check, show what would move, change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and show the plan; change nothing.")] = False,
     no_wait: NoWaitOption = False,
     bootstrap: BootstrapOption = "",
     admin: AdminOption = "",
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Begin the moves of a file and wait until they are done.
+    """Start the reassignments of a file and wait until they complete.
 
     \b
-    The file, for partition 2 of the topic test, with broker 2 as its preferred leader:
+    The file, for partition 2 of the topic test, with broker 2 as the preferred replica:
       {"version": 1,
        "partitions": [{"topic": "test", "partition": 2, "replicas": [2, 1], "log_dirs": ["any", "any"]}]}
-    log_dirs may be left out. Instead of "any" it names the log directory that a replica shall lie in on its broker, by
-    path or uuid (tidemark log-dirs describe); a replica that stays on its broker is copied from one to the other.
-    Before anything begins, the present assignment is printed in the same form: keep it, and execute it to go back.
-    Nothing is begun if any move is refused.
+    log_dirs is optional. An entry other than "any" names a log directory of that broker, by path or uuid (tidemark
+    log-dirs describe). A replica that stays on its broker is copied from one log directory to the other.
+    The command first prints the current assignment in the same format: keep it as the rollback.
+    If one reassignment is refused, none starts.
 
     \b
-    Ctrl-C ends the waiting, not the moves. A throttle below what producers write to these partitions is refused: such
-    a move would never end. More moves than fit into one ZooKeeper node are begun as earlier ones end; keep it running.
+    Ctrl-C ends the wait, not the reassignments. A throttle below the produce rate of these partitions is refused, since
+    the copy would never catch up. Reassignments that do not fit into one ZooKeeper node start as earlier ones end;
+    keep the command running until then.
 
     \b
     Examples:
@@ -161,17 +162,17 @@ def execute(
       tidemark reassign execute moves.json --throttle 50MB
       tidemark reassign execute moves.json --no-wait --output json
     """
-    asked = read_file(file, throttle)
-    moves, request_id = asked.moves, uuid.uuid4().hex
+    requested = read_file(file, throttle)
+    moves, request_id = requested.moves, uuid.uuid4().hex
     with connect_admin(bootstrap, admin) as client:
-        checked, present = _check(client, asked, request_id, output, dry_run=dry_run)
+        checked, present = _check(client, requested, request_id, output, dry_run=dry_run)
         if dry_run:
             return
-        if asked.cancel:
-            raise_refused(client.alter_partition_reassignments(cancel=asked.cancel, request_id=request_id).outcomes)
+        if requested.cancel:
+            raise_refused(client.alter_partition_reassignments(cancel=requested.cancel, request_id=request_id).outcomes)
         before = {one.partition: one.before for one in checked}
         missing = [move for move in moves if before[move.partition] != move.replicas or named_log_dirs(move)]
-        feed = MoveFeed(client, missing, asked.throttle_bytes_per_s, request_id)
+        feed = MoveFeed(client, missing, requested.throttle_bytes_per_s, request_id)
         ended = _carry_out(feed, len(missing), output, no_wait=no_wait)
         placed = [] if no_wait else _place(client, missing, ended, output)
     failed = [one.error for one in ended if one.error is not None]
@@ -181,30 +182,30 @@ def execute(
     else:
         if len(missing) < len(moves):
             print_line(f"{counted(len(moves) - len(missing), 'partition')} had these replicas already")
-        done = f"{counted(len(ended) - len(failed), 'move')} done"
-        print_line(f"{counted(len(missing), 'move')} begun; {_LOOK}" if no_wait else done)
+        done = f"{counted(len(ended) - len(failed), 'reassignment')} completed"
+        print_line(f"{counted(len(missing), 'reassignment')} started; {_SEE_LIST}" if no_wait else done)
     failed += [error for _, error in placed if error is not None]
     if failed:
         raise_all(failed)
 
 
 def _check(
-    client: AdminClient, asked: AskedMoves, request_id: str, output: Output, *, dry_run: bool
+    client: AdminClient, requested: RequestedMoves, request_id: str, output: Output, *, dry_run: bool
 ) -> tuple[Sequence[ReassignmentOutcome], Present]:
-    """What would become of every move, shown, and where replicas lie now; raises if any is refused."""
+    """Validate and show the plan; returns it with the current log directories, or raises the refusals."""
     checked = client.alter_partition_reassignments(
-        asked.moves,
-        cancel=asked.cancel,
-        throttle_bytes_per_s=asked.throttle_bytes_per_s,
+        requested.moves,
+        cancel=requested.cancel,
+        throttle_bytes_per_s=requested.throttle_bytes_per_s,
         validate_only=True,
         request_id=request_id,
     ).outcomes
     refused = [outcome.error for outcome in checked if outcome.error is not None]
-    present = {} if refused else present_directories(client, asked.moves, checked)
+    present = {} if refused else present_directories(client, requested.moves, checked)
     if output is Output.TEXT and (dry_run or not refused):
-        _show_plan(checked, asked.moves, None if dry_run else present)
+        _show_plan(checked, requested.moves, None if dry_run else present)
     if dry_run and output is Output.JSON:
-        print_json({"moves": [_outcome_json(one, asked.moves) for one in checked], "begun": False})
+        print_json({"moves": [_outcome_json(one, requested.moves) for one in checked], "begun": False})
     if refused:
         raise_all(refused)
     return checked, present
@@ -227,7 +228,7 @@ def _print_ended(
 def _place(
     client: AdminClient, moves: Sequence[PartitionReassignment], ended: Sequence[EndedReassignment], output: Output
 ) -> list[Placed]:
-    """Moves end when brokers have been told the directories; what they still copy between these is followed here."""
+    """Follow the copies between log directories: a reassignment ends before brokers have made these copies."""
     failed = {one.partition for one in ended if one.error is not None}
     try:
         return follow_directories(client, moves, failed, silent=output is Output.JSON)
@@ -236,32 +237,32 @@ def _place(
 
 
 def _carry_out(feed: MoveFeed, count: int, output: Output, *, no_wait: bool) -> list[EndedReassignment]:
-    """Begin the moves of a feed, `count` of them, and follow them to their end."""
+    """Start the `count` reassignments of a feed, and follow them to their end."""
     try:
         left = feed.begin()
         if no_wait and left:
             raise TidemarkError(
                 ErrorCode.INVALID_REQUEST,
-                f"{count - left} of {count} moves are begun, the others do not fit into ZooKeeper's node; "
-                "run it again without --no-wait: they begin as earlier ones end",
+                f"{count - left} of {count} reassignments are started, the others do not fit into ZooKeeper's node; "
+                "run it again without --no-wait: they start as earlier ones end",
                 {"moves_begun": str(count - left)},
             )
         with MoveView(silent=no_wait or output is Output.JSON) as view:
             return [] if no_wait else feed.follow(view)
     except KeyboardInterrupt:
-        raise interrupted("what was begun") from None
+        raise interrupted("the reassignment") from None
 
 
-@reassign_app.command("verify", short_help="Whether all is as a file of moves says.")
+@reassign_app.command("verify", short_help="Compare the replicas with a file.")
 def verify(
     file: FileArgument, bootstrap: BootstrapOption = "", admin: AdminOption = "", output: OutputOption = Output.TEXT
 ) -> None:
-    """Tell whether every partition of a file has the replicas that it says, and each replica for which the file names a
-    log directory lies there; exit status 0 if so, else 1.
+    """Compare the replicas of partitions, and the log directories that the file names, with a file; exit status 0 if
+    all are equal, else 1.
 
     \b
-    Of each such replica: there, copying (how far), elsewhere (why, where that is known), or unknown, when its broker
-    does not answer.
+    State of a replica with a named log directory: there, copying (with the progress), elsewhere (with the reason, if it
+    is known), or unknown, if its broker does not answer.
 
     \b
     Examples:
@@ -270,7 +271,7 @@ def verify(
     """
     moves = [move for move in read_moves(file) if not move.cancel]
     with connect_admin(bootstrap, admin) as client:
-        under_way = {one.partition: one for one in client.list_partition_reassignments().moves}
+        running = {one.partition: one for one in client.list_partition_reassignments().moves}
         topics = {view.topic: view for view in client.describe_topics(sorted({move.partition.topic for move in moves}))}
         known = [move for move in moves if _replicas(topics.get(move.partition.topic), move.partition.partition)]
         places = look(client, places_of(known))
@@ -280,7 +281,7 @@ def verify(
     rows = []
     for move in sorted(moves, key=lambda one: one.partition):
         replicas = _replicas(topics.get(move.partition.topic), move.partition.partition)
-        progress = under_way.get(move.partition)
+        progress = running.get(move.partition)
         state = "gone" if not replicas else "done" if replicas == move.replicas else "different"
         if progress is not None:
             state = str(progress.phase) if progress.target == move.replicas else "moved elsewhere"
@@ -310,21 +311,21 @@ def verify(
         raise typer.Exit(1)
 
 
-@reassign_app.command("list", short_help="Moves under way: how far, and what each waits for.")
+@reassign_app.command("list", short_help="List running reassignments.")
 def list_moves(
     targets: Annotated[
-        list[str] | None, typer.Argument(metavar="TOPIC[:PARTITION]", help="Which; all if none is named.")
+        list[str] | None, typer.Argument(metavar="TOPIC[:PARTITION]", help="Topics or partitions; default: all.")
     ] = None,
     bootstrap: BootstrapOption = "",
     admin: AdminOption = "",
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Moves that are wanted or under way: how far, how fast, what each waits for; and what was refused lately.
+    """List requested and running reassignments with progress, rate and the reason for a wait; and recent refusals.
 
     \b
-    Of partitions and topics that are named, each replica is shown too: new, online, offline or non-existent.
-    States: queued (not begun), copying, finishing (leader and old replicas are settled), cancelling.
-    A node /admin/reassign_partitions that was written by hand and refused is among the refusals, with the reason.
+    Named topics and partitions are shown with their replicas: new, online, offline or non-existent.
+    States: queued (not started), copying, finishing (leader election and removal of old replicas), cancelling.
+    The refusals include a manually written node /admin/reassign_partitions that was refused.
 
     \b
     Examples:
@@ -349,9 +350,9 @@ def list_moves(
         if targets:
             print_table(REPLICA_COLUMNS, [row for moved in moves for row in replica_rows(moved)])
     else:
-        print_line("no move is wanted or under way")
+        print_line("no reassignment is requested or running")
     if found.refusals:
-        print_line("refused lately:")
+        print_line("recent refusals:")
         print_table(
             ("when (UTC)", "what", "partition", "why"),
             [
@@ -366,20 +367,20 @@ def list_moves(
         )
 
 
-@reassign_app.command("cancel", short_help="Give moves up: the original replicas again.")
+@reassign_app.command("cancel", short_help="Cancel: restore the original replicas.")
 def cancel_moves(
     targets: Annotated[
-        list[str] | None, typer.Argument(metavar="TOPIC[:PARTITION]", help="Whose move is given up.")
+        list[str] | None, typer.Argument(metavar="TOPIC[:PARTITION]", help="Topics or partitions.")
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All moves there are.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All reassignments.")] = False,
     no_wait: NoWaitOption = False,
     bootstrap: BootstrapOption = "",
     admin: AdminOption = "",
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Give moves up: the partitions get exactly their original replicas back, in their order.
+    """Cancel reassignments: each partition gets its original replicas back, in their order.
 
-    A move that ends meanwhile by itself is told as such; it is an error where its partition was named.
+    A reassignment that ends before its cancellation is reported; it is an error if its partition was named.
 
     \b
     Examples:
@@ -388,7 +389,7 @@ def cancel_moves(
       tidemark reassign cancel --all --no-wait
     """
     if everything == bool(targets):
-        raise typer.BadParameter("name partitions or topics, or say --all")
+        raise typer.BadParameter("want partitions or topics, or --all")
     topics, partitions = parse_targets(targets or [])
     with connect_admin(bootstrap, admin) as client:
         moves = client.list_partition_reassignments().moves
@@ -400,9 +401,9 @@ def cancel_moves(
         if not found and not partitions:
             raise TidemarkError(
                 ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
-                "no such move is wanted or under way: nothing to give up",
+                "no such reassignment is requested or running: nothing to cancel",
             )
-        meanwhile, refused = give_up(client, sorted(set(partitions)), found)
+        meanwhile, refused = cancel(client, sorted(set(partitions)), found)
         chosen = {*partitions, *found}.difference(meanwhile, refused)
         ended = []
         try:
@@ -416,32 +417,34 @@ def cancel_moves(
     meanwhile |= too_late
     chosen -= too_late
     failed = [one.error for one in ended if one.error is not None and one.partition not in too_late]
-    told = {"cancelled": chosen, "ended_meanwhile": meanwhile}
-    names = {what: [name_of(one) for one in sorted(which)] for what, which in told.items()}
+    results = {"cancelled": chosen, "ended_meanwhile": meanwhile}
+    names = {result: [name_of(one) for one in sorted(which)] for result, which in results.items()}
     if output is Output.JSON:
         print_json({**names, "ended": [ended_json(one) for one in ended]})
     else:
-        print_line(f"{counted(len(chosen) - len(failed), 'move')} {'to be ' if no_wait else ''}given up")
+        count = counted(len(chosen) - len(failed), "reassignment")
+        print_line(f"{count} {'to be ' if no_wait else ''}cancelled")
         if meanwhile:
-            print_line(f"{counted(len(meanwhile), 'move')} ended meanwhile: {', '.join(names['ended_meanwhile'])}")
+            before = ", ".join(names["ended_meanwhile"])
+            print_line(f"{counted(len(meanwhile), 'reassignment')} ended before: {before}")
     failed += refused.values()
     if failed:
         raise_all(failed)
 
 
-class AskedMoves(NamedTuple):
-    """What a file of moves asks for; `throttle_bytes_per_s` 0: no limit."""
+class RequestedMoves(NamedTuple):
+    """Reassignments and cancellations of a file; `throttle_bytes_per_s` 0: no throttle."""
 
     moves: list[PartitionReassignment]
     cancel: list[TopicPartition]
     throttle_bytes_per_s: int
 
 
-def read_file(file: Path, throttle: str) -> AskedMoves:
-    """Moves, cancellations and the throttle of a file; `throttle` overrides what the file says.
+def read_file(file: Path, throttle: str) -> RequestedMoves:
+    """Reassignments, cancellations and throttle of a file; `throttle` overrides the file.
 
     Raises:
-        TidemarkError: every entry that is malformed is told.
+        TidemarkError: for malformed entries, after all of them are printed.
     """
     rate = parse_rate(throttle) if throttle else None
     moves = read_moves(file)
@@ -450,19 +453,19 @@ def read_file(file: Path, throttle: str) -> AskedMoves:
     if rate is None and len(rates) > 1:
         raise TidemarkError(
             ErrorCode.INVALID_REQUEST,
-            "the file names several throttles, and one request has one: split it, or say --throttle",
+            "the file has several throttles, and a request has one: split the file, or give --throttle",
         )
     chosen = rate if rate is not None else next(iter(rates), 0)
-    return AskedMoves(begun, [move.partition for move in moves if move.cancel], chosen)
+    return RequestedMoves(begun, [move.partition for move in moves if move.cancel], chosen)
 
 
 def read_moves(file: Path) -> tuple[PartitionReassignment, ...]:
-    """The moves of a file, one or more; every entry that is malformed is told."""
+    """The entries of a file, one or more; malformed entries are all printed, then raised."""
     moves, errors = parse_reassignments(_content(file))
     if errors:
         raise_all(errors)
     if not moves:
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{file} names no partition: there is nothing to do")
+        raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{file} names no partition")
     return moves
 
 
@@ -485,10 +488,10 @@ def _replicas(topic: TopicView | None, index: int) -> tuple[int, ...]:
 def _show_plan(
     outcomes: Sequence[ReassignmentOutcome], moves: Sequence[PartitionReassignment], rollback: Present | None
 ) -> None:
-    """What would move; with `rollback`, the directories that replicas lie in now, also the way back."""
+    """Print the plan; with `rollback` (the current log directories), first the current assignment."""
     targets = {move.partition: move for move in moves}
     if rollback is not None:
-        print_line("the present assignment; keep it, and execute it to go back:")
+        print_line("the current assignment; keep it, it is the rollback:")
         print_line(format_reassignments(back(outcomes, rollback)).rstrip("\n"))
     print_table(
         ("partition", "from", "to"),
@@ -496,7 +499,7 @@ def _show_plan(
             (
                 name_of(one.partition),
                 listed(one.before),
-                "as before its move" if one.cancelled else _to(targets[one.partition]),
+                "as before" if one.cancelled else _to(targets[one.partition]),
             )
             for one in outcomes
             if one.error is None

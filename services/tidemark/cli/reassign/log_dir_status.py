@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where replicas lie on the disks of their brokers, beside where they are wanted; followed to the end (rule M3)."""
+"""Current and wanted log directories of replicas, followed to the end of the move (rule M3)."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ if TYPE_CHECKING:
 
 _PAUSE_S: Final = 0.5
 _PAUSE_EACH_S: Final = 0.001
-"""Looks at thousands of replicas cost their brokers something."""
-_GIVEN_UP_LOOKS: Final = 3
-"""So many looks in a row without the copy: between its end and the new directory there is a moment without either."""
+"""Additional pause per replica, since DescribeLogDirs for thousands of replicas costs the brokers time."""
+_MISSING_MAX: Final = 3
+"""Answers in a row without the copy that mean a cancelled move; one such answer is possible at the end of a copy."""
 _NEW_WEIGHT: Final = 0.3
 _ALL_BUT: Final = 99
-"""Percent of a copy that has every byte and is not yet the replica."""
+"""Percent of a copy that has every byte and did not replace the replica yet."""
 
 
 class PlaceState(StrEnum):
-    """Of a replica, as its broker says."""
+    """State of a replica, as its broker reports it."""
 
     THERE = "there"
     COPYING = "copying"
     ELSEWHERE = "elsewhere"
-    UNKNOWN = "unknown"  # its broker said nothing
+    UNKNOWN = "unknown"  # its broker did not answer
 
 
 @dataclass(frozen=True, slots=True)
 class FoundReplica:
-    """A replica that is wanted in a directory, and where it is.
+    """A replica with its wanted and its current log directory.
 
     Attributes:
-        log_dir: path of the directory that it lies in; "" where it is not there yet, or its broker said nothing.
-        target: path of the directory wanted; as it was named where the broker has no such directory.
-        bytes_done: what a copy under way has.
-        bytes_total: what the replica has; None: not known.
-        why: what is in the way, where that is known.
+        log_dir: path of the current directory; "" if there is no replica yet, or its broker did not answer.
+        target: path of the wanted directory; the name as given if the broker has no such directory.
+        bytes_done: size of a copy in progress.
+        bytes_total: size of the replica; None: unknown.
+        why: the obstacle, if it is known.
     """
 
     place: ReplicaLogDir
@@ -63,14 +63,14 @@ class FoundReplica:
 
     @property
     def percent(self) -> int | None:
-        """Of the copy; None without one, or where nobody knows how much there is."""
+        """Progress of the copy; None without a copy, or for an unknown size."""
         if self.state is not PlaceState.COPYING or self.bytes_done is None or self.bytes_total is None:
             return None
         return min(_ALL_BUT, 100 * self.bytes_done // self.bytes_total) if self.bytes_total else _ALL_BUT
 
 
 def places_of(moves: Iterable[PartitionReassignment]) -> list[ReplicaLogDir]:
-    """Every replica for which these moves name a directory, by partition and in the order of its replicas."""
+    """Replicas for which these reassignments name a log directory, by partition, in the order of the replicas."""
     return [
         ReplicaLogDir(broker, move.partition, directory)
         for move in sorted(moves, key=lambda one: one.partition)
@@ -79,7 +79,7 @@ def places_of(moves: Iterable[PartitionReassignment]) -> list[ReplicaLogDir]:
 
 
 def look(client: AdminClient, places: Sequence[ReplicaLogDir]) -> list[FoundReplica]:
-    """Where each of them is now, in their order."""
+    """Current state of each replica, in the given order."""
     if not places:
         return []
     found = client.describe_log_dirs(
@@ -90,7 +90,7 @@ def look(client: AdminClient, places: Sequence[ReplicaLogDir]) -> list[FoundRepl
 
 
 def find(place: ReplicaLogDir, brokers: Mapping[BrokerId, BrokerLogDirs]) -> FoundReplica:
-    """Where it is, by what brokers say."""
+    """State of a replica from the answers of the brokers."""
     broker = brokers.get(place.broker_id)
     if broker is None or broker.error is not None:
         why = None if broker is None else broker.error
@@ -100,7 +100,7 @@ def find(place: ReplicaLogDir, brokers: Mapping[BrokerId, BrokerLogDirs]) -> Fou
     log_dir = "" if lies_in is None else lies_in.path
     if wanted is None:
         paths = ", ".join(one.path for one in broker.log_dirs)
-        sentence = f"{place.log_dir!r} is no log directory of broker {place.broker_id}, which has {paths}"
+        sentence = f"broker {place.broker_id} has no log directory {place.log_dir!r}, only {paths}"
         why = TidemarkError(ErrorCode.LOG_DIR_NOT_FOUND, sentence)
         return FoundReplica(place, PlaceState.ELSEWHERE, log_dir, place.log_dir, why=why)
     if lies_in is wanted:
@@ -114,12 +114,12 @@ def find(place: ReplicaLogDir, brokers: Mapping[BrokerId, BrokerLogDirs]) -> Fou
     if wanted.error is not None:
         why = TidemarkError(ErrorCode.LOG_DIR_OFFLINE, f"{wanted.path} is offline: {wanted.error.message}")
     elif replica is not None and replica.offline:
-        why = TidemarkError(ErrorCode.REPLICA_OFFLINE, f"its log in {log_dir} has failed, so nothing can be copied")
+        why = TidemarkError(ErrorCode.REPLICA_OFFLINE, f"its log in {log_dir} failed, so it cannot be copied")
     return FoundReplica(place, PlaceState.ELSEWHERE, log_dir, wanted.path, bytes_total=total, why=why)
 
 
 def is_named(log_dir: LogDirectoryContent, name: str) -> bool:
-    """Whether this path or uuid means it."""
+    """Whether the path or uuid names this log directory."""
     return name == log_dir.directory_id or normpath(name) == normpath(log_dir.path)
 
 
@@ -135,27 +135,27 @@ def _replica(
 
 @dataclass(slots=True)
 class _Seen:
-    """Of one replica: the last look at its copy."""
+    """Progress of the copy of one replica, from the last answer of its broker."""
 
     at_s: float
     grew_at_s: float
     bytes_done: int | None = None
     rate_bytes_per_s: float | None = None
-    missing_looks: int = 0
+    missing: int = 0
 
 
 def placed(found: FoundReplica) -> str:
-    """Where it lies now, for people."""
+    """Broker and log directory of a replica, as text."""
     return f"on broker {found.place.broker_id} in {found.log_dir or 'no directory yet'}"
 
 
 class PlaceFollower:
-    """Follows replicas into the directories that they are wanted in.
+    """Follows log directory moves to their end.
 
     Args:
-        client: of the admin service.
-        pause: for so many seconds.
-        now_s: a monotonic clock.
+        client: client of the admin service.
+        pause: sleeps for the given seconds.
+        now_s: monotonic clock.
     """
 
     def __init__(
@@ -171,14 +171,14 @@ class PlaceFollower:
         self._before: dict[tuple[TopicPartition, tuple[BrokerId, ...]], FoundReplica] = {}
 
     def ends(self, moved: ReassignmentProgress) -> tuple[str, str]:
-        """For `MoveView`: broker and directory before, directory after."""
+        """Source (broker and log directory) and target of a move, for `MoveView`."""
         found = self._before[moved.partition, moved.target]
-        return f"broker {found.place.broker_id}, {found.log_dir or 'nowhere yet'}", found.target
+        return f"broker {found.place.broker_id}, {found.log_dir or 'no directory yet'}", found.target
 
     def follow(
         self, places: Sequence[ReplicaLogDir], view: MoveView
     ) -> list[tuple[FoundReplica, TidemarkError | None]]:
-        """How each ended, when all have: it is there, or will not come there."""
+        """Wait until all moves ended; returns each replica, with an error if its move failed."""
         ended: list[tuple[FoundReplica, TidemarkError | None]] = []
         left = list(places)
         while left:
@@ -201,7 +201,7 @@ class PlaceFollower:
         return ended
 
     def _failure(self, found: FoundReplica) -> TidemarkError | None:
-        """Why it will not come there; None: it is there, or may come."""
+        """The error that ends the move; None: the move completed, or may complete."""
         if found.state is not PlaceState.ELSEWHERE:
             return None
         if found.why is not None:
@@ -209,11 +209,11 @@ class PlaceFollower:
         seen = self._seen.get(found.place)
         if seen is None or seen.bytes_done is None:
             return None
-        seen.missing_looks += 1
-        if seen.missing_looks < _GIVEN_UP_LOOKS:
+        seen.missing += 1
+        if seen.missing < _MISSING_MAX:
             return None
         partition, broker = found.place.partition, found.place.broker_id
-        sentence = f"the copy of {partition} on broker {broker} was given up: it lies in {found.log_dir}"
+        sentence = f"the copy of {partition} on broker {broker} was cancelled: the replica stays in {found.log_dir}"
         return TidemarkError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, sentence)
 
     def _progress(self, found: FoundReplica) -> ReassignmentProgress:
@@ -231,18 +231,18 @@ class PlaceFollower:
             bytes_total=found.bytes_total,
         )
         self._before.setdefault((moved.partition, moved.target), found)
-        seen = self._look_at(found, now_s)
+        seen = self._measure(found, now_s)
         eta_s = None
         if seen.rate_bytes_per_s and found.bytes_done is not None and found.bytes_total is not None:
             eta_s = max(0, found.bytes_total - found.bytes_done) / seen.rate_bytes_per_s
         rate = seen.rate_bytes_per_s
         return replace(moved, rate_bytes_per_s=rate, eta_s=eta_s, waiting_for=_waits_for(found, now_s - seen.grew_at_s))
 
-    def _look_at(self, found: FoundReplica, now_s: float) -> _Seen:
+    def _measure(self, found: FoundReplica, now_s: float) -> _Seen:
         seen = self._seen.setdefault(found.place, _Seen(now_s, now_s))
         if found.bytes_done is None:
             return seen
-        seen.missing_looks = 0
+        seen.missing = 0
         if seen.bytes_done is None:
             seen.at_s = seen.grew_at_s = now_s
             seen.bytes_done = found.bytes_done
@@ -258,10 +258,10 @@ class PlaceFollower:
 def _waits_for(found: FoundReplica, silent_s: float) -> str:
     broker = found.place.broker_id
     if found.state is PlaceState.UNKNOWN:
-        why = "it said nothing" if found.why is None else found.why.message
-        return f"broker {broker} does not tell: {why}"
+        why = "no answer" if found.why is None else found.why.message
+        return f"state of broker {broker} unknown: {why}"
     if silent_s < STALLED_AFTER_S:
         return ""
     if found.state is PlaceState.COPYING:
-        return f"nothing was copied for {silent_s:.0f} s: it is throttled, or look at the log of broker {broker}"
-    return f"broker {broker} has not begun it for {silent_s:.0f} s: others are copied first, or it was started again"
+        return f"nothing was copied for {silent_s:.0f} s: throttled, or see the log of broker {broker}"
+    return f"broker {broker} has not begun the copy for {silent_s:.0f} s: others come first, or the broker restarted"

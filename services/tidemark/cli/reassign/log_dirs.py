@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log directories that the moves of a file name, for `tidemark reassign` (rule M3)."""
+"""Log directories that the file of `tidemark reassign` names (rule M3)."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from tidemark.client import AdminClient
 
 Present = Mapping[tuple[BrokerId, TopicPartition], str]
-"""Path of the directory that a replica lies in."""
+"""Path of the log directory of each replica."""
 Placed = tuple[FoundReplica, TidemarkError | None]
-"""Where a replica that was to move has come to lie, and why that is not where it should."""
+"""A replica at the end of its log directory move, and the error if the move failed."""
 
 
 def present_directories(
     client: AdminClient, moves: Sequence[PartitionReassignment], outcomes: Sequence[ReassignmentOutcome]
 ) -> Present:
-    """Where the replicas lie now of the partitions for which a directory is named; of brokers that tell."""
+    """Current log directories of partitions for which a log directory is named; of brokers that answer."""
     named = {move.partition for move in moves if named_log_dirs(move)}
     brokers = {broker for one in outcomes if one.partition in named for broker in one.before}
     if not brokers:
@@ -44,7 +44,7 @@ def present_directories(
 
 
 def back(outcomes: Sequence[ReassignmentOutcome], present: Present) -> list[PartitionReassignment]:
-    """Moves that bring the assignment, and the directories that are known of it, back."""
+    """Reassignments that restore the assignment, with the log directories that are known."""
     moves = []
     for one in outcomes:
         if one.before and not one.cancelled:
@@ -57,7 +57,7 @@ def back(outcomes: Sequence[ReassignmentOutcome], present: Present) -> list[Part
 def follow_directories(
     client: AdminClient, moves: Sequence[PartitionReassignment], failed: Collection[TopicPartition], *, silent: bool
 ) -> list[Placed]:
-    """Until every replica lies in the directory named for it, or will not come there; not of the moves that failed."""
+    """Wait until each replica is in its named log directory, or its move failed; failed partitions are skipped."""
     places = [place for place in places_of(moves) if place.partition not in failed]
     if not places:
         return []
@@ -67,13 +67,13 @@ def follow_directories(
 
 
 def copying_goes_on() -> typer.Exit:
-    """What Ctrl-C means."""
-    typer.echo("the copying goes on; tidemark log-dirs describe --replicas shows how far it is", err=True)
+    """Exit after Ctrl-C; the brokers continue to copy."""
+    typer.echo("the copy continues; tidemark log-dirs describe --replicas shows its progress", err=True)
     return typer.Exit(EXIT_INTERRUPTED)
 
 
 def directories_state(found: Sequence[FoundReplica]) -> str:
-    """Of a partition whose replicas are those wanted: "done", or what is the matter with their directories."""
+    """State of a partition that has its wanted replicas: "done", or the state of their log directories."""
     states = {one.state for one in found}
     if states <= {PlaceState.THERE}:
         return "done"
@@ -83,10 +83,10 @@ def directories_state(found: Sequence[FoundReplica]) -> str:
 
 
 def print_places(found: Sequence[FoundReplica]) -> None:
-    """A table of replicas and where they lie; nothing where no directory is named."""
+    """Print replicas and their log directories; nothing if no log directory is named."""
     if found:
         print_table(
-            ("partition", "broker", "wanted in", "lies in", "state"),
+            ("partition", "broker", "wanted directory", "directory", "state"),
             [
                 (
                     name_of(one.place.partition),
@@ -108,7 +108,7 @@ def _state(found: FoundReplica) -> str:
 
 
 def found_json(found: FoundReplica) -> Mapping[str, object]:
-    """A replica and where it is wanted, for scripts; null is unknown."""
+    """A replica and its wanted log directory as JSON; null is unknown."""
     return {
         "topic": found.place.partition.topic,
         "partition": found.place.partition.partition,

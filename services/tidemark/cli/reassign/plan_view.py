@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of moves, and ids of brokers, as people and scripts see and write them."""
+"""Output of a reassignment plan, and parsing of broker ids."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _INT32_MAX: Final = 2**31 - 1
 
 
 def parse_brokers(words: Sequence[str]) -> list[int]:
-    """Ids of "3 4" or "3,4", in order; bad usage for what is none, or comes twice."""
+    """Broker ids of "3 4" or "3,4", in order; bad usage for other text, no id, or an id that is given twice."""
     ids = []
     for word in words:
         for part in word.split(","):
@@ -28,17 +28,17 @@ def parse_brokers(words: Sequence[str]) -> list[int]:
                 raise typer.BadParameter(f"{part!r}: want ids of brokers, such as 3 4")
             ids.append(int(part))
     if len(set(ids)) < len(ids):
-        raise typer.BadParameter("a broker is named twice")
+        raise typer.BadParameter("a broker is given twice")
     if not ids:
-        raise typer.BadParameter("name one broker at least")
+        raise typer.BadParameter("want at least one broker")
     return ids
 
 
 def show_plan(planned: PlannedMoves) -> None:
-    """A plan and its cost, for people."""
+    """Print a plan and its cost."""
     plan = planned.plan
     if not plan.moves:
-        print_line("nothing has to move")
+        print_line("no reassignment is needed")
         return
     before = {move.partition: move.replicas for move in plan.current}
     print_table(
@@ -69,19 +69,19 @@ def show_plan(planned: PlannedMoves) -> None:
 
 
 def cost_of(planned: PlannedMoves) -> str:
-    """What a plan costs, in a line."""
+    """The cost of a plan in one line."""
     plan = planned.plan
     unknown = ""
     if planned.unknown_sizes:
-        unknown = f"; the size of {counted(planned.unknown_sizes, 'partition')} is not known"
+        unknown = f"; the size of {counted(planned.unknown_sizes, 'partition')} is unknown"
     return (
-        f"cost: {counted(len(plan.moves), 'move')}, {counted(plan.moved_replicas, 'replica')} to copy, "
+        f"cost: {counted(len(plan.moves), 'reassignment')}, {counted(plan.moved_replicas, 'replica')} to copy, "
         f"{shown_bytes(plan.moved_bytes)}{unknown}"
     )
 
 
 def plan_json(planned: PlannedMoves) -> Mapping[str, object]:
-    """A plan and its cost, for scripts; `moves` and `rollback` are what tidemark reassign execute takes."""
+    """A plan and its cost as JSON; `moves` and `rollback` have the format of tidemark reassign execute."""
     plan = planned.plan
     return {
         "moves": {"version": 1, "partitions": [_entry(move.partition, move.replicas) for move in plan.moves]},

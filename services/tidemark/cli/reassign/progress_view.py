@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress of moves for people: a live table on a terminal, lines elsewhere; and as JSON for scripts."""
+"""Progress of reassignments: a live table on a terminal, lines elsewhere, and JSON."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ from tidemark.core.reassignment.request import ANY_LOG_DIR
 from tidemark.model import Refusal, TopicPartition
 
 COLUMNS: Final = ("partition", "from", "to", "state", "copied", "rate", "left", "throttle", "waits for")
-REPLICA_COLUMNS: Final = ("partition", "broker", "is", "assigned", "state", "holds", "directory")
+REPLICA_COLUMNS: Final = ("partition", "broker", "is", "assigned", "state", "bytes", "directory")
 _LIVE_COLUMNS: Final = tuple(name for name in COLUMNS if name != "throttle")
 _ROWS_MAX: Final = 20
 _LINES_MAX: Final = 50
-"""With more moves, each gets no line of its own."""
+"""With more reassignments, only a summary is printed."""
 _REASONS_MAX: Final = 5
 _LINE_EVERY_S: Final = 10.0
 
 
 def name_of(partition: TopicPartition) -> str:
-    """As commands take it."""
+    """A partition as commands take it: TOPIC:PARTITION."""
     return f"{partition.topic}:{partition.partition}"
 
 
 def listed(brokers: Iterable[int]) -> str:
-    """ "1,2"; "none"."""
+    """Broker ids as "1,2"; "none" without any."""
     return ",".join(str(broker) for broker in brokers) or "none"
 
 
 def between_brokers(moved: ReassignmentProgress) -> tuple[str, str]:
-    """From where to where a move goes."""
+    """Original and target replicas of a reassignment."""
     return listed(moved.original), listed(moved.target)
 
 
 def row_of(
     moved: ReassignmentProgress, ends: Callable[[ReassignmentProgress], tuple[str, str]] = between_brokers
 ) -> tuple[str, ...]:
-    """A move under `COLUMNS`; `ends`: from where to where."""
+    """The cells of a reassignment under `COLUMNS`; `ends` gives source and target."""
     return (
         name_of(moved.partition),
         *ends(moved),
@@ -63,7 +63,7 @@ def row_of(
 
 
 def replica_rows(moved: ReassignmentProgress) -> list[tuple[object, ...]]:
-    """The replicas of a move under `REPLICA_COLUMNS`."""
+    """The replicas of a reassignment under `REPLICA_COLUMNS`."""
     return [
         (
             name_of(moved.partition),
@@ -88,7 +88,7 @@ def _copied(moved: ReassignmentProgress) -> str:
 
 
 def progress_json(moved: ReassignmentProgress) -> Mapping[str, object]:
-    """A move for scripts; null is unknown."""
+    """A reassignment as JSON; null is unknown."""
     return {
         "topic": moved.partition.topic,
         "partition": moved.partition.partition,
@@ -114,7 +114,7 @@ def progress_json(moved: ReassignmentProgress) -> Mapping[str, object]:
 
 
 def ended_json(ended: EndedReassignment) -> Mapping[str, object]:
-    """A move that is wanted no more, for scripts."""
+    """A reassignment that ended, as JSON."""
     return {
         "topic": ended.partition.topic,
         "partition": ended.partition.partition,
@@ -124,7 +124,7 @@ def ended_json(ended: EndedReassignment) -> Mapping[str, object]:
 
 
 def refusal_json(refusal: Refusal) -> Mapping[str, object]:
-    """Something that was refused, for scripts."""
+    """A refusal as JSON."""
     where = refusal.partition
     return {
         "kind": refusal.kind,
@@ -137,12 +137,12 @@ def refusal_json(refusal: Refusal) -> Mapping[str, object]:
 
 
 def summary(moves: Sequence[ReassignmentProgress]) -> str:
-    """All of them in a line."""
+    """All reassignments in one line."""
     known = [one for one in moves if one.bytes_done is not None and one.bytes_total is not None]
     total = sum(one.bytes_total or 0 for one in known)
     done = sum(one.bytes_done or 0 for one in known)
     rate = sum(one.rate_bytes_per_s or 0 for one in moves)
-    parts = [f"{counted(len(moves), 'move')} left"]
+    parts = [f"{counted(len(moves), 'partition')} left"]
     if total:
         parts.append(f"{100 * done / total:.0f}% of {shown_bytes(total)} copied")
     if rate:
@@ -151,12 +151,12 @@ def summary(moves: Sequence[ReassignmentProgress]) -> str:
 
 
 class MoveView:
-    """Shows news as they come, on stdout; nothing where `silent`.
+    """Shows progress on stdout.
 
     Args:
-        silent: for scripts, who are told at the end.
-        now_s: a monotonic clock.
-        ends: from where to where a move goes, as it is shown.
+        silent: show nothing: JSON output has the result at the end.
+        now_s: monotonic clock.
+        ends: source and target of a move, as shown.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class MoveView:
         self._stack.close()
 
     def show(self, moves: Sequence[ReassignmentProgress], ended: Sequence[EndedReassignment], more: str = "") -> None:
-        """What is under way now, and what has ended since."""
+        """Show the running moves, and those that ended since the last call."""
         if self._silent:
             return
         if len(moves) + len(ended) <= _LINES_MAX:
@@ -204,10 +204,10 @@ class MoveView:
             if len(moves) > _LINES_MAX:
                 reasons = Counter(one.waiting_for for one in moves if one.waiting_for)
                 for why, count in reasons.most_common(_REASONS_MAX):
-                    self.say(f"  {counted(count, 'move')}: {why}")
+                    self.say(f"  {counted(count, 'partition')}: {why}")
 
     def _show_each(self, moves: Sequence[ReassignmentProgress]) -> None:
-        """A line for each move whose state, or what it waits for, is another than before."""
+        """Print a line for each move whose state or reason for waiting changed."""
         for moved in moves:
             said = (str(moved.phase), moved.waiting_for)
             which = (moved.partition, moved.target)
@@ -218,7 +218,7 @@ class MoveView:
                 self.say(f"{name_of(moved.partition)} {where} {said[0]}{why}")
 
     def say(self, line: str) -> None:
-        """A line above the table; nothing where `silent`."""
+        """Print a line above the table; nothing if `silent`."""
         if self._silent:
             return
         if self._live is not None:

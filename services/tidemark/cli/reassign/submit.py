@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Begins moves, as many as a ZooKeeper node takes, feeds in the rest as earlier ones end, follows all to their end."""
+"""Starts reassignments, as many as fit into a ZooKeeper node, the others as earlier ones end, and follows them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _INTERVAL_MS: Final = 500
 
 
 class MoveFeed:
-    """Some moves, from their beginning to their end.
+    """Reassignments of one command, from start to end.
 
     Args:
-        client: of the admin service.
-        moves: in the order in which they are begun.
-        throttle_bytes_per_s: of all of them; 0 for none.
-        request_id: of all of them.
+        client: client of the admin service.
+        moves: in the order in which they start.
+        throttle_bytes_per_s: throttle of all of them; 0: none.
+        request_id: id of all their requests.
     """
 
     def __init__(
@@ -44,10 +44,10 @@ class MoveFeed:
         self._running: set[TopicPartition] = set()
 
     def begin(self) -> int:
-        """Begin what fits; gives how many are left.
+        """Start as many as fit; returns the number of the others.
 
         Raises:
-            TidemarkError: what the service refuses; INVALID_REQUEST says how many fit where not a single one does.
+            TidemarkError: a refusal of the service; INVALID_REQUEST if not a single one fits.
         """
         while self._waiting:
             some = self._waiting[: self._at_once]
@@ -74,7 +74,7 @@ class MoveFeed:
         return 0
 
     def follow(self, view: MoveView) -> list[EndedReassignment]:
-        """How each ended, when all have; begins those that are left."""
+        """Wait until all ended, and start the others meanwhile; returns how each ended."""
         ended: list[EndedReassignment] = []
         while self._running or self._waiting:
             self.begin()
@@ -82,24 +82,24 @@ class MoveFeed:
         return ended
 
     def _follow_some(self, view: MoveView) -> list[EndedReassignment]:
-        """Until all that run have ended, or so many that others can begin."""
+        """Wait until all running ones ended, or enough of them that others can start."""
         ended: list[EndedReassignment] = []
         begun = len(self._running)
         patience_until_s = time.monotonic() + _PATIENCE_S
         while self._running:
             try:
-                news = self._client.watch_partition_reassignments(
+                updates = self._client.watch_partition_reassignments(
                     sorted(self._running), interval_ms=_INTERVAL_MS, request_id=self._request_id
                 )
-                for moves, ends in news:
+                for moves, ends in updates:
                     patience_until_s = time.monotonic() + _PATIENCE_S
                     ended += ends
                     self._running -= {one.partition for one in ends}
-                    view.show(moves, ends, f", {len(self._waiting)} not begun" if self._waiting else "")
+                    view.show(moves, ends, f", {len(self._waiting)} not started" if self._waiting else "")
                     if self._waiting and len(self._running) <= begun // 2:
                         return ended
             except TidemarkError as error:
-                # The service, or ZooKeeper, is away for a while: the moves are not.
+                # The service or ZooKeeper is unavailable for a while; the reassignments continue.
                 if not error.retriable or time.monotonic() > patience_until_s:
                     raise
                 time.sleep(_PAUSE_S)
@@ -107,23 +107,23 @@ class MoveFeed:
 
 
 def raise_all(refused: Sequence[TidemarkError]) -> None:
-    """Every refusal is told, the last by what is raised."""
+    """Print every refusal but the last, and raise the last."""
     for error in refused[:-1]:
         print_error(error)
     raise refused[-1]
 
 
 def interrupted(what: str) -> typer.Exit:
-    """What Ctrl-C means: nothing that was begun is given up."""
+    """Exit after Ctrl-C; the cluster continues what was started."""
     typer.echo(
-        f"{what} goes on in the cluster; tidemark reassign list shows how far it is, tidemark reassign cancel gives "
-        "moves up",
+        f"{what} continues in the cluster; tidemark reassign list shows its progress, tidemark reassign cancel "
+        "cancels it",
         err=True,
     )
     return typer.Exit(EXIT_INTERRUPTED)
 
 
 def _fitting(error: TidemarkError) -> int | None:
-    """How many moves the node takes, where that was what is wrong."""
+    """Number of reassignments that fit into the node, if that was the error."""
     fitting = error.metadata.get("moves_max", "")
     return int(fitting) if error.code is ErrorCode.INVALID_REQUEST and fitting.isdecimal() else None

@@ -143,7 +143,7 @@ def test_brokers_are_named_with_spaces_or_commas() -> None:
 def test_the_plan_and_its_cost_come_first_and_nobody_there_means_no(client: Client, command: str) -> None:
     result = run("cluster", command, "1")
     assert code_of(result) is ErrorCode.INVALID_REQUEST
-    assert "cost: 1 move, 1 replica to copy, 1.5 kB" in result.stdout
+    assert "cost: 1 reassignment, 1 replica to copy, 1.5 kB" in result.stdout
     assert "1,2" in result.stdout
     assert client.did == []
 
@@ -163,7 +163,7 @@ def test_brokers_are_added_and_removed(client: Client) -> None:
     added = json.loads(run("cluster", "add-brokers", "3", "--yes", "-o", "json").stdout)
     assert [(one["topic"], one["replicas"]) for one in added["ended"]] == [("t", [0, 2])]
     client.planned = NOTHING
-    assert "nothing has to move" in run("cluster", "add-brokers", "3").stdout, "which needs no question"
+    assert "no reassignment is needed" in run("cluster", "add-brokers", "3").stdout, "which needs no question"
     removed = run("cluster", "remove-brokers", "1", "--yes")
     assert removed.stdout.endswith("broker 1 is removed and holds nothing: stop it now\n")
     assert client.did == ["add [3, 4]", "add [3]", "add [3]", "remove [1]"]
@@ -188,7 +188,7 @@ def test_creating_a_cluster_waits_and_says_who_is_missing(client: Client) -> Non
     assert json.loads(run("cluster", "create", "--brokers", "2,1,0", "-o", "json").stdout)["brokers"] == [0, 1, 2]
     client.live = [0, 1, 2, 3]
     result = run("cluster", "create", "--brokers", "0,1,2", "--timeout", "0")
-    assert result.stdout == "live, and not named: broker 3\n"
+    assert result.stdout == "live, but not named: broker 3\n"
 
 
 def test_partitions_are_added_where_somebody_says_or_by_the_rule(client: Client) -> None:

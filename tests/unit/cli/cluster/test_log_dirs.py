@@ -157,19 +157,19 @@ def test_a_move_is_asked_for_and_said_to_go_on(monkeypatch: pytest.MonkeyPatch) 
     arguments = ("move", "orders:0", "--broker", "1", "--to", "/data/b/", "--throttle", "5MB")
     found = run(monkeypatch, client, *arguments)
     assert client.asked == [([PLACE], 5_000_000, False)]
-    assert "orders:0 on broker 1 in /data/a is moved into /data/b" in found.stdout
+    assert "orders:0 on broker 1 in /data/a moves to /data/b" in found.stdout
 
 
 def test_a_dry_run_only_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     client = Client(BEFORE)
     found = run(monkeypatch, client, "move", "orders:0", "--broker", "1", "--to", "/data/b/", "--dry-run", "--wait")
     assert client.asked == [([PLACE], 0, True)]
-    assert "would be moved into /data/b" in found.stdout
+    assert "would move to /data/b" in found.stdout
 
 
 def test_naming_the_directory_it_lies_in_gives_a_move_up(monkeypatch: pytest.MonkeyPatch) -> None:
     found = run(monkeypatch, Client(BEFORE), "move", "orders:0", "--broker", "1", "--to", "ua")
-    assert found.stdout == "orders:0 is on broker 1 in /data/a; a move into another directory is given up\n"
+    assert found.stdout == "orders:0 is on broker 1 in /data/a; a move to another log directory is cancelled\n"
 
 
 def test_what_is_refused_is_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +200,7 @@ def test_waiting_ends_when_the_copy_is_given_up(monkeypatch: pytest.MonkeyPatch)
     arguments = ("move", "orders:0", "--broker", "1", "--to", "/data/b", "--wait", "--output", "json")
     found = run(monkeypatch, client, *arguments)
     assert isinstance(found.exception, TidemarkError)
-    assert "given up" in found.exception.message
+    assert "cancelled" in found.exception.message
     told = json.loads(found.stdout)
     assert (told["state"], told["log_dir"], told["error"]["code"]) == (
         "elsewhere",
@@ -229,7 +229,7 @@ def test_ctrl_c_ends_the_waiting_and_not_the_move(monkeypatch: pytest.MonkeyPatc
     arguments = ["log-dirs", "move", "orders:0", "--broker", "1", "--to", "/data/b", "--wait", "--admin", "x:1"]
     found = CliRunner().invoke(app, arguments)
     assert found.exit_code == 130
-    assert "goes on" in found.stderr
+    assert "the copy continues" in found.stderr
 
 
 class Shown(MoveView):
@@ -262,7 +262,7 @@ def test_a_broker_that_is_away_for_a_while_is_waited_for_and_named() -> None:
     follower = PlaceFollower(Client(*looks), lambda seconds: None, Ticks())  # type: ignore[arg-type]
     ((found, error),) = follower.follow([PLACE], view)
     assert (found.state, error) == (PlaceState.THERE, None)
-    assert view.moves[1].waiting_for == "broker 1 does not tell: broker 1 is not live"
+    assert view.moves[1].waiting_for == "state of broker 1 unknown: broker 1 is not live"
     assert "nothing was copied for" in view.moves[-1].waiting_for
 
 

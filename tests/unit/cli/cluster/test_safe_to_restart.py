@@ -103,7 +103,7 @@ def test_it_does_not_wait_for_what_waiting_does_not_mend(cluster: Cluster) -> No
     result = run("1", "--wait", "60")
     assert (result.exit_code, cluster.now_s) == (1, 1001.0)
     assert result.stdout.splitlines()[-2:] == [
-        "no: broker 1 cannot be restarted unnoticed",
+        "no: broker 1 cannot be restarted without an effect on clients",
         "  NO_REPLICA_TO_SPARE: no replica to spare: t (t:0)",
     ]
     assert json.loads(run("1", "-o", "json").stdout)["waiting_helps"] is False

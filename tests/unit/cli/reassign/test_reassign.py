@@ -164,14 +164,14 @@ def test_what_takes_it_back_is_printed_before_anything_begins(client: Client, tm
     back = result.stdout[result.stdout.index("{") : result.stdout.index("\n}\n") + 3]
     assert json.loads(back)["partitions"] == [{"topic": "test", "partition": 2, "replicas": [1, 2]}]
     assert result.stdout.index("test:2 1,2 -> 2,1 copying, waits: the moon") > result.stdout.index("replicas")
-    assert result.stdout.endswith("test:2 is on 2,1\n1 move done\n")
+    assert result.stdout.endswith("test:2 is on 2,1\n1 reassignment completed\n")
 
 
 def test_what_is_there_already_is_not_moved(client: Client, tmp_path: Path) -> None:
     there = {"version": 1, "partitions": [{"topic": "test", "partition": 2, "replicas": [1, 2]}]}
     result = run("execute", file_of(tmp_path, there))
     assert result.exit_code == 0
-    assert result.stdout.endswith("1 partition had these replicas already\n0 moves done\n")
+    assert result.stdout.endswith("1 partition had these replicas already\n0 reassignments completed\n")
     assert [validate_only for _, _, validate_only in client.asked] == [True]
     assert json.loads(run("execute", file_of(tmp_path, there), "-o", "json").stdout)["begun"] is False
 
@@ -205,7 +205,7 @@ def test_a_dry_run_begins_nothing(client: Client, tmp_path: Path) -> None:
 
 def test_without_waiting_it_says_where_to_look(client: Client, tmp_path: Path) -> None:
     result = run("execute", file_of(tmp_path), "--no-wait")
-    assert result.stdout.endswith("1 move begun; tidemark reassign list shows how far they are\n")
+    assert result.stdout.endswith("1 reassignment started; tidemark reassign list shows their progress\n")
     assert client.wanted == [T2]
 
 
@@ -213,7 +213,7 @@ def test_an_interruption_leaves_the_move_going_and_says_so(client: Client, tmp_p
     client.interrupted = True
     result = run("execute", file_of(tmp_path))
     assert result.exit_code == 130
-    assert "what was begun goes on in the cluster; tidemark reassign list shows how far it is" in result.stderr
+    assert "the reassignment continues in the cluster; tidemark reassign list shows its progress" in result.stderr
     assert (client.wanted, client.cancelled) == ([T2], [])
 
 
@@ -310,7 +310,7 @@ def test_what_ends_before_it_is_given_up_holds_up_no_other(
     client.refusals[T3] = TidemarkError(code, "nothing to give up")
     result = run("cancel", *arguments, "--no-wait")
     assert (result.exit_code, client.cancelled) == (0, [T2])
-    assert result.stdout == "1 move to be given up\n1 move ended meanwhile: test:3\n"
+    assert result.stdout == "1 reassignment to be cancelled\n1 reassignment ended before: test:3\n"
     client.wanted = [T2, T3]
     told = json.loads(run("cancel", *arguments, "--no-wait", "-o", "json").stdout)
     assert told == {"cancelled": ["test:2"], "ended": [], "ended_meanwhile": ["test:3"]}
@@ -321,7 +321,7 @@ def test_where_all_have_ended_meanwhile_nothing_is_waited_for(client: Client) ->
     client.refusals[T2] = ended_before_it_was_given_up(T2)
     result = run("cancel", "--all")
     assert (result.exit_code, client.cancelled) == (0, [])
-    assert result.stdout == "0 moves given up\n1 move ended meanwhile: test:2\n"
+    assert result.stdout == "0 reassignments cancelled\n1 reassignment ended before: test:2\n"
 
 
 def test_a_move_of_a_topic_that_nobody_understands_has_not_ended(client: Client) -> None:
@@ -329,7 +329,7 @@ def test_a_move_of_a_topic_that_nobody_understands_has_not_ended(client: Client)
     client.refusals[T3] = TidemarkError(ErrorCode.UNKNOWN_TOPIC, "there is none")
     result = run("cancel", "--all")
     assert code_of(result) is ErrorCode.UNKNOWN_TOPIC
-    assert (client.cancelled, result.stdout) == ([T2], "test:2 is on 1,2\n1 move given up\n")
+    assert (client.cancelled, result.stdout) == ([T2], "test:2 is on 1,2\n1 reassignment cancelled\n")
 
 
 def test_what_ends_while_the_service_writes_the_cancellations_down_holds_up_no_other(client: Client) -> None:
@@ -350,7 +350,7 @@ def test_what_ends_although_it_was_to_be_given_up_ended_meanwhile(client: Client
     client.wanted, client.too_late, client.ends_with = [T2], {T2}, error
     result = run("cancel", "--all")
     assert result.exit_code == 0
-    assert result.stdout.endswith("0 moves given up\n1 move ended meanwhile: test:2\n")
+    assert result.stdout.endswith("0 reassignments cancelled\n1 reassignment ended before: test:2\n")
 
 
 def test_a_partition_that_was_named_is_refused_before_anything_is_given_up(client: Client) -> None:
@@ -370,7 +370,7 @@ def test_the_list_shows_progress_and_what_was_refused(client: Client) -> None:
     named = run("list", "test:2").stdout
     for word in ("assigned", "kept", "online", "unknown"):
         assert word in named
-    assert run("list", "other").stdout.startswith("no move is wanted or under way\n")
+    assert run("list", "other").stdout.startswith("no reassignment is requested or running\n")
 
 
 def many(count: int) -> list[PartitionReassignment]:
@@ -424,9 +424,9 @@ def test_without_a_terminal_each_change_is_a_line_and_a_sum_comes_now_and_then(
         view.show([], [EndedReassignment(T2, TWO_ONE)])
     assert capsys.readouterr().out.splitlines() == [
         "test:2 1,2 -> 2,1 copying",
-        "1 move left, 30% of 1.0 kB copied, 100 B/s, about 7 s to go",
+        "1 partition left, 30% of 1.0 kB copied, 100 B/s, about 7 s to go",
         "test:2 1,2 -> 2,1 copying, waits: broker 2",
-        "1 move left, 30% of 1.0 kB copied, 100 B/s, about 7 s to go; more",
+        "1 partition left, 30% of 1.0 kB copied, 100 B/s, about 7 s to go; more",
         "test:2 is on 2,1",
     ]
 
@@ -440,7 +440,7 @@ def test_on_a_terminal_the_view_is_a_table_that_names_what_each_waits_for(
     with MoveView() as view:
         view.show([moved(waiting_for="the moon")], [EndedReassignment(TopicPartition("done", 0), TWO_ONE)])
     out = capsys.readouterr().out
-    for word in ("done:0 is on 2,1", "test:2", "copying", "30% of 1.0 kB", "the moon", "1 move left"):
+    for word in ("done:0 is on 2,1", "test:2", "copying", "30% of 1.0 kB", "the moon", "1 partition left"):
         assert word in out
 
 
@@ -450,6 +450,6 @@ def test_of_many_moves_only_the_sum_is_told_and_what_they_wait_for(capsys: pytes
         view.show(several, [])
         view.show(several[:59], [EndedReassignment(TopicPartition("t", 59), TWO_ONE)])
     assert capsys.readouterr().out.splitlines() == [
-        "60 moves left, 30% of 60.0 kB copied, 6.0 kB/s, about 7 s to go",
-        "  60 moves: the moon",
+        "60 partitions left, 30% of 60.0 kB copied, 6.0 kB/s, about 7 s to go",
+        "  60 partitions: the moon",
     ]
