@@ -70,7 +70,7 @@ brokers:
     assert tidemark(cluster, "apply", "-f", file, "--check").status == 2
     assert [name for name in admin.list_topics() if name.startswith(prefix)] == []
     assert succeeds(cluster, "apply", "-f", file) == f"{expected}3 changes made\n"
-    assert succeeds(cluster, "apply", "-f", file, "--check") == "nothing to change: it is as the file says\n"
+    assert succeeds(cluster, "apply", "-f", file, "--check") == "nothing to change: the cluster matches the file\n"
     made = admin.describe_topics([f"{prefix}-a"])[0]
     assert (len(made.partitions), made.configs) == (3, {"retention.ms": "1000", "min.insync.replicas": "1"})
     lag = admin.describe_configs([EVERY_BROKER], ["replica.lag.time.max.ms"])[EVERY_BROKER][0]
@@ -102,7 +102,7 @@ def test_a_topic_grows_to_what_the_file_says(
     grown = admin.describe_topics([f"{prefix}-a"])[0]
     assert (grown.topic_id, len(grown.partitions)) == (before.topic_id, 5)
     assert {len(partition.assigned_replicas) for partition in grown.partitions.values()} == {2}
-    assert succeeds(cluster, "apply", "-f", file) == "nothing to change: it is as the file says\n"
+    assert succeeds(cluster, "apply", "-f", file) == "nothing to change: the cluster matches the file\n"
 
 
 def test_topics_go_only_where_the_file_says_so(
@@ -113,7 +113,7 @@ def test_topics_go_only_where_the_file_says_so(
     file = written(tmp_path, f"topics:\n  {prefix}-goes: {{delete: true}}\n")
     assert succeeds(cluster, "apply", "-f", file) == f"- topic {prefix}-goes: with all its records\n1 change made\n"
     assert [name for name in admin.list_topics() if name.startswith(prefix)] == [f"{prefix}-stays"]
-    assert succeeds(cluster, "apply", "-f", file) == "nothing to change: it is as the file says\n"
+    assert succeeds(cluster, "apply", "-f", file) == "nothing to change: the cluster matches the file\n"
     pruned = json.loads(succeeds(cluster, "apply", "-f", file, "--prune", "--dry-run", "-o", "json"))
     assert f"topic {prefix}-stays" in [change["resource"] for change in pruned["changes"]]
 

@@ -81,7 +81,7 @@ def test_what_cannot_be_sent_says_where_and_how_much_was_acknowledged(
     good = "".join(f'{{"k": {number}}}\n' for number in range(5))
     ended = tidemark(cluster, "produce", topic, "--format", "json", stdin=f"{good}{{oops\n{good}")
     refused(ended, "INVALID_REQUEST")
-    assert "line 6: no JSON" in ended.error
+    assert "line 6: not JSON" in ended.error
     assert ended.error.endswith("; the 5 records before it are sent\n")
     assert len(rows_of(cluster, topic)) == 5
     ended = tidemark(cluster, "produce", topic, "--format", "csv", "--key-column", "x", stdin="a,b\n1,2\n")

@@ -54,7 +54,7 @@ def test_a_broker_is_drained_stays_empty_and_gets_its_share_again(four: LocalClu
     assert held_by(admin, 1) == held
     asked = tidemark(four, "cluster", "remove-brokers", "1")
     refused(asked, "INVALID_REQUEST")
-    assert "cost: 4 reassignments, 4 replicas to copy" in asked.out, "the plan and its cost are shown before anybody is asked"
+    assert "cost: 4 reassignments, 4 replicas to copy" in asked.out, "the plan comes before the question"
 
     out = succeeds(four, "cluster", "remove-brokers", "1", "--yes")
     assert out.endswith("broker 1 is removed and holds nothing: stop it now\n")

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `tidemark apply`: a cluster as a file describes it."""
+"""The command `tidemark apply`: make a cluster match a file."""

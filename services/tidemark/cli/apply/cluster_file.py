@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file of `tidemark apply`: topics and settings as they shall be. Every mistake is told with its line, all at once.
+"""Parses the file of `tidemark apply`: the desired topics and settings. Reports every error with its line, all at once.
 
 topics:
   flights:
@@ -31,7 +31,7 @@ _COUNT_MAX: Final = (1 << 31) - 1
 
 
 class Problem(NamedTuple):
-    """Something wrong with the file, or with what it asks for; `line` counts from 1."""
+    """An error in the file, or a refusal of a change that it requests; `line` counts from 1."""
 
     line: int
     error: TidemarkError
@@ -39,11 +39,11 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WantedTopic:
-    """A topic as it shall be; what is None is not said, and stays as it is.
+    """The desired state of a topic; None: not given in the file, so unchanged.
 
     Attributes:
-        configs: exactly these are set.
-        lines: of what is said of it, by key, its settings among them.
+        configs: all overrides of the topic; other overrides are removed.
+        lines: line of each key, settings included.
     """
 
     name: str
@@ -57,7 +57,7 @@ class WantedTopic:
 
 @dataclass(frozen=True, slots=True)
 class WantedBroker:
-    """The settings of one broker, or of every one: exactly these are set."""
+    """The overrides of one broker or of all brokers; other overrides are removed."""
 
     name: str
     line: int
@@ -67,21 +67,21 @@ class WantedBroker:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFile:
-    """All that a file names."""
+    """Contents of a file."""
 
     topics: Mapping[str, WantedTopic] = field(default_factory=dict)
     brokers: Mapping[str, WantedBroker] = field(default_factory=dict)
 
 
 def parse(text: str) -> tuple[ClusterFile, list[Problem]]:
-    """What the file asks for, and what is wrong with it, by line; where anything is, nothing of it is to be used."""
+    """Contents and errors, by line; with any error, the contents are not to be used."""
     reader = _Reader()
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        said = error.problem or error.context or "it cannot be understood"
-        return ClusterFile(), [_problem(1 if mark is None else mark.line + 1, f"this is not YAML: {said}")]
+        reason = error.problem or error.context or "parse error"
+        return ClusterFile(), [_problem(1 if mark is None else mark.line + 1, f"this is not YAML: {reason}")]
     except yaml.YAMLError as error:
         return ClusterFile(), [_problem(1, f"this is not YAML: {' '.join(str(error).split())}")]
     found = reader.file(root)
@@ -93,7 +93,7 @@ def _problem(line: int, sentence: str, code: ErrorCode = ErrorCode.INVALID_REQUE
 
 
 class _Reader:
-    """Walks the nodes; collects what is wrong and goes on."""
+    """Walks the YAML nodes, and collects errors instead of stopping at the first."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
@@ -102,7 +102,7 @@ class _Reader:
         topics: dict[str, WantedTopic] = {}
         brokers: dict[str, WantedBroker] = {}
         if root is None:
-            self._wrong(1, "the file is empty: it names topics: or brokers:")
+            self._wrong(1, "the file is empty: want topics: or brokers:")
             return ClusterFile()
         for section, line, node in self._mapping(root, "the file"):
             if section == "topics":
@@ -110,7 +110,7 @@ class _Reader:
             elif section == "brokers":
                 brokers = {name: self._broker(name, at, value) for name, at, value in self._mapping(node, "brokers")}
             else:
-                self._wrong(line, f"{section!r} is nothing that a file can say: want topics or brokers")
+                self._wrong(line, f"unknown section {section!r}: want topics or brokers")
         return ClusterFile(topics, brokers)
 
     def _topic(self, name: str, line: int, node: yaml.Node) -> WantedTopic:
@@ -130,7 +130,7 @@ class _Reader:
             elif key == "delete":
                 delete = self._flag(f"delete of topic {name}", at, value)
             else:
-                self._wrong(at, f"{key!r} is nothing that a topic has: want {', '.join(_TOPIC_KEYS)}")
+                self._wrong(at, f"unknown key {key!r} of a topic: want {', '.join(_TOPIC_KEYS)}")
         return WantedTopic(name, line, partitions, replication_factor, configs, lines, delete)
 
     def _broker(self, name: str, line: int, node: yaml.Node) -> WantedBroker:
@@ -152,7 +152,7 @@ class _Reader:
         return configs, lines
 
     def _mapping(self, node: yaml.Node, what: str) -> Iterator[tuple[str, int, yaml.Node]]:
-        """Key, its line, and value of each entry; nothing says that there is none."""
+        """Key, line and value of each entry; a null node has no entries."""
         if isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null":
             return
         if not isinstance(node, yaml.MappingNode):
@@ -162,9 +162,9 @@ class _Reader:
         for key, value in node.value:
             line = _line(key)
             if not isinstance(key, yaml.ScalarNode):
-                self._wrong(line, f"{what}: a name must be a word")
+                self._wrong(line, f"{what}: a name must be a scalar")
             elif key.value in seen:
-                self._wrong(line, f"{what}: {key.value!r} is there twice; first in line {seen[key.value]}")
+                self._wrong(line, f"{what}: {key.value!r} is given twice; first in line {seen[key.value]}")
             else:
                 seen[key.value] = line
                 yield key.value, line, value
@@ -173,7 +173,7 @@ class _Reader:
         if not isinstance(node, yaml.ScalarNode):
             self._wrong(line, f"{what}: want one value")
         elif node.tag == "tag:yaml.org,2002:null":
-            self._wrong(line, f"{what}: it has no value; leave the line out to set nothing")
+            self._wrong(line, f"{what} has no value; remove the line to set nothing")
         else:
             text: str = node.value
             return text.lower() if node.tag == "tag:yaml.org,2002:bool" else text

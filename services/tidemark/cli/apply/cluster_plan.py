@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From topics and settings as they are to those that a file asks for: the steps, each atomic, in a safe order.
+"""Plans the steps from the current topics and settings to those of a file; each step is atomic. Pure.
 
-Topics are created and grown first, then settings change, and what is to go goes last. Plain functions over what was
-read.
+Topics are created and get partitions first, then settings change, and topics are deleted last.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.runtime.configuration_entries import ConfigChange, changes_between
 
 INTERNAL_PREFIX = "__"
-"""Topics of the cluster's own are never deleted for not being in a file."""
+"""Internal topics are never deleted by --prune."""
 
 
 class Changing(Protocol):
-    """What an admin client must be able to do for the steps."""
+    """The part of an admin client that the steps call."""
 
     def create_topic(
         self,
@@ -59,7 +58,7 @@ class Changing(Protocol):
 
 
 class Action(StrEnum):
-    """What a step does; in the order in which steps are taken."""
+    """Kinds of steps, in the order of execution."""
 
     CREATE = "create"
     GROW = "grow"
@@ -69,15 +68,15 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One change of one topic or broker, made as a whole or not at all.
+    """One atomic change of one topic or broker.
 
     Attributes:
-        resource: "topic flights", "broker default".
-        line: of the file where it is asked for; 0 where nothing in the file asks for it.
-        summary: numbers before and after, for people; "" where there are none.
-        changes: of settings.
-        lines: of the file, by what they say of it.
-        run: does it, or only has it checked; gives what its user should know of it, a sentence each.
+        resource: such as "topic flights" or "broker default".
+        line: line of the file that requests the step; 0: not in the file (--prune).
+        summary: numbers before and after, as text; may be empty.
+        changes: changes of settings.
+        lines: line of each key of the resource in the file.
+        run: executes the step, or validates it only; returns warnings.
     """
 
     action: Action
@@ -96,12 +95,12 @@ def plan(
     *,
     prune: bool,
 ) -> tuple[list[Step], list[Problem]]:
-    """The steps, and what of the file cannot be: then no step is to be taken.
+    """The steps, and the impossible changes; with any of the latter, no step may be executed.
 
     Args:
         wanted: the file.
-        topics: those there are, by name.
-        brokers: the settings that each broker of the file has of its own.
+        topics: existing topics, by name.
+        brokers: current overrides of each broker in the file.
         prune: delete topics that the file does not name.
     """
     steps: list[Step] = []
@@ -136,8 +135,8 @@ def _impossible(topic: WantedTopic, found: TopicView) -> Problem | None:
             topic.lines.get("partitions", topic.line),
             TidemarkError(
                 ErrorCode.INVALID_PARTITIONS,
-                f"topic {topic.name} has {count} partitions and the file says {topic.partitions}: partitions would go "
-                "with their records, see tidemark topic remove-partitions",
+                f"topic {topic.name} has {count} partitions and the file wants {topic.partitions}: this would delete "
+                "records, see tidemark topic remove-partitions",
             ),
         )
     factors = {len(partition.assigned_replicas) for partition in found.partitions.values()}
@@ -147,7 +146,7 @@ def _impossible(topic: WantedTopic, found: TopicView) -> Problem | None:
             TidemarkError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 f"topic {topic.name} has {', '.join(map(str, sorted(factors)))} replicas of a partition and the file "
-                f"says {topic.replication_factor}: that is a move of replicas, see tidemark reassign",
+                f"wants {topic.replication_factor}: this needs a reassignment, see tidemark reassign",
             ),
         )
     return None

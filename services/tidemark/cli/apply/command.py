@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tidemark apply`: makes topics and settings match a file; run again, it finds nothing to do.
+"""`tidemark apply`: make topics and settings match a file. Idempotent.
 
-Nothing is changed before all of the file was read and the service has checked every step.
+No step is executed before the whole file was parsed and the admin service validated every step.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _ABOUT: Final = {
     ErrorCode.INVALID_PARTITIONS: "partitions",
     ErrorCode.INVALID_REPLICATION_FACTOR: "replication_factor",
 }
-"""Which line of a topic a refusal is about, where that is not a setting's."""
+"""Key in the file that an error code is about, except for settings."""
 
 _SIGNS: Final = {"create": "+", "grow": "~", "configure": "~", "delete": "-"}
 
 
 def apply(
-    file: Annotated[Path, typer.Option("--file", "-f", metavar="FILE", help="What shall be; '-' is stdin.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check, show what would change, change nothing.")] = False,
+    file: Annotated[Path, typer.Option("--file", "-f", metavar="FILE", help="The desired state; '-' is stdin.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and show the changes; change nothing.")] = False,
     check: Annotated[bool, typer.Option("--check", help="As --dry-run; exit status 2 if anything differs.")] = False,
     prune: Annotated[bool, typer.Option("--prune", help="Delete topics that the file does not name.")] = False,
     bootstrap: BootstrapOption = "",
@@ -53,28 +53,28 @@ def apply(
     The file, in YAML:
       topics:
         flights:
-          partitions: 6              # grows to it; never shrinks
+          partitions: 6              # added up to this number; never removed
           replication_factor: 3      # of a new topic
-          configs:                   # exactly these are set; without configs: they stay as they are
+          configs:                   # all overrides; without configs: they do not change
             retention.ms: 86400000
         greetings:
           delete: true
       brokers:
-        default:                     # every broker
+        default:                     # all brokers
           replica.lag.time.max.ms: 20000
         0:
           log.level: debug
 
     \b
-    Topics are deleted only where the file says delete: true, or with --prune. Every mistake in the file is told with
-    its line, and nothing is changed then. Each topic and each broker changes as a whole or not at all; when one is
-    refused the others go on, and the same command run again does what is left.
-    Exit status 0: it is as the file says (or --dry-run). 1: refused. 2: --check found something to change.
+    A topic is deleted only for delete: true, or with --prune. Each error in the file is reported with its line; nothing
+    changes then. Each change of a topic or broker is atomic. If one is refused, the others are made all the same; run
+    the command again for the rest.
+    Exit status 0: the cluster matches the file (or --dry-run). 1: refused. 2: --check found differences.
 
     \b
     Examples:
       tidemark apply -f cluster.yaml --dry-run
-      tidemark apply -f cluster.yaml --check || echo "somebody has changed the cluster by hand"
+      tidemark apply -f cluster.yaml --check || echo "the cluster differs from the file"
       tidemark apply -f cluster.yaml --prune -o json
     """
     from tidemark.cli.apply.cluster_file import parse
@@ -87,9 +87,9 @@ def apply(
         refused, warnings = _checked(client, steps)
         problems += refused
         _end_if(sorted(problems, key=lambda problem: problem.line), shown)
-        only_look = dry_run or check
-        failed = {} if only_look else _carry_out(client, steps)
-    _show(steps, failed, warnings, output, only_look=only_look)
+        validate_only = dry_run or check
+        failed = {} if validate_only else _carry_out(client, steps)
+    _show(steps, failed, warnings, output, validate_only=validate_only)
     if failed:
         raise typer.Exit(EXIT_REFUSED)
     if check and steps:
@@ -122,7 +122,7 @@ def _planned(client: AdminClient, wanted: ClusterFile, *, prune: bool) -> tuple[
 
 
 def _set_of(client: AdminClient, broker: str) -> Mapping[str, str]:
-    """What is set for the broker itself; nothing for one that has never been there: it may be set up beforehand."""
+    """Current overrides of a broker; none for a broker that never registered, since it may be configured beforehand."""
     resource = ConfigResource(ConfigKind.BROKER, broker)
     source = ConfigSource.CLUSTER if broker == CLUSTER_DEFAULT else ConfigSource.BROKER
     try:
@@ -135,7 +135,7 @@ def _set_of(client: AdminClient, broker: str) -> Mapping[str, str]:
 
 
 def _checked(client: Changing, steps: Sequence[Step]) -> tuple[list[Problem], dict[int, Sequence[str]]]:
-    """What the service would refuse, with the line that asks for it; and warnings, by the step's index."""
+    """Validate the steps; returns refusals with their lines, and warnings by index of the step."""
     from tidemark.cli.apply.cluster_file import Problem
 
     problems, warnings = [], {}
@@ -150,7 +150,7 @@ def _checked(client: Changing, steps: Sequence[Step]) -> tuple[list[Problem], di
 
 
 def _carry_out(client: Changing, steps: Sequence[Step]) -> dict[int, TidemarkError]:
-    """Take every step; gives what was refused, by the step's index."""
+    """Execute every step; returns refusals by index of the step."""
     failed = {}
     for index, step in enumerate(steps):
         try:
@@ -174,7 +174,7 @@ def _show(
     warnings: Mapping[int, Sequence[str]],
     output: Output,
     *,
-    only_look: bool,
+    validate_only: bool,
 ) -> None:
     if output is Output.JSON:
         changes = [
@@ -183,7 +183,7 @@ def _show(
                 "resource": step.resource,
                 "summary": step.summary,
                 "changes": [change_json(change) for change in step.changes],
-                "applied": not only_look and index not in failed,
+                "applied": not validate_only and index not in failed,
                 "error": error_json(failed[index]) if index in failed else None,
                 "warnings": warnings[index],
             }
@@ -199,11 +199,11 @@ def _show(
                     print_line(f"    {line}")
         done = counted(len(steps) - len(failed), "change")
         if not steps:
-            print_line("nothing to change: it is as the file says")
+            print_line("nothing to change: the cluster matches the file")
         else:
-            print_line(f"{done} to make" if only_look else f"{done} made")
-    for index, told in warnings.items():
-        for warning in told if index not in failed else ():
+            print_line(f"{done} to make" if validate_only else f"{done} made")
+    for index, of_step in warnings.items():
+        for warning in of_step if index not in failed else ():
             print_warning(warning)
     for error in failed.values():
         print_error(error)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tidemark consume`: prints committed records as they come, or writes them to a file."""
+"""`tidemark consume`: print committed records, or write them to a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidemark.cli.common.record_format import parse_start
 
 
 class Shape(StrEnum):
-    """Form of the records."""
+    """Output format of the records."""
 
     TEXT = "text"
     JSON = "json"
@@ -29,43 +29,40 @@ StartOption = Annotated[
     typer.Option(
         "--from",
         metavar="WHERE",
-        help="earliest, latest, offset:N or timestamp:ISO (UTC if it names no zone).",
+        help="earliest, latest, offset:N or timestamp:ISO (default zone UTC).",
         show_default="latest; earliest with --until-end or --group",
     ),
 ]
 CountOption = Annotated[
-    int | None, typer.Option("--count", "--max-records", "--max-messages", "-n", min=1, help="End after so many.")
+    int | None,
+    typer.Option("--count", "--max-records", "--max-messages", "-n", min=1, help="Records to read."),
 ]
-UntilEndOption = Annotated[
-    bool, typer.Option("--until-end", help="End where the partitions end now; what comes later is not read.")
-]
+UntilEndOption = Annotated[bool, typer.Option("--until-end", help="End at the current ends of the partitions.")]
 TimeoutOption = Annotated[
-    float | None, typer.Option("--timeout", min=0.001, help="End after so many seconds without a record.")
+    float | None, typer.Option("--timeout", min=0.001, help="End after this time (seconds) without a record.")
 ]
 KeySeparatorOption = Annotated[
-    str, typer.Option("--key-separator", "-k", metavar="TEXT", help="text: KEY, this, VALUE; else VALUE alone.")
+    str, typer.Option("--key-separator", "-k", metavar="TEXT", help="text: print KEY, this and VALUE; default: VALUE.")
 ]
-DelimiterOption = Annotated[str, typer.Option("--delimiter", metavar="CHAR", help="csv: between cells.")]
-StringsOption = Annotated[bool, typer.Option("--strings", help="parquet: keys and values are text, not bytes.")]
+DelimiterOption = Annotated[str, typer.Option("--delimiter", metavar="CHAR", help="csv: separator of cells.")]
+StringsOption = Annotated[bool, typer.Option("--strings", help="parquet: write keys and values as text, not bytes.")]
 FileOption = Annotated[
-    Path | None, typer.Option("--file", "-f", dir_okay=False, help="Write here instead of on stdout; replaces it.")
+    Path | None, typer.Option("--file", "-f", dir_okay=False, help="Write to this file instead of stdout; replaces it.")
 ]
 GroupOption = Annotated[
     str | None,
-    typer.Option(
-        "--group", "-g", metavar="NAME", help="Read as a member of this consumer group, which goes on next time."
-    ),
+    typer.Option("--group", "-g", metavar="NAME", help="Read as a member of this consumer group."),
 ]
 RackOption = Annotated[
-    str, typer.Option("--rack", envvar="TIDEMARK_RACK", help="Where this is: a replica in sync there is read from.")
+    str, typer.Option("--rack", envvar="TIDEMARK_RACK", help="Rack of this client, for follower fetching.")
 ]
 ShapeOption = Annotated[
-    Shape, typer.Option("--output", "--format", "-o", help="Lines of values, JSON lines, CSV, or Parquet.")
+    Shape, typer.Option("--output", "--format", "-o", help="Format: lines of values, JSON lines, CSV, or Parquet.")
 ]
 
 
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="What to read.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to read.")],
     start: StartOption = None,
     count: CountOption = None,
     until_end: UntilEndOption = False,
@@ -79,18 +76,19 @@ def consume(
     bootstrap: BootstrapOption = "",
     output: ShapeOption = Shape.TEXT,
 ) -> None:
-    """Print records, one a line, until Ctrl-C, --count, --until-end or --timeout.
+    """Print records, one per line, until Ctrl-C, --count, --until-end or --timeout.
 
     \b
-    Status 1 if --timeout ended it before --count were there. CSV and Parquet have the columns partition, offset,
-    timestamp, key and value, Parquet headers too. On a terminal a line shows how much was read, how fast, and how many
-    committed records are left to read.
+    Exit status 1 if --timeout ends the command before --count. CSV and Parquet have the columns partition, offset,
+    timestamp, key and value; Parquet also has headers. If records go to a file or a pipe, a line on the terminal shows
+    their number and rate, and the number of committed records left to read.
 
     \b
-    With --group the partitions are shared with the group's other members, and the group remembers what was printed:
-    every 5 s, when another member takes a partition over, and at the end, also by Ctrl-C, SIGTERM or --timeout. What a
-    kill -9 left uncommitted is printed again. Parquet can be read only once it is whole: it is committed at the end.
-    --from is for partitions of which the group has read nothing yet: tidemark group reset-offsets moves it elsewhere.
+    With --group the members of the group share the partitions. Offsets of printed records are committed every 5 s, when
+    a partition is revoked, and at the end, also by Ctrl-C, SIGTERM or --timeout. After a kill -9, records that were
+    printed but not committed are printed again. A Parquet file is readable only when it is complete, so its offsets are
+    committed at the end. --from applies only to partitions without a committed offset: tidemark group reset-offsets
+    changes committed offsets.
 
     \b
     Examples:
@@ -104,9 +102,9 @@ def consume(
       tidemark consume flights --group nightly --until-end -o parquet --file new-flights.parquet
     """
     addresses = need_bootstrap(bootstrap)
-    unless_told = "latest" if group is None and not until_end else "earliest"
+    default = "latest" if group is None and not until_end else "earliest"
     try:
-        where = parse_start(unless_told if start is None else start)
+        where = parse_start(default if start is None else start)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--from") from None
     if group is not None:
@@ -114,8 +112,8 @@ def consume(
     if len(delimiter.encode()) != 1:
         raise typer.BadParameter(f"{delimiter!r}: want one character", param_hint="--delimiter")
     if output is Shape.PARQUET and file is None and sys.stdout.isatty():
-        raise typer.BadParameter("Parquet is nothing for a terminal: add --file, or a pipe", param_hint="--output")
-    # Only here: the client's libraries take longer to import than bad usage and help need.
+        raise typer.BadParameter("Parquet needs a --file or a pipe, not a terminal", param_hint="--output")
+    # A late import: help and bad usage shall not wait for the client's libraries.
     from tidemark.cli.consume.run import Ends, Source, run
     from tidemark.cli.consume.topic_source import TopicReader, patience_s
 
@@ -145,7 +143,7 @@ def _check_group(group: str, start: str | None) -> None:
         raise typer.BadParameter("want the id of a group, such as billing", param_hint="--group")
     if start not in (None, "earliest", "latest"):
         raise typer.BadParameter(
-            f"{start!r}: a group goes on where it is; move it with tidemark group reset-offsets, or say earliest or "
-            "latest, for partitions of which it has read nothing yet",
+            f"{start!r}: a group starts at its committed offsets, which tidemark group reset-offsets changes; want "
+            "earliest or latest, for partitions without a committed offset",
             param_hint="--from",
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A member of a consumer group as the source of `consume --group`: the group remembers what was written (G7)."""
+"""Source of `consume --group`: a member of a consumer group that commits the offsets of written records (G7)."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ _Offsets = dict[TopicPartition | tuple[str, int], int]
 
 
 class GroupSource:
-    """Reads what the group gives it of a topic; a context manager that commits and leaves.
+    """Reads the assigned partitions of a topic; a context manager that commits and leaves the group at its end.
 
-    Committed is what `wrote` was told of: every few seconds, when another member gets a partition, and at the end.
+    The offsets of batches passed to `wrote` are committed every few seconds, on a revocation, and at the end.
 
     Args:
         bootstrap: addresses of brokers.
-        topic: its name; raises UNKNOWN_TOPIC.
-        group: its id.
-        reset: "earliest" or "latest", where the group has read nothing of a partition.
-        until_end: finished when the group has committed, or this member has read, all that is committed now.
-        whole_at_end: what is written can be read only once it is whole: then nothing is committed before the end.
-        rack: where this reader is; "": nowhere that brokers know of.
-        patience_s: so long brokers may be without an answer.
+        topic: topic name; raises UNKNOWN_TOPIC.
+        group: group id.
+        reset: "earliest" or "latest", for partitions without a committed offset.
+        until_end: finish when the group has committed, or this member has read, all records below the current high
+            watermarks.
+        whole_at_end: the output is readable only when complete, so commit only at the end.
+        rack: rack of this client; "": unknown.
+        patience_s: time limit for an answer of the brokers.
     """
 
     def __init__(
@@ -47,11 +48,11 @@ class GroupSource:
         rack: str = "",
         patience_s: float,
     ) -> None:
-        ends = _ends(bootstrap, topic, patience_s)  # a topic that does not exist is refused, not waited for
+        ends = _ends(bootstrap, topic, patience_s)  # raises for a missing topic; the group would wait for its creation
         self._ends = ends if until_end else None
         self._whole_at_end = whole_at_end
         self._written: _Offsets = {}
-        """The next offset to read of each partition that was written of, as far as it is not committed."""
+        """Offset after the last written record of each partition, until it is committed."""
         self._commit_s = time.monotonic() + COMMIT_INTERVAL_S
         self._consumer = Consumer(
             bootstrap,
@@ -63,7 +64,7 @@ class GroupSource:
             request_timeout_ms=int(patience_s * 1000),
         )
         try:
-            self._consumer.subscribe([topic], on_revoked=self._hand_over, on_lost=self._forget)
+            self._consumer.subscribe([topic], on_revoked=self._on_revoked, on_lost=self._on_lost)
         except BaseException:
             self._consumer.close()
             raise
@@ -84,7 +85,7 @@ class GroupSource:
 
     @property
     def finished(self) -> bool:
-        """Whether the group has read all that there was; False where it reads on for ever."""
+        """Whether the group has reached the ends; always False without `until_end`."""
         if self._ends is None:
             return False
         mine = {where: health.position for where, health in self._consumer.health().items()}
@@ -96,17 +97,17 @@ class GroupSource:
 
     @property
     def lag(self) -> int:
-        """Records of this member's partitions that were not given yet, as far as that is known."""
+        """Records of the assigned partitions that `poll` has not returned yet, as far as known."""
         return sum(max(0, behind) for behind in self._consumer.lag().values())
 
     def poll(self, timeout_s: float) -> Iterator[PartitionBatch]:
-        """The next rows of some partition, if any come within `timeout_s`."""
+        """The next rows of one partition, if any arrive within `timeout_s`."""
         found = self._consumer.poll(timeout_s)
         if found is not None:
             yield found
 
     def wrote(self, batches: Sequence[PartitionBatch]) -> None:
-        """These are written: the group goes on behind them."""
+        """Note written batches for the next commit."""
         for topic, partition, rows in batches:
             if rows.num_rows:
                 self._written[TopicPartition(topic, partition)] = rows.column("offset")[rows.num_rows - 1].as_py() + 1
@@ -114,7 +115,7 @@ class GroupSource:
             self._commit_s = time.monotonic() + COMMIT_INTERVAL_S
             try:
                 self._commit()
-            except TidemarkError as error:  # the next one has it all again
+            except TidemarkError as error:  # the next commit includes these offsets
                 print_warning(f"not committed yet: {error}")
 
     def _commit(self) -> None:
@@ -125,23 +126,21 @@ class GroupSource:
                 if self._written.get(where) == offset:
                     del self._written[where]
 
-    def _hand_over(self, partitions: list[TopicPartition]) -> None:
-        """Another member goes on with these, behind what was written."""
+    def _on_revoked(self, partitions: list[TopicPartition]) -> None:
         written: _Offsets = {where: self._written.pop(where) for where in partitions if where in self._written}
         if written and not self._whole_at_end:
             try:
                 self._consumer.commit(written)
             except TidemarkError as error:
-                print_warning(f"others will read again what was written last: {error}")
+                print_warning(f"the next member will read the last records again: {error}")
 
-    def _forget(self, partitions: list[TopicPartition]) -> None:
-        """Others may be reading these already, from the last commit on."""
+    def _on_lost(self, partitions: list[TopicPartition]) -> None:
         for where in partitions:
             self._written.pop(where, None)
 
 
 def _ends(bootstrap: str, topic: str, patience_s: float) -> dict[TopicPartition, int]:
-    """The high watermarks of the partitions that hold records."""
+    """High watermarks of the partitions that have records."""
     with RangeReader(bootstrap, deadline_s=patience_s) as reader:
         bounds = reader.bounds(topic, sorted(reader.topics([topic])[topic].partitions))
     return {TopicPartition(topic, index): one.latest for index, one in bounds.items() if one.earliest < one.latest}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where `consume` puts records: lines, JSON lines, CSV or Parquet, on stdout or in a file."""
+"""Output formats of `consume`: lines, JSON lines, CSV and Parquet."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _TABLE_FIELDS: Final = ("partition", "offset", "timestamp", "key", "value", "hea
 _CSV_FIELDS: Final = _TABLE_FIELDS[:-1]
 _encode: Final = json.JSONEncoder(ensure_ascii=False).encode
 _GROUP_BYTES: Final = 16 << 20
-"""So much of a Parquet file is kept until it is written as one row group."""
+"""Buffered rows of a Parquet file that become one row group."""
 
 
 class Sink(Protocol):
-    """Takes rows as they come."""
+    """Writes records in one format."""
 
     def show(self, batch: PartitionBatch) -> None:
-        """Take the rows of one partition."""
+        """Write, or buffer, the rows of one partition."""
 
     def flush(self) -> None:
-        """Let others see what was taken, as far as the format allows."""
+        """Make written rows visible to readers, as far as the format allows."""
 
     def close(self) -> None:
-        """All that was taken is written; the file is whole."""
+        """Complete the output."""
 
 
 class Lines:
@@ -44,22 +44,22 @@ class Lines:
         self._line = line
 
     def show(self, batch: PartitionBatch) -> None:
-        """The records' lines."""
+        """Write the lines of the records."""
         lines = [self._line(record) for record in records_of(*batch)]
         lines.append(b"")
         self._file.write(b"\n".join(lines))
 
     def flush(self) -> None:
-        """Whoever reads the other end sees what was shown."""
+        """Flush the file."""
         self._file.flush()
 
     def close(self) -> None:
-        """The same."""
+        """Flush the file."""
         self._file.flush()
 
 
 class Csv:
-    """Rows of partition, offset, timestamp, key and value, below a row of those names."""
+    """Rows of partition, offset, timestamp, key and value, after a header row."""
 
     def __init__(self, file: BinaryIO, delimiter: str) -> None:
         schema = _table_schema(strings=True, fields=_CSV_FIELDS)
@@ -67,21 +67,21 @@ class Csv:
         self._writer = pa_csv.CSVWriter(file, schema, write_options=pa_csv.WriteOptions(delimiter=delimiter))
 
     def show(self, batch: PartitionBatch) -> None:
-        """The records' rows; raises INVALID_REQUEST for bytes that are no text."""
+        """Write the rows of the records; raises INVALID_REQUEST for bytes that are not UTF-8."""
         self._writer.write_batch(_table_rows(batch, strings=True, fields=_CSV_FIELDS))
 
     def flush(self) -> None:
-        """Whoever reads the other end sees what was shown."""
+        """Flush the file."""
         self._file.flush()
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the buffered rows."""
         self._writer.close()
         self._file.flush()
 
 
 class Parquet:
-    """A table of partition, offset, timestamp, key, value and headers; whole once it is closed."""
+    """A table of partition, offset, timestamp, key, value and headers; readable after `close`."""
 
     def __init__(self, file: BinaryIO, *, strings: bool) -> None:
         self._strings = strings
@@ -91,7 +91,7 @@ class Parquet:
         self._bytes = 0
 
     def show(self, batch: PartitionBatch) -> None:
-        """Keep the rows until there are enough; raises INVALID_REQUEST as Csv.show where text is wanted."""
+        """Buffer the rows up to a row group; with `strings`, raises INVALID_REQUEST for bytes that are not UTF-8."""
         rows = _table_rows(batch, strings=self._strings, fields=_TABLE_FIELDS)
         self._rows.append(rows)
         self._bytes += rows.nbytes
@@ -99,10 +99,10 @@ class Parquet:
             self._write()
 
     def flush(self) -> None:
-        """Nothing of a Parquet file can be read before its end is written."""
+        """Do nothing: a Parquet file is readable only after its footer is written."""
 
     def close(self) -> None:
-        """Write the rest, and the end of the file."""
+        """Write the buffered rows and the footer."""
         self._write()
         self._writer.close()
 
@@ -143,8 +143,8 @@ def _table_rows(batch: PartitionBatch, *, strings: bool, fields: tuple[str, ...]
             except pa.ArrowInvalid:
                 raise TidemarkError(
                     ErrorCode.INVALID_REQUEST,
-                    f"{batch.topic}-{batch.partition}: a {name} from offset {columns['offset'][0].as_py()} on is no "
-                    "text: take --output json, or parquet without --strings",
+                    f"{batch.topic}-{batch.partition}: a {name} from offset {columns['offset'][0].as_py()} on is not "
+                    "UTF-8: use --output json, or parquet without --strings",
                 ) from None
     return pa.RecordBatch.from_arrays(
         [columns[name] for name in fields], schema=_table_schema(strings=strings, fields=fields)

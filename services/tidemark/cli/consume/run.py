@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copying a topic's records into what `consume` writes, until one of its ends is reached."""
+"""Copies records from a source to a sink, until an end condition of `consume`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _POLL_S_MAX: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """When to stop: after `count` records, after `timeout_s` without one, where the partitions end now."""
+    """End conditions: after `count` records, after `timeout_s` without a record, at the current ends."""
 
     count: int | None = None
     timeout_s: float | None = None
@@ -34,25 +34,25 @@ class Ends:
 
 
 class Source(Protocol):
-    """Where records come from: cli.topic_reader.TopicReader, or cli.group_source.GroupSource."""
+    """A source of records: topic_source.TopicReader or group_source.GroupSource."""
 
     def poll(self, timeout_s: float) -> Iterable[PartitionBatch]:
-        """Rows that are there, or come within `timeout_s`; maybe none."""
+        """Rows that are available or arrive within `timeout_s`; maybe none."""
 
     @property
     def finished(self) -> bool:
-        """Whether every end is reached; False where there is none."""
+        """Whether all ends are reached; always False for a source without ends."""
 
     @property
     def lag(self) -> int:
-        """Committed offsets that were not read yet, when it was looked last."""
+        """Committed records that were not read yet, at the last fetch of the ends."""
 
     def wrote(self, batches: Sequence[PartitionBatch]) -> None:
-        """Whoever reads what is written sees these, as far as its format allows."""
+        """The sink has written and flushed these."""
 
 
 class Reading:
-    """What was copied so far."""
+    """Counts the copied records, for the progress line."""
 
     def __init__(self, *, show: bool = True) -> None:
         self.line = ProgressLine(self._text, show=show)
@@ -61,7 +61,7 @@ class Reading:
         self.lag = 0
 
     def read(self, batch: PartitionBatch, lag: int) -> None:
-        """A batch was copied."""
+        """Count a batch."""
         self.records += batch.rows.num_rows
         self.bytes += batch.rows.nbytes
         self.lag = lag
@@ -81,10 +81,10 @@ def run(
     shape: str,
     layout: Mapping[str, Any],
 ) -> None:
-    """Copy until an end, Ctrl-C or SIGTERM; what was copied is written whole in any case.
+    """Copy until an end condition, Ctrl-C or SIGTERM; the output is complete in each case.
 
     Raises:
-        TidemarkError: as `copy`; STORAGE_ERROR where the file cannot be written.
+        TidemarkError: as `copy`; STORAGE_ERROR if the file cannot be written.
     """
     reading = Reading(show=file is not None or not sys.stdout.isatty())
     try:
@@ -97,7 +97,7 @@ def run(
             stack.callback(sink.close)
             with contextlib.suppress(KeyboardInterrupt):
                 copy(source, sink, ends, reading=reading)
-    except BrokenPipeError:  # whoever reads has seen enough
+    except BrokenPipeError:  # the reader of the pipe closed it
         give_up_output()
     except OSError as error:
         sentence = f"{file or 'stdout'} cannot be written: {error.strerror}; {reading.records} records were read"
@@ -112,10 +112,10 @@ def copy(
     reading: Reading,
     now_s: Callable[[], float] = time.monotonic,
 ) -> int:
-    """Show records until an end is reached; gives their number.
+    """Copy records until an end condition; returns their number.
 
     Raises:
-        TidemarkError: REQUEST_TIMED_OUT when the time was over before the count was reached.
+        TidemarkError: REQUEST_TIMED_OUT if `timeout_s` passed before `count` records.
     """
     last_s = now_s()
     while True:
@@ -142,7 +142,7 @@ def copy(
                 break
             raise TidemarkError(
                 ErrorCode.REQUEST_TIMED_OUT,
-                f"{reading.records} of {ends.count} records came; then none for {ends.timeout_s:g} s",
+                f"{reading.records} of {ends.count} records arrived, then none for {ends.timeout_s:g} s",
                 {"records": str(reading.records)},
             )
     return reading.records

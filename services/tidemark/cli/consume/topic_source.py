@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All partitions of a topic as one source of records: committed ones only, in order within a partition (rule K1)."""
+"""Source of committed records from all partitions of a topic, in order within each partition (rule K1)."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from tidemark.client.records import PartitionBatch
 
 _DEADLINE_S: Final = 30.0
 _CONNECT_S: Final = 1.0
-"""Whoever reads waits for less: connecting gets up to half a second more, and not more than this."""
+"""Below this time, a --timeout gets up to half a second more for the connection, up to this time."""
 
-_LOOK_AGAIN_S: Final = 0.1
+_RETRY_S: Final = 0.1
 
 
 class TopicReader:
-    """Reads on from `start` whenever it is polled; a context manager.
+    """Reads from `start` on, with each poll; a context manager.
 
     Args:
         bootstrap: addresses of brokers.
-        topic: its name; raises UNKNOWN_TOPIC.
-        start: where each partition begins. An offset that a partition has not reached yet is waited for, as is the
-            next record where none is as young as a timestamp.
-        until_end: read nothing that is committed later than now.
-        rack: where this reader is; "": nowhere that brokers know of.
-        timeout_s: so long whoever reads waits for records; None: for ever.
+        topic: topic name; raises UNKNOWN_TOPIC.
+        start: start position in each partition. The reader waits for an offset that a partition has not reached yet,
+            and for the next record if all records are older than a timestamp.
+        until_end: read no record that is committed later than now.
+        rack: rack of this client; "": unknown.
+        timeout_s: time that the caller waits for records; None: no limit.
     """
 
     def __init__(
@@ -64,20 +64,20 @@ class TopicReader:
 
     @property
     def finished(self) -> bool:
-        """Whether everything up to the ends was read; never where new records are read too."""
+        """Whether the ends are reached; always False without `until_end`."""
         return self._until_end and self.lag <= 0
 
     @property
     def lag(self) -> int:
-        """Offsets between what was read and where the partitions ended when it was looked last."""
+        """Offsets between the positions and the ends, at the last fetch of the ends."""
         return sum(max(self._ends[index] - position, 0) for index, position in self._positions.items())
 
     def poll(self, timeout_s: float) -> Iterator[PartitionBatch]:
-        """What is committed and was not read yet; waits up to `timeout_s` for the first of it.
+        """The next committed records; waits up to `timeout_s` for the first.
 
         Raises:
-            TidemarkError: OFFSET_OUT_OF_RANGE when records at a position were deleted, UNKNOWN_TOPIC_ID when the
-                topic was recreated, REQUEST_TIMED_OUT when a partition has no leader for long.
+            TidemarkError: OFFSET_OUT_OF_RANGE if records at a position were deleted, UNKNOWN_TOPIC_ID if the topic
+                was recreated, REQUEST_TIMED_OUT if a partition has no leader for a long time.
         """
         until_s = time.monotonic() + timeout_s
         while True:
@@ -88,13 +88,13 @@ class TopicReader:
             left_s = until_s - time.monotonic()
             if found or left_s <= 0 or self.finished:
                 return
-            time.sleep(min(_LOOK_AGAIN_S, left_s))
+            time.sleep(min(_RETRY_S, left_s))
 
     def wrote(self, batches: Sequence[PartitionBatch]) -> None:
-        """Nobody remembers that: who reads again begins where it says."""
+        """Do nothing: without a group, no offset is committed."""
 
     def _committed(self) -> Iterator[PartitionBatch]:
-        """From every position to the high watermark of now, or to the ends."""
+        """Read each partition from its position to the current high watermark, or to its end."""
         if not self._until_end:
             bounds = self._reader.bounds(self._topic, list(self._positions))
             self._ends = {index: one.latest for index, one in bounds.items()}
@@ -127,7 +127,7 @@ class TopicReader:
 
 
 def patience_s(timeout_s: float | None) -> float:
-    """So long brokers may be without an answer, or a partition without a leader."""
+    """Time limit for an answer of the brokers, and for a partition without a leader."""
     if timeout_s is None:
         return _DEADLINE_S
     return min(_DEADLINE_S, max(timeout_s, min(timeout_s + _CONNECT_S / 2, _CONNECT_S)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tidemark group`: who reads what, how far, and from where they shall go on."""
+"""`tidemark group`: show consumer groups, reset their offsets, delete them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,10 @@ if TYPE_CHECKING:
     from tidemark.client.aio.groups import GroupDescription, GroupPartition
     from tidemark.client.sync.groups import Groups
 
-group_app = typer.Typer(
-    no_args_is_help=True, help="Consumer groups: who reads what, how far, and from where they shall go on."
-)
+group_app = typer.Typer(no_args_is_help=True, help="Show consumer groups, reset their offsets, delete them.")
 
-GroupsArgument = Annotated[list[str], typer.Argument(metavar="GROUP", help="Ids of groups.")]
-GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="Its id.")]
+GroupsArgument = Annotated[list[str], typer.Argument(metavar="GROUP", help="Group ids.")]
+GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="Group id.")]
 
 
 @group_app.command("list")
@@ -49,17 +47,17 @@ def list_groups(bootstrap: BootstrapOption = "", output: OutputOption = Output.T
         sys.stderr.write(f"some groups may be missing: {error.message}\n")
 
 
-@group_app.command(short_help="How far groups have read, and who reads what.")
+@group_app.command(short_help="Show offsets, lag and members of groups.")
 def describe(
     groups: GroupsArgument,
-    members: Annotated[bool, typer.Option("--members", help="Show the members, not the offsets.")] = False,
+    members: Annotated[bool, typer.Option("--members", help="Show members instead of offsets.")] = False,
     bootstrap: BootstrapOption = "",
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Tell how far groups have read, how far behind they are, and who reads what.
+    """Show committed offsets, lag and members of groups.
 
     \b
-    The lag of a partition that a group has read nothing of counts from the log's start.
+    The lag of a partition without a committed offset counts from the log start offset.
 
     \b
     Examples:
@@ -74,7 +72,7 @@ def describe(
         return
     for one in found:
         lag, unknown = _lag(one.partitions)
-        more = f", that of {counted(unknown, 'partition')} not known" if unknown else ""
+        more = f", {counted(unknown, 'partition')} of unknown lag" if unknown else ""
         print_line(
             f"group {one.group}: {one.state}, {counted(len(one.members), 'member')}, lag {lag}{more}; "
             f"coordinator: broker {one.coordinator_id}"
@@ -85,24 +83,24 @@ def describe(
             _print_offsets(one)
 
 
-@group_app.command("reset-offsets", short_help="Have a group without members go on elsewhere.")
+@group_app.command("reset-offsets", short_help="Set the offsets of a group without members.")
 def reset_offsets(
     group: GroupArgument,
     topics: Annotated[
-        list[str], typer.Option("--topic", "-t", metavar="TOPIC[:PARTITION]", help="What; more than once for more.")
+        list[str], typer.Option("--topic", "-t", metavar="TOPIC[:PARTITION]", help="Topic or partition; repeatable.")
     ],
     to: Annotated[
         str, typer.Option("--to", metavar="WHERE", help="earliest, latest, offset:N or timestamp:ISO (UTC by default).")
     ],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the new offsets; change nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation.")] = False,
     bootstrap: BootstrapOption = "",
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Have a group go on elsewhere; its members must be stopped.
+    """Set the committed offsets of a group; its members must be stopped.
 
     \b
-    Offsets are kept within the log: one before its start becomes its start, one beyond its end its end.
+    An offset below the log start offset becomes the log start offset, one above the log end the log end.
 
     \b
     Examples:
@@ -130,7 +128,7 @@ def reset_offsets(
             print_table(("partition", "offset", "becomes"), shown)
         if not dry_run:
             if not yes:
-                confirm(f"Have group {group} go on there in {counted(len(rows), 'partition')}?")
+                confirm(f"Set the offsets of group {group} in {counted(len(rows), 'partition')}?")
             _raise_first(client.set_offsets(group, wanted))
     if output is Output.JSON:
         changes = [
@@ -138,17 +136,17 @@ def reset_offsets(
         ]
         print_json({"group": group, "changed": not dry_run, "partitions": changes})
     elif not dry_run:
-        print_line(f"group {group} goes on there")
+        print_line(f"group {group} has these offsets")
 
 
-@group_app.command(short_help="Forget groups without members.")
+@group_app.command(short_help="Delete groups without members.")
 def delete(
     groups: GroupsArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation.")] = False,
     bootstrap: BootstrapOption = "",
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Forget groups without members, and how far they have read.
+    """Delete groups without members, with their committed offsets.
 
     \b
     Example:
@@ -156,20 +154,20 @@ def delete(
     """
     refuse_json_question(output, yes=yes, options="--yes")
     with _connect(bootstrap) as client:
-        client.describe_groups(groups, offsets=False)  # one that is not there stops all
+        client.describe_groups(groups, offsets=False)  # a missing group ends the command here
         if not yes:
-            confirm(f"Forget {', '.join(groups)}?")
+            confirm(f"Delete {', '.join(groups)} with all committed offsets?")
         for group in groups:
             client.delete(group)
             if output is Output.TEXT:
-                print_line(f"group {group} is forgotten")
+                print_line(f"deleted group {group}")
     if output is Output.JSON:
         print_json({"deleted": groups})
 
 
 def _connect(bootstrap: str) -> Groups:
     addresses = need_bootstrap(bootstrap)
-    # Only here: the client's libraries take longer to import than bad usage and help need.
+    # A late import: help and bad usage shall not wait for the client's libraries.
     from tidemark.client.sync.groups import Groups
 
     return Groups(addresses)
@@ -181,7 +179,7 @@ def _raise_first(refused: dict[TopicPartition, TidemarkError]) -> None:
 
 
 def _lag(partitions: Iterable[GroupPartition]) -> tuple[int, int]:
-    """Records not read, and of how many partitions that is not known."""
+    """Total lag, and the number of partitions of unknown lag."""
     lags = [one.lag for one in partitions]
     return sum(lag for lag in lags if lag > 0), sum(lag < 0 for lag in lags)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Offsets that a group shall go on from, looked up in the log."""
+"""Current and new offsets of `tidemark group reset-offsets`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
 
 def current_offsets(client: Groups, group: str) -> dict[TopicPartition, int]:
-    """What the group remembers now; nothing of one that does not exist yet."""
+    """Committed offsets of the group; none for a group that does not exist."""
     try:
         (found,) = client.describe_groups([group])
     except TidemarkError as error:
@@ -23,7 +23,7 @@ def current_offsets(client: Groups, group: str) -> dict[TopicPartition, int]:
 
 
 def wanted_offsets(bootstrap: str, places: Sequence[tuple[str, int | None]], where: Start) -> dict[TopicPartition, int]:
-    """The offset of `where` in each of these partitions (None: all of the topic), within its log.
+    """The offset of `where` in each of these partitions (None: all of the topic), limited to its log.
 
     Raises:
         TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tidemark produce`: lines, JSON lines, CSV rows or Parquet rows of stdin or of a file, each one a record."""
+"""`tidemark produce`: send lines, JSON lines, CSV rows or Parquet rows of stdin or of a file as records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidemark.cli.common.output import Output
 
 
 class Acks(StrEnum):
-    """Who must have a record before it counts as sent."""
+    """Condition of the acknowledgement of a record."""
 
     NONE = "0"
     LEADER = "1"
@@ -22,7 +22,7 @@ class Acks(StrEnum):
 
 
 class InputFormat(StrEnum):
-    """What is read."""
+    """Format of the input."""
 
     TEXT = "text"
     JSON = "json"
@@ -31,7 +31,7 @@ class InputFormat(StrEnum):
 
 
 class Compression(StrEnum):
-    """How batches are compressed."""
+    """Codec of the batches."""
 
     NONE = "none"
     LZ4 = "lz4"
@@ -39,7 +39,7 @@ class Compression(StrEnum):
 
 
 class TimestampUnit(StrEnum):
-    """What a number in the timestamp column counts since 1970."""
+    """Unit of numbers in the timestamp column, since 1970."""
 
     S = "s"
     MS = "ms"
@@ -47,63 +47,64 @@ class TimestampUnit(StrEnum):
 
 
 AcksOption = Annotated[
-    Acks, typer.Option("--acks", help="Wait for nobody, the leader's log, or every in-sync replica.")
+    Acks, typer.Option("--acks", help="Wait for no answer, the leader's log, or all in-sync replicas.")
 ]
-CodecOption = Annotated[Compression, typer.Option("--codec", help="Compress batches with this.")]
+CodecOption = Annotated[Compression, typer.Option("--codec", help="Compression of batches.")]
 KeyColumnOption = Annotated[
-    str, typer.Option("--key-column", metavar="NAME", help="Column, or member of the JSON object, with the key.")
+    str, typer.Option("--key-column", metavar="NAME", help="Column, or member of the JSON object, of the key.")
 ]
 ValueColumnOption = Annotated[
-    str, typer.Option("--value-column", metavar="NAME", help="With the value; else the whole row as JSON.")
+    str, typer.Option("--value-column", metavar="NAME", help="Column of the value; default: the whole row as JSON.")
 ]
 TimestampColumnOption = Annotated[
     str,
     typer.Option(
         "--timestamp-column",
         metavar="NAME",
-        help="With ISO times or numbers; else the time of sending. What is older than retention.ms goes soon.",
+        help="Column of ISO times or numbers; default: time of sending. retention.ms deletes old records soon.",
     ),
 ]
 TimestampUnitOption = Annotated[
-    TimestampUnit, typer.Option("--timestamp-unit", help="Of numbers in the timestamp column, since 1970.")
+    TimestampUnit, typer.Option("--timestamp-unit", help="Unit of numbers in the timestamp column, since 1970.")
 ]
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where to; it must exist.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="An existing topic.")],
     file: Annotated[
         Path | None,
         typer.Option("--file", "-f", exists=True, dir_okay=False, readable=True, help="Read this instead of stdin."),
     ] = None,
     input_format: Annotated[
-        InputFormat, typer.Option("--format", help="What is read: lines, JSON lines, CSV with a first row of names.")
+        InputFormat, typer.Option("--format", help="Input: lines, JSON lines, CSV with a header row, or Parquet.")
     ] = InputFormat.TEXT,
     key_separator: Annotated[
-        str, typer.Option("--key-separator", "-k", metavar="TEXT", help="text: KEY, this, VALUE; else VALUE alone.")
+        str,
+        typer.Option("--key-separator", "-k", metavar="TEXT", help="text: separator of key and value."),
     ] = "",
     key: KeyColumnOption = "",
     value: ValueColumnOption = "",
     timestamp: TimestampColumnOption = "",
     timestamp_unit: TimestampUnitOption = TimestampUnit.US,
-    delimiter: Annotated[str, typer.Option("--delimiter", metavar="CHAR", help="csv: between cells.")] = ",",
+    delimiter: Annotated[str, typer.Option("--delimiter", metavar="CHAR", help="csv: separator of cells.")] = ",",
     strings: Annotated[
-        bool, typer.Option("--strings", help="csv: every cell is text; else numbers become numbers in the JSON.")
+        bool, typer.Option("--strings", help="csv: all cells are text in the JSON, also numbers.")
     ] = False,
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many records.")] = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Number of records to send.")] = None,
     acks: AcksOption = Acks.ALL,
     codec: CodecOption = Compression.NONE,
     timeout_s: Annotated[
-        float, typer.Option("--timeout", min=0.001, max=86_400, help="Seconds until a record must be acknowledged.")
+        float, typer.Option("--timeout", min=0.001, max=86_400, help="Seconds until the acknowledgement of a record.")
     ] = 30.0,
     bootstrap: BootstrapOption = "",
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Send lines or rows as records, and wait until every one is acknowledged.
+    """Send lines or rows as records, and wait until all are acknowledged.
 
     \b
-    Lines go as they come, so a pipe may stay open. A row, or a JSON line, is sent whole as JSON unless --value-column
-    names what is sent of it. What cannot be a record ends it with status 1, and says its place and how many records
-    before it are acknowledged. On a terminal a line shows how far it is, how fast, and what is not acknowledged yet.
+    Lines are sent as they arrive, so a pipe may stay open. A row or JSON line is sent as JSON, unless --value-column
+    names the value. Malformed input ends the command with exit status 1; the error has the place and the number of
+    records acknowledged before. On a terminal a line shows the progress, the rate, and records without acknowledgement.
 
     \b
     Examples:
@@ -117,7 +118,7 @@ def produce(
     addresses = need_bootstrap(bootstrap)
     named = {"--key-column": key, "--value-column": value, "--timestamp-column": timestamp}
     _check_usage(input_format, [option for option, given in named.items() if given], key_separator, delimiter)
-    # Only here: the client's libraries take longer to import than bad usage and help need.
+    # A late import: help and bad usage shall not wait for the client's libraries.
     from tidemark.cli.produce.inputs import Columns
     from tidemark.cli.produce.run import Job, run
 
@@ -138,6 +139,6 @@ def _check_usage(input_format: InputFormat, named: list[str], key_separator: str
     if named and input_format is InputFormat.TEXT:
         raise typer.BadParameter("lines have no columns: add --format json, csv or parquet", param_hint=named[0])
     if key_separator and input_format is not InputFormat.TEXT:
-        raise typer.BadParameter("only lines have one: name a --key-column", param_hint="--key-separator")
+        raise typer.BadParameter("only for lines: use --key-column", param_hint="--key-separator")
     if len(delimiter.encode()) != 1:
         raise typer.BadParameter(f"{delimiter!r}: want one character", param_hint="--delimiter")

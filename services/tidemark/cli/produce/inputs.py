@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `produce` reads: lines, JSON lines, CSV and Parquet, as rows of key, value, timestamp and headers.
+"""Input formats of `produce`: lines, JSON lines, CSV and Parquet, as rows of key, value, timestamp and headers.
 
-Rows come in chunks of a megabyte or so, as soon as they are there, so a pipe is sent as it flows and a file of any size
-takes the memory of a chunk. What cannot be a record ends the reading with its place; the rows before it come first.
+Rows are yielded in chunks of about a megabyte, as soon as they arrive. So a pipe is sent as it is written, and a file
+of any size needs the memory of one chunk. Malformed input raises an error with its place, after the rows before it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tidemark.record.schema import HEADERS_TYPE, SCHEMA, TIMESTAMP_TYPE
 
 _BLOCK_BYTES: Final = 1 << 20
 _LINE_BYTES_MAX: Final = 16 << 20
-"""More than any batch may have."""
+"""More than the largest batch."""
 _PARQUET_ROWS: Final = 10_000
 _UNITS_US: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
@@ -36,13 +36,13 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Which columns of a table, or members of a JSON object, make a record.
+    """Columns of a table, or members of a JSON object, that make a record.
 
     Attributes:
-        key: None: no record has one.
-        value: None: the whole row, or line, as JSON.
-        timestamp: None: the time of sending.
-        timestamp_unit: of numbers, since 1970: "s", "ms" or "us".
+        key: None: null keys.
+        value: None: the whole row or line as JSON.
+        timestamp: None: time of sending.
+        timestamp_unit: unit of numbers, since 1970: "s", "ms" or "us".
     """
 
     key: str | None = None
@@ -52,10 +52,10 @@ class Columns:
 
 
 def line_blocks(file: BinaryIO) -> Iterator[list[bytes]]:
-    """Lines without their newlines, as many as there are to read at once; the last one may lack its newline.
+    """Lines without newlines, in blocks of one read each; the newline of the last line is optional.
 
     Raises:
-        TidemarkError: INVALID_REQUEST for a line longer than any record may be.
+        TidemarkError: INVALID_REQUEST for a line that is longer than the largest record.
     """
     read: Callable[[int], bytes] = getattr(file, "read1", file.read)
     rest: list[bytes] = []
@@ -65,7 +65,7 @@ def line_blocks(file: BinaryIO) -> Iterator[list[bytes]]:
         rest.append(first)
         rest_bytes += len(first)
         if rest_bytes > _LINE_BYTES_MAX:
-            raise _refusal(f"line {number + 1} has more than {_LINE_BYTES_MAX >> 20} MiB, which no record may have")
+            raise _refusal(f"line {number + 1} has more than {_LINE_BYTES_MAX >> 20} MiB: too large for a record")
         if not newline:
             continue
         lines = [b"".join(rest), *others.split(b"\n")]
@@ -78,7 +78,7 @@ def line_blocks(file: BinaryIO) -> Iterator[list[bytes]]:
 
 
 def text_chunks(file: BinaryIO, key_separator: str) -> Iterator[pa.RecordBatch]:
-    """A record a line; with a separator, the key is what stands before the first one.
+    """One record per line; with a separator, the key ends at the first separator.
 
     Raises:
         TidemarkError: INVALID_REQUEST for a line without the separator.
@@ -109,10 +109,10 @@ def text_chunks(file: BinaryIO, key_separator: str) -> Iterator[pa.RecordBatch]:
 
 
 def json_chunks(file: BinaryIO, columns: Columns) -> Iterator[pa.RecordBatch]:
-    """A JSON document a line; empty lines are passed over.
+    """One JSON document per line; empty lines are skipped.
 
     Raises:
-        TidemarkError: INVALID_REQUEST for a line that is no JSON, or lacks a member that is to be in the record.
+        TidemarkError: INVALID_REQUEST for a line that is not JSON, or lacks a required member.
     """
     number = 0
     for lines in line_blocks(file):
@@ -145,11 +145,11 @@ def _json_record(
     try:
         document = json.loads(line)
     except json.JSONDecodeError as error:
-        raise ValueError(f"no JSON: {error.msg} at column {error.colno}") from None
+        raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from None
     except UnicodeDecodeError:
-        raise ValueError("no JSON: it is not UTF-8") from None
+        raise ValueError("not JSON: not UTF-8") from None
     if not isinstance(document, dict) and (columns.key, columns.value, columns.timestamp) != (None, None, None):
-        raise ValueError(f"it is no object, so it has no {columns.key or columns.value or columns.timestamp!r}")
+        raise ValueError(f"not a JSON object with {columns.key or columns.value or columns.timestamp!r}")
     key = _member(document, columns.key) if columns.key is not None else None
     value = _member(document, columns.value) if columns.value is not None else line.strip()
     stamp = _stamp_us(document, columns) if columns.timestamp is not None else None
@@ -158,14 +158,14 @@ def _json_record(
 
 
 def _member(document: Mapping[str, Any], name: str) -> bytes | None:
-    """A member as bytes: text as it is, null as null, all else as JSON; or what stands in base64 under NAME_base64."""
+    """A member as bytes: text unchanged, null as None, other values as JSON; or the decoded NAME_base64."""
     if name not in document:
         try:
             return base64.b64decode(document[f"{name}_base64"], validate=True)
         except (binascii.Error, TypeError):
-            raise ValueError(f"{name}_base64 is no base64") from None
+            raise ValueError(f"{name}_base64 is not base64") from None
         except KeyError:
-            raise ValueError(f"it has no member {name!r}, only {', '.join(document) or 'none'}") from None
+            raise ValueError(f"no member {name!r}, only {', '.join(document) or 'none'}") from None
     return _as_bytes(document[name])
 
 
@@ -182,10 +182,10 @@ def _stamp_us(document: Mapping[str, Any], columns: Columns) -> int:
         try:
             return _microseconds(datetime.fromisoformat(value))
         except ValueError:
-            raise ValueError(f"{name} is {value!r}, no time like 2013-01-01T05:00:00Z") from None
+            raise ValueError(f"{name} is {value!r}, not a time such as 2013-01-01T05:00:00Z") from None
     if isinstance(value, int | float) and not isinstance(value, bool):
         return round(value * _UNITS_US[columns.timestamp_unit])
-    raise ValueError(f"{name!r} is {'not there' if value is None else value}: want a time, or a number since 1970")
+    raise ValueError(f"{name!r} is {'missing' if value is None else value}: want a time, or a number since 1970")
 
 
 def _microseconds(moment: datetime) -> int:
@@ -194,7 +194,7 @@ def _microseconds(moment: datetime) -> int:
 
 
 def _headers(document: Mapping[str, Any]) -> list[tuple[str, bytes | None]]:
-    """As `consume` prints them; what else is called so is none."""
+    """Headers in the form that `consume` prints; another value of "headers" is ignored."""
     found = document.get("headers")
     if not isinstance(found, list) or not all(
         isinstance(one, dict) and isinstance(one.get("name"), str) for one in found
@@ -204,10 +204,10 @@ def _headers(document: Mapping[str, Any]) -> list[tuple[str, bytes | None]]:
 
 
 def csv_chunks(file: BinaryIO, columns: Columns, *, delimiter: str, strings: bool) -> Iterator[pa.RecordBatch]:
-    """A record a row; the first row names the columns. Quoted cells may hold line ends.
+    """One record per row; the first row names the columns. Quoted cells may contain newlines.
 
     Raises:
-        TidemarkError: INVALID_REQUEST for a row that does not fit, or a column that is not there.
+        TidemarkError: INVALID_REQUEST for a row that does not fit, or a missing column.
     """
     header = file.readline().removeprefix(_BYTE_ORDER_MARK)
     if not header:
@@ -232,15 +232,15 @@ def csv_chunks(file: BinaryIO, columns: Columns, *, delimiter: str, strings: boo
     except pa.ArrowInvalid as error:
         if "Empty CSV" in str(error):
             return
-        more = "" if strings else "; where cells of a column differ in kind, --strings takes all of them as text"
+        more = "" if strings else "; if the cells of a column differ in type, --strings reads all of them as text"
         raise _refusal(f"the CSV cannot be read (rows are counted after the first line): {error}{more}") from error
 
 
 def parquet_chunks(file: BinaryIO, columns: Columns) -> Iterator[pa.RecordBatch]:
-    """A record a row. A pipe is put into a temporary file first: what a Parquet file holds stands at its end.
+    """One record per row. A pipe is copied into a temporary file first, since Parquet's metadata is at the end.
 
     Raises:
-        TidemarkError: INVALID_REQUEST for what is no Parquet, or a column that is not there.
+        TidemarkError: INVALID_REQUEST for a file that is not Parquet, or a missing column.
     """
     with tempfile.TemporaryFile() as spool:
         source: Any = file
@@ -257,7 +257,7 @@ def parquet_chunks(file: BinaryIO, columns: Columns) -> Iterator[pa.RecordBatch]
 
 
 def _shaped(batch: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
-    """Rows in SCHEMA; without a column of timestamps they are null, and the producer gives the time."""
+    """Rows in SCHEMA; timestamps are null without a timestamp column, and the producer sets them."""
     names = batch.schema.names
     _check_columns(names, columns)
     count = batch.num_rows
@@ -293,7 +293,7 @@ def _times(batch: pa.RecordBatch, columns: Columns) -> Any:
     assert columns.timestamp is not None
     column: Any = batch.column(columns.timestamp)
     if column.null_count:
-        raise _refusal(f"column {columns.timestamp!r} has {column.null_count} empty cells: every record needs a time")
+        raise _refusal(f"column {columns.timestamp!r} has {column.null_count} empty cells: each record needs a time")
     if pa.types.is_integer(column.type):
         factor = pa.scalar(_UNITS_US[columns.timestamp_unit], pa.int64())
         return pc.multiply_checked(column.cast(pa.int64()), factor).cast(TIMESTAMP_TYPE)
@@ -303,7 +303,7 @@ def _times(batch: pa.RecordBatch, columns: Columns) -> Any:
     try:
         return column.cast(TIMESTAMP_TYPE)
     except pa.ArrowException as error:
-        raise _refusal(f"column {columns.timestamp!r} holds no times: {error}") from error
+        raise _refusal(f"column {columns.timestamp!r} has no timestamps: {error}") from error
 
 
 def _json_of(value: object) -> bytes:
@@ -314,7 +314,7 @@ def _json_of(value: object) -> bytes:
 
 
 def _plain(value: object) -> object:
-    """What JSON has: bytes as text or base64, times as ISO 8601, not-a-number as null, what is left as text."""
+    """The value in JSON's types: bytes as text or base64, times as ISO 8601, NaN as null, other values as text."""
     if isinstance(value, Mapping):
         return {str(name): _plain(member) for name, member in value.items()}
     if isinstance(value, list | tuple):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sending what `produce` reads: chunk by chunk on the bulk path, with the acknowledgements counted as they come."""
+"""Sends the input of `produce` with `send_table`, chunk by chunk, and counts the acknowledgements."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tidemark.model import TidemarkError
 from tidemark.record.schema import TIMESTAMP_TYPE
 
 _INTERRUPTED: Final = 130
-"""As a shell ends a command that Ctrl-C has ended."""
-_LAST_WORDS_S: Final = 1.0
-"""So long what is on its way may still be acknowledged after Ctrl-C."""
+"""Exit status that shells use for Ctrl-C."""
+_FLUSH_S: Final = 1.0
+"""Time limit for acknowledgements after Ctrl-C."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to send where."""
+    """Input and topic of one command."""
 
     topic: str
     file: Path | None
@@ -45,17 +45,17 @@ class Job:
 
 
 class Sending(Protocol):
-    """A table on its way: client.batching.TableHandle."""
+    """A table in flight: client.producing.batching.TableHandle."""
 
     def done(self) -> bool:
-        """Whether every batch is resolved."""
+        """Whether every batch is acknowledged or failed."""
 
     def outcomes(self, timeout: float | None = None) -> tuple[list[BatchMetadata], list[tuple[int, TidemarkError]]]:
-        """Batches that are acknowledged; sizes and errors of those that are not."""
+        """Acknowledged batches; record counts and errors of failed batches."""
 
 
 class Tally:
-    """What became of what was sent; handles are forgotten as they are resolved."""
+    """Counts acknowledged and failed records; drops each handle that is done."""
 
     def __init__(self) -> None:
         self._sending: deque[Sending] = deque()
@@ -65,12 +65,12 @@ class Tally:
         self.first_error: TidemarkError | None = None
 
     def add(self, sending: Sending, count: int) -> None:
-        """So many rows are on their way."""
+        """Add a table of `count` records in flight."""
         self._sending.append(sending)
         self.sent += count
 
     def reap(self, *, everything: bool = False) -> None:
-        """Count what is resolved; `everything`: wait for the rest."""
+        """Count the tables that are done; `everything`: wait for the others."""
         while self._sending and (everything or self._sending[0].done()):
             went, refused = self._sending.popleft().outcomes()
             for batch in went:
@@ -81,15 +81,15 @@ class Tally:
 
     @property
     def acknowledged(self) -> int:
-        """Number of records."""
+        """Number of acknowledged records."""
         return self.by_partition.total()
 
 
 def run(bootstrap: str, job: Job, output: Output, *, acks: str, codec: str, timeout_s: float) -> None:
-    """Send all of it and print what became of it.
+    """Send the input and print the result.
 
     Raises:
-        TidemarkError: the first refusal, with how many records were acknowledged and how many were not.
+        TidemarkError: the first error, with the numbers of acknowledged and failed records.
     """
     tally = Tally()
     interrupted = False
@@ -109,7 +109,7 @@ def run(bootstrap: str, job: Job, output: Output, *, acks: str, codec: str, time
                 producer.flush()
             except KeyboardInterrupt:
                 interrupted = True
-                producer.close(_LAST_WORDS_S)
+                producer.close(_FLUSH_S)
             except TidemarkError as error:
                 refused = error
                 producer.flush()
@@ -120,7 +120,7 @@ def run(bootstrap: str, job: Job, output: Output, *, acks: str, codec: str, time
 
 
 def chunks(job: Job, source: BinaryIO) -> Iterator[pa.RecordBatch]:
-    """The rows of the source by its format."""
+    """Rows of the input, by its format."""
     match job.input_format:
         case "json":
             return json_chunks(source, job.columns)
@@ -146,7 +146,7 @@ def limited(rows: Iterable[pa.RecordBatch], count: int | None) -> Iterator[pa.Re
 
 
 def send(producer: Any, topic: str, rows: pa.RecordBatch, tally: Tally) -> None:
-    """Send rows in SCHEMA; where they have no time they get the present one."""
+    """Send rows in SCHEMA; rows without a timestamp get the current time."""
     if rows.column(2).null_count:
         now_us = time.time_ns() // 1000
         stamps = pa.repeat(pa.scalar(now_us, TIMESTAMP_TYPE), rows.num_rows)
@@ -156,7 +156,7 @@ def send(producer: Any, topic: str, rows: pa.RecordBatch, tally: Tally) -> None:
 
 
 class _Seen:
-    """What was read; shown unless the records are typed at the terminal."""
+    """Counts the input for the progress line, which is hidden while records are typed at the terminal."""
 
     def __init__(self, job: Job, tally: Tally) -> None:
         self.line = ProgressLine(self._text, show=job.file is not None or not sys.stdin.isatty())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tidemark topic ...`: create, list, describe, delete; more partitions, and fewer."""
+"""`tidemark topic ...`: create, list, describe and delete topics; change their number of partitions."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from tidemark.cli.topic.delete_records import delete_records
 from tidemark.cli.topic.partitions import add_partitions, remove_partitions
 
 topic_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Create, list, describe and delete topics.")
-topic_app.command("add-partitions", short_help="Add partitions until there are TOTAL.")(add_partitions)
-topic_app.command("remove-partitions", short_help="Remove the highest-numbered ones.")(remove_partitions)
+topic_app.command("add-partitions", short_help="Add partitions, up to TOTAL.")(add_partitions)
+topic_app.command("remove-partitions", short_help="Remove the highest partitions.")(remove_partitions)
 topic_app.command("delete-records", short_help="Delete the oldest records of a partition.")(delete_records)
 
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="1 to 249 letters, digits, '.', '_' or '-'.")]
@@ -44,7 +44,7 @@ TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="1 to 249 le
 def create(
     topic: TopicArgument,
     partitions: Annotated[
-        int, typer.Option("--partitions", "-p", callback=fits_int32, help="How many partitions.")
+        int, typer.Option("--partitions", "-p", callback=fits_int32, help="Number of partitions.")
     ] = 1,
     replication_factor_: Annotated[
         int,
@@ -52,14 +52,14 @@ def create(
             "--replication-factor",
             "-r",
             callback=fits_int32,
-            help="Replicas of each partition; 0 is the cluster's default.",
+            help="Replicas of each partition; 0: the cluster's default.",
         ),
     ] = 0,
     config: Annotated[
         list[str] | None, typer.Option("--config", "-c", metavar="KEY=VALUE", help="A topic setting; repeatable.")
     ] = None,
     validate_only: Annotated[
-        bool, typer.Option("--validate-only", help="Check, show what would be made, change nothing.")
+        bool, typer.Option("--validate-only", help="Check and show the topic, without creating it.")
     ] = False,
     bootstrap: BootstrapOption = "",
     admin: AdminOption = "",
@@ -97,7 +97,7 @@ def create(
 
 @topic_app.command("list")
 def list_topics(bootstrap: BootstrapOption = "", admin: AdminOption = "", output: OutputOption = Output.TEXT) -> None:
-    """Names of all topics, one a line.
+    """List the names of all topics, one per line.
 
     \b
     Examples:
@@ -113,14 +113,14 @@ def list_topics(bootstrap: BootstrapOption = "", admin: AdminOption = "", output
         print_line(name)
 
 
-@topic_app.command("describe", short_help="Partitions, leaders and replicas of topics.")
+@topic_app.command("describe", short_help="Show partitions, leaders and replicas.")
 def describe(
-    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="Which; all if none is named.")] = None,
+    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="Topics; default: all.")] = None,
     bootstrap: BootstrapOption = "",
     admin: AdminOption = "",
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Partitions, leaders, replicas and in-sync replicas of topics.
+    """Show partitions, leaders, replicas and in-sync replicas of topics.
 
     \b
     Examples:
@@ -151,12 +151,12 @@ def describe(
 @topic_app.command("delete", short_help="Delete a topic with all its records.")
 def delete(
     topic: TopicArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; without a terminal nobody is asked.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation on a terminal.")] = False,
     bootstrap: BootstrapOption = "",
     admin: AdminOption = "",
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Delete a topic with all its records, and wait until it is gone.
+    """Delete a topic with all its records, and wait for the end of the deletion.
 
     \b
     Examples:

@@ -15,9 +15,9 @@ _I64_MAX = (1 << 63) - 1
 
 
 def delete_records(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Which topic.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic name.")],
     partition: Annotated[
-        int, typer.Option("--partition", "-p", callback=fits_int32, help="Which partition, from 0.", show_default=False)
+        int, typer.Option("--partition", "-p", callback=fits_int32, help="Partition index, from 0.", show_default=False)
     ],
     before: Annotated[
         int,
@@ -26,20 +26,20 @@ def delete_records(
             metavar="OFFSET",
             min=-1,
             max=_I64_MAX,
-            help="The first offset to keep; -1 deletes everything that is committed.",
+            help="First offset to keep; -1: delete all committed records.",
             show_default=False,
         ),
     ],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation.")] = False,
     bootstrap: BootstrapOption = "",
     admin: AdminOption = "",
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Delete the oldest records of a partition, on all its replicas, for good.
+    """Delete the oldest records of a partition for ever, on all its replicas.
 
     \b
-    Only what is committed can go: beyond the high watermark it is OFFSET_OUT_OF_RANGE. Consumers that stand before
-    OFFSET are refused with OFFSET_OUT_OF_RANGE and where the log starts now.
+    Only committed records can be deleted: an OFFSET above the high watermark is OFFSET_OUT_OF_RANGE. A consumer whose
+    position is below OFFSET gets OFFSET_OUT_OF_RANGE with the new log start offset.
 
     \b
     Examples:
@@ -66,4 +66,4 @@ def delete_records(
     print_line(f"{topic}:{partition} starts at offset {deleted.log_start_offset}")
     if deleted.behind:
         brokers = ", ".join(str(broker) for broker in deleted.behind)
-        print_line(f"not confirmed by broker {brokers}: away, or too slow; they follow when they are back")
+        print_line(f"not confirmed by broker {brokers}: unavailable or too slow, deletes them later")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tidemark topic add-partitions|remove-partitions`: more partitions of a topic, and fewer (rules C4, C7)."""
+"""`tidemark topic add-partitions|remove-partitions`: change the number of partitions of a topic (rules C4, C7)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from tidemark.cli.common.options import AdminOption, BootstrapOption, OutputOpti
 from tidemark.cli.common.output import Output, counted, describe_topic, print_json, print_line, topic_json
 from tidemark.cli.reassign.plan_view import parse_brokers
 
-TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Its name.")]
-TotalOption = Annotated[
-    int, typer.Option("--total", callback=fits_int32, help="How many partitions it shall have, in all.")
-]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check, show what would be, change nothing.")]
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic name.")]
+TotalOption = Annotated[int, typer.Option("--total", callback=fits_int32, help="New number of partitions.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check and show the result; change nothing.")]
 
 
 def add_partitions(
@@ -24,19 +22,19 @@ def add_partitions(
     total: TotalOption,
     replicas: Annotated[
         list[str] | None,
-        typer.Option("--replicas", metavar="1,2,0", help="Brokers of one new partition, in order; once for each."),
+        typer.Option("--replicas", metavar="1,2,0", help="Replicas of one new partition, in order; once for each."),
     ] = None,
     dry_run: DryRunOption = False,
     bootstrap: BootstrapOption = "",
     admin: AdminOption = "",
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Add partitions to a topic until it has TOTAL, and wait until every one has a leader.
+    """Add partitions to a topic until it has TOTAL, and wait until each has a leader.
 
     \b
-    The new ones are empty, and placed as those of a new topic are. Records that have a key and are written from now on
-    may go to another partition than those of the same key before: the partition of a key depends on the number of
-    partitions. Running it again is harmless.
+    The new partitions are empty; their replicas are placed as for a new topic. A later record may go to another
+    partition than an earlier record with the same key, since the partition of a key depends on the number of
+    partitions. The command is idempotent.
 
     \b
     Examples:
@@ -60,19 +58,19 @@ def add_partitions(
 def remove_partitions(
     topic: TopicArgument,
     total: TotalOption,
-    force: Annotated[bool, typer.Option("--force", help="Also partitions that hold records, which are GONE.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before records are deleted.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also remove partitions with records.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation before records are deleted.")] = False,
     dry_run: DryRunOption = False,
     bootstrap: BootstrapOption = "",
     admin: AdminOption = "",
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Remove the highest-numbered partitions of a topic until it has TOTAL, and wait until they are gone.
+    """Remove the highest partitions of a topic until it has TOTAL, and wait for the end of the deletion.
 
     \b
-    A partition that is removed takes no more records first, and goes only if it is empty: else PARTITION_NOT_EMPTY, and
-    it stays as it was. Wait until retention has emptied it, or give --force. Consumers that stand in it find it gone;
-    one that is added later under the same number is another one, and begins at offset 0.
+    A partition first refuses produce, and is removed only if it is empty. Otherwise the answer is PARTITION_NOT_EMPTY,
+    and the partition stays: wait until retention has deleted its records, or give --force. Consumers of a removed
+    partition get an error. A partition that is added later with the same index is new, and starts at offset 0.
 
     \b
     Examples:

@@ -114,7 +114,7 @@ def test_everything_is_made_each_with_a_request_id_of_its_own_and_then_there_is_
     assert len(set(client.request_ids)) == 4
     assert "" not in client.request_ids
     client.asked.clear()
-    assert run("--check") == (0, "nothing to change: it is as the file says\n", "")
+    assert run("--check") == (0, "nothing to change: the cluster matches the file\n", "")
     assert client.asked == []
 
 

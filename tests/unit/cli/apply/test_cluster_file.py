@@ -98,7 +98,7 @@ queues: {}
         ("- a\n- b\n", 1, "want a mapping"),
         ("topics: 7\n", 1, "want a mapping"),
         ("topics:\n  a: 7\n", 2, "want a mapping"),
-        ("topics:\n  [a, b]: {}\n", 2, "a name must be a word"),
+        ("topics:\n  [a, b]: {}\n", 2, "a name must be a scalar"),
         ("a: \x00\n", 1, "not YAML"),
     ],
 )

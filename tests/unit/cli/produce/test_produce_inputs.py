@@ -123,13 +123,13 @@ def test_times_are_iso_or_numbers_in_a_unit(value: str, unit: str, stamp_us: int
 @pytest.mark.parametrize(
     ("line", "columns", "refusal"),
     [
-        ("{oops", Columns(), "line 2: no JSON: "),
-        (b"\xff", Columns(), "line 2: no JSON: "),
-        ("[1]", Columns(key="k"), "line 2: it is no object, so it has no 'k'"),
-        ('{"a": 1}', Columns(key="k"), "line 2: it has no member 'k', only a"),
-        ('{"k": 1, "t": "noon"}', Columns(timestamp="t"), "line 2: t is 'noon', no time like"),
-        ('{"k": 1, "t": null}', Columns(timestamp="t"), "line 2: 't' is not there"),
-        ('{"k": 1, "v_base64": "?"}', Columns(value="v"), "line 2: v_base64 is no base64"),
+        ("{oops", Columns(), "line 2: not JSON: "),
+        (b"\xff", Columns(), "line 2: not JSON: "),
+        ("[1]", Columns(key="k"), "line 2: not a JSON object with 'k'"),
+        ('{"a": 1}', Columns(key="k"), "line 2: no member 'k', only a"),
+        ('{"k": 1, "t": "noon"}', Columns(timestamp="t"), "line 2: t is 'noon', not a time such as"),
+        ('{"k": 1, "t": null}', Columns(timestamp="t"), "line 2: 't' is missing"),
+        ('{"k": 1, "v_base64": "?"}', Columns(value="v"), "line 2: v_base64 is not base64"),
     ],
 )
 def test_a_json_line_that_is_no_record_is_refused_by_its_number(
@@ -163,7 +163,7 @@ def test_columns_of_a_csv_are_sent_as_they_are_written() -> None:
     [
         ("a,b\n1,2\n", Columns(key="c"), "there is no column 'c', only a, b"),
         ("a,b\n1,2\n1,2,3\n", Columns(), "Expected 2 columns, got 3"),
-        ("t,b\nnoon,2\n", Columns(timestamp="t"), "column 't' holds no times"),
+        ("t,b\nnoon,2\n", Columns(timestamp="t"), "column 't' has no timestamps"),
         ("t,b\n,2\n1,3\n", Columns(timestamp="t"), "column 't' has 1 empty cells"),
     ],
 )
