@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Members of a group against its coordinator: answers get lost, members die, coordinators are replaced, topics grow.
+"""Members of a group and its coordinator: answers get lost, members die, coordinators fail over, topics grow.
 
 Each member behaves as docs/groups.md asks of clients; what it reads is `reading`.
 """
@@ -49,13 +49,13 @@ class Member:
     revoke_by_ms: int | None = None
 
     def drop_everything(self) -> None:
-        """Fenced, or silent for too long: it reads nothing and joins again."""
+        """Fenced, or timed out: the member reads nothing and joins again."""
         self.epoch, self.whole, self.revoke_by_ms = 0, True, None
         self.reading, self.to_give_up, self.to_take = set(), set(), set()
 
 
 class GroupWorld:
-    """One group. `log` is what the topic holds."""
+    """One group. `log` has the records of the topic."""
 
     def __init__(self, topics: dict[str, TopicFacts], **settings: object) -> None:
         self.topics = topics
@@ -78,11 +78,11 @@ class GroupWorld:
         return self.coordinator.group(GROUP)
 
     def write(self, outcome: Outcome[Any]) -> None:
-        """The records are in the log."""
+        """Write the records to the log."""
         self.log.extend(encode(change) for change in outcome.changes)
 
     def fail_over(self, *, compacted: bool = False) -> None:
-        """Another coordinator takes over."""
+        """Fail over to another coordinator."""
         if compacted:
             last = dict(reversed(item) for item in ((index, key) for index, (key, _) in enumerate(self.log)))
             self.log = [record for index, record in enumerate(self.log) if last[record[0]] == index]
@@ -90,7 +90,7 @@ class GroupWorld:
         self.coordinator = GroupCoordinator.replay([one for one in changes if one is not None], self.now_ms)
 
     def add(self, *topics: str, instance_id: str = "") -> Member:
-        """A member that will join."""
+        """Add a member that joins with its next heartbeat."""
         self.next_number += 1
         member = Member(f"m{self.next_number}", topics, instance_id, heard_ms=self.now_ms)
         self.members[member.member_id] = member
@@ -99,7 +99,7 @@ class GroupWorld:
     def beat(
         self, member: Member, *, answer_lost: bool = False, repeated: bool = False, written: float = 1.0
     ) -> HeartbeatAnswer | None:
-        """A heartbeat, and what the member makes of the answer; None where there was none or it was refused.
+        """Send a heartbeat and apply its answer; None without an answer, or if it was refused.
 
         `written`: how much of its records the coordinator wrote before another took over; 1: all, and it lives.
         """
@@ -117,7 +117,7 @@ class GroupWorld:
         )
         try:
             outcome = self.coordinator.heartbeat(request, self.situation)
-            if repeated:  # its answer was lost, and the very same request came again
+            if repeated:  # the answer was lost, and the client sent the same request again
                 self.write(outcome)
                 outcome = self.coordinator.heartbeat(request, self.situation)
         except TidemarkError as error:
@@ -144,26 +144,26 @@ class GroupWorld:
         return answer
 
     def follow(self, member: Member) -> None:
-        """Give up first, then take over."""
+        """Revoke partitions first, then take the new ones."""
         member.reading -= member.to_give_up
         member.reading |= member.to_take
         member.to_give_up, member.to_take = set(), set()
         self.check_nobody_reads_what_another_reads()
 
     def leave(self, member: Member, epoch: int = -1) -> None:
-        """It stops reading, then says so."""
+        """Stop reading, then leave."""
         member.reading = set()
         request = Heartbeat(GROUP, member.member_id, epoch, instance_id=member.instance_id)
-        with contextlib.suppress(TidemarkError):  # it was out already
+        with contextlib.suppress(TidemarkError):  # the member was removed already
             self.write(self.coordinator.heartbeat(request, self.situation))
         del self.members[member.member_id]
 
     def kill(self, member: Member) -> None:
-        """It is gone without a word."""
+        """Stop the member without a leave."""
         del self.members[member.member_id]
 
     def advance(self, ms: int) -> None:
-        """Time goes on; who was not heard for a session gives up by itself."""
+        """Let time pass; a member without an answer for a session stops reading by itself."""
         self.now_ms += ms
         for member in self.members.values():
             revokes_too_long = member.revoke_by_ms is not None and self.now_ms >= member.revoke_by_ms
@@ -173,7 +173,7 @@ class GroupWorld:
         self.check_nobody_reads_what_another_reads()
 
     def commit(self, member: Member, *, delayed: bool = False) -> None:
-        """Each partition one further than the group knows it; `delayed`: the request is long on its way."""
+        """Commit each partition one record further; `delayed`: the request arrives late."""
         group = self.coordinator.find(GROUP)
         known = {} if group is None else group.offsets
         asked = {}
@@ -189,13 +189,13 @@ class GroupWorld:
             self.deliver(request)
 
     def deliver(self, request: Commit) -> None:
-        """A commit arrives. What counts of it was read by whoever committed last, or by nobody since."""
+        """A commit arrives; it counts only if no other member committed since."""
         exist = {
             where: one
             for where, one in request.offsets.items()
             if where.topic in self.topics and self.topics[where.topic].topic_id == one.topic_id
         }
-        request = replace(request, offsets=exist)  # the broker refuses those of topics that are gone itself
+        request = replace(request, offsets=exist)  # the broker itself refuses offsets of deleted topics
         try:
             outcome = self.coordinator.commit(request, self.situation)
         except TidemarkError:
@@ -210,7 +210,7 @@ class GroupWorld:
             self.commits[partition] = (request.member_id, committed.offset)
 
     def settle(self, rounds: int = 30) -> None:
-        """Everybody beats until nothing changes, and everything has its reader."""
+        """All members send heartbeats until nothing changes and every partition has a reader."""
         self.write(self.coordinator.refresh_topics(self.situation))
         for _ in range(rounds):
             self.advance(SESSION_MS // 10)
@@ -240,7 +240,7 @@ class GroupWorld:
             assert member.reading == self.group.target(member_id)
 
     def check_replay(self) -> None:
-        """The log, replayed, gives what the coordinator has."""
+        """A replay of the log gives the state of the coordinator."""
         before = _values(self.coordinator)
         changes = [decode(key, value) for key, value in self.log]
         replayed = GroupCoordinator.replay([one for one in changes if one is not None], self.now_ms)
@@ -252,7 +252,7 @@ def _values(coordinator: GroupCoordinator) -> dict[object, object]:
 
 
 def random_steps(world: GroupWorld, dice: random.Random) -> list[tuple[int, Callable[[], object]]]:
-    """(weight, step) of what may happen next."""
+    """(weight, step) of the possible next steps."""
     members = list(world.members.values())
     steps: list[tuple[int, Callable[[], object]]] = [
         (1, lambda: world.fail_over(compacted=dice.random() < 0.5)),
@@ -299,7 +299,7 @@ def _subscribe(member: Member, dice: random.Random) -> None:
 
 
 def _bounce(world: GroupWorld, member: Member) -> None:
-    """A static member goes and comes back under another member id."""
+    """A static member leaves and returns under another member id."""
     if member.instance_id:
         world.leave(member, epoch=-2)
         world.add(*member.topics, instance_id=member.instance_id)

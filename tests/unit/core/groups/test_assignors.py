@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Assignors: only what is wanted, nothing twice, nothing left over, balanced, and sticky where they say so."""
+"""Assignors: every subscribed partition once, no other, balanced, and sticky where the assignor is."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _cost(plan: Plan) -> int:
 
 
 def _least_cost(members: Sequence[Subscriber], topics: Mapping[str, TopicFacts]) -> int:
-    """By trying, partition by partition, every set of loads that can be reached."""
+    """Every reachable set of loads, by trying each partition."""
     reached = {(0,) * len(members)}
     for topic, facts in topics.items():
         takers = [index for index, member in enumerate(members) if topic in member.topics]
@@ -75,7 +75,7 @@ def test_every_subscribed_partition_has_one_subscribed_member(
 def test_no_assignment_is_better_balanced(name: str, wishes: list[frozenset[str]], data: st.DataObject) -> None:
     topics = {topic: TopicFacts(f"{topic}-id", data.draw(st.integers(0, 4))) for topic in "abc"}
     members = _members(wishes)
-    if name == "sticky":  # whatever was before
+    if name == "sticky":  # with previous targets
         before = {member.member_id: set[GroupPartition]() for member in members}
         for topic, facts in topics.items():
             for index in range(facts.partition_count):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random lives of a group: nobody reads what another reads, everything gets its reader, a replay changes nothing."""
+"""Random lives of a group: no partition has two readers, each gets one, and a replay gives the same state."""
 
 from __future__ import annotations
 

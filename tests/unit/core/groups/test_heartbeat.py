@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Members of a group, one rule a test (docs/groups.md, G2 to G6)."""
+"""Members of a group, one rule per test (docs/groups.md, G2 to G6)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def a(*indexes: int) -> frozenset[GroupPartition]:
 def refusal(what: Callable[[], object]) -> ErrorCode:
     with pytest.raises(TidemarkError) as refused:
         what()
-    assert len(refused.value.message) > 40, "it says what to do next"
+    assert len(refused.value.message) > 40, "the message names the next step"
     return refused.value.code
 
 
@@ -71,10 +71,10 @@ def test_a_delayed_join_does_not_report_an_empty_assignment(world: GroupWorld, t
     assert numbered(world, "m2", 1, **JOIN_ANEW).assignment == a()
     if taken_over:
         world.fail_over()
-    assert numbered(world, "m1", 1, **JOIN_ANEW).assignment == a(0, 1, 2, 3), "what it was told"
+    assert numbered(world, "m1", 1, **JOIN_ANEW).assignment == a(0, 1, 2, 3), "the same assignment as before"
     assert numbered(world, "m2", 2, member_epoch=2).assignment == a()
     kept = numbered(world, "m1", 3, **JOIN_ANEW).assignment
-    assert kept is not None, "this time it has nothing"
+    assert kept is not None, "this join reports no partitions"
     assert len(kept) == 2
     assert numbered(world, "m2", 3, member_epoch=2).assignment == a(0, 1, 2, 3) - kept
 
@@ -86,7 +86,7 @@ def test_a_report_about_an_earlier_assignment_revokes_nothing(world: GroupWorld)
     kept = numbered(world, "m1", 4, owned=a(0, 1, 2, 3)).assignment
     assert kept is not None
     assert world.group.holding("m1").state is MemberState.UNREVOKED
-    assert numbered(world, "m1", 3, owned=a()).assignment == kept, "sent before it was told anything"
+    assert numbered(world, "m1", 3, owned=a()).assignment == kept, "sent before the answer"
     assert numbered(world, "m1", 4, owned=a()).assignment == kept
     assert world.group.holding("m1").state is MemberState.UNREVOKED
     assert numbered(world, "m1", 5, owned=kept).member_epoch == 2
@@ -100,7 +100,7 @@ def test_a_report_repeated_before_the_answer_confirms_nothing(world: GroupWorld,
     kept = numbered(world, "m1", 3).assignment
     assert numbered(world, "m1", 4, owned=kept).member_epoch == 2
     numbered(world, "m2", 2, member_epoch=LEAVING)
-    assert numbered(world, "m1", 5, member_epoch=2).member_epoch == 3, "this answer is lost"
+    assert numbered(world, "m1", 5, member_epoch=2).member_epoch == 3, "this answer gets lost"
     assert numbered(world, "m1", 7, member_epoch=2, owned=kept).assignment == a(0, 1, 2, 3)
     assert numbered(world, "m1", 8, member_epoch=3, owned=a(0, 1, 2, 3)).assignment is None
     if taken_over:
@@ -120,7 +120,7 @@ def test_a_late_heartbeat_moves_its_member_to_no_epoch(world: GroupWorld) -> Non
     numbered(world, "m1", 4, member_epoch=2, owned=a(0, 1, 2, 3, 4))
     world.topics["a"] = TopicFacts("a-id", 6)
     numbered(world, "m1", 3)
-    assert numbered(world, "m1", 5, member_epoch=2).member_epoch == 3, "it has missed nothing"
+    assert numbered(world, "m1", 5, member_epoch=2).member_epoch == 3, "the member has missed no answer"
 
 
 def test_a_waiting_heartbeat_gets_the_new_assignment_unless_a_later_one_did(world: GroupWorld) -> None:
@@ -161,7 +161,7 @@ def test_a_delayed_leave_does_not_remove_a_member_that_joined_again(world: Group
     static = {"instance_id": "one"}
     numbered(world, "m2", 1, **JOIN_ANEW, **static)
     numbered(world, "m2", 2, member_epoch=AWAY, **static)
-    assert numbered(world, "m2", 1, **JOIN_ANEW, **static).member_epoch == AWAY, "it has gone since"
+    assert numbered(world, "m2", 1, **JOIN_ANEW, **static).member_epoch == AWAY, "the member has left for a while since"
     assert numbered(world, "m2", 3, **JOIN_ANEW, **static).member_epoch > 0
 
 
@@ -185,7 +185,7 @@ def test_a_partition_moves_only_after_its_member_confirmed_the_revocation(world:
     given_up = world.group.holding(first.member_id).revoking
     assert len(given_up) == 2
     assert told == (1, first.reading - given_up, True)
-    for _ in range(3):  # not a word of what it has: it is told again, as the answer may have been lost
+    for _ in range(3):  # no report: the assignment is sent again, as the answer may be lost
         assert beat(world, first) == (1, first.reading - given_up, False)
         world.beat(second)
         assert second.reading == set()
@@ -274,7 +274,7 @@ def test_a_new_coordinator_gives_every_member_a_full_session(world: GroupWorld) 
     world.fail_over()
     world.now_ms += SESSION_MS
     assert world.coordinator.remove_overdue(world.situation).answer.removed == ()
-    assert beat(world, member) == (1, a(0, 1, 2, 3), False), "what it was told is told again, once"
+    assert beat(world, member) == (1, a(0, 1, 2, 3), False), "the assignment is sent again, once"
     assert beat(world, member, owned=a(0, 1, 2, 3)) == (1, None, False)
     assert beat(world, member) == (1, None, False)
 
@@ -369,7 +369,7 @@ def test_the_assignor_named_by_most_members_wins_and_the_brokers_first_without_v
         world.coordinator.heartbeat(replace(_join(f"m{number}", ""), assignor=assignor), world.situation)
     assert world.group.assigned.assignor == "range"
     world.coordinator.heartbeat(Heartbeat(GROUP, "m1", LEAVING), world.situation)
-    assert world.group.assigned.assignor == "uniform", "one against one: the broker's order decides"
+    assert world.group.assigned.assignor == "uniform", "a tie: the order of the broker decides"
     world.coordinator.heartbeat(Heartbeat(GROUP, "m2", LEAVING), world.situation)
     world.coordinator.heartbeat(Heartbeat(GROUP, "m3", LEAVING), world.situation)
     assert world.group.assigned.assignor == "sticky"

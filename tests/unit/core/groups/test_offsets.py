@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Offsets of a group: who may commit, what is forgotten (docs/groups.md, G7 and G9); records as bytes."""
+"""Offsets of a group: commits and deletion (docs/groups.md, G7 and G9); records as bytes."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ def test_a_delayed_commit_is_refused_for_a_partition_without_an_owner(world: Gro
     first, second = world.add("a"), world.add("a")
     world.beat(first)
     world.beat(second)
-    world.beat(first)  # told to give up half of it
+    world.beat(first)  # must revoke half of its partitions
     (lost, *_) = world.group.holding(first.member_id).revoking
     world.add("a")
-    world.beat(list(world.members.values())[-1])  # and, before it says that it did, to give up more
+    world.beat(list(world.members.values())[-1])  # must revoke more, before it confirmed the first
     epoch = first.epoch
     world.beat(first)
     assert world.group.holding(first.member_id).epoch == epoch
@@ -109,16 +109,16 @@ def test_a_delayed_commit_does_not_undo_a_later_one_of_its_client(world: GroupWo
         return world.group.offsets[TopicPartition("a", 0)].offset
 
     assert committed(469, ("me", 2)) == 469
-    assert committed(468, ("me", 1)) == 469, "given up long ago"
-    assert committed(469, ("me", 2)) == 469, "sent twice"
+    assert committed(468, ("me", 1)) == 469, "a delayed commit"
+    assert committed(469, ("me", 2)) == 469, "a repeated commit"
     world.fail_over()
-    assert committed(468, ("me", 1)) == 469, "also where another coordinator has taken over"
-    assert committed(400, ("me", 3)) == 400, "it goes back by its own will"
+    assert committed(468, ("me", 1)) == 469, "also after a failover of the coordinator"
+    assert committed(400, ("me", 3)) == 400, "a later commit may lower the offset"
     assert committed(450, ("another", 1)) == 450
     assert committed(300, UNNUMBERED) == 300
-    assert committed(450, ("another", 1)) == 300, "nor does it undo what somebody set who does not number"
+    assert committed(450, ("another", 1)) == 300, "a commit without a number keeps the number before"
     assert committed(200, UNNUMBERED) == 200
-    assert committed(100, ("me", 1)) == 100, "it came after what somebody else set"
+    assert committed(100, ("me", 1)) == 100, "another client has committed since, so the number counts again"
 
 
 def test_a_commit_of_before_a_member_joined_again_is_refused(world: GroupWorld) -> None:
@@ -131,7 +131,7 @@ def test_a_commit_of_before_a_member_joined_again_is_refused(world: GroupWorld) 
         late = {"by": (me, known), "offset": 65, "turn": ("c", 6)}
         assert refusal(lambda late=late: commit(world, **late)) is ErrorCode.FENCED_MEMBER_EPOCH  # type: ignore[misc]
     assert commit(world, by=(me, epoch), offset=12, turn=("c", 8)) == {}
-    assert commit(world, by=(me, epoch), offset=13) == {}, "of a client that does not number"
+    assert commit(world, by=(me, epoch), offset=13) == {}, "a commit without a number"
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_commit_that_is_wrong_is_refused_by_itself(
     world: GroupWorld, offset: int, text: str, code: ErrorCode
 ) -> None:
     assert commit(world, offset=offset, text=text) == {TopicPartition("a", 0): code}
-    assert world.coordinator.find(GROUP) is None, "nothing is remembered of it"
+    assert world.coordinator.find(GROUP) is None, "the group has no state left"
 
 
 def test_offsets_age_from_the_time_the_last_member_left(world: GroupWorld) -> None:
@@ -151,7 +151,7 @@ def test_offsets_age_from_the_time_the_last_member_left(world: GroupWorld) -> No
     commit(world, by=(member.member_id, 1))
     world.now_ms += 2 * WEEK_MS
     world.write(world.coordinator.expire(world.situation))
-    assert world.group.offsets, "a member reads from it"
+    assert world.group.offsets, "a member continues from the offset"
     world.leave(member)
     world.now_ms += WEEK_MS - 1
     world.write(world.coordinator.expire(world.situation))
@@ -176,13 +176,13 @@ def test_offsets_of_a_deleted_topic_are_deleted_also_if_it_was_created_again(wor
     del world.topics["a"]
     world.topics["b"] = TopicFacts("another", 1)
     world.write(world.coordinator.expire(world.situation))
-    assert len(world.group.offsets) == 2, "this broker may not have heard of it yet"
+    assert len(world.group.offsets) == 2, "the metadata of this broker may be old"
     world.now_ms += 60_001
     world.write(world.coordinator.expire(world.situation._replace(topics=None)))
-    assert len(world.group.offsets) == 2, "it knows of no topic"
+    assert len(world.group.offsets) == 2, "this broker knows no topic"
     world.hidden_topics = ("a", "b")
     world.write(world.coordinator.expire(world.situation))
-    assert len(world.group.offsets) == 2, "nobody knows how these are"
+    assert len(world.group.offsets) == 2, "the state of these topics is unknown"
     world.hidden_topics = ()
     world.write(world.coordinator.expire(world.situation))
     assert world.coordinator.find(GROUP) is None
@@ -224,7 +224,7 @@ def test_a_record_has_one_encoding_that_this_and_later_versions_read(world: Grou
     assert decode(key, None) == Change(change.key, None)
     of_before = Change(change.key, at(world, 7))
     assert decode(*encode(of_before)) == of_before
-    assert b"turn" not in (encode(of_before)[1] or b""), "as an earlier version writes it"
+    assert b"turn" not in (encode(of_before)[1] or b""), "the encoding of an earlier version"
     assert value is not None
     assert decode(key, value[:-1] + b',"more":1}') == change
     assert decode(b'["of a later version",1]', b"{}") is None

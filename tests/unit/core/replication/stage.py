@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stage for scenarios of one broker core: events in, effects out, with the shell's answers given by hand."""
+"""A stage for scenarios of one broker core: events in, effects out; the scenario gives the driver's answers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def node(
 
 
 class Stage:
-    """One broker (1 unless said otherwise) with registration epoch 11; brokers 2 and 3 have 12 and 13."""
+    """One broker, by default broker 1 with broker epoch 11; brokers 2 and 3 have 12 and 13."""
 
     def __init__(self, me: int = 1) -> None:
         self.me = me
@@ -85,7 +85,7 @@ class Stage:
         return self.out
 
     def disk_answers(self) -> None:
-        """Every read for a follower that is under way, with one batch up to its end."""
+        """Answer every read in flight for a follower with one batch up to its end."""
         while self.reads:
             read = self.reads.pop(0)
             whole = batch(read.end_offset - read.offset, offset=read.offset, epoch=read.leader_epoch)
@@ -216,7 +216,7 @@ class Stage:
     def isr_read(self, state: LeaderAndIsr, version: int) -> list[fx.Effect]:
         return self.feed(ev.IsrRead(P, VersionedState(state, version)))
 
-    # the leader this broker follows
+    # the leader that this broker follows
 
     def follows(
         self,

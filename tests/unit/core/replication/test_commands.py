@@ -65,7 +65,7 @@ def test_a_recreated_topic_sets_the_old_log_aside_as_stray() -> None:
 def test_the_latest_command_wins_while_the_log_opens() -> None:
     stage = Stage()
     stage.command(node(1, 5, (1, 2)))
-    assert not stage.got(fx.ReplyToControl), "whether it leads is known when the log is open"
+    assert not stage.got(fx.ReplyToControl), "the command to lead is answered when the log is open"
     stage.command(node(2, 6, (1, 2)))
     assert [reply.refused[0][1].code if reply.refused else None for reply in stage.got(fx.ReplyToControl)] == [
         ErrorCode.FENCED_LEADER_EPOCH,
@@ -210,7 +210,7 @@ def test_a_complete_command_that_was_overtaken_sets_no_newer_replica_aside() -> 
     assert whole_error(stage) is ErrorCode.REQUEST_TIMED_OUT
     assert not stage.got(fx.CloseLog)
     stage.command(node(1, 6, (1,)), controller_epoch=2, sequence=1)
-    assert whole_error(stage) is None, "the numbers of a new controller begin anew"
+    assert whole_error(stage) is None, "the sequence numbers of a new controller start again"
 
 
 def stop_numbered(stage: Stage, sequence: int) -> None:

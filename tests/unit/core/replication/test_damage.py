@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rule T5 in the core: when a damaged replica is whole again, and who has to know of it first."""
+"""The end of a replica's damage, and its order with reports to the leader (rule T5)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OVER = fx.ClearDamage(P, ID)
 
 
 def damaged_follower(*, end: int, high_watermark: int, lineage: int = 0, epoch: int = 3) -> Stage:
-    """Follows broker 2 in leader epoch 5; its records are of one epoch, if it has any."""
+    """A damaged follower of broker 2 in leader epoch 5, with records of one epoch at most."""
     stage = Stage()
     stage.command(node(2, 5, (2,), lineage=lineage))
     stage.opened(end, *([(epoch, 0)] if end else []), high_watermark=high_watermark, damaged="a hole")
@@ -84,7 +84,7 @@ def test_the_high_watermark_of_a_leader_that_does_not_know_all_yet_proves_nothin
     stage = damaged_follower(end=50, high_watermark=30)
     stage.answered(3, 100, in_sync=100)
     stage.chunk(50, high_watermark=40)
-    assert held(stage).damaged, "records 50 to 99 are missing, and were in the leader's log when it began to lead"
+    assert held(stage).damaged, "records 50 to 99 are missing, and were in the leader's log at its epoch start"
     assert not leads_when_asked(stage)
 
 
@@ -125,11 +125,11 @@ def test_a_lineage_that_begins_with_a_damaged_log_ends_its_damage_for_every_star
     stage.command(node(1, 6, (1,), lineage=1))
     assert stage.one(fx.ClearDamage) == OVER
     stage.command(node(1, 7, (1,), lineage=1))
-    assert not stage.got(fx.ClearDamage), "once is enough"
+    assert not stage.got(fx.ClearDamage), "the damage ends once"
 
 
 def test_a_replica_that_rejoined_the_isr_is_elected_when_its_leader_restarts() -> None:
-    """Two replicas, m = 1: the other one led a new lineage, which nothing was written in; then it is restarted."""
+    """Two replicas, min_isr 1: the other replica led a new lineage without a record, and restarts."""
     leader = Stage(me=2)
     leader.command(node(2, 5, (2,), lineage=1), assigned=(1, 2))
     leader.opened(60, (3, 0), high_watermark=60)
@@ -144,7 +144,7 @@ def test_a_replica_that_rejoined_the_isr_is_elected_when_its_leader_restarts() -
 
 
 def test_a_replica_that_has_lost_its_first_records_stays_damaged_however_far_it_fetches() -> None:
-    """Where nothing vouched for its log start; leading, it would have had everybody let go of what lies below."""
+    """The log start is not proved; as a leader this replica would make all others delete the records below."""
     stage = Stage()
     stage.command(node(2, 5, (2,)))
     stage.opened(200, (3, 100), start=100, damaged="nothing vouches for the log to start at 100")

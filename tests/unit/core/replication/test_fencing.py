@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker leads no more, and whom it does not obey: sessions, registrations, late and foreign commands
+"""Fencing by sessions and registrations, and refused commands, late or for another broker epoch
 (rules E3, E5, F2, F4, T5), as scenarios."""
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def test_a_follower_keeps_following_without_a_session() -> None:
     stage.feed(ev.BrokerRegistered(21))
     assert not stage.got(fx.LeadershipChanged)
     assert stage.one(fx.DisconnectFromLeader).leader == 2
-    assert stage.one(fx.ConnectToLeader).leader == 2, "under the epoch of the new registration"
+    assert stage.one(fx.ConnectToLeader).leader == 2, "with the broker epoch of the new registration"
     stage.feed(ev.LeaderConnected(2))
     stage.chunk(0, batch(offset=0, epoch=5))
     assert stage.got(fx.AppendToLog)
@@ -81,7 +81,7 @@ def test_an_unregistered_broker_refuses_every_command() -> None:
 
 
 def test_a_log_opened_again_is_not_led_in_the_epoch_of_its_failure() -> None:
-    """It may come back without all that this epoch acknowledged."""
+    """The log may be opened again without records that this epoch acknowledged."""
     stage = Stage().leads((1,))
     stage.feed(ev.LogFailed(P, ID, SMOKES))
     stage.command(node(1, 5, (1,)))
@@ -141,7 +141,7 @@ def test_all_parts_of_a_command_are_applied_and_so_is_one_without_a_number() -> 
     assert answers(stage) == [None]
     stage.command(node(2, 8, (1, 2)), sequence=3)
     (view,) = stage.core.queries.replicas()
-    assert view.leader_epoch == 8, "after one without a number, any number is news"
+    assert view.leader_epoch == 8, "any number follows a command without a number"
     stage.command(node(2, 9, (1, 2)), sequence=2)
     assert answers(stage) == [ErrorCode.REQUEST_TIMED_OUT]
 
@@ -196,9 +196,9 @@ def test_a_follower_reconnects_to_a_leader_with_another_address() -> None:
     assert stage.one(fx.DisconnectFromLeader).leader == 2
     assert stage.one(fx.ConnectToLeader) == fx.ConnectToLeader(2, "elsewhere", 9192, 22)
     registered(stage, BrokerRegistration(2, "host2", 9192, broker_epoch=12))
-    assert not stage.got(fx.ConnectToLeader), "an older registration is no news"
+    assert not stage.got(fx.ConnectToLeader), "an older registration is ignored"
     registered(stage, BrokerRegistration(2, "elsewhere", 9192, broker_epoch=22))
-    assert not stage.got(fx.ConnectToLeader), "and the same again neither"
+    assert not stage.got(fx.ConnectToLeader), "an equal registration is ignored"
     registered(stage, BrokerRegistration(2, "elsewhere", 9292, broker_epoch=22))
     assert stage.one(fx.ConnectToLeader) == fx.ConnectToLeader(2, "elsewhere", 9292, 22)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads from the nearest replica: whom a leader names, and what a follower gives (rule K1, KIP-392)."""
+"""Follower fetching: the follower that a leader names, and the reads that a follower serves (rule K1, KIP-392)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.core.replication.stage import ID, P, Stage, batch, node
 
 RACKS = {1: "a", 2: "b", 3: "b"}
 SILENCE_MS = 3 * 500
-"""Three intervals of heartbeats."""
+"""Three heartbeat intervals."""
 
 
 def brokers(racks: dict[int, str] = RACKS, **epochs: int) -> dict[int, BrokerRegistration]:
@@ -33,7 +33,7 @@ def brokers(racks: dict[int, str] = RACKS, **epochs: int) -> dict[int, BrokerReg
 
 
 def leading(isr: Sequence[int] = (1, 2, 3), *, ends: dict[int, int] | None = None, **more: Any) -> Stage:
-    """Broker 1, in rack a, leads 10 records in epoch 5; the others have fetched to where `ends` says."""
+    """Broker 1, in rack a, leads 10 records in epoch 5; the followers have fetched up to `ends`."""
     stage = Stage().leads(isr, end=10, epochs=[(3, 0)], high_watermark=10, **more)
     for follower, end in (ends or {2: 10, 3: 10}).items():
         stage.fetches(follower, end, last_epoch=3)
@@ -97,7 +97,7 @@ def test_a_leader_names_no_silent_follower_and_none_without_a_stream() -> None:
     stage.now += 1
     assert named(stage) is None
     stage.fetches(2, 10, last_epoch=3)
-    assert named(stage) is None, "it was told no high watermark yet"
+    assert named(stage) is None, "the follower has got no high watermark yet"
     stage.feed(ev.Tick())
     assert named(stage) == 2
     stage.feed(ev.FollowerDisconnected(2, 12))
@@ -127,7 +127,7 @@ def test_a_replica_that_does_not_lead_names_no_follower() -> None:
 
 
 def told(stage: Stage, follower: int) -> list[int]:
-    """High watermarks that a follower is told in chunks of the present event."""
+    """High watermarks in the chunks to a follower of the last event."""
     sent = [one for one in stage.got(fx.SendToFollower) if one.follower == follower]
     return [chunk.high_watermark for one in sent for chunk in one.message.chunks]
 
@@ -163,7 +163,7 @@ def test_a_follower_without_consumers_for_long_gets_high_watermarks_with_a_tick_
 
 
 class Follower(Stage):
-    """Broker 1 follows broker 2 in epoch 5, has records to 10, all of epoch 3, and hears of a high watermark of 8."""
+    """Broker 1 follows broker 2 in epoch 5, has records to 10 of epoch 3, and gets the high watermark 8."""
 
     def __init__(self, *, high_watermark: int = 8, own: int = 0, damaged: str | None = None) -> None:
         super().__init__()
@@ -174,7 +174,7 @@ class Follower(Stage):
         self.hears(chunks=(Chunk(P, 5, 10, high_watermark, 0, ()),))
 
     def hears(self, *, ends: Sequence[EpochEnd] = (), chunks: Sequence[Chunk] = (), sent_ms: int | None = None) -> None:
-        """From its leader, whose clock says 50 s more."""
+        """A message of the leader, whose clock is 50 s ahead."""
         clock_ms = 50_000 + (self.now if sent_ms is None else sent_ms)
         self.feed(ev.LeaderMessageArrived(2, LeaderMessage(tuple(ends), tuple(chunks), (), clock_ms)))
 
@@ -201,7 +201,7 @@ def test_a_follower_serves_records_below_its_high_watermark_and_states_the_leade
     follower = Follower()
     assert follower.asked() == ReadableRange(8, 8, 0, 10)
     assert follower.asked(8).end_offset == 8
-    assert follower.asked(10).end_offset == 10, "between the high watermark and the log end: nothing"
+    assert follower.asked(10).end_offset == 10, "no records between the high watermark and the log end"
 
 
 def test_a_follower_serves_committed_records_up_to_its_log_end() -> None:
@@ -241,7 +241,7 @@ def test_an_offset_below_a_followers_log_start_is_for_the_leader_to_judge() -> N
 
 
 def test_deleted_records_are_not_served_while_the_append_with_the_new_log_start_is_in_flight() -> None:
-    """A follower that was killed before it wrote down its new start comes back with the old one."""
+    """A follower killed before it wrote its new log start restarts with the old one."""
     follower = Follower(own=9)
     follower.command(node(3, 6, (1, 3)))
     follower.feed(ev.LeaderConnected(3))
@@ -266,7 +266,7 @@ def test_a_follower_that_has_not_reconciled_in_this_epoch_serves_no_reads() -> N
 
 
 def test_a_follower_serves_no_reads_before_its_leader_has_sent_from_its_log_end() -> None:
-    """A leader that has forgotten an epoch says that it ends where its log starts, and refuses who goes on there."""
+    """A leader without an old epoch answers with its log start as the end, and refuses a fetch from there."""
     follower = Follower()
     follower.command(node(3, 6, (1, 3)))
     follower.feed(ev.LeaderConnected(3))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An append finds no space: nothing of it is kept, and the replica goes on as soon as there is some (rules R1, R7)."""
+"""An append to a full disk leaves no record, and the replica goes on once there is space (rules R1, R7)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""flush.policy=group-commit: the high watermark, acks=all and the ISR go by what is on disk (rules R3, R7, R8, P2)."""
+"""flush.policy=group-commit: high watermark, acks=all and ISR follow flushed offsets (rules R3, R7, R8, P2)."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_report_of_an_earlier_stream_does_not_count_on_a_new_one(stage: Stage)
     reports(stage, 2, 0, flushed=0)
     stage.write(batch(2))
     reports(stage, 2, 2, flushed=2)
-    fetches(stage, 2, 0, flushed=0)  # its machine went down and came back empty
+    fetches(stage, 2, 0, flushed=0)  # its machine restarted with an empty log
     reports(stage, 2, 2, flushed=0)
     flushed(stage, 2)
     assert stage.high_watermark() == 0
@@ -192,7 +192,7 @@ def test_a_flush_reported_during_a_truncation_is_ignored() -> None:
 
 
 def lag_passes(stage: Stage, *, speaking: int, end: int, flushed: int) -> None:
-    """Twelve seconds in which a follower reports the same all the time."""
+    """A follower repeats the same report for twelve seconds."""
     for _ in range(24):
         stage.feed(ev.Tick(), after_ms=500)
         if stage.got(fx.WriteIsr) or stage.got(fx.ResignLeadership):
@@ -210,7 +210,7 @@ def test_a_follower_whose_flush_hangs_is_evicted_though_it_appends(stage: Stage)
     stage.feed(ev.IsrWritten(P, 7))
     assert stage.replies() == [(request, 0, None)]
     reports(stage, 2, 1, flushed=0)
-    assert stage.got(fx.WriteIsr) == [], "it comes back once it has flushed what is committed"
+    assert stage.got(fx.WriteIsr) == [], "the follower joins once it has flushed every committed record"
     reports(stage, 2, 1, flushed=1)
     assert stage.one(fx.WriteIsr).state.isr_ids == (1, 2)
 
@@ -236,13 +236,13 @@ def test_a_failed_flush_ends_the_leadership_and_acknowledges_nothing(stage: Stag
 def test_a_follower_joins_a_new_leader_only_when_all_that_may_have_been_committed_is_on_its_disk(stage: Stage) -> None:
     stage.leads((1,), min_isr=2, end=10, epochs=((4, 0),), high_watermark=3)
     fetches(stage, 2, 10, flushed=9, last_epoch=4)
-    assert stage.got(fx.WriteIsr) == [], "the high watermark that this leader knows, 3, may be an old one"
+    assert stage.got(fx.WriteIsr) == [], "the high watermark of this leader, 3, may be old"
     reports(stage, 2, 10, flushed=10)
     assert stage.one(fx.WriteIsr).state.isr_ids == (1, 2)
 
 
 def test_a_follower_that_starts_empty_past_its_end_has_nothing_left_to_flush(stage: Stage) -> None:
-    """No flush will come of it before the next batch: it would wait outside the ISR for as long."""
+    """The follower flushes no more before the next batch, and would stay outside the ISR until then."""
     stage.follows(end=10, epochs=[(3, 0), (4, 6)])
     stage.answered(4, 10)
     stage.from_leader(refusals=[Refusal(P, ErrorCode.OFFSET_OUT_OF_RANGE, "gone", 5, 30)])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A replica's log changes its directory while its follower fetches (rules M3, R6)."""
+"""A replica's log moves to another log directory while the follower fetches (rules M3, R6)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_credit_returns_to_its_first_directory_until_the_next_stream() -> None:
     assert stage.said().credits == (Credit(0, 100),)
     stage.chunk(3, batch(2, offset=3, epoch=5), high_watermark=3)
     stage.feed(ev.LogAppended(P, ID, 5))
-    assert stage.said().credits == (Credit(0, 100),), "its leader counts by the position that it was told"
+    assert stage.said().credits == (Credit(0, 100),), "the leader counts against the directory of the fetch position"
     stage.feed(ev.LeaderDisconnected(2))
     stage.feed(ev.LeaderConnected(2))
     assert stage.said().positions[0].directory == 1

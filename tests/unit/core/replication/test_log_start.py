@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The front of a partition goes where its leader says, never past the high watermark (rules L1, E3)."""
+"""The leader decides the log start of a partition, which never passes the high watermark (rules L1, E3)."""
 
 from __future__ import annotations
 
@@ -124,13 +124,13 @@ def test_a_follower_below_the_log_start_is_refused_with_the_log_start() -> None:
 
 
 def test_a_follower_at_the_log_start_in_an_unknown_epoch_starts_empty_there() -> None:
-    """What it has may never have been committed: the leader cannot say any more, as it lies below its log start."""
+    """The follower's records may never have been committed: the leader cannot tell, below its log start."""
     stage = led()
     release(stage, 10)
     stage.fetches(3, 10, last_epoch=3)
     assert stage.refused_followers() == [ErrorCode.OFFSET_OUT_OF_RANGE]
     stage.fetches(3, 10)
-    assert stage.refused_followers() == [], "an empty log has nothing to doubt"
+    assert stage.refused_followers() == [], "an empty log holds no doubtful record"
     follower = following(high_watermark=6)
     follower.from_leader(refusals=[Refusal(P, ErrorCode.OFFSET_OUT_OF_RANGE, "gone", 5, 10)])
     assert follower.one(fx.ResetLog).start_offset == 10
@@ -147,7 +147,7 @@ def test_a_follower_with_only_committed_records_below_the_log_start_keeps_its_pr
     assert (position.fetch_offset, position.last_epoch, position.log_start_offset) == (10, -1, 10)
     stranger = following(high_watermark=10)
     stranger.from_leader(refusals=[gone._replace(current_leader_epoch=5)])
-    assert stranger.one(fx.ResetLog).start_offset == 10, "what it knows to be committed may be of another lineage"
+    assert stranger.one(fx.ResetLog).start_offset == 10, "its high watermark may be of another lineage"
 
 
 def test_epochs_below_the_log_start_are_dropped_at_opening() -> None:

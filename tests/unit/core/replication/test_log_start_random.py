@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Three brokers, records, deletions, failovers and absences in any order: fronts go alike, nothing else does (L1)."""
+"""Three brokers, appends, deletions, failovers and absences at random: log starts agree, no other record goes (L1)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BROKERS = (1, 2, 3)
 
 
 class Trio:
-    """Three cores over logs in memory; messages and answers come at once, unless a broker is away."""
+    """Three cores over logs in memory; messages and answers arrive at once, unless a broker is away."""
 
     def __init__(self) -> None:
         self.now = 1_000
@@ -105,7 +105,7 @@ class Trio:
             answer((me, ev.IsrWritten(P, self.version)))
 
     def lead(self, leader: int) -> None:
-        """A clean election: of a member of the ISR."""
+        """A clean election of a member of the ISR."""
         self.leader, self.epoch, self.version = leader, self.epoch + 1, self.version + 1
         self.isr = tuple(one for one in self.isr if one not in self.away)
         state = LeaderAndIsr(leader, self.epoch, tuple(IsrEntry(one, 10 + one) for one in self.isr), (), min_isr=1)
@@ -144,7 +144,7 @@ class Trio:
             assert view.log_start_offset <= view.high_watermark <= view.log_end_offset
             assert view.log_start_offset == self.log(one).log_start_offset
             if one in self.isr:
-                assert view.log_end_offset >= leading.high_watermark, "who is in sync has what is committed"
+                assert view.log_end_offset >= leading.high_watermark, "an in-sync replica has every committed record"
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -181,11 +181,11 @@ def test_log_starts_agree_in_random_worlds(seed: int) -> None:
     views = [trio.view(one) for one in BROKERS]
     assert len({(one.log_end_offset, one.high_watermark) for one in views}) == 1
     leading = trio.view(trio.leader)
-    assert all(one.log_start_offset >= leading.log_start_offset for one in views), "no follower keeps what went"
+    assert all(one.log_start_offset >= leading.log_start_offset for one in views), "no follower keeps deleted records"
     contents = {
         trio.log(one).read(Offset(deleted), end_offset=leading.log_end_offset, max_bytes=1 << 30) for one in BROKERS
     }
-    assert len(contents) == 1, "the same bytes everywhere"
+    assert len(contents) == 1, "all replicas have the same bytes"
 
 
 def test_the_random_worlds_cover_every_case() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A replica as others see it: what a read, a question of the controller and a figure say (rules E4, E6, K1, T4)."""
+"""Views of a replica: reads, descriptions for the controller, and figures (rules E4, E6, K1, T4)."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_the_view_of_a_replica_names_its_role() -> None:
     assert seen(stage).assigned == (1, 2, 3)
     stage.command(node(2, 6, (2, 3), min_isr=2))
     assert (seen(stage).role, seen(stage).isr, seen(stage).min_isr) == ("follower", (2, 3), 2)
-    assert not seen(stage).under_replicated, "that is for its leader to say"
+    assert not seen(stage).under_replicated, "only the leader reports this"
     stage.command(node(1, 7, (1, 3), min_isr=2))
     assert (seen(stage).role, seen(stage).isr, seen(stage).under_replicated) == ("leader", (1, 3), True)
     stage.feed(ev.LogFailed(P, ID, TidemarkError(ErrorCode.STORAGE_ERROR, "it smokes")))

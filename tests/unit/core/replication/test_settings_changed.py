@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker's settings that change while it runs hold from the next decision on."""
+"""Changed settings of a broker apply from the next decision on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.unit.core.replication.stage import Stage
 
 
 def silence(stage: Stage, ms: int) -> list[fx.WriteIsr]:
-    """What is written while a follower says nothing for so long."""
+    """The ISR writes while a follower is silent for `ms`."""
     written = []
     for _ in range(ms // 100):
         stage.feed(ev.Tick(), after_ms=100)

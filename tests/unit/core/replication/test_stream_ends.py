@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The leader's end of a stream: credit, reads that were given up, heartbeats, and many partitions (rules R5, R6)."""
+"""The leader's end of a stream: credit, abandoned reads, heartbeats, and many partitions (rules R5, R6)."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def test_credit_adds_up_and_bytes_sent_beyond_it_are_a_debt() -> None:
     stage.write(acks=1)
     read_done(stage, 0, 1)
     stage.write(acks=1)
-    assert not stage.got(fx.ReadForFollower), "a batch of 100 bytes went for 50"
+    assert not stage.got(fx.ReadForFollower), "a batch of 100 bytes used a credit of 50"
     stage.from_follower(2, FollowerMessage(credits=(Credit(0, 40),)))
     assert not stage.got(fx.ReadForFollower)
     stage.from_follower(2, FollowerMessage(credits=(Credit(1, 1000),)))
-    assert not stage.got(fx.ReadForFollower), "of another log directory"
+    assert not stage.got(fx.ReadForFollower), "the credit is for another log directory"
     stage.from_follower(2, FollowerMessage(credits=(Credit(0, 40),)))
     assert stage.one(fx.ReadForFollower).offset == 1
     stage.from_follower(2, FollowerMessage(credits=(Credit(0, 1000),)))
@@ -61,7 +61,7 @@ def test_a_read_for_an_abandoned_position_is_not_sent() -> None:
     read_done(stage, 3, 2)
     assert [chunk.continues_from for chunk in chunks(stage)] == [3]
     read_done(stage, 5, 1)
-    assert chunks(stage) == [], "nothing was asked for there"
+    assert chunks(stage) == [], "no fetch position is at this offset"
 
 
 def test_a_read_of_an_earlier_leadership_is_not_sent_in_the_next() -> None:
@@ -87,7 +87,7 @@ def test_a_failed_read_is_refused_once_and_sending_stops_until_the_next_fetch() 
     assert not stage.got(fx.ReadForFollower)
     stage.fetches(2, 0)
     stage.feed(ev.FollowerReadDone(2, P, 5, 0, ()))
-    assert stage.refused_followers() == [ErrorCode.STORAGE_ERROR], "and nothing is no answer"
+    assert stage.refused_followers() == [ErrorCode.STORAGE_ERROR], "an empty read is an error too"
 
 
 def test_a_leader_sends_one_message_per_heartbeat_interval_when_idle() -> None:
@@ -107,7 +107,7 @@ MANY = tuple(TopicPartition("many", index) for index in range(3))
 
 
 def leading_many() -> Stage:
-    """A leader of three partitions that one follower fetches on one stream; each has a record it has not told of."""
+    """A leader of three partitions that one follower fetches on one stream; each has a high watermark to send."""
     stage = Stage()
     state = node(1, 5, (1, 2))
     partitions = tuple(PartitionCommand(one, ID, (1, 2), state, 1, (), (), 0) for one in MANY)
@@ -131,14 +131,14 @@ def test_updates_of_all_partitions_share_one_message_unless_its_size_forbids(
     assert [(chunk.partition, chunk.high_watermark) for chunk in chunks(stage)] == [(one, 1) for one in MANY]
     assert len(stage.got(fx.SendToFollower)) == messages
     stage.feed(ev.Tick(), after_ms=100)
-    assert chunks(stage) == [], "it is news once"
+    assert chunks(stage) == [], "each high watermark is sent once"
 
 
 # -- who is at the other end -----------------------------------------------------------------------------------
 
 
 def fetching(stage: Stage) -> set[int]:
-    """The followers whose streams carry the partition."""
+    """Followers whose streams carry the partition."""
     (view,) = stage.core.queries.replicas()
     starts = stage.core.queries.log_starts(P, view.leader_epoch)
     assert starts is not None
@@ -168,14 +168,14 @@ def test_reports_of_an_earlier_registration_do_not_count_for_the_next() -> None:
     stage.from_follower(2, FollowerMessage(), broker_epoch=20)
     assert fetching(stage) == set()
     stage.from_follower(2, FollowerMessage(reports=(Report(P, 5, 1, 1),)), broker_epoch=20)
-    assert stage.high_watermark() == 0, "it has not fetched since"
+    assert stage.high_watermark() == 0, "the follower has not fetched since"
     stage.from_follower(2, FollowerMessage(reports=(Report(P, 5, 1, 1),)), broker_epoch=12)
     assert turned_away(stage) == [ErrorCode.STALE_BROKER_EPOCH]
     position = FetchPosition(P, ID, 5, 1, 5, 0)
     stage.from_follower(2, FollowerMessage(positions=(position,)), broker_epoch=20)
     assert stage.high_watermark() == 1
     stage.feed(ev.FollowerDisconnected(2, 12))
-    assert fetching(stage) == {2}, "that was the stream of the earlier one"
+    assert fetching(stage) == {2}, "the stream of the earlier registration ended"
     stage.feed(ev.FollowerDisconnected(2, 20))
     assert fetching(stage) == set()
 
@@ -200,7 +200,7 @@ def test_a_report_of_another_leader_epoch_moves_nothing() -> None:
         stage.reports(2, 1, epoch=epoch)
         assert stage.high_watermark() == 0
     stage.reports(2, 9)
-    assert stage.high_watermark() == 0, "and one beyond the leader's log neither"
+    assert stage.high_watermark() == 0, "a report beyond the leader's log is ignored"
     stage.reports(2, 1)
     assert stage.high_watermark() == 1
 

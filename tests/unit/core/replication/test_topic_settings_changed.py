@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A topic's settings that change within a leader epoch: nothing committed is taken back, nobody is evicted for it
+"""Topic settings that change within a leader epoch: committed records stay committed, and no follower is evicted
 (rules R3, R7, L1)."""
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ LAG_MAX_MS = 10_000
 
 
 def policy_becomes(stage: Stage, configs: dict[str, str], leader: int = 1) -> None:
-    """The controller tells the same state anew, with other settings."""
+    """The controller sends the same state again, with other settings."""
     stage.topic_configs = configs
     stage.command(node(leader, 5, (1, 2)), version=stage.version)
 
 
 def leading() -> Stage:
-    """A leader with one record committed while nobody waited for a disk."""
+    """A leader with one record committed before flushes counted."""
     stage = Stage().leads((1, 2))
     stage.fetches(2, 0)
     stage.write()
@@ -68,7 +68,7 @@ def test_flushes_not_required_before_the_change_evict_no_replica() -> None:
         assert not stage.got(fx.WriteIsr) + stage.got(fx.ResignLeadership)
         reports(stage, 2, 2, flushed=0)
     stage.feed(ev.Tick(), after_ms=500)
-    assert stage.one(fx.WriteIsr).state.isr_ids == (1,), "but from then on a flush that hangs is"
+    assert stage.one(fx.WriteIsr).state.isr_ids == (1,), "a flush that hangs after the change evicts"
 
 
 def test_a_follower_keeps_fetching_and_reports_its_flushes_after_the_change() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A message counts from when it was sent, though nobody knows the other's clock (rules K1, F2)."""
+"""A message counts from its send time, without synchronised clocks (rules K1, F2)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_message_that_waited_while_the_process_was_stopped_keeps_its_age() -> 
     contact = LeaderContact()
     contact.on_message(100, 1_100)
     contact.on_message(600, 1_600)
-    contact.on_message(1_100, 9_000)  # 6.9 s under way
+    contact.on_message(1_100, 9_000)  # 6.9 s late
     assert not contact.within(1_500, 9_000)
     contact.on_message(8_500, 9_500)
     assert contact.within(1_500, 9_500)
@@ -47,4 +47,4 @@ def test_a_delayed_message_keeps_its_age_at_any_difference_of_the_clocks(apart_m
     contact.on_message(now_ms - apart_ms, now_ms + 9_002)
     now_ms += 9_002
     assert contact.within(9_100, now_ms)
-    assert not contact.within(8_900, now_ms), "it was sent nine seconds ago"
+    assert not contact.within(8_900, now_ms), "the leader sent the message nine seconds ago"

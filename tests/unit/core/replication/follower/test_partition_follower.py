@@ -42,7 +42,7 @@ def test_chunks_are_appended_in_a_pipeline_and_each_is_reported_when_written() -
     assert stage.one(fx.SaveEpochs).entries == ((5, 0),)
     stage.chunk(3, batch(2, offset=3, epoch=5), high_watermark=3)
     assert stage.got(fx.AppendToLog)
-    assert not stage.got(fx.SendToLeader), "nothing is reported before it is in the page cache"
+    assert not stage.got(fx.SendToLeader), "a report follows only when the append is done"
     stage.feed(ev.LogAppended(P, ID, 3))
     assert stage.said().reports == (Report(P, 5, 3, 0),)
     assert [credit.credit_bytes for credit in stage.said().credits] == [100]
@@ -150,7 +150,7 @@ def test_a_chunk_that_does_not_fit_is_fetched_again(bad: tuple[int, tuple[object
     assert stage.one(fx.Observed).kind == "chunk_refused"
     assert sum(credit.credit_bytes for credit in stage.said().credits) > 0
     stage.chunk(1, batch(offset=1, epoch=5))
-    assert not stage.got(fx.AppendToLog), "what follows the bad one is passed over"
+    assert not stage.got(fx.AppendToLog), "the chunk after the bad one is ignored"
     stage.feed(ev.Tick(), after_ms=100)
     assert stage.said().positions == (FetchPosition(P, ID, 5, 0, -1, 0),)
     stage.chunk(0, batch(offset=0, epoch=5))

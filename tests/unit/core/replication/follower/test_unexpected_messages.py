@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A follower that is told what is late, does not fit or is no answer: it cuts, appends and heals only by what is
-(rules E2-E4, L1, R6, T5)."""
+"""A follower ignores messages that are late, do not fit or answer no request: they neither truncate, append nor end
+damage (rules E2-E4, L1, R6, T5)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHANGES = (fx.AppendToLog, fx.TruncateLog, fx.ResetLog, fx.AdvanceLogStart)
 
 
 def fetching(**log: object) -> Stage:
-    """A follower with ten records that its leader has as well, and that fetches the next."""
+    """A fetching follower with ten records that the leader has too."""
     stage = Stage().follows(end=10, epochs=[(4, 0)], **log)
     stage.answered(4, 10)
     assert [one.fetch_offset for one in stage.said().positions] == [10]
@@ -25,7 +25,7 @@ def fetching(**log: object) -> Stage:
 
 
 def fetching_again() -> Stage:
-    """The same in the next epoch of the same lineage: all ten records are known to be committed."""
+    """The same follower in the next epoch of the lineage, with all ten records known to be committed."""
     stage = fetching(high_watermark=10)
     stage.command(node(2, 6, (1, 2)))
     stage.answered(4, 10, current=6)
@@ -74,7 +74,7 @@ def test_after_reconciliation_a_truncation_below_the_high_watermark_fails_an_ass
 def test_a_log_that_leaves_the_leaders_below_its_start_is_dropped_whole(
     entries: list[tuple[int, int]], answer: tuple[int, int]
 ) -> None:
-    """The leader has records below that start which this log never held, so it begins where the leader's does."""
+    """The leader has records below the log start that this log never held, so the log starts again at the leader's."""
     stage = Stage()
     stage.command(node(2, 5, (1, 2)))
     stage.opened(10, *entries, start=6)
@@ -104,8 +104,10 @@ def test_a_log_truncated_to_its_log_start_still_knows_its_last_epoch() -> None:
 
 
 def test_a_replica_that_starts_above_the_log_end_of_another_lineage_starts_empty() -> None:
-    """It was brought to the front of a topic of which nothing is left; a stale replica is elected uncleanly then. It
-    would else wait where it is until that leader has come so far, and be in sync without what it acknowledged below."""
+    """The replica was reset to the log start of an emptied topic; then an unclean election chose a stale replica.
+
+    Without the reset the replica would join the ISR without the records that this leader acknowledges below.
+    """
     stage = fetching(high_watermark=10)
     stage.from_leader(refusals=[Refusal(P, ErrorCode.OFFSET_OUT_OF_RANGE, "gone", 5, 100, 4)])
     stage.truncated(100, start=100)
@@ -118,7 +120,7 @@ def test_a_replica_that_starts_above_the_log_end_of_another_lineage_starts_empty
 
 
 def empty_from_100_on() -> Stage:
-    """Of which epoch the record below was is not known; its leader is of another lineage."""
+    """A log with an unknown epoch below its start; the leader is of another lineage."""
     stage = Stage()
     stage.command(node(3, 7, (3,), lineage=1))
     stage.opened(100, (-1, 100), start=100, high_watermark=100)
@@ -127,7 +129,7 @@ def empty_from_100_on() -> Stage:
 
 
 def test_with_an_unknown_epoch_below_the_start_a_leader_with_less_committed_is_of_another_lineage() -> None:
-    """It would else ask that leader over and over until its log has grown so far, and lack what lies below."""
+    """Without the reset the follower would retry until the leader's log has grown, and lack the records below."""
     stage = empty_from_100_on()
     assert stage.said().queries == (EpochQuery(P, ID, 7, -1),)
     stage.from_leader(leader=3, ends=[EpochEnd(P, 7, -1, 0, 60, 0)])
@@ -141,7 +143,7 @@ def test_with_an_unknown_epoch_below_the_start_a_leader_with_as_much_committed_i
 
 
 def test_a_reset_lowers_the_high_watermark_only_when_it_is_done() -> None:
-    """A checkpoint in between would say of the old log that more of it was committed than ever was."""
+    """A checkpoint in between would name a high watermark that the old log never had."""
     stage = fetching(high_watermark=5)
     stage.from_leader(refusals=[Refusal(P, ErrorCode.OFFSET_OUT_OF_RANGE, "gone", 5, 100, 4)])
     assert stage.high_watermark() == 5
@@ -297,7 +299,7 @@ def test_a_refusal_moves_the_log_start_only_in_this_epoch_and_if_the_log_ends_be
     stage.from_leader(refusals=[Refusal(P, code, "", epoch, start)])
     assert nothing_changes(stage)
     stage.feed(ev.Tick(), after_ms=100)
-    assert [one.fetch_offset for one in stage.said().positions] == [10], "it asks again"
+    assert [one.fetch_offset for one in stage.said().positions] == [10], "the follower fetches again"
 
 
 @pytest.mark.parametrize("start", [10, 70])
@@ -326,7 +328,7 @@ def test_only_a_log_that_diverged_is_reconciled_again() -> None:
     stage.from_leader(refusals=[Refusal(P, ErrorCode.LOG_DIVERGED, "", 4, 0)])
     stage.feed(ev.Tick(), after_ms=100)
     assert stage.said().queries == ()
-    assert credited(stage) == 0, "on one stream a log directory's credit is given once"
+    assert credited(stage) == 0, "a stream gives the credit of a log directory once"
     stage.from_leader(refusals=[Refusal(P, ErrorCode.LOG_DIVERGED, "", 5, 0)])
     stage.feed(ev.Tick(), after_ms=100)
     assert stage.said().queries == (EpochQuery(P, ID, 5, 4),)

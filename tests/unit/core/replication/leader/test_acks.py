@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which answer a producer gets when, request by request (rules R3, R4, P2)."""
+"""The answer to each produce request, and its time (rules R3, R4, P2)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_request_that_begins_with_a_duplicate_gets_the_offset_of_the_duplicate
     assert [one.envelope.base_sequence for one in stage.one(fx.AppendToLog).batches] == [1]
     stage.appended(5)
     stage.reports(2, 4)
-    assert [reply for reply in stage.replies() if reply[0] == both] == [], "half of it is not committed"
+    assert [reply for reply in stage.replies() if reply[0] == both] == [], "half of the request is not committed"
     stage.reports(2, 5)
     assert stage.replies() == [(both, 3, None)]
 
@@ -112,7 +112,7 @@ def test_after_a_full_disk_each_append_answers_its_own_request() -> None:
 
 
 def follower_of_a_producer(batches: int) -> Stage:
-    """It has so many batches of a producer, one record each, of which it knows nothing to be committed."""
+    """A replica with some batches of one producer, one record each, none of them known to be committed."""
     stage = Stage().follows()
     stage.chunk(0, *(numbered_at(offset) for offset in range(batches)))
     stage.feed(ev.LogAppended(P, ID, batches))
@@ -146,7 +146,7 @@ def test_a_producer_may_retry_batches_that_were_truncated() -> None:
 
 
 def test_a_batch_that_an_earlier_leader_appended_is_not_in_flight_here() -> None:
-    """Five of one producer are not known to be committed yet: they were the last leader's to limit (rule P1)."""
+    """Five batches of one producer are not known to be committed; the limit applied at the last leader (rule P1)."""
     stage = follower_of_a_producer(5)
     stage.command(node(1, 6, (1, 2)))
     assert stage.high_watermark() == 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replicas that come and go in one leader epoch, partitions that are removed (rules R3, R8, C7, M1), as scenarios."""
+"""Replicas added and removed within a leader epoch, and removed partitions (rules R3, R8, C7, M1), as scenarios."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def led_by_1(assigned: tuple[int, ...] = (1, 2)) -> Stage:
 
 
 def moved_from_2_to_3() -> Stage:
-    """3 was added, came into sync, and is what 2 has to go for; the controller has taken 2 out."""
+    """Replica 3 was added and is in sync, so the controller has removed replica 2."""
     stage = led_by_1()
     stage.command(node(1, 5, (1, 2)), assigned=(1, 3, 2), adding=(3,))
     stage.fetches(3, 0)
@@ -132,7 +132,7 @@ def test_a_replica_assigned_again_in_the_same_epoch_starts_without_progress() ->
     stage.command(node(1, 5, (1, 3)), assigned=(1, 3, 2), adding=(2,))
     stage.fetches(2, 0)
     assert stage.refused_followers() == []
-    assert not stage.got(fx.WriteIsr), "its new log is empty, whatever the old one held"
+    assert not stage.got(fx.WriteIsr), "the new log is empty"
     stage.disk_answers()
     stage.reports(2, 4)
     assert stage.one(fx.WriteIsr).state.isr_ids == (1, 3, 2)
@@ -243,10 +243,12 @@ def test_a_removed_partition_that_is_added_again_begins_with_an_empty_log() -> N
     stage.feed(ev.LogFlushed(P, ID, 4))
     stage.opened(identity=AGAIN)
     stage.fetches(2, 4, epoch=6, last_epoch=5)
-    assert stage.refused_followers() == [], "its log is of the old incarnation: it waits for the command too"
+    assert stage.refused_followers() == [], (
+        "the log of the broker has the old incarnation, so the request waits for the command"
+    )
     assert stage.high_watermark() == 0
     stage.feed(stop_of(ID, 6))
-    assert stage.refusals() == [ErrorCode.UNKNOWN_TOPIC_ID], "a late stop of the old one leaves the new one alone"
+    assert stage.refusals() == [ErrorCode.UNKNOWN_TOPIC_ID], "a late stop of the old incarnation leaves the new one"
 
 
 def test_a_late_command_does_not_bring_a_deleted_replica_back() -> None:
@@ -289,7 +291,7 @@ def test_a_follower_never_appends_chunks_of_an_older_incarnation(told_to_stop: b
     stage.command(node(2, 0, (1, 2)), identity=AGAIN)
     stage.opened(identity=AGAIN)
     stage.chunk(0, batch(offset=0, epoch=0), epoch=0)
-    assert not stage.got(fx.AppendToLog), "it was on its way on the old stream"
+    assert not stage.got(fx.AppendToLog), "the chunk was sent on the old stream"
     stage.feed(ev.LeaderConnected(2))
     assert [position.identity for position in stage.said().positions] == [AGAIN]
     stage.chunk(0, batch(offset=0, epoch=0), epoch=0)
@@ -307,6 +309,6 @@ def test_another_incarnation_reconnects_a_stream_that_other_partitions_use() -> 
     kinds = [type(effect) for effect in stage.out if not isinstance(effect, fx.Observed)]
     assert kinds == [fx.DisconnectFromLeader, fx.ConnectToLeader]
     stage.chunk(0, batch(offset=0, epoch=0), epoch=0)
-    assert not stage.got(fx.AppendToLog), "it was on its way on the old stream"
+    assert not stage.got(fx.AppendToLog), "the chunk was sent on the old stream"
     stage.feed(ev.LeaderConnected(2))
     assert {position.identity for position in stage.said().positions} == {ID, AGAIN}

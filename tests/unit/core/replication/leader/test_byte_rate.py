@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The average of bytes a second."""
+"""The average of bytes per second."""
 
 from __future__ import annotations
 

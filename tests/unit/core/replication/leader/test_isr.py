@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who stays eligible when an ISR shrinks or grows (rule T3), and which members bound what (rules R3, R4)."""
+"""The ELR when an ISR shrinks or grows (rule T3), and the members that bound the high watermark and acks (R3, R4)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_member_that_leaves_fewer_than_min_isr_joins_the_elr(
 
 
 def test_a_leaving_member_is_eligible_once_with_the_broker_epoch_of_its_isr_entry() -> None:
-    """A node may name a broker in both; what counts is what it was in sync with last."""
+    """A node may name a broker in both lists; the entry of the ISR counts."""
     state = node(1, 5, (1, 2), elr=(3,), min_isr=2)
     older = IsrEntry(2, 4)
     pending = shrink(VersionedState(replace(state, elr=(*state.elr, older)), 7), (2,))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A leader says why it changes the ISR, and since when its high watermark has stood still."""
+"""Reasons of ISR changes, and the time since the high watermark last moved."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.unit.core.replication.stage import P, Stage, node
 
 
 def reasons(effects: list[fx.Effect], kind: str) -> str:
-    """What the one observation of this kind says."""
+    """Fields of the one observation of this kind."""
     found = [effect for effect in effects if isinstance(effect, fx.Observed) and effect.kind == kind]
     assert len(found) == 1, found
     return str(found[0].fields["reasons"])
 
 
 def time_passes_until_somebody_leaves(stage: Stage, **hearing: int) -> str:
-    """`hearing`: the log end that follower 2 reports all the while; without it nothing is heard of anybody."""
+    """`hearing`: the log end that follower 2 keeps reporting; without it no follower sends a message."""
     for _ in range(130):
         if "of_2" in hearing:
             stage.reports(2, hearing["of_2"])
@@ -101,6 +101,6 @@ def test_the_high_watermark_stands_still_from_the_first_record_that_is_not_commi
     stage.feed(ev.Tick(), after_ms=300)
     stage.write(acks=1)
     stage.disk_answers()
-    assert log.uncommitted_since_ms == began, "a second one changes nothing"
+    assert log.uncommitted_since_ms == began, "a second record changes nothing"
     stage.reports(2, 1)
-    assert log.uncommitted_since_ms == stage.now, "it has moved, though not to the end"
+    assert log.uncommitted_since_ms == stage.now, "the high watermark has moved, though not to the log end"

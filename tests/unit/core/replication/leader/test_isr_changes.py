@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One ISR change at a time, decided by what the node holds; an answer is for who asked (rules R4, R8, R9)."""
+"""One ISR change at a time, decided by the node; an answer belongs to its leadership (rules R4, R8, R9)."""
 
 from __future__ import annotations
 

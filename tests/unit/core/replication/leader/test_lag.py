@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a follower counts as caught up, and for how long it may lag, as the leader sees it (rules R6, R7, R8)."""
+"""The time at which a follower was caught up, and eviction of lagging followers (rules R6, R7, R8)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def heartbeat(stage: Stage) -> None:
 
 
 def leaves_within(stage: Stage, limit_ms: int, meanwhile: Callable[[], None] = lambda: None) -> int | None:
-    """How long it takes until follower 2 is taken out, None if it is not."""
+    """Time until follower 2 is evicted, None if it stays."""
     began = stage.now
     while stage.now - began < limit_ms:
         meanwhile()
@@ -40,7 +40,7 @@ def leaves_within(stage: Stage, limit_ms: int, meanwhile: Callable[[], None] = l
 
 
 def two(**topic_configs: str) -> Stage:
-    """A leader and its only follower: with everybody in sync, nobody needs to be looked at (rule R6)."""
+    """A leader with its only follower in sync, so that no lag check is due (rule R6)."""
     stage = Stage()
     stage.topic_configs = {key.replace("_", "."): value for key, value in topic_configs.items()}
     stage.command(node(1, 5, (1, 2)), assigned=(1, 2))
@@ -49,7 +49,7 @@ def two(**topic_configs: str) -> Stage:
 
 
 def idle(heartbeats_ms: int = 3_000) -> Stage:
-    """The follower has everything, for so long."""
+    """A follower with every record, which sends heartbeats for `heartbeats_ms`."""
     stage = two()
     stage.fetches(2, 0)
     stage.write(acks=1)
@@ -91,7 +91,7 @@ def test_a_live_follower_that_appends_nothing_lags_however_often_the_leader_appe
 
 
 def test_a_follower_is_caught_up_as_of_the_time_whose_log_end_it_has_reached() -> None:
-    """Always one message behind a leader that never rests, it is in sync."""
+    """A follower always one message behind a busy leader is in sync."""
     stage = two()
     stage.fetches(2, 0)
     end = 0
@@ -112,7 +112,7 @@ def test_a_follower_is_caught_up_as_of_the_time_whose_log_end_it_has_reached() -
 
 
 def follows(stage: Stage) -> Callable[[], None]:
-    """One that has at each report what there was at the one before: three batches behind then, six just before."""
+    """A follower that reports each time the log end of its previous report: three to six batches behind."""
     end = 0
 
     def follow() -> None:
@@ -134,7 +134,7 @@ def limited(max_bytes: int) -> Stage:
 
 @pytest.mark.parametrize(("limit_batches", "leaves"), [(0, False), (3, False), (2, True)])
 def test_a_follower_too_many_bytes_behind_for_half_the_lag_time_is_evicted(limit_batches: int, leaves: bool) -> None:
-    """It is caught up as far as time goes; once near enough in that time, it stays."""
+    """The follower is caught up in time; once near enough within the lag time, it stays."""
     stage = limited(limit_batches * BATCH_BYTES)
     took_ms = leaves_within(stage, 30_000, follows(stage))
     assert took_ms is None if not leaves else LAG_MAX_MS / 2 <= took_ms <= LAG_MAX_MS / 2 + A_CHECK_MS + 500
@@ -187,7 +187,7 @@ def test_a_follower_with_everything_that_the_leaders_slow_disk_wrote_is_not_behi
 
 
 def flushing() -> Stage:
-    """A record that its leader has written and flushed, and sent."""
+    """A record that the leader has written, flushed and sent."""
     stage = two(flush_policy="group-commit")
     fetches(stage, 2, 0, flushed=0)
     stage.write()
@@ -257,7 +257,7 @@ def test_a_follower_that_has_flushed_everything_or_keeps_flushing_stays_in_sync(
 
 
 def outside(**topic_configs: str) -> Stage:
-    """A leader alone in sync that is not to take in broker 2, though it has everything."""
+    """A leader alone in sync that must not admit broker 2, though that follower has every record."""
     stage = Stage()
     stage.topic_configs = {key.replace("_", "."): value for key, value in topic_configs.items()}
     stage.command(node(1, 5, (1,)), suspected=(2,))
@@ -283,7 +283,7 @@ def test_a_replica_joins_only_when_it_has_reached_the_high_watermark() -> None:
     stage.write(batch(3))
     stage.reports(2, 5)
     assert stage.high_watermark() == 8
-    assert not stage.got(fx.WriteIsr), "caught up with what was the log end, it lacks what is committed since"
+    assert not stage.got(fx.WriteIsr), "the follower has the old log end, and lacks records committed since"
     stage.reports(2, 8)
     assert stage.one(fx.WriteIsr).joining == {2: 12}
 

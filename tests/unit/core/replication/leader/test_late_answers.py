@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What storage, ZooKeeper, clients and streams answer too late, or of a replica that is another one now, changes
-nothing (rules E5, C7)."""
+"""Late answers of storage, ZooKeeper, clients and streams, or answers for another incarnation, change nothing
+(rules E5, C7)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def stopped() -> Stage:
 
 
 def made_anew() -> Stage:
-    """Of another incarnation, with two records."""
+    """The log of another incarnation, with two records."""
     stage = Stage().leads((1,))
     stage.command(node(1, 0, (1,)), identity=ANEW)
     stage.opened(2, (0, 0), high_watermark=2, identity=ANEW)

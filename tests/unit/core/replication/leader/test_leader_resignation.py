@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A leader whose own disk lags evicts nobody: it gives leadership away (the last sentence of rule R7)."""
+"""A leader whose own disk lags resigns and evicts no follower (the last sentence of rule R7)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LAG_MAX_MS = 10_000
 
 
 def behind(stage: Stage) -> Stage:
-    """Both followers have asked for a record that the leader does not get off its disk."""
+    """Both followers have fetched a record that the leader's disk does not return."""
     stage.leads((1, 2, 3), min_isr=2)
     stage.fetches(2, 0)
     stage.fetches(3, 0)
@@ -23,7 +23,7 @@ def behind(stage: Stage) -> Stage:
 
 
 def wait(stage: Stage, until_ms: int) -> list[tuple[int, fx.Effect]]:
-    """Time passes in which the followers are alive; what the leader did about the ISR, and when."""
+    """Time passes with live followers; returns the ISR effects of the leader with their times."""
     began = stage.now
     done: list[tuple[int, fx.Effect]] = []
     while stage.now - began < until_ms:
@@ -39,7 +39,7 @@ def test_a_leader_that_cannot_read_for_its_followers_resigns_and_evicts_none() -
     told = wait(stage, 3 * LAG_MAX_MS)
     assert [effect for _, effect in told] == [fx.ResignLeadership(P, 5)] * 3
     times_ms = [at_ms for at_ms, _ in told]
-    assert LAG_MAX_MS / 2 <= times_ms[0] <= LAG_MAX_MS * 0.6, "before anybody has lagged for too long"
+    assert LAG_MAX_MS / 2 <= times_ms[0] <= LAG_MAX_MS * 0.6, "before any follower has lagged for too long"
     assert all(later - earlier >= LAG_MAX_MS for earlier, later in itertools.pairwise(times_ms))
 
 
@@ -55,7 +55,7 @@ def test_once_the_disk_answers_again_lagging_followers_are_evicted() -> None:
     wait(stage, LAG_MAX_MS)
     stage.disk_answers()
     (at_ms, write), *_ = wait(stage, 2 * LAG_MAX_MS)
-    assert isinstance(write, fx.WriteIsr), "they were sent it and do not report it"
+    assert isinstance(write, fx.WriteIsr), "the followers got the record and do not report it"
     assert write.state.isr_ids == (1,)
     assert at_ms <= LAG_MAX_MS
 

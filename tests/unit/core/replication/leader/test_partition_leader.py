@@ -97,7 +97,7 @@ def test_records_are_sent_with_the_present_high_watermark_and_within_credit_only
     assert stage.one(fx.ReadForFollower).offset == 4
     stage.feed(ev.FollowerReadDone(2, P, 5, 4, (batch(1, offset=4, epoch=5),)))
     stage.write(batch(1))
-    assert not stage.got(fx.ReadForFollower), "the credit is used up"
+    assert not stage.got(fx.ReadForFollower), "no credit is left"
     stage.fetches(2, 5, last_epoch=5, credit=200)
     assert stage.one(fx.ReadForFollower).offset == 5
 
@@ -153,7 +153,7 @@ def test_min_isr_is_looked_at_again_when_a_record_is_acknowledged() -> None:
 
 
 def late_follower_leaves(stage: Stage, *, reporting: int) -> fx.WriteIsr:
-    """Time passes in which only one follower says anything; gives the shrink that follows."""
+    """Time passes with messages of one follower only; returns the shrink that follows."""
     stage.disk_answers()
     for _ in range(120):
         stage.reports(reporting, stage.core.queries.replicas()[0].log_end_offset)
@@ -193,7 +193,7 @@ def test_an_idle_follower_stays_in_sync_by_heartbeats_alone() -> None:
         assert not stage.got(fx.WriteIsr)
     for _ in range(100):
         stage.feed(ev.Tick(), after_ms=100)
-    assert not stage.got(fx.WriteIsr), "ten seconds have not passed since its last heartbeat"
+    assert not stage.got(fx.WriteIsr), "the lag time since the last heartbeat has not passed"
     for _ in range(12):
         stage.feed(ev.Tick(), after_ms=100)
         if stage.got(fx.WriteIsr):
@@ -316,7 +316,7 @@ def test_after_a_conflict_the_change_is_computed_from_the_content_of_the_node() 
     stage = in_flight_shrink()
     stage.feed(ev.IsrWriteFailed(P, unknown=False))
     stage.isr_read(node(1, 5, (1, 3)), 7)
-    assert stage.high_watermark() == 0, "the controller took out 2, and 3 is still in"
+    assert stage.high_watermark() == 0, "the controller removed 2, and 3 is still a member"
     write = stage.one(fx.WriteIsr)
     assert (write.expected_version, write.state.isr_ids) == (7, (1, 3, 2))
 
@@ -460,7 +460,7 @@ def test_a_request_is_refused_whole_and_leaves_no_trace() -> None:
     stage.produce(numbered(0), numbered(2))
     assert stage.replies() == [(1, -1, ErrorCode.OUT_OF_ORDER_SEQUENCE)]
     stage.produce(numbered(0), numbered(1))
-    assert len(stage.one(fx.AppendToLog).batches) == 2, "the first is no duplicate of one that was refused"
+    assert len(stage.one(fx.AppendToLog).batches) == 2, "a refused batch leaves no duplicate"
 
 
 def test_an_idempotent_batch_needs_acks_all_and_at_most_five_may_wait() -> None:

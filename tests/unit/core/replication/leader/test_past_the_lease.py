@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which leaderships may go on while ZooKeeper is away (rule F2), told by what the followers send back."""
+"""Leaderships that may go on without ZooKeeper, by the confirmations of their followers (rule F2)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.core.replication.stage import ID, P, Stage
 
 
 def echoed(stage: Stage, follower: int, echo_ms: int, *, epoch: int = 5) -> None:
-    """The follower fetches, or goes on fetching, and says what it last heard of the leader's clock."""
+    """The follower fetches, or goes on fetching, and echoes the leader's clock."""
     position = FetchPosition(P, ID, epoch, 0, -1, 0)
     stage.from_follower(follower, FollowerMessage((), (position,), credits=(Credit(0, 100),), echo_ms=echo_ms))
 
@@ -25,7 +25,7 @@ def test_a_leadership_holds_since_the_oldest_confirmation_of_an_in_sync_follower
     stage = Stage().leads((1, 2, 3), min_isr=2)
     stage.now += 500
     echoed(stage, 2, 1_300)
-    assert not held_since(stage, 0), "follower 3 has said nothing in this epoch"
+    assert not held_since(stage, 0), "follower 3 has sent nothing in this epoch"
     echoed(stage, 3, 1_200)
     assert held_since(stage, 1_199)
     assert not held_since(stage, 1_200)

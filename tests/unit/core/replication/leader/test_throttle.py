@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replicas that are being added are slowed down to what their move says, and nobody else is (rule M2)."""
+"""Only replicas being added are throttled, to the limit of their reassignment (rule M2)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ LOG_END = 10_000
 
 
 class Disk:
-    """Answers reads with one-record batches of 100 bytes, as many as were asked for; counts what followers were sent
-    of each partition."""
+    """Answers reads with one-record batches of 100 bytes; counts the bytes sent to each follower of each
+    partition."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -84,7 +84,7 @@ def moving(*partitions: TopicPartition, throttle: int = RATE) -> tuple[Stage, Di
 def test_a_replica_being_added_gets_the_throttled_rate_and_no_more() -> None:
     stage, disk = moving(P)
     disk.answer_all()
-    assert disk.sent[3, P] <= RATE, "a second's worth at once, at most"
+    assert disk.sent[3, P] <= RATE, "at most one second of the limit at once"
     assert stage.core.queries.move_traffic().throttled == 1
     sent = disk.sent_in(20)[3, P]
     assert 19 * RATE <= sent <= 20 * RATE
@@ -113,7 +113,7 @@ def test_members_of_the_isr_and_other_followers_are_never_slowed_down() -> None:
     assert disk.sent[2, P] == LOG_END * BATCH_BYTES
     move(stage, P, adding=(4,))
     disk.answer_all()
-    assert disk.sent[3, P] == LOG_END * BATCH_BYTES, "it is no longer one that a move adds"
+    assert disk.sent[3, P] == LOG_END * BATCH_BYTES, "the reassignment no longer adds this replica"
 
 
 def test_a_replica_in_sync_is_not_throttled_any_more() -> None:
@@ -167,7 +167,7 @@ def test_a_follower_that_leaves_returns_the_tokens_of_its_read() -> None:
     fetch(stage, 3, P)
     (again,) = stage.reads
     assert again.max_bytes == read.max_bytes == RATE
-    disk.answer(read)  # the late answer of the first one is the same bytes, for the same place
+    disk.answer(read)  # the late answer of the first read has the same bytes and offset
     assert disk.sent[3, P] == RATE
 
 
