@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AlterReplicaLogDirs: proto <-> what is asked for and what became of it (rule M3)."""
+"""AlterReplicaLogDirs: proto <-> requests and their results (rule M3)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class AlterLogDirs:
     """Replicas of one broker, each with the directory wanted for it: a path or a uuid.
 
     Attributes:
-        throttle_bytes_per_s: for the copying of all of them together; 0: what the broker's setting says.
-        validate_only: nothing is changed.
+        throttle_bytes_per_s: limit of all these moves together; 0: the broker's setting.
+        validate_only: check the request only.
     """
 
     replicas: tuple[tuple[TopicPartition, str], ...]
@@ -27,7 +27,7 @@ class AlterLogDirs:
 
 
 Alteration = tuple[TopicPartition, TidemarkError | None]
-"""A partition, and why nothing was changed for it; None: it is noted."""
+"""A partition, and its error; None: the change was recorded."""
 
 
 def alterations_to_proto(request: AlterLogDirs) -> pb.AlterReplicaLogDirsRequest:
@@ -43,7 +43,7 @@ def alterations_to_proto(request: AlterLogDirs) -> pb.AlterReplicaLogDirsRequest
 
 
 def alterations_from_proto(message: pb.AlterReplicaLogDirsRequest) -> AlterLogDirs:
-    """The request; a throttle below 0 counts as none."""
+    """The request; a negative throttle counts as none."""
     return AlterLogDirs(
         tuple((ref_from_proto(one.partition), one.log_dir) for one in message.replicas),
         max(0, message.throttle_bytes_per_s),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans for brokers, and what keeps one from being restarted: proto <-> model."""
+"""Broker plans, and obstacles to a restart: proto <-> model."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tidemark.v1 import admin_brokers_pb2 as pb
 
 _NOTHING: Final = BrokerLoad()
 _PARTITIONS_MAX: Final = 1_000
-"""Named of one obstacle; its sentence has their number."""
+"""Partitions that an obstacle names; its message has their number."""
 
 
 def plan_to_proto(plan: Plan, unknown_sizes: int) -> pb.BrokerPlan:
-    """A plan, and how many of its partitions are of unknown size."""
+    """A plan, and the number of its partitions whose size is unknown."""
     return pb.BrokerPlan(
         moves=[move_to_proto(move) for move in plan.moves],
         current=[move_to_proto(move) for move in plan.current],
@@ -33,7 +33,7 @@ def plan_to_proto(plan: Plan, unknown_sizes: int) -> pb.BrokerPlan:
 
 
 def plan_from_proto(message: pb.BrokerPlan) -> tuple[Plan, int]:
-    """A plan, and how many of its partitions are of unknown size."""
+    """A plan, and the number of its partitions whose size is unknown."""
     plan = Plan(
         moves=tuple(move_from_proto(move) for move in message.moves),
         current=tuple(move_from_proto(move) for move in message.current),
@@ -64,7 +64,7 @@ def _load_to_proto(broker: BrokerId, before: BrokerLoad, after: BrokerLoad) -> p
 
 
 def obstacle_to_proto(obstacle: RestartObstacle) -> pb.RestartObstacle:
-    """A reason not to restart a broker."""
+    """An obstacle to a restart."""
     return pb.RestartObstacle(
         reason=str(obstacle.reason),
         message=obstacle.message,
@@ -73,7 +73,7 @@ def obstacle_to_proto(obstacle: RestartObstacle) -> pb.RestartObstacle:
 
 
 def obstacle_from_proto(message: pb.RestartObstacle) -> RestartObstacle:
-    """A reason not to restart a broker; one of a later version is OTHER."""
+    """An obstacle to a restart; a reason of a later version is OTHER."""
     known = message.reason in Obstacle.__members__
     return RestartObstacle(
         Obstacle(message.reason) if known else Obstacle.OTHER,

@@ -30,6 +30,7 @@ from tidemark.model import (
     TopicPartition,
 )
 from tidemark.rpc import errors
+from tidemark.rpc.message_codec import PARTITION, SPREAD_IDENTITY, SPREAD_PARTITION, Codec
 from tidemark.rpc.metadata_codec import broker_from_proto, broker_to_proto
 from tidemark.rpc.refs import ref_from_proto, ref_to_proto
 from tidemark.rpc.shared import entries_from_proto, ids_from_proto
@@ -100,21 +101,14 @@ def _partition_count(message: pb.LeaderAndIsrRequest) -> int:
     return sum(len(topic.partitions) for topic in message.topics)
 
 
+_STOPPED: Final = Codec(StoppedReplica, pb.StoppedReplica, partition=SPREAD_PARTITION, identity=SPREAD_IDENTITY)
+
+
 def stop_replica_to_proto(command: StopReplicaCommand) -> pb.StopReplicaRequest:
     """The request of a command."""
     return pb.StopReplicaRequest(
         header=header_to_proto(command.controller_id, command.controller_epoch, command.broker_epoch),
-        replicas=[
-            pb.StoppedReplica(
-                topic=replica.partition.topic,
-                partition=replica.partition.partition,
-                topic_id=replica.identity.topic_id,
-                incarnation=replica.identity.incarnation,
-                leader_epoch=replica.leader_epoch,
-                delete=replica.delete,
-            )
-            for replica in command.replicas
-        ],
+        replicas=_STOPPED.to_protos(command.replicas),
         sequence=command.sequence,
     )
 
@@ -125,42 +119,14 @@ def stop_replica_from_proto(message: pb.StopReplicaRequest) -> StopReplicaComman
         controller_id=BrokerId(message.header.controller_id),
         controller_epoch=ControllerEpoch(message.header.controller_epoch),
         broker_epoch=BrokerEpoch(message.header.broker_epoch),
-        replicas=tuple(
-            StoppedReplica(
-                TopicPartition(replica.topic, replica.partition),
-                ReplicaIdentity(replica.topic_id, replica.incarnation),
-                LeaderEpoch(replica.leader_epoch),
-                replica.delete,
-            )
-            for replica in message.replicas
-        ),
+        replicas=tuple(_STOPPED.from_protos(message.replicas)),
         sequence=message.sequence,
     )
 
 
-def questions_to_proto(questions: Iterable[ReplicaQuestion]) -> list[pb.ReplicaQuestion]:
-    """The questions about replicas."""
-    return [
-        pb.ReplicaQuestion(
-            partition=ref_to_proto(question.partition),
-            topic_id=question.identity.topic_id,
-            incarnation=question.identity.incarnation,
-            leader_epoch=question.leader_epoch,
-        )
-        for question in questions
-    ]
-
-
-def questions_from_proto(messages: Iterable[pb.ReplicaQuestion]) -> list[ReplicaQuestion]:
-    """The questions about replicas."""
-    return [
-        ReplicaQuestion(
-            ref_from_proto(message.partition),
-            ReplicaIdentity(message.topic_id, message.incarnation),
-            LeaderEpoch(message.leader_epoch),
-        )
-        for message in messages
-    ]
+_QUESTION: Final = Codec(ReplicaQuestion, pb.ReplicaQuestion, partition=PARTITION, identity=SPREAD_IDENTITY)
+questions_to_proto: Final = _QUESTION.to_protos
+questions_from_proto: Final = _QUESTION.from_protos
 
 
 def descriptions_to_proto(described: Mapping[TopicPartition, ReplicaDescription]) -> list[pb.ReplicaDescription]:

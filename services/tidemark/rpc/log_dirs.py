@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What lies in a broker's log directories: model <-> proto, and how to ask for it.
+"""The replicas in a broker's log directories: model <-> proto, and the call.
 
-A stream carries the answer, since that of a broker with thousands of replicas does not fit into one message.
+The answer is a stream: thousands of replicas do not fit into one message.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import grpc
 from tidemark.model import Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.rpc import errors
 from tidemark.rpc.channel import open_channel
+from tidemark.rpc.message_codec import OPTIONAL_ERROR, SPREAD_IDENTITY, SPREAD_PARTITION, Codec, Field
 from tidemark.rpc.refs import ref_from_proto, ref_to_proto
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 
 _REPLICAS_A_MESSAGE: Final = 2_000
-"""Below half the message limit even with the longest topic names (249 bytes); a message holds up no event loop long."""
+"""Below half the message limit even with the longest topic names (249 bytes), and quick to read on an event loop."""
 _DEADLINE_S: Final = 10.0
 
 
@@ -29,11 +30,11 @@ class ReplicaOnDisk:
     """A replica in a log directory; ends are exclusive.
 
     Attributes:
-        size_bytes: of all segments; -1 where its log failed, and then the offsets are 0.
-        offset_lag: of a follower, records below its leader's high watermark, as last heard, that it lacks.
-        bytes_in_per_s: of a leader, what producers append.
-        future: a copy of the replica, which lies in another directory, on its way into this one (rule M3);
-            `offset_lag` is what it lacks of that one.
+        size_bytes: of all segments; -1 if the log has failed, and then the offsets are 0.
+        offset_lag: of a follower: records that it lacks below the last received high watermark.
+        bytes_in_per_s: of a leader: bytes that producers append.
+        future: the copy of a log directory move into this directory (rule M3); `offset_lag` is its lag behind the
+            replica in the other directory.
     """
 
     partition: TopicPartition
@@ -51,10 +52,10 @@ class ReplicaOnDisk:
 
 @dataclass(frozen=True, slots=True)
 class LogDirectoryContent:
-    """A log directory of a broker; sizes of its file system are -1 where they cannot be found out.
+    """A log directory of a broker; the sizes of its file system are -1 if they cannot be read.
 
     Attributes:
-        error: why it is offline, None while it is not.
+        error: the cause if the directory is offline.
     """
 
     directory_id: str
@@ -65,6 +66,16 @@ class LogDirectoryContent:
     replicas: tuple[ReplicaOnDisk, ...]
 
 
+_REPLICA: Final = Codec(ReplicaOnDisk, pb.LogDirReplica, partition=SPREAD_PARTITION, identity=SPREAD_IDENTITY)
+_CONTENT: Final = Codec(
+    LogDirectoryContent,
+    pb.LogDirDescription,
+    error=OPTIONAL_ERROR,
+    replicas=Field(_REPLICA.to_protos, lambda messages: tuple(_REPLICA.from_protos(messages))),
+)
+content_from_proto: Final = _CONTENT.from_proto
+
+
 async def describe_log_dirs(
     address: str,
     *,
@@ -72,10 +83,10 @@ async def describe_log_dirs(
     partitions: Collection[TopicPartition] = (),
     deadline_s: float = _DEADLINE_S,
 ) -> tuple[LogDirectoryContent, ...]:
-    """Ask the broker at host:port for its log directories and the replicas in them.
+    """The log directories of the broker at host:port, and the replicas in them.
 
     Args:
-        topics: only these, and `partitions`; neither: everything. What the broker has no replica of is not listed.
+        topics: only these, and `partitions`; if both are empty, all. Partitions without a replica there are not listed.
 
     Raises:
         TidemarkError: BROKER_NOT_AVAILABLE, REQUEST_TIMED_OUT.
@@ -97,14 +108,14 @@ async def describe_log_dirs(
 
 
 def wanted_from_proto(request: pb.DescribeLogDirsRequest) -> tuple[frozenset[str], frozenset[TopicPartition]]:
-    """The topics and partitions asked for; both empty: everything."""
+    """The requested topics and partitions; both empty: all."""
     return frozenset(request.topics), frozenset(map(ref_from_proto, request.partitions))
 
 
 def contents_to_proto(
     contents: Iterable[LogDirectoryContent], *, replicas_a_message: int = _REPLICAS_A_MESSAGE
 ) -> Iterator[pb.DescribeLogDirsResponse]:
-    """The messages of an answer, none with more replicas than that; every directory is in one at least."""
+    """The messages of an answer, with at most so many replicas each; every directory is in at least one."""
     response = pb.DescribeLogDirsResponse()
     room = replicas_a_message
     for content in contents:
@@ -115,64 +126,7 @@ def contents_to_proto(
                 response, room = pb.DescribeLogDirsResponse(), replicas_a_message
             some, rest = rest[:room], rest[room:]
             room -= len(some)
-            response.log_dirs.append(_part_to_proto(content, some))
+            response.log_dirs.append(_CONTENT.to_proto(replace(content, replicas=tuple(some))))
             if not rest:
                 break
     yield response
-
-
-def _part_to_proto(content: LogDirectoryContent, replicas: Sequence[ReplicaOnDisk]) -> pb.LogDirDescription:
-    return pb.LogDirDescription(
-        directory_id=content.directory_id,
-        path=content.path,
-        total_bytes=content.total_bytes,
-        free_bytes=content.free_bytes,
-        error=errors.to_proto(content.error) if content.error is not None else None,
-        replicas=[_replica_to_proto(one) for one in replicas],
-    )
-
-
-def content_from_proto(message: pb.LogDirDescription) -> LogDirectoryContent:
-    """A directory, or a part of one."""
-    return LogDirectoryContent(
-        directory_id=message.directory_id,
-        path=message.path,
-        total_bytes=message.total_bytes,
-        free_bytes=message.free_bytes,
-        error=errors.from_proto(message.error) if message.HasField("error") else None,
-        replicas=tuple(_replica_from_proto(one) for one in message.replicas),
-    )
-
-
-def _replica_to_proto(replica: ReplicaOnDisk) -> pb.LogDirReplica:
-    return pb.LogDirReplica(
-        topic=replica.partition.topic,
-        partition=replica.partition.partition,
-        topic_id=replica.identity.topic_id,
-        incarnation=replica.identity.incarnation,
-        size_bytes=replica.size_bytes,
-        log_start_offset=replica.log_start_offset,
-        log_end_offset=replica.log_end_offset,
-        high_watermark=replica.high_watermark,
-        leader=replica.leader,
-        offset_lag=replica.offset_lag,
-        bytes_in_per_s=replica.bytes_in_per_s,
-        offline=replica.offline,
-        future=replica.future,
-    )
-
-
-def _replica_from_proto(message: pb.LogDirReplica) -> ReplicaOnDisk:
-    return ReplicaOnDisk(
-        partition=TopicPartition(message.topic, message.partition),
-        identity=ReplicaIdentity(message.topic_id, message.incarnation),
-        size_bytes=message.size_bytes,
-        log_start_offset=Offset(message.log_start_offset),
-        log_end_offset=Offset(message.log_end_offset),
-        high_watermark=Offset(message.high_watermark),
-        leader=message.leader,
-        offset_lag=message.offset_lag,
-        bytes_in_per_s=message.bytes_in_per_s,
-        offline=message.offline,
-        future=message.future,
-    )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves of replicas, their progress and what was refused: proto <-> model."""
+"""Reassignments: requests, outcomes, progress, endings and refusals: proto <-> model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidemark.core.reassignment.progress import (
 )
 from tidemark.core.reassignment.status import ReplicaState
 from tidemark.model import BrokerId, PartitionReassignment, Refusal
-from tidemark.rpc import errors
+from tidemark.rpc.message_codec import ERROR, LIST, OPTIONAL_ERROR, PARTITION, Codec, Field
 from tidemark.rpc.refs import ref_from_proto, ref_to_proto
 from tidemark.v1 import admin_reassignments_pb2 as pb
 
@@ -37,38 +37,44 @@ _STATES: Final = {
 _STATES_BACK: Final = {number: state for state, number in _STATES.items()}
 
 
-def move_to_proto(move: PartitionReassignment) -> pb.ReplicaMove:
-    """Where a partition shall go; throttle and request id are the request's."""
-    return pb.ReplicaMove(partition=ref_to_proto(move.partition), replicas=move.replicas, log_dirs=move.log_dirs)
+_REQUEST: Final = Codec(
+    PartitionReassignment,
+    pb.ReplicaMove,
+    omitted=("throttle_bytes_per_s", "cancel", "request_id"),  # those of the whole request
+    partition=PARTITION,
+    replicas=LIST,
+    log_dirs=LIST,
+)
+move_to_proto: Final = _REQUEST.to_proto
+move_from_proto: Final = _REQUEST.from_proto
 
+_OUTCOME: Final = Codec(
+    ReassignmentOutcome,
+    pb.ReassignmentResult,
+    partition=PARTITION,
+    before=LIST._replace(names=("replicas_before",)),
+    error=OPTIONAL_ERROR,
+)
+outcome_to_proto: Final = _OUTCOME.to_proto
+outcome_from_proto: Final = _OUTCOME.from_proto
 
-def move_from_proto(message: pb.ReplicaMove) -> PartitionReassignment:
-    """Where a partition shall go."""
-    return PartitionReassignment(ref_from_proto(message.partition), _brokers(message.replicas), tuple(message.log_dirs))
+_ENDED: Final = Codec(EndedReassignment, pb.EndedReassignment, partition=PARTITION, replicas=LIST, error=OPTIONAL_ERROR)
+ended_to_proto: Final = _ENDED.to_proto
+ended_from_proto: Final = _ENDED.from_proto
 
-
-def outcome_to_proto(outcome: ReassignmentOutcome) -> pb.ReassignmentResult:
-    """What became of one move or cancellation."""
-    return pb.ReassignmentResult(
-        partition=ref_to_proto(outcome.partition),
-        error=None if outcome.error is None else errors.to_proto(outcome.error),
-        replicas_before=outcome.before,
-        cancelled=outcome.cancelled,
-    )
-
-
-def outcome_from_proto(message: pb.ReassignmentResult) -> ReassignmentOutcome:
-    """What became of one move or cancellation."""
-    return ReassignmentOutcome(
-        partition=ref_from_proto(message.partition),
-        before=_brokers(message.replicas_before),
-        cancelled=message.cancelled,
-        error=errors.from_proto(message.error) if message.HasField("error") else None,
-    )
+_REFUSAL: Final = Codec(
+    Refusal,
+    pb.ReassignmentRefusal,
+    partition=PARTITION._replace(is_optional=True),
+    error=ERROR,
+    at_ms=Field(names=("refused_at_ms",)),
+)
+refusal_to_proto: Final = _REFUSAL.to_proto
+refusal_from_proto: Final = _REFUSAL.from_proto
 
 
 def progress_to_proto(moved: ReassignmentProgress) -> pb.Reassignment:
-    """How far a move is; what is not known is -1."""
+    """The progress of a reassignment; unknown figures are -1."""
     return pb.Reassignment(
         partition=ref_to_proto(moved.partition),
         original_replicas=moved.original,
@@ -93,7 +99,7 @@ def progress_to_proto(moved: ReassignmentProgress) -> pb.Reassignment:
 
 
 def progress_from_proto(message: pb.Reassignment) -> ReassignmentProgress:
-    """How far a move is; a phase or state of a later version is taken for the nearest one we know."""
+    """The progress of a reassignment; a phase or state of a later version is read as the most similar known one."""
     return ReassignmentProgress(
         partition=ref_from_proto(message.partition),
         original=_brokers(message.original_replicas),
@@ -114,46 +120,6 @@ def progress_from_proto(message: pb.Reassignment) -> ReassignmentProgress:
         waiting_for=message.waiting_for,
         request_id=message.request_id,
         log_dirs={BrokerId(broker): directory for broker, directory in message.log_dirs.items()},
-    )
-
-
-def ended_to_proto(ended: EndedReassignment) -> pb.EndedReassignment:
-    """A move that is wanted no more."""
-    return pb.EndedReassignment(
-        partition=ref_to_proto(ended.partition),
-        replicas=ended.replicas,
-        error=None if ended.error is None else errors.to_proto(ended.error),
-    )
-
-
-def ended_from_proto(message: pb.EndedReassignment) -> EndedReassignment:
-    """A move that is wanted no more."""
-    return EndedReassignment(
-        partition=ref_from_proto(message.partition),
-        replicas=_brokers(message.replicas),
-        error=errors.from_proto(message.error) if message.HasField("error") else None,
-    )
-
-
-def refusal_to_proto(refusal: Refusal) -> pb.ReassignmentRefusal:
-    """Something asked for through ZooKeeper that was refused."""
-    return pb.ReassignmentRefusal(
-        kind=refusal.kind,
-        partition=None if refusal.partition is None else ref_to_proto(refusal.partition),
-        error=errors.to_proto(refusal.error),
-        request_id=refusal.request_id,
-        refused_at_ms=refusal.at_ms,
-    )
-
-
-def refusal_from_proto(message: pb.ReassignmentRefusal) -> Refusal:
-    """Something asked for through ZooKeeper that was refused."""
-    return Refusal(
-        kind=message.kind,
-        partition=ref_from_proto(message.partition) if message.HasField("partition") else None,
-        error=errors.from_proto(message.error),
-        request_id=message.request_id,
-        at_ms=message.refused_at_ms,
     )
 
 
