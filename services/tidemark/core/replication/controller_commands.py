@@ -54,7 +54,7 @@ class ControllerCommands:
         manager.streams.registrations_changed(changed)
         for partition in manager.strays.take(command, manager.replicas):
             manager.close(manager.replicas[partition], "stray")
-        reply.said_all = True
+        reply.closed = True
         manager.maybe_reply(reply)
 
     def on_stop_replica(self, event: StopReplicaArrived, now_ms: int) -> None:

@@ -85,21 +85,21 @@ class CommandReply:
     Attributes:
         refused: refused partitions so far, with their errors.
         open_partitions: partitions to lead whose roles have not begun.
-        said_all: every partition of the command has been taken in.
+        closed: every partition of the command has been handled, so no further one is added.
     """
 
-    __slots__ = ("open_partitions", "refused", "request_id", "said_all")
+    __slots__ = ("closed", "open_partitions", "refused", "request_id")
 
     def __init__(self, request_id: int) -> None:
         self.request_id = request_id
         self.refused: list[tuple[TopicPartition, TidemarkError]] = []
         self.open_partitions = 0
-        self.said_all = False
+        self.closed = False
 
     @property
     def complete(self) -> bool:
         """Whether the command can be answered."""
-        return self.said_all and self.open_partitions == 0
+        return self.closed and self.open_partitions == 0
 
 
 class WaitingCommand(NamedTuple):

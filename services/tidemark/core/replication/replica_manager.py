@@ -44,7 +44,7 @@ class ReplicaManager:
         streams: the streams to leaders and from followers; a stream may fence a leadership of this manager.
         strays: replicas on disk that no command has named yet.
         _fences: by partition and identity, the highest leader epoch in which this process may not lead, for replicas
-            that are on disk only, or closed. Invariant: an entry never falls; deleting the replica removes the entry.
+            that are on disk only, or closed. Invariant: an entry never falls; a stray or deleted replica has none.
     """
 
     def __init__(self, ctx: BrokerContext) -> None:
