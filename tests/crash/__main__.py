@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every crash point of many lives of a log: python -m tests.crash --lives 100 [--first 0] [--steps 60] [--draws 3].
 
-A progress line with the number of points; of each life that fails its first point that does, and exit status 1 then.
+Prints a progress line with the number of points, and the first failing point of each life; exit status 1 for a failure.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Outcome(NamedTuple):
 
 
 def _one(task: _Task) -> _Outcome:
-    logging.disable(logging.CRITICAL)  # starts after crashes have much to say
+    logging.disable(logging.CRITICAL)  # starts after crashes log much
     with memory_directory() as directory:
         life = lived(task.seed, task.steps, directory)
         try:
@@ -42,8 +42,8 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lives", type=int, required=True, help="how many lives")
     parser.add_argument("--first", type=int, default=0, help="the seed of the first life")
-    parser.add_argument("--steps", type=int, default=60, help="of each life: appends, cuts, cleanings, ...")
-    parser.add_argument("--draws", type=int, default=3, help="of what a power loss leaves, at each point")
+    parser.add_argument("--steps", type=int, default=60, help="of each life: appends, truncations, cleanings, ...")
+    parser.add_argument("--draws", type=int, default=3, help="random outcomes of a power loss at each point")
     parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
     options = parser.parse_args(arguments)
     tasks = [_Task(options.first + life, options.steps, options.draws) for life in range(options.lives)]

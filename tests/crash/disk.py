@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A simulated disk: what a power loss or a kill after some operation leaves of them.
+"""A simulated disk: the files after a power loss or a kill at any operation.
 
-What a file system promises: what was synced is there; of the rest anything may be. Names (`Make`, `Link`, `Unlink`,
-`Rename`) and cuts of files reach the disk in the order in which they were asked for, all of them with the next sync of
-any file (journals do that; a mode of its own does without), contents in any order, by pages. A page that never came is
-zeros, or the file ends before it. Each directory below the root is a disk of its own.
+The model of a file system: synced data is there; any part of the rest may be. Names (`Make`, `Link`, `Unlink`,
+`Rename`) and truncations reach the disk in the order of the calls, at the latest with the next sync of any file, as
+with a journal (another mode does without). Contents reach the disk in any order, by pages. A page that is missing is
+zeros, or the file ends before the page. Each directory below the root is a separate disk.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PAGE_BYTES = 512
 
 
 class Crash(Enum):
-    """How it ends."""
+    """The kind of crash."""
 
     KILL = "a kill"
     TORN_KILL = "a kill in the middle of the write"
@@ -47,7 +47,7 @@ class _Node:
 
 
 class Disk:
-    """Operations are applied one after the other; images are taken in between."""
+    """Applies operations in order; gives images of the disk between them."""
 
     def __init__(self) -> None:
         self._nodes: dict[int, _Node] = {0: _Node(is_directory=True)}
@@ -58,7 +58,7 @@ class Disk:
 
     @classmethod
     def of(cls, image: Image) -> tuple[Disk, dict[str, int]]:
-        """A disk that holds this, durably; and the nodes by path."""
+        """A disk with this durable content; and the nodes by path."""
         disk, nodes = cls(), {"": 0}
         for number, path in enumerate(sorted(image), 1):
             content = image[path]
@@ -115,12 +115,12 @@ class Disk:
     # -- images
 
     def current(self) -> Image:
-        """As every process sees it."""
+        """The content that processes see."""
         names = {number: node.names for number, node in self._nodes.items()}
         return self._image(names, {number: bytes(node.content) for number, node in self._nodes.items()})
 
     def torn(self, write: Write) -> Image:
-        """As every process sees it after a kill in the middle of that write."""
+        """The content that processes see after a kill in the middle of that write."""
         contents = {number: bytes(node.content) for number, node in self._nodes.items()}
         half = bytearray(contents[write.node])
         _change(half, write._replace(data=write.data[: len(write.data) // 2]))
@@ -128,7 +128,7 @@ class Disk:
         return self._image({number: node.names for number, node in self._nodes.items()}, contents)
 
     def after(self, crash: Crash, rng: random.Random) -> Image:
-        """What is left of everything until now."""
+        """The content after a crash at this point."""
         if crash is Crash.KILL:
             return self.current()
         names = {number: dict(node.durable_names) for number, node in self._nodes.items()}
@@ -147,7 +147,7 @@ class Disk:
         return self._image(names, contents)
 
     def _reached(self, rng: random.Random) -> int:
-        """Changes of names and sizes up to this one are on disk."""
+        """Changes of names and sizes up to this number are on disk."""
         return rng.choice((0, self._count, rng.randint(0, self._count), self._count - rng.randint(0, 12)))
 
     def _image(self, names: dict[int, dict[str, int]], contents: dict[int, bytes]) -> Image:
@@ -194,9 +194,9 @@ def _change(content: bytearray, operation: Write | Truncate) -> None:
 
 
 def _some_of(node: _Node, reached: int, rng: random.Random) -> bytes:
-    """The durable content with some of what came after: cuts up to `reached`, any pages of what was written.
+    """The durable content with some later changes: truncations up to `reached`, any pages of the writes.
 
-    Of what is written after a cut that is not on disk only the page that the cut went through may be.
+    Of the writes after a truncation that is not on disk, only the page of the truncation may be there.
     """
     content = bytearray(node.durable)
     luck = rng.choice((0.0, 0.5, 0.9, 1.0))
@@ -213,7 +213,7 @@ def _some_of(node: _Node, reached: int, rng: random.Random) -> bytes:
             whole = partial is None or at // PAGE_BYTES == partial
             if whole and rng.random() < luck:
                 _change(content, Write(operation.node, at, data))
-    if rng.random() < 0.3:  # its size came, its pages did not
+    if rng.random() < 0.3:  # its size is on disk, its pages are not
         content.extend(bytes(max(0, len(node.content) - len(content))) if partial is None else b"")
     return bytes(content)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of one log, by a seed, on a recorded disk: what it held at each step, and what it had promised by then."""
+"""The life of one log, by a seed, on a recorded disk: its content and its promises at each step."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ STEP_MS = 7
 
 
 class Version(NamedTuple):
-    """What the log held: `end` exclusive.
+    """The content of the log; `end` exclusive.
 
     Attributes:
-        batches: those below `start` too that retention let go: until a checkpoint says so they may come back.
-        history: with those that compaction took, as they were first, for what is known of producers.
+        batches: also trimmed ones below `start`, which may come back until a checkpoint has the log start.
+        history: also the batches that compaction removed or changed, in their first form, for producer states.
     """
 
     start: int
@@ -53,7 +53,7 @@ class Version(NamedTuple):
 
     @property
     def first(self) -> int:
-        """Base offset of the first batch, of those that may come back too."""
+        """Base offset of the first batch, also of one that may come back."""
         return self.batches[0].envelope.base_offset if self.batches else self.end
 
     def below(self, end: int) -> tuple[Batch, ...]:
@@ -68,17 +68,17 @@ class Version(NamedTuple):
 
 
 class Note(NamedTuple):
-    """Between two steps.
+    """The state between two steps.
 
     Attributes:
         version: number of the version that the log is in.
-        promised_end: everything below is on disk (exclusive), as it was in version `promised_version` or later.
-        high_watermark: the last that a checkpoint that came to its end wrote.
-        last_high_watermark: the highest that may be found: of that checkpoint, or of one under way.
+        promised_end: everything below is on disk (exclusive), as of version `promised_version` or later.
+        high_watermark: the last one that a completed checkpoint wrote.
+        last_high_watermark: the highest that a start may find: of that checkpoint, or of one in progress.
         log_start: as `high_watermark`.
-        lowest_cut: nothing at or past it was spared by the cuts of the life until then.
-        cut_unsynced: the log was cut, and no sync was asked for since.
-        may_doubt: a power loss may leave a replica that says it is damaged, though nothing is lost.
+        lowest_cut: the lowest end of the truncations so far.
+        cut_unsynced: the log was truncated, without a sync since.
+        may_doubt: a power loss may mark the replica damaged, though nothing is lost.
     """
 
     doing: str
@@ -94,9 +94,9 @@ class Note(NamedTuple):
 
 
 class Life:
-    """Steps by a seed. Invariant: high watermark <= log end, and nothing is cut below it but by a reset.
+    """Steps by a seed. Invariant: high watermark <= log end; only a reset truncates below it.
 
-    The first checkpoint after a reset may be told a high watermark of before it.
+    The first checkpoint after a reset may get a high watermark from before the reset.
     """
 
     def __init__(self, root: Path, seed: int, recorder: Recorder) -> None:
@@ -171,7 +171,7 @@ class Life:
         return Version(start, end, (*gone, *batches), tuple(history))
 
     def _done(self, doing: str, **changes: Any) -> None:
-        """After a step, or in the middle of one."""
+        """Record the state after a step, or within one."""
         if self._log.broken is None:
             seen = self._seen()
             if seen != self.versions[-1]:
@@ -187,12 +187,12 @@ class Life:
         self._recorder.mark(self._note)
 
     def _begin(self, doing: str, **changes: Any) -> None:
-        """Before a step that takes something back."""
+        """Record that a step begins that takes back a promise."""
         self._note = self._note._replace(doing=doing, **changes)
         self._recorder.mark(self._note)
 
     def _begin_vouching(self, doing: str, log: PartitionLog) -> int:
-        """Before a step that writes the high watermark of this log; gives what it will write."""
+        """Record that a step writes the high watermark of this log; gives that high watermark."""
         written = min(self._high_watermark, log.durability.high_watermark_max)
         self._begin(doing, last_high_watermark=max(self._note.last_high_watermark, written))
         return written
@@ -334,7 +334,7 @@ class Life:
         self._done("started")
 
     def _move(self) -> None:
-        """To the other directory (rule M3), under appends and a cut; now and then it is left halfway."""
+        """Move to the other directory (rule M3) beside appends and a truncation; some moves are left incomplete."""
         where = self._logs.directory_of(PARTITION)
         assert where is not None
         future = self._logs.mover.begin(PARTITION, 1 - where, CONFIGS)
@@ -354,17 +354,17 @@ class Life:
     def _be_killed(self) -> None:
         self._logs.close()
         self._open()
-        # what no checkpoint knew may have come back, and nothing else
+        # only batches that no checkpoint trimmed may come back
         self._done("started after a kill")
 
 
 def named(batch: Batch) -> tuple[int, int, int]:
-    """What a batch is in every version that holds it: offsets and epoch."""
+    """The identity of a batch in every version: offsets and epoch."""
     return batch.envelope.base_offset, batch.envelope.next_offset, batch.envelope.leader_epoch
 
 
 def directories_of(seed: int) -> int:
-    """How many log directories a life has: every other one has two, and moves between them."""
+    """Number of log directories of a life: every second life has two, and moves between them."""
     return 1 + seed % 2
 
 
@@ -388,7 +388,7 @@ def batches_of(log: PartitionLog, *, until: int | None = None) -> tuple[Batch, .
 
 
 def in_files(log: PartitionLog) -> tuple[Batch, ...]:
-    """Every batch of its segments: also those below the log start that lie in a segment with others."""
+    """Every batch of the segments, also those below the log start in the first segment."""
     found: list[Batch] = []
     for segment in log.segments.all if log.has_directory else ():
         found += split_batches(segment.log_path.read_bytes()[: segment.size_bytes])
@@ -397,7 +397,7 @@ def in_files(log: PartitionLog) -> tuple[Batch, ...]:
 
 @contextmanager
 def small_intervals() -> Iterator[None]:
-    """So that a short life meets what a long one does."""
+    """Lower the bounds, so that a short life meets the events of a long one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(replayed_state, "snapshot_due", lambda batches, states: batches >= 4)
         patch.setattr(durability, "_INDEX_BEHIND_ENTRIES", 2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Crash points: a life is lived once, recorded, and cut short after any of its operations, in any of the ways."""
+"""Crash points: a life is recorded once, and ended after any of its operations, by any kind of crash."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.storage.batches import IDENTITY, PARTITION
 
 
 class Lived(NamedTuple):
-    """A life that was lived to its end."""
+    """A complete life with its operations."""
 
     seed: int
     operations: Sequence[Operation]
@@ -25,9 +25,9 @@ class Lived(NamedTuple):
 
 
 class Point(NamedTuple):
-    """After the first `after` operations, in this way; `draw` decides what an undecided disk keeps.
+    """A crash after the first `after` operations; the seed `draw` decides what an undecided disk keeps.
 
-    `again`: and once more somewhere in the start after it.
+    `again`: a second crash within the start that follows.
     """
 
     after: int
@@ -37,11 +37,11 @@ class Point(NamedTuple):
 
 
 class CrashPointError(AssertionError):
-    """Names the point, so that it can be looked at again."""
+    """Names the point, to replay it."""
 
 
 def lived(seed: int, steps: int, directory: Path) -> Lived:
-    """Live, recorded; what was recorded is checked to be all that happened."""
+    """Record a life, and check that the record is complete."""
     root = directory / "life"
     root.mkdir()
     recorder = Recorder(root)
@@ -57,7 +57,7 @@ def lived(seed: int, steps: int, directory: Path) -> Lived:
 
 
 def points_of(life: Lived, *, draws: int) -> Iterator[Point]:
-    """All of them, rising; `draws` of each way that leaves something to chance."""
+    """All points, rising; `draws` of each random kind of crash."""
     for after, operation in enumerate(life.operations, 1):
         if isinstance(operation, Mark):
             continue
@@ -73,10 +73,10 @@ def points_of(life: Lived, *, draws: int) -> Iterator[Point]:
 
 
 def try_points(life: Lived, points: Iterable[Point], directory: Path) -> int:
-    """Crash at each of these points, in the order of `points_of`, and judge the start after it; gives how many.
+    """Crash at each of these points, in the order of `points_of`, and check the start that follows; gives their number.
 
     Raises:
-        CrashPointError: a start did not find what it must.
+        CrashPointError: a start broke a promise.
     """
     disk = Disk()
     done = tried = 0
@@ -102,7 +102,7 @@ def try_points(life: Lived, points: Iterable[Point], directory: Path) -> int:
 
 
 def _crashed_again(image: Image, seed: int, crash: Crash, rng: random.Random, place: Path) -> Image:
-    """What is left after a start that was cut short as well: by a kill, or by a power loss after a power loss."""
+    """The disk after a crash within the start too: a kill, or a power loss after a power loss."""
     write_image(image, place)
     disk, nodes = Disk.of(image)
     recorder = Recorder(place)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that changes files, in order, as a process asks the operating system for it.
+"""Records every operation of a process that changes files, in order.
 
-Patched are the functions of `os` and the syncfs of storage. That nothing else changes a file is checked: what the
-operations add up to must be what lies on disk (`disk.Disk.current` against the tree).
+The functions of `os` and the syncfs of storage are patched. A check proves that nothing else changes a file: the
+operations must give the files on disk (`disk.Disk.current` against the tree).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Unlink(NamedTuple):
 
 
 class Rename(NamedTuple):
-    """What stood under the new name is gone."""
+    """A file under the new name is replaced."""
 
     parent: int
     name: str
@@ -72,7 +72,7 @@ class SyncAll(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """No operation: what the life had to say at this point."""
+    """No operation: the note of the life at this point."""
 
     note: Any
 
@@ -81,7 +81,7 @@ Operation = Make | Link | Unlink | Rename | Write | Truncate | Sync | SyncAll | 
 
 
 class Recorder:
-    """Records what happens below `root` while it is active; nodes are numbered, `root` is node 0."""
+    """Records operations below `root` while active; nodes are numbered, `root` is node 0."""
 
     def __init__(self, root: Path) -> None:
         self.root = str(root)
@@ -96,7 +96,7 @@ class Recorder:
             self.operations.append(Mark(note))
 
     def adopt(self, tree: dict[str, int]) -> None:
-        """Nodes that were there before, by path below the root."""
+        """Add existing nodes, by path below the root."""
         for name, node in tree.items():
             self._nodes[os.path.join(self.root, name)] = node
             self._count = max(self._count, node + 1)
@@ -129,7 +129,7 @@ class Recorder:
         return operation
 
     def _path(self, path: Any, dir_fd: int | None = None) -> str | None:
-        """Absolute and below the root, or None."""
+        """The absolute path below the root, else None."""
         text = os.fspath(path)
         if dir_fd is not None:
             text = os.path.join(os.readlink(f"/proc/self/fd/{dir_fd}"), text)

@@ -26,16 +26,15 @@ def directory() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_start_after_any_crash_finds_what_was_promised_and_nothing_that_never_was(directory: Path, seed: int) -> None:
+def test_a_start_after_any_crash_finds_promised_records_and_no_others(directory: Path, seed: int) -> None:
     life: Lived = lived(seed, STEPS, directory)
     points = list(points_of(life, draws=1))
     chosen = sorted(random.Random(seed).sample(range(len(points)), SAMPLE))
     assert try_points(life, [points[number] for number in chosen], directory) == SAMPLE
 
 
-def test_a_reset_of_a_cleaned_log_that_loses_power_is_finished_or_was_not_begun(directory: Path) -> None:
-    """A start that found the log half gone, and did not know that it had been, would miss what cleaning left to the
-    producer snapshots."""
+def test_a_power_loss_in_the_reset_of_a_cleaned_log_finishes_or_undoes_it(directory: Path) -> None:
+    """With half of the segments and no mark, a start would miss producer states that cleaning left to snapshots."""
     life: Lived = lived(19, 60, directory)
     notes = [(number, one.note.doing) for number, one in enumerate(life.operations) if isinstance(one, Mark)]
     (began, ended) = next(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A checker is worth what it catches: known mistakes in storage, each found by some crash point."""
+"""Known mistakes in storage (mutants), each of which a crash point must find."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Mutant = Callable[[pytest.MonkeyPatch], None]
 
 
 def nothing(*arguments: Any, **named: Any) -> None:
-    """In place of what should be done."""
+    """Does nothing, in place of a required step."""
 
 
 def flush_without_names(patch: pytest.MonkeyPatch) -> None:

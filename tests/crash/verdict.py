@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a start after a crash must find (rules R3, E1, P3, T5), held against the life that was cut short."""
+"""Checks a start after a crash against the life that crashed (rules R3, E1, P3, T5)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.unit.storage.batches import IDENTITY, PARTITION, latest_epoch, lead, 
 
 
 class Moment(NamedTuple):
-    """Where it was cut short: the notes before and after that operation, and all versions of the log."""
+    """The moment of the crash: the notes before and after that operation, and all versions of the log."""
 
     before: Note
     after: Note
@@ -39,7 +39,7 @@ class Moment(NamedTuple):
 
 
 def judge(path: Path, moment: Moment) -> None:
-    """Start there, hold what is found against the moment, go on writing, be killed and start again."""
+    """Start, compare the log with the moment, append, get killed and start again."""
     if moment.crash is Crash.LOOSE and moment.before.cut_unsynced:
         _judge_promised(path, moment)
         return
@@ -49,7 +49,7 @@ def judge(path: Path, moment: Moment) -> None:
 
 
 def _judge_promised(path: Path, moment: Moment) -> None:
-    """Where the cut of a file may reach the disk before its mark, behind the cut anything may be; not before it."""
+    """The lowest offset that may differ: a truncation may reach the disk before its mark, so anything may follow it."""
     logs = open_directories(path, moment.seed)
     log, _ = logs.open(PARTITION, IDENTITY, CONFIGS)
     promised = min(moment.before.promised_end, moment.after.promised_end)
@@ -97,7 +97,7 @@ def _compare(log: PartitionLog, recovered: RecoveredLog, batches: tuple[Batch, .
         _compare_after_kill(recovered, end, fitting, moment)
     if recovered.damaged is None:
         vouched = min(before.high_watermark, after.high_watermark, end)
-        if not moment.killed:  # a cut's mark may come back
+        if not moment.killed:  # the mark of a truncation may come back
             vouched = 0 if _doubts_cut(moment) else min(vouched, before.lowest_cut, after.lowest_cut)
         assert vouched <= recovered.high_watermark, f"high watermark {recovered.high_watermark}, {vouched} was on disk"
     highest = max(after.last_high_watermark, before.last_high_watermark, 0)
@@ -105,20 +105,20 @@ def _compare(log: PartitionLog, recovered: RecoveredLog, batches: tuple[Batch, .
     if recovered.damaged and before.may_doubt:
         return
     _compare_epochs(recovered, batches, start)
-    exactly = moment.killed and directories_of(moment.seed) == 1  # a copy does not have what is below its log start
+    exactly = moment.killed and directories_of(moment.seed) == 1  # a copy lacks batches below its log start
     _compare_producers(recovered, batches, end, fitting, exactly=exactly)
 
 
 def _doubts_cut(moment: Moment) -> bool:
-    """A mark of a cut that came to the disk by its name only makes the replica doubt itself."""
+    """An empty mark of a truncation, with only its name on disk, marks the replica damaged."""
     return moment.before.cut_unsynced and not moment.killed
 
 
 def _fits(batches: Sequence[Batch], start: int, end: int, version: Version, possible: Sequence[Version]) -> bool:
-    """Whether all of it belongs to this history of the log, and only compaction, before or after, took batches of it.
+    """Whether all batches belong to this history of the log, and only compaction removed some.
 
-    The cleaner writes durably what it has cleaned, whatever is cut or appended behind, so each batch may be of any
-    version, as long as it is of this history.
+    The cleaner syncs cleaned segments, independently of later truncations and appends. So each batch may be of any
+    version of this history.
     """
     history = {named(one) for one in version.history if start < one.envelope.next_offset <= end}
     found = {named(one) for one in batches}
@@ -149,7 +149,7 @@ def _compare_epochs(recovered: RecoveredLog, batches: Sequence[Batch], start: in
 def _compare_producers(
     recovered: RecoveredLog, batches: Sequence[Batch], end: int, fitting: Sequence[Version], *, exactly: bool
 ) -> None:
-    """After a power loss less may be known of producers whose batches retention took."""
+    """After a power loss, states of producers with trimmed batches may be missing."""
     found = recovered.producers.entries
     in_log = {batch.envelope.producer_id for batch in batches if batch.envelope.producer_id >= 0}
     wrong = []

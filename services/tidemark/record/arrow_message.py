@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the metadata of one encapsulated Arrow RecordBatch message, trusting no length in it.
 
-Arrow's own readers assume a well-meaning writer: a lying node or buffer makes them read outside the message. So the
-flatbuffer is read here first, with every offset checked, and held against the one layout that a payload may have
-(docs/formats.md). Only what passed is handed to pyarrow. Source of the layout: Arrow's Message.fbs and the columnar
-format's section on encapsulated messages.
+Arrow's own readers trust the writer: a wrong node or buffer makes them read outside the message. So the flatbuffer is
+parsed here first, with every offset checked, and must have the single layout of a payload (docs/formats.md). Only
+checked messages go to pyarrow. Source of the layout: Arrow's Message.fbs and the columnar format's section on
+encapsulated messages.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, NoReturn
 from tidemark.model import ErrorCode, TidemarkError
 
 UNCOMPRESSED_CEILING_BYTES: Final = 256 << 20
-"""What one batch may declare as the uncompressed size of its buffers together; no setting changes it."""
+"""Bound of the declared uncompressed size of all buffers of a batch; no setting changes it."""
 
 _CONTINUATION: Final = 0xFFFFFFFF
 _PREFIX: Final = struct.Struct("<Ii")
@@ -25,7 +25,7 @@ _COMPRESSION_BY_CODEC: Final = (-1, 0, 1)
 """BodyCompression.codec for each of the envelope's codecs; -1: there must be none."""
 _ALIGNMENT_BYTES: Final = 8
 _GAP_BYTES_MAX: Final = 64
-"""Arrow pads buffers to 8 or 64 bytes; a wider gap holds something that no reader sees."""
+"""Arrow pads buffers to 8 or 64 bytes; a wider gap would hide bytes from every reader."""
 _ABSENT: Final = 0
 
 _U32 = struct.Struct("<I")
@@ -59,12 +59,12 @@ _BUFFER_TABLES = {n: struct.Struct(f"<{2 * n}q") for n in (_BUFFER_COUNT, _COMPA
 
 
 class MessageFacts(NamedTuple):
-    """What the metadata of a checked message says."""
+    """Figures from the metadata of a checked message."""
 
     row_count: int
     null_key_count: int
     uncompressed_bytes: int
-    """Size of the buffers together once decompressed, as declared."""
+    """Declared size of all buffers after decompression."""
 
 
 class _Table(NamedTuple):
@@ -75,7 +75,7 @@ class _Table(NamedTuple):
 
 
 class _Places(NamedTuple):
-    """Where the numbers of a message lie in its metadata; 0 for one that is absent, and 0 then."""
+    """Positions of the numbers of a message in its metadata; position 0 for an absent number, which has value 0."""
 
     body_bytes: int
     row_count: int
@@ -84,7 +84,7 @@ class _Places(NamedTuple):
 
 
 class _Shape(NamedTuple):
-    """Metadata of which all but the numbers is known: `metadata & mask == constant`, both as one number."""
+    """Metadata that is known except for its numbers: `metadata & mask == constant`, both as one integer."""
 
     mask: int
     constant: int
@@ -92,19 +92,19 @@ class _Shape(NamedTuple):
 
 
 _SHAPES: dict[tuple[int, int, bool], _Shape] = {}
-"""By the length of the metadata, the codec, and whether there is the column offset_delta. Filled by `know_shape` with
-what this program writes, never with what it is sent: in a message made for it, a number could lie over an offset."""
+"""By the length of the metadata, the codec, and the presence of the column offset_delta. `know_shape` fills it with
+messages of this program, never with received ones: a crafted message could place a number over an offset."""
 
 
 def check_message(data: bytes, start: int, *, codec: int, compacted: bool) -> MessageFacts:
     """Check that bytes [start, end of data) are exactly one RecordBatch message of the layout a payload has.
 
-    Held true of what passes: one message and no more; nodes and buffers of the schema, in order, aligned, in bounds,
-    not overlapping; each buffer large enough for its node's length; declared uncompressed sizes under the ceiling.
-    Values (offset buffers, UTF-8) are not looked at: `validate(full=True)` is safe after this and finds the rest.
+    A message that passes is the only one; has the nodes and buffers of the schema, in order, aligned, in bounds and not
+    overlapping; each buffer is large enough for its node's length; declared uncompressed sizes are under the ceiling.
+    Values (offset buffers, UTF-8) are not checked: `validate(full=True)` is safe afterwards and checks them.
 
     Args:
-        data: a batch whose payload ends with it.
+        data: a batch; its payload ends where `data` ends.
         start: byte offset of the payload.
         codec: the envelope's codec, 0 to 2.
         compacted: whether the payload has the column offset_delta.
@@ -147,9 +147,9 @@ def _check_message(data: bytes, start: int, codec: int, compacted: bool) -> Mess
 
 
 def know_shape(message: bytes, *, codec: int, compacted: bool) -> None:
-    """Remember how the metadata of a message that this program wrote is laid out, so that others like it are quick.
+    """Remember the metadata layout of a message that this program wrote, to check equal layouts fast.
 
-    Only its numbers may differ in those: every byte that says where something lies must be the same.
+    Only numbers may differ: every byte that gives a position must be equal.
     """
     metadata_bytes = _PREFIX.unpack_from(message)[1]
     metadata = message[_PREFIX.size : _PREFIX.size + metadata_bytes]
@@ -170,7 +170,7 @@ def know_shape(message: bytes, *, codec: int, compacted: bool) -> None:
 
 
 def _locate(metadata: bytes, codec: int, compacted: bool) -> _Places:
-    """Where the numbers are, with everything checked that leads there."""
+    """Positions of the numbers, with every offset on the way checked."""
     message = _table(metadata, _U32.unpack_from(metadata, 0)[0], 5)
     _check_message_table(metadata, message)
     header = _table(metadata, _follow(metadata, message, 2, "header"), 5)
@@ -272,7 +272,7 @@ def _declared_bytes(data: bytes, at: int, size: int, index: int) -> int:
 
 
 def _table(metadata: bytes, position: int, field_count: int) -> _Table:
-    """The table at a position: a signed distance back to its vtable, which says where each field lies in it."""
+    """The table at a position: a signed distance back to its vtable, which has the offset of each field."""
     if not 0 < position <= len(metadata) - 4:
         raise struct.error
     vtable = position - _I32.unpack_from(metadata, position)[0]
@@ -317,5 +317,5 @@ def _struct_vector(metadata: bytes, table: _Table, field: int, name: str, count:
     return position + _U32.size
 
 
-def _refuse(what: str) -> NoReturn:
-    raise TidemarkError(ErrorCode.INVALID_PAYLOAD, f"the Arrow message of the batch is refused: {what}")
+def _refuse(reason: str) -> NoReturn:
+    raise TidemarkError(ErrorCode.INVALID_PAYLOAD, f"the Arrow message of the batch is refused: {reason}")

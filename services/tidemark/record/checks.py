@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker checks of a batch before it believes it, without touching a value (docs/formats.md).
+"""The checks of a batch before a broker or a client uses it, mostly without reading values (docs/formats.md).
 
-`check_batch` is for every batch that comes from outside: produced, replicated, recovered, fetched. `check_produced`
-adds what only a producer is held to: a setting changed later must not make a follower refuse what the log holds.
+`check_batch` is for every batch from outside: produced, replicated, recovered, fetched. `check_produced` adds the rules
+of producers alone: after a changed setting a follower must still accept the batches of the log.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ know_own_shapes()
 
 @dataclass(frozen=True, slots=True)
 class ProduceLimits:
-    """What a topic lets a producer send; the defaults are those of the topic settings."""
+    """Limits of a topic for producers; the defaults are those of the topic settings."""
 
     max_message_bytes: int = 1 << 20
     """`max.message.bytes`: one batch, envelope included."""
@@ -63,7 +63,7 @@ def check_batch(data: bytes, offset: int | None = None) -> Batch:
     """Check one batch byte by byte and return it.
 
     Args:
-        data: the batch and nothing else; with an offset, anything that has the batch there (the rest is not looked at).
+        data: the batch and nothing else; with an offset, bytes with the batch at that position (the rest is ignored).
         offset: byte offset of the batch in the data.
 
     Raises:
@@ -87,7 +87,7 @@ def check_batches(data: bytes) -> tuple[Batch, ...]:
 
 
 def check_envelope(data: bytes, offset: int | None = None) -> Batch:
-    """The part of `check_batch` that does not look at the payload: lengths, CRCs, and fields in their ranges."""
+    """`check_batch` without the payload: lengths, CRCs, and ranges of the fields."""
     envelope = parse_envelope(data, offset or 0)
     length = envelope.batch_length
     if offset is None and length != len(data):
@@ -102,11 +102,11 @@ def check_envelope(data: bytes, offset: int | None = None) -> Batch:
 
 
 def check_payload(batch: Batch) -> pa.RecordBatch | None:
-    """The part of `check_batch` that looks at the payload's structure, and at the values of an uncompressed one.
+    """`check_batch` without the envelope: the structure of the payload, and the values of an uncompressed one.
 
     Returns:
-        The fully validated rows of an uncompressed payload, zero copy; None for a compressed one, which only its
-        readers decompress.
+        The fully validated rows of an uncompressed payload, zero copy; None for a compressed one, which only
+        consumers decompress.
     """
     envelope = batch.envelope
     facts = check_message(batch.data, ENVELOPE_BYTES, codec=envelope.codec, compacted=envelope.is_compacted)
@@ -133,7 +133,7 @@ def read_validated(batch: Batch) -> pa.RecordBatch:
     """Decompress and fully validate a payload whose structure `check_payload` has accepted.
 
     Raises:
-        TidemarkError: INVALID_PAYLOAD when a value lies: offset buffers, UTF-8, null counts, offset deltas.
+        TidemarkError: INVALID_PAYLOAD for a wrong value: offset buffers, UTF-8, null counts, offset deltas.
     """
     try:
         rows = _read(batch)
@@ -146,9 +146,9 @@ def read_validated(batch: Batch) -> pa.RecordBatch:
 
 
 def check_produced(batch: Batch, limits: ProduceLimits, *, now_us: int) -> None:
-    """What only a producer is held to; the batch has passed `check_batch`.
+    """The rules of producers alone; the batch has passed `check_batch`.
 
-    Timestamps are judged by max_timestamp_us, the newest of the batch: the broker reads no other.
+    Of the timestamps only max_timestamp_us, the newest of the batch, is checked: the broker reads no other.
 
     Raises:
         TidemarkError: BATCH_TOO_LARGE, INVALID_BATCH, RECORD_COUNT_MISMATCH, NULL_KEY, INVALID_TIMESTAMP.
@@ -242,8 +242,8 @@ def _read(batch: Batch) -> pa.RecordBatch:
     schema = COMPACTED_SCHEMA if batch.envelope.is_compacted else SCHEMA
     if batch.envelope.codec == Codec.NONE:
         return pa.ipc.read_record_batch(_payload(batch), schema)
-    # Only the stream reader can be told to decompress on this thread, which a batch of this size wants: handing its
-    # buffers to Arrow's pool costs several times what they take.
+    # Only the stream reader has an option to decompress on this thread. For a batch of this size, Arrow's thread pool
+    # costs several times the decompression.
     stream = b"".join((_SCHEMA_MESSAGES[len(schema)], memoryview(batch.data)[ENVELOPE_BYTES:]))
     with pa.ipc.open_stream(stream, options=_ONE_THREAD) as reader:
         return reader.read_next_batch()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compaction of batches: of each key the latest record stays (rule L1). Pure; works on many batches at a time.
+"""Compaction of batches: keep the latest record of each key (rule L1). Pure; works on many batches at a time.
 
-Keys are compared by their real bytes, in Arrow's hash tables, never by a digest alone: two keys that collide cost time,
-not a record. A batch of the result replaces exactly one batch and keeps its base_offset, last_offset_delta,
-leader_epoch, producer fields and max_timestamp; its rows then carry their own `offset_delta`.
+Arrow's hash tables compare the bytes of keys, never a digest alone: a collision of two keys costs time, not a record.
+A batch of the result replaces exactly one batch and keeps its base_offset, last_offset_delta, leader_epoch, producer
+fields and max_timestamp; its rows carry their own `offset_delta`.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from tidemark.record.payload import encode_rows, read_batch, row_offsets
 from tidemark.record.schema import COMPACTED_SCHEMA
 
 ENTRY_BYTES: Final = 64
-"""What a key costs beside its own bytes: its offset, and its share of the hash table that it is looked up in."""
+"""Memory of a key beside its own bytes: its offset, and its share of the hash table."""
 _FULL_SHARE: Final = 0.75
-"""A map filled so far takes no more: from here on each addition would be folded in at the price of the whole map."""
+"""Filled beyond this share, the map is full: each further addition would cost a pass over the whole map."""
 
 
 class KeyOffsets:
-    """The latest offset of each key among the records added; records without a key are passed over.
+    """The latest offset of each key among the records added; records without a key are skipped.
 
-    Invariant: `size_bytes` is at most `max_bytes`, unless what was added first alone is larger.
+    Invariant: `size_bytes` is at most `max_bytes`, unless the first addition alone is larger.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -41,7 +41,7 @@ class KeyOffsets:
 
     @property
     def size_bytes(self) -> int:
-        """An estimate of the memory held, the hash table of a look-up included."""
+        """Estimated memory, with the hash table of a look-up."""
         return self._size_bytes
 
     def __len__(self) -> int:
@@ -50,7 +50,7 @@ class KeyOffsets:
         return 0 if folded is None else folded.num_rows
 
     def add(self, batches: Sequence[Batch], rows: Sequence[pa.RecordBatch]) -> bool:
-        """Take in the rows of these batches, all of them or none; False: they do not fit."""
+        """Add the rows of these batches, all or none; False: they do not fit."""
         new = _latest(_keys_and_offsets(batches, rows))
         cost = _cost(new)
         if self._size_bytes and self._size_bytes + cost > self._max_bytes:
@@ -62,7 +62,7 @@ class KeyOffsets:
         return True
 
     def _add_folded(self, new: pa.Table) -> bool:
-        """What is new may be of keys that are known: fold it in to see."""
+        """New rows with known keys may fit: fold them in and measure."""
         if self._folded is None or self._size_bytes > _FULL_SHARE * self._max_bytes:
             return False
         together = _latest(pa.concat_tables([self._folded, new]))
@@ -90,13 +90,13 @@ class KeyOffsets:
 
 @dataclass(frozen=True, slots=True)
 class CleaningRule:
-    """What a cleaning goes by.
+    """The parameters of a cleaning.
 
     Attributes:
         end_offset: below it (exclusive) every record has been added to the map.
-        now_s: the time, since 1970.
-        delete_horizon_s: when tombstones that are met for the first time may go.
-        kept: base offsets of the batches that stay even with no record left.
+        now_s: wall clock, seconds since 1970.
+        delete_horizon_s: horizon of tombstones without one: they may be deleted from then on.
+        kept: base offsets of the batches that stay even without records.
     """
 
     end_offset: int
@@ -106,7 +106,7 @@ class CleaningRule:
 
 
 def compact(batches: Sequence[Batch], latest: KeyOffsets, rule: CleaningRule) -> list[bytes | None]:
-    """What replaces each of the batches: its own bytes, others, or None where nothing of it stays.
+    """The replacement of each batch: its own bytes, new bytes, or None where the batch is dropped.
 
     Raises:
         TidemarkError: as `read_batch`: a batch is damaged.
@@ -133,7 +133,7 @@ def _compact_one(batch: Batch, rows: pa.RecordBatch, stays: Any, rule: CleaningR
         return batch.data
     left: int = stays.true_count
     if rows.column(1).null_count and envelope.next_offset <= rule.end_offset:
-        # what the tombstones here cover is gone with this cleaning, whoever has set their horizon
+        # this cleaning removes the records that these tombstones delete, also where another replica set the horizon
         tombstones = pc.and_(stays, pc.and_(pc.is_null(rows.column(1)), pc.is_valid(rows.column(0))))
         if envelope.has_delete_horizon and envelope.delete_horizon_s <= rule.now_s:
             stays = pc.and_not(stays, tombstones)

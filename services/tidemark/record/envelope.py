@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The envelope of a record batch: 64 bytes that a broker reads, checks and stamps (docs/formats.md).
 
-Nothing here looks into the payload. Stamping rewrites the first 20 bytes only, so a leader appends a batch it was
-sent without copying it and without another pass over it.
+The payload is not read here. Stamping rewrites the first 20 bytes only, so a leader appends a produced batch without
+copying the batch and without another pass over its bytes.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Attributes(IntFlag):
     PENDING = 1 << 3
     """Reserved for transactions."""
     DELETE_HORIZON = 1 << 4
-    """`delete_horizon_s` is set: when the tombstones in the batch may go."""
+    """`delete_horizon_s` is set: from then on the tombstones in the batch may be deleted."""
 
 
 KNOWN_ATTRIBUTES: Final = 0b11111
@@ -139,12 +139,12 @@ def parse_envelope(data: bytes | memoryview, offset: int = 0) -> Envelope:
     if length < ENVELOPE_BYTES or length % ALIGNMENT_BYTES:
         raise _invalid(f"batch_length {length} is not a multiple of {ALIGNMENT_BYTES} of at least {ENVELOPE_BYTES}")
     if length > left_bytes:
-        raise _invalid(f"batch_length says {length} bytes, {left_bytes} are left: cut off, or a length that lies")
+        raise _invalid(f"batch_length says {length} bytes, {left_bytes} are left: incomplete, or a wrong length")
     return Envelope._make((*fields[:14], int.from_bytes(fields[14], "little")))
 
 
 def unpack_envelope(data: bytes | memoryview, offset: int = 0) -> Envelope:
-    """Unpack 64 bytes and check nothing: for whoever walks a file by its headers alone."""
+    """Unpack 64 bytes without a check, for readers that walk a file by its headers."""
     fields = _LAYOUT.unpack_from(data, offset)
     return Envelope._make((*fields[:14], int.from_bytes(fields[14], "little")))
 
@@ -158,7 +158,7 @@ def split_batches(data: bytes | memoryview) -> tuple[Batch, ...]:
     """Cut concatenated batches apart by their lengths; no CRC pass.
 
     Raises:
-        TidemarkError: INVALID_BATCH when a length is wrong or the last batch is cut off.
+        TidemarkError: INVALID_BATCH when a length is wrong or the last batch is incomplete.
     """
     batches: list[Batch] = []
     offset = 0

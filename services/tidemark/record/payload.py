@@ -123,7 +123,7 @@ def encode_rows(records: pa.RecordBatch, codec: Codec) -> bytes | memoryview:
 
 
 def read_batch(batch: Batch) -> pa.RecordBatch:
-    """The rows of a batch, once all of it is checked: both CRCs, the structure, every value.
+    """The rows of a batch after a full check: both CRCs, the structure, every value.
 
     Zero copy when uncompressed.
 
@@ -195,8 +195,9 @@ def from_columns(
 
 
 def from_bytes(keys: Sequence[bytes], values: Sequence[bytes | None], timestamp_us: int) -> pa.RecordBatch:
-    """As `from_columns`, for a service's own records, all of one time: without what pa.array imports at its first use,
-    which would stop a broker for half a second."""
+    """As `from_columns`, for a service's own records of one timestamp.
+
+    Avoids `pa.array`, whose first use imports modules and would block a broker for half a second."""
     count = len(values)
     times = pa.Array.from_buffers(TIMESTAMP_TYPE, count, [None, pa.py_buffer(array("q", [timestamp_us]) * count)])
     columns: list[pa.Array[Any]] = [_binary(keys), _binary(values), times, _nulls(count, HEADERS_TYPE)]
@@ -204,7 +205,7 @@ def from_bytes(keys: Sequence[bytes], values: Sequence[bytes | None], timestamp_
 
 
 def reseal(data: bytes, *, producer_id: int, producer_epoch: int, base_sequence: int) -> bytes:
-    """A built batch with other producer fields and its CRCs computed anew; one copy and one pass over the payload."""
+    """A built batch with other producer fields and new CRCs; one copy and one pass over the payload."""
     envelope = parse_envelope(data)._replace(
         producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence
     )
@@ -222,7 +223,7 @@ def _binary(values: Sequence[bytes | None]) -> pa.Array[Any]:
 
 
 def _nulls(count: int, data_type: pa.DataType) -> pa.Array[Any]:
-    """An array of nulls with no data behind it; `pa.nulls` drags zeros along that would be sent and stored."""
+    """An array of nulls without data; `pa.nulls` has zeros as data, which would be sent and stored."""
     offsets = pa.py_buffer(bytes(4 * (count + 1)))
     validity = pa.py_buffer(bytes((count + 7) >> 3))
     if data_type == HEADERS_TYPE:

@@ -24,4 +24,4 @@ COMPACTED_SCHEMA: Final = SCHEMA.append(pa.field("offset_delta", pa.uint32(), nu
 """Of a compacted batch: a row's offset is base_offset + offset_delta."""
 
 OFFSET_SCHEMA: Final = SCHEMA.append(pa.field("offset", pa.int64(), nullable=False))
-"""What readers get: each row with its offset."""
+"""The rows that readers get, each with its offset."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The messages that this version of Arrow writes: nearly every one that comes was written by one like it."""
+"""The message layouts of this Arrow version: nearly every received message has one of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ZERO: Final = pa.py_buffer(bytes(8))
 
 
 def know_own_shapes() -> None:
-    """Write one message of each kind, for `check_message` to know others by."""
+    """Write one message of each kind, so that `check_message` knows the layouts."""
     for schema, compacted in ((SCHEMA, False), (COMPACTED_SCHEMA, True)):
         rows = pa.RecordBatch.from_arrays([_one_value(field) for field in schema], schema=schema)
         know_shape(rows.serialize().to_pybytes(), codec=0, compacted=compacted)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches that the tests of this directory start from, and the means to make them lie."""
+"""Sample batches of these tests, and functions to damage them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sample(codec: Codec = Codec.NONE) -> bytes:
 
 
 def compacted_sample(codec: Codec = Codec.NONE, deltas: tuple[int, ...] = (1, 4, 7), last: int = 9) -> bytes:
-    """What a cleaner leaves of ten records from offset 100 on: those at 101, 104 and 107."""
+    """A cleaned batch of ten records from offset 100: those at 101, 104 and 107 remain."""
     rows = three_records().slice(0, len(deltas))
     rows = pa.RecordBatch.from_arrays([*rows.columns, pa.array(deltas, pa.uint32())], schema=COMPACTED_SCHEMA)
     envelope = parse_envelope(sample())._replace(
@@ -43,12 +43,12 @@ def compacted_sample(codec: Codec = Codec.NONE, deltas: tuple[int, ...] = (1, 4,
 
 
 def with_fields(data: bytes, **fields: int) -> bytes:
-    """The batch with other envelope fields and honest CRCs."""
+    """The batch with other envelope fields and valid CRCs."""
     return seal(parse_envelope(data)._replace(**fields), data[ENVELOPE_BYTES:])
 
 
 def resealed(data: bytes) -> bytes:
-    """Damaged bytes under honest CRCs: what a lying writer sends. The length stays as the bytes have it."""
+    """Damaged bytes under valid CRCs, as from a faulty writer. The length is that of the bytes."""
     return seal(parse_envelope(data), data[ENVELOPE_BYTES:])
 
 

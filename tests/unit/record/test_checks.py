@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One test for each thing that a broker refuses of a batch, with the code that it says."""
+"""One test for each reason to refuse a batch, with its error code."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def refused(data: bytes, code: ErrorCode, sentence: str | None = None) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_an_honest_batch_is_accepted_and_returned_as_it_is(codec: Codec) -> None:
+def test_a_valid_batch_is_accepted_and_returned_unchanged(codec: Codec) -> None:
     data = sample(codec)
     batch = check_batch(data)
     assert batch.data is data
     assert batch.envelope == parse_envelope(data)
 
 
-def test_a_batch_is_checked_where_it_lies() -> None:
+def test_a_batch_is_checked_in_place() -> None:
     data = sample()
     batch = check_batch(b"?" * 40 + data + b"?" * 9, 40)
     assert batch.data == data
@@ -83,7 +83,7 @@ def test_a_damaged_body_fails_its_crc(at: int) -> None:
 
 
 def test_a_truncated_batch_is_refused() -> None:
-    refused(sample()[:-8], ErrorCode.INVALID_BATCH, "cut off")
+    refused(sample()[:-8], ErrorCode.INVALID_BATCH, "incomplete")
 
 
 def test_bytes_after_the_only_batch_are_refused() -> None:
@@ -190,7 +190,7 @@ def test_a_missing_continuation_marker_is_refused() -> None:
 
 
 @pytest.mark.parametrize("size", [-(1 << 31), -8, 0, 4, 1 << 20, (1 << 31) - 8])
-def test_a_metadata_length_that_lies_is_refused(size: int) -> None:
+def test_a_wrong_metadata_length_is_refused(size: int) -> None:
     data = patched(sample(), ENVELOPE_BYTES + 4, struct.pack("<i", size))
     refused(resealed(data), ErrorCode.INVALID_PAYLOAD, "metadata")
 
@@ -203,7 +203,7 @@ def test_a_metadata_root_that_points_outside_is_refused(root: int) -> None:
 
 @pytest.mark.parametrize("field", [1, 2])
 @pytest.mark.parametrize("count", [0, 1, 6, 18, 0xFFFFFFFF])
-def test_a_vector_length_that_lies_is_refused(field: int, count: int) -> None:
+def test_a_wrong_vector_length_is_refused(field: int, count: int) -> None:
     data = sample()
     refused(resealed(patched(data, vector_at(data, field) - 4, struct.pack("<I", count))), ErrorCode.INVALID_PAYLOAD)
 
@@ -214,7 +214,7 @@ def test_another_metadata_version_is_refused() -> None:
 
 
 @pytest.mark.parametrize("body_bytes", [-8, 0, 8, 1 << 62])
-def test_a_body_length_that_lies_is_refused(body_bytes: int) -> None:
+def test_a_wrong_body_length_is_refused(body_bytes: int) -> None:
     data = sample()
     data = patched(data, message_field_at(data, 3), struct.pack("<q", body_bytes))
     refused(resealed(data), ErrorCode.INVALID_PAYLOAD, "body")
@@ -224,7 +224,7 @@ def test_a_body_length_that_lies_is_refused(body_bytes: int) -> None:
 def test_the_compression_is_lz4_or_zstd_buffer_by_buffer(codec: int, method: int, accepted: bool) -> None:
     data = sample(Codec.LZ4)
     metadata, body = data[METADATA_AT : body_start(data)], data[body_start(data) :]
-    # Another BodyCompression table, with both fields, behind the metadata as it was: vtable, then table.
+    # Another BodyCompression table, with both fields, after the old metadata: vtable, then table.
     table = struct.pack("<4H", 8, 6, 4, 5) + struct.pack("<iBBH", 8, codec, method, 0)
     pointer_at = header_field_at(data, 3) - METADATA_AT
     metadata = patched(metadata, pointer_at, struct.pack("<I", len(metadata) + 8 - pointer_at)) + table
@@ -251,7 +251,7 @@ NODE_LIES = {
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("lie", NODE_LIES.values(), ids=NODE_LIES.keys())
-def test_a_node_that_lies_is_refused(codec: Codec, lie: tuple[int, int, int]) -> None:
+def test_a_wrong_node_is_refused(codec: Codec, lie: tuple[int, int, int]) -> None:
     node, length, null_count = lie
     data = sample(codec)
     data = patched(data, vector_at(data, 1) + 16 * node, struct.pack("<qq", length, null_count))
@@ -308,7 +308,7 @@ def test_a_declared_uncompressed_size_over_the_ceiling_is_refused(codec: Codec, 
 
 
 @pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])
-def test_a_declared_uncompressed_size_that_lies_is_found_by_the_reader(codec: Codec) -> None:
+def test_a_wrong_declared_uncompressed_size_is_found_by_the_reader(codec: Codec) -> None:
     data = build_batch(from_columns(None, [b"a" * 5000], [1]), codec=codec)
     at, _ = buffer_at(data, 5)
     for declared in (4999, 5001, 100 << 20):
@@ -335,7 +335,7 @@ OFFSET_LIES = {
 
 @pytest.mark.parametrize("index", [1, 4, 9])
 @pytest.mark.parametrize("offsets", OFFSET_LIES.values(), ids=OFFSET_LIES.keys())
-def test_a_lying_offset_buffer_is_refused_before_anybody_follows_it(index: int, offsets: tuple[int, ...]) -> None:
+def test_a_wrong_offset_buffer_is_refused_before_it_is_used(index: int, offsets: tuple[int, ...]) -> None:
     data = sample()
     at, size = buffer_at(data, index)
     assert size == 16
@@ -345,12 +345,12 @@ def test_a_lying_offset_buffer_is_refused_before_anybody_follows_it(index: int, 
 @pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])
 @pytest.mark.parametrize("index", [1, 4, 9])
 @pytest.mark.parametrize("offsets", OFFSET_LIES.values(), ids=OFFSET_LIES.keys())
-def test_a_lying_offset_buffer_is_refused_by_the_reader_of_a_compressed_batch(
+def test_a_wrong_offset_buffer_is_refused_by_the_reader_of_a_compressed_batch(
     codec: Codec, index: int, offsets: tuple[int, ...]
 ) -> None:
     data = sample(codec)
     at, size = buffer_at(data, index)
-    # Under 17 bytes Arrow may store the buffer as it is, said by -1; a lie is as easily told that way.
+    # Under 17 bytes Arrow may store the buffer uncompressed, marked by -1; that length can be wrong, too.
     assert size >= 24
     lie = struct.pack("<q4i", -1, *offsets)
     data = patched(data, at, lie)
@@ -361,7 +361,7 @@ def test_a_lying_offset_buffer_is_refused_by_the_reader_of_a_compressed_batch(
     assert refusal.value.code is ErrorCode.INVALID_PAYLOAD
 
 
-def test_a_null_count_that_lies_is_refused() -> None:
+def test_a_wrong_null_count_is_refused() -> None:
     data = sample()
     data = patched(data, vector_at(data, 1) + 8, struct.pack("<q", 2))
     refused(resealed(data), ErrorCode.INVALID_PAYLOAD)
@@ -398,7 +398,7 @@ def produced(data: bytes, limits: ProduceLimits, code: ErrorCode, sentence: str 
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_an_honest_producer_is_let_in(codec: Codec) -> None:
+def test_a_valid_produced_batch_is_accepted(codec: Codec) -> None:
     rows = from_columns([b"k"], [b"v"], [NOON_US])
     data = build_batch(rows, codec=codec, producer_id=4, producer_epoch=0, base_sequence=0)
     limits = ProduceLimits(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compaction of batches against a plain dict: what stays, what goes, and what of a batch never changes."""
+"""Compaction of batches against a plain dict: kept and removed records, and unchanged fields."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_the_latest_record_of_each_key_stays_where_it_was(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_headers_and_timestamps_of_what_stays_are_those_of_before(seed: int) -> None:
+def test_kept_records_keep_their_headers_and_timestamps(seed: int) -> None:
     batches = random_log(random.Random(seed))
     end = batches[-1].envelope.next_offset
     before = {row["offset"]: row for batch in batches for row in with_offsets(batch).to_pylist()}
@@ -106,12 +106,12 @@ def test_headers_and_timestamps_of_what_stays_are_those_of_before(seed: int) -> 
             assert row == before[row["offset"]]
 
 
-def test_a_batch_of_which_all_stays_keeps_its_bytes() -> None:
+def test_a_batch_that_keeps_all_records_keeps_its_bytes() -> None:
     batch = batch_of(10, [(b"a", b"1"), (b"b", b"2")])
     assert clean([batch], end=12)[0].data is batch.data
 
 
-def test_a_tombstone_stays_until_its_horizon_and_then_goes() -> None:
+def test_a_tombstone_is_deleted_after_its_horizon() -> None:
     log = [batch_of(0, [(b"a", b"1"), (b"b", b"1")]), batch_of(2, [(b"a", None)])]
     once = clean(log, end=3)
     assert rows_of(once) == [(1, b"b", b"1"), (2, b"a", None)]
@@ -129,15 +129,15 @@ def test_a_tombstone_stays_until_its_horizon_and_then_goes() -> None:
     assert rows_of(clean(last, end=3, now_s=HORIZON_S)) == [(1, b"b", b"1")]
 
 
-def test_a_tombstone_past_what_was_looked_at_gets_no_horizon() -> None:
-    """What it covers may still be there when its time is over."""
+def test_a_tombstone_past_the_cleaned_offset_gets_no_horizon() -> None:
+    """Records that it deletes may still be there after the horizon."""
     log = [batch_of(0, [(b"a", b"1")]), batch_of(1, [(b"a", None)])]
     cleaned = clean(log, end=1)
     assert [batch.data for batch in cleaned] == [batch.data for batch in log]
 
 
-def test_a_tombstone_past_what_was_looked_at_stays_though_its_horizon_has_passed() -> None:
-    """A follower gets batches that its leader has cleaned, and may still hold what they cover."""
+def test_a_tombstone_past_the_cleaned_offset_stays_after_its_horizon() -> None:
+    """A follower gets cleaned batches from its leader, and may still hold the records that they delete."""
     tombstone = clean([batch_of(1, [(b"a", None)])], end=2)[0]
     assert tombstone.envelope.has_delete_horizon
     log = [batch_of(0, [(b"a", b"1")]), tombstone]
@@ -145,7 +145,7 @@ def test_a_tombstone_past_what_was_looked_at_stays_though_its_horizon_has_passed
     assert rows_of(clean(log, end=2, now_s=HORIZON_S)) == []
 
 
-def test_a_batch_with_no_record_left_goes_unless_it_is_kept() -> None:
+def test_a_batch_without_records_is_dropped_unless_kept() -> None:
     log = [batch_of(0, [(b"a", b"1")], producer_id=3), batch_of(1, [(b"a", b"2")], producer_id=3)]
     assert [batch.envelope.base_offset for batch in clean(log, end=2)] == [1]
     kept = clean(log, end=2, kept=frozenset({0}))
@@ -154,7 +154,7 @@ def test_a_batch_with_no_record_left_goes_unless_it_is_kept() -> None:
     assert kept[0].envelope.next_offset == 1
 
 
-def test_a_map_that_is_full_takes_nothing_more_and_keeps_what_it_has() -> None:
+def test_a_full_map_refuses_additions_and_keeps_its_keys() -> None:
     some = [batch_of(base, [(b"key-%d" % (base + n), b"") for n in range(10)]) for base in range(0, 1000, 10)]
     latest = KeyOffsets(20_000)
     taken = 0
@@ -167,7 +167,7 @@ def test_a_map_that_is_full_takes_nothing_more_and_keeps_what_it_has() -> None:
     assert latest.size_bytes <= 20_000
 
 
-def test_a_map_takes_known_keys_for_ever() -> None:
+def test_a_map_always_takes_known_keys() -> None:
     latest = KeyOffsets(20_000)
     for base in range(0, 5000, 10):
         batch = batch_of(base, [(b"key-%d" % n, b"") for n in range(10)])
@@ -175,7 +175,7 @@ def test_a_map_takes_known_keys_for_ever() -> None:
     assert len(latest) == 10
 
 
-def test_a_first_batch_too_large_for_the_map_is_taken_all_the_same() -> None:
+def test_a_first_batch_larger_than_the_map_is_added() -> None:
     batch = batch_of(0, [(b"key-%d" % n, b"") for n in range(100)])
     latest = KeyOffsets(1)
     assert latest.add([batch], [read_batch(batch)])
@@ -183,7 +183,7 @@ def test_a_first_batch_too_large_for_the_map_is_taken_all_the_same() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_bounded_map_is_a_dict_that_takes_all_of_an_addition_or_nothing(seed: int) -> None:
+def test_a_bounded_map_is_a_dict_that_takes_additions_whole_or_not(seed: int) -> None:
     rng = random.Random(seed)
     max_bytes = rng.choice((300, 700, 2000))
     keys = [b"k%d" % number * rng.randrange(1, 4) for number in range(rng.choice((3, 12, 40)))]
@@ -216,7 +216,7 @@ def test_a_bounded_map_is_a_dict_that_takes_all_of_an_addition_or_nothing(seed: 
     assert found == [*(known.get(key) for key in keys), None]
 
 
-def test_an_empty_map_knows_nothing() -> None:
+def test_an_empty_map_finds_no_key() -> None:
     latest = KeyOffsets(100)
     assert (len(latest), latest.size_bytes) == (0, 0)
     assert latest.of(pa.chunked_array([pa.array([b"k"], pa.binary())])).to_pylist() == [None]

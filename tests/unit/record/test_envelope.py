@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The 64 bytes in front of every batch: parsing, cutting apart, stamping."""
+"""The 64 bytes in front of every batch: parsing, splitting, stamping."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_an_envelope_survives_packing_and_parsing() -> None:
     assert parse_envelope(pack_envelope(envelope)) == envelope
 
 
-def test_fields_lie_where_the_format_says() -> None:
+def test_fields_have_the_positions_of_the_format() -> None:
     data = with_fields(sample(), producer_id=258, producer_epoch=3, base_sequence=4)
     data = stamped(Batch(parse_envelope(data), data), base_offset=0x0102, leader_epoch=0x0304).data
     assert data[0:12].hex() == "0201000000000000" + "04030000"
@@ -77,14 +77,14 @@ def test_an_offset_outside_the_data_is_refused(offset: int) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 56, 63, 65, 0xFFFFFFF8])
-def test_a_length_that_lies_is_refused(length: int) -> None:
+def test_a_wrong_length_is_refused(length: int) -> None:
     data = sample()
     with pytest.raises(TidemarkError, match="batch_length") as refusal:
         parse_envelope(data[:16] + length.to_bytes(4, "little") + data[20:])
     assert code_of(refusal) is ErrorCode.INVALID_BATCH
 
 
-def test_concatenated_batches_come_apart_by_their_lengths() -> None:
+def test_concatenated_batches_are_split_by_their_lengths() -> None:
     first, second = sample(), sample(Codec.ZSTD)
     batches = split_batches(first + second + first)
     assert [batch.data for batch in batches] == [first, second, first]
@@ -93,7 +93,7 @@ def test_concatenated_batches_come_apart_by_their_lengths() -> None:
 
 
 @pytest.mark.parametrize("cut_bytes", [1, 8, 400])
-def test_a_cut_off_last_batch_is_refused(cut_bytes: int) -> None:
+def test_an_incomplete_last_batch_is_refused(cut_bytes: int) -> None:
     with pytest.raises(TidemarkError) as refusal:
         split_batches((sample() + sample())[:-cut_bytes])
     assert code_of(refusal) is ErrorCode.INVALID_BATCH

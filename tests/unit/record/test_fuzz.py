@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever is done to the bytes of a batch, it is refused with a code or it reads back whole; nothing crashes.
+"""A batch with any damage is refused with a code, or it reads back whole; nothing crashes.
 
-Most damage is put under honest CRCs: that is what a lying writer sends, and the only way past the first check.
+Most damage is put under valid CRCs, as from a faulty writer: other damage does not pass the first check.
 """
 
 from __future__ import annotations
@@ -91,19 +91,19 @@ def test_a_flipped_bit_is_always_refused(data: bytes, where: int, bit: int) -> N
 
 @quick
 @given(batches, st.lists(words, min_size=1, max_size=4))
-def test_words_that_lie_in_the_arrow_metadata_crash_nobody(data: bytes, lies: list[tuple[int, int, int]]) -> None:
+def test_wrong_words_in_the_arrow_metadata_crash_nothing(data: bytes, lies: list[tuple[int, int, int]]) -> None:
     refused_or_read_back(resealed(overwritten(data, lies, ENVELOPE_BYTES, body_start(data))))
 
 
 @quick
 @given(batches, st.lists(words, min_size=1, max_size=4))
-def test_words_that_lie_in_the_arrow_body_crash_nobody(data: bytes, lies: list[tuple[int, int, int]]) -> None:
+def test_wrong_words_in_the_arrow_body_crash_nothing(data: bytes, lies: list[tuple[int, int, int]]) -> None:
     refused_or_read_back(resealed(overwritten(data, lies, body_start(data), len(data))))
 
 
 @quick
 @given(batches, st.lists(words, min_size=1, max_size=2))
-def test_words_that_lie_in_the_envelope_crash_nobody(data: bytes, lies: list[tuple[int, int, int]]) -> None:
+def test_wrong_words_in_the_envelope_crash_nothing(data: bytes, lies: list[tuple[int, int, int]]) -> None:
     damaged = overwritten(data, lies, 24, ENVELOPE_BYTES)
     refused_or_read_back(resealed(damaged))
     refused_or_read_back(overwritten(data, lies, 0, ENVELOPE_BYTES))
@@ -111,7 +111,7 @@ def test_words_that_lie_in_the_envelope_crash_nobody(data: bytes, lies: list[tup
 
 @quick
 @given(batches, st.integers(min_value=0))
-def test_a_truncated_payload_crashes_nobody(data: bytes, where: int) -> None:
+def test_a_truncated_payload_crashes_nothing(data: bytes, where: int) -> None:
     payload = data[ENVELOPE_BYTES:]
     kept_bytes = where % len(payload) // 8 * 8
     refused_or_read_back(with_payload(data, payload[:kept_bytes]))
@@ -120,7 +120,7 @@ def test_a_truncated_payload_crashes_nobody(data: bytes, where: int) -> None:
 
 @quick
 @given(batches, batches, st.integers(min_value=0), st.integers(min_value=0))
-def test_a_payload_spliced_of_two_crashes_nobody(one: bytes, other: bytes, where: int, whence: int) -> None:
+def test_a_payload_spliced_of_two_crashes_nothing(one: bytes, other: bytes, where: int, whence: int) -> None:
     head = ENVELOPE_BYTES + where % (len(one) - ENVELOPE_BYTES)
     tail = ENVELOPE_BYTES + whence % (len(other) - ENVELOPE_BYTES)
     spliced = one[ENVELOPE_BYTES : head // 8 * 8] + other[tail // 8 * 8 :]
@@ -165,7 +165,7 @@ columns = st.integers(1, 30).flatmap(
 
 @quick
 @given(columns, st.sampled_from(Codec))
-def test_any_records_come_back_as_they_were(
+def test_any_records_read_back_equal(
     parts: tuple[
         list[bytes | None],
         list[bytes | None],

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bytes of a batch, held against files that were written once. If a test here fails, the format has changed:
-logs on disk and clients in the field hold the old bytes, so change the code back, or raise the magic."""
+"""The bytes of a batch against golden files. If a test here fails, the format has changed: logs on disk and clients
+have the old bytes, so change the code back, or raise the magic."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_golden_codecs_keep_their_numbers(name: str, codec: int) -> None:
     assert check_batch(golden(name)).envelope.codec == codec == Codec(codec)
 
 
-def test_the_golden_stamped_envelope_says_what_was_put_in() -> None:
+def test_the_golden_stamped_envelope_has_its_fields() -> None:
     envelope = check_batch(golden("stamped")).envelope
     assert envelope._replace(header_crc=0, crc=0, batch_length=0) == Envelope(
         base_offset=1 << 33,

@@ -39,7 +39,7 @@ CODECS = list(Codec)
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_rows_come_back_as_they_were(codec: Codec) -> None:
+def test_rows_read_back_equal(codec: Codec) -> None:
     rows = three_records()
     batch = check_batch(build_batch(rows, codec=codec))
     assert read_batch(batch).equals(rows)
@@ -47,14 +47,14 @@ def test_rows_come_back_as_they_were(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_slice_of_rows_carries_only_its_own(codec: Codec) -> None:
+def test_a_slice_of_rows_has_only_its_own_data(codec: Codec) -> None:
     rows = from_columns(None, [b"%d" % i for i in range(1000)], list(range(1000)))
     data = build_batch(rows.slice(500, 3), codec=codec)
     assert len(data) < 1200
     assert read_batch(check_batch(data)).column(1).to_pylist() == [b"500", b"501", b"502"]
 
 
-def test_a_produced_batch_says_what_it_holds() -> None:
+def test_the_envelope_of_a_produced_batch_has_its_figures() -> None:
     envelope = parse_envelope(build_batch(three_records(), producer_id=5, producer_epoch=2, base_sequence=70))
     assert (envelope.base_offset, envelope.leader_epoch) == (0, -1)
     assert (envelope.record_count, envelope.last_offset_delta) == (3, 2)
@@ -63,7 +63,7 @@ def test_a_produced_batch_says_what_it_holds() -> None:
     assert envelope.attributes == 0
 
 
-def test_a_control_batch_says_so() -> None:
+def test_a_control_batch_has_its_attribute() -> None:
     envelope = parse_envelope(build_batch(three_records(), control=True))
     assert envelope.is_control
     assert envelope.attributes == Attributes.CONTROL
@@ -137,7 +137,7 @@ def test_columns_become_rows() -> None:
     [([b"k"], [b"a", b"b"], [1, 2]), (None, [b"a"], []), (None, [3.5], [1]), (None, [b"a"], ["soon"])],
     ids=["too few keys", "no timestamp", "a value that is no bytes", "a timestamp that is no number"],
 )
-def test_columns_that_make_no_records_are_refused(keys: object, values: object, timestamps_us: object) -> None:
+def test_inconsistent_columns_are_refused(keys: object, values: object, timestamps_us: object) -> None:
     with pytest.raises(TidemarkError) as refusal:
         from_columns(keys, values, timestamps_us)  # type: ignore[arg-type]
     assert refusal.value.code is ErrorCode.INVALID_PAYLOAD
@@ -183,7 +183,7 @@ def test_the_payload_is_what_arrow_calls_one_message() -> None:
 
 
 def test_importing_it_does_not_import_pandas() -> None:
-    """Every broker would pay for it: half a second of its start, 37 MB."""
+    """The import would cost every broker half a second at start, and 37 MB."""
     asking = "import sys, tidemark.record.payload; sys.exit('pandas' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", asking], check=False).returncode == 0
 
@@ -192,7 +192,7 @@ def test_importing_it_does_not_import_pandas() -> None:
     st.lists(st.tuples(st.binary(max_size=20), st.one_of(st.none(), st.binary(max_size=20))), min_size=1, max_size=70)
 )
 @settings(deadline=None)
-def test_rows_of_bytes_made_by_hand_are_those_that_arrow_makes(pairs: list[tuple[bytes, bytes | None]]) -> None:
+def test_rows_from_bytes_equal_those_that_arrow_makes(pairs: list[tuple[bytes, bytes | None]]) -> None:
     keys, values = [key for key, _ in pairs], [value for _, value in pairs]
     made = from_bytes(keys, values, 1_700_000_000_000_000)
     made.validate(full=True)

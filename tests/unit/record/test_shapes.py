@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A message that is known by its shape is judged as one that is looked at byte by byte."""
+"""A message with a known shape gets the verdict of a full check."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def judged(data: bytes, *, codec: int, compacted: bool) -> MessageFacts | str:
 
 
 @pytest.mark.parametrize("data", SAMPLES)
-def test_what_this_program_writes_is_known_by_its_shape(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_of_this_program_have_known_shapes(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at: list[bytes] = []
     monkeypatch.setattr(arrow_message, "_locate", lambda metadata, *_: looked_at.append(metadata))
     check_batch(data)
@@ -31,7 +31,7 @@ def test_what_this_program_writes_is_known_by_its_shape(data: bytes, monkeypatch
 
 
 @pytest.mark.parametrize("data", SAMPLES)
-def test_every_changed_byte_of_the_metadata_is_judged_as_without_shapes(
+def test_every_changed_byte_of_the_metadata_gets_the_verdict_of_a_full_check(
     data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     envelope = check_batch(data).envelope

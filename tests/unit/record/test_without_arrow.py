@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Services that see no batch do not pay for Arrow."""
+"""Services without batches do not load Arrow."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 
 @pytest.mark.parametrize("service", ["admin", "controller"])
-def test_a_service_that_sees_no_batch_loads_no_arrow(service: str) -> None:
+def test_a_service_without_batches_does_not_load_arrow(service: str) -> None:
     program = f"import sys, tidemark.{service}.__main__; print({{'pyarrow', 'numpy', 'pandas'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "set()\n"

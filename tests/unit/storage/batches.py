@@ -74,7 +74,7 @@ def read_all(log: Log) -> bytes:
 
 @contextmanager
 def memory_directory() -> Iterator[Path]:
-    """A directory on a memory file system where there is one: a syncfs there waits for nobody else's writes."""
+    """A directory on a memory file system where there is one: a syncfs there waits for no other writes."""
     shm = Path("/dev/shm")
     path = Path(tempfile.mkdtemp(prefix="tidemark-test-", dir=shm if shm.is_dir() else None))
     try:

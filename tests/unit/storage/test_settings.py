@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Storage reads a topic's settings as the configuration table means them."""
+"""Storage reads the settings of a topic like the configuration table."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def test_defaults_and_values_are_those_of_the_configuration_table() -> None:
         assert ours.index_interval_bytes == table.index_interval_bytes
 
 
-def test_settings_that_are_not_storages_are_passed_over() -> None:
+def test_settings_of_other_components_are_ignored() -> None:
     assert storage_settings({"retention.ms": "1", "from.a.newer.version": "x"}) == storage_settings({})
 
 
-def test_a_segment_is_rolled_by_the_settings_of_now(tmp_path: Path) -> None:
+def test_changed_settings_apply_to_the_next_roll(tmp_path: Path) -> None:
     logs = open_one(tmp_path)
     log, _ = logs.open(PARTITION, IDENTITY, {})
 

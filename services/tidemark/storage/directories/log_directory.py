@@ -314,11 +314,11 @@ class LogDirectory:
             capture = log.durability.capture()
             if capture is None:
                 continue
-            told = key[0] in high_watermarks
-            captured.append((log, capture, told))
+            has_high_watermark = key[0] in high_watermarks
+            captured.append((log, capture, has_high_watermark))
             high_watermark = high_watermarks.get(key[0], max(points.high_watermarks.get(key, 0), 0))
             entry = (min(high_watermark, capture.high_watermark_max), capture.log_end, capture.log_start)
-            bounded = told and capture.high_watermark_max < capture.log_end
+            bounded = has_high_watermark and capture.high_watermark_max < capture.log_end
             changed = points.put(key, *entry) or changed or log.durability.checkpoint_due or bounded
         if not changed:
             return
@@ -332,8 +332,8 @@ class LogDirectory:
             if not is_unopened(error):
                 self.fail(f"checkpoint: {error.strerror}")
             raise
-        for log, capture, told in captured:
-            log.durability.checkpointed(capture, told=told)
+        for log, capture, has_high_watermark in captured:
+            log.durability.checkpointed(capture, has_high_watermark=has_high_watermark)
 
     def confirm_registration(self, broker_epoch: BrokerEpoch, boot_id: str) -> None:
         """After a confirmed registration: write its boot id and broker epoch (rule T1).

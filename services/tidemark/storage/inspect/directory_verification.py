@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole log directory, or one replica's, looked over without being opened: what `tidemark log verify` tells.
+"""Verifies a log directory, or one replica's directory, without opening it: the findings of `tidemark log verify`.
 
-The small files are read first, the segments then: in the directory of a broker that runs, what a checkpoint says has
-been in the log before it was written, so the log may only hold more.
+Small files are read before segments: a running broker writes a checkpoint after the log, so the log holds at least the
+records of the checkpoint.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from tidemark.storage.segments.segment import OFFSET_DIGITS, SET_ASIDE_SUFFIX
 _CHECKPOINTS: Final = (HIGH_WATERMARKS, RECOVERY_POINTS, LOG_STARTS)
 _SWAP_NAME: Final = re.compile(rf"(\d{{{OFFSET_DIGITS}}})-(\d{{{OFFSET_DIGITS}}})\.swap")
 _REFETCH: Final = (
-    "where another replica is good, stop this broker, take the replica's directory away and start it: it fetches all "
-    "of it again"
+    "where another replica is valid, stop this broker, move the replica's directory away, and start the broker: it "
+    "fetches the whole replica again"
 )
-_ITSELF: Final = "nothing: the broker makes it anew"
+_ITSELF: Final = "nothing: the broker rewrites the file"
 
 
 class Options(NamedTuple):
-    """How to look.
+    """How to verify.
 
     Attributes:
         deep: decode every payload too.
-        compacted: topics whose logs may have holes though nothing in them says that they were compacted.
-        live: a broker has the directory open though it does not show (one in another container).
+        compacted: topics that were compacted once: their logs may have holes without other signs of compaction.
+        live: a broker has the directory open, undetectably (one in another container).
     """
 
     deep: bool = False
@@ -61,10 +61,10 @@ class Options(NamedTuple):
 
 @dataclass(slots=True)
 class DirectoryReport:
-    """A log directory; `replicas` are told one after the other, `findings` are about the directory itself.
+    """The report on a log directory; `findings` are those of the directory itself.
 
     Attributes:
-        held: whether a broker has it open; None where that cannot be known.
+        held: whether a broker has the directory open; None where that is unknown.
     """
 
     path: Path
@@ -75,13 +75,13 @@ class DirectoryReport:
 
     @property
     def error_count(self) -> int:
-        """In the directory and its replicas."""
+        """Errors of the directory and its replicas."""
         own = sum(one.severity is Severity.ERROR for one in self.findings)
         return own + sum(replica.error_count for replica in self.replicas)
 
 
 class _Points(NamedTuple):
-    """What the checkpoints say of one replica; None where they do not know it."""
+    """The checkpoints of one replica; None for an offset without a checkpoint."""
 
     high_watermark: int | None = None
     recovery_point: int | None = None
@@ -100,16 +100,16 @@ _META_FIELDS: Final[Mapping[str, type]] = {
 
 
 class DirectoryVerifier:
-    """Looks at one directory.
+    """Verifies one directory.
 
     Args:
         path: a log directory, or the directory of one replica.
-        options: how.
-        on_replica: told of each replica, before it is read, with the bytes of its segments.
-        on_bytes: told of what was read.
+        options: how to verify.
+        on_replica: called before each replica is read, with the bytes of its segments.
+        on_bytes: called with the number of bytes read.
 
     Raises:
-        TidemarkError: INVALID_REQUEST for a path that is neither.
+        TidemarkError: INVALID_REQUEST for any other path.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class DirectoryVerifier:
         self.size_bytes = sum(_size_of(one.path) for one in self.targets)
 
     def run(self) -> DirectoryReport:
-        """Everything; one replica that cannot be read does not keep the others from being looked at."""
+        """Verify all replicas, also after one that cannot be read, then the directory itself."""
         points = self._checkpoints()
         for target in self.targets:
             self._on_replica(target, _size_of(target.path))
@@ -162,7 +162,7 @@ class DirectoryVerifier:
         return points
 
     def _directory_error(self, path: Path, sentence: str) -> None:
-        advice = "nothing: the broker checks the logs in full when it starts, and writes it anew"
+        advice = "nothing: the broker checks the logs in full at its start, and rewrites the file"
         self._add(FindingKind.FILE, path, sentence, advice)
 
     def _meta(self) -> None:
@@ -215,7 +215,7 @@ class DirectoryVerifier:
                 aside.add((line.partition, line.incarnation))
         self.report.empty_replicas = len(empty.keys() - served)
         if self._live:
-            return  # replicas come and go between the reading of one file and of the next
+            return  # a running broker may add and remove replicas between two reads
         for key, point in points.items():
             lost = key[0] not in named and key not in aside and (point.high_watermark or 0) > 0
             if lost:
@@ -231,7 +231,7 @@ class DirectoryVerifier:
         meaning = {
             "future": "a copy under way into this directory",
             "delete": "being deleted",
-            "stray": "not this broker's to serve any more; the broker deletes it after a while",
+            "stray": "no longer assigned to this broker, which deletes the directory later",
         }
         for one in self.targets:
             if one.aside:
@@ -244,19 +244,21 @@ class DirectoryVerifier:
     def _replica(self, target: ReplicaPath, points: Mapping[_Key, _Points]) -> ReplicaReport:
         report = ReplicaReport(target.partition, target.path, target.aside)
         try:
-            if target.path.is_dir() and target.aside != "delete":  # what is being deleted is whole no more
-                known = {} if target.aside else points  # checkpoints are of the replica that is served
-                _ReplicaLook(report, self._options, known, self._live, self._on_bytes).run()
+            if target.path.is_dir() and target.aside != "delete":  # a directory under deletion is incomplete
+                known = {} if target.aside else points  # checkpoints belong to the served replica
+                _ReplicaVerifier(report, self._options, known, self._live, self._on_bytes).run()
         except OSError as error:
             gone = self._live and isinstance(error, FileNotFoundError)
             severity, kind = (Severity.NOTE, FindingKind.GONE) if gone else (Severity.ERROR, FindingKind.FILE)
-            sentence = "it went while it was being read" if gone else f"cannot be read: {error.strerror}"
+            sentence = (
+                "the broker removed the file while it was being read" if gone else f"cannot be read: {error.strerror}"
+            )
             report.add(Finding(severity, kind, Path(error.filename or target.path), sentence))
         return report
 
 
-class _ReplicaLook:
-    """The small files of a replica's directory, its segments, and what they say of one another."""
+class _ReplicaVerifier:
+    """Verifies the small files and segments of one replica, and compares them."""
 
     def __init__(
         self,
@@ -274,7 +276,7 @@ class _ReplicaLook:
         self._points = points.get((report.partition, self._incarnation()), _Points())
 
     def run(self) -> None:
-        """All of it."""
+        """Verify everything and add the findings to the report."""
         names = sorted(path.name for path in self._path.iterdir())
         points = self._after_cut()
         epochs = read_epochs(self._path)
@@ -308,19 +310,21 @@ class _ReplicaLook:
             if document is not None:
                 return str(document["incarnation"])
             sentence = f"there is no {PARTITION_FILE}"
-        self._error(FindingKind.FILE, path, f"{sentence}: nobody knows whose the replica is", _REFETCH)
+        self._error(FindingKind.FILE, path, f"{sentence}: the owner of the replica is unknown", _REFETCH)
         return ""
 
     def _after_cut(self) -> _Points:
-        """The checkpoints, less what was cut since they were written."""
+        """The checkpoints, lowered by a truncation that is newer."""
         cut = read_cut_point(self._path)
         points = self._points
         if cut is None:
             return points
         if cut.resetting:
-            self._note(FindingKind.LEFTOVER, self._path / CUT_FILE, "a reset was cut short; the next start finishes it")
+            self._note(
+                FindingKind.LEFTOVER, self._path / CUT_FILE, "a reset was interrupted; the next start finishes it"
+            )
             return _Points(None, None, None)
-        self._note(FindingKind.LEFTOVER, self._path / CUT_FILE, "the log was cut, and no checkpoint knows of it yet")
+        self._note(FindingKind.LEFTOVER, self._path / CUT_FILE, "the log was truncated after the last checkpoint")
         end = max(cut.end_offset, 0)
         return _Points(
             None if points.high_watermark is None else min(points.high_watermark, end),
@@ -334,24 +338,30 @@ class _ReplicaLook:
         for name in names:
             path = self._path / name
             if SET_ASIDE_SUFFIX in name:
-                self._note(FindingKind.LEFTOVER, path, "a damaged file that was set aside; it goes once refetched")
+                self._note(
+                    FindingKind.LEFTOVER,
+                    path,
+                    "a damaged file that was set aside; the broker deletes it once refetched",
+                )
             elif name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX, TEMPORARY_SUFFIX, DELETED_SUFFIX)) and not self._live:
                 self._note(FindingKind.LEFTOVER, path, "left by a kill; the next start finishes or removes it")
 
     def _is_being_compacted(self) -> bool:
-        """A cleaner at work, or one that was killed, before it is through for the first time and leaves its point."""
+        """The log's first cleaning is running, or was killed: there is no cleaner's point yet."""
         return any(
             path.name == CLEANER_FILE or path.name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX))
             for path in self._path.iterdir()
         )
 
     def _known_damage(self) -> None:
-        """What the broker has found itself; it forgets it with a checkpoint once the log holds all of it again."""
+        """Damage that the broker has recorded; a checkpoint forgets the record once the log is refetched."""
         damage, path = read_damage(self._path), self._path / DAMAGE_FILE
         if damage is None:
             return
         if self._report.log_end >= damage.until:
-            self._note(FindingKind.DAMAGE, path, f"refetched by now, and soon forgotten: {damage.reason}")
+            self._note(
+                FindingKind.DAMAGE, path, f"refetched, to be forgotten with the next checkpoint: {damage.reason}"
+            )
             return
         self._error(
             FindingKind.DAMAGE,
@@ -419,7 +429,7 @@ class _ReplicaLook:
 
 
 def _resolve(path: Path) -> tuple[Path, list[ReplicaPath]]:
-    """The log directory, and what of it is to be looked at."""
+    """The log directory, and the replicas to verify."""
     if not path.is_dir():
         raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{path} is no directory: give a log directory, or a replica's")
     path = path.resolve()
@@ -436,7 +446,7 @@ def _resolve(path: Path) -> tuple[Path, list[ReplicaPath]]:
 
 
 def _segments(directory: Path, names: Iterable[str], log_start: int | None) -> list[Path]:
-    """The segments as a start would find them: swaps carried out, those below the log start gone."""
+    """The segments as a start leaves them: replacements finished, segments below the log start deleted."""
     paths = segment_paths(directory)
     for match in filter(None, map(_SWAP_NAME.fullmatch, names)):
         base, end = int(match[1]), int(match[2])
@@ -449,7 +459,7 @@ def _segments(directory: Path, names: Iterable[str], log_start: int | None) -> l
 
 
 def _size_of(directory: Path) -> int:
-    """Bytes of its segments; 0 where it is gone."""
+    """Bytes of the segments of a replica; 0 for a removed directory."""
     total = 0
     try:
         for path in segment_paths(directory):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The small files of a log directory as tables, for people who look into it: checkpoints, epochs, indexes, snapshots.
+"""The small files of a log directory as tables: checkpoints, epochs, indexes, snapshots.
 
-Nothing is repaired on the way: of a damaged file the part that holds is shown, and what is wrong with it is said.
+Nothing is repaired: of a damaged file the valid part is shown, with the reason.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Cell = str | int | None
 
 
 class Document(NamedTuple):
-    """A small file: its columns, its rows, and what is wrong with it (empty: nothing)."""
+    """A small file: its columns, its rows, and its damage (empty for none)."""
 
     columns: tuple[str, ...]
     rows: list[tuple[Cell, ...]]
@@ -40,7 +40,7 @@ class Document(NamedTuple):
 
 
 class RosterLine(NamedTuple):
-    """A line of the roster: "+", "-" or "x" as storage.roster has them, "?" for one that is damaged."""
+    """A line of the roster: "+", "-" or "x" as in `storage.directories.roster`, "?" for a damaged line."""
 
     sign: str
     partition: TopicPartition
@@ -50,10 +50,10 @@ class RosterLine(NamedTuple):
 
 
 def read_document(path: Path) -> Document | None:
-    """What a small file holds; None where the name is that of none.
+    """The content of a small file; None for other names.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     name = path.name
     if name in _CHECKPOINTS:
@@ -108,7 +108,7 @@ def _roster(path: Path) -> Document:
     return Document(
         ("sign", "topic", "partition", "topic_id", "incarnation", "epochs"),
         rows,
-        f"{damaged} lines are damaged or cut off" if damaged else "",
+        f"{damaged} lines are damaged or truncated" if damaged else "",
     )
 
 
@@ -161,7 +161,7 @@ def _index(path: Path) -> Document:
     path.stat()  # a missing file is not an empty one
     stem = path.with_suffix("")
     entries, whole = read_index_file(stem, suffix)
-    damage = "" if whole else "a block is damaged or cut off; what follows it is not shown"
+    damage = "" if whole else "a block is damaged or truncated; what follows it is not shown"
     columns = ("offset", "position") if suffix == INDEX_SUFFIX else ("newest_timestamp_us_before", "offset")
     rows: list[tuple[Cell, ...]] = [
         (None if first == NO_TIMESTAMP_US else first, second)

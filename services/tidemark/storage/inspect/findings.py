@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a look at a log's files can find, where it is, and what to do about it."""
+"""Findings of the verification of logs: the file, the position, and what to do."""
 
 from __future__ import annotations
 
@@ -11,56 +11,56 @@ from typing import Final
 from tidemark.model import TopicPartition
 
 _FINDINGS_MAX: Final = 100
-"""So many of one replica are kept; of a file full of noise more would say nothing."""
+"""Bound of the findings kept of one replica; more from a file of random bytes would not help."""
 
 
 class Severity(StrEnum):
-    """How bad it is."""
+    """The severity of a finding."""
 
     ERROR = "error"
-    """What was written is not what is there, or files contradict one another."""
+    """Bytes differ from those written, or files contradict one another."""
     NOTE = "note"
-    """As it may be; good to know."""
+    """A normal state that is worth a line."""
 
 
 class FindingKind(StrEnum):
-    """What it is about; stable words for scripts."""
+    """The kind of a finding; the words are stable, for scripts."""
 
     BATCH = "batch"
     """A batch's length, CRC or fields."""
     PAYLOAD = "payload"
-    """A payload that cannot be decoded, or whose values lie."""
+    """A payload that cannot be decoded, or has wrong values."""
     TORN_TAIL = "torn-tail"
-    """Half a batch at the end of the log."""
+    """An incomplete batch at the end of the log."""
     OFFSETS = "offsets"
-    """Offsets that go back, or a segment that does not begin where the one before ends."""
+    """Decreasing offsets, or a segment that does not begin where the one before ends."""
     HOLE = "hole"
     """Offsets that no batch has, in a log that was never compacted (rule L1)."""
     EPOCH = "epoch"
-    """Leader epochs that go back, or are not those of the epoch file (rule E1)."""
+    """Decreasing leader epochs, or epochs that differ from the epoch file (rule E1)."""
     INDEX = "index"
-    """An index by offset or time that leads to no batch, or to a wrong one; or an end mark that is not true."""
+    """An index entry by offset or time without its batch, or a wrong end mark."""
     CHECKPOINT = "checkpoint"
     """A high watermark, recovery point, log start or cleaner's point outside of the log."""
     FILE = "file"
     """A small file that is damaged or missing: partition.json, epochs, a producer snapshot, a checkpoint."""
     DAMAGE = "damage"
-    """What the broker itself has found damaged and has not refetched yet (rule T5)."""
+    """Damage that the broker recorded and has not refetched yet (rule T5)."""
     LEFTOVER = "leftover"
-    """Files of something that was interrupted, or that go in a while; directories that were set aside."""
+    """Files of an interrupted operation, files that the broker deletes later, directories that were set aside."""
     GONE = "gone"
     """A file that the broker removed while it was being read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One of them.
+    """A finding.
 
     Attributes:
-        position: byte of the file, None where it is about all of it.
-        offset: in the log, None where none can be told.
-        sentence: what is wrong.
-        advice: what to do next; empty where nothing is to be done.
+        position: byte of the file, None for the whole file.
+        offset: in the log, None for an unknown one.
+        sentence: the description.
+        advice: what to do next; empty for nothing.
     """
 
     severity: Severity
@@ -74,7 +74,7 @@ class Finding:
 
 @dataclass(slots=True)
 class ReplicaReport:
-    """What a replica's directory holds; offsets as in the log, `log_end` exclusive.
+    """The report on one replica; `log_end` is exclusive.
 
     Attributes:
         aside: "future", "delete" or "stray" of a replica that is not served.
@@ -94,7 +94,7 @@ class ReplicaReport:
     suppressed: int = 0
 
     def add(self, finding: Finding) -> None:
-        """Keep it, unless there are too many."""
+        """Add a finding; only count it beyond the bound."""
         if len(self.findings) < _FINDINGS_MAX:
             self.findings.append(finding)
         else:
@@ -102,5 +102,5 @@ class ReplicaReport:
 
     @property
     def error_count(self) -> int:
-        """How many findings are errors; what was suppressed counts."""
+        """Number of errors; suppressed findings count as errors."""
         return sum(one.severity is Severity.ERROR for one in self.findings) + self.suppressed

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reading the files of a log without being its broker: nothing is written, locked or repaired (docs/formats.md).
 
-Batches are streamed in chunks, so a segment of any size takes the memory of one chunk or of its largest batch. What is
-no batch is handed out as a `Bad` with its place, and reading goes on at the next header that holds.
+Batches are streamed in chunks, so a segment of any size takes the memory of one chunk or of its largest batch. Bytes
+that are no batch are given as a `Bad` with their position, and reading continues at the next valid header.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Good(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Position after it."""
+        """Position after the batch."""
         return self.position + self.batch.envelope.batch_length
 
 
@@ -44,8 +44,8 @@ class Bad(NamedTuple):
     """Bytes [position, end) that are no whole batch.
 
     Attributes:
-        envelope: of a batch whose header holds and whose body does not; else None.
-        is_tail: nothing after it looks like a batch, so that it may be one that was being written (rule T5).
+        envelope: of a batch with a valid header and a damaged body; else None.
+        is_tail: no valid header follows, so the bytes may be an incomplete append (rule T5).
     """
 
     position: int
@@ -56,7 +56,7 @@ class Bad(NamedTuple):
 
 
 class ReplicaPath(NamedTuple):
-    """A replica's directory; `aside` says "future", "delete" or "stray" of one that is not served."""
+    """A replica's directory; `aside`: "future", "delete" or "stray" for a replica that is not served."""
 
     partition: TopicPartition
     path: Path
@@ -64,7 +64,7 @@ class ReplicaPath(NamedTuple):
 
 
 def is_segment(path: Path) -> bool:
-    """Whether the name is that of a file of batches: a segment, or one that was set aside, deleted or compacted."""
+    """Whether the name is that of a file of batches: a segment, also one set aside, deleted or compacted."""
     return _SEGMENT_NAME.fullmatch(path.name) is not None
 
 
@@ -74,7 +74,7 @@ def base_offset_of(path: Path) -> int:
 
 
 def replica_paths(directory: Path) -> list[ReplicaPath]:
-    """The replicas' directories in a log directory, those that were set aside included, by topic and partition.
+    """The directories of replicas in a log directory, also those set aside, by topic and partition.
 
     Raises:
         OSError: the directory cannot be read.
@@ -90,10 +90,9 @@ def replica_paths(directory: Path) -> list[ReplicaPath]:
 
 
 def is_held(directory: Path) -> bool | None:
-    """Whether a process holds the log directory's lock, found out without taking it.
+    """Whether a process holds the lock of the log directory, without taking the lock.
 
-    None: this cannot be known here (no /proc/locks). A broker in another container, whose processes are not to be
-    seen from here, does not show.
+    None: unknown, without /proc/locks. A broker in another container, whose processes are invisible here, is missed.
     """
     try:
         status = (directory / LOCK_FILE).stat()
@@ -114,7 +113,7 @@ def read_segment(path: Path, *, start: int = 0, end: int | None = None) -> Itera
         end: None: the size of the file now.
 
     Raises:
-        OSError: the file cannot be read, or is gone.
+        OSError: the file cannot be read, or was removed.
     """
     file = Descriptor(path, os.O_RDONLY)
     descriptor = file.number
@@ -124,7 +123,7 @@ def read_segment(path: Path, *, start: int = 0, end: int | None = None) -> Itera
         if at + ENVELOPE_BYTES > len(chunk):
             chunk, at = read_exactly(descriptor, min(_CHUNK_BYTES, end - position), position), 0
             if not chunk:
-                return  # the file was cut while it was read
+                return  # the file was truncated meanwhile
         try:
             envelope = checked_header(chunk, at, position=position, end=end)
         except Damage as damage:
@@ -133,7 +132,7 @@ def read_segment(path: Path, *, start: int = 0, end: int | None = None) -> Itera
             position, chunk = following, b""
             continue
         length = envelope.batch_length
-        if at + length > len(chunk):  # believed only now: a length that lies must not cost memory
+        if at + length > len(chunk):  # checked first: a wrong length must not cost memory
             chunk, at = read_exactly(descriptor, min(max(_CHUNK_BYTES, length), end - position), position), 0
             if len(chunk) < length:
                 return
@@ -147,7 +146,7 @@ def read_segment(path: Path, *, start: int = 0, end: int | None = None) -> Itera
 def read_log(directory: Path, *, from_offset: int = 0) -> Iterator[tuple[Path, Good | Bad]]:
     """`read_segment` of every segment of a replica, from a batch at or before the one that holds `from_offset`.
 
-    A segment that goes meanwhile is passed over.
+    A segment that is removed meanwhile is skipped.
     """
     paths = segment_paths(directory)
     for number, path in enumerate(paths):
@@ -161,7 +160,7 @@ def read_log(directory: Path, *, from_offset: int = 0) -> Iterator[tuple[Path, G
 
 
 def _start_of(path: Path, offset: int) -> int:
-    """Where to begin in a segment, by its index where that is true; 0 else."""
+    """Position to begin at in a segment, by its index; 0 for a wrong index."""
     if offset <= base_offset_of(path):
         return 0
     index = load_index(path.with_suffix(""))
@@ -178,7 +177,7 @@ def _start_of(path: Path, offset: int) -> int:
 
 
 def _next_header(descriptor: int, start: int, end: int) -> int:
-    """Position of the first header that holds in [start, end), batches being multiples of 8 long; `end` for none."""
+    """Position of the first valid header in [start, end) at a multiple of 8; `end` for none."""
     position = (start + 7) & ~7
     while position + ENVELOPE_BYTES <= end:
         chunk = read_exactly(descriptor, min(_CHUNK_BYTES, end - position), position)

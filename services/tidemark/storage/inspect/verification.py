@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A replica's files held against one another: CRCs, offsets, epochs, indexes (rules E1, L1, T5). Nothing is changed.
+"""Verifies the segments of a replica: CRCs, offsets, epochs, indexes (rules E1, L1, T5). Nothing is changed.
 
-Every batch is read once. No record is looked at unless the payloads are to be decoded. In the directory of a broker
-that runs, files grow, roll and go meanwhile: what looks wrong there counts only if it looks so twice.
+Every batch is read once; records only where payloads are to be decoded. A running broker appends, rolls and deletes
+files meanwhile: a finding in its directory counts only if a second pass confirms it.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from tidemark.storage.segments.index import (
 from tidemark.storage.segments.segment import LOG_SUFFIX
 
 _REFETCH: Final = (
-    "compare the replicas with `tidemark replicas verify`; where another one is good, stop this broker, take the "
-    "replica's directory away and start it: it fetches all of it again"
+    "compare the replicas with `tidemark replicas verify`; where another one is valid, stop this broker, move the "
+    "replica's directory away, and start the broker: it fetches the whole replica again"
 )
-_REINDEX: Final = "stop the broker, delete the segment's .index and .timeindex, start it: they are made anew"
+_REINDEX: Final = "stop the broker, delete the segment's .index and .timeindex, start the broker: it rebuilds them"
 _PROGRESS_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """What else is known of a replica, for its segments to be held against.
+    """Facts about a replica to verify its segments against.
 
     Attributes:
         live: a broker has the directory open, or may have.
-        epochs: of the epoch file, None without a good one; it may lack what lies at or past `recovery_point`.
+        epochs: of the epoch file, None without a valid one; the file may lack epochs at or past `recovery_point`.
         compacted: holes are no finding.
     """
 
@@ -55,12 +55,12 @@ class LogFacts:
 
 @dataclass(slots=True)
 class _Walk:
-    """Where a walk through the segments is.
+    """The state of a walk through the segments.
 
     Attributes:
-        next_offset: that the next batch should have; None before the first segment, and after what is no batch.
-        end: next offset of the last good batch.
-        compacted: a batch was met that the cleaner wrote.
+        next_offset: expected of the next batch; None before the first segment, and after damage.
+        end: next offset of the last valid batch.
+        compacted: the cleaner wrote one of the batches.
     """
 
     next_offset: int | None = None
@@ -72,7 +72,7 @@ class _Walk:
 
 
 class SegmentVerifier:
-    """Walks a replica's segments, oldest first, and adds what it finds to the report."""
+    """Walks the segments of a replica, oldest first, and adds its findings to the report."""
 
     def __init__(self, report: ReplicaReport, facts: LogFacts, *, deep: bool, on_bytes: Callable[[int], None]) -> None:
         self._report = report
@@ -82,37 +82,43 @@ class SegmentVerifier:
         self._walk = _Walk()
 
     def verify(self, path: Path, *, last: bool) -> None:
-        """One segment; of the `last` one the tail may be torn."""
+        """Verify one segment; the `last` one may have a torn tail."""
         before = replace(self._walk)
         try:
-            looked = _Look(path, self._facts, replace(before), last=last, deep=self._deep, on_bytes=self._on_bytes)
-            found = looked.run()
+            checked = _SegmentPass(
+                path, self._facts, replace(before), last=last, deep=self._deep, on_bytes=self._on_bytes
+            )
+            found = checked.run()
             if found and self._facts.live:
-                looked = _Look(path, self._facts, replace(before), last=last, deep=self._deep, on_bytes=_nothing)
-                again = looked.run()
+                checked = _SegmentPass(
+                    path, self._facts, replace(before), last=last, deep=self._deep, on_bytes=_nothing
+                )
+                again = checked.run()
                 found = [one for one in again if one in found]
         except FileNotFoundError:
             self._report.add(
-                Finding(Severity.NOTE, FindingKind.GONE, path, "the segment went while the log was being read")
+                Finding(
+                    Severity.NOTE, FindingKind.GONE, path, "the broker removed the segment while the log was being read"
+                )
             )
             self._walk = replace(before, next_offset=None)
             return
         for one in found:
             self._report.add(one)
         self._report.segments += 1
-        self._report.size_bytes += looked.size_bytes
-        self._report.batches = looked.walk.batches
-        self._report.records = looked.walk.records
-        self._report.log_end = max(looked.walk.end, base_offset_of(path))
-        self._walk = looked.walk
+        self._report.size_bytes += checked.size_bytes
+        self._report.batches = checked.walk.batches
+        self._report.records = checked.walk.records
+        self._report.log_end = max(checked.walk.end, base_offset_of(path))
+        self._walk = checked.walk
 
     @property
     def met_compacted(self) -> bool:
-        """Whether the cleaner wrote any of the batches: holes are as they may be then, wherever they are (rule L1)."""
+        """Whether the cleaner wrote one of the batches: holes are normal in the whole log then (rule L1)."""
         return self._walk.compacted
 
 
-class _Look:
+class _SegmentPass:
     """One pass over one segment."""
 
     def __init__(
@@ -148,16 +154,16 @@ class _Look:
                 offset=expected,
             )
         self.walk.next_offset = base
-        told = 0
+        reported = 0
         for piece in read_segment(self._path, end=self.size_bytes):
             if isinstance(piece, Bad):
                 self._bad(piece)
             else:
                 self._good(piece)
-            if piece.end - told >= _PROGRESS_BYTES:
-                self._on_bytes(piece.end - told)
-                told = piece.end
-        self._on_bytes(self.size_bytes - told)
+            if piece.end - reported >= _PROGRESS_BYTES:
+                self._on_bytes(piece.end - reported)
+                reported = piece.end
+        self._on_bytes(self.size_bytes - reported)
         mark = read_end_mark(self._path.with_suffix(""))
         self._found += self._index.findings(self.size_bytes, mark, self.walk.next_offset, last=self._last)
         return self._found
@@ -177,8 +183,8 @@ class _Look:
         if self._facts.live:
             sentence, advice, severity = f"{count}: one is being written", "", Severity.NOTE
         else:
-            sentence = f"{count}: a torn tail, as a kill leaves it"
-            advice, severity = "nothing: the broker cuts it when it starts (rule T5)", Severity.ERROR
+            sentence = f"{count}: a torn tail, the normal state after a kill"
+            advice, severity = "nothing: the broker truncates it when it starts (rule T5)", Severity.ERROR
         self._found.append(Finding(severity, FindingKind.TORN_TAIL, self._path, sentence, advice, bad.position, offset))
 
     def _good(self, good: Good) -> None:
@@ -205,7 +211,7 @@ class _Look:
             self._error(
                 FindingKind.HOLE,
                 f"no batch has the offsets {expected} to {base - 1}",
-                f"if this topic was ever compacted, say --compacted: holes are as they may be then; else {_REFETCH}",
+                f"if this topic was ever compacted, add --compacted: holes are normal then; else {_REFETCH}",
                 position=position,
                 offset=expected,
             )
@@ -221,15 +227,15 @@ class _Look:
         if epochs is None or epoch == self._wrong_epoch:
             return
         if epochs.entries and base < epochs.entries[0].start_offset:
-            return  # it is let go, or about to be: the file has forgotten it
+            return  # below the log start: the file has dropped that epoch
         said = epochs.epoch_at(Offset(base))
         if said == epoch or (epoch > epochs.latest and base >= self._facts.recovery_point):
-            return  # the file is written behind, and what it lacks is read from here
+            return  # the file is written later; a start reads the missing epochs from the batches
         self._wrong_epoch = epoch
         self._error(
             FindingKind.EPOCH,
             f"the batch has leader epoch {epoch}, the epoch file says {said} for its offset",
-            "stop the broker and delete leader-epoch-checkpoint: it is made anew from the batches when it starts",
+            "stop the broker and delete leader-epoch-checkpoint: the next start rebuilds the file from the batches",
             position=position,
             offset=base,
         )
@@ -254,7 +260,7 @@ class _Look:
 
 
 class _IndexWalk:
-    """The entries of both index files, held against the batches as they pass."""
+    """Verifies the entries of both index files against the batches of a walk."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -274,14 +280,14 @@ class _IndexWalk:
         second, whole_second = read_index_file(stem, TIME_INDEX_SUFFIX)
         for suffix, whole in ((INDEX_SUFFIX, whole_first), (TIME_INDEX_SUFFIX, whole_second)):
             if not whole and os.path.exists(stem.with_name(stem.name + suffix)):
-                self._error(f"a block of {suffix} is damaged or cut off", suffix)
+                self._error(f"a block of {suffix} is damaged or truncated", suffix)
         if second[1::2] != first[0 : 2 * (len(second) // 2) : 2] and whole_first and whole_second:
             self._error("the two index files are not of the same entries", TIME_INDEX_SUFFIX)
             return
         self._offsets, self._positions, self._timestamps = list(first[0::2]), list(first[1::2]), list(second[0::2])
 
     def on_batch(self, position: int, envelope: Envelope) -> None:
-        """A good batch."""
+        """Verify the entries up to a valid batch."""
         while self._next < len(self._positions) and self._positions[self._next] <= position:
             number = self._next
             self._next += 1
@@ -299,13 +305,13 @@ class _IndexWalk:
         self._newest_us = max(self._newest_us, envelope.max_timestamp_us)
 
     def pass_over(self, position: int) -> None:
-        """No good batch: what the index says of it, and of the newest timestamp from here on, cannot be judged."""
+        """Skip damage: neither its entries nor later timestamps can be verified."""
         self._has_bad = True
         while self._next < len(self._positions) and self._positions[self._next] <= position:
             self._next += 1
 
     def findings(self, size_bytes: int, mark: EndMark | None, next_offset: int | None, *, last: bool) -> list[Finding]:
-        """All that was found, once every batch has passed."""
+        """All findings, after the last batch."""
         past = len(self._positions) - self._next
         if past and self._positions[-1] >= size_bytes and not last:
             self._error(f"{past} entries lead past the end of the segment", INDEX_SUFFIX)
@@ -333,4 +339,4 @@ class _IndexWalk:
 
 
 def _nothing(_: int) -> None:
-    """No progress is told of a second look."""
+    """A second pass reports no progress."""

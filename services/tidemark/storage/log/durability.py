@@ -68,7 +68,7 @@ class Durability:
         self._damaged_until = recovered.damage.until if recovered.damage else None
         """Log end that ends the damage, None for an undamaged log."""
         self._captured_end = -1
-        """Log end of the last checkpoint: an equal one tells an idle log."""
+        """Log end of the last checkpoint: an equal one means an idle log."""
 
     # -- flushing
 
@@ -211,10 +211,10 @@ class Durability:
                         active.forget_index()
             return captured
 
-    def checkpointed(self, captured: Captured, *, told: bool) -> None:
+    def checkpointed(self, captured: Captured, *, has_high_watermark: bool) -> None:
         """After the checkpoints were renamed: they vouch for what was captured.
 
-        `told`: they hold a reported high watermark, so the next one is taken later than this capture.
+        `has_high_watermark`: they hold a reported high watermark, so the next one is taken later than this capture.
 
         Raises:
             OSError: the disk does not answer.
@@ -224,7 +224,7 @@ class Durability:
         with context.files_lock:
             if captured.truncations != segments.truncations:
                 return
-            if told and captured.log_end > self._high_watermark_max:
+            if has_high_watermark and captured.log_end > self._high_watermark_max:
                 self._high_watermark_max = NOT_TRUNCATED
             if self._truncation_marked:
                 (context.path / CUT_FILE).unlink(missing_ok=True)

@@ -121,7 +121,7 @@ class LogSegments:
         return self.containing(offset), 0, -1
 
     def open(self, segment: Segment) -> Descriptor:
-        """The file of a segment. Raises OSError, also where the file is gone."""
+        """The file of a segment. Raises OSError, also for a removed file."""
         return self._pool.get(segment, segment.log_path)
 
     def index_of(self, segment: Segment, descriptor: Descriptor) -> SegmentIndex:
@@ -264,7 +264,7 @@ class LogSegments:
         self._tail = Tail(start_offset, 0)
 
     def close(self) -> None:
-        """Let go of the open files; the caller holds both locks."""
+        """Close the files; the caller holds both locks."""
         self.truncations += 1
         for segment in self.all:
             self._pool.drop(segment)

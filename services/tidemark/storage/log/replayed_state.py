@@ -95,13 +95,13 @@ class ReplayedState:
         return self._producers.copy()
 
     def restart_at(self, start_offset: Offset, epoch_below: LeaderEpoch) -> None:
-        """Of an empty log at `start_offset`, whose last record below was of that epoch; under both locks."""
+        """The state of an empty log; `epoch_below`: that of the last record below. The caller holds both locks."""
         self._producers = self._expiring(ProducerStates())
         self._epochs.begin_at(start_offset, epoch_below)
         self._latest_epoch, self._epochs_behind, self._snapshot_at = self._epochs.latest, False, -1
 
     def adopt(self, epochs: Sequence[EpochEntry], producers: ProducerStates) -> None:
-        """Replace all by the state of another copy of the log; under both locks."""
+        """Replace all by the state of another copy of the log; the caller holds both locks."""
         self._epochs = LeaderEpochs(epochs)
         self._latest_epoch, self._epochs_behind = self._epochs.latest, True
         self._producers = self._expiring(producers)

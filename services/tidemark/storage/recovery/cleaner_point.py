@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cleaner's point of one log: below it (exclusive) there is one record of each key (rule L1).
 
-`cleaner-offset-checkpoint` lies in the replica's directory and moves with it. A point that is too low costs a
+`cleaner-offset-checkpoint` is in the replica's directory and moves with the replica. A point that is too low costs a
 cleaning. A point that is too high would delete a tombstone before the records it deletes, so truncation lowers it.
 """
 

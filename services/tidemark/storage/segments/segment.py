@@ -203,7 +203,7 @@ def checked_header(buffer: bytes, at: int, *, position: int, end: int) -> Envelo
     envelope = unpack_envelope(buffer, at)
     length = envelope.batch_length
     if envelope.magic != MAGIC or length < ENVELOPE_BYTES or length % 8 or position + length > end:
-        raise Damage(position, "no batch starts here, or it is cut off")
+        raise Damage(position, "no batch starts here, or the batch is incomplete")
     if header_crc(buffer[at : at + 12], buffer[at + 16 : at + 20]) != envelope.header_crc:
         raise Damage(position, "the header of a batch is damaged")
     return envelope

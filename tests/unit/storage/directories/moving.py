@@ -18,7 +18,7 @@ STEP_BYTES = 3000
 
 
 class Content(NamedTuple):
-    """All that a move must keep."""
+    """The content that a move must keep."""
 
     start: int
     end: int
@@ -34,7 +34,7 @@ def open_two(root: Path) -> LogManager:
 
 
 def open_in(root: Path, directory: int = 0, configs: dict[str, str] = CONFIGS) -> tuple[LogManager, PartitionLog]:
-    """The replica; where there is none it is made in this directory."""
+    """The replica, made in this directory where there is none."""
     logs = open_two(root)
     logs.prefer(PARTITION, directory)
     return logs, logs.open(PARTITION, IDENTITY, configs)[0]
@@ -57,12 +57,12 @@ def copy_all(future: FutureLog) -> None:
 
 
 def move(logs: LogManager, directory: int = 1) -> PartitionLog:
-    """All of a move; gives the log in its new place."""
+    """Run a whole move; gives the moved log."""
     future = begin(logs, directory)
     copy_all(future)
     return logs.mover.finish(future, future.source.log_end_offset)
 
 
 def names_in(root: Path, directory: str) -> list[str]:
-    """The directories of replicas, and what becomes or was one."""
+    """The directories of replicas and of copies."""
     return sorted(path.name for path in (root / directory).iterdir() if path.is_dir())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log directories: whose they are, how they were left, where replicas go (rules T1, F4, C8)."""
+"""Log directories: their owner, how they were left, where replicas go (rules T1, F4, C8)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def refused(path: Path, *, cluster_id: str = CLUSTER, broker_id: BrokerId = BROK
     return caught.value
 
 
-def test_a_directory_of_another_cluster_or_broker_is_refused_with_what_to_do(path: Path) -> None:
+def test_a_directory_of_another_cluster_or_broker_is_refused_with_the_remedy(path: Path) -> None:
     open_one(path).close()
     error = refused(path, cluster_id="cluster-two")
     assert error.code is ErrorCode.INVALID_CONFIG
@@ -55,7 +55,7 @@ def test_a_directory_of_another_cluster_or_broker_is_refused_with_what_to_do(pat
     assert "broker.id" in error.message
 
 
-def test_a_directory_that_is_held_is_refused_and_free_after_close(path: Path) -> None:
+def test_a_locked_directory_is_refused_until_it_is_closed(path: Path) -> None:
     logs = open_one(path)
     error = refused(path)
     assert error.code is ErrorCode.STORAGE_ERROR
@@ -64,7 +64,7 @@ def test_a_directory_that_is_held_is_refused_and_free_after_close(path: Path) ->
     open_one(path).close()
 
 
-def test_a_refused_directory_frees_those_before_it(path: Path) -> None:
+def test_a_refused_directory_unlocks_the_others(path: Path) -> None:
     open_logs([path / "b"], cluster_id="cluster-two", broker_id=BROKER).close()
     with pytest.raises(TidemarkError):
         open_logs([path / "a", path / "b"], cluster_id=CLUSTER, broker_id=BROKER)
@@ -76,7 +76,7 @@ def test_a_file_in_place_of_a_directory_is_refused(path: Path) -> None:
     assert refused(path / "file").code is ErrorCode.STORAGE_ERROR
 
 
-def test_the_uuid_of_a_directory_stays(path: Path) -> None:
+def test_the_uuid_of_a_directory_survives_a_restart(path: Path) -> None:
     logs = open_one(path)
     ids = logs.directory_ids
     logs.close()
@@ -86,7 +86,7 @@ def test_the_uuid_of_a_directory_stays(path: Path) -> None:
     again.close()
 
 
-def test_the_markers_tell_how_the_directory_was_left(path: Path) -> None:
+def test_the_markers_show_how_the_directory_was_left(path: Path) -> None:
     logs = open_one(path)
     assert logs.previous[0][1:] == (None, None)
     logs.confirm_registration(BrokerEpoch(4), "boot-one")
@@ -104,7 +104,7 @@ def test_the_markers_tell_how_the_directory_was_left(path: Path) -> None:
     logs.close()
 
 
-def test_replicas_go_to_the_directory_with_the_fewest(path: Path) -> None:
+def test_new_replicas_go_to_the_directory_with_the_fewest(path: Path) -> None:
     logs = open_logs([path / "a", path / "b"], cluster_id=CLUSTER, broker_id=BROKER)
     opened = [logs.open(TopicPartition("t", number), ReplicaIdentity("t", str(number)), {})[1] for number in range(6)]
     assert sorted(recovered.directory for recovered in opened) == [0, 0, 0, 1, 1, 1]
@@ -135,7 +135,7 @@ def test_of_two_directories_the_highest_generation_is_opened(path: Path) -> None
     logs.close()
 
 
-def test_deleted_replicas_go_and_strays_go_after_their_grace(path: Path) -> None:
+def test_deleted_replicas_are_removed_at_once_and_strays_after_their_grace(path: Path) -> None:
     logs = open_one(path)
     for suffix in ("stray", "delete"):
         lead(logs.open(PARTITION, IDENTITY, {})[0], make_batch(["a"]))
@@ -174,8 +174,8 @@ def test_a_recreated_partition_does_not_inherit_checkpoints(path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["stray", "delete"])
-def test_a_replica_set_aside_before_a_kill_comes_back_empty_and_whole(path: Path, suffix: str) -> None:
-    """A move took it away, the process was killed before the next checkpoint, and another move brings it back."""
+def test_a_replica_set_aside_before_a_kill_is_made_again_without_damage(path: Path, suffix: str) -> None:
+    """The replica moved away, a kill came before the next checkpoint, and another move brings the replica back."""
     logs = open_one(path)
     lead(logs.open(PARTITION, IDENTITY, {})[0], make_batch(["a", "b"]))
     logs.checkpoint({PARTITION: Offset(2)})
@@ -187,7 +187,7 @@ def test_a_replica_set_aside_before_a_kill_comes_back_empty_and_whole(path: Path
     logs.close()
 
 
-def test_a_replica_that_came_back_and_vanished_is_damaged(path: Path) -> None:
+def test_a_replica_made_again_whose_directory_vanishes_is_damaged(path: Path) -> None:
     logs = open_one(path)
     for _ in range(2):
         lead(logs.open(PARTITION, IDENTITY, {})[0], make_batch(["a", "b"]))
@@ -202,7 +202,7 @@ def test_a_replica_that_came_back_and_vanished_is_damaged(path: Path) -> None:
     logs.close()
 
 
-def test_more_logs_than_open_files_are_served(path: Path) -> None:
+def test_more_logs_than_the_bound_of_open_files_are_served(path: Path) -> None:
     logs = open_one(path, open_files_max=3)
     opened = [logs.open(TopicPartition("t", number), ReplicaIdentity("t", str(number)), {})[0] for number in range(12)]
     descriptors = len(os.listdir("/proc/self/fd"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A replica moves to another log directory of its broker: what is copied, kept, cancelled and resumed (rule M3)."""
+"""Moves of a replica to another log directory of its broker: copying, cancelling, resuming (rule M3)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def reopened(logs: LogManager, root: Path, *, high_watermark: int) -> tuple[LogM
     return again, log
 
 
-def test_a_moved_log_is_the_same_in_the_other_directory_and_nothing_is_left_in_the_old_one(root: Path) -> None:
+def test_a_moved_log_is_identical_and_its_old_directory_is_deleted(root: Path) -> None:
     logs, log = open_in(root)
     fill(log, random.Random(1), 80)
     before = content(log)
@@ -54,7 +54,7 @@ def test_a_moved_log_is_the_same_in_the_other_directory_and_nothing_is_left_in_t
     logs.close()
 
 
-def test_a_replica_moves_there_and_back_again(root: Path) -> None:
+def test_a_replica_moves_and_moves_back(root: Path) -> None:
     logs, log = open_in(root)
     fill(log, random.Random(2), 30)
     move(logs, 1)
@@ -66,7 +66,7 @@ def test_a_replica_moves_there_and_back_again(root: Path) -> None:
     logs.close()
 
 
-def test_a_replica_that_has_held_nothing_moves_with_its_epochs(root: Path) -> None:
+def test_an_empty_replica_moves_with_its_epochs(root: Path) -> None:
     logs, log = open_in(root)
     log.save_epochs([EpochEntry(LeaderEpoch(4), Offset(0))])
     log = move(logs)
@@ -76,7 +76,7 @@ def test_a_replica_that_has_held_nothing_moves_with_its_epochs(root: Path) -> No
     logs.close()
 
 
-def test_a_reader_that_still_has_the_old_log_is_answered_by_the_new_one(root: Path) -> None:
+def test_the_new_log_answers_a_reader_of_the_old_log(root: Path) -> None:
     logs, log = open_in(root)
     fill(log, random.Random(3), 40)
     everything = read_all(log)
@@ -90,7 +90,7 @@ def test_a_reader_that_still_has_the_old_log_is_answered_by_the_new_one(root: Pa
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_a_copy_follows_appends_cuts_resets_and_a_front_that_goes_through_any_restart(root: Path, seed: int) -> None:
+def test_a_copy_follows_appends_truncations_resets_and_trims_across_restarts(root: Path, seed: int) -> None:
     rng = random.Random(seed)
     logs, log = open_in(root)
     fill(log, rng, 30)
@@ -128,7 +128,7 @@ def test_a_copy_follows_appends_cuts_resets_and_a_front_that_goes_through_any_re
     for restart in (False, True):
         if restart:
             logs, log = reopened(logs, root, high_watermark=before.end)
-        if cleaned:  # what went meanwhile may still be in the copy
+        if cleaned:  # removed records may still be in the copy
             assert set(rows) <= set(rows_of(log))
         else:
             assert content(log) == before
@@ -136,9 +136,7 @@ def test_a_copy_follows_appends_cuts_resets_and_a_front_that_goes_through_any_re
     logs.close()
 
 
-def test_a_copy_takes_nothing_that_was_read_after_a_cut_it_has_not_followed(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_discards_a_read_after_a_truncation_that_it_lacks(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log grows past the end of the copy again, with batches that begin elsewhere."""
     logs, log = open_in(root)
     lead(log, *(make_batch(["a", "b"]) for _ in range(50)))
@@ -161,7 +159,7 @@ def test_a_copy_takes_nothing_that_was_read_after_a_cut_it_has_not_followed(
     logs.close()
 
 
-def test_a_copy_of_before_a_kill_keeps_nothing_that_the_log_replaced_meanwhile(root: Path) -> None:
+def test_a_copy_from_before_a_kill_drops_records_that_the_log_replaced(root: Path) -> None:
     logs, log = open_in(root)
     lead(log, make_batch(["one", "two"]), epoch=1)
     lead(log, make_batch(["uncommitted", "too"]), epoch=2)
@@ -169,14 +167,14 @@ def test_a_copy_of_before_a_kill_keeps_nothing_that_the_log_replaced_meanwhile(r
     log.truncate(Offset(2))
     lead(log, make_batch(["other", "records"]), epoch=3)
     before = content(log)
-    logs.close()  # the copy has not seen the cut
+    logs.close()  # the copy lacks the truncation
     logs, log = open_in(root)
     assert content(log) == before
     assert content(move(logs)) == before
     logs.close()
 
 
-def test_a_compacted_log_with_holes_moves_exactly_and_is_as_clean_there(root: Path) -> None:
+def test_a_compacted_log_moves_with_its_holes_and_its_clean_point(root: Path) -> None:
     rng = random.Random(4)
     logs, log = open_in(root)
     fill(log, rng, 80, keys=5)
@@ -192,14 +190,14 @@ def test_a_compacted_log_with_holes_moves_exactly_and_is_as_clean_there(root: Pa
     logs.close()
 
 
-def test_a_cleaning_that_ends_while_the_log_is_copied_is_not_taken_for_the_copy_s(root: Path) -> None:
+def test_a_cleaning_during_the_copy_does_not_raise_the_copys_clean_point(root: Path) -> None:
     logs, log = open_in(root)
     fill(log, random.Random(5), 60, keys=5)
     future = begin(logs)
     copy_all(future)
     clean(log)
     moved = logs.mover.finish(future, log.log_end_offset)
-    assert moved.cleaning.clean_point == 0, "the copy was made of what had not been cleaned"
+    assert moved.cleaning.clean_point == 0, "the copy holds records that were not cleaned"
     logs.close()
 
 
@@ -216,7 +214,7 @@ def test_a_log_that_ends_in_a_hole_moves_with_its_end(root: Path) -> None:
     logs.close()
 
 
-def test_a_move_that_is_abandoned_leaves_the_replica_as_it_is_and_its_copy_goes(root: Path) -> None:
+def test_an_abandoned_move_keeps_the_replica_and_deletes_the_copy(root: Path) -> None:
     logs, log = open_in(root)
     fill(log, random.Random(6), 30)
     before = content(log)
@@ -233,7 +231,7 @@ def test_a_move_that_is_abandoned_leaves_the_replica_as_it_is_and_its_copy_goes(
     logs.close()
 
 
-def test_a_copy_goes_with_its_replica(root: Path) -> None:
+def test_a_copy_is_deleted_with_its_replica(root: Path) -> None:
     logs, log = open_in(root)
     fill(log, random.Random(7), 10)
     future = begin(logs)
@@ -244,7 +242,7 @@ def test_a_copy_goes_with_its_replica(root: Path) -> None:
     assert names_in(root, "a") == names_in(root, "b") == []
 
 
-def test_a_copy_of_another_incarnation_goes_when_the_replica_is_opened(root: Path) -> None:
+def test_opening_a_replica_deletes_a_copy_of_another_incarnation(root: Path) -> None:
     logs, log = open_in(root)
     fill(log, random.Random(8), 10)
     begin(logs)
@@ -258,7 +256,7 @@ def test_a_copy_of_another_incarnation_goes_when_the_replica_is_opened(root: Pat
     assert [name for name in names_in(root, "b") if "-future" in name] == []
 
 
-def test_a_copy_without_its_replica_goes_at_the_start(root: Path) -> None:
+def test_a_start_deletes_a_copy_without_its_replica(root: Path) -> None:
     logs, log = open_in(root)
     fill(log, random.Random(9), 10)
     begin(logs)
@@ -270,7 +268,7 @@ def test_a_copy_without_its_replica_goes_at_the_start(root: Path) -> None:
     assert names_in(root, "b") == []
 
 
-def test_a_copy_that_its_disk_lost_a_part_of_is_made_anew(root: Path) -> None:
+def test_a_damaged_copy_is_copied_again(root: Path) -> None:
     logs, log = open_in(root)
     fill(log, random.Random(10), 40)
     before = content(log)
@@ -285,7 +283,7 @@ def test_a_copy_that_its_disk_lost_a_part_of_is_made_anew(root: Path) -> None:
     logs.close()
 
 
-def test_a_full_target_leaves_the_copy_as_it_was_and_the_copying_can_go_on(
+def test_a_full_target_leaves_the_copy_unchanged_and_copying_can_resume(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logs, log = open_in(root)
@@ -303,10 +301,8 @@ def test_a_full_target_leaves_the_copy_as_it_was_and_the_copying_can_go_on(
     logs.close()
 
 
-def test_a_cut_that_a_full_target_had_no_space_for_is_made_when_it_has(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The copy went on behind records that the log had replaced, and took its place with them."""
+def test_a_truncation_that_a_full_target_refused_is_retried(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: the copy kept records that the log had replaced, and then became the log."""
     logs, log = open_in(root)
     lead(log, *(make_batch(["old"]) for _ in range(8)), epoch=3)
     future = begin(logs)
@@ -326,7 +322,7 @@ def test_a_cut_that_a_full_target_had_no_space_for_is_made_when_it_has(
 
 
 def test_a_log_whose_first_batch_lies_past_its_start_moves(root: Path) -> None:
-    """What lay below is told by no batch of the copy."""
+    """No batch of the copy gives the epoch below."""
     logs, log = open_in(root)
     lead(log, *(make_batch(["a", "b"]) for _ in range(3)), epoch=5)
     log.append([at(make_batch(["c"]), 20, 5)], base_offset=Offset(20), leader_epoch=LeaderEpoch(5), stamp=False)
@@ -337,7 +333,7 @@ def test_a_log_whose_first_batch_lies_past_its_start_moves(root: Path) -> None:
     logs.close()
 
 
-def test_a_target_that_breaks_where_nobody_knows_whether_it_was_committed_never_wins_later(
+def test_a_target_that_fails_with_an_unknown_commit_never_wins_later(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logs, log = open_in(root)
@@ -360,14 +356,14 @@ def test_a_target_that_breaks_where_nobody_knows_whether_it_was_committed_never_
     lead(log, make_batch(["acknowledged after the failure"]), epoch=70)
     before = content(log)
     logs.close()
-    logs = open_two(root)  # the disk is back, with the copy as the replica that it nearly became
+    logs = open_two(root)  # the disk is back, with the copy as a committed replica
     log, _ = logs.open(PARTITION, IDENTITY, CONFIGS)
     assert content(log) == before
     assert logs.directory_of(PARTITION) == 0
     logs.close()
 
 
-def test_an_old_directory_that_breaks_after_the_commit_goes_offline_and_the_move_stands(
+def test_an_old_directory_that_fails_after_the_commit_goes_offline_and_the_move_stands(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logs, log = open_in(root)
@@ -397,7 +393,7 @@ def test_an_old_directory_that_breaks_after_the_commit_goes_offline_and_the_move
     logs.close()
 
 
-def test_a_damaged_replica_is_not_moved_before_it_is_whole_again(root: Path) -> None:
+def test_a_damaged_replica_is_not_moved_before_it_is_refetched(root: Path) -> None:
     logs, log = open_in(root)
     fill(log, random.Random(14), 20)
     logs.checkpoint({PARTITION: log.log_end_offset})

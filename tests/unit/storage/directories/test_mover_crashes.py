@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A move between log directories that ends at any of its file operations, by a kill or a power loss, and the start
-after it, itself interrupted too: there is one whole replica, and the move can be made again (rule M3)."""
+"""A kill or power loss at any file operation of a move, and at any of the start after it (rule M3).
+
+There is one whole replica, and the move can be retried."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def killer(monkeypatch: pytest.MonkeyPatch) -> Killer:
 
 
 def made(root: Path, seed: int) -> tuple[Path, Content]:
-    """A stopped replica in the first of two directories, its front and some of its records gone."""
+    """A stopped replica in the first of two directories, trimmed and cleaned."""
     rng = random.Random(seed)
     path = root / "before"
     logs, log = open_in(path)
@@ -62,7 +63,7 @@ def move_in_steps(logs: LogManager) -> None:
 
 
 def check(path: Path, before: Content) -> int:
-    """One whole replica, that can be appended to and moved; gives where it was."""
+    """Check for one whole replica that can be appended to and moved; gives its directory."""
     logs = open_two(path)
     log, found = logs.open(PARTITION, IDENTITY, CONFIGS)
     assert found.damaged is None
@@ -81,7 +82,7 @@ def check(path: Path, before: Content) -> int:
     logs.close()
     left = [[name for name in names_in(path, one) if not name.endswith("-stray")] for one in "ab"]
     assert left[1 - where] == [str(PARTITION)]
-    assert left[where] == [], "what the move left goes, but for what a start set aside"
+    assert left[where] == [], "leftovers of the move are deleted, except strays"
     return where
 
 
@@ -101,7 +102,7 @@ def test_a_kill_at_any_point_of_a_move_leaves_one_whole_replica(root: Path, kill
         shutil.rmtree(path)
         at += 1
     assert at > 30
-    assert places == sorted(places), "before the commit it is where it was, after it where it moved to"
+    assert places == sorted(places), "before the commit in the old directory, after it in the new one"
     assert set(places) == {0, 1}
 
 

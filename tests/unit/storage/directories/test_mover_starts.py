@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a start makes of the directories that a move has left: copies, committed ones, disks that do not answer (M3)."""
+"""Starts after moves: copies, committed copies, and disks that do not answer (rule M3)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def root() -> Iterator[Path]:
 
 
 def left_in_both(root: Path) -> None:
-    """A stopped broker: the replica in the second directory, and in the first what it was before it moved there."""
+    """A stopped broker: the replica in the second directory, its state from before the move in the first."""
     logs, log = open_in(root)
     fill(log, random.Random(1), 20)
     logs.checkpoint({PARTITION: log.log_end_offset})
@@ -41,7 +41,7 @@ def left_in_both(root: Path) -> None:
     (root / STALE).rename(root / "a" / str(PARTITION))
 
 
-def test_of_two_the_one_of_the_higher_generation_is_opened_and_the_other_set_aside(root: Path) -> None:
+def test_the_directory_of_the_higher_generation_is_opened_and_the_other_set_aside(root: Path) -> None:
     left_in_both(root)
     logs = open_two(root)
     assert logs.replicas() == {PARTITION: IDENTITY}
@@ -52,9 +52,7 @@ def test_of_two_the_one_of_the_higher_generation_is_opened_and_the_other_set_asi
     logs.close()
 
 
-def test_a_disk_on_which_the_old_one_cannot_be_set_aside_goes_offline_and_the_new_one_is_served(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_cannot_set_the_old_replica_aside_goes_offline(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     left_in_both(root)
     logs = open_two(root)
     real = Path.rename
@@ -72,7 +70,7 @@ def test_a_disk_on_which_the_old_one_cannot_be_set_aside_goes_offline_and_the_ne
     logs.close()
 
 
-def test_the_generation_of_another_incarnation_counts_for_nothing(root: Path) -> None:
+def test_the_generation_of_another_incarnation_is_ignored(root: Path) -> None:
     left_in_both(root)
     other = ReplicaIdentity(IDENTITY.topic_id, "incarnation-two")
     logs = open_two(root)
@@ -84,7 +82,7 @@ def test_the_generation_of_another_incarnation_counts_for_nothing(root: Path) ->
     logs.close()
 
 
-def test_a_copy_whose_partition_file_is_damaged_is_set_aside_and_one_without_goes(root: Path) -> None:
+def test_a_copy_with_a_damaged_partition_file_is_set_aside_and_one_without_is_deleted(root: Path) -> None:
     logs, log = open_in(root)
     fill(log, random.Random(2), 10)
     before = content(log)
@@ -98,10 +96,10 @@ def test_a_copy_whose_partition_file_is_damaged_is_set_aside_and_one_without_goe
     assert logs.mover.target_of(PARTITION) is None
     assert content(log) == before
     logs.close()
-    assert names_in(root, "b") == [copy.name], "kept for a while: it may be more than a copy"
+    assert names_in(root, "b") == [copy.name], "kept as stray: it may be the replica"
 
 
-def test_of_two_copies_one_is_gone_on_with(root: Path) -> None:
+def test_one_of_two_copies_is_continued(root: Path) -> None:
     logs, log = open_in(root)
     fill(log, random.Random(3), 10)
     before = content(log)
@@ -115,7 +113,7 @@ def test_of_two_copies_one_is_gone_on_with(root: Path) -> None:
     assert names_in(root, "b") == [str(PARTITION)]
 
 
-def test_a_replica_whose_name_fills_the_file_systems_limit_moves_and_is_known_again(root: Path) -> None:
+def test_a_replica_with_the_longest_name_moves_and_is_found_by_a_start(root: Path) -> None:
     partition = TopicPartition("t" * 249, 12345)
     logs = open_two(root)
     logs.prefer(partition, 0)
@@ -137,7 +135,7 @@ def test_a_replica_whose_name_fills_the_file_systems_limit_moves_and_is_known_ag
     logs.close()
 
 
-def test_what_lies_where_a_copy_is_to_go_is_set_aside(root: Path) -> None:
+def test_an_old_directory_at_the_copys_path_is_set_aside(root: Path) -> None:
     logs, log = open_in(root)
     fill(log, random.Random(5), 10)
     before = content(log)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which log directory new replicas go to (rule C8)."""
+"""The choice of the log directory of a new replica (rule C8)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.storage.batches import BROKER, CLUSTER, lead, make_batch, memory
 
 
 class Space(NamedTuple):
-    """What statvfs(2) would say."""
+    """A result of statvfs(2)."""
 
     f_bavail: int
     f_frsize: int = 4096
@@ -33,7 +33,7 @@ def path() -> Iterator[Path]:
 
 @pytest.fixture
 def free(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """Free blocks by the name of the directory; to be set."""
+    """Free blocks by directory name, set by the tests."""
     blocks = {"a": 1000, "b": 1000, "c": 1000}
 
     def look(directory: Path) -> Space:
@@ -59,7 +59,7 @@ def make(logs: LogManager, *numbers: int) -> list[int | None]:
     return [logs.directory_of(partition(number)) for number in numbers]
 
 
-def test_new_replicas_go_where_there_are_fewest_also_after_some_have_gone_and_after_a_restart(path: Path) -> None:
+def test_new_replicas_go_where_there_are_fewest_also_after_deletions_and_a_restart(path: Path) -> None:
     logs = opened(path, FEWEST_REPLICAS)
     assert Counter(make(logs, *range(9))) == {0: 3, 1: 3, 2: 3}
     gone = [number for number in range(9) if logs.directory_of(partition(number)) == 1][:2]
@@ -72,7 +72,7 @@ def test_new_replicas_go_where_there_are_fewest_also_after_some_have_gone_and_af
     logs.close()
 
 
-def test_new_replicas_go_where_most_bytes_are_free_if_that_is_asked_for(path: Path, free: dict[str, int]) -> None:
+def test_new_replicas_go_where_most_bytes_are_free_if_configured(path: Path, free: dict[str, int]) -> None:
     logs = opened(path, MOST_FREE_BYTES)
     free.update(a=1000, b=3000, c=2000)
     assert make(logs, 0) == [1]
@@ -91,7 +91,7 @@ def test_a_thousand_new_replicas_share_the_free_bytes(path: Path, free: dict[str
     assert counts[0] == pytest.approx(100, abs=2)
     assert counts[1] == pytest.approx(300, abs=2)
     assert counts[2] == pytest.approx(600, abs=2)
-    # Those that have got records claim no share any more: statvfs says what they take.
+    # Replicas with records claim no share: statvfs counts their bytes.
     for number in range(1000):
         if logs.directory_of(partition(number)) == 0:
             log, _ = logs.open(partition(number), ReplicaIdentity("topic", f"i{number}"), {})
@@ -101,7 +101,7 @@ def test_a_thousand_new_replicas_share_the_free_bytes(path: Path, free: dict[str
 
 
 @pytest.mark.parametrize("choice", [FEWEST_REPLICAS, MOST_FREE_BYTES])
-def test_a_directory_that_is_offline_is_given_nothing(path: Path, choice: str) -> None:
+def test_an_offline_directory_gets_no_replica(path: Path, choice: str) -> None:
     logs = opened(path, choice, "ab")
     make(logs, 0)
     first = logs.directory_of(partition(0))
@@ -121,7 +121,7 @@ def fail(logs: LogManager, directory: int) -> None:
     fails("a disk is broken")
 
 
-def test_making_thousands_of_replicas_counts_none_of_them_twice(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_making_thousands_of_replicas_never_recounts_them(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logs = opened(path, FEWEST_REPLICAS)
     make(logs, 0)
     placement = logs._placement

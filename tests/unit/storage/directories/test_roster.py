@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replicas that have held nothing: a line in the roster, a directory with the first record (rules T5, C8, E1)."""
+"""Empty replicas: a line in the roster, a directory with the first record (rules T5, C8, E1)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def directories(path: Path) -> list[str]:
     return sorted(entry.name for entry in path.iterdir() if entry.is_dir())
 
 
-def test_a_replica_without_a_record_has_no_directory_and_is_there_after_a_kill(path: Path) -> None:
+def test_a_replica_without_a_record_has_no_directory_and_survives_a_kill(path: Path) -> None:
     logs = open_one(path)
     _, recovered = logs.open(PARTITION, IDENTITY, {})
     assert recovered.fresh
@@ -66,7 +66,7 @@ def test_the_first_record_makes_the_directory(path: Path) -> None:
     logs.close()
 
 
-def test_a_follower_that_starts_at_an_offset_has_a_directory_that_says_so(path: Path) -> None:
+def test_a_reset_of_an_empty_follower_makes_its_directory(path: Path) -> None:
     logs = open_one(path)
     log, _ = logs.open(PARTITION, IDENTITY, {})
     log.reset(Offset(70))
@@ -94,7 +94,7 @@ def test_epochs_without_a_record_are_kept_before_and_after_there_is_a_directory(
 
 
 @pytest.mark.parametrize("step", ["make_segment", "write_epochs", "write_identity"])
-def test_a_kill_while_the_directory_is_made_leaves_a_replica_that_held_nothing(
+def test_a_kill_while_the_directory_is_made_leaves_an_empty_replica(
     path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     logs = open_one(path)
@@ -117,7 +117,7 @@ def test_a_kill_while_the_directory_is_made_leaves_a_replica_that_held_nothing(
     logs.close()
 
 
-def test_a_kill_before_the_line_is_taken_out_loses_no_record(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_before_the_line_is_removed_loses_no_record(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logs = open_one(path)
     log, _ = logs.open(PARTITION, IDENTITY, {})
     with monkeypatch.context() as patched:
@@ -131,7 +131,7 @@ def test_a_kill_before_the_line_is_taken_out_loses_no_record(path: Path, monkeyp
     assert Roster(path).entries == {}
 
 
-def test_a_line_never_stands_for_a_directory_that_cannot_be_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_never_replaces_an_unreadable_directory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logs = open_one(path)
     log, _ = logs.open(PARTITION, IDENTITY, {})
     with monkeypatch.context() as patched:
@@ -141,11 +141,11 @@ def test_a_line_never_stands_for_a_directory_that_cannot_be_read(path: Path, mon
     (path / str(PARTITION) / "partition.json").write_bytes(b"{}")
     logs = open_one(path)
     _, recovered = logs.open(PARTITION, IDENTITY, {})
-    assert recovered.damaged is not None, "it held two records"
+    assert recovered.damaged is not None, "the replica held two records"
     logs.close()
 
 
-def test_a_replica_that_checkpoints_know_more_of_is_damaged(path: Path) -> None:
+def test_an_empty_replica_with_checkpointed_records_is_damaged(path: Path) -> None:
     logs = open_one(path)
     log, _ = logs.open(PARTITION, IDENTITY, {})
     lead(log, make_batch(["a", "b"]))
@@ -161,7 +161,7 @@ def test_a_replica_that_checkpoints_know_more_of_is_damaged(path: Path) -> None:
     logs.close()
 
 
-def test_another_incarnation_and_a_deletion_leave_nothing(path: Path) -> None:
+def test_another_incarnation_and_a_deletion_leave_no_line(path: Path) -> None:
     logs = open_one(path)
     logs.open(PARTITION, IDENTITY, {})[0].save_epochs(EPOCHS)
     _, recovered = logs.open(PARTITION, OTHER, {})
@@ -174,7 +174,7 @@ def test_another_incarnation_and_a_deletion_leave_nothing(path: Path) -> None:
     logs.close()
 
 
-def test_a_log_that_was_closed_makes_no_directory(path: Path) -> None:
+def test_a_closed_log_makes_no_directory(path: Path) -> None:
     logs = open_one(path)
     log, _ = logs.open(PARTITION, IDENTITY, {})
     logs.set_aside(PARTITION, "delete")
@@ -184,7 +184,7 @@ def test_a_log_that_was_closed_makes_no_directory(path: Path) -> None:
     logs.close()
 
 
-def test_a_clean_stop_and_a_flush_of_nothing_write_no_file_for_it(path: Path) -> None:
+def test_a_clean_stop_and_a_flush_write_no_file_of_an_empty_replica(path: Path) -> None:
     logs = open_one(path)
     log, _ = logs.open(PARTITION, IDENTITY, {})
     assert log.flush() == 0
@@ -195,7 +195,7 @@ def test_a_clean_stop_and_a_flush_of_nothing_write_no_file_for_it(path: Path) ->
     logs.close()
 
 
-def test_a_torn_line_costs_only_itself(path: Path) -> None:
+def test_a_torn_line_loses_only_its_own_entry(path: Path) -> None:
     roster = Roster(path)
     for number in range(3):
         roster.put(TopicPartition("t", number), RosterEntry(IDENTITY))
@@ -220,7 +220,7 @@ def test_a_flipped_byte_never_gives_another_entry(path: Path) -> None:
         assert Roster(path).entries.items() <= entries.items()
 
 
-def test_a_full_disk_in_the_middle_of_a_line_spoils_no_other(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_within_a_line_damages_no_other_line(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     roster = Roster(path)
     write = os.write
     with monkeypatch.context() as patched:
@@ -232,7 +232,7 @@ def test_a_full_disk_in_the_middle_of_a_line_spoils_no_other(path: Path, monkeyp
     assert Roster(path).entries == {PARTITION: RosterEntry(OTHER)}
 
 
-def test_lines_that_count_no_more_do_not_pile_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_obsolete_lines_are_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roster_module, "_DEAD_LINES_MIN", 10)
     roster = Roster(path)
     for number in range(200):

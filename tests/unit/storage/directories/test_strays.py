@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is no longer ours goes after its grace while the broker runs, on a full disk too (rule C8)."""
+"""A running broker deletes stray replicas after their grace, also on a full disk (rule C8)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def strays(path: Path) -> list[str]:
     return [one.name for one in path.iterdir() if one.name.endswith("-stray")]
 
 
-def test_a_stray_goes_after_its_grace_without_a_restart(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stray_is_deleted_after_its_grace_without_a_restart(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logs = open_one(path, stray_grace_ms=HOUR_MS)
     log, _ = logs.open(PARTITION, IDENTITY, {})
     lead(log, make_batch(["ours no more"]))
@@ -50,7 +50,7 @@ def without_space(*arguments: object, **more: object) -> Path:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_stray_goes_though_no_checkpoint_can_be_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stray_is_deleted_though_no_checkpoint_can_be_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logs = open_one(path, stray_grace_ms=0)
     log, _ = logs.open(PARTITION, IDENTITY, {})
     lead(log, make_batch(["ours no more"]))
@@ -65,7 +65,7 @@ def test_a_stray_goes_though_no_checkpoint_can_be_written(path: Path, monkeypatc
     assert strays(path) == []
 
 
-def test_what_retention_lets_go_makes_the_room_that_its_checkpoint_needs(
+def test_indexes_of_trimmed_segments_make_room_for_their_checkpoint(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logs = open_one(path)
@@ -95,9 +95,7 @@ def test_what_retention_lets_go_makes_the_room_that_its_checkpoint_needs(
 
 
 @pytest.mark.parametrize("set_by_s", [365 * 86_400, -365 * 86_400])
-def test_a_clock_that_is_set_takes_no_stray_before_its_time(
-    path: Path, monkeypatch: pytest.MonkeyPatch, set_by_s: int
-) -> None:
+def test_a_changed_clock_deletes_no_stray_early(path: Path, monkeypatch: pytest.MonkeyPatch, set_by_s: int) -> None:
     logs = open_one(path, stray_grace_ms=HOUR_MS)
     log, _ = logs.open(PARTITION, IDENTITY, {})
     lead(log, make_batch(["ours no more"]))
@@ -112,9 +110,7 @@ def test_a_clock_that_is_set_takes_no_stray_before_its_time(
     assert strays(path) == []
 
 
-def test_a_stray_that_an_earlier_start_set_aside_goes_when_its_time_is_over(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_grace_of_a_stray_continues_across_a_restart(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logs = open_one(path, stray_grace_ms=HOUR_MS)
     log, _ = logs.open(PARTITION, IDENTITY, {})
     lead(log, make_batch(["ours no more"]))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Directories that cannot be used, and directories that go away: a refusal says what to do, and nothing is promised
-that is not on disk (rules T1, Z3)."""
+"""Unusable and vanishing directories: a refusal names the remedy, and nothing is promised that is not on disk.
+
+Rules T1 and Z3."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def refused(*paths: Path) -> TidemarkError:
 
 
 @pytest.mark.parametrize("lost", [[], [".lock"], ["meta.json"], [".lock", "meta.json", "empty-replicas"]])
-def test_a_second_broker_is_refused_whatever_was_deleted_meanwhile(path: Path, lost: list[str]) -> None:
+def test_a_second_broker_is_refused_also_after_the_lock_file_was_deleted(path: Path, lost: list[str]) -> None:
     logs = open_one(path)
     for name in lost:
         (path / name).unlink()
@@ -53,7 +54,7 @@ def test_a_second_broker_is_refused_whatever_was_deleted_meanwhile(path: Path, l
     logs.close()
 
 
-def test_a_directory_that_is_named_twice_is_refused_as_that(path: Path) -> None:
+def test_a_directory_that_is_named_twice_is_refused(path: Path) -> None:
     (path / "a").mkdir()
     (path / "link").symlink_to(path / "a")
     for twice in ([path / "a", path / "a"], [path / "a", path / "link"], [path / "a", path / "a" / ".." / "a"]):
@@ -64,7 +65,7 @@ def test_a_directory_that_is_named_twice_is_refused_as_that(path: Path) -> None:
     open_one(path / "a").close()
 
 
-def test_a_file_where_a_directory_or_its_parent_must_be_is_refused_with_what_to_do(path: Path) -> None:
+def test_a_file_instead_of_a_directory_or_its_parent_is_refused_with_the_remedy(path: Path) -> None:
     (path / "file").write_text("x")
     for place in (path / "file", path / "file" / "below"):
         refusal = refused(place)
@@ -75,7 +76,7 @@ def test_a_file_where_a_directory_or_its_parent_must_be_is_refused_with_what_to_
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
-def test_a_directory_that_cannot_be_written_to_is_refused_with_what_to_do(
+def test_a_directory_without_write_permission_is_refused_with_the_remedy(
     path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     real = os.open
@@ -95,8 +96,8 @@ def test_a_directory_that_cannot_be_written_to_is_refused_with_what_to_do(
     assert (told in refusal.message) == ("securityContext.fsGroup" in refusal.message) == (number == errno.EACCES)
 
 
-def test_the_lost_and_found_of_a_new_volume_is_left_alone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """mkfs makes it, for root alone: nobody may have to look into it."""
+def test_the_lost_and_found_of_a_new_volume_is_ignored(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """mkfs makes the directory for root alone: the broker must not read it."""
     lost = path / "lost+found"
     lost.mkdir(mode=0o000)
     real = os.scandir
@@ -159,7 +160,7 @@ def two(path: Path) -> tuple[LogManager, dict[int, TopicPartition], list[Partiti
 
 @pytest.mark.parametrize("instead", ["nothing", "an empty directory", "a file"])
 def test_a_directory_that_vanishes_goes_offline_and_vouches_for_nothing(path: Path, instead: str) -> None:
-    """An empty directory in its place is what a file system leaves that was unmounted: syncfs there means another."""
+    """An unmounted file system leaves an empty directory: a syncfs there syncs another file system."""
     logs, placed, (gone, stays) = two(path)
     (path / "a").rename(path / "elsewhere")
     if instead == "an empty directory":
@@ -184,7 +185,7 @@ def test_a_directory_that_vanishes_goes_offline_and_vouches_for_nothing(path: Pa
     assert instead != "an empty directory" or not list((path / "a").iterdir())
 
 
-def test_a_sync_where_another_file_system_is_now_is_no_clean_registration(path: Path) -> None:
+def test_a_sync_of_a_replaced_directory_fails_the_registration(path: Path) -> None:
     logs, _, _ = two(path)
     (path / "a").rename(path / "elsewhere")
     (path / "a").mkdir()
@@ -194,7 +195,7 @@ def test_a_sync_where_another_file_system_is_now_is_no_clean_registration(path: 
     logs.close()
 
 
-def test_a_replica_whose_directory_vanishes_is_damaged_when_it_is_opened_next(path: Path) -> None:
+def test_a_replica_whose_directory_vanishes_is_damaged_at_the_next_open(path: Path) -> None:
     logs = open_one(path)
     log, _ = logs.open(PARTITION, IDENTITY, {})
     lead(log, make_batch(["a"]))

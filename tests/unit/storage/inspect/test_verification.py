@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A look at the files of a log finds each kind of damage where it is, and nothing in a good one."""
+"""Verification finds each kind of damage at its position, and nothing in a valid log."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def positions(segment: Path) -> list[int]:
     return [piece.position for piece in read_segment(segment)]
 
 
-def test_a_good_log_has_no_findings_and_its_figures_are_told(good: Path) -> None:
+def test_a_valid_log_has_no_findings_and_its_figures_are_reported(good: Path) -> None:
     report = verify(good, Options(deep=True))
     (found,) = report.replicas
     assert (report.findings, found.findings, report.held) == ([], [], False)
@@ -90,7 +90,7 @@ def test_a_good_log_has_no_findings_and_its_figures_are_told(good: Path) -> None
     assert found.size_bytes == sum(segment.stat().st_size for segment in segments(good))
 
 
-def test_a_replica_alone_is_looked_at_with_the_checkpoints_beside_it(good: Path) -> None:
+def test_a_single_replica_is_verified_with_the_checkpoints_beside_it(good: Path) -> None:
     report = verify(replica(good))
     assert [one.partition for one in report.replicas] == [PARTITION]
     (good / HIGH_WATERMARKS).write_bytes(pack_lines([f"flights 0 {IDENTITY.incarnation} 99"]))
@@ -98,7 +98,7 @@ def test_a_replica_alone_is_looked_at_with_the_checkpoints_beside_it(good: Path)
     assert (found.kind, found.offset) == (FindingKind.CHECKPOINT, 32)
 
 
-def test_a_log_that_was_killed_is_as_good(path: Path) -> None:
+def test_a_log_after_a_kill_has_no_findings(path: Path) -> None:
     fill(path, stop=False)
     assert errors(path) == []
 
@@ -110,8 +110,8 @@ def test_a_reset_that_a_start_will_finish_is_no_error(good: Path) -> None:
 
 
 @pytest.mark.parametrize("stop", [True, False], ids=["stopped", "killed"])
-def test_batches_that_were_let_go_are_not_held_against_the_epoch_file(path: Path, stop: bool) -> None:
-    """It forgets them at once; they go with their segment, or with the next checkpoint."""
+def test_batches_below_the_log_start_are_not_compared_with_the_epoch_file(path: Path, stop: bool) -> None:
+    """The epoch file drops their epochs at once; the batches go with their segment, or the next checkpoint."""
     logs = open_one(path)
     log, _ = logs.open(PARTITION, IDENTITY, {})
     for number in range(10):
@@ -125,13 +125,13 @@ def test_batches_that_were_let_go_are_not_held_against_the_epoch_file(path: Path
     assert errors(path) == []
 
 
-def test_looking_writes_and_locks_nothing(good: Path) -> None:
+def test_verification_writes_and_locks_nothing(good: Path) -> None:
     before = {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in good.rglob("*") if file.is_file()}
     verify(good, Options(deep=True))
     assert {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in good.rglob("*") if file.is_file()} == before
 
 
-def test_a_directory_that_a_broker_holds_is_known_for_it(path: Path) -> None:
+def test_a_directory_locked_by_a_broker_is_detected(path: Path) -> None:
     logs = open_one(path)
     log, _ = logs.open(PARTITION, IDENTITY, CONFIGS)
     lead(log, make_batch(["a"]))
@@ -193,14 +193,14 @@ def test_a_damaged_batch_is_found_where_it_is(
     assert "tidemark replicas verify" in found[0].advice
 
 
-def test_what_follows_a_damaged_batch_is_still_looked_at(good: Path) -> None:
+def test_batches_after_a_damaged_batch_are_verified(good: Path) -> None:
     first, second = segments(good)[0], segments(good)[2]
     flip(first, ENVELOPE_BYTES + 9)
     flip(second, positions(second)[2] + ENVELOPE_BYTES + 9)
     assert [one.path for one in errors(good) if one.kind is FindingKind.BATCH] == [first, second]
 
 
-def test_an_offset_that_goes_back_is_found(good: Path) -> None:
+def test_a_decreasing_offset_is_found(good: Path) -> None:
     segment = segments(good)[0]
     restamp(segment, positions(segment)[2], base_offset=1, leader_epoch=0)
     found = next(one for one in errors(good) if one.kind is FindingKind.OFFSETS)
@@ -235,7 +235,7 @@ def test_a_missing_first_segment_is_found_by_the_log_start(good: Path) -> None:
     assert (found.kind, found.offset) == (FindingKind.OFFSETS, 0)
 
 
-def test_what_the_cleaner_leaves_is_good_with_its_holes_and_without_its_checkpoint(path: Path) -> None:
+def test_a_cleaned_log_has_no_findings_also_without_its_clean_point(path: Path) -> None:
     logs = open_one(path)
     log, _ = logs.open(PARTITION, IDENTITY, {**CONFIGS, "cleanup.policy": "compact"})
     for number in range(60):
@@ -252,7 +252,7 @@ def test_what_the_cleaner_leaves_is_good_with_its_holes_and_without_its_checkpoi
     assert errors(path, Options(deep=True)) == []
 
 
-def test_an_epoch_that_goes_back_is_found(good: Path) -> None:
+def test_a_decreasing_epoch_is_found(good: Path) -> None:
     segment = segments(good)[-1]
     base = check_batches(segment.read_bytes())[-1].envelope.base_offset
     restamp(segment, positions(segment)[-1], base_offset=base, leader_epoch=0)
@@ -260,7 +260,7 @@ def test_an_epoch_that_goes_back_is_found(good: Path) -> None:
     assert (found.kind, found.position, found.offset) == (FindingKind.EPOCH, positions(segment)[-1], base)
 
 
-def test_an_epoch_file_that_says_something_else_than_the_batches_is_found(good: Path) -> None:
+def test_an_epoch_file_that_differs_from_the_batches_is_found(good: Path) -> None:
     file = replica(good) / EPOCH_FILE
     lines = read_lines(file)
     assert lines is not None
@@ -272,7 +272,7 @@ def test_an_epoch_file_that_says_something_else_than_the_batches_is_found(good: 
     assert [one.kind for one in errors(good)] == [FindingKind.FILE]
 
 
-def test_an_index_entry_that_leads_to_no_batch_is_found(good: Path) -> None:
+def test_an_index_entry_without_its_batch_is_found(good: Path) -> None:
     segment = segments(good)[0]
     stem = segment.with_suffix("")
     index = load_index(stem)
@@ -285,7 +285,7 @@ def test_an_index_entry_that_leads_to_no_batch_is_found(good: Path) -> None:
     assert found[0].offset == index.offsets[1]
 
 
-def test_a_time_index_that_is_wrong_is_found(good: Path) -> None:
+def test_a_wrong_time_index_is_found(good: Path) -> None:
     segment = segments(good)[0]
     stem = segment.with_suffix("")
     index = load_index(stem)
@@ -302,7 +302,7 @@ def test_an_index_with_a_damaged_block_is_found(good: Path) -> None:
     assert {(one.kind, one.path) for one in errors(good)} == {(FindingKind.INDEX, file)}
 
 
-def test_an_end_mark_that_lies_is_found(good: Path) -> None:
+def test_a_wrong_end_mark_is_found(good: Path) -> None:
     segment = segments(good)[0]
     stem = segment.with_suffix("")
     write_end_mark(stem, EndMark(999, segment.stat().st_size, 0, len(load_index(stem))))
@@ -337,7 +337,7 @@ def test_a_damaged_small_file_is_found(good: Path, name: str) -> None:
     assert (found[0].kind, found[0].path) == (FindingKind.FILE, file)
 
 
-def test_damage_that_the_broker_knows_of_is_told_with_its_reason(good: Path) -> None:
+def test_recorded_damage_is_reported_with_its_reason(good: Path) -> None:
     write_damage(replica(good), KnownDamage("the disk lied", 40))
     (found,) = errors(good)
     assert (found.kind, found.offset) == (FindingKind.DAMAGE, 40)
@@ -347,7 +347,7 @@ def test_damage_that_the_broker_knows_of_is_told_with_its_reason(good: Path) -> 
     assert [one.kind for one in verify(good).replicas[0].findings] == [FindingKind.DAMAGE]
 
 
-def test_half_a_batch_at_the_end_is_a_torn_tail_and_while_a_broker_writes_no_error(good: Path) -> None:
+def test_an_incomplete_last_batch_is_a_torn_tail_and_no_error_while_a_broker_writes(good: Path) -> None:
     last = segments(good)[-1]
     (good / "recovery-point-checkpoint").write_bytes(pack_lines([f"flights 0 {IDENTITY.incarnation} 20"]))
     whole = last.read_bytes()
@@ -359,13 +359,13 @@ def test_half_a_batch_at_the_end_is_a_torn_tail_and_while_a_broker_writes_no_err
     assert "one is being written" in notes[0].sentence
 
 
-def test_a_tail_that_had_reached_the_disk_is_damage(good: Path) -> None:
+def test_a_torn_tail_below_the_recovery_point_is_damage(good: Path) -> None:
     last = segments(good)[-1]
     last.write_bytes(last.read_bytes()[:-8])
     assert FindingKind.BATCH in {one.kind for one in errors(good)}
 
 
-def test_a_payload_that_lies_is_found_only_by_decoding(good: Path) -> None:
+def test_a_payload_with_wrong_values_is_found_only_by_decoding(good: Path) -> None:
     segment = segments(good)[-1]
     at = positions(segment)[-1]
     data = segment.read_bytes()[at:]
@@ -379,7 +379,7 @@ def test_a_payload_that_lies_is_found_only_by_decoding(good: Path) -> None:
     assert (found.kind, found.position, found.offset) == (FindingKind.PAYLOAD, at, envelope.base_offset)
 
 
-def test_no_byte_of_any_file_changes_unseen(good: Path) -> None:
+def test_a_changed_byte_of_any_file_is_found(good: Path) -> None:
     rng = random.Random(5)
     files = sorted(file for file in good.rglob("*") if file.is_file() and file.stat().st_size)
     assert {"meta.json", "empty-replicas", "leader-epoch-checkpoint"} <= {file.name for file in files}
@@ -402,7 +402,7 @@ def test_directories_that_were_set_aside_are_listed(good: Path) -> None:
     assert [(one.partition, one.aside) for one in report.replicas][-1] == (TopicPartition("gone", 1), "stray")
 
 
-def test_checkpoints_do_not_count_for_a_copy_under_way_and_what_is_being_deleted_is_not_read(good: Path) -> None:
+def test_checkpoints_do_not_apply_to_a_copy_and_deleted_replicas_are_not_read(good: Path) -> None:
     future, deleted = (good / f"{PARTITION}.{'b' * 32}-{suffix}" for suffix in ("future", "delete"))
     for copy in (future, deleted):
         shutil.copytree(replica(good), copy)
@@ -419,7 +419,7 @@ def test_checkpoints_do_not_count_for_a_copy_under_way_and_what_is_being_deleted
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_directories_between_which_a_replica_moves_or_has_moved_are_good(path: Path, clean: bool) -> None:
+def test_directories_of_a_moving_or_moved_replica_have_no_findings(path: Path, clean: bool) -> None:
     logs, log = open_in(path)
     for number in range(20):
         lead(log, make_batch([f"{number}"]), epoch=number // 5)
@@ -441,7 +441,7 @@ def test_directories_between_which_a_replica_moves_or_has_moved_are_good(path: P
     assert verify(path / "b").replicas[0].records == 21
 
 
-def test_a_path_that_is_no_log_directory_is_refused(path: Path) -> None:
+def test_a_path_without_a_log_directory_is_refused(path: Path) -> None:
     path.mkdir()
     with pytest.raises(TidemarkError, match=r"meta\.json"):
         verify(path)
@@ -449,7 +449,7 @@ def test_a_path_that_is_no_log_directory_is_refused(path: Path) -> None:
         verify(path / "not-there")
 
 
-def test_noise_in_place_of_a_segment_costs_no_more_findings_than_people_read(good: Path) -> None:
+def test_random_bytes_as_a_segment_give_a_bounded_number_of_findings(good: Path) -> None:
     segment = segments(good)[0]
     segment.write_bytes(b"\x01" * 200_000)
     found = errors(good)

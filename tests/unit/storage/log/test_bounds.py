@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ten thousand replicas: descriptors and memory stay within bounds, whatever is appended and read."""
+"""Ten thousand replicas: descriptors and memory stay within bounds."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_ten_thousand_replicas_of_which_hundreds_hold_records_keep_few_descripto
     logs.close()
 
 
-def test_a_log_that_is_appended_to_for_long_remembers_only_its_last_batches(path: Path) -> None:
+def test_many_appends_keep_only_the_last_batches_in_memory(path: Path) -> None:
     logs = open_one(path)
     log, _ = logs.open(PARTITION, IDENTITY, {"index.interval.bytes": "1000000"})
     lead(log, *[BATCH] * 2000)
@@ -86,7 +86,7 @@ def test_a_log_that_is_appended_to_for_long_remembers_only_its_last_batches(path
     logs.close()
 
 
-def test_indexes_of_old_segments_are_let_go_and_read_again(path: Path) -> None:
+def test_indexes_of_old_segments_are_unloaded_and_read_again(path: Path) -> None:
     logs = open_one(path)
     pool = logs._pool = DescriptorPool(8, index_limit_bytes=20 * ENTRY_BYTES)
     log, _ = logs.open(PARTITION, IDENTITY, {"segment.bytes": str(24 * LENGTH)})
@@ -113,7 +113,7 @@ def test_indexes_of_old_segments_are_let_go_and_read_again(path: Path) -> None:
     assert pool.indexes.total_bytes == 0
 
 
-def test_a_checkpoint_lets_go_of_the_index_of_a_log_that_is_not_appended_to(path: Path) -> None:
+def test_a_checkpoint_unloads_the_index_of_an_idle_log(path: Path) -> None:
     logs = open_one(path)
     log, _ = logs.open(PARTITION, IDENTITY, {"index.interval.bytes": "1"})
     lead(log, *[BATCH] * 1000)
@@ -136,7 +136,7 @@ def test_a_checkpoint_lets_go_of_the_index_of_a_log_that_is_not_appended_to(path
 
 
 class Old:
-    """A segment; counts how often its index went."""
+    """A segment that counts how often its index is unloaded."""
 
     def __init__(self) -> None:
         self.forgotten = 0
@@ -145,7 +145,7 @@ class Old:
         self.forgotten += 1
 
 
-def test_the_least_recently_used_index_goes_first_and_a_dropped_one_is_left_alone() -> None:
+def test_the_least_recently_used_index_is_unloaded_first_and_a_dropped_one_never() -> None:
     indexes = LoadedIndexes(limit_bytes=30 * ENTRY_BYTES)
     first, second, third, fourth = (Old() for _ in range(4))
     indexes.use(first, 10)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cleaner against a plain dict: random logs, reads at any offset, reopening, producers, epochs, cuts meanwhile."""
+"""The cleaner against a plain dict: random logs, reads, reopening, producers, epochs, concurrent truncations."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def keyed(rows: list[tuple[bytes | None, bytes | None]], *, codec: Codec = Codec
 
 
 def fill(log: PartitionLog, rng: random.Random, batches: int, *, keys: int = 30) -> None:
-    """Random batches of some producers and epochs, a few tombstones, now and then no key."""
+    """Random batches of some producers and epochs, with some tombstones and records without a key."""
     sequences: dict[int, int] = {}
     epoch = max(0, latest_epoch(log))
     for _ in range(batches):
@@ -83,7 +83,7 @@ def rows_of(log: PartitionLog) -> list[Row]:
 
 
 def latest_of(rows: list[Row], *, below: int) -> list[Row]:
-    """What a cleaning of everything below that offset leaves."""
+    """The rows after a cleaning of everything below that offset."""
     latest = {key: offset for offset, key, _ in rows if offset < below and key is not None}
     return [row for row in rows if row[1] is None or row[0] >= latest.get(row[1], 0)]
 
@@ -124,12 +124,12 @@ def test_a_cleaned_log_holds_the_latest_record_of_each_key_at_its_offset(directo
         data = log.read(Offset(offset), end_offset=log.log_end_offset, max_bytes=1)
         assert data
         batch = check_batches(data)[0].envelope
-        assert batch.next_offset > offset, "a read at an offset that is gone goes on behind it"
+        assert batch.next_offset > offset, "a read at a removed offset continues after it"
     assert rows_of(log) == latest_of(before, below=end)
     logs.close()
 
     logs, log = opened(directory)
-    assert rows_of(log) == latest_of(before, below=end), "as a start after a kill finds it"
+    assert rows_of(log) == latest_of(before, below=end), "after a kill and a start"
     fill(log, rng, 30, keys=40)
     before = rows_of(log)
     clean(log, small)
@@ -138,14 +138,14 @@ def test_a_cleaned_log_holds_the_latest_record_of_each_key_at_its_offset(directo
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_epochs_and_producers_read_from_a_cleaned_log_are_those_of_before(directory: Path, seed: int) -> None:
+def test_cleaning_changes_neither_epochs_nor_producers(directory: Path, seed: int) -> None:
     logs, log = opened(directory)
     fill(log, random.Random(seed), 150)
     logs.close()
     path = directory / str(PARTITION)
 
     def found() -> tuple[object, object]:
-        """With nothing to go by but the batches."""
+        """Reopen with the batches as the only source."""
         for offset in segment_offsets(path, SNAPSHOT_SUFFIX):
             snapshot_path(path, offset).unlink()
         (path / EPOCH_FILE).unlink(missing_ok=True)
@@ -163,7 +163,7 @@ def test_epochs_and_producers_read_from_a_cleaned_log_are_those_of_before(direct
     assert found() == before
 
 
-def test_small_neighbours_become_one_segment(directory: Path) -> None:
+def test_small_neighbours_are_merged_into_one_segment(directory: Path) -> None:
     logs, log = opened(directory)
     fill(log, random.Random(1), 300, keys=2)
     count = len(segment_offsets(directory / str(PARTITION)))
@@ -173,7 +173,7 @@ def test_small_neighbours_become_one_segment(directory: Path) -> None:
     logs.close()
 
 
-def test_nothing_at_or_past_the_high_watermark_and_nothing_active_is_touched(directory: Path) -> None:
+def test_the_active_segment_and_records_above_the_high_watermark_are_not_cleaned(directory: Path) -> None:
     logs, log = opened(directory)
     fill(log, random.Random(2), 40, keys=1)
     before = batches_of(log)
@@ -202,7 +202,7 @@ def test_young_records_wait_for_min_compaction_lag(directory: Path) -> None:
     logs.close()
 
 
-def test_tombstones_go_once_their_horizon_has_passed(directory: Path) -> None:
+def test_tombstones_are_deleted_after_their_horizon(directory: Path) -> None:
     logs, log = opened(directory)
     for number in range(40):
         lead(log, keyed([(b"a", b"x" * 300), (b"b", b"y" * number)]))
@@ -221,7 +221,7 @@ def test_tombstones_go_once_their_horizon_has_passed(directory: Path) -> None:
     logs.close()
 
 
-def test_a_cleaning_gives_up_when_the_log_is_cut_meanwhile(directory: Path) -> None:
+def test_a_cleaning_ends_when_the_log_is_truncated_meanwhile(directory: Path) -> None:
     logs, log = opened(directory)
     fill(log, random.Random(4), 120)
     end = cleanable_end(log, int(log.log_end_offset)) // 2
@@ -246,7 +246,7 @@ def test_a_cleaning_gives_up_when_the_log_is_cut_meanwhile(directory: Path) -> N
 
 
 @pytest.mark.parametrize("what", ["close", "reset"])
-def test_a_cleaning_ends_quietly_when_the_log_does(directory: Path, what: str) -> None:
+def test_a_cleaning_ends_without_an_error_when_the_log_is_closed(directory: Path, what: str) -> None:
     logs, log = opened(directory)
     fill(log, random.Random(6), 120)
     ended: list[int] = []
@@ -267,7 +267,7 @@ def test_a_cleaning_ends_quietly_when_the_log_does(directory: Path, what: str) -
     logs.close()
 
 
-def test_a_cut_below_the_cleaners_point_lowers_it_for_good(directory: Path) -> None:
+def test_a_truncation_below_the_clean_point_lowers_the_point(directory: Path) -> None:
     logs, log = opened(directory)
     fill(log, random.Random(7), 120)
     point = clean(log).clean_point

@@ -30,8 +30,8 @@ def directory() -> Iterator[Path]:
         yield path
 
 
-def test_whatever_is_under_way_while_segments_are_swapped_goes_on(directory: Path) -> None:
-    """Every value says its own offset, so a read of the wrong bytes, or of the right ones elsewhere, is seen."""
+def test_reads_appends_and_flushes_continue_while_segments_are_swapped(directory: Path) -> None:
+    """Every value holds its own offset, so a read of wrong bytes is detected."""
     logs, log = opened(directory)
     rng = random.Random(1)
     finished = threading.Event()
@@ -74,7 +74,7 @@ def test_whatever_is_under_way_while_segments_are_swapped_goes_on(directory: Pat
         found = log.offset_for_timestamp(chance.randrange(10), end_offset=end)
         assert found is None or found.offset < end
         newest = log.max_timestamp(end_offset=end)
-        # Of each key the latest record stays: once more has come, the newest below the old end may be gone.
+        # The latest record of each key stays: after more appends the newest below the old end may be removed.
         assert newest is None or newest.timestamp_us == 9 or log.log_end_offset > end
 
     with ThreadPoolExecutor(6) as threads:
@@ -91,8 +91,8 @@ def test_whatever_is_under_way_while_segments_are_swapped_goes_on(directory: Pat
     logs.close()
 
 
-def test_a_read_that_meets_a_swap_is_made_again(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the look at the old segment and the opening of its file, another file has taken that name."""
+def test_a_read_that_meets_a_swap_is_repeated(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the choice of the old segment and the opening of its file, another file gets that name."""
     logs, log = opened(directory)
     for number in range(60):
         records: list[tuple[bytes | None, bytes | None]] = [(b"same", b"x" * 50), (b"%d" % number, b"y" * 150)]

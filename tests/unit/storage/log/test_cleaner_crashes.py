@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cleaning that ends at any of its writes, syncs, renames and deletions, by a kill or a power loss, and the start
-after it, itself interrupted too: no record is lost, none comes twice, and the next cleaning finishes (rule L1)."""
+"""A kill or power loss at any file operation of a cleaning, and at any of the start after it (rule L1).
+
+No record is lost, none is doubled, and the next cleaning finishes."""
 
 from __future__ import annotations
 
@@ -24,11 +25,11 @@ SETTINGS = CleanerSettings(dedupe_buffer_bytes=1 << 20, io_buffer_bytes=3000)
 
 
 class Killed(BaseException):
-    """The process is gone: nothing it does after this reaches a file."""
+    """The process was killed: no later operation reaches a file."""
 
 
 class Killer:
-    """Counts what changes files, and kills at the n-th; of a write that is killed half is written."""
+    """Counts operations that change files, and kills at the n-th; half of a killed write is written."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.left: int | None = None
@@ -76,7 +77,7 @@ def killer(monkeypatch: pytest.MonkeyPatch) -> Killer:
 
 
 def made(root: Path, seed: int) -> tuple[Path, list[Row], list[Row]]:
-    """A stopped log that was cleaned once before, what it holds, and what a cleaning is to leave."""
+    """A stopped log after one cleaning, its rows, and the rows that the next cleaning must leave."""
     path = root / "before"
     logs, log = opened(path)
     rng = random.Random(seed)
@@ -106,7 +107,7 @@ def check(path: Path, before: list[Row], after: list[Row]) -> None:
     log, recovered = logs.open(PARTITION, IDENTITY, CONFIGS)
     assert recovered.damaged is None
     found = rows_of(log)
-    assert [row for row in before if row in set(found)] == found, "nothing twice, nothing that was not there"
+    assert [row for row in before if row in set(found)] == found, "no row is doubled or invented"
     assert set(after) <= set(found), "nothing is lost"
     names = {name.suffix for name in (path / str(PARTITION)).iterdir()}
     assert not names & {".cleaned", ".swap", ".tmp"}

@@ -21,7 +21,7 @@ def directory() -> Iterator[Path]:
         yield path
 
 
-def test_a_log_whose_tombstones_are_kept_for_ever_is_cleaned_all_the_same(directory: Path) -> None:
+def test_a_log_with_unlimited_tombstone_retention_is_cleaned(directory: Path) -> None:
     logs, log = opened(directory)
     for round_ in range(40):
         lead(log, keyed([(b"same", b"%d" % round_ * 100), (b"gone", None)]), epoch=0)

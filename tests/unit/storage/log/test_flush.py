@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `Log.flush` vouches for is on disk: after a power loss it is found there by name, and trusted (rules R3, T5)."""
+"""Flushed records are on disk: after a power loss a start finds and trusts them (rules R3, T5)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SMALL = {"segment.bytes": "2000", "index.interval.bytes": "500"}
 
 
 class StrictDisk:
-    """Keeps of a directory tree just what was synced: of a file its content, of a directory its names."""
+    """Keeps only synced data of a directory tree: contents of files, names of directories."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.contents: dict[int, bytes] = {}
@@ -55,7 +55,7 @@ class StrictDisk:
             self.contents[found.st_ino] = path.read_bytes()
 
     def after_power_loss(self, directory: Path, target: Path) -> None:
-        """Make in `target` what the disk still has of `directory`."""
+        """Restore in `target` the parts of `directory` that are on disk."""
         self._restore(directory.stat().st_ino, target)
 
     def _restore(self, inode: int, target: Path) -> None:
@@ -92,7 +92,7 @@ def fill(log: PartitionLog, count: int, *, epoch: int = 0) -> None:
 
 
 def recovered(disk: StrictDisk, path: Path) -> tuple[bytes, str | None, int]:
-    """(what can be read, damage, log end) of a start after a power loss."""
+    """(readable bytes, damage, log end) of a start after a power loss."""
     disk.after_power_loss(path / "disk", path / "after")
     logs = open_one(path / "after")
     try:
@@ -102,7 +102,7 @@ def recovered(disk: StrictDisk, path: Path) -> tuple[bytes, str | None, int]:
         logs.close()
 
 
-def test_what_was_flushed_is_there_after_a_power_loss_and_what_was_not_is_gone(path: Path, disk: StrictDisk) -> None:
+def test_flushed_records_survive_a_power_loss_and_others_do_not(path: Path, disk: StrictDisk) -> None:
     log = open_log(path / "disk")
     fill(log, 2)
     assert log.flush() == 10
@@ -111,7 +111,7 @@ def test_what_was_flushed_is_there_after_a_power_loss_and_what_was_not_is_gone(p
     assert recovered(disk, path) == (kept, None, 10)
 
 
-def test_the_first_flush_also_keeps_whose_log_it_is(path: Path, disk: StrictDisk) -> None:
+def test_the_first_flush_makes_the_identity_durable(path: Path, disk: StrictDisk) -> None:
     log = open_log(path / "disk")
     fill(log, 1)
     log.flush()
@@ -124,12 +124,12 @@ def test_the_first_flush_also_keeps_whose_log_it_is(path: Path, disk: StrictDisk
 def test_a_flush_covers_every_segment_since_the_last_one(path: Path, disk: StrictDisk) -> None:
     log = open_log(path / "disk")
     fill(log, 20)
-    assert len(list((path / "disk").rglob("*.log"))) > 3, "it has rolled"
+    assert len(list((path / "disk").rglob("*.log"))) > 3, "the log has rolled"
     assert log.flush() == 100
     assert recovered(disk, path) == (read_all(log), None, 100)
 
 
-def test_a_segment_that_is_on_disk_is_not_flushed_again(path: Path, disk: StrictDisk) -> None:
+def test_a_flushed_segment_is_not_flushed_again(path: Path, disk: StrictDisk) -> None:
     log = open_log(path / "disk")
     fill(log, 20)
     log.flush()
@@ -142,7 +142,7 @@ def test_a_segment_that_is_on_disk_is_not_flushed_again(path: Path, disk: Strict
     assert disk.synced == [newest], "nothing was written since"
 
 
-def test_segments_that_were_cut_off_do_not_come_back(path: Path, disk: StrictDisk) -> None:
+def test_truncated_segments_do_not_come_back(path: Path, disk: StrictDisk) -> None:
     log = open_log(path / "disk")
     fill(log, 20)
     log.flush()
@@ -152,7 +152,9 @@ def test_segments_that_were_cut_off_do_not_come_back(path: Path, disk: StrictDis
     assert recovered(disk, path) == (read_all(log), None, 35)
 
 
-def test_a_cut_below_the_recovery_point_is_remembered_by_the_next_flush(path: Path, disk: StrictDisk) -> None:
+def test_the_flush_after_a_truncation_below_the_recovery_point_makes_its_mark_durable(
+    path: Path, disk: StrictDisk
+) -> None:
     logs = open_one(path / "disk")
     log, _ = logs.open(PARTITION, IDENTITY, SMALL)
     fill(log, 4)
@@ -172,7 +174,7 @@ def test_a_cut_below_the_recovery_point_is_remembered_by_the_next_flush(path: Pa
     logs.close()
 
 
-def test_a_failed_flush_fails_the_directory_and_is_never_tried_again(path: Path, disk: StrictDisk) -> None:
+def test_a_failed_flush_fails_the_directory_and_is_never_retried(path: Path, disk: StrictDisk) -> None:
     logs = open_one(path / "disk")
     log, _ = logs.open(PARTITION, IDENTITY, SMALL)
     fill(log, 1)
@@ -189,7 +191,7 @@ def test_a_failed_flush_fails_the_directory_and_is_never_tried_again(path: Path,
         log.flush()
     with pytest.raises(TidemarkError, match="offline"):
         fill(log, 1)
-    assert len(disk.synced) == 1, "the kernel would say that it worked, and the records would be lost"
+    assert len(disk.synced) == 1, "a retry would succeed although the records are lost"
     assert log.flushed_offset == 5
     assert logs.directory_ids == ()
     logs.close()
@@ -213,7 +215,7 @@ def test_a_log_that_starts_inside_a_batch_is_found_by_its_new_name(path: Path, d
     logs.close()
 
 
-def test_what_is_appended_during_a_flush_waits_for_the_next_one(path: Path, disk: StrictDisk) -> None:
+def test_records_appended_during_a_flush_wait_for_the_next_flush(path: Path, disk: StrictDisk) -> None:
     log = open_log(path / "disk")
     fill(log, 2)
     disk.meanwhile = lambda: fill(log, 20)
@@ -222,7 +224,7 @@ def test_what_is_appended_during_a_flush_waits_for_the_next_one(path: Path, disk
     assert recovered(disk, path) == (read_all(log), None, 110)
 
 
-def test_a_flush_that_meets_a_cut_vouches_for_nothing_that_was_written_since(path: Path, disk: StrictDisk) -> None:
+def test_a_flush_that_meets_a_truncation_does_not_cover_later_records(path: Path, disk: StrictDisk) -> None:
     log = open_log(path / "disk")
     fill(log, 4)
     log.flush()
@@ -239,7 +241,7 @@ def test_a_flush_that_meets_a_cut_vouches_for_nothing_that_was_written_since(pat
     assert recovered(disk, path) == (read_all(log), None, 165)
 
 
-def test_a_log_directory_that_was_made_is_there_after_a_power_loss(path: Path, disk: StrictDisk) -> None:
+def test_a_new_log_directory_survives_a_power_loss(path: Path, disk: StrictDisk) -> None:
     (path / "disk").mkdir()
     log = open_log(path / "disk" / "logs")
     fill(log, 1)

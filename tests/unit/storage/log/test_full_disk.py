@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A log on a full disk: an append is taken back whole, a checkpoint waits, and nothing goes offline (rule T5)."""
+"""A log on a full disk: an append is truncated whole, a checkpoint is retried, nothing goes offline (rule T5)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def path() -> Iterator[Path]:
 
 
 class FullDisk:
-    """Write calls find `room_bytes` more while there is any, then ENOSPC or EDQUOT."""
+    """Write calls have `room_bytes` of space, then fail with ENOSPC or EDQUOT."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.room_bytes = 1 << 40
@@ -66,7 +66,7 @@ def opened(logs: LogManager) -> tuple[PartitionLog, RecoveredLog]:
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 @pytest.mark.parametrize("room_bytes", [0, 1, 100, 300])
-def test_an_append_without_space_is_taken_back_whole_and_the_next_one_may_succeed(
+def test_an_append_without_space_is_truncated_whole_and_a_later_one_may_succeed(
     path: Path, disk: FullDisk, room_bytes: int, number: int
 ) -> None:
     logs = open_one(path)
@@ -88,7 +88,7 @@ def test_an_append_without_space_is_taken_back_whole_and_the_next_one_may_succee
     read_all(again)
 
 
-def test_a_segment_that_cannot_be_rolled_is_rolled_when_there_is_space(path: Path, disk: FullDisk) -> None:
+def test_a_roll_without_space_is_retried(path: Path, disk: FullDisk) -> None:
     logs = open_one(path)
     log, _ = opened(logs)
     end = 0
@@ -109,7 +109,7 @@ def test_a_segment_that_cannot_be_rolled_is_rolled_when_there_is_space(path: Pat
     read_all(again)
 
 
-def test_what_an_append_of_two_segments_took_is_given_back_before_its_cut_is_noted(
+def test_a_failed_append_over_two_segments_frees_its_space_before_its_mark(
     path: Path, disk: FullDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, _ = opened(open_one(path))
@@ -132,7 +132,7 @@ def test_what_an_append_of_two_segments_took_is_given_back_before_its_cut_is_not
     read_all(log)
 
 
-def test_a_checkpoint_without_space_is_written_later_and_leaves_no_half_file(path: Path, disk: FullDisk) -> None:
+def test_a_checkpoint_without_space_is_retried_and_leaves_no_partial_file(path: Path, disk: FullDisk) -> None:
     logs = open_one(path)
     log, _ = opened(logs)
     lead(log, make_batch(["one"]))
@@ -165,10 +165,10 @@ def test_epochs_that_cannot_be_written_are_written_with_a_later_checkpoint(path:
 
 
 @pytest.mark.parametrize("room_bytes", [0, 50, 500])
-def test_a_start_on_a_full_disk_opens_what_was_appended_since_the_last_checkpoint(
+def test_a_start_on_a_full_disk_opens_records_appended_after_the_checkpoint(
     path: Path, disk: FullDisk, room_bytes: int
 ) -> None:
-    """A replica that did not open there stayed offline until the next start, though there was space a moment later."""
+    """Regression: a replica that did not open stayed offline until the next start, though space came back."""
     logs = open_one(path)
     log, _ = opened(logs)
     logs.checkpoint({})
@@ -190,7 +190,7 @@ def test_a_start_on_a_full_disk_opens_what_was_appended_since_the_last_checkpoin
     assert lead(log, make_batch(["more"]), epoch=4) == 41
 
 
-def test_a_cut_without_space_has_changed_nothing_and_can_be_made_later(path: Path, disk: FullDisk) -> None:
+def test_a_truncation_without_space_changes_nothing_and_can_be_retried(path: Path, disk: FullDisk) -> None:
     logs = open_one(path)
     log, _ = opened(logs)
     lead(log, make_batch(["one"]), make_batch(["two"]))
@@ -208,7 +208,7 @@ def test_a_cut_without_space_has_changed_nothing_and_can_be_made_later(path: Pat
     assert lead(log, make_batch(["nine"])) == 10
 
 
-def test_a_cut_without_space_for_the_clean_point_can_be_made_later_too(path: Path, disk: FullDisk) -> None:
+def test_a_truncation_without_space_for_the_clean_point_can_be_retried(path: Path, disk: FullDisk) -> None:
     log, _ = opened(open_one(path))
     lead(log, make_batch(["one"]), make_batch(["two"]))
     marks = CutPoint(1, 0), CutPoint(2, 9, resetting=True)
@@ -224,9 +224,7 @@ def test_a_cut_without_space_for_the_clean_point_can_be_made_later_too(path: Pat
     assert (log.log_end_offset, log.cleaning.clean_point) == (1, 1)
 
 
-def test_a_reset_whose_end_cannot_be_noted_is_made_again_before_anything_is_appended(
-    path: Path, disk: FullDisk
-) -> None:
+def test_a_reset_without_space_for_its_second_mark_is_retried_before_appends(path: Path, disk: FullDisk) -> None:
     logs = open_one(path)
     log, _ = opened(logs)
     lead(log, make_batch(["one"]))
@@ -243,7 +241,7 @@ def test_a_reset_whose_end_cannot_be_noted_is_made_again_before_anything_is_appe
     assert (read_all(again), found.log_start_offset, found.damaged) == (whole, 9, None)
 
 
-def test_a_sync_that_finds_no_space_takes_the_directory_offline(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sync_without_space_takes_the_directory_offline(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logs = open_one(path)
     log, _ = opened(logs)
     lead(log, make_batch(["one"]))
@@ -257,7 +255,7 @@ def test_a_sync_that_finds_no_space_takes_the_directory_offline(path: Path, monk
     assert logs.directories()[0].failed is not None
 
 
-def test_the_front_goes_on_a_full_disk_too(path: Path, disk: FullDisk) -> None:
+def test_segments_are_trimmed_on_a_full_disk(path: Path, disk: FullDisk) -> None:
     logs = open_one(path)
     log, _ = opened(logs)
     lead(log, *(make_batch(["x" * 300]) for _ in range(12)))
@@ -296,7 +294,9 @@ def test_a_checkpoint_that_cannot_write_an_index_has_written_the_epochs(
     assert found.epochs == ((0, 0), (1, 50))
 
 
-def test_room_is_made_while_other_logs_are_opened(path: Path, disk: FullDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_space_is_freed_while_other_logs_are_opened(
+    path: Path, disk: FullDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     logs = open_one(path)
     for number in range(3):
         lead(logs.open(PARTITION._replace(partition=number), IDENTITY, {})[0], make_batch(["one"]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readers beside the appender, and a writer killed in the middle of it."""
+"""Readers and checkpoints beside appends, and a writer that is killed."""
 
 from __future__ import annotations
 
@@ -137,9 +137,7 @@ def test_a_checkpoint_during_an_append_keeps_producer_and_epoch_of_its_batch(
     assert recovered.epochs == ((0, 0), (3, 1))
 
 
-def test_a_read_that_begins_while_the_file_is_being_cut_is_made_again(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_read_that_meets_a_truncation_is_repeated(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logs = open_one(path)
     log, _ = logs.open(PARTITION, IDENTITY, {})
     for number in range(8):
@@ -166,7 +164,7 @@ def test_a_read_that_begins_while_the_file_is_being_cut_is_made_again(
     def cut_and_read(descriptor: int, length: int) -> None:
         ftruncate(descriptor, length)
         reader.start()
-        assert met_the_cut.wait(20), "the read went by the size from before the cut"
+        assert met_the_cut.wait(20), "the read used the size from before the truncation"
 
     monkeypatch.setattr(LogReader, "_read_far", failing_read)
     monkeypatch.setattr(os, "ftruncate", cut_and_read)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The front of a log goes: by time, by size, at its leader's word; what a crash in between leaves (L1, E3, T5)."""
+"""Trimming a log by time, by size and by its leader; crashes in between (rules L1, E3, T5)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def bases(path: Path) -> list[int]:
     return [int(name[:20]) for name in files(path)]
 
 
-def test_records_older_than_the_limit_go_by_whole_segments(path: Path) -> None:
+def test_segments_older_than_the_limit_are_removed(path: Path) -> None:
     log = filled(open_one(path))
     second = bases(path)[1]
     newest_of_first_ms = (second // 10 - 1) * 1000
@@ -66,11 +66,13 @@ def test_records_older_than_the_limit_go_by_whole_segments(path: Path) -> None:
     assert log.expired_until(limits, high_watermark=Offset(200), now_ms=newest_of_first_ms + 5_000) == 0
     assert log.expired_until(limits, high_watermark=Offset(200), now_ms=newest_of_first_ms + 5_001) == second
     assert log.expired_until(limits, high_watermark=Offset(second - 1), now_ms=1 << 40) == 0, "not past the HW"
-    assert log.expired_until(limits, high_watermark=Offset(200), now_ms=1 << 40) == 200, "the active one too, if all is"
+    assert log.expired_until(limits, high_watermark=Offset(200), now_ms=1 << 40) == 200, (
+        "also the active segment, if everything expired"
+    )
     assert log.expired_until(EVERYTHING, high_watermark=Offset(200), now_ms=1 << 40) == 0
 
 
-def test_the_oldest_segments_beyond_the_size_go_and_the_active_one_stays(path: Path) -> None:
+def test_the_oldest_segments_beyond_the_size_are_removed_and_the_active_one_stays(path: Path) -> None:
     log = filled(open_one(path))
     starts = bases(path)
     size = log.size_bytes()
@@ -81,7 +83,7 @@ def test_the_oldest_segments_beyond_the_size_go_and_the_active_one_stays(path: P
     assert log.expired_until(Limits(-1, 0), high_watermark=Offset(200), now_ms=0) == starts[-1]
 
 
-def test_what_is_trimmed_is_out_of_range_at_once_and_its_files_go_with_the_checkpoint(path: Path) -> None:
+def test_trimmed_records_are_out_of_range_at_once_and_a_checkpoint_releases_their_files(path: Path) -> None:
     logs = open_one(path)
     log = filled(logs)
     starts = bases(path)
@@ -102,7 +104,7 @@ def test_what_is_trimmed_is_out_of_range_at_once_and_its_files_go_with_the_check
     read_all(log)
 
 
-def test_files_wait_under_another_name_and_a_start_removes_them(path: Path) -> None:
+def test_released_files_are_renamed_and_removed_by_a_start(path: Path) -> None:
     logs = open_one(path)
     log, _ = logs.open(PARTITION, IDENTITY, {**CONFIGS, "file.delete.delay.ms": "3600000"})
     for number in range(20):
@@ -117,7 +119,7 @@ def test_files_wait_under_another_name_and_a_start_removes_them(path: Path) -> N
     assert files(path, ".deleted") == []
 
 
-def test_a_kill_before_the_checkpoint_leaves_the_log_as_the_last_checkpoint_knew_it(path: Path) -> None:
+def test_a_kill_before_the_checkpoint_restores_the_old_log_start(path: Path) -> None:
     logs = open_one(path)
     log = filled(logs)
     logs.checkpoint({PARTITION: Offset(200)})
@@ -144,7 +146,7 @@ def test_a_segment_that_a_crash_brings_back_below_the_log_start_is_no_damage(pat
     assert bases(path) == starts[3:]
 
 
-def test_a_log_whose_records_are_all_gone_goes_on_at_its_end(path: Path) -> None:
+def test_a_fully_trimmed_log_continues_at_its_end(path: Path) -> None:
     logs = open_one(path)
     log = filled(logs)
     log.trim(Offset(200))
@@ -157,10 +159,10 @@ def test_a_log_whose_records_are_all_gone_goes_on_at_its_end(path: Path) -> None
     logs.close()
     log, found = opened(open_one(path))
     assert (found.log_start_offset, found.log_end_offset, found.damaged) == (200, 201, None)
-    assert 7 in found.producers.entries, "who has produced here is remembered beyond its records"
+    assert 7 in found.producers.entries, "producer states outlive their records"
 
 
-def test_a_reset_and_a_cut_after_a_trim_leave_no_file_of_the_old_log(path: Path) -> None:
+def test_a_reset_and_a_truncation_after_a_trim_leave_no_file_of_the_old_log(path: Path) -> None:
     logs = open_one(path)
     log = filled(logs)
     log.trim(Offset(100))
@@ -175,7 +177,7 @@ def test_a_reset_and_a_cut_after_a_trim_leave_no_file_of_the_old_log(path: Path)
     assert (found.log_start_offset, found.log_end_offset, found.damaged) == (300, 300, None)
 
 
-def test_a_reader_that_began_before_the_files_went_is_not_hurt(path: Path) -> None:
+def test_a_reader_keeps_reading_files_released_meanwhile(path: Path) -> None:
     logs = open_one(path)
     log = filled(logs, **{"file.delete.delay.ms": "60000"})
     held = log.segments.all[0]
@@ -196,7 +198,7 @@ def test_an_idle_segment_rolls_when_it_is_old_enough_after_a_restart_too(path: P
     logs.close()
     logs = open_one(path)
     log, _ = opened(logs)
-    assert log.may_roll_by_time(0), "its first record has not been looked at yet"
+    assert log.may_roll_by_time(0), "its first record was not read yet"
     log.roll_by_time(604_800_000)
     assert not log.may_roll_by_time(604_800_000)
     log.roll_by_time(604_800_001)
@@ -204,7 +206,7 @@ def test_an_idle_segment_rolls_when_it_is_old_enough_after_a_restart_too(path: P
     assert not log.may_roll_by_time(1 << 50), "an empty segment never rolls"
 
 
-def test_snapshots_of_producers_below_the_front_go_and_a_cut_at_the_front_still_finds_one(path: Path) -> None:
+def test_snapshots_below_the_log_start_are_deleted_except_the_newest(path: Path) -> None:
     logs = open_one(path)
     log = filled(logs)
     starts = bases(path)

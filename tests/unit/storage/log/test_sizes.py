@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How large a log is, and what of it lies past an offset, from memory alone."""
+"""The size of a log, and of its part past an offset, from memory alone."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_every_time_finds_what_a_list_of_the_records_finds(path: Path, steps: li
     logs.close()
 
 
-def test_the_newest_record_of_what_is_left_is_found_when_a_newer_one_of_its_segment_is_gone(path: Path) -> None:
+def test_the_newest_remaining_record_is_found_after_compaction_removed_a_newer_one(path: Path) -> None:
     logs = open_one(path / "newest")
     log, _ = logs.open(PARTITION, IDENTITY, {})
     lead(log, make_batch(["young"], timestamp_us=60), make_batch(["old"], timestamp_us=5), make_batch(["older"]))

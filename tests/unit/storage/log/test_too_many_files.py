@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process with too many files open: what could not be opened waits, none of it is written, nothing goes offline."""
+"""A process with too many open files: operations fail whole and are retried, nothing goes offline."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def path() -> Iterator[Path]:
 
 
 class Files:
-    """open(2) succeeds so many more times, then fails with `number`."""
+    """open(2) succeeds `left` more times, then fails with `number`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.left = 1 << 40
@@ -54,7 +54,7 @@ def opened(path: Path) -> tuple[LogManager, PartitionLog]:
 
 
 @pytest.mark.parametrize("left", range(8))
-def test_a_checkpoint_is_made_another_time_wherever_it_stops(path: Path, files: Files, left: int) -> None:
+def test_a_checkpoint_without_descriptors_is_retried(path: Path, files: Files, left: int) -> None:
     logs, log = opened(path)
     lead(log, make_batch(["first"]))
     files.left = left
@@ -75,7 +75,7 @@ def test_a_checkpoint_is_made_another_time_wherever_it_stops(path: Path, files: 
     logs.close()
 
 
-def test_an_append_is_refused_whole_and_the_next_one_is_taken(path: Path, files: Files) -> None:
+def test_an_append_without_descriptors_is_refused_whole_and_the_next_one_succeeds(path: Path, files: Files) -> None:
     logs, log = opened(path)
     lead(log, make_batch(["a" * 1500]))
     before, end = read_all(log), log.log_end_offset

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rule T5: whatever happens to the files, a start gives a true prefix, says that it is damaged, or refuses."""
+"""Rule T5: with any damage to the files, a start gives a true prefix, marks the replica damaged, or refuses."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def path() -> Iterator[Path]:
 
 @pytest.fixture
 def killed(path: Path) -> tuple[Path, bytes]:
-    """A log of 16 batches of 2 in several segments, checkpointed at 18, killed at 32; and what it holds."""
+    """A log of 16 batches of 2 in several segments, checkpointed at 18, killed at 32; and its content."""
     logs = open_one(path / "killed")
     log, _ = logs.open(PARTITION, IDENTITY, CONFIGS)
     for number in range(BATCHES):
@@ -75,7 +75,7 @@ def segments(path: Path) -> list[Path]:
 
 
 def start(path: Path) -> tuple[RecoveredLog, bytes]:
-    """Open, read everything, go on writing, and be killed."""
+    """Open, read everything, append, and get killed."""
     logs = open_one(path)
     try:
         log, recovered = logs.open(PARTITION, IDENTITY, CONFIGS)
@@ -88,7 +88,7 @@ def start(path: Path) -> tuple[RecoveredLog, bytes]:
 
 
 def in_copy(path: Path, spoil: Callable[[Path], object]) -> tuple[RecoveredLog, bytes] | TidemarkError:
-    """What a start says of a spoiled copy."""
+    """The result of a start with a damaged copy of the files."""
     copy = path.with_name("copy")
     shutil.copytree(path, copy)
     try:
@@ -112,7 +112,7 @@ def flip(path: Path, position: int) -> None:
 
 
 def read_one(log: Log, offset: int) -> Batch | ErrorCode:
-    """The batch that holds the offset as a checking reader gets it, or what it is refused with."""
+    """The batch with the offset as a checking reader gets it, or the refusal."""
     try:
         data = log.read(Offset(offset), end_offset=log.log_end_offset, max_bytes=1)
         assert data
@@ -127,7 +127,7 @@ def ends(whole: bytes) -> dict[int, int]:
     return {2 * (number + 1): size for number, size in enumerate(itertools.accumulate(lengths))}
 
 
-def test_a_torn_tail_of_any_length_is_cut_and_is_no_damage(killed: tuple[Path, bytes]) -> None:
+def test_a_torn_tail_of_any_length_is_truncated_and_is_no_damage(killed: tuple[Path, bytes]) -> None:
     path, whole = killed
     last = segments(path)[-1]
     size = last.stat().st_size
@@ -166,7 +166,7 @@ def test_a_clean_stop_scans_nothing(stopped: tuple[Path, bytes]) -> None:
     logs.close()
 
 
-def test_a_flipped_byte_anywhere_in_what_is_scanned_is_found(killed: tuple[Path, bytes]) -> None:
+def test_a_flipped_byte_above_the_recovery_point_is_found(killed: tuple[Path, bytes]) -> None:
     path, whole = killed
     sizes = ends(whole)
     base = 0
@@ -186,7 +186,7 @@ def test_a_flipped_byte_anywhere_in_what_is_scanned_is_found(killed: tuple[Path,
 
 
 @pytest.mark.parametrize("state", ["killed", "stopped"])
-def test_a_flipped_byte_below_the_recovery_point_never_passes_for_a_good_one(
+def test_a_flipped_byte_below_the_recovery_point_is_never_read_as_valid(
     state: str, request: pytest.FixtureRequest
 ) -> None:
     path, whole = request.getfixturevalue(state)
@@ -208,7 +208,7 @@ def test_a_flipped_byte_below_the_recovery_point_never_passes_for_a_good_one(
 
 
 @pytest.mark.parametrize("state", ["killed", "stopped"])
-def test_small_files_flipped_cut_or_deleted_are_made_anew_or_refused(
+def test_damaged_truncated_or_deleted_small_files_are_rewritten_or_refused(
     state: str, request: pytest.FixtureRequest
 ) -> None:
     path, whole = request.getfixturevalue(state)
@@ -256,7 +256,7 @@ def test_small_files_flipped_cut_or_deleted_are_made_anew_or_refused(
     ],
     ids=["empty", "cut off", "of a later version"],
 )
-def test_a_checkpoint_that_cannot_be_used_is_told_and_nothing_is_lost(
+def test_a_damaged_checkpoint_is_logged_and_nothing_is_lost(
     killed: tuple[Path, bytes], caplog: pytest.LogCaptureFixture, name: str, content: bytes, why: str
 ) -> None:
     path, whole = killed
@@ -290,7 +290,7 @@ def test_all_segments_missing_is_damage(killed: tuple[Path, bytes]) -> None:
     assert outcome[1] == b""
 
 
-def test_a_replica_directory_that_vanished_is_damage(killed: tuple[Path, bytes]) -> None:
+def test_a_vanished_replica_directory_is_damage(killed: tuple[Path, bytes]) -> None:
     outcome = in_copy(killed[0], lambda copy: shutil.rmtree(replica(copy)))
     assert not isinstance(outcome, TidemarkError)
     assert outcome[0].damaged is not None
@@ -308,7 +308,7 @@ def test_a_torn_tail_without_its_checkpoints_is_damage(killed: tuple[Path, bytes
     assert outcome[0].log_end_offset == 30
 
 
-def test_good_records_behind_damage_are_set_aside_until_refetched(killed: tuple[Path, bytes]) -> None:
+def test_valid_records_behind_damage_are_set_aside_until_refetched(killed: tuple[Path, bytes]) -> None:
     path, whole = killed
     target = next(segment for segment in reversed(segments(path)) if int(segment.stem) <= 20)
     position = ends(whole)[20] - (ends(whole)[int(target.stem)] if int(target.stem) else 0)
@@ -326,7 +326,7 @@ def test_good_records_behind_damage_are_set_aside_until_refetched(killed: tuple[
 
     logs = open_one(path)
     log, recovered = logs.open(PARTITION, IDENTITY, CONFIGS)
-    assert recovered.damaged is not None, "damage outlives a restart"
+    assert recovered.damaged is not None, "damage survives a restart"
     missing = [batch for batch in check_batches(whole) if batch.envelope.base_offset >= 20]
     follow(log, *missing[:-1])
     logs.checkpoint({PARTITION: Offset(20)})
@@ -340,14 +340,14 @@ def test_good_records_behind_damage_are_set_aside_until_refetched(killed: tuple[
 
 
 @pytest.mark.parametrize("spoil", ["deleted", "emptied", "flipped"])
-def test_damage_is_not_forgotten_with_its_note(killed: tuple[Path, bytes], spoil: str) -> None:
+def test_damage_is_not_forgotten_with_its_file(killed: tuple[Path, bytes], spoil: str) -> None:
     path, whole = killed
     target = next(segment for segment in reversed(segments(path)) if int(segment.stem) <= 20)
     flip(target, ends(whole)[20] - (ends(whole)[int(target.stem)] if int(target.stem) else 0) + 70)
     logs = open_one(path)
     _, recovered = logs.open(PARTITION, IDENTITY, CONFIGS)
     assert recovered.damaged
-    logs.checkpoint({PARTITION: Offset(18)})  # nothing else says any more that there was more
+    logs.checkpoint({PARTITION: Offset(18)})  # no checkpoint has the former log end
     logs.close()
     note = replica(path) / "damage.json"
     if spoil == "deleted":
@@ -364,10 +364,10 @@ def test_damage_is_not_forgotten_with_its_note(killed: tuple[Path, bytes], spoil
     logs.close()
     recovered, content = start(path)
     assert content == whole
-    assert (recovered.damaged is None) == (spoil == "deleted"), "until where it reached only the note could say"
+    assert (recovered.damaged is None) == (spoil == "deleted"), "only the file has the end of the damage"
 
 
-def test_a_tail_of_zeros_or_garbage_is_cut(killed: tuple[Path, bytes]) -> None:
+def test_a_tail_of_zeros_or_garbage_is_truncated(killed: tuple[Path, bytes]) -> None:
     path, whole = killed
     for garbage in (bytes(5000), b"\x01" * 4096, whole[:300], whole[40:700]):
         name = segments(path)[-1].name
@@ -397,7 +397,7 @@ def test_a_valid_batch_far_behind_a_lost_page_makes_it_damage(path: Path) -> Non
     assert len(check_batches(kept)) == 1
 
 
-def test_a_kill_between_cutting_segments_leaves_a_prefix(killed: tuple[Path, bytes]) -> None:
+def test_a_kill_between_removing_segments_leaves_a_prefix(killed: tuple[Path, bytes]) -> None:
     path, whole = killed
     logs = open_one(path)
     log, _ = logs.open(PARTITION, IDENTITY, CONFIGS)
@@ -410,7 +410,7 @@ def test_a_kill_between_cutting_segments_leaves_a_prefix(killed: tuple[Path, byt
     assert content == whole[: ends(whole)[6]]
 
 
-def test_a_batch_that_goes_back_in_offset_is_damage_or_cut(path: Path) -> None:
+def test_a_batch_with_a_decreasing_offset_is_damage_or_truncated(path: Path) -> None:
     logs = open_one(path)
     log, _ = logs.open(PARTITION, IDENTITY, {})
     lead(log, make_batch(["a"]), make_batch(["b"]))
@@ -422,7 +422,7 @@ def test_a_batch_that_goes_back_in_offset_is_damage_or_cut(path: Path) -> None:
     assert len(check_batches(content)) == 2
 
 
-def test_a_replica_killed_while_it_was_made_held_nothing_and_is_not_doubted(path: Path) -> None:
+def test_a_replica_killed_while_it_was_made_is_not_damaged(path: Path) -> None:
     logs = open_one(path / "young")
     log, _ = logs.open(PARTITION, IDENTITY, CONFIGS)
     log.reset(Offset(0))  # makes its directory

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every file of a log directory spoiled: flipped by region, cut at each of its last 200 bytes, deleted (rule T5).
+"""Damage to every file of a log directory: flips, truncation at each of the last 200 bytes, deletion (rule T5).
 
-A start opens with everything before the damage, or marks the replica damaged and keeps all that is whole of it, or
-refuses with what to do. It never serves a wrong byte, and never quietly drops the good records behind a bad one.
+A start opens everything before the damage, or marks the replica damaged and keeps its whole batches, or refuses with
+the remedy. A start never serves a wrong byte, and never drops valid records behind damage without a mark.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MOST = 100
 
 
 class State(NamedTuple):
-    """A directory as some process left it, and what its log held: bytes by base offset, ends exclusive."""
+    """A directory left by a process, and the content of its log: bytes by base offset, ends exclusive."""
 
     image: Image
     batches: dict[int, bytes]
@@ -45,7 +45,7 @@ class State(NamedTuple):
     recovery_point: int
 
     def __repr__(self) -> str:
-        """Hypothesis writes its arguments down for each example."""
+        """Hypothesis formats its arguments for each example."""
         return f"<{len(self.image)} files, {len(self.batches)} batches up to {self.end}>"
 
 
@@ -72,7 +72,7 @@ def raw(log: PartitionLog) -> dict[int, bytes]:
 
 
 def left_behind(path: Path, how: str) -> State:
-    """A log of some segments and epochs, cleaned, checkpointed in its middle, cut, with a replica that held nothing."""
+    """A log of some segments and epochs, cleaned, checkpointed in its middle, truncated; and an empty replica."""
     logs = open_one(path)
     logs.confirm_registration(BrokerEpoch(1), "boot")
     log, _ = logs.open(PARTITION, IDENTITY, CONFIGS)
@@ -99,7 +99,7 @@ def left_behind(path: Path, how: str) -> State:
 
 
 def cut_short(log: PartitionLog) -> None:
-    """A cleaning of what is new, killed as soon as its first swap holds."""
+    """A cleaning, killed as soon as its first swap is committed."""
     appended(log, 12, epoch=1)
 
     class Killed(BaseException):
@@ -130,7 +130,7 @@ def states(directory: Path) -> dict[str, State]:
 
 
 def look(path: Path) -> Found:
-    """What a start finds and serves; every byte that it serves passed its checks as a reader makes them."""
+    """The result of a start, and the batches it serves, which passed the checks of a reader."""
     logs = open_one(path)
     try:
         log, recovered = logs.open(PARTITION, IDENTITY, CONFIGS)
@@ -138,7 +138,7 @@ def look(path: Path) -> Found:
         served: dict[int, bytes] = {}
         refused = False
         offset, end = int(log.log_start_offset), int(log.log_end_offset)
-        assert end <= MOST, "the log claims to end where it never was"
+        assert end <= MOST, "the log end is past every append"
         while offset < end:
             try:
                 data = log.read(Offset(offset), end_offset=end, max_bytes=1)
@@ -156,7 +156,7 @@ def look(path: Path) -> Found:
 
 
 def tried(directory: Path, state: State, name: str, content: bytes | None) -> None:
-    """Spoil one file (None: it is gone), start, and hold what is found against what was there."""
+    """Damage one file (None: delete it), start, and compare the result with the former content."""
     image = dict(state.image)
     if content is None:
         del image[name]
@@ -182,7 +182,7 @@ def judged(state: State, name: str, place: Path, whole: bytes) -> None:
         assert name == "meta.json", refusal
         assert "restore the file" in refusal.message.lower()
         return
-    assert all(state.batches.get(base) == data for base, data in found.served.items()), "it served a wrong byte"
+    assert all(state.batches.get(base) == data for base, data in found.served.items()), "a wrong byte was served"
     missing = set(state.batches) - set(found.served)
     if not missing:
         return
@@ -193,7 +193,7 @@ def judged(state: State, name: str, place: Path, whole: bytes) -> None:
 
 
 def torn(state: State, missing: set[int], whole: bytes) -> bool:
-    """Only the end of the log, which no checkpoint vouched for and of which nothing whole was left."""
+    """Only the end of the log is lost: no checkpoint vouched for it, and no whole batch of it was left."""
     tail = set(sorted(state.batches)[-len(missing) :])
     return missing == tail and min(missing) >= state.recovery_point and not any(state.batches[b] in whole for b in tail)
 
@@ -211,7 +211,7 @@ def files(state: State, wanted: Callable[[str], bool]) -> list[tuple[str, bytes]
 
 
 @pytest.mark.parametrize("how", STATES)
-def test_all_kinds_of_files_are_there_to_be_spoiled(states: dict[str, State], how: str) -> None:
+def test_all_kinds_of_files_are_there_to_be_damaged(states: dict[str, State], how: str) -> None:
     names = {Path(name).name for name, _ in files(states[how], lambda name: True)}
     assert names >= {
         ".lock",
@@ -239,7 +239,7 @@ def test_a_flip_in_any_region_of_any_file(directory: Path, states: dict[str, Sta
 
 
 @pytest.mark.parametrize("how", STATES)
-def test_a_cut_at_each_of_the_last_bytes_of_any_file(directory: Path, states: dict[str, State], how: str) -> None:
+def test_truncation_at_each_of_the_last_bytes_of_any_file(directory: Path, states: dict[str, State], how: str) -> None:
     for name, content in files(states[how], lambda name: True):
         step = 7 if small(name) or how != "killed" else 1
         for length in range(max(0, len(content) - TAIL_BYTES), len(content), step):
@@ -253,8 +253,8 @@ def spoils(content: bytes) -> Iterator[bytes | None]:
     yield None
 
 
-def test_a_damaged_replacement_does_not_take_what_it_was_to_replace(directory: Path) -> None:
-    """A cleaning was killed when its swap was sure: the start finishes it, unless what it was to swap in has rotted."""
+def test_a_damaged_replacement_does_not_replace_its_source_segments(directory: Path) -> None:
+    """A cleaning was killed after its swap was committed: a start finishes it, unless the new segment is damaged."""
     state = left_behind(directory / "swapping", "swapping")
     ((name, content),) = files(state, lambda name: name.endswith(".swap"))
     for spoiled in spoils(content):
@@ -270,7 +270,7 @@ def worn(content: bytes, spots: list[Spot], length: int) -> bytes:
     for at, count, kind in spots:
         at %= max(1, len(content))
         if kind == 2:
-            at -= at % ALIGNMENT_BYTES  # batches lie nowhere else: a whole one that moved is found, and vouched for
+            at -= at % ALIGNMENT_BYTES  # batches are aligned: a whole batch at another aligned position is valid
         count = min(count, len(content) - at)
         other = (at * 7) % max(1, len(content) - count)
         other -= other % ALIGNMENT_BYTES
@@ -281,7 +281,7 @@ def worn(content: bytes, spots: list[Spot], length: int) -> bytes:
 
 
 def one_is_in_the_place_of_another(content: bytes, spoiled: bytes, state: State) -> bool:
-    """Cleaned batches differ by their headers only: that one of them stands twice is nothing that a start can see."""
+    """Cleaned batches differ by their headers only: a start cannot detect that one is doubled."""
     places = {data: content.find(data) for data in state.batches.values() if data in content}
     return any(spoiled.startswith(data, at) for data in places for at in places.values() if at != places[data])
 
@@ -304,10 +304,10 @@ def test_logs_with_any_wear(
 
 
 @pytest.mark.parametrize("how", STATES)
-def test_a_last_batch_whose_length_of_offsets_is_damaged_does_not_move_the_end_of_the_log(
+def test_a_damaged_last_offset_delta_does_not_move_the_log_end(
     directory: Path, states: dict[str, State], how: str
 ) -> None:
-    """Of a file that was cut behind it: below the recovery point nothing else is checked in full."""
+    """In a file truncated behind the batch: below the recovery point no other batch is checked in full."""
     state = states[how]
     for name, content in files(state, lambda name: name.endswith(".log")):
         for base, data in state.batches.items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rule T5: damage ends when the core says so, in whatever lineage; a checkpoint that vouches for the log forgets it."""
+"""Rule T5: the core ends damage, in any lineage; a checkpoint that vouches for the log forgets the damage."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SETTINGS = {"segment.bytes": "700"}
 
 @pytest.fixture
 def path() -> Iterator[Path]:
-    """Of a log of 10 records, all committed; the disk has a bad one at 6."""
+    """A log of 10 committed records, with damage at 6."""
     with memory_directory() as made:
         logs = open_one(made)
         log, _ = logs.open(PARTITION, IDENTITY, SETTINGS)
@@ -44,7 +44,7 @@ def path() -> Iterator[Path]:
 
 
 def spoil(replica: Path) -> None:
-    """The segment that holds record 6 ends at it: those after it follow nothing."""
+    """The segment of record 6 ends there: later segments do not join."""
     bad = max(one for one in replica.glob("*.log") if int(one.stem) <= 6)
     size = bad.stat().st_size
     records = int(min([one.stem for one in replica.glob("*.log") if int(one.stem) > 6], default="10")) - int(bad.stem)
@@ -61,7 +61,7 @@ def leftovers(path: Path) -> list[str]:
     return [one.name for one in (path / str(PARTITION)).iterdir() if "damage" in one.name]
 
 
-def test_it_is_over_in_a_lineage_that_ends_before_what_was_lost(path: Path) -> None:
+def test_damage_can_end_in_a_lineage_below_the_lost_offsets(path: Path) -> None:
     logs, log, found = start(path)
     assert (found.log_end_offset, found.damaged is None) == (6, False)
     assert leftovers(path)
@@ -73,12 +73,12 @@ def test_it_is_over_in_a_lineage_that_ends_before_what_was_lost(path: Path) -> N
     assert not leftovers(path)
     logs.close()
     logs, _, found = start(path)
-    # the first high watermark that is told after a cut may be of before it
+    # the first high watermark reported after a truncation may be older
     assert (found.log_end_offset, found.high_watermark, found.damaged) == (4, 3, None)
     logs.close()
 
 
-def test_an_idle_log_needs_no_other_reason_for_a_checkpoint(path: Path) -> None:
+def test_the_end_of_damage_makes_a_checkpoint_due(path: Path) -> None:
     logs, log, _ = start(path)
     logs.checkpoint({PARTITION: Offset(6)})
     logs.checkpoint({PARTITION: Offset(6)})
@@ -89,7 +89,7 @@ def test_an_idle_log_needs_no_other_reason_for_a_checkpoint(path: Path) -> None:
     logs.close()
 
 
-def test_a_checkpoint_that_was_under_way_does_not_vouch_for_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_begun_before_does_not_forget_the_damage(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logs, log, _ = start(path)
     sync = log_directory.sync_file_system
 
@@ -106,7 +106,7 @@ def test_a_checkpoint_that_was_under_way_does_not_vouch_for_it(path: Path, monke
     logs.close()
 
 
-def test_a_clean_stop_forgets_it(path: Path) -> None:
+def test_a_clean_stop_forgets_ended_damage(path: Path) -> None:
     logs, log, _ = start(path)
     log.end_damage()
     logs.close_clean(4, {PARTITION: Offset(6)})
@@ -116,7 +116,7 @@ def test_a_clean_stop_forgets_it(path: Path) -> None:
     logs.close()
 
 
-def test_a_note_that_cannot_be_read_ends_too(path: Path) -> None:
+def test_damage_with_an_unreadable_file_ends(path: Path) -> None:
     logs, _, _ = start(path)
     logs.close()
     (path / str(PARTITION) / "damage.json").write_bytes(b"")
@@ -124,14 +124,14 @@ def test_a_note_that_cannot_be_read_ends_too(path: Path) -> None:
     assert found.damaged
     follow(log, *(at(make_batch([str(number)]), number) for number in range(6, 10)))
     logs.checkpoint({PARTITION: Offset(10)})
-    assert leftovers(path), "where it ends nobody has said"
+    assert leftovers(path), "nothing gives the end of the damage"
     log.end_damage()
     logs.checkpoint({PARTITION: Offset(10)})
     assert not leftovers(path)
     logs.close()
 
 
-def test_damage_that_comes_after_it_is_damage_again(path: Path) -> None:
+def test_later_damage_is_damage_again(path: Path) -> None:
     logs, log, _ = start(path)
     log.end_damage()
     logs.checkpoint({PARTITION: Offset(6)})
@@ -143,7 +143,7 @@ def test_damage_that_comes_after_it_is_damage_again(path: Path) -> None:
     logs.close()
 
 
-def test_a_move_goes_on_once_it_is_over() -> None:
+def test_a_move_resumes_when_damage_is_over() -> None:
     with memory_directory() as root:
         logs, log = open_in(root, configs=SETTINGS)
         lead(log, *(make_batch([str(number)]) for number in range(10)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever the bytes of a small file are, its reader gives what it documents: content, nothing, or a finding."""
+"""For any bytes of a small file, its reader gives a documented result: content, nothing, or a finding."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def directory() -> Iterator[Path]:
 
 
 def mutated(good: bytes) -> st.SearchStrategy[bytes]:
-    """Good bytes with one to three spots overwritten, cut out or filled in."""
+    """Valid bytes with one to three places overwritten, removed or inserted."""
     spot = st.tuples(st.integers(0, len(good)), st.integers(0, 9), st.binary(max_size=9))
 
     def spoiled(spots: list[tuple[int, int, bytes]]) -> bytes:
@@ -66,7 +66,7 @@ def mutated(good: bytes) -> st.SearchStrategy[bytes]:
 
 
 def resealed_lines(good: bytes) -> st.SearchStrategy[bytes]:
-    """Spoiled before its checksum was taken: what another program, or a later version, may have written."""
+    """Changed before the checksum, as another program or a later version may write."""
     body = good[: good.rfind(b"crc ")]
     return mutated(body).map(lambda content: content + f"crc {checksum(content):08x}\n".encode())
 
@@ -79,7 +79,7 @@ JSON = st.recursive(
 
 
 def resealed_json(good: bytes) -> st.SearchStrategy[bytes]:
-    """Other members, or members of other types, under a checksum that is right."""
+    """Other members, or members of other types, under a valid checksum."""
     document = json.loads(good)
     del document["crc"]
 
@@ -102,7 +102,7 @@ def any_json(good: bytes) -> st.SearchStrategy[bytes]:
 @example(content=b"crc 00000000\n")
 @example(content=pack_lines(["flights"]))
 @example(content=pack_lines(["flights x incarnation 3"]))
-def test_a_checkpoint_gives_offsets_or_counts_as_lost(directory: Path, content: bytes) -> None:
+def test_a_checkpoint_gives_offsets_or_is_lost(directory: Path, content: bytes) -> None:
     known = (PARTITION, IDENTITY.incarnation)
     for name in (HIGH_WATERMARKS, RECOVERY_POINTS, LOG_STARTS):
         (directory / name).write_bytes(content)
@@ -153,7 +153,7 @@ def test_a_cut_point_is_two_offsets_which_may_be_unknown(directory: Path, conten
 
 @FEW
 @given(content=any_json(pack_json(KnownDamage("gone", 12)._asdict())))
-def test_a_note_of_damage_never_turns_into_none(directory: Path, content: bytes) -> None:
+def test_a_record_of_damage_is_never_read_as_none(directory: Path, content: bytes) -> None:
     (directory / DAMAGE_FILE).write_bytes(content)
     found = read_damage(directory)
     assert found is not None
@@ -189,7 +189,7 @@ def test_a_roster_gives_entries_and_can_be_written_to(directory: Path, content: 
 
 @FEW
 @given(first=st.binary(max_size=200), second=st.binary(max_size=200), spoil=st.integers(0, 400))
-def test_indexes_give_entries_that_rise_or_none(directory: Path, first: bytes, second: bytes, spoil: int) -> None:
+def test_indexes_give_rising_entries_or_none(directory: Path, first: bytes, second: bytes, spoil: int) -> None:
     stem = directory / f"{0:020d}"
     index = SegmentIndex()
     for number in range(4):
@@ -212,7 +212,7 @@ def test_indexes_give_entries_that_rise_or_none(directory: Path, first: bytes, s
 @FEW
 @given(content=any_json(pack_json({"topic_id": "topic-one", "incarnation": "incarnation-one", "generation": 0})))
 @example(content=pack_json({"topic_id": 4}))
-def test_whose_a_replica_is_can_be_read_or_it_is_nobodys(directory: Path, content: bytes) -> None:
+def test_the_identity_of_a_replica_is_read_or_unknown(directory: Path, content: bytes) -> None:
     home = directory / "home"
     open_one(home).close()
     (home / str(PARTITION)).mkdir(exist_ok=True)
@@ -226,7 +226,7 @@ def test_whose_a_replica_is_can_be_read_or_it_is_nobodys(directory: Path, conten
 @FEW
 @given(content=any_json(pack_json({"boot_id": "boot", "broker_epoch": 3})))
 @example(content=pack_json({"broker_epoch": "3"}))
-def test_how_a_directory_was_left_is_known_or_not(directory: Path, content: bytes) -> None:
+def test_how_a_directory_was_left_is_read_or_unknown(directory: Path, content: bytes) -> None:
     home = directory / "left"
     home.mkdir(exist_ok=True)
     for name in (CLEAN_SHUTDOWN_FILE, INCARNATION_FILE):
@@ -245,7 +245,7 @@ META = {"cluster_id": CLUSTER, "broker_id": BROKER, "directory_id": "d" * 32, "f
 @given(content=any_json(pack_json(META)))
 @example(content=pack_json({}))
 @example(content=pack_json({"format_version": 2}))
-def test_a_directory_is_opened_or_refused_with_what_to_do(directory: Path, content: bytes) -> None:
+def test_a_directory_is_opened_or_refused_with_the_remedy(directory: Path, content: bytes) -> None:
     home = directory / "meta"
     home.mkdir(exist_ok=True)
     (home / META_FILE).write_bytes(content)
@@ -269,7 +269,7 @@ GOOD: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", sorted(GOOD))
-def test_who_looks_into_a_small_file_sees_what_holds_and_what_is_wrong(directory: Path, name: str) -> None:
+def test_inspecting_a_small_file_shows_its_valid_part_and_its_damage(directory: Path, name: str) -> None:
     strategy: Callable[[bytes], st.SearchStrategy[bytes]] = any_json if GOOD[name].startswith(b"{") else any_lines
 
     @FEW

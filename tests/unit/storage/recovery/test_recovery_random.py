@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random appends, cuts, checkpoints, stops and kills, whatever a kill takes or spoils: a prefix is there (T5)."""
+"""Random appends, truncations, checkpoints, stops and kills: a start always finds a prefix (rule T5)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def path() -> Iterator[Path]:
 
 
 class World:
-    """A log beside what it must hold; `durable` is what the last checkpoint, or a stop, has made so, in offsets."""
+    """A log and its expected content; `durable`: the end offset of the last checkpoint or stop."""
 
     def __init__(self, path: Path, rng: random.Random) -> None:
         self.path = path / str(PARTITION)
@@ -127,7 +127,7 @@ class World:
         self.holds_a_prefix(self.open())
 
     def tear(self) -> None:
-        """What was not durable was written in part: the end of the log is missing, or zeros."""
+        """Bytes that were not durable are missing, or zeros."""
         volatile = sum(len(batch.data) for batch in self.batches if batch.envelope.base_offset >= self.durable)
         missing = self.rng.randint(0, volatile)
         for file in sorted(self.path.glob(f"*{LOG_SUFFIX}"), reverse=True):
@@ -191,7 +191,7 @@ def by_producer(producer: int, sequence: int) -> Batch:
     return make_batch(["v"] * 10, producer_id=producer, producer_epoch=0, sequence=sequence)
 
 
-def test_a_snapshot_and_epochs_of_batches_that_are_lost_do_not_count_when_others_have_their_offsets(path: Path) -> None:
+def test_a_snapshot_and_epochs_of_lost_batches_are_ignored_after_other_appends(path: Path) -> None:
     length = len(by_producer(1, 0).data)
     logs = open_one(path)
     log, _ = logs.open(PARTITION, IDENTITY, {"segment.bytes": str(10 * length)})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What opening a log reads: nothing of it after a clean stop, what lies past the recovery point after a kill (T5)."""
+"""Reads of a start: none after a clean stop, the log past the recovery point after a kill (rule T5)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def path() -> Iterator[Path]:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """(position, length) of what is read of logs."""
+    """(position, length) of each read of a log file."""
     seen: list[tuple[int, int]] = []
 
     def read(descriptor: int, length: int, position: int) -> bytes:
@@ -71,9 +71,7 @@ def test_after_a_clean_stop_not_a_byte_of_a_log_is_read(path: Path, reads: list[
     logs.close()
 
 
-def test_a_log_that_was_recovered_and_then_stopped_cleanly_is_not_read_again(
-    path: Path, reads: list[tuple[int, int]]
-) -> None:
+def test_a_recovered_log_is_not_read_again_after_a_clean_stop(path: Path, reads: list[tuple[int, int]]) -> None:
     logs, log = opened(path)
     append(log, 20)
     logs.close()  # a kill
@@ -88,9 +86,7 @@ def test_a_log_that_was_recovered_and_then_stopped_cleanly_is_not_read_again(
     logs.close()
 
 
-def test_after_a_kill_what_the_last_checkpoint_vouches_for_is_not_read(
-    path: Path, reads: list[tuple[int, int]]
-) -> None:
+def test_after_a_kill_records_below_the_recovery_point_are_not_read(path: Path, reads: list[tuple[int, int]]) -> None:
     logs, log = opened(path)
     append(log, 1100)
     logs.checkpoint({})
@@ -126,7 +122,7 @@ def test_a_segment_rolled_after_the_last_checkpoint_is_read_from_the_recovery_po
 
 @pytest.mark.parametrize("suffix", [INDEX_SUFFIX, TIME_INDEX_SUFFIX])
 @pytest.mark.parametrize("content", [None, b"", b"no index"])
-def test_an_index_that_is_missing_or_wrong_is_made_anew(path: Path, suffix: str, content: bytes | None) -> None:
+def test_a_missing_or_wrong_index_is_rebuilt(path: Path, suffix: str, content: bytes | None) -> None:
     logs, log = opened(path)
     append(log, 40)
     whole = read_all(log)
@@ -148,9 +144,7 @@ def test_an_index_that_is_missing_or_wrong_is_made_anew(path: Path, suffix: str,
     logs.close()
 
 
-def test_kills_one_after_the_other_read_nothing_below_the_recovery_point(
-    path: Path, reads: list[tuple[int, int]]
-) -> None:
+def test_repeated_kills_read_nothing_below_the_recovery_point(path: Path, reads: list[tuple[int, int]]) -> None:
     logs, log = opened(path)
     append(log, 300)
     logs.close_clean(BrokerEpoch(1), {})
@@ -190,9 +184,7 @@ def test_an_end_mark_past_the_recovery_point_does_not_outlive_the_scan(path: Pat
 
 
 @pytest.mark.parametrize("number", [0, 3])
-def test_a_lost_index_is_written_anew_by_the_first_who_needs_it(
-    path: Path, reads: list[tuple[int, int]], number: int
-) -> None:
+def test_the_first_use_of_a_lost_index_rewrites_it(path: Path, reads: list[tuple[int, int]], number: int) -> None:
     logs, log = opened(path, segment_bytes=str(10 * LENGTH))
     append(log, 36)
     logs.close_clean(BrokerEpoch(1), {})
@@ -205,5 +197,5 @@ def test_a_lost_index_is_written_anew_by_the_first_who_needs_it(
     logs.close()
     reads.clear()
     logs, log = opened(path, segment_bytes=str(10 * LENGTH))
-    assert reads == []  # the end mark has been written anew too
+    assert reads == []  # the end mark was rewritten, too
     logs.close()

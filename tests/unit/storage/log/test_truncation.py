@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Truncation and reset cut short, or followed by a power loss (rules E3, R3, T5): found by the crash points."""
+"""Interrupted truncations and resets, and power losses after them (rules E3, R3, T5): cases of the crash points."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def opened(path: Path) -> tuple[LogManager, PartitionLog]:
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """The process was killed."""
 
 
 def killed_in(patch: pytest.MonkeyPatch, removals: int, work: Callable[[], object]) -> bool:
-    """Whether the work was cut short after so many segments were removed."""
+    """Run the work, killed after so many segments were removed; whether the kill happened."""
     left = [removals]
     remove = Segment.remove
 
@@ -60,10 +60,10 @@ def killed_in(patch: pytest.MonkeyPatch, removals: int, work: Callable[[], objec
 
 
 @pytest.mark.parametrize("removals", range(4))
-def test_a_reset_cut_short_by_a_kill_is_finished_by_the_start(
+def test_a_start_finishes_a_reset_that_a_kill_interrupted(
     path: Path, monkeypatch: pytest.MonkeyPatch, removals: int
 ) -> None:
-    """It dropped what was appended after it, when the start after that took it for a part of the old log."""
+    """Regression: the next start took later records for a part of the old log, and dropped them."""
     logs, log = opened(path)
     fill(log, 20)
     logs.checkpoint({PARTITION: Offset(100)})
@@ -73,7 +73,9 @@ def test_a_reset_cut_short_by_a_kill_is_finished_by_the_start(
         logs = open_one(path)
         log, found = logs.open(PARTITION, IDENTITY, SMALL)
         assert (found.log_start_offset, found.log_end_offset, found.damaged) == (104, 104 + 20 * appended, None)
-        assert found.epochs[0] == (7, 104), "that is what it tells its leader, or it may skip what that one has below"
+        assert found.epochs[0] == (7, 104), (
+            "the follower reports this epoch; without it, it may skip records of the leader"
+        )
         assert found.producers.entries == {}
         fill(log, 4, epoch=8 + appended)
         logs.close()
@@ -82,10 +84,10 @@ def test_a_reset_cut_short_by_a_kill_is_finished_by_the_start(
 @pytest.mark.parametrize("trimmed", [False, True], ids=["checkpointed front", "front that waits for a checkpoint"])
 @pytest.mark.parametrize("start", [10, 12, 52])
 @pytest.mark.parametrize("removals", range(6))
-def test_a_reset_to_below_the_log_start_cut_short_by_a_kill_is_finished_by_the_start(
+def test_a_start_finishes_an_interrupted_reset_to_below_the_log_start(
     path: Path, monkeypatch: pytest.MonkeyPatch, removals: int, start: int, trimmed: bool
 ) -> None:
-    """After an unclean election: what is left begins above, and was taken for a log that has lost its front."""
+    """Regression after an unclean election: the remaining segments seemed to have lost the log start."""
     logs, log = opened(path)
     fill(log, 20)
     if trimmed:
@@ -104,10 +106,10 @@ def test_a_reset_to_below_the_log_start_cut_short_by_a_kill_is_finished_by_the_s
         logs.close()
 
 
-def test_what_is_flushed_after_a_reset_outlives_a_flush_in_the_middle_of_it(
+def test_records_flushed_after_a_reset_survive_a_flush_during_the_reset(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The mark that has the next start finish the reset is on disk then."""
+    """The mark with which a start finishes the reset is on disk then."""
     disk = StrictDisk(monkeypatch)
     _, log = opened(path / "disk")
     fill(log, 20)
@@ -128,7 +130,7 @@ def test_what_is_flushed_after_a_reset_outlives_a_flush_in_the_middle_of_it(
 
 
 def after_a_cut_below_the_high_watermark(path: Path) -> tuple[LogManager, PartitionLog]:
-    """After an unclean election: 100 records of the old lineage were committed, none of the 30 new ones is."""
+    """After an unclean election: 100 committed records of the old lineage, 30 uncommitted new ones."""
     logs, log = opened(path)
     fill(log, 20)
     logs.checkpoint({PARTITION: Offset(100)})
@@ -146,22 +148,22 @@ def found_after_a_kill(path: Path, logs: LogManager) -> int:
     return found.high_watermark
 
 
-def test_a_high_watermark_of_before_a_cut_vouches_for_nothing_that_came_after_it(path: Path) -> None:
-    """It was taken before the cut, the log was looked at when it had grown again."""
+def test_a_high_watermark_from_before_a_truncation_does_not_cover_later_records(path: Path) -> None:
+    """The high watermark is older than the truncation, and the checkpoint sees the log after new appends."""
     logs, _ = after_a_cut_below_the_high_watermark(path)
     logs.checkpoint({PARTITION: Offset(100)})
     assert found_after_a_kill(path, logs) == 50
 
 
-def test_a_checkpoint_that_is_told_no_high_watermark_vouches_for_none_of_before_a_cut(path: Path) -> None:
-    """One that a move needs knows the high watermark of that replica only."""
+def test_a_checkpoint_without_a_high_watermark_keeps_none_from_before_a_truncation(path: Path) -> None:
+    """The checkpoint of a move has the high watermark of the moved replica only."""
     logs, _ = after_a_cut_below_the_high_watermark(path)
     logs.checkpoint({})
     logs.checkpoint({PARTITION: Offset(100)})  # taken before that one
     assert found_after_a_kill(path, logs) == 50
 
 
-def test_a_start_after_a_cut_does_not_bring_the_high_watermark_of_before_it_back(path: Path) -> None:
+def test_a_start_after_a_truncation_does_not_restore_the_old_high_watermark(path: Path) -> None:
     logs, _ = after_a_cut_below_the_high_watermark(path)
     logs.close()
     logs, _ = opened(path)
@@ -170,8 +172,8 @@ def test_a_start_after_a_cut_does_not_bring_the_high_watermark_of_before_it_back
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_the_second_checkpoint_after_a_cut_knows_what_has_been_committed_since(path: Path, moved: bool) -> None:
-    """One that was told no high watermark, as another replica's move needs it, does not count."""
+def test_the_second_checkpoint_after_a_truncation_has_the_new_high_watermark(path: Path, moved: bool) -> None:
+    """A checkpoint without the high watermark, as in another replica's move, does not count."""
     logs, _ = after_a_cut_below_the_high_watermark(path)
     if moved:
         logs.checkpoint({})
@@ -180,8 +182,8 @@ def test_the_second_checkpoint_after_a_cut_knows_what_has_been_committed_since(p
     assert found_after_a_kill(path, logs) == 70
 
 
-def test_a_cut_is_not_forgotten_by_checkpoints_before_the_log_has_grown_again(path: Path) -> None:
-    """Whoever tells them the high watermark may not have heard of the cut yet."""
+def test_checkpoints_keep_the_bound_of_a_truncation_until_the_log_has_grown(path: Path) -> None:
+    """The reported high watermark may be older than the truncation."""
     logs, log = opened(path)
     fill(log, 20)
     log.truncate(Offset(50))
@@ -192,7 +194,7 @@ def test_a_cut_is_not_forgotten_by_checkpoints_before_the_log_has_grown_again(pa
     assert found_after_a_kill(path, logs) == 50
 
 
-def test_a_flush_after_a_cut_keeps_the_cut_too(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flush_after_a_truncation_makes_the_truncation_durable(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = StrictDisk(monkeypatch)
     _, log = opened(path / "disk")
     lead(log, *(make_batch([value]) for value in "abc"))
@@ -202,9 +204,7 @@ def test_a_flush_after_a_cut_keeps_the_cut_too(path: Path, monkeypatch: pytest.M
     assert recovered(disk, path) == (read_all(log), None, 2)
 
 
-def test_what_is_flushed_behind_a_cut_is_not_doubted_for_what_was_cut(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_records_flushed_after_a_truncation_are_not_damaged_by_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = StrictDisk(monkeypatch)
     _, log = opened(path / "disk")
     lead(log, *(make_batch([value]) for value in "abc"))
@@ -215,7 +215,7 @@ def test_what_is_flushed_behind_a_cut_is_not_doubted_for_what_was_cut(
     assert recovered(disk, path) == (read_all(log), None, 3)
 
 
-def test_a_flush_in_the_middle_of_a_cut_does_not_stand_for_one_after_it(
+def test_a_flush_during_a_truncation_does_not_count_as_one_after_it(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = StrictDisk(monkeypatch)
@@ -236,8 +236,8 @@ def test_a_flush_in_the_middle_of_a_cut_does_not_stand_for_one_after_it(
     assert recovered(disk, path) == (read_all(log), None, 35)
 
 
-def test_what_a_checkpoint_vouches_for_is_not_written_over_where_it_is_cut(path: Path) -> None:
-    """The page that the cut goes through may reach the disk before the cut does."""
+def test_bytes_below_a_checkpoint_are_never_overwritten_after_a_truncation(path: Path) -> None:
+    """The page of the truncation may reach the disk before the truncation."""
     logs, log = opened(path)
     lead(log, *(make_batch([value]) for value in "abc"))
     logs.checkpoint({PARTITION: Offset(2)})
@@ -256,8 +256,8 @@ def test_what_a_checkpoint_vouches_for_is_not_written_over_where_it_is_cut(path:
     logs.close()
 
 
-def test_a_snapshot_from_before_a_gap_is_not_taken_for_what_producers_did_last(path: Path) -> None:
-    """Batches of theirs that retention took since would pass for new ones when they are sent again."""
+def test_a_snapshot_from_before_a_gap_is_not_used(path: Path) -> None:
+    """Retries of trimmed batches would be appended again as new batches."""
     logs, log = opened(path)
     for number in range(20):
         lead(log, make_batch(["x" * 300], producer_id=4, producer_epoch=0, sequence=number))
@@ -275,10 +275,8 @@ def test_a_snapshot_from_before_a_gap_is_not_taken_for_what_producers_did_last(p
 
 
 @pytest.mark.parametrize("written", [b"", b"a batch, begun"], ids=["nothing", "some"])
-def test_a_log_killed_before_the_batch_that_spans_its_start_was_written_has_lost_nothing(
-    path: Path, written: bytes
-) -> None:
-    """The segment for it begins below the log start; the empty one that it replaces is gone already."""
+def test_a_kill_before_the_batch_that_spans_the_log_start_loses_nothing(path: Path, written: bytes) -> None:
+    """The new segment begins below the log start; the empty segment that it replaces is deleted already."""
     logs, log = opened(path)
     fill(log, 2)
     log.reset(Offset(54))
@@ -294,7 +292,7 @@ def test_a_log_killed_before_the_batch_that_spans_its_start_was_written_has_lost
         logs.close()
 
 
-def test_a_log_without_its_epoch_file_says_that_nobody_knows_what_was_let_go(path: Path) -> None:
+def test_without_the_epoch_file_the_epoch_below_the_log_start_is_unknown(path: Path) -> None:
     logs, log = opened(path)
     fill(log, 2, epoch=3)
     log.reset(Offset(54))
@@ -316,8 +314,8 @@ def of_two_epochs(path: Path) -> tuple[LogManager, PartitionLog]:
     return logs, log
 
 
-def test_what_was_let_go_before_a_kill_is_known_by_the_batches_that_are_back(path: Path) -> None:
-    """The file of epochs goes on at once, the log start with the next checkpoint."""
+def test_batches_that_a_kill_brings_back_give_the_epochs_below_the_log_start(path: Path) -> None:
+    """The epoch file has the new start at once, the log start needs the next checkpoint."""
     logs, log = of_two_epochs(path)
     logs.checkpoint({PARTITION: Offset(40)})
     log.trim(Offset(30))
@@ -328,8 +326,8 @@ def test_what_was_let_go_before_a_kill_is_known_by_the_batches_that_are_back(pat
     assert found.epochs == ((3, 0), (5, 20))
 
 
-def test_a_kill_after_a_front_was_let_go_leaves_what_was_let_go_before_it_known(path: Path) -> None:
-    """The log starts there again, and what lay below is told by no batch."""
+def test_a_kill_after_a_trim_keeps_the_epoch_below_the_earlier_log_start(path: Path) -> None:
+    """The log starts there again, and no batch gives the epoch below."""
     logs, log = opened(path)
     fill(log, 20, epoch=5)
     for start in (20, 60):
@@ -344,10 +342,10 @@ def test_a_kill_after_a_front_was_let_go_leaves_what_was_let_go_before_it_known(
         logs.close()
 
 
-def test_a_stop_leaves_an_epoch_file_that_the_next_start_need_not_write(
+def test_the_epoch_file_of_a_clean_stop_is_not_rewritten_by_the_next_start(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor that of a log whose front was let go: a start would write one for each replica."""
+    """Also of a trimmed log: else a start would write one file for each replica."""
     logs, log = opened(path)
     fill(log, 20, epoch=5)
     log.trim(Offset(60))
@@ -365,7 +363,7 @@ def test_a_stop_leaves_an_epoch_file_that_the_next_start_need_not_write(
     assert LeaderEpochs(found.epochs).epoch_at(Offset(59)) == 5
 
 
-def test_a_reset_that_has_no_space_for_its_epochs_has_noted_them_with_the_cut(
+def test_a_reset_without_space_for_the_epoch_file_has_the_epoch_in_its_mark(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logs, log = opened(path)
@@ -389,7 +387,7 @@ def test_a_reset_that_has_no_space_for_its_epochs_has_noted_them_with_the_cut(
     assert found.epochs == ((7, 500), (8, 500))
 
 
-def test_a_reset_is_finished_without_space_for_its_epochs_too(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_finishes_a_reset_without_space_for_the_epoch_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logs, log = opened(path)
     fill(log, 20)
     assert killed_in(monkeypatch, 1, lambda: log.reset(Offset(104), LeaderEpoch(7)))
@@ -405,8 +403,8 @@ def test_a_reset_is_finished_without_space_for_its_epochs_too(path: Path, monkey
         assert (found.log_start_offset, found.epochs, found.damaged) == (104, ((7, 104),), None)
 
 
-def test_a_checkpoint_that_ends_late_forgets_nothing_that_was_told_meanwhile(path: Path) -> None:
-    """A copy takes over the epochs of the log, which starts later, while the checkpoints of its directory go on."""
+def test_a_late_checkpoint_does_not_drop_newer_epochs(path: Path) -> None:
+    """A copy adopts the epochs of the log, with a higher log start, during a checkpoint of its directory."""
     logs, log = opened(path)
     fill(log, 20, epoch=5)
     log.trim(Offset(10))
@@ -415,12 +413,12 @@ def test_a_checkpoint_that_ends_late_forgets_nothing_that_was_told_meanwhile(pat
     log.trim(Offset(60))
     state = log.state()
     log.adopt(state, 0)
-    log.durability.checkpointed(captured, told=True)
+    log.durability.checkpointed(captured, has_high_watermark=True)
     assert log.state().epochs == state.epochs == ((5, 60),)
     logs.close()
 
 
-def test_epochs_of_before_the_log_start_go_when_a_checkpoint_knows_of_it(path: Path) -> None:
+def test_epochs_below_the_log_start_are_dropped_after_a_checkpoint(path: Path) -> None:
     logs, log = of_two_epochs(path)
     log.trim(Offset(30))
     told = (EpochEntry(LeaderEpoch(5), Offset(30)),)
