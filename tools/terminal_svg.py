@@ -20,7 +20,7 @@ _BAR_PX: Final = 34
 _COLOURS: Final = (
     (re.compile(r"^\$ "), "#7ee787"),
     (re.compile(r"^(kill -9|failover)"), "#ffa657"),
-    (re.compile(r"^(all of it held|every one)"), "#7ee787"),
+    (re.compile(r"^(passed, in|every one)"), "#7ee787"),
 )
 _TEXT: Final = "#d0d7de"
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole cluster in one process tree, for laptops and tests."""
+"""A local cluster in one process tree, for development and tests."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole cluster on loopback: ZooKeeper, controllers, an admin service and brokers, each a process of its own."""
+"""A cluster on loopback: ZooKeeper, controllers, an admin service and brokers, each in its own process."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ _NODE_STEP: Final = 10
 
 
 def broker_name(broker_id: int) -> str:
-    """What the cluster calls the process of that broker."""
+    """Name of the broker's process."""
     return f"broker-{broker_id}"
 
 
 def controller_name(index: int) -> str:
-    """What the cluster calls the process of its controller `index`, from 0; its controller.id is 100 + index."""
+    """Name of the process of controller `index`, from 0; its controller.id is 100 + index."""
     return f"controller-{FIRST_CONTROLLER_ID + index}"
 
 
 def fixed_ports(brokers: int, controllers: int) -> dict[str, int]:
-    """The ports of `tidemark dev`: 9192, 9202, ... brokers, 9193, 9203, ... controllers, 9194 admin, metrics + 100."""
+    """Ports of `tidemark dev`: brokers 9192, 9202, ..., controllers 9193, 9203, ..., admin 9194, metrics + 100."""
     ports = {ZOOKEEPER: 9181, ADMIN: 9194}
     ports |= {broker_name(index): 9192 + _NODE_STEP * index for index in range(brokers)}
     ports |= {controller_name(index): 9193 + _NODE_STEP * index for index in range(controllers)}
@@ -53,21 +53,21 @@ def fixed_ports(brokers: int, controllers: int) -> dict[str, int]:
 
 
 class LocalCluster:
-    """A cluster whose data stays in `directory`: a later start finds it.
+    """A cluster with its data in `directory`; a later start reuses the data.
 
-    Blocking; from async code use `async with`, or `asyncio.to_thread`. Every process dies with this one.
+    Its calls block; async code uses `async with`, or `asyncio.to_thread`. All its processes end with this process.
 
     Args:
-        directory: data in zookeeper/ and broker-N/, one log each in logs/.
-        brokers: their ids are 0, 1, ...
-        controllers: their ids are 100, 101, ...
-        ports: where each process listens, by name, its metrics 100 above; None: free ones, ours as long as this
-            object is started.
-        settings: more flags for every service of a kind ("broker", "controller", "admin") or of one name
-            ("broker-0"), by dotted key.
-        environment: added to ours for every service.
-        launchers: a command, by name of a service, that the service's own command line is appended to; it must
-            replace itself by it, as `env` does, so that signals reach the service.
+        directory: data in zookeeper/ and broker-N/, logs of the processes in logs/.
+        brokers: number of brokers; their ids are 0, 1, ...
+        controllers: number of controllers; their ids are 100, 101, ...
+        ports: port of each process, by name, its metrics 100 above; None: free ports, reserved while this object is
+            started.
+        settings: more flags, by dotted key, for all services of a kind ("broker", "controller", "admin") or for one
+            service ("broker-0").
+        environment: variables added to this process's environment, for every service.
+        launchers: a command prefix, by name of a service. The prefix must exec the service, as `env` does, so that
+            signals reach the service.
     """
 
     def __init__(
@@ -95,12 +95,12 @@ class LocalCluster:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the services, in the order they are started; ZooKeeper is not among them."""
+        """Names of the services, in the order of their start; without ZooKeeper."""
         return (*self._controllers, ADMIN, *self._brokers)
 
     @property
     def bootstrap(self) -> str:
-        """Addresses of all brokers, as clients take them."""
+        """Addresses of all brokers, for the bootstrap argument of clients."""
         return ",".join(self.address(name) for name in self._brokers)
 
     @property
@@ -127,11 +127,11 @@ class LocalCluster:
         return self._services[name]
 
     def start(self, timeout_s: float = _READY_TIMEOUT_S) -> None:
-        """Start everything and wait until every service says SERVING; gives nothing half-started.
+        """Start all processes and wait until every service is SERVING; after an error, none is left running.
 
         Raises:
-            TidemarkError: the directory or a port cannot be used; or with the tail of the log of the service that
-                ended or did not serve in time.
+            TidemarkError: the directory or a port cannot be used; or a service ended or was not SERVING in time, with
+                the end of its log.
         """
         assert self._zookeeper is None, "started already"
         self._held.take()
@@ -148,10 +148,10 @@ class LocalCluster:
             raise
 
     def stop(self) -> None:
-        """End everything in order: brokers and admin, controllers, ZooKeeper; again is fine.
+        """Stop in order: brokers and admin, controllers, ZooKeeper. Idempotent.
 
         Raises:
-            TidemarkError: when a service that was asked to end did not end with status 0.
+            TidemarkError: a service did not end with status 0 after SIGTERM.
         """
         try:
             unclean = self._terminate((*self._brokers, ADMIN)) + self._terminate(self._controllers)
@@ -163,7 +163,7 @@ class LocalCluster:
             raise unclean[0].died("did not end cleanly")
 
     def kill_all(self) -> None:
-        """SIGKILL to everything; again is fine."""
+        """Send SIGKILL to all processes. Idempotent."""
         for service in self._services.values():
             service.kill()
         if self._zookeeper is not None:
@@ -173,32 +173,32 @@ class LocalCluster:
         self._held.release()
 
     def kill(self, name: str) -> None:
-        """kill -9 one service."""
+        """Send SIGKILL to one service."""
         self._services[name].kill()
 
     def pause(self, name: str) -> None:
-        """SIGSTOP: it goes silent, its connections stay; it stands still when this returns."""
+        """Send SIGSTOP and wait until the process is stopped; its connections stay open."""
         self._services[name].pause()
 
     def resume(self, name: str) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         self._services[name].signal(signal.SIGCONT)
 
     def terminate(self, name: str, timeout_s: float = _STOP_TIMEOUT_S) -> None:
-        """SIGTERM to one service and wait for its clean end; raises TidemarkError when it is not clean."""
+        """Send SIGTERM to one service and wait for its end; raises TidemarkError for a status other than 0."""
         if self._terminate((name,), timeout_s):
             raise self._services[name].died("did not end cleanly")
 
     def restart(self, name: str, timeout_s: float = _READY_TIMEOUT_S) -> None:
-        """Start a service again, on the same data and port, and wait until it serves; ends it first if it runs."""
+        """Restart a service on the same data and port, and wait until it is SERVING."""
         self._terminate((name,))
         self._services[name].start()
         self.wait_until_serving((name,), timeout_s=timeout_s)
 
     def wait_until_serving(self, names: Iterable[str] | None = None, *, timeout_s: float = _READY_TIMEOUT_S) -> None:
-        """Wait until health says SERVING of the services themselves of all of `names` (default: every service).
+        """Wait until the health service of all of `names` (default: all services) reports SERVING.
 
-        A broker is registered then; that its replicas are back in their ISRs is another matter (`readiness`).
+        A broker is registered then; its replicas may join their ISRs later (`readiness`).
         """
         waiting = {name: self._services[name] for name in (self.names if names is None else names)}
         deadline_s = time.monotonic() + timeout_s
@@ -274,7 +274,7 @@ class LocalCluster:
         )
 
     def _terminate(self, names: Iterable[str], timeout_s: float = _STOP_TIMEOUT_S) -> list[ServiceProcess]:
-        """SIGTERM to all at once; the ones that did not end with status 0 (killed after `timeout_s`)."""
+        """Send SIGTERM to all at once, SIGKILL after `timeout_s`; returns those that did not end with status 0."""
         ending = [self._services[name] for name in names if name in self._services and self._services[name].running]
         for service in ending:
             service.signal(signal.SIGCONT)
@@ -291,10 +291,10 @@ _RECONNECT_FAST: Final = (("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_
 
 def _is_serving(channel: grpc.Channel, name: str) -> bool:
     kind = name.partition("-")[0]
-    asked = health_pb2.HealthCheckRequest(service=f"tidemark.v1.{kind.capitalize()}Service")
+    request = health_pb2.HealthCheckRequest(service=f"tidemark.v1.{kind.capitalize()}Service")
     health: Any = health_pb2_grpc.HealthStub(channel)
     try:
-        answer = health.Check(asked, timeout=_HEALTH_TIMEOUT_S)
+        answer = health.Check(request, timeout=_HEALTH_TIMEOUT_S)
     except grpc.RpcError:
         return False
     return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)

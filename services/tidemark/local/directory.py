@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The directory of a local cluster's data, which one cluster at a time may use."""
+"""Data directory of a local cluster, for one cluster at a time."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _LOCK: Final = "lock"
 
 
 class HeldDirectory:
-    """A directory under a lock, which ends with this process: two ZooKeepers on the same data would spoil it."""
+    """A directory with a file lock, released at the end of this process: two ZooKeepers would corrupt the data."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._descriptor = -1
 
     def take(self) -> None:
-        """Make the directory where it is not there, and hold it.
+        """Create the directory if it is missing, and lock it.
 
         Raises:
-            TidemarkError: STORAGE_ERROR: it cannot be made or written to, or another cluster holds it.
+            TidemarkError: STORAGE_ERROR: it cannot be created or written, or another cluster has the lock.
         """
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
@@ -32,7 +32,7 @@ class HeldDirectory:
         except OSError as error:
             raise TidemarkError(
                 ErrorCode.STORAGE_ERROR,
-                f"{self._directory} cannot keep a cluster: {error.strerror}; name another with --directory",
+                f"{self._directory} cannot hold a cluster's data: {error.strerror}; name another with --directory",
             ) from error
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -40,11 +40,11 @@ class HeldDirectory:
             self.release()
             raise TidemarkError(
                 ErrorCode.STORAGE_ERROR,
-                f"{self._directory} is held by another local cluster: stop that one, or name another with --directory",
+                f"{self._directory} is locked by another local cluster: stop that, or name another with --directory",
             ) from error
 
     def release(self) -> None:
-        """Let go of it; again is fine."""
+        """Release the lock. Idempotent."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nothing that we start outlives us: a guard of each child process, whose pipe closes however we end."""
+"""Kills child processes when this process ends, for any reason."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 
 
 class Guard:
-    """A shell that kills `pid` once the pipe that only we hold closes.
+    """A shell that kills `pid` when the pipe to this process closes.
 
     PR_SET_PDEATHSIG would fire at the end of the *thread* that started the child, and needs code after fork.
     """
@@ -22,7 +22,7 @@ class Guard:
         )
 
     def release(self) -> None:
-        """Guard no more: before the pid may be somebody else's."""
+        """End the guard, before the pid may belong to another process."""
         self._shell.kill()
         self._shell.wait()
         assert self._shell.stdin is not None

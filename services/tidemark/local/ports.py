@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ports on loopback that nobody else takes while we hold them, also while the process that uses one is down."""
+"""Reserves ports on loopback, also while the process that uses a port is down."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ HOST: Final = "127.0.0.1"
 class HeldPorts:
     """Named ports, bound but not listening.
 
-    On Linux a listener with SO_REUSEADDR, which gRPC's and Prometheus' are, may bind beside such a socket, while the
-    kernel gives the port to nobody who asks for a free one. Elsewhere the ports are only chosen.
+    On Linux a listener with SO_REUSEADDR (gRPC's and Prometheus' have it) can bind a port that such a socket has, and
+    the kernel does not assign the port to a process that binds port 0. On other systems ports are only chosen.
     """
 
     def __init__(self) -> None:
@@ -27,13 +27,13 @@ class HeldPorts:
         return self._ports[name]
 
     def take(self, name: str, port: int = 0) -> int:
-        """Bind `port` (0: a free one) for `name`, or raise INVALID_CONFIG when somebody listens there."""
+        """Bind `port` (0: a free one) for `name`; raises INVALID_CONFIG if another process listens there."""
         if name in self._ports:
             return self._ports[name]
         if port and _answers(port):
             raise TidemarkError(
                 ErrorCode.INVALID_CONFIG,
-                f"port {port} for {name} is taken; stop what listens there, or take --free-ports",
+                f"port {port} for {name} is taken; stop the process that listens there, or use --free-ports",
             )
         holder = socket.socket()
         try:
@@ -47,12 +47,12 @@ class HeldPorts:
         return self._ports[name]
 
     def hand_over(self) -> None:
-        """Call when all are chosen: where a second bind is refused, the ports are given up now."""
+        """Call when all ports are chosen: closes the sockets on systems that refuse a second bind."""
         if sys.platform != "linux":
             self._close()
 
     def release(self) -> None:
-        """Let all go."""
+        """Release all ports."""
         self._close()
         self._ports.clear()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One process of a local cluster: start, signals, end, the tail of its log. It dies when we do."""
+"""One process of a local cluster: start, signals, stop, end of its log. It is killed when this process ends."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _TAIL_LINES: Final = 12
 
 
 class ServiceProcess:
-    """`python -m <module> <arguments>`, its output appended to `log`.
+    """Runs `python -m <module> <arguments>` and appends its output to `log`.
 
     Args:
-        name: for people, e.g. "broker-0".
-        module: what to run, e.g. "tidemark.broker".
+        name: name in messages, e.g. "broker-0".
+        module: module to run, e.g. "tidemark.broker".
         arguments: flags.
         log: file for stdout and stderr.
-        environment: added to ours.
-        launcher: a command that the whole is appended to.
+        environment: variables added to this process's environment.
+        launcher: command prefix.
     """
 
     def __init__(
@@ -49,22 +49,22 @@ class ServiceProcess:
 
     @property
     def pid(self) -> int:
-        """Process id; it must have been started."""
+        """Process id, after `start`."""
         assert self._process is not None, f"{self.name} is not running"
         return self._process.pid
 
     @property
     def running(self) -> bool:
-        """Whether it lives; a paused process does."""
+        """Whether the process is alive; a paused process is."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def exit_status(self) -> int | None:
-        """Of the last run; negative for a signal; None while it runs or before it did."""
+        """Exit status of the last run, negative for a signal; None while it runs, and before the first start."""
         return None if self._process is None else self._process.poll()
 
     def start(self) -> None:
-        """Start it; does not wait until it serves."""
+        """Start the process, without waiting until it is SERVING."""
         assert not self.running, f"{self.name} runs already"
         self._release_guard()
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -73,7 +73,7 @@ class ServiceProcess:
         self._guard = Guard(self._process.pid)
 
     def _spawn(self, output: BinaryIO) -> subprocess.Popen[bytes]:
-        # A session of its own: Ctrl-C reaches us alone, and we stop everything in order.
+        # A new session: Ctrl-C reaches only this process, which stops all processes in order.
         return subprocess.Popen(
             self._command,
             stdin=subprocess.DEVNULL,
@@ -84,18 +84,18 @@ class ServiceProcess:
         )
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal; nothing when it has ended."""
+        """Send a signal; no effect on a process that ended."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(number)
 
     def pause(self) -> None:
-        """SIGSTOP; it stands still when this returns."""
+        """Send SIGSTOP and wait until the process is stopped."""
         self.signal(signal.SIGSTOP)
         if self.running:
             os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it ended within `timeout_s`."""
+        """Wait for the end; False after `timeout_s`."""
         if self._process is None:
             return True
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -105,21 +105,21 @@ class ServiceProcess:
         return False
 
     def kill(self) -> None:
-        """SIGKILL and wait for the end; again is fine."""
+        """Send SIGKILL and wait for the end. Idempotent."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
         self._release_guard()
 
     def died(self, when: str) -> TidemarkError:
-        """The error that says that it ended, with the tail of its log."""
+        """The error for a process that ended, with the end of its log."""
         return TidemarkError(
             ErrorCode.BROKER_NOT_AVAILABLE,
             f"{self.name} {when} (status {self.exit_status}); its log, {self.log}, ends with:\n{self.tail()}",
         )
 
     def tail(self, lines: int = _TAIL_LINES) -> str:
-        """The last lines of its log."""
+        """Last lines of the log."""
         if not self.log.exists():
             return "(no log)"
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])

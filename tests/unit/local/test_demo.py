@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo says so when anything did not hold."""
+"""The demo fails for every violated guarantee."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def flights() -> pd.DataFrame:
 
 @pytest.fixture
 def found(flights: pd.DataFrame) -> Found:
-    """All of them, in another order, as Spark gives them when all went well."""
+    """All flights in another order, as Spark returns them."""
     rows = flights.sort_values("tailnum", ignore_index=True)
     rows.insert(0, "partition", (rows.index % 6).astype("int32"))
     rows.insert(1, "offset", rows.index // 6)
@@ -37,13 +37,13 @@ def test_flights_in_any_order_are_equal(flights: pd.DataFrame, found: Found) -> 
 
 def test_a_lost_flight_fails(flights: pd.DataFrame, found: Found) -> None:
     less = Found(found.rows.drop(index=7), found.carriers)
-    with pytest.raises(DemoFailedError, match="1 flights lost, 0 there twice, 499 of 500"):
+    with pytest.raises(DemoFailedError, match="1 flights lost, 0 duplicates, 499 of 500 read"):
         _compare(less, flights, replay_of(less))
 
 
-def test_a_flight_that_is_there_twice_fails(flights: pd.DataFrame, found: Found) -> None:
+def test_a_duplicate_flight_fails(flights: pd.DataFrame, found: Found) -> None:
     more = Found(pd.concat([found.rows, found.rows.head(1)]), found.carriers)
-    with pytest.raises(DemoFailedError, match="0 flights lost, 1 there twice, 501 of 500"):
+    with pytest.raises(DemoFailedError, match="0 flights lost, 1 duplicates, 501 of 500 read"):
         _compare(more, flights, replay_of(more))
 
 

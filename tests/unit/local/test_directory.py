@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the data of a local cluster is kept: one cluster at a time, and a place that can be one."""
+"""The data directory of a local cluster: one cluster at a time, and a directory that can be created."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tidemark.local.directory import HeldDirectory
 from tidemark.model import ErrorCode, TidemarkError
 
 
-def test_a_directory_that_another_cluster_holds_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    """Two ZooKeepers on the same data would spoil it."""
+def test_a_directory_locked_by_another_cluster_is_refused_before_any_start(tmp_path: Path) -> None:
+    """Two ZooKeepers on the same data would corrupt the data."""
     other = HeldDirectory(tmp_path)
     other.take()
-    with pytest.raises(TidemarkError, match="is held by another local cluster: stop that one") as refused:
+    with pytest.raises(TidemarkError, match="is locked by another local cluster: stop that") as refused:
         LocalCluster(tmp_path).start()
     assert refused.value.code is ErrorCode.STORAGE_ERROR
     assert not (tmp_path / "zookeeper").exists()
@@ -25,9 +25,9 @@ def test_a_directory_that_another_cluster_holds_is_refused_before_anything_start
     again.release()
 
 
-def test_what_cannot_be_a_directory_is_refused_with_its_cause(tmp_path: Path) -> None:
+def test_a_file_as_directory_is_refused_with_the_cause(tmp_path: Path) -> None:
     taken = tmp_path / "a file"
     taken.write_text("")
-    with pytest.raises(TidemarkError, match=r"cannot keep a cluster: .*; name another with --directory") as refused:
+    with pytest.raises(TidemarkError, match=r"cannot hold a cluster's data: .*; name another") as refused:
         LocalCluster(taken).start()
     assert refused.value.code is ErrorCode.STORAGE_ERROR
