@@ -62,7 +62,7 @@ def test_a_recreated_topic_replaces_the_old_one_though_its_epochs_are_lower() ->
     assert leaders(view) == {0: 0}
 
 
-def test_late_news_of_a_topic_that_was_recreated_changes_nothing() -> None:
+def test_a_late_update_of_a_recreated_topic_changes_nothing() -> None:
     view = apply(ClusterView(), told(topic(partition(0, 0, 0), topic_id="b", created=7, modified=7), complete=True))
     view = apply(view, told(topic(partition(0, 1, 5))))
     assert view.topics["t"].topic_id == "b"
@@ -75,13 +75,13 @@ def test_epochs_are_not_compared_between_incarnations_of_a_partition() -> None:
     assert leaders(view) == {0: 0}
 
 
-def test_a_controller_that_was_replaced_is_not_believed() -> None:
+def test_updates_of_a_replaced_controller_are_ignored() -> None:
     view = apply(ClusterView(), told(topic(partition(0, 1, 5)), epoch=2, complete=True))
     after = apply(view, told(topic(partition(0, 0, 6)), epoch=1, complete=True, deleted=("t",)))
     assert after is view
 
 
-def test_a_deleted_topic_goes_and_one_made_anew_in_the_same_change_stays() -> None:
+def test_a_topic_deleted_and_created_again_in_one_change_stays() -> None:
     view = apply(ClusterView(), told(topic(partition(0, 1, 5)), complete=True))
     assert apply(view, told(deleted=("t",))).topics == {}
     anew = topic(partition(0, 0, 0), topic_id="b", created=7, modified=7)

@@ -11,7 +11,7 @@ from tidemark.core.leader_epochs import LeaderEpochs
 from tests.unit.core.replication.stage import entries
 
 
-def test_an_epoch_is_entered_once_and_none_older_than_the_last() -> None:
+def test_an_epoch_is_added_once_and_none_older_than_the_last() -> None:
     epochs = LeaderEpochs(entries((3, 0)))
     assert epochs.assign(5, 7)
     assert not epochs.assign(5, 9)
@@ -19,7 +19,7 @@ def test_an_epoch_is_entered_once_and_none_older_than_the_last() -> None:
     assert epochs.entries == ((3, 0), (5, 7))
 
 
-def test_an_epoch_without_a_record_gives_way_to_the_next_one() -> None:
+def test_an_epoch_without_a_record_is_replaced_by_the_next() -> None:
     """Nobody may ever be told that it ends where it begins, or below."""
     epochs = LeaderEpochs(entries((1, 0), (2, 7), (3, 9)))
     assert epochs.assign(5, 9)
@@ -58,7 +58,7 @@ def test_a_leader_without_epochs_answers_with_its_log_end() -> None:
         (121, [(1, 20), (2, 80), (3, 120)]),
     ],
 )
-def test_a_cut_at_the_end_forgets_the_epochs_that_begin_there_or_above(end: int, left: list[tuple[int, int]]) -> None:
+def test_a_truncation_removes_the_epochs_that_begin_there_or_above(end: int, left: list[tuple[int, int]]) -> None:
     epochs = LeaderEpochs(entries((1, 20), (2, 80), (3, 120)))
     assert epochs.truncate_from_end(end) == (end < 121)
     assert list(epochs.entries) == left
@@ -82,7 +82,7 @@ def test_a_new_log_start_keeps_the_epoch_of_the_last_record_below_it(start: int,
     assert list(epochs.entries) == left
 
 
-def test_where_nobody_knows_what_was_let_go_it_says_so() -> None:
+def test_the_epoch_of_deleted_records_may_be_unknown() -> None:
     epochs = LeaderEpochs()
     epochs.truncate_from_start(10)
     assert (epochs.entries, epochs.latest, epochs.earliest, epochs.let_go) == (((-1, 10),), -1, -1, -1)
@@ -99,7 +99,7 @@ def test_where_nobody_knows_what_was_let_go_it_says_so() -> None:
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_whatever_is_written_cut_and_let_go_it_says_what_the_records_say(seed: int) -> None:
+def test_after_random_changes_the_epochs_match_the_records(seed: int) -> None:
     """Against a list of the epoch of every record: those below the start are gone, and the last of them is known."""
     dice = random.Random(seed)
     epochs, records, start = LeaderEpochs(), [0], 0

@@ -45,17 +45,17 @@ def refusal(states: ProducerStates, one: Envelope) -> ErrorCode:
     return caught.value.code
 
 
-def test_a_producer_starts_with_sequence_zero_and_goes_on_without_a_gap() -> None:
+def test_a_producer_starts_with_sequence_zero_and_continues_without_a_gap() -> None:
     states = observed(envelope(0, records=3), envelope(3, offset=3))
     assert states.check(envelope(4)) is None
     assert refusal(states, envelope(5)) is ErrorCode.OUT_OF_ORDER_SEQUENCE
 
 
-def test_an_unknown_producer_that_does_not_start_at_zero_is_told_so() -> None:
+def test_an_unknown_producer_that_does_not_start_at_zero_is_refused() -> None:
     assert refusal(ProducerStates(), envelope(4)) is ErrorCode.UNKNOWN_PRODUCER_ID
 
 
-def test_each_of_the_last_five_batches_is_known_again_with_its_offset() -> None:
+def test_each_of_the_last_five_batches_is_found_with_its_offset() -> None:
     states = observed(*(envelope(2 * n, records=2, offset=10 * n) for n in range(6)))
     for n in range(1, 6):
         duplicate = states.check(envelope(2 * n, records=2))
@@ -101,7 +101,7 @@ def test_sequences_wrap_around() -> None:
 
 
 @pytest.mark.parametrize("shift", [0, 4, 8, 16, SEQUENCE_SPACE - 100])
-def test_what_is_behind_and_what_is_ahead_is_told_apart_wherever_sequences_wrap_around(shift: int) -> None:
+def test_older_and_newer_sequences_are_distinguished_across_the_wrap_around(shift: int) -> None:
     """Eight batches of two up to sequence 15 or, shifted, around the end of the space; five are remembered."""
 
     def at(sequence: int) -> int:
@@ -118,7 +118,7 @@ def test_what_is_behind_and_what_is_ahead_is_told_apart_wherever_sequences_wrap_
     assert set(others) == {ErrorCode.OUT_OF_ORDER_SEQUENCE}
 
 
-def test_only_the_very_batch_is_a_duplicate_not_one_that_ends_or_begins_with_it() -> None:
+def test_only_the_same_batch_is_a_duplicate() -> None:
     states = observed(envelope(0, records=2), envelope(2, records=3, offset=2), envelope(5, offset=5))
     for sequence, records in ((3, 2), (2, 2), (1, 4)):
         assert refusal(states, envelope(sequence, records=records)) is ErrorCode.OUT_OF_ORDER_SEQUENCE
@@ -129,7 +129,7 @@ def test_producer_zero_is_a_producer_like_any_other() -> None:
     assert states.check(envelope(0, producer_id=0)) is not None
 
 
-def test_batches_without_a_sequence_are_passed_over() -> None:
+def test_batches_without_a_sequence_are_ignored() -> None:
     states = observed(envelope(-1), envelope(0, producer_id=-1))
     assert not states.entries
 
@@ -160,7 +160,7 @@ def test_a_producers_time_is_that_of_its_latest_record_not_of_its_last_batch() -
     assert entry.last_timestamp_us == 1
 
 
-def test_a_copy_is_independent_and_an_entry_can_be_put_back() -> None:
+def test_a_copy_is_independent_and_an_entry_can_be_restored() -> None:
     states = observed(envelope(0))
     before = states.entry(7)
     twin = states.copy()
@@ -178,7 +178,7 @@ def test_a_copy_is_independent_and_an_entry_can_be_put_back() -> None:
 DAY_MS = 86_400_000
 
 
-def test_a_producer_that_was_silent_for_the_expiration_time_makes_room_for_a_new_one() -> None:
+def test_an_expired_producer_is_removed_when_a_new_one_is_added() -> None:
     states = ProducerStates().expiring(DAY_MS, 0)
     states.observe(envelope(0, producer_id=1), 0)
     states.observe(envelope(0, producer_id=2), 1)
@@ -188,7 +188,7 @@ def test_a_producer_that_was_silent_for_the_expiration_time_makes_room_for_a_new
     assert states.check(envelope(1, producer_id=2)) is None
 
 
-def test_a_producer_that_goes_on_is_not_forgotten_and_nobody_is_while_nobody_new_comes() -> None:
+def test_producers_expire_only_when_a_new_one_is_added() -> None:
     states = ProducerStates().expiring(DAY_MS, 0)
     states.observe(envelope(0, producer_id=1), 0)
     states.observe(envelope(0, producer_id=2), 0)
@@ -198,7 +198,7 @@ def test_a_producer_that_goes_on_is_not_forgotten_and_nobody_is_while_nobody_new
     assert set(states.entries) == {1, 3}
 
 
-def test_after_a_restart_the_time_of_those_known_begins_anew() -> None:
+def test_after_a_restart_the_expiration_time_of_known_producers_begins_again() -> None:
     states = observed(envelope(0, producer_id=1)).expiring(DAY_MS, 7 * DAY_MS)
     states.observe(envelope(0, producer_id=2), 8 * DAY_MS - 1)
     assert set(states.entries) == {1, 2}
@@ -206,7 +206,7 @@ def test_after_a_restart_the_time_of_those_known_begins_anew() -> None:
     assert set(states.entries) == {2, 3}
 
 
-def test_a_new_producer_that_was_refused_after_all_leaves_nothing_behind() -> None:
+def test_a_refused_new_producer_leaves_no_state() -> None:
     states = ProducerStates().expiring(DAY_MS, 0)
     states.observe(envelope(0, producer_id=1), 0)
     states.restore(1, None)

@@ -7,7 +7,7 @@ from tidemark.core.controller import effects as fx
 from tidemark.core.controller import events as ev
 from tidemark.model import BrokerEpoch, BrokerId, TopicPartition
 
-from tests.unit.core.controller.controller_world import World
+from tests.unit.core.controller.worlds.controller_world import World
 
 
 def a_world(*assignments: tuple[int, ...], m: int = 2) -> World:
@@ -30,7 +30,7 @@ def isr(world: World, index: int = 0) -> set[int]:
     return set(world.state("orders", index).isr_ids)
 
 
-def test_who_wants_to_go_leads_nothing_and_is_in_no_isr_that_can_do_without_it() -> None:
+def test_controlled_shutdown_moves_leadership_and_leaves_isrs_that_keep_min_isr() -> None:
     world = a_world((0, 1, 2), (1, 2, 0), (2, 0, 1))
     wants_to_go(world, 0)
     world.settle()
@@ -40,7 +40,7 @@ def test_who_wants_to_go_leads_nothing_and_is_in_no_isr_that_can_do_without_it()
     assert all(world.state("orders", index).min_isr == 2 for index in range(3))
 
 
-def test_it_is_let_go_only_when_the_new_leaders_have_been_told() -> None:
+def test_a_broker_is_released_after_the_new_leaders_acknowledged() -> None:
     world = a_world((0, 1, 2))
     wants_to_go(world, 0)
     while world.pending:
@@ -52,7 +52,7 @@ def test_it_is_let_go_only_when_the_new_leaders_have_been_told() -> None:
     assert world.released == [(0, 0)]
 
 
-def test_a_new_leader_that_does_not_answer_is_waited_for() -> None:
+def test_release_waits_for_an_unresponsive_new_leader() -> None:
     world = a_world((0, 1, 2))
     wants_to_go(world, 0)
     for _ in range(20):
@@ -68,7 +68,7 @@ def test_a_new_leader_that_does_not_answer_is_waited_for() -> None:
     assert world.released == [(0, 0)]
 
 
-def test_an_isr_that_would_fall_below_m_keeps_it_and_it_is_let_go_all_the_same() -> None:
+def test_a_broker_needed_for_min_isr_stays_in_the_isr_and_is_released() -> None:
     world = a_world((0, 1, 2), m=3)
     wants_to_go(world, 0)
     world.settle()
@@ -77,7 +77,7 @@ def test_an_isr_that_would_fall_below_m_keeps_it_and_it_is_let_go_all_the_same()
     assert world.released == [(0, 0)]
 
 
-def test_the_only_replica_goes_on_leading_until_it_goes() -> None:
+def test_a_single_replica_leads_until_its_broker_stops() -> None:
     world = a_world((0,), (0, 1), m=1)
     wants_to_go(world, 0)
     world.settle()
@@ -92,7 +92,7 @@ def test_the_only_replica_goes_on_leading_until_it_goes() -> None:
     assert world.state("orders", 0).lineage == 0
 
 
-def test_nobody_takes_it_in_again_while_it_is_there() -> None:
+def test_no_leader_adds_a_broker_in_controlled_shutdown_to_its_isr() -> None:
     world = a_world((0, 1, 2))
     wants_to_go(world, 0)
     world.settle()
@@ -100,7 +100,7 @@ def test_nobody_takes_it_in_again_while_it_is_there() -> None:
     assert world.brokers[BrokerId(2)].suspected == {0}
 
 
-def test_two_that_want_to_go_at_once_leave_the_leadership_to_the_third() -> None:
+def test_two_brokers_in_controlled_shutdown_leave_leadership_to_the_third() -> None:
     world = a_world((0, 1, 2), (1, 2, 0), (2, 0, 1))
     wants_to_go(world, 0)
     wants_to_go(world, 1)
@@ -113,7 +113,7 @@ def test_two_that_want_to_go_at_once_leave_the_leadership_to_the_third() -> None
     assert {one.broker_id for one in world.state("orders").elr} <= {0, 1}
 
 
-def test_all_that_want_to_go_are_let_go_and_the_last_goes_on_leading() -> None:
+def test_all_brokers_in_controlled_shutdown_are_released_and_the_last_still_leads() -> None:
     world = a_world((0, 1, 2))
     for broker in (0, 1, 2):
         wants_to_go(world, broker)
@@ -130,7 +130,7 @@ def test_all_that_want_to_go_are_let_go_and_the_last_goes_on_leading() -> None:
     assert isr(world) == {0, 1, 2}
 
 
-def test_it_hears_again_if_it_still_asks() -> None:
+def test_a_repeated_request_gets_a_repeated_release() -> None:
     world = a_world((0, 1, 2))
     wants_to_go(world, 0)
     world.settle()
@@ -139,7 +139,7 @@ def test_it_hears_again_if_it_still_asks() -> None:
     assert world.released == [(0, 0), (0, 0)]
 
 
-def test_one_that_comes_back_is_as_any_other() -> None:
+def test_a_broker_that_registers_again_can_lead_again() -> None:
     world = a_world((0, 1, 2))
     wants_to_go(world, 0)
     world.settle()
@@ -155,7 +155,7 @@ def test_one_that_comes_back_is_as_any_other() -> None:
     assert len(world.released) == 1
 
 
-def test_one_that_registers_anew_before_it_was_seen_to_go_is_as_any_other() -> None:
+def test_a_broker_that_registers_again_before_its_session_ended_can_lead_again() -> None:
     world = a_world((0, 1, 2))
     wants_to_go(world, 0)
     world.settle()
@@ -166,7 +166,7 @@ def test_one_that_registers_anew_before_it_was_seen_to_go_is_as_any_other() -> N
     assert world.core.suspected == frozenset()
 
 
-def test_a_new_controller_hears_of_it_by_the_next_heartbeat() -> None:
+def test_a_new_controller_learns_of_the_shutdown_by_the_next_heartbeat() -> None:
     world = a_world((0, 1, 2))
     wants_to_go(world, 0)
     world.answer(world.pending.pop(0))
@@ -178,7 +178,7 @@ def test_a_new_controller_hears_of_it_by_the_next_heartbeat() -> None:
     assert world.state("orders").leader == 1
 
 
-def test_writes_that_are_lost_hold_it_back_until_they_are_known() -> None:
+def test_release_waits_for_writes_with_an_unknown_outcome() -> None:
     world = a_world((0, 1, 2))
     wants_to_go(world, 0)
     world.answer(world.take(fx.WriteStates), lost=True)
@@ -188,7 +188,7 @@ def test_writes_that_are_lost_hold_it_back_until_they_are_known() -> None:
     assert world.state("orders").leader == 1
 
 
-def test_a_move_to_one_that_goes_waits_and_ends_when_it_is_back() -> None:
+def test_a_reassignment_to_a_broker_in_controlled_shutdown_waits_for_its_return() -> None:
     world = a_world((0, 1, 2))
     partition = TopicPartition("orders", 0)
     world.move(partition, 0, 1, 3)
@@ -205,7 +205,7 @@ def test_a_move_to_one_that_goes_waits_and_ends_when_it_is_back() -> None:
     assert isr(world) == {0, 1, 3}
 
 
-def test_a_move_away_from_one_that_goes_is_settled_on_those_who_stay() -> None:
+def test_a_reassignment_away_from_a_broker_in_controlled_shutdown_completes() -> None:
     world = a_world((0, 1, 2))
     partition = TopicPartition("orders", 0)
     world.move(partition, 3, 1, 2)

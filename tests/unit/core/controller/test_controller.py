@@ -18,7 +18,7 @@ from tidemark.model import (
     TopicPartition,
 )
 
-from tests.unit.core.controller.controller_world import Sends, World
+from tests.unit.core.controller.worlds.controller_world import Sends, World
 
 P = TopicPartition("flights", 0)
 
@@ -51,7 +51,7 @@ def refusal(world: World, code: ErrorCode, leader_epoch: int | None = None, **to
     world.happens(ev.ControlAnswered(send.broker, send.request_id, None, refused))
 
 
-def test_a_new_topic_is_written_before_anybody_is_told() -> None:
+def test_a_new_topic_is_written_before_commands_are_sent() -> None:
     world = cluster(0, 1, 2)
     effects = world.topic("flights", (0, 1, 2))
     (write,) = [one for one in effects if not isinstance(one, fx.Observed)]
@@ -62,7 +62,7 @@ def test_a_new_topic_is_written_before_anybody_is_told() -> None:
     assert change.broker_epochs == {0: 0, 1: 0, 2: 0}
 
 
-def test_what_was_written_goes_to_its_replicas_and_as_metadata_to_all() -> None:
+def test_a_written_state_is_sent_to_its_replicas_and_as_metadata_to_all() -> None:
     world = cluster(0, 1, 2, 3)
     world.topic("flights", (0, 2))
     world.answer(world.take(fx.WriteStates))
@@ -76,7 +76,7 @@ def test_what_was_written_goes_to_its_replicas_and_as_metadata_to_all() -> None:
     assert {one.broker for one in world.waiting(fx.SendUpdateMetadata)} == {0, 1, 2, 3}
 
 
-def test_a_new_broker_is_told_everything_once() -> None:
+def test_a_new_broker_is_sent_everything_once() -> None:
     world = with_topic(0, 1)
     world.up(2)
     sends = [one for one in world.waiting(fx.SendLeaderAndIsr) if one.broker == 2]
@@ -92,7 +92,7 @@ def test_a_new_broker_is_told_everything_once() -> None:
     assert not any(one.view.complete for one in world.waiting(fx.SendUpdateMetadata))
 
 
-def test_a_leader_whose_disk_lags_is_relieved_by_the_next_in_sync_and_nobody_leaves_the_isr() -> None:
+def test_a_leader_that_resigns_is_replaced_by_the_next_in_sync_replica_and_stays_in_the_isr() -> None:
     world = with_topic(0, 1, 2)
     before = world.states[P].state
     world.happens(ev.LeadershipResigned(before.leader, BrokerEpoch(0), P, before.leader_epoch))
@@ -103,7 +103,7 @@ def test_a_leader_whose_disk_lags_is_relieved_by_the_next_in_sync_and_nobody_lea
     assert [one.kind for one in world.observed].count("leadership_given_up") == 1
 
 
-def test_leadership_is_not_passed_round_among_slow_disks() -> None:
+def test_leadership_does_not_circulate_among_slow_disks() -> None:
     world = with_topic(0, 1, 2)
 
     def plea_moves_it() -> bool:
@@ -123,7 +123,9 @@ def test_leadership_is_not_passed_round_among_slow_disks() -> None:
 @pytest.mark.parametrize(
     ("broker", "broker_epoch", "later"), [(0, 1, 0), (0, 0, -1), (0, 0, 1), (1, 0, 0)], ids=lambda value: str(value)
 )
-def test_a_plea_of_another_process_or_leadership_moves_nothing(broker: int, broker_epoch: int, later: int) -> None:
+def test_a_resignation_of_another_broker_epoch_or_leader_epoch_is_ignored(
+    broker: int, broker_epoch: int, later: int
+) -> None:
     world = with_topic(0, 1, 2)
     state = world.states[P].state
     epoch = LeaderEpoch(state.leader_epoch + later)
@@ -149,7 +151,7 @@ def test_a_replica_whose_log_failed_leaves_the_isr_at_once_whether_it_leads_or_n
     assert world.states[P].state == after, "it is known, and of another epoch where the leader changed"
 
 
-def test_a_replica_whose_log_failed_leads_again_after_its_leader_took_it_in_again() -> None:
+def test_a_replica_whose_log_failed_can_lead_again_once_back_in_the_isr() -> None:
     world = with_topic(0, 1)
     world.happens(ev.ReplicaFailed(BrokerId(0), BrokerEpoch(0), P, LeaderEpoch(0)))
     world.settle()
@@ -161,7 +163,7 @@ def test_a_replica_whose_log_failed_leads_again_after_its_leader_took_it_in_agai
     assert world.states[P].state.leader == 0
 
 
-def test_a_leader_that_nobody_can_relieve_goes_on_and_may_ask_again() -> None:
+def test_a_leader_that_no_replica_can_replace_stays_and_may_resign_again() -> None:
     world = with_topic(0, 1)
     state = world.states[P].state
     world.down(1)
@@ -181,7 +183,7 @@ def test_a_leader_that_nobody_can_relieve_goes_on_and_may_ask_again() -> None:
     assert world.states[P].state.leader == 1
 
 
-def test_a_new_controller_tells_every_broker_everything_and_keeps_what_is_right() -> None:
+def test_a_new_controller_sends_everything_to_every_broker_and_keeps_valid_states() -> None:
     before = with_topic(0, 1, 2)
     world = World()
     world.states, world.topics, world.epochs, world.brokers = (
@@ -198,7 +200,7 @@ def test_a_new_controller_tells_every_broker_everything_and_keeps_what_is_right(
     assert all(knows.complete for knows in world.brokers.values())
 
 
-def test_when_a_broker_fails_leaders_move_and_it_leaves_every_isr_in_the_same_write() -> None:
+def test_a_failed_broker_leaves_every_isr_in_the_write_that_moves_its_leaders() -> None:
     world = cluster(0, 1, 2)
     world.topic("flights", (0, 1, 2), (1, 2, 0), (2, 0, 1))
     world.settle()
@@ -210,7 +212,7 @@ def test_when_a_broker_fails_leaders_move_and_it_leaves_every_isr_in_the_same_wr
     assert {index: state.leader_epoch for index, state in found.items()} == {0: 0, 1: 1, 2: 0}
 
 
-def test_what_comes_while_a_write_is_under_way_is_decided_when_it_is_answered() -> None:
+def test_changes_during_a_write_are_decided_when_the_write_is_answered() -> None:
     world = with_topic(0, 1, 2)
     world.down(0)
     write = world.take(fx.WriteStates)
@@ -221,7 +223,7 @@ def test_what_comes_while_a_write_is_under_way_is_decided_when_it_is_answered() 
     assert (again.changes[0].state.leader, again.changes[0].expected_version) == (2, 1)
 
 
-def test_a_conflict_is_read_again_and_decided_afresh() -> None:
+def test_a_conflict_is_read_and_decided_again() -> None:
     world = with_topic(0, 1, 2)
     world.leader_writes(P, 0, 2)
     world.down(0)
@@ -232,7 +234,7 @@ def test_a_conflict_is_read_again_and_decided_afresh() -> None:
     assert (change.state.leader, change.state.isr_ids, change.expected_version) == (2, (2,), 1)
 
 
-def test_after_a_conflict_the_groups_are_halved() -> None:
+def test_after_a_conflict_the_multis_are_halved() -> None:
     world = cluster(0, 1, 2)
     world.topic("flights", *[(0, 1, 2)] * 8)
     world.settle()
@@ -244,7 +246,7 @@ def test_after_a_conflict_the_groups_are_halved() -> None:
     assert [len(one.changes) for one in world.waiting(fx.WriteStates)] == [4, 4]
 
 
-def test_a_write_that_never_succeeds_is_not_tried_without_a_pause() -> None:
+def test_a_write_that_keeps_failing_backs_off() -> None:
     world = with_topic(0, 1, 2)
     world.down(0)
     for _ in range(11):
@@ -257,7 +259,7 @@ def test_a_write_that_never_succeeds_is_not_tried_without_a_pause() -> None:
     assert world.waiting(fx.WriteStates)
 
 
-def test_a_write_whose_answer_was_lost_is_told_when_it_is_read() -> None:
+def test_a_write_whose_answer_was_lost_is_sent_once_it_is_read() -> None:
     world = with_topic(0, 1, 2)
     world.down(2)
     world.answer(world.take(fx.WriteStates), lost=True)
@@ -267,7 +269,7 @@ def test_a_write_whose_answer_was_lost_is_told_when_it_is_read() -> None:
     assert {one.broker: one.commands[0].partitions[0].state.isr_ids for one in told} == {0: (0, 1), 1: (0, 1)}
 
 
-def test_a_hint_during_a_read_makes_it_read_once_more() -> None:
+def test_an_isr_report_during_a_read_causes_another_read() -> None:
     world = with_topic(0, 1, 2)
     world.happens(ev.IsrChangesReported((P,)))
     read = world.take(fx.ReadStates)
@@ -281,7 +283,7 @@ def test_a_hint_during_a_read_makes_it_read_once_more() -> None:
     assert view.in_sync_replicas == (0, 1)
 
 
-def test_a_failed_command_is_sent_again_after_a_pause_and_not_before() -> None:
+def test_a_failed_command_is_retried_after_a_back_off() -> None:
     world = with_topic(0, 1, 2)
     world.down(0)
     world.answer(world.take(fx.WriteStates))
@@ -300,7 +302,7 @@ def test_a_failed_command_is_sent_again_after_a_pause_and_not_before() -> None:
     assert not [one for one in world.waiting(fx.SendLeaderAndIsr) if one.broker == 1]
 
 
-def test_the_answer_of_an_older_broker_epoch_is_nobodys() -> None:
+def test_an_answer_of_an_older_broker_epoch_is_ignored() -> None:
     world = with_topic(0, 1, 2)
     world.up(1)
     (stale,) = [one for one in world.waiting(fx.SendUpdateMetadata) if one.broker == 1]
@@ -311,7 +313,7 @@ def test_the_answer_of_an_older_broker_epoch_is_nobodys() -> None:
     assert world.brokers[BrokerId(1)].view.complete
 
 
-def test_a_leader_that_cannot_lead_in_its_epoch_gets_the_next_one() -> None:
+def test_a_leader_that_refuses_its_epoch_gets_the_next_one() -> None:
     world = cluster(0, 1)
     world.topic("flights", (0, 1))
     world.answer(world.take(fx.WriteStates))
@@ -320,7 +322,7 @@ def test_a_leader_that_cannot_lead_in_its_epoch_gets_the_next_one() -> None:
     assert (world.state("flights").leader, world.state("flights").leader_epoch) == (0, 1)
 
 
-def test_a_refusal_of_an_epoch_that_is_over_raises_none() -> None:
+def test_a_refusal_of_an_older_epoch_raises_no_epoch() -> None:
     world = with_topic(0, 1)
     world.down(0)
     world.answer(world.take(fx.WriteStates))
@@ -330,7 +332,7 @@ def test_a_refusal_of_an_epoch_that_is_over_raises_none() -> None:
 
 
 @pytest.mark.parametrize("answer_lost", [False, True])
-def test_a_damaged_leader_hands_over_and_may_join_again_later(answer_lost: bool) -> None:
+def test_a_damaged_leader_is_replaced_and_may_join_the_isr_again(answer_lost: bool) -> None:
     world = cluster(0, 1)
     world.topic("flights", (0, 1), m="1")
     world.answer(world.take(fx.WriteStates))
@@ -355,7 +357,7 @@ def test_a_damaged_single_replica_is_elected_uncleanly_exactly_once(answer_lost:
     assert (world.state("flights").leader, world.state("flights").lineage) == (0, 1)
 
 
-def test_a_damaged_single_replica_says_what_may_be_lost_with_it() -> None:
+def test_a_damaged_single_replica_reports_what_may_be_lost() -> None:
     world = cluster(0)
     world.topic("flights", (0,))
     world.answer(world.take(fx.WriteStates))
@@ -367,7 +369,7 @@ def test_a_damaged_single_replica_says_what_may_be_lost_with_it() -> None:
     assert told["records_maybe_lost"] == 40
 
 
-def test_who_was_found_damaged_beside_a_leader_leaves_the_elr() -> None:
+def test_a_follower_with_a_damaged_log_leaves_the_elr() -> None:
     world = cluster(0, 1)
     world.topic("flights", (0, 1), m="2")
     world.settle()
@@ -388,7 +390,7 @@ def test_who_was_found_damaged_beside_a_leader_leaves_the_elr() -> None:
     assert world.state("flights").leader == NO_LEADER
 
 
-def test_who_joined_after_it_was_found_damaged_stays() -> None:
+def test_a_follower_that_joined_after_the_damage_stays() -> None:
     world = cluster(0, 1)
     world.topic("flights", (0, 1), m="2")
     world.settle()
@@ -404,7 +406,7 @@ def test_who_joined_after_it_was_found_damaged_stays() -> None:
     assert world.state("flights").isr_ids == (0, 1)
 
 
-def test_a_topic_is_deleted_when_every_live_replica_has_let_go() -> None:
+def test_a_topic_is_deleted_after_every_live_replica_is_deleted() -> None:
     world = with_topic(0, 1, 2)
     world.delete("flights")
     stops = world.waiting(fx.SendStopReplica)
@@ -418,7 +420,7 @@ def test_a_topic_is_deleted_when_every_live_replica_has_let_go() -> None:
     assert all("flights" not in knows.view.topics for knows in world.brokers.values())
 
 
-def test_a_deletion_waits_for_no_dead_broker_and_tells_the_returned_one_nothing_of_the_topic() -> None:
+def test_a_deletion_skips_failed_brokers_and_a_returning_one_gets_no_command() -> None:
     world = with_topic(0, 1, 2)
     world.delete("flights")
     world.register(1)
@@ -429,7 +431,7 @@ def test_a_deletion_waits_for_no_dead_broker_and_tells_the_returned_one_nothing_
     assert not world.brokers[BrokerId(1)].commands
 
 
-def test_a_deletion_that_failed_is_tried_again() -> None:
+def test_a_failed_deletion_is_retried() -> None:
     world = with_topic(0, 1, 2)
     world.delete("flights")
     while not world.waiting(fx.DeleteTopic):
@@ -446,7 +448,7 @@ def test_a_deletion_that_failed_is_tried_again() -> None:
     assert not world.topics
 
 
-def test_a_suspected_broker_loses_its_leaderships_and_every_leader_is_told_of_it() -> None:
+def test_a_suspected_broker_loses_leadership_and_every_leader_is_sent_the_suspicion() -> None:
     world = with_topic(0, 1, 2)
     world.happens(ev.BrokerSuspected(BrokerId(0), BrokerEpoch(0)))
     world.settle()
@@ -458,13 +460,13 @@ def test_a_suspected_broker_loses_its_leaderships_and_every_leader_is_told_of_it
     assert all(knows.suspected == frozenset() for knows in world.brokers.values())
 
 
-def test_a_suspicion_of_an_older_broker_epoch_counts_for_nothing() -> None:
+def test_a_suspicion_of_an_older_broker_epoch_is_ignored() -> None:
     world = with_topic(0, 1, 2)
     world.happens(ev.BrokerSuspected(BrokerId(0), BrokerEpoch(-1)))
     assert world.core.suspected == frozenset()
 
 
-def test_when_too_many_are_suspected_at_once_nothing_moves_and_a_controller_long_in_office_resigns() -> None:
+def test_too_many_suspicions_at_once_are_ignored_and_a_long_active_controller_resigns() -> None:
     world = with_topic(0, 1, 2)
     world.passes(60_000)
     for broker in (0, 2):
@@ -473,7 +475,7 @@ def test_when_too_many_are_suspected_at_once_nothing_moves_and_a_controller_long
     assert world.core.suspected == frozenset()
 
 
-def test_a_broker_that_knows_a_newer_controller_ends_the_term() -> None:
+def test_the_controller_resigns_when_a_broker_knows_a_newer_one() -> None:
     world = with_topic(0, 1, 2)
     world.down(0)
     world.answer(world.take(fx.WriteStates))
@@ -481,14 +483,14 @@ def test_a_broker_that_knows_a_newer_controller_ends_the_term() -> None:
     assert world.waiting(fx.Resign)
 
 
-def test_nothing_is_said_while_nothing_happens() -> None:
+def test_an_idle_controller_sends_nothing() -> None:
     world = with_topic(0, 1, 2)
     assert world.passes(100) == []
     assert world.brokers_seen() == []
     assert world.topics_seen() == []
 
 
-def test_all_fail_and_return_in_any_order_and_the_elr_leads() -> None:
+def test_all_brokers_fail_and_return_in_any_order_and_an_elr_member_leads() -> None:
     world = with_topic(0, 1, 2)
     world.down(0, 1, 2)
     world.settle()
@@ -499,7 +501,7 @@ def test_all_fail_and_return_in_any_order_and_the_elr_leads() -> None:
 
 
 @pytest.mark.parametrize("count", [10_000])
-def test_the_failure_of_a_broker_with_ten_thousand_partitions_is_decided_and_told_quickly(count: int) -> None:
+def test_a_broker_failure_with_ten_thousand_partitions_is_decided_and_sent_quickly(count: int) -> None:
     world = cluster(0, 1, 2)
     assignments = [[(index + shift) % 3 for shift in range(3)] for index in range(count)]
     world.topic("flights", *assignments)

@@ -18,7 +18,7 @@ from tidemark.model import (
     TopicPartition,
 )
 
-from tests.unit.core.controller.controller_world import World
+from tests.unit.core.controller.worlds.controller_world import World
 
 
 def three_brokers() -> World:
@@ -43,7 +43,7 @@ def is_whole(world: World, topic: TopicDescription) -> bool:
     )
 
 
-def test_a_request_whose_topic_was_deleted_unanswered_spares_the_new_topic_of_that_name() -> None:
+def test_a_deletion_with_a_lost_answer_spares_the_new_topic_of_that_name() -> None:
     world = three_brokers()
     world.topic("t", (0, 1, 2))
     world.settle()
@@ -61,7 +61,7 @@ def test_a_request_whose_topic_was_deleted_unanswered_spares_the_new_topic_of_th
     assert is_whole(world, recreated)
 
 
-def test_a_new_topic_of_that_name_is_deleted_when_that_is_asked_for() -> None:
+def test_a_new_topic_of_that_name_is_deleted_on_request() -> None:
     world = three_brokers()
     world.topic("t", (0, 1, 2))
     world.settle()
@@ -74,7 +74,7 @@ def test_a_new_topic_of_that_name_is_deleted_when_that_is_asked_for() -> None:
     assert world.states == {}
 
 
-def test_a_late_answer_about_the_topic_before_is_not_taken_for_one_about_its_successor() -> None:
+def test_a_late_answer_about_a_deleted_topic_does_not_concern_its_successor() -> None:
     world = three_brokers()
     world.topic("t", (0, 1, 2))
     world.settle()
@@ -94,7 +94,7 @@ def test_a_late_answer_about_the_topic_before_is_not_taken_for_one_about_its_suc
     assert not world.deletions
 
 
-def test_a_topic_that_was_read_before_it_was_deleted_is_not_taken_for_a_new_one() -> None:
+def test_a_read_from_before_a_deletion_does_not_create_the_topic_again() -> None:
     world = three_brokers()
     world.topic("t", (0, 1, 2))
     world.settle()
@@ -134,7 +134,7 @@ def until_told(world: World, broker: int) -> None:
         world.answer(ready[0])
 
 
-def test_a_leader_whose_disk_failed_hands_over_to_one_in_sync() -> None:
+def test_a_leader_with_a_failed_disk_is_replaced_by_an_in_sync_replica() -> None:
     world = three_brokers()
     world.topic("t", (0, 1, 2))
     until_told(world, 0)
@@ -143,7 +143,7 @@ def test_a_leader_whose_disk_failed_hands_over_to_one_in_sync() -> None:
     assert (world.state("t").leader, world.state("t").isr_ids) == (1, (1, 2))
 
 
-def test_directories_that_fail_later_are_found_out_by_telling_their_broker_everything_again() -> None:
+def test_failed_log_directories_are_found_by_sending_every_leader_and_isr_again() -> None:
     world = three_brokers()
     world.topic("t", (0, 1, 2))
     world.settle()
@@ -155,7 +155,7 @@ def test_directories_that_fail_later_are_found_out_by_telling_their_broker_every
     assert world.state("t").leader == 1
 
 
-def test_a_single_replica_whose_disk_failed_is_elected_again_when_its_broker_comes_back_and_not_before() -> None:
+def test_a_single_replica_with_a_failed_disk_is_elected_when_its_broker_registers_again() -> None:
     world = three_brokers()
     world.topic("t", (0,))
     until_told(world, 0)
@@ -171,7 +171,7 @@ def test_a_single_replica_whose_disk_failed_is_elected_again_when_its_broker_com
     assert (world.state("t").leader, world.state("t").lineage) == (0, 0)
 
 
-def test_a_replica_that_its_leader_took_in_again_has_its_log_back() -> None:
+def test_a_replica_back_in_the_isr_has_its_log_open() -> None:
     world = three_brokers()
     world.topic("t", (0, 1, 2))
     until_told(world, 0)
@@ -185,7 +185,7 @@ def test_a_replica_that_its_leader_took_in_again_has_its_log_back() -> None:
     assert set(world.state("t").isr_ids) == {0, 1}
 
 
-def test_where_the_topic_allows_it_a_live_replica_leads_when_nobody_in_sync_lives_and_a_new_lineage_begins() -> None:
+def test_where_allowed_a_live_replica_is_elected_uncleanly_and_begins_a_lineage() -> None:
     world = three_brokers()
     world.topic("t", (0, 1), m="1", unclean="true")
     world.settle()
@@ -201,7 +201,7 @@ def test_where_the_topic_allows_it_a_live_replica_leads_when_nobody_in_sync_live
     assert world.state("t").leader == 1
 
 
-def test_where_the_topic_does_not_allow_it_the_partition_waits_for_one_that_was_in_sync() -> None:
+def test_where_not_allowed_the_partition_waits_for_an_in_sync_replica() -> None:
     world = three_brokers()
     world.topic("t", (0, 1), m="1")
     world.settle()
@@ -215,7 +215,7 @@ def test_where_the_topic_does_not_allow_it_the_partition_waits_for_one_that_was_
     assert (world.state("t").leader, world.state("t").lineage) == (0, 0)
 
 
-def test_partitions_without_a_leader_are_counted_as_they_are_after_every_event() -> None:
+def test_partitions_without_a_leader_are_counted_after_every_event() -> None:
     world = three_brokers()
     world.topic("t", (0,), (1,), (2,))
     assert world.core.counts()["offline_partitions"] == 3
@@ -239,7 +239,7 @@ def after_a_power_loss(world: World, *, flushed_kept: bool) -> LeaderAndIsr:
     return world.state("t")
 
 
-def test_a_power_loss_of_all_spares_the_replicas_of_a_topic_that_was_flushed() -> None:
+def test_a_power_loss_of_all_brokers_spares_a_group_commit_topic() -> None:
     world = three_brokers()
     world.topic("t", (0, 1, 2), flush="group")
     world.settle()
@@ -248,14 +248,14 @@ def test_a_power_loss_of_all_spares_the_replicas_of_a_topic_that_was_flushed() -
 
 
 @pytest.mark.parametrize(("flush", "flushed_kept"), [("os", True), ("group", False)])
-def test_a_power_loss_of_all_spares_nobody_who_may_have_lost_something(flush: str, flushed_kept: bool) -> None:
+def test_a_power_loss_of_all_brokers_voids_replicas_that_may_have_lost_records(flush: str, flushed_kept: bool) -> None:
     world = three_brokers()
     world.topic("t", (0, 1, 2), flush=flush)
     world.settle()
     assert after_a_power_loss(world, flushed_kept=flushed_kept).leader == NO_LEADER
 
 
-def test_a_topic_whose_settings_were_changed_since_it_was_made_is_not_spared() -> None:
+def test_a_topic_whose_settings_changed_since_creation_is_not_spared() -> None:
     world = three_brokers()
     topic = world.make_topic("t", (0, 1, 2), flush="group")
     world.topics["t"] = replace(topic, configs_zxid=topic.created_zxid + 1)

@@ -10,7 +10,7 @@ from tidemark.core.controller import effects as fx
 from tidemark.core.controller import events as ev
 from tidemark.model import NO_LEADER, BrokerId, ErrorCode, IsrEntry, LeaderAndIsr, TidemarkError, TopicPartition
 
-from tests.unit.core.controller.controller_world import Sends, World
+from tests.unit.core.controller.worlds.controller_world import Sends, World
 
 STEPS = 120
 BROKERS = range(5)
@@ -225,7 +225,7 @@ class RandomWorld(World):
 
 
 @pytest.mark.parametrize("batch", range(10))
-def test_whatever_happens_the_rules_hold_and_in_the_end_everybody_knows(batch: int) -> None:
+def test_in_random_worlds_the_rules_hold_and_brokers_learn_the_final_state(batch: int) -> None:
     for seed in range(batch * 25, batch * 25 + 25):
         world = RandomWorld(seed)
         try:

@@ -11,8 +11,8 @@ from tidemark.core.controller import events as ev
 from tidemark.core.reassignment.request import named_log_dirs
 from tidemark.model import NO_LEADER, BrokerId, Offset, PartitionReassignment, TopicDescription, TopicPartition
 
-from tests.unit.core.controller.controller_world import EMPTY
 from tests.unit.core.controller.test_controller_random import BROKERS, STEPS, RandomWorld
+from tests.unit.core.controller.worlds.controller_world import EMPTY
 
 
 class MovingWorld(RandomWorld):
@@ -246,7 +246,7 @@ class MovingWorld(RandomWorld):
 
 
 @pytest.mark.parametrize("batch", range(10))
-def test_whatever_is_asked_for_replica_sets_end_as_old_or_new_and_every_request_ends(batch: int) -> None:
+def test_in_random_worlds_reassignments_end_with_old_or_new_replicas(batch: int) -> None:
     for seed in range(batch * 20, batch * 20 + 20):
         world = MovingWorld(seed)
         try:

@@ -13,7 +13,7 @@ from tidemark.core.controller.command_builder import PART_PARTITIONS_MAX, PARTIT
 from tidemark.core.controller.context import DECIDED_AT_ONCE
 from tidemark.core.controller.controller import ControllerCore
 
-from tests.unit.core.controller.controller_world import World, policy_of
+from tests.unit.core.controller.worlds.controller_world import World, policy_of
 
 
 def cluster(count: int) -> World:
@@ -42,7 +42,7 @@ def in_slices(world: World, first: ev.ControllerEvent) -> list[tuple[int, list[i
     return found
 
 
-def test_a_broken_broker_is_decided_a_slice_at_a_time_until_nothing_is_left() -> None:
+def test_a_broker_failure_is_decided_in_slices() -> None:
     world = cluster(3_000)
     live = {broker: one for broker, one in world.registrations().items() if broker != 1}
     slices = in_slices(world, ev.BrokersChanged(live, dict(world.epochs)))
@@ -50,14 +50,14 @@ def test_a_broken_broker_is_decided_a_slice_at_a_time_until_nothing_is_left() ->
     assert sum(decided for decided, _ in slices) == 3_000
 
 
-def test_a_new_controller_tells_one_broker_after_the_other() -> None:
+def test_a_new_controller_sends_to_one_broker_after_the_other() -> None:
     world = cluster(PARTITIONS_AT_ONCE + 200)
     world.core = ControllerCore(world.config, policy_of)
     found = ev.Elected(world.registrations(), dict(world.epochs), dict(world.topics), dict(world.states), frozenset())
     assert [told for _, told in in_slices(world, found) if told] == [[PARTITIONS_AT_ONCE + 200]] * 3
 
 
-def test_a_broker_is_not_told_everything_while_some_of_it_is_still_to_be_decided() -> None:
+def test_a_full_leader_and_isr_waits_for_pending_decisions() -> None:
     world = cluster(DECIDED_AT_ONCE + 50)
     world.register(1)
     first, *rest = in_slices(world, ev.BrokersChanged(world.registrations(), dict(world.epochs)))
@@ -74,7 +74,7 @@ def test_messages_stay_small() -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_slices_come_to_the_same_end_whatever_happens_between_them(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slices_end_the_same_with_any_events_between_them(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidemark.core.controller.context.DECIDED_AT_ONCE", 2)
     monkeypatch.setattr("tidemark.core.controller.command_builder.PARTITIONS_AT_ONCE", 3)
     monkeypatch.setattr("tidemark.core.controller.command_builder.PART_PARTITIONS_MAX", 2)

@@ -25,14 +25,14 @@ def held_ms(suspected: FailureDetector, now_ms: int) -> int:
     pytest.fail("it is never trusted again")
 
 
-def test_a_suspicion_is_news_once() -> None:
+def test_a_suspicion_is_reported_once() -> None:
     suspected = suspicions()
     assert suspected.suspect(B, FIRST, 100)
     assert not suspected.suspect(B, FIRST, 200)
     assert suspected.suspected(200) == {B}
 
 
-def test_who_comes_back_is_trusted_at_once_and_after_each_relapse_twice_as_late_up_to_a_bound() -> None:
+def test_a_suspicion_ends_at_once_and_after_each_relapse_twice_as_late_up_to_a_bound() -> None:
     suspected, now_ms, held = suspicions(), 0, []
     for _ in range(8):
         suspected.suspect(B, FIRST, now_ms)
@@ -54,7 +54,7 @@ def test_a_relapse_is_forgotten_after_a_minute() -> None:
     assert held_ms(suspected, 200_000) == 0
 
 
-def test_who_is_suspected_again_while_it_is_held_begins_its_hold_anew() -> None:
+def test_a_suspicion_during_a_hold_restarts_the_hold() -> None:
     suspected = suspicions()
     suspected.suspect(B, FIRST, 0)
     held_ms(suspected, 0)
@@ -66,7 +66,7 @@ def test_who_is_suspected_again_while_it_is_held_begins_its_hold_anew() -> None:
     assert held_ms(suspected, 1_800) == 500
 
 
-def test_a_suspicion_is_of_one_registration() -> None:
+def test_a_suspicion_belongs_to_one_registration() -> None:
     suspected = suspicions()
     suspected.suspect(B, FIRST, 0)
     suspected.trust(B, NEXT, 100)
@@ -81,7 +81,7 @@ def test_a_suspicion_is_of_one_registration() -> None:
     assert not suspected.suspected(400)
 
 
-def test_who_was_never_suspected_is_trusted_without_a_trace() -> None:
+def test_trusting_an_unsuspected_broker_changes_nothing() -> None:
     suspected = suspicions()
     suspected.trust(B, FIRST, 0)
     suspected.suspect(B, FIRST, 100)
@@ -98,14 +98,14 @@ def suspect_many(suspected: FailureDetector, count: int, *, from_ms: int = 20_00
 @pytest.mark.parametrize(
     ("count", "live", "too_many"), [(1, 1, False), (1, 2, False), (2, 6, False), (2, 5, True), (3, 9, False)]
 )
-def test_more_than_one_and_more_than_a_third_at_once_are_not_believed(count: int, live: int, too_many: bool) -> None:
+def test_more_than_one_and_more_than_a_third_at_once_are_ignored(count: int, live: int, too_many: bool) -> None:
     suspected = suspicions()
     now_ms = suspect_many(suspected, count)
     assert suspected.guard(live, now_ms) == too_many
     assert len(suspected.suspected(now_ms)) == (0 if too_many else count)
 
 
-def test_for_a_session_timeout_nobody_is_acted_against_and_then_those_who_still_do_not_answer() -> None:
+def test_suspicions_are_ignored_for_a_session_timeout_and_then_count_again() -> None:
     suspected = suspicions()
     now_ms = suspect_many(suspected, 2)
     assert suspected.guard(3, now_ms)
@@ -116,13 +116,13 @@ def test_for_a_session_timeout_nobody_is_acted_against_and_then_those_who_still_
 
 
 @pytest.mark.parametrize(("apart_ms", "doubted"), [(SESSION_MS - 1, True), (SESSION_MS, False)])
-def test_suspicions_far_apart_are_believed(apart_ms: int, doubted: bool) -> None:
+def test_suspicions_far_apart_count(apart_ms: int, doubted: bool) -> None:
     suspected = suspicions()
     now_ms = suspect_many(suspected, 2, apart_ms=apart_ms)
     assert suspected.guard(3, now_ms) == doubted
 
 
-def test_who_answers_again_does_not_count() -> None:
+def test_a_broker_that_answers_again_does_not_count() -> None:
     suspected = suspicions()
     now_ms = suspect_many(suspected, 2)
     suspected.trust(BrokerId(0), FIRST, now_ms)
@@ -132,7 +132,7 @@ def test_who_answers_again_does_not_count() -> None:
 
 
 @pytest.mark.parametrize(("in_office_ms", "resigns"), [(2 * SESSION_MS, False), (2 * SESSION_MS + 1, True)])
-def test_a_controller_that_came_to_office_just_now_does_not_resign_for_it(in_office_ms: int, resigns: bool) -> None:
+def test_a_controller_elected_just_now_does_not_resign(in_office_ms: int, resigns: bool) -> None:
     suspected = suspicions(elected_ms=20_000 - in_office_ms)
     now_ms = suspect_many(suspected, 2)
     assert suspected.guard(3, now_ms) == resigns

@@ -80,12 +80,12 @@ def test_a_new_partition_is_led_by_its_first_live_replica_with_every_live_one_in
     assert decision.checked == {0: 7, 1: 0}
 
 
-def test_a_new_partition_waits_while_none_of_its_replicas_lives() -> None:
+def test_a_new_partition_waits_while_no_replica_is_live() -> None:
     partition = Partition(0, 1, 2)
     assert partition.sees(brokers(3, 4)) is None
 
 
-def test_a_new_partition_is_led_by_an_unsuspected_replica_and_takes_the_suspected_in_only_where_needed() -> None:
+def test_a_new_partition_is_led_by_an_unsuspected_replica_and_adds_suspected_ones_only_for_min_isr() -> None:
     partition = Partition(0, 1, 2)
     partition.sees(brokers(0, 1, 2, suspected=[0]))
     assert (partition.state.leader, partition.state.isr_ids) == (1, (1, 2))
@@ -98,7 +98,7 @@ def test_a_healthy_partition_needs_no_decision() -> None:
     assert healthy().sees(brokers(0, 1, 2)) is None
 
 
-def test_when_the_leader_dies_the_next_in_sync_replica_leads_in_a_new_epoch_without_it() -> None:
+def test_when_the_leader_fails_the_next_in_sync_replica_leads_in_a_new_epoch() -> None:
     partition = healthy()
     decision = partition.sees(brokers(1, 2))
     assert decision is not None
@@ -108,7 +108,7 @@ def test_when_the_leader_dies_the_next_in_sync_replica_leads_in_a_new_epoch_with
     assert decision.checked == {1: 0}
 
 
-def test_when_a_follower_dies_it_leaves_the_isr_and_leader_and_epoch_stay() -> None:
+def test_a_failed_follower_leaves_the_isr_and_leader_and_epoch_stay() -> None:
     partition = healthy()
     decision = partition.sees(brokers(0, 1))
     assert decision is not None
@@ -117,7 +117,7 @@ def test_when_a_follower_dies_it_leaves_the_isr_and_leader_and_epoch_stay() -> N
     assert decision.checked == {}
 
 
-def test_a_replica_that_was_not_in_sync_never_leads_though_it_lives() -> None:
+def test_a_live_replica_that_was_not_in_sync_is_never_elected() -> None:
     partition = healthy()
     partition.leader_writes(entry(0), entry(1))
     partition.sees(brokers(2))
@@ -125,7 +125,7 @@ def test_a_replica_that_was_not_in_sync_never_leads_though_it_lives() -> None:
     assert partition.elr_ids == {0, 1}
 
 
-def test_whoever_leaves_the_isr_below_m_is_remembered_and_forgotten_when_m_are_in_sync_again() -> None:
+def test_replicas_that_leave_below_min_isr_enter_the_elr_until_min_isr_is_reached() -> None:
     partition = healthy()
     partition.sees(brokers(0, 1))
     assert partition.elr_ids == set()
@@ -138,7 +138,7 @@ def test_whoever_leaves_the_isr_below_m_is_remembered_and_forgotten_when_m_are_i
 
 
 @pytest.mark.parametrize("first", [1, 2])
-def test_all_die_and_whoever_returns_clean_first_leads_from_the_elr(first: int) -> None:
+def test_all_fail_and_the_first_clean_return_is_elected_from_the_elr(first: int) -> None:
     partition = healthy(0, 1, 2)
     partition.sees(brokers())
     assert (partition.state.leader, partition.state.leader_epoch) == (NO_LEADER, 1)
@@ -155,7 +155,7 @@ def test_all_die_and_whoever_returns_clean_first_leads_from_the_elr(first: int) 
     assert partition.state.lineage == 0
 
 
-def test_they_die_one_by_one_and_only_those_who_were_in_sync_below_m_may_lead() -> None:
+def test_after_failures_one_by_one_only_elr_members_are_elected() -> None:
     partition = healthy()
     partition.sees(brokers(0, 1))  # 2 left while two stayed: records may be committed without it
     partition.sees(brokers(0))
@@ -175,7 +175,7 @@ def test_a_leader_elected_from_the_elr_with_m_of_one_empties_it() -> None:
     assert (partition.state.leader, partition.state.elr) == (1, ())
 
 
-def test_an_unclean_return_is_no_return_and_the_next_clean_one_leads() -> None:
+def test_an_unclean_return_is_not_elected_and_the_next_clean_one_is() -> None:
     partition = healthy()
     partition.sees(brokers())
     partition.sees(brokers(0, epochs={0: 1}, unclean={0: 1}))
@@ -185,7 +185,7 @@ def test_an_unclean_return_is_no_return_and_the_next_clean_one_leads() -> None:
     assert (partition.state.leader, partition.elr_ids) == (2, {1})
 
 
-def test_all_return_unclean_and_nobody_leads_but_the_last_leader_is_remembered() -> None:
+def test_after_unclean_returns_no_leader_is_elected_and_last_known_is_kept() -> None:
     partition = healthy()
     partition.sees(brokers())
     ones = dict.fromkeys(EVERYBODY, 1)
@@ -194,27 +194,27 @@ def test_all_return_unclean_and_nobody_leads_but_the_last_leader_is_remembered()
     assert partition.state.last_known == (entry(0),)
 
 
-def test_an_unclean_return_voids_an_older_entry_even_of_a_later_clean_bounce() -> None:
+def test_an_unclean_return_voids_older_entries_even_after_a_clean_restart() -> None:
     partition = healthy()
     partition.sees(brokers())
     partition.sees(brokers(0, epochs={0: 2}, unclean={0: 1}))
     assert (partition.state.leader, partition.elr_ids) == (NO_LEADER, {1, 2})
 
 
-def test_an_entry_from_the_very_unclean_registration_is_good() -> None:
+def test_an_entry_of_the_unclean_registration_itself_is_valid() -> None:
     partition = healthy()
     partition.leader_writes(entry(0), entry(1), entry(2, 3))
     assert partition.sees(brokers(0, 1, 2, epochs={2: 3}, unclean={2: 3})) is None
 
 
-def test_a_bounced_leader_that_was_never_seen_gone_is_replaced() -> None:
+def test_a_restarted_leader_whose_failure_was_not_seen_is_replaced() -> None:
     partition = healthy()
     partition.sees(brokers(0, 1, 2, epochs={0: 1}))
     assert (partition.state.leader, partition.state.leader_epoch) == (1, 1)
     assert partition.state.isr_ids == (1, 2)
 
 
-def test_a_bounced_leader_that_was_alone_leads_again_in_a_higher_epoch() -> None:
+def test_a_restarted_leader_that_was_alone_leads_again_in_a_higher_epoch() -> None:
     partition = healthy(0, 1)
     partition.sees(brokers(0))
     decision = partition.sees(brokers(0, epochs={0: 1}))
@@ -225,7 +225,7 @@ def test_a_bounced_leader_that_was_alone_leads_again_in_a_higher_epoch() -> None
     assert decision.checked == {0: 1}
 
 
-def test_a_bounced_follower_leaves_the_isr_until_its_leader_takes_it_back() -> None:
+def test_a_restarted_follower_leaves_the_isr_until_its_leader_adds_it() -> None:
     partition = healthy()
     partition.sees(brokers(0, 1, 2, epochs={2: 1}))
     assert (partition.state.leader, partition.state.leader_epoch, partition.state.isr_ids) == (0, 0, (0, 1))
@@ -242,14 +242,14 @@ def test_broker_zero_is_elected_like_any_other() -> None:
     assert (alone.state.leader, alone.state.leader_epoch, alone.state.lineage) == (0, 2, 0)
 
 
-def test_a_suspected_leader_hands_over_and_leaves_where_m_others_stay() -> None:
+def test_a_suspected_leader_is_replaced_and_leaves_where_min_isr_others_stay() -> None:
     partition = healthy()
     partition.sees(brokers(0, 1, 2, suspected=[0]))
     assert (partition.state.leader, partition.state.leader_epoch) == (1, 1)
     assert partition.state.isr_ids == (1, 2)
 
 
-def test_a_suspected_leader_hands_over_but_stays_in_sync_where_fewer_than_m_would_remain() -> None:
+def test_a_suspected_leader_is_replaced_and_stays_in_the_isr_below_min_isr() -> None:
     partition = healthy(0, 1)
     partition.sees(brokers(0, 1, suspected=[0]))
     assert (partition.state.leader, set(partition.state.isr_ids), partition.state.elr) == (1, {0, 1}, ())
@@ -261,11 +261,11 @@ def test_a_suspected_leader_that_is_alone_in_sync_stays() -> None:
     assert partition.sees(brokers(0, suspected=[0])) is None
 
 
-def test_when_all_are_suspected_nothing_moves() -> None:
+def test_when_all_are_suspected_nothing_changes() -> None:
     assert healthy().sees(brokers(0, 1, 2, suspected=[0, 1, 2])) is None
 
 
-def test_a_suspicion_that_ends_gives_nothing_back_by_itself() -> None:
+def test_the_end_of_a_suspicion_changes_nothing() -> None:
     partition = healthy(0, 1)
     partition.sees(brokers(0, 1, suspected=[0]))
     assert partition.sees(brokers(0, 1)) is None
@@ -289,7 +289,7 @@ def test_a_single_replica_leads_again_after_an_unclean_return_in_a_new_lineage()
     assert (partition.state.leader, partition.state.lineage, partition.state.isr) == (3, 1, (entry(3, 1),))
 
 
-def test_where_allowed_nobody_leads_before_the_replicas_were_asked_and_the_chosen_one_begins_a_lineage() -> None:
+def test_an_unclean_election_asks_the_replicas_first_and_begins_a_lineage() -> None:
     partition = healthy(unclean_allowed=True)
     partition.sees(brokers(1))
     partition.sees(brokers())
@@ -323,7 +323,7 @@ def test_where_it_is_not_allowed_no_live_replica_is_elected_uncleanly() -> None:
     assert partition.state.leader == NO_LEADER
 
 
-def test_a_clean_heir_is_preferred_to_an_unclean_election_though_that_is_allowed() -> None:
+def test_a_clean_election_is_preferred_to_an_allowed_unclean_one() -> None:
     partition = healthy(unclean_allowed=True)
     partition.sees(brokers())
     decision = partition.sees(brokers(2, epochs={2: 1}))
@@ -332,7 +332,7 @@ def test_a_clean_heir_is_preferred_to_an_unclean_election_though_that_is_allowed
     assert partition.state.lineage == 0
 
 
-def test_a_leader_that_cannot_lead_in_its_epoch_gets_a_higher_one() -> None:
+def test_a_leader_that_refuses_its_epoch_gets_a_higher_one() -> None:
     partition = healthy()
     partition.facts = replace(partition.facts, refused_epoch=LeaderEpoch(0))
     decision = partition.sees(brokers(0, 1, 2))
@@ -373,7 +373,7 @@ def test_a_lowered_m_empties_the_elr_in_the_same_write_if_there_is_a_leader_and_
 
 
 @pytest.mark.parametrize("flushed", [True, False])
-def test_what_was_flushed_is_lost_only_with_its_directory(flushed: bool) -> None:
+def test_flushed_records_are_lost_only_with_their_log_directory(flushed: bool) -> None:
     """After a registration that was unclean and missed no directory, what group-commit promised is good (rule T1)."""
     partition = healthy()
     decision = decide(replace(partition.facts, flushed=flushed), brokers(0, 1, 2, unclean={1: 1}))
@@ -390,7 +390,7 @@ def test_with_m_of_one_a_suspected_leader_leaves_one_other_behind() -> None:
     assert (partition.state.leader, partition.state.isr_ids) == (1, (1,))
 
 
-def test_when_all_are_suspected_the_leader_stays_whoever_it_is() -> None:
+def test_when_all_are_suspected_any_leader_stays() -> None:
     partition = healthy()
     partition.sees(brokers(1, 2))
     partition.leader_writes(*(entry(one) for one in EVERYBODY))
@@ -413,7 +413,7 @@ def test_a_single_replica_that_cannot_open_its_log_is_not_elected() -> None:
     assert partition.state.leader == NO_LEADER
 
 
-def test_a_move_settles_with_those_of_its_target_that_are_in_sync_and_keeps_a_leader_among_them() -> None:
+def test_step_7_keeps_in_sync_target_replicas_and_a_leader_among_them() -> None:
     state = LeaderAndIsr(BrokerId(1), LeaderEpoch(4), (entry(0), entry(1)), (entry(2), entry(3)), min_isr=3)
     facts = PartitionFacts(EVERYBODY, 3, state)
 
@@ -463,9 +463,7 @@ def _states(draw: st.DrawFn) -> PartitionFacts:
 
 @settings(max_examples=600, deadline=None)
 @given(_states(), _BROKERS)
-def test_whatever_the_state_one_decision_is_the_last_word_and_keeps_the_rules(
-    facts: PartitionFacts, seen: BrokerFacts
-) -> None:
+def test_in_random_states_a_decision_keeps_the_rules_and_is_final(facts: PartitionFacts, seen: BrokerFacts) -> None:
     decision = decide(facts, seen)
     if decision is None:
         return

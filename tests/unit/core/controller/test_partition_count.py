@@ -7,7 +7,7 @@ import pytest
 from tidemark.core.controller import effects as fx
 from tidemark.model import ErrorCode, Refusal, TidemarkError, TopicPartition
 
-from tests.unit.core.controller.partitions_world import (
+from tests.unit.core.controller.worlds.partition_count_world import (
     P0,
     P1,
     P2,
@@ -24,7 +24,7 @@ from tests.unit.core.controller.partitions_world import (
 # -- added ---------------------------------------------------------------------------------------------------------
 
 
-def test_added_partitions_get_leaders_and_everybody_hears_of_them() -> None:
+def test_added_partitions_get_leaders_and_are_sent_to_all_brokers() -> None:
     world = a_world()
     world.add({P3: (3, 4), P4: (4, 0)})
     world.settle()
@@ -34,7 +34,7 @@ def test_added_partitions_get_leaders_and_everybody_hears_of_them() -> None:
     is_whole(world)
 
 
-def test_partitions_are_added_though_their_requests_are_seen_one_by_one() -> None:
+def test_partitions_are_added_although_their_requests_are_read_one_by_one() -> None:
     world = a_world()
     world.add({P3: (3, 4)})
     world.add({P4: (4, 3)})
@@ -66,7 +66,7 @@ def test_a_bad_addition_is_refused_by_its_code_and_changes_nothing(
     is_whole(world)
 
 
-def test_of_two_that_follow_on_each_other_the_second_falls_with_the_first() -> None:
+def test_a_refused_addition_refuses_the_one_that_follows_it() -> None:
     world = a_world()
     world.add({P3: (99,), P4: (1, 2)})
     world.settle()
@@ -75,7 +75,7 @@ def test_of_two_that_follow_on_each_other_the_second_falls_with_the_first() -> N
     is_whole(world)
 
 
-def test_what_cannot_be_understood_is_refused_and_removed() -> None:
+def test_a_malformed_request_is_refused_and_removed() -> None:
     world = a_world()
     world.asked.malformed.append(
         Refusal("partitions_add", TopicPartition("orders", -1), TidemarkError(ErrorCode.INVALID_REQUEST, "what?"))
@@ -86,7 +86,7 @@ def test_what_cannot_be_understood_is_refused_and_removed() -> None:
     assert codes(world) == [ErrorCode.INVALID_REQUEST]
 
 
-def test_a_topic_that_goes_takes_what_was_to_be_added_with_it() -> None:
+def test_a_deleted_topic_ends_its_additions() -> None:
     world = a_world()
     world.add({P3: (3, 4)})
     world.delete("orders")
@@ -95,7 +95,7 @@ def test_a_topic_that_goes_takes_what_was_to_be_added_with_it() -> None:
     assert not world.asked.added
 
 
-def test_what_was_to_be_added_to_a_topic_is_not_added_to_the_next_of_its_name() -> None:
+def test_an_addition_to_a_deleted_topic_is_not_applied_to_the_next_of_its_name() -> None:
     world = a_world()
     world.add({P3: (3, 4)})
     world.states.clear()
@@ -108,7 +108,7 @@ def test_what_was_to_be_added_to_a_topic_is_not_added_to_the_next_of_its_name() 
 # -- removed -------------------------------------------------------------------------------------------------------
 
 
-def test_a_partition_is_sealed_asked_dropped_deleted_and_forgotten_in_this_order() -> None:
+def test_a_partition_is_sealed_asked_dropped_and_deleted_in_this_order() -> None:
     world = a_world()
     epoch = world.state("orders", 2).leader_epoch
     world.remove(P2)
@@ -140,7 +140,7 @@ def test_a_partition_is_sealed_asked_dropped_deleted_and_forgotten_in_this_order
     is_whole(world)
 
 
-def test_one_that_holds_records_is_refused_and_unsealed() -> None:
+def test_a_partition_with_records_is_refused_and_unsealed() -> None:
     world = a_world()
     holds_records(world, P2)
     world.remove(P2)
@@ -150,7 +150,7 @@ def test_one_that_holds_records_is_refused_and_unsealed() -> None:
     is_whole(world)
 
 
-def test_if_one_holds_records_none_of_them_goes() -> None:
+def test_if_one_partition_has_records_none_is_removed() -> None:
     world = a_world()
     holds_records(world, P1)
     world.remove(P1, P2)
@@ -160,7 +160,7 @@ def test_if_one_holds_records_none_of_them_goes() -> None:
     is_whole(world)
 
 
-def test_who_insists_removes_what_holds_records() -> None:
+def test_force_removes_a_partition_with_records() -> None:
     world = a_world()
     holds_records(world, P2)
     world.remove(P2, force=True)
@@ -169,7 +169,7 @@ def test_who_insists_removes_what_holds_records() -> None:
     is_whole(world)
 
 
-def test_after_a_refusal_it_may_be_asked_again_with_force() -> None:
+def test_after_a_refusal_the_removal_can_be_forced() -> None:
     world = a_world()
     holds_records(world, P2)
     world.remove(P2)
@@ -202,7 +202,7 @@ def test_a_bad_removal_is_refused_by_its_code_and_changes_nothing(
     is_whole(world)
 
 
-def test_one_that_is_being_moved_is_not_removed() -> None:
+def test_a_partition_that_is_being_reassigned_is_not_removed() -> None:
     world = a_world()
     world.move(P2, 3, 4)
     world.settle()
@@ -215,7 +215,7 @@ def test_one_that_is_being_moved_is_not_removed() -> None:
 
 
 @pytest.mark.parametrize("count", range(0, 30, 2))
-def test_moved_and_removed_at_once_one_of_both_wins_and_both_end(count: int) -> None:
+def test_of_a_reassignment_and_a_removal_at_once_one_wins_and_both_end(count: int) -> None:
     world = a_world()
     world.remove(P2)
     answers(world, count)
@@ -229,7 +229,7 @@ def test_moved_and_removed_at_once_one_of_both_wins_and_both_end(count: int) -> 
 
 
 @pytest.mark.parametrize("count", range(0, 30, 2))
-def test_removed_while_a_move_begins_one_of_both_wins_and_both_end(count: int) -> None:
+def test_of_a_removal_and_a_beginning_reassignment_one_wins_and_both_end(count: int) -> None:
     world = a_world()
     world.move(P2, 3, 4)
     answers(world, count)
@@ -242,7 +242,7 @@ def test_removed_while_a_move_begins_one_of_both_wins_and_both_end(count: int) -
     is_whole(world)
 
 
-def test_a_sealed_leader_that_dies_is_followed_by_one_that_is_sealed_and_asked() -> None:
+def test_the_successor_of_a_failed_sealed_leader_is_sealed_and_asked() -> None:
     world = a_world()
     world.remove(P2)
     while not world.waiting(fx.DescribeReplicas):
@@ -254,7 +254,7 @@ def test_a_sealed_leader_that_dies_is_followed_by_one_that_is_sealed_and_asked()
     assert set(world.states) == {P0, P1}
 
 
-def test_a_sealed_partition_without_a_leader_waits_and_goes_when_it_has_one() -> None:
+def test_a_sealed_partition_without_a_leader_is_removed_once_it_has_one() -> None:
     world = a_world()
     world.remove(P2)
     while not world.waiting(fx.DescribeReplicas):
@@ -268,7 +268,7 @@ def test_a_sealed_partition_without_a_leader_waits_and_goes_when_it_has_one() ->
     is_whole(world)
 
 
-def test_with_force_it_goes_though_nobody_leads_it() -> None:
+def test_force_removes_a_partition_without_a_leader() -> None:
     world = a_world()
     world.down(0, 1, 2)
     world.settle()
@@ -280,7 +280,7 @@ def test_with_force_it_goes_though_nobody_leads_it() -> None:
     is_whole(world)
 
 
-def test_a_request_that_is_taken_back_takes_the_seal_off() -> None:
+def test_a_withdrawn_request_removes_the_seal() -> None:
     world = a_world()
     world.remove(P2)
     while not world.waiting(fx.DescribeReplicas):
@@ -292,7 +292,7 @@ def test_a_request_that_is_taken_back_takes_the_seal_off() -> None:
     is_whole(world)
 
 
-def test_a_leader_that_never_says_whether_it_is_empty_ends_in_a_refusal() -> None:
+def test_a_removal_is_refused_if_the_leader_never_reports() -> None:
     world = a_world()
     world.remove(P2)
     for _ in range(400):
@@ -308,7 +308,7 @@ def test_a_leader_that_never_says_whether_it_is_empty_ends_in_a_refusal() -> Non
     is_whole(world)
 
 
-def test_added_again_it_is_another_incarnation() -> None:
+def test_a_partition_added_again_has_another_incarnation() -> None:
     world = a_world()
     seen = {world.topics["orders"].incarnations[2]}
     for _ in range(3):
@@ -321,7 +321,7 @@ def test_added_again_it_is_another_incarnation() -> None:
     assert len(seen) == 4
 
 
-def test_a_partition_removed_and_added_while_a_broker_was_away_never_meets_its_old_data() -> None:
+def test_a_partition_removed_and_added_during_a_brokers_absence_gets_no_old_data() -> None:
     world = a_world()
     world.down(2)
     world.settle()
@@ -335,7 +335,7 @@ def test_a_partition_removed_and_added_while_a_broker_was_away_never_meets_its_o
     is_whole(world)
 
 
-def test_adding_waits_for_nothing_but_is_refused_while_partitions_are_being_removed() -> None:
+def test_an_addition_is_refused_during_a_removal() -> None:
     world = a_world()
     world.remove(P2)
     world.add({P3: (3,)})
@@ -345,7 +345,7 @@ def test_adding_waits_for_nothing_but_is_refused_while_partitions_are_being_remo
     is_whole(world)
 
 
-def test_removing_is_refused_while_partitions_are_being_added() -> None:
+def test_a_removal_is_refused_during_an_addition() -> None:
     world = a_world()
     world.add({P3: (3,)})
     world.remove(P2)
@@ -355,7 +355,7 @@ def test_removing_is_refused_while_partitions_are_being_added() -> None:
     is_whole(world)
 
 
-def test_more_that_is_to_be_removed_while_nodes_are_being_deleted_waits_for_that() -> None:
+def test_a_further_removal_waits_for_the_deletion_of_nodes() -> None:
     world = a_world()
     world.remove(P2)
     while not world.waiting(fx.DeletePartitions):
@@ -367,7 +367,7 @@ def test_more_that_is_to_be_removed_while_nodes_are_being_deleted_waits_for_that
     is_whole(world)
 
 
-def test_the_next_controller_does_not_add_what_the_last_one_was_removing() -> None:
+def test_the_next_controller_adds_no_partition_that_the_last_one_was_removing() -> None:
     world = a_world()
     world.remove(P2)
     while not world.waiting(fx.DeletePartitions):
@@ -380,7 +380,7 @@ def test_the_next_controller_does_not_add_what_the_last_one_was_removing() -> No
     is_whole(world)
 
 
-def test_the_next_controller_deletes_what_the_last_one_has_removed_before_it_removes_more() -> None:
+def test_the_next_controller_deletes_removed_partitions_before_it_removes_more() -> None:
     world = a_world()
     world.remove(P2)
     while not world.waiting(fx.DeletePartitions):
@@ -393,7 +393,7 @@ def test_the_next_controller_deletes_what_the_last_one_has_removed_before_it_rem
     is_whole(world)
 
 
-def test_the_next_controller_ends_a_removal_that_went_with_its_topic() -> None:
+def test_the_next_controller_ends_a_removal_of_a_deleted_topic() -> None:
     world = a_world()
     world.remove(P2)
     world.delete("orders")

@@ -10,8 +10,8 @@ from tidemark.core.controller import effects as fx
 from tidemark.core.controller import events as ev
 from tidemark.model import ErrorCode
 
-from tests.unit.core.controller.controller_world import World
-from tests.unit.core.controller.partitions_world import (
+from tests.unit.core.controller.worlds.controller_world import World
+from tests.unit.core.controller.worlds.partition_count_world import (
     P0,
     P1,
     P2,
@@ -42,9 +42,7 @@ def _is_refused(world: World) -> None:
 
 
 @pytest.mark.parametrize(("ask", "end"), [(_adds, 5), (_removes, 1), (_is_refused, 3)])
-def test_a_controller_that_dies_at_any_point_leaves_what_the_next_one_ends(
-    ask: Callable[[World], None], end: int
-) -> None:
+def test_the_next_controller_ends_requests_after_a_failure_at_any_point(ask: Callable[[World], None], end: int) -> None:
     for carried_out in (True, False):
         for cut in range(100):
             world = a_world()
@@ -93,7 +91,7 @@ def test_each_answer_may_be_lost(ask: Callable[[World], None], end: int, kind: t
         assert set(codes(world)) <= ({ErrorCode.PARTITION_NOT_EMPTY} if ask is _is_refused else set())
 
 
-def test_a_topic_deleted_while_it_loses_partitions_takes_the_request_with_it() -> None:
+def test_a_topic_deleted_during_a_removal_ends_the_request() -> None:
     for cut in range(40):
         world = a_world()
         world.remove(P2)
@@ -110,7 +108,7 @@ def test_a_topic_deleted_while_it_loses_partitions_takes_the_request_with_it() -
 # -- settings ------------------------------------------------------------------------------------------------------
 
 
-def test_a_higher_min_isr_is_written_and_told() -> None:
+def test_a_higher_min_isr_is_written_and_sent() -> None:
     world = a_world(1, m="1")
     world.configure("orders", m="3")
     world.settle()
@@ -130,7 +128,7 @@ def test_a_lower_min_isr_empties_the_elr_in_the_same_write() -> None:
     assert (world.state("orders").min_isr, world.state("orders").elr) == (2, ())
 
 
-def test_a_lower_min_isr_keeps_the_elr_of_a_partition_that_nobody_leads() -> None:
+def test_a_lower_min_isr_keeps_the_elr_of_a_partition_without_a_leader() -> None:
     """Rule T3: with leader -1 it stays, and who is in it may lead."""
     world = a_world(1, m="3")
     world.down(0, 1, 2)
@@ -156,7 +154,7 @@ def test_settings_changed_while_the_topic_is_written_are_not_undone_by_the_answe
     assert world.state("orders", 1).min_isr == 1
 
 
-def test_a_new_controller_begins_no_move_of_a_partition_that_is_being_removed() -> None:
+def test_a_new_controller_begins_no_reassignment_of_a_partition_that_is_being_removed() -> None:
     """It hears of removals after moves: the move that waits for the end of one does not come first."""
     world = a_world()
     world.remove(P2)

@@ -9,7 +9,7 @@ import pytest
 from tidemark.core.controller import events as ev
 from tidemark.model import BrokerEpoch, BrokerId, TopicPartition
 
-from tests.unit.core.controller.controller_world import World
+from tests.unit.core.controller.worlds.controller_world import World
 
 P = TopicPartition("t", 0)
 
@@ -60,7 +60,7 @@ def moves(world: World) -> None:
         (moves, "reassigned"),
     ],
 )
-def test_who_is_taken_out_of_an_isr_is_counted_once_it_is_written_under_its_reason(
+def test_a_replica_removed_from_an_isr_is_counted_by_reason_once_written(
     what: Callable[[World], None], reason: str
 ) -> None:
     world = world_of((0, 1, 2))
@@ -71,13 +71,13 @@ def test_who_is_taken_out_of_an_isr_is_counted_once_it_is_written_under_its_reas
     assert dict(world.core.take_left_isrs()) == {}, "counted once"
 
 
-def test_nothing_is_counted_while_the_write_is_under_way() -> None:
+def test_no_replica_is_counted_while_the_write_is_in_flight() -> None:
     world = world_of((0, 1, 2))
     world.down(1)
     assert dict(world.core.take_left_isrs()) == {}
 
 
-def test_partitions_are_counted_by_who_leads_them() -> None:
+def test_partitions_are_counted_by_leader() -> None:
     world = world_of((0, 1), (1, 0), (2,))
     counts = world.core.counts()
     assert (counts["topics"], counts["partitions"]) == (1, 3)
@@ -89,7 +89,7 @@ def test_partitions_are_counted_by_who_leads_them() -> None:
     assert counts["live_brokers"] == 2
 
 
-def test_moves_are_counted_with_the_replicas_that_are_still_to_come() -> None:
+def test_reassignments_are_counted_with_their_remaining_replicas() -> None:
     world = world_of((0, 1))
     world.move(P, 2, 3)
     world.settle()

@@ -34,7 +34,7 @@ def fails_to_write(one: PartitionState, now_ms: int) -> int:
     return max(0, one.not_before_ms - now_ms)
 
 
-def test_a_write_that_failed_is_read_and_goes_in_half_the_company_next_time_and_alone_in_the_end() -> None:
+def test_a_failed_write_is_read_and_retried_in_ever_smaller_multis() -> None:
     one, limits = record(), []
     for _ in range(5):
         one.begin_write(node(2, 6, (1, 2)))
@@ -49,7 +49,7 @@ def test_a_write_that_failed_is_read_and_goes_in_half_the_company_next_time_and_
     assert (one.limit, one.version, one.writing) == (NO_LIMIT, 8, None)
 
 
-def test_many_failures_in_a_row_are_not_followed_by_another_at_once() -> None:
+def test_many_failures_in_a_row_lead_to_a_back_off() -> None:
     one = record()
     waits = [fails_to_write(one, 50_000) for _ in range(30)]
     assert waits[:10] == [0] * 10
@@ -62,9 +62,7 @@ def test_many_failures_in_a_row_are_not_followed_by_another_at_once() -> None:
 
 
 @pytest.mark.parametrize(("highest", "higher"), [("5", True), ("9", True), ("4", False), ("", True), ("none", True)])
-def test_a_leader_that_cannot_lead_in_its_epoch_gets_a_higher_one_unless_it_refused_an_older(
-    highest: str, higher: bool
-) -> None:
+def test_a_refusal_of_the_present_epoch_raises_it_and_of_an_older_one_does_not(highest: str, higher: bool) -> None:
     one = record()
     error = TidemarkError(ErrorCode.FENCED_LEADER_EPOCH, "no", {"leader_epoch": highest})
     assert one.epoch_refused(error) == higher
@@ -74,7 +72,7 @@ def test_a_leader_that_cannot_lead_in_its_epoch_gets_a_higher_one_unless_it_refu
     assert one.facts(LIVE).refused_epoch is None
 
 
-def test_a_leader_is_relieved_in_its_own_epoch_and_not_again_for_a_while() -> None:
+def test_a_resignation_counts_in_its_epoch_and_not_again_within_the_pause() -> None:
     one = record()
     for late in (given_up(epoch=4), given_up(epoch=6), given_up(broker=2)):
         assert not one.replica_reported(late, 1_000, PAUSE_MS)
@@ -89,7 +87,7 @@ def test_a_leader_is_relieved_in_its_own_epoch_and_not_again_for_a_while() -> No
     assert one.replica_reported(given_up(2, 6), 1_000 + PAUSE_MS, PAUSE_MS)
 
 
-def test_replicas_whose_logs_failed_are_each_remembered_until_their_broker_registers_anew() -> None:
+def test_failed_replicas_stay_offline_until_their_broker_registers_again() -> None:
     one = record()
     assert one.replica_reported(failed(2), 0, PAUSE_MS)
     assert not one.replica_reported(failed(2), 0, PAUSE_MS), "no news"
@@ -99,7 +97,7 @@ def test_replicas_whose_logs_failed_are_each_remembered_until_their_broker_regis
     assert one.facts({**LIVE, BrokerId(2): BrokerEpoch(20)}).offline == {3}
 
 
-def test_who_was_taken_into_the_isr_has_opened_its_log_again_and_who_was_in_it_need_not_have() -> None:
+def test_a_replica_added_to_the_isr_is_online_again_and_one_already_in_it_is_not() -> None:
     one = record()
     for broker in (2, 3):
         one.replica_reported(failed(broker), 0, PAUSE_MS)
@@ -113,7 +111,7 @@ def test_who_was_taken_into_the_isr_has_opened_its_log_again_and_who_was_in_it_n
     assert (fresh.version, fresh.facts(LIVE).offline) == (0, frozenset())
 
 
-def test_damage_that_is_heard_of_during_a_write_is_decided_after_it() -> None:
+def test_damage_reported_during_a_write_is_decided_after_it() -> None:
     one = record()
     one.damaged = frozenset({IsrEntry(BrokerId(2), BrokerEpoch(12))})
     one.begin_write(node(1, 5, (1,)))
@@ -123,9 +121,7 @@ def test_damage_that_is_heard_of_during_a_write_is_decided_after_it() -> None:
 
 
 @pytest.mark.parametrize(("wanted", "factor", "m"), [(2, 0, 2), (5, 0, 3), (2, 1, 1), (5, 2, 2)])
-def test_m_is_the_lesser_of_what_is_wanted_and_the_replicas_that_there_shall_be(
-    wanted: int, factor: int, m: int
-) -> None:
+def test_min_isr_is_at_most_the_replication_factor(wanted: int, factor: int, m: int) -> None:
     one = PartitionState(P, ID, BROKERS, TopicPolicy(wanted, False), replication_factor=factor)
     assert one.facts(LIVE).min_isr == m
     assert one.min_isr_of(BROKERS) == min(wanted, 3)

@@ -7,7 +7,7 @@ from tidemark.core.controller import effects as fx
 from tidemark.core.controller import events as ev
 from tidemark.model import BrokerId, TopicPartition
 
-from tests.unit.core.controller.controller_world import World
+from tests.unit.core.controller.worlds.controller_world import World
 
 INTERVAL_MS = 300_000
 
@@ -43,7 +43,7 @@ def leaders(world: World) -> list[int]:
     return [int(world.state("orders", index).leader) for index in range(len(world.topics["orders"].partitions))]
 
 
-def test_after_the_interval_a_broker_that_came_back_leads_what_prefers_it() -> None:
+def test_after_the_interval_a_returned_broker_leads_its_preferred_partitions() -> None:
     world = a_world()
     is_away_for_a_moment(world, 0)
     assert leaders(world) == [1, 1, 1, 1]
@@ -62,7 +62,7 @@ def test_an_interval_of_zero_leaves_leaders_where_they_are() -> None:
     assert leaders(world) == [1, 1, 1, 1]
 
 
-def test_a_share_up_to_the_threshold_is_left_alone_and_one_above_is_not() -> None:
+def test_leaders_are_moved_only_above_the_threshold() -> None:
     for percent, expected in ((50, [1, 1, 0, 1]), (49, [0, 1, 0, 1])):
         world = a_world(percent=percent)
         world.passes(INTERVAL_MS)
@@ -75,7 +75,7 @@ def test_a_share_up_to_the_threshold_is_left_alone_and_one_above_is_not() -> Non
         assert leaders(world) == expected, f"{percent} percent"
 
 
-def test_who_is_not_in_sync_is_not_elected() -> None:
+def test_a_preferred_replica_that_is_not_in_sync_is_not_elected() -> None:
     world = a_world()
     world.down(0)
     answers(world)
@@ -85,7 +85,7 @@ def test_who_is_not_in_sync_is_not_elected() -> None:
     assert leaders(world) == [1, 1, 1, 1]
 
 
-def test_who_caught_up_after_the_last_look_leads_after_the_next() -> None:
+def test_a_replica_that_caught_up_since_the_last_check_leads_after_the_next() -> None:
     """Nobody was elected in between, but it was passed over."""
     world = a_world()
     world.down(0)
@@ -103,7 +103,7 @@ def test_who_caught_up_after_the_last_look_leads_after_the_next() -> None:
     assert leaders(world) == [0, 1, 0, 1]
 
 
-def test_who_was_away_at_a_look_leads_after_the_next_one_when_it_is_back() -> None:
+def test_a_replica_offline_at_one_check_leads_after_the_next_once_online() -> None:
     world = a_world()
     world.down(0)
     answers(world)
@@ -119,7 +119,7 @@ def test_who_was_away_at_a_look_leads_after_the_next_one_when_it_is_back() -> No
     assert leaders(world) == [0, 1, 0, 1]
 
 
-def test_a_broker_that_wants_to_go_is_not_elected() -> None:
+def test_a_broker_in_controlled_shutdown_is_not_elected() -> None:
     world = a_world()
     is_away_for_a_moment(world, 0)
     world.happens(ev.ControlledShutdownRequested(BrokerId(0), world.epochs[BrokerId(0)].broker_epoch))
@@ -137,7 +137,7 @@ def test_when_all_is_balanced_nothing_is_written() -> None:
         assert not world.waiting(fx.WriteStates)
 
 
-def test_after_a_move_the_new_preferred_replica_leads() -> None:
+def test_after_a_reassignment_the_new_preferred_replica_leads() -> None:
     world = a_world(2)
     world.move(TopicPartition("orders", 0), 2, 1, 0)
     answers(world)
@@ -148,7 +148,7 @@ def test_after_a_move_the_new_preferred_replica_leads() -> None:
     assert leaders(world)[0] == 2
 
 
-def test_what_was_wanted_of_a_topic_that_is_gone_is_forgotten() -> None:
+def test_a_deleted_topic_is_not_rebalanced() -> None:
     world = a_world()
     is_away_for_a_moment(world, 0)
     world.passes(INTERVAL_MS)

@@ -8,8 +8,8 @@ from tidemark.core.controller import effects as fx
 from tidemark.core.controller import events as ev
 from tidemark.model import BrokerId, ErrorCode, TidemarkError
 
-from tests.unit.core.controller.controller_world import World
-from tests.unit.core.controller.moving_world import P, a_world, goes_on_to, is_whole, node
+from tests.unit.core.controller.worlds.controller_world import World
+from tests.unit.core.controller.worlds.reassignment_world import P, a_world, goes_on_to, is_whole, node
 
 
 def directories(world: World) -> dict[int, str]:
@@ -22,7 +22,7 @@ def commands(world: World, broker: int) -> list[fx.SendLeaderAndIsr]:
     return [one for one in world.waiting(fx.SendLeaderAndIsr) if one.broker == broker]
 
 
-def test_each_broker_of_the_target_is_told_its_directory_before_it_makes_its_replica() -> None:
+def test_each_target_broker_is_sent_its_log_directory_before_it_creates_the_replica() -> None:
     world = a_world(1, 2, 3)
     world.move(P, 3, 4, 5, log_dirs=("/data/3", "any", "uuid-5"))
     world.answer(goes_on_to(world, fx.WriteTopic))
@@ -35,7 +35,7 @@ def test_each_broker_of_the_target_is_told_its_directory_before_it_makes_its_rep
     assert not world.asked.refusals
 
 
-def test_a_move_of_directories_alone_ends_when_their_brokers_were_told() -> None:
+def test_an_entry_with_new_log_directories_only_ends_once_its_brokers_acknowledged() -> None:
     world = a_world(1, 2, 3)
     before = world.topics["orders"], world.state("orders")
     world.move(P, 1, 2, 3, log_dirs=("any", "/data/2", "/data/3"))
@@ -52,7 +52,7 @@ def test_a_move_of_directories_alone_ends_when_their_brokers_were_told() -> None
     assert not world.asked.refusals
 
 
-def test_a_directory_is_told_again_until_its_broker_has_answered() -> None:
+def test_a_log_directory_is_sent_again_until_its_broker_acknowledges() -> None:
     world = a_world(1, 2, 3)
     world.move(P, 1, 2, 3, log_dirs=("any", "/data/2", "any"))
     for effect in commands(world, 2):
@@ -66,7 +66,7 @@ def test_a_directory_is_told_again_until_its_broker_has_answered() -> None:
     is_whole(world)
 
 
-def test_a_broker_that_goes_before_it_was_told_is_waited_for() -> None:
+def test_an_entry_waits_for_a_broker_that_failed_before_it_acknowledged() -> None:
     world = a_world(1, 2, 3)
     world.move(P, 1, 2, 3, log_dirs=("any", "/data/2", "any"))
     world.pending = [one for one in world.pending if one not in commands(world, 2)]
@@ -79,7 +79,7 @@ def test_a_broker_that_goes_before_it_was_told_is_waited_for() -> None:
     is_whole(world)
 
 
-def test_a_new_controller_tells_them_again() -> None:
+def test_a_new_controller_sends_log_directories_again() -> None:
     world = a_world(1, 2, 3)
     world.move(P, 4, 2, 3, log_dirs=("/data/4", "/data/2", "any"))
     world.answer(goes_on_to(world, fx.WriteTopic))
@@ -91,7 +91,7 @@ def test_a_new_controller_tells_them_again() -> None:
     is_whole(world)
 
 
-def test_a_new_controller_ends_a_move_of_directories_that_the_one_before_began() -> None:
+def test_a_new_controller_ends_an_entry_with_log_directories_only() -> None:
     world = a_world(1, 2, 3)
     world.move(P, 1, 2, 3, log_dirs=("/data/1", "any", "any"))
     world.fails_over()
@@ -101,7 +101,7 @@ def test_a_new_controller_ends_a_move_of_directories_that_the_one_before_began()
     is_whole(world)
 
 
-def test_what_waits_for_its_turn_names_no_directory_yet() -> None:
+def test_a_queued_reassignment_names_no_log_directory_yet() -> None:
     world = a_world(1, 2, 3, moves_per_broker_max=0)
     world.move(P, 1, 2, 4, log_dirs=("/data/1", "any", "any"))
     world.settle()
@@ -109,7 +109,7 @@ def test_what_waits_for_its_turn_names_no_directory_yet() -> None:
     assert directories(world) == {}
 
 
-def test_when_the_move_has_ended_nobody_is_told_a_directory_any_more() -> None:
+def test_after_the_reassignment_no_command_names_a_log_directory() -> None:
     world = a_world(1, 2, 3)
     world.move(P, 1, 2, 3, log_dirs=("/data/1", "any", "any"))
     world.settle()
@@ -118,7 +118,7 @@ def test_when_the_move_has_ended_nobody_is_told_a_directory_any_more() -> None:
     assert directories(world) == {}
 
 
-def test_a_move_that_is_given_up_names_no_directory_any_more() -> None:
+def test_a_cancelled_reassignment_names_no_log_directory() -> None:
     world = a_world(1, 2, 3)
     world.move(P, 4, 2, 3, log_dirs=("/data/4", "/data/2", "any"))
     world.answer(goes_on_to(world, fx.WriteTopic))
@@ -130,7 +130,7 @@ def test_a_move_that_is_given_up_names_no_directory_any_more() -> None:
     is_whole(world)
 
 
-def test_other_directories_written_by_hand_meanwhile_are_told() -> None:
+def test_log_directories_changed_by_hand_are_sent() -> None:
     world = a_world(1, 2, 3)
     world.move(P, 4, 2, 3, log_dirs=("/data/4", "any", "any"))
     world.answer(goes_on_to(world, fx.WriteTopic))
@@ -140,7 +140,7 @@ def test_other_directories_written_by_hand_meanwhile_are_told() -> None:
     assert directories(world) == {4: "/disk/4", 3: "/disk/3"}
 
 
-def test_the_first_word_of_a_new_controller_names_directories_and_throttles() -> None:
+def test_the_first_command_of_a_new_controller_names_log_directories_and_throttles() -> None:
     """A target that was away makes its replica on that word: where it is wanted, and no faster than it may."""
     world = a_world(1, 2, 3)
     world.move(P, 4, 2, 3, log_dirs=("/data/4", "/data/2", "any"), throttle_bytes_per_s=1000)
@@ -155,9 +155,7 @@ def test_the_first_word_of_a_new_controller_names_directories_and_throttles() ->
 
 @pytest.mark.parametrize("leads", [True, False])
 @pytest.mark.parametrize("code", [ErrorCode.LOG_DIR_NOT_FOUND, ErrorCode.LOG_DIR_OFFLINE])
-def test_a_directory_its_broker_does_not_have_is_told_to_people_once_and_holds_up_nothing(
-    code: ErrorCode, *, leads: bool
-) -> None:
+def test_a_rejected_log_directory_is_reported_once_and_delays_nothing(code: ErrorCode, *, leads: bool) -> None:
     broker = BrokerId(1 if leads else 2)
     world = a_world(1, 2, 3)
     world.move(P, 1, 2, 3, log_dirs=("/data/none", "/data/none", "any"), request_id="mine")
@@ -174,7 +172,7 @@ def test_a_directory_its_broker_does_not_have_is_told_to_people_once_and_holds_u
     is_whole(world)
 
 
-def test_a_move_of_directories_to_a_broker_that_is_away_is_refused() -> None:
+def test_a_log_directory_of_a_broker_that_is_not_live_is_refused() -> None:
     world = a_world(1, 2, 3)
     world.down(3)
     world.settle(catching_up=True)
@@ -184,7 +182,7 @@ def test_a_move_of_directories_to_a_broker_that_is_away_is_refused() -> None:
     assert not world.asked.moves
 
 
-def test_a_topic_that_is_deleted_meanwhile_ends_its_moves_of_directories() -> None:
+def test_a_deleted_topic_ends_its_entries_with_log_directories() -> None:
     world = a_world(1, 2, 3)
     world.move(P, 1, 2, 3, log_dirs=("any", "/data/2", "any"))
     world.pending = [one for one in world.pending if one not in commands(world, 2)]

@@ -108,9 +108,7 @@ def rows() -> dict[tuple[Phase, Input], tuple[Phase, tuple[Effect, ...]]]:
 
 @pytest.mark.parametrize("happened", Input)
 @pytest.mark.parametrize("phase", Phase)
-def test_each_input_takes_each_phase_where_the_table_says_and_else_changes_nothing(
-    phase: Phase, happened: Input
-) -> None:
+def test_each_input_in_each_phase_follows_the_table(phase: Phase, happened: Input) -> None:
     one = Reassignment(P, phase=phase)
     effects = one.take(happened)
     assert (one.phase, effects) == rows().get((phase, happened), (phase, ()))

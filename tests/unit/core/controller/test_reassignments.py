@@ -9,13 +9,22 @@ from tidemark.core.controller import events as ev
 from tidemark.core.reassignment.status import ReplicaState
 from tidemark.model import NO_LEADER, ErrorCode, PartitionReassignment, Refusal, TidemarkError, TopicPartition
 
-from tests.unit.core.controller.controller_world import World
-from tests.unit.core.controller.moving_world import P, a_world, answers, goes_on_to, is_whole, isr, node, replica_states
+from tests.unit.core.controller.worlds.controller_world import World
+from tests.unit.core.controller.worlds.reassignment_world import (
+    P,
+    a_world,
+    answers,
+    goes_on_to,
+    is_whole,
+    isr,
+    node,
+    replica_states,
+)
 
 # -- the twelve steps --------------------------------------------------------------------------------------------
 
 
-def test_a_move_goes_through_the_twelve_steps_in_their_order() -> None:
+def test_a_reassignment_takes_the_twelve_steps_in_their_order() -> None:
     world = a_world(1, 2, 3)
     world.move(P, 4, 5, 3)
     step_1 = goes_on_to(world, fx.WriteTopic)
@@ -66,7 +75,7 @@ def test_a_move_goes_through_the_twelve_steps_in_their_order() -> None:
     assert not world.asked.refusals
 
 
-def test_a_leader_that_stays_is_told_in_a_new_epoch_so_that_nobody_else_can_come_back() -> None:
+def test_step_7_begins_a_new_epoch_even_where_the_leader_stays() -> None:
     """The seventh step. In the old epoch a leader that had not been told yet could take 3 in after the write."""
     world = a_world(1, 2, 3)
     before = world.state("orders").leader_epoch
@@ -77,7 +86,7 @@ def test_a_leader_that_stays_is_told_in_a_new_epoch_so_that_nobody_else_can_come
     assert isr(world) == [1, 2, 4]
 
 
-def test_nothing_to_do_ends_at_once() -> None:
+def test_an_entry_with_the_present_replicas_ends_at_once() -> None:
     world = a_world(1, 2, 3)
     before = dict(world.states), dict(world.topics)
     world.move(P, 1, 2, 3)
@@ -87,7 +96,7 @@ def test_nothing_to_do_ends_at_once() -> None:
     assert not world.asked.refusals
 
 
-def test_another_order_changes_the_list_and_moves_nobody() -> None:
+def test_another_order_changes_the_list_and_copies_nothing() -> None:
     world = a_world(1, 2, 3)
     world.move(P, 3, 2, 1)
     world.settle()
@@ -126,7 +135,7 @@ def test_with_fewer_replicas_min_isr_falls_in_the_write_that_drops_them() -> Non
     assert world.state("orders").min_isr == 1
 
 
-def test_settling_with_a_lower_min_isr_forgets_who_was_eligible() -> None:
+def test_step_7_with_a_lower_min_isr_empties_the_elr() -> None:
     """Rule T3: there is a leader, and as many in sync as now are enough."""
     world = a_world(1, 2, 3, m=3)
     world.leader_writes(P, 1, 2)
@@ -140,7 +149,7 @@ def test_settling_with_a_lower_min_isr_forgets_who_was_eligible() -> None:
     assert node(world) == ([1, 2], [], [], None)
 
 
-def test_settings_changed_during_a_move_count_by_the_original_then_by_the_target() -> None:
+def test_settings_changed_during_a_reassignment_apply_to_the_original_then_to_the_target() -> None:
     world = a_world(1, 2, m=2)
     world.move(P, 1, 2, 3)
     world.settle()
@@ -154,7 +163,7 @@ def test_settings_changed_during_a_move_count_by_the_original_then_by_the_target
 # -- going back ---------------------------------------------------------------------------------------------------
 
 
-def test_cancelled_before_its_turn_came_nothing_was_ever_changed() -> None:
+def test_cancelling_a_queued_reassignment_changes_nothing() -> None:
     world = a_world(1, 2, 3, moves_per_broker_max=0)
     before = dict(world.topics)
     world.move(P, 4, 5, 6 - 1)
@@ -166,7 +175,7 @@ def test_cancelled_before_its_turn_came_nothing_was_ever_changed() -> None:
     assert not world.asked.moves
 
 
-def test_cancelled_while_it_copies_the_original_list_comes_back_in_its_order() -> None:
+def test_cancelling_while_copying_restores_the_original_list_in_its_order() -> None:
     world = a_world(3, 1, 2)
     world.move(P, 4, 5, 1)
     world.settle()
@@ -180,7 +189,7 @@ def test_cancelled_while_it_copies_the_original_list_comes_back_in_its_order() -
     assert not world.asked.refusals
 
 
-def test_cancelled_when_some_have_caught_up_they_are_dropped_and_stopped() -> None:
+def test_cancelling_drops_and_stops_added_replicas_that_are_in_sync() -> None:
     world = a_world(3, 1, 2)
     world.move(P, 4, 5, 1)
     world.settle()
@@ -194,7 +203,7 @@ def test_cancelled_when_some_have_caught_up_they_are_dropped_and_stopped() -> No
     assert P in world.brokers[4].stopped
 
 
-def test_cancelled_after_the_settling_it_comes_too_late_and_ends_at_the_target() -> None:
+def test_a_cancel_after_step_7_is_too_late() -> None:
     world = a_world(1, 2, 3)
     world.move(P, 4, 5, 3)
     world.settle()
@@ -207,7 +216,7 @@ def test_cancelled_after_the_settling_it_comes_too_late_and_ends_at_the_target()
     assert not world.asked.moves
 
 
-def test_whenever_it_is_cancelled_it_ends_with_the_old_list_or_with_the_new_one() -> None:
+def test_a_cancel_at_any_point_ends_with_the_old_list_or_the_new_one() -> None:
     ends = set()
     for cut in range(60):
         world = a_world(3, 1, 2)
@@ -222,7 +231,7 @@ def test_whenever_it_is_cancelled_it_ends_with_the_old_list_or_with_the_new_one(
     assert ends == {3, 4}
 
 
-def test_going_back_does_not_drop_the_only_replica_that_is_in_sync() -> None:
+def test_cancelling_does_not_drop_the_only_in_sync_replica() -> None:
     world = a_world(1, 2, m=1)
     world.move(P, 3, 4)
     world.settle()
@@ -272,7 +281,7 @@ def test_a_bad_entry_is_refused_by_its_code_and_changes_nothing(
         (TopicPartition("orders", 7), ErrorCode.UNKNOWN_PARTITION),
     ],
 )
-def test_a_move_of_what_is_not_there_is_refused_once(partition: TopicPartition, code: ErrorCode) -> None:
+def test_a_reassignment_of_an_unknown_partition_is_refused_once(partition: TopicPartition, code: ErrorCode) -> None:
     world = a_world(1, 2, 3)
     world.move(partition, 4)
     world.settle()
@@ -280,7 +289,7 @@ def test_a_move_of_what_is_not_there_is_refused_once(partition: TopicPartition, 
     assert not world.asked.moves
 
 
-def test_what_cannot_be_understood_is_removed_and_said_why() -> None:
+def test_a_malformed_entry_is_removed_and_its_refusal_kept() -> None:
     world = a_world(1, 2, 3)
     world.asked.malformed.append(
         Refusal("reassign", None, TidemarkError(ErrorCode.UNSUPPORTED_VERSION, "it is of version 3"))
@@ -292,7 +301,7 @@ def test_what_cannot_be_understood_is_removed_and_said_why() -> None:
     assert node(world) == ([4, 2, 3], [], [], None), "the rest of the node counts"
 
 
-def test_another_target_for_what_is_being_moved_is_refused_and_the_move_goes_on() -> None:
+def test_another_target_during_a_reassignment_is_refused() -> None:
     world = a_world(1, 2, 3)
     world.move(P, 4, 5, 3)
     world.settle()
@@ -304,7 +313,7 @@ def test_another_target_for_what_is_being_moved_is_refused_and_the_move_goes_on(
     is_whole(world)
 
 
-def test_an_entry_that_somebody_deletes_does_not_stop_what_has_begun() -> None:
+def test_deleting_an_entry_by_hand_does_not_stop_its_reassignment() -> None:
     world = a_world(1, 2, 3)
     world.move(P, 4, 5, 3, throttle_bytes_per_s=1000)
     world.settle()
@@ -315,7 +324,7 @@ def test_an_entry_that_somebody_deletes_does_not_stop_what_has_begun() -> None:
     is_whole(world)
 
 
-def test_an_entry_that_somebody_deletes_before_its_turn_is_forgotten() -> None:
+def test_deleting_a_queued_entry_by_hand_ends_it() -> None:
     world = a_world(1, 2, 3, moves_per_broker_max=0)
     world.move(P, 4, 5, 3)
     world.settle()
@@ -325,7 +334,7 @@ def test_an_entry_that_somebody_deletes_before_its_turn_is_forgotten() -> None:
     assert node(world) == ([1, 2, 3], [], [], None)
 
 
-def test_one_moved_back_right_after_its_end_moves_once_more() -> None:
+def test_a_partition_can_be_reassigned_back_right_after() -> None:
     world = a_world(1, 2, 3)
     world.move(P, 4, 2, 3)
     world.settle(catching_up=True)
@@ -335,7 +344,7 @@ def test_one_moved_back_right_after_its_end_moves_once_more() -> None:
     is_whole(world)
 
 
-def test_the_same_asked_again_before_the_first_is_out_of_the_node_ends_too() -> None:
+def test_an_entry_repeated_before_it_left_the_node_ends_too() -> None:
     world = a_world(1, 2, 3)
     world.move(P, 4, 2, 3)
     for _ in range(200):
@@ -354,7 +363,7 @@ def test_the_same_asked_again_before_the_first_is_out_of_the_node_ends_too() -> 
 # -- many moves, throttles -----------------------------------------------------------------------------------------
 
 
-def test_only_so_many_moves_at_a_time_use_a_broker_and_all_end() -> None:
+def test_each_broker_copies_for_a_limited_number_of_reassignments() -> None:
     world = World(moves_per_broker_max=2)
     for broker in range(6):
         world.register(broker)
@@ -378,7 +387,7 @@ def test_only_so_many_moves_at_a_time_use_a_broker_and_all_end() -> None:
     assert [world.topics["many"].partitions[one] for one in range(12)] == [(2 + one % 4, 1) for one in range(12)]
 
 
-def test_a_throttle_is_told_changed_and_gone_with_its_move() -> None:
+def test_a_throttle_is_sent_changed_and_removed_with_its_reassignment() -> None:
     world = a_world(1, 2, 3)
     world.move(P, 4, 2, 3, throttle_bytes_per_s=1000)
     world.settle()
@@ -391,7 +400,7 @@ def test_a_throttle_is_told_changed_and_gone_with_its_move() -> None:
     is_whole(world)
 
 
-def test_a_throttle_goes_when_its_move_is_cancelled() -> None:
+def test_a_throttle_is_removed_when_its_reassignment_is_cancelled() -> None:
     world = a_world(1, 2, 3)
     world.move(P, 4, 2, 3, throttle_bytes_per_s=1000)
     world.settle()

@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 from tidemark.core.controller import effects as fx
 from tidemark.core.controller import events as ev
-from tidemark.model import NO_LEADER, IsrEntry, TopicPartition, VersionedState
+from tidemark.model import NO_LEADER, BrokerEpoch, BrokerId, IsrEntry, TopicPartition, VersionedState
 
-from tests.unit.core.controller.moving_world import P, a_world, answers, goes_on_to, is_whole, isr, node
+from tests.unit.core.controller.worlds.reassignment_world import P, a_world, answers, goes_on_to, is_whole, isr, node
 
 # -- trouble ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("target", [(4, 5, 3), (3, 2, 1), (2,), (1, 2, 3, 4), (1, 4)])
-def test_a_controller_that_dies_at_any_point_leaves_a_move_that_the_next_one_ends(target: tuple[int, ...]) -> None:
+def test_the_next_controller_ends_a_reassignment_after_a_failure_at_any_point(target: tuple[int, ...]) -> None:
     for carried_out in (True, False):
         for cut in range(100):
             world = a_world(1, 2, 3)
@@ -34,7 +34,7 @@ def test_a_controller_that_dies_at_any_point_leaves_a_move_that_the_next_one_end
 
 
 @pytest.mark.parametrize("cancelled_after", range(0, 16, 3))
-def test_a_controller_that_dies_while_a_move_goes_back_leaves_old_or_new(cancelled_after: int) -> None:
+def test_a_controller_failure_during_a_cancel_leaves_old_or_new_replicas(cancelled_after: int) -> None:
     for cut in range(60):
         world = a_world(1, 2, 3)
         world.move(P, 4, 5, 3)
@@ -78,7 +78,7 @@ def test_each_kind_of_answer_may_be_lost_once() -> None:
             is_whole(world)
 
 
-def test_a_target_that_dies_while_it_copies_holds_the_move_until_it_is_back() -> None:
+def test_a_reassignment_waits_for_a_failed_target() -> None:
     world = a_world(1, 2, 3)
     world.move(P, 4, 5, 3)
     world.settle()
@@ -93,7 +93,7 @@ def test_a_target_that_dies_while_it_copies_holds_the_move_until_it_is_back() ->
     is_whole(world)
 
 
-def test_a_target_that_dies_while_it_copies_does_not_keep_people_from_going_back() -> None:
+def test_a_reassignment_with_a_failed_target_can_be_cancelled() -> None:
     world = a_world(1, 2, 3)
     world.move(P, 4, 5, 3)
     world.settle()
@@ -105,7 +105,7 @@ def test_a_target_that_dies_while_it_copies_does_not_keep_people_from_going_back
     assert isr(world) == [1, 2, 3]
 
 
-def test_a_target_that_dies_before_its_turn_waits_in_the_queue_until_it_is_back() -> None:
+def test_a_queued_reassignment_waits_for_a_failed_target() -> None:
     world = a_world(1, 2, 3, moves_per_broker_max=1)
     world.make_topic("more", (1, 2, 3))
     world.topics_seen()
@@ -126,7 +126,7 @@ def test_a_target_that_dies_before_its_turn_waits_in_the_queue_until_it_is_back(
     assert not world.asked.moves
 
 
-def test_a_leader_that_dies_is_followed_by_one_in_sync_and_the_move_goes_on() -> None:
+def test_a_leader_failure_does_not_stop_a_reassignment() -> None:
     world = a_world(1, 2, 3)
     world.move(P, 4, 5, 3)
     world.settle()
@@ -140,7 +140,7 @@ def test_a_leader_that_dies_is_followed_by_one_in_sync_and_the_move_goes_on() ->
     is_whole(world)
 
 
-def test_a_removed_broker_that_bounces_after_the_settling_is_not_waited_for_and_keeps_nothing() -> None:
+def test_a_removed_broker_that_restarts_after_step_7_is_not_waited_for() -> None:
     world = a_world(1, 2, 3)
     world.move(P, 4, 5, 3)
     world.settle()
@@ -157,7 +157,7 @@ def test_a_removed_broker_that_bounces_after_the_settling_is_not_waited_for_and_
     is_whole(world)
 
 
-def test_all_of_the_target_die_after_the_settling_and_nobody_removed_comes_back_in() -> None:
+def test_no_removed_replica_is_elected_when_all_targets_fail_after_step_7() -> None:
     world = a_world(1, 2, 3)
     world.move(P, 4, 5)
     world.settle()
@@ -176,7 +176,7 @@ def test_all_of_the_target_die_after_the_settling_and_nobody_removed_comes_back_
 # -- topics that go ------------------------------------------------------------------------------------------------
 
 
-def test_a_topic_that_is_deleted_while_it_is_moved_takes_the_move_with_it() -> None:
+def test_deleting_a_topic_ends_its_reassignments() -> None:
     world = a_world(1, 2, 3)
     world.move(P, 4, 5, 3)
     world.settle()
@@ -191,7 +191,7 @@ def test_a_topic_that_is_deleted_while_it_is_moved_takes_the_move_with_it() -> N
 
 
 @pytest.mark.parametrize("count", range(0, 40, 3))
-def test_a_topic_may_be_deleted_at_any_point_of_a_move(count: int) -> None:
+def test_a_topic_can_be_deleted_at_any_point_of_a_reassignment(count: int) -> None:
     world = a_world(1, 2, 3)
     world.move(P, 4, 5, 3)
     answers(world, count)
@@ -203,7 +203,7 @@ def test_a_topic_may_be_deleted_at_any_point_of_a_move(count: int) -> None:
     assert all(P not in knows.commands for knows in world.brokers.values())
 
 
-def test_a_topic_that_is_made_anew_is_not_moved_by_what_was_asked_of_the_old_one() -> None:
+def test_a_topic_created_again_ends_with_whole_replica_lists() -> None:
     world = a_world(1, 2, 3)
     world.move(P, 4, 5, 3)
     world.settle()
@@ -216,7 +216,7 @@ def test_a_topic_that_is_made_anew_is_not_moved_by_what_was_asked_of_the_old_one
     assert sorted(world.topics["orders"].partitions[0]) == isr(world)
 
 
-def test_a_node_in_which_the_isr_holds_somebody_not_assigned_is_put_right_before_anybody_is_stopped() -> None:
+def test_an_isr_with_an_unassigned_replica_is_corrected_before_replicas_are_stopped() -> None:
     """Whatever brought it about: nobody's log is deleted while leaders count on it."""
     world = a_world(1, 2, 3)
     world.move(P, 1, 2)
@@ -237,7 +237,7 @@ def test_a_node_in_which_the_isr_holds_somebody_not_assigned_is_put_right_before
     is_whole(world)
 
 
-def test_a_cancel_while_the_first_step_is_being_written_goes_back_once_that_is_written() -> None:
+def test_a_cancel_during_the_write_of_step_1_reverts_once_that_is_written() -> None:
     for lost in (True, False):
         world = a_world(1, 2, 3)
         world.move(P, 4, 5, 3)
@@ -250,7 +250,7 @@ def test_a_cancel_while_the_first_step_is_being_written_goes_back_once_that_is_w
         is_whole(world)
 
 
-def test_a_command_that_failed_is_not_told_again_to_whom_the_move_has_removed() -> None:
+def test_a_failed_command_is_not_retried_at_a_removed_replica() -> None:
     world = a_world(1, 2, 3)
     world.move(P, 4, 5, 3)
     world.answer(world.take(fx.WriteTopic))
@@ -264,7 +264,7 @@ def test_a_command_that_failed_is_not_told_again_to_whom_the_move_has_removed() 
     is_whole(world)
 
 
-def test_the_end_of_a_throttle_is_told_though_the_partition_was_being_written_when_the_move_ended() -> None:
+def test_the_end_of_a_throttle_is_sent_even_during_a_read_of_the_partition() -> None:
     world = a_world(1, 2, 3)
     world.move(P, 4, 2, 3, throttle_bytes_per_s=1000)
     world.settle()
@@ -274,4 +274,26 @@ def test_the_end_of_a_throttle_is_told_though_the_partition_was_being_written_wh
     world.happens(ev.IsrChangesReported((P,)))  # it is being read
     world.answer(step_10)
     world.settle(catching_up=True)
+    is_whole(world)
+
+
+# -- failure detection (rule C6) -----------------------------------------------------------------------------------
+
+
+def test_a_suspected_target_does_not_become_the_only_replica() -> None:
+    world = a_world(1, 2, m=2)
+    world.move(P, 3)
+    world.settle()
+    world.now_ms += 60_000
+    world.happens(ev.BrokerSuspected(BrokerId(3), BrokerEpoch(0)))
+    world.leader_writes(P, 1, 3)
+    world.happens(ev.IsrChangesReported((P,)))
+    world.settle()
+    assert node(world)[3] == [1, 2], "it goes on when broker 3 answers, or is gone"
+    assert isr(world) == [1, 3], "below m nobody leaves for a suspicion"
+    world.happens(ev.BrokerTrusted(BrokerId(3), BrokerEpoch(0)))
+    world.now_ms += 60_000
+    world.happens(ev.BrokerTrusted(BrokerId(3), BrokerEpoch(0)))
+    world.settle(catching_up=True)
+    assert isr(world) == [3]
     is_whole(world)

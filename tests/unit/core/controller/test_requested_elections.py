@@ -13,7 +13,7 @@ from tidemark.core.messages import ReplicaDescription
 from tidemark.model import NO_LEADER, BrokerId, ElectionKind, ErrorCode, IsrEntry, LeaderEpoch, Offset, TidemarkError
 from tidemark.model import TopicPartition as Partition
 
-from tests.unit.core.controller.controller_world import World
+from tests.unit.core.controller.worlds.controller_world import World
 
 T = Partition("t", 0)
 PREFERRED, LAST_KNOWN = ElectionKind.PREFERRED, ElectionKind.LAST_KNOWN
@@ -71,7 +71,7 @@ def written(effects: list[Any]) -> list[fx.StateChange]:
     return [change for one in effects if isinstance(one, fx.WriteStates) for change in one.changes]
 
 
-def test_the_preferred_replica_leads_again_in_a_new_epoch_and_the_request_goes_when_that_is_written() -> None:
+def test_a_preferred_election_begins_an_epoch_and_its_request_is_then_removed() -> None:
     world = led_by_another(0, 1, 2)
     before = world.state("t")
     (change,) = written(ask(world, PREFERRED, T))
@@ -84,7 +84,7 @@ def test_the_preferred_replica_leads_again_in_a_new_epoch_and_the_request_goes_w
     assert (world.requests, world.reports, refusals(world)) == ({}, [], [])
 
 
-def test_asked_for_once_more_nothing_is_written() -> None:
+def test_a_repeated_request_writes_nothing() -> None:
     world = led_by_another(0, 1)
     world.request(PREFERRED, T)
     world.settle()
@@ -94,7 +94,7 @@ def test_asked_for_once_more_nothing_is_written() -> None:
     assert (world.state("t"), world.requests, refusals(world)) == (state, {}, [])
 
 
-def test_an_isr_that_its_leader_has_not_reported_yet_counts() -> None:
+def test_an_isr_change_that_was_not_reported_counts() -> None:
     world = led_by_another(0, 1, 2)
     world.leader_writes(T, 1, 2)
     world.happens(ev.IsrChangesReported((T,)))
@@ -105,7 +105,7 @@ def test_an_isr_that_its_leader_has_not_reported_yet_counts() -> None:
     assert world.state("t").leader == 0
 
 
-def test_a_preferred_replica_that_is_not_in_sync_does_not_lead_and_the_others_of_the_request_do() -> None:
+def test_a_preferred_replica_that_is_not_in_sync_is_refused_and_the_others_are_elected() -> None:
     world = led_by_another(0, 1, 2, partitions=2)
     world.leader_writes(T, 1, 2)
     world.happens(ev.IsrChangesReported((T,)))
@@ -117,7 +117,7 @@ def test_a_preferred_replica_that_is_not_in_sync_does_not_lead_and_the_others_of
     assert not world.requests
 
 
-def test_a_suspected_preferred_replica_does_not_lead() -> None:
+def test_a_suspected_preferred_replica_is_not_elected() -> None:
     world = led_by_another(0, 1, 2, 3)
     world.now_ms += 100_000
     world.happens(ev.BrokerSuspected(BrokerId(0), world.epochs[BrokerId(0)].broker_epoch))
@@ -132,7 +132,7 @@ def test_a_suspected_preferred_replica_does_not_lead() -> None:
     assert not world.requests
 
 
-def test_a_preferred_election_that_meets_a_leaders_write_is_decided_afresh() -> None:
+def test_a_preferred_election_that_conflicts_with_a_leaders_write_is_decided_again() -> None:
     world = led_by_another(0, 1, 2)
     assert written(ask(world, PREFERRED, T))
     world.leader_writes(T, 1, 2)
@@ -141,7 +141,7 @@ def test_a_preferred_election_that_meets_a_leaders_write_is_decided_afresh() -> 
     assert refusals(world) == [(T, "its preferred replica, broker 0, is not in sync")]
 
 
-def test_a_partition_that_nobody_leads_gets_the_furthest_log_once_when_somebody_asks() -> None:
+def test_a_last_known_election_elects_the_longest_log_once() -> None:
     world = offline(0, 1, 2)
     world.logs = {(0, T): held(0, 40, 55), (1, T): held(0, 50, 50), (2, T): held(0, 49, 49)}
     world.request(LAST_KNOWN, T, request_id="r1")
@@ -160,7 +160,7 @@ def test_a_partition_that_nobody_leads_gets_the_furthest_log_once_when_somebody_
     assert len(world.reports) == 1
 
 
-def test_who_did_not_answer_is_named_in_the_report() -> None:
+def test_the_report_names_replicas_that_did_not_answer() -> None:
     world = offline(0, 1, 2, gone=(0,))
     world.logs = {(1, T): held(0, 50, 50), (2, T): held(0, 49, 49)}
     world.request(LAST_KNOWN, T)
@@ -175,7 +175,7 @@ def test_where_the_topic_allows_it_the_report_names_no_request() -> None:
     assert [(report.leader, report.request_id) for report in world.reports] == [(1, "")]
 
 
-def test_a_single_replica_that_is_chosen_for_want_of_others_has_a_report_without_figures() -> None:
+def test_a_single_replica_is_elected_with_a_report_without_offsets() -> None:
     world = World()
     world.register(0)
     world.elected()
@@ -187,7 +187,7 @@ def test_a_single_replica_that_is_chosen_for_want_of_others_has_a_report_without
     assert (report.leader, report.lineage, report.records_maybe_lost) == (0, 1, None)
 
 
-def test_a_partition_that_has_a_leader_is_refused_and_stays_refused_when_it_loses_it_later() -> None:
+def test_a_partition_with_a_leader_is_refused_even_if_the_leader_fails_later() -> None:
     world = led_by_another(0, 1)
     state = world.state("t")
     world.request(LAST_KNOWN, T)
@@ -210,7 +210,7 @@ def test_a_partition_with_no_live_replica_is_refused_and_not_elected_when_one_re
     assert world.state("t").leader == NO_LEADER
 
 
-def test_a_replica_that_never_says_what_it_holds_is_not_waited_for_for_ever() -> None:
+def test_a_request_expires_if_a_replica_never_reports() -> None:
     world = offline(0, 1)
     ask(world, LAST_KNOWN, T)
     for _ in range(EXPIRES_MS // 500 + 2):
@@ -224,7 +224,7 @@ def test_a_replica_that_never_says_what_it_holds_is_not_waited_for_for_ever() ->
     assert world.state("t").leader == NO_LEADER
 
 
-def test_a_trusted_member_that_comes_back_meanwhile_leads_cleanly_and_settles_the_request() -> None:
+def test_a_trusted_replica_that_returns_is_elected_cleanly_and_ends_the_request() -> None:
     world = World()
     for broker in range(2):
         world.register(broker)
@@ -247,7 +247,7 @@ def test_a_trusted_member_that_comes_back_meanwhile_leads_cleanly_and_settles_th
 
 
 @pytest.mark.parametrize("kind", list(ElectionKind))
-def test_unknown_partitions_are_refused_and_so_are_those_that_are_being_deleted(kind: ElectionKind) -> None:
+def test_unknown_partitions_and_partitions_of_deleted_topics_are_refused(kind: ElectionKind) -> None:
     world = offline(0, 1)
     world.delete("t")
     unknown = Partition("nowhere", 3)
@@ -257,7 +257,7 @@ def test_unknown_partitions_are_refused_and_so_are_those_that_are_being_deleted(
     assert not world.requests
 
 
-def test_a_request_that_cannot_be_understood_is_told_and_removed() -> None:
+def test_a_malformed_request_is_reported_and_removed() -> None:
     world = offline(0, 1)
     world.request(PREFERRED, error=TidemarkError(ErrorCode.INTERNAL, "it is no JSON object"))
     world.settle()
@@ -266,7 +266,7 @@ def test_a_request_that_cannot_be_understood_is_told_and_removed() -> None:
     assert not world.requests
 
 
-def test_a_request_whose_removal_failed_is_removed_again_and_carried_out_once() -> None:
+def test_a_request_whose_removal_failed_is_removed_again_and_executed_once() -> None:
     world = led_by_another(0, 1)
     world.request(PREFERRED, T)
     while not world.waiting(fx.FinishElections):
@@ -278,7 +278,7 @@ def test_a_request_whose_removal_failed_is_removed_again_and_carried_out_once() 
     assert (world.requests, world.state("t").leader_epoch) == ({}, epoch)
 
 
-def test_a_request_written_over_another_takes_its_place() -> None:
+def test_a_request_replaces_an_earlier_one() -> None:
     world = offline(0, 1)
     world.topic("u", (0, 1), m="1")
     world.settle()
@@ -290,7 +290,7 @@ def test_a_request_written_over_another_takes_its_place() -> None:
     assert refusals(world) == [(Partition("u", 0), "it has a leader, broker 0")]
 
 
-def test_a_request_that_was_taken_back_elects_nobody() -> None:
+def test_a_withdrawn_request_elects_no_leader() -> None:
     world = offline(0, 1)
     ask(world, LAST_KNOWN, T)
     del world.requests[LAST_KNOWN]
@@ -300,7 +300,7 @@ def test_a_request_that_was_taken_back_elects_nobody() -> None:
     assert not world.reports
 
 
-def test_a_new_controller_finds_the_request_and_carries_it_out() -> None:
+def test_a_new_controller_executes_the_request() -> None:
     world = offline(0, 1)
     world.request(LAST_KNOWN, T, request_id="r1")
     left = world.requests[LAST_KNOWN]

@@ -75,7 +75,7 @@ class AskingWorld(RandomWorld):
 
 
 @pytest.mark.parametrize("batch", range(5))
-def test_whenever_somebody_asks_the_rules_hold_and_every_request_ends(batch: int) -> None:
+def test_in_random_worlds_requested_elections_keep_the_rules_and_end(batch: int) -> None:
     asked_for = 0
     for seed in range(batch * 20, batch * 20 + 20):
         world = AskingWorld(seed)

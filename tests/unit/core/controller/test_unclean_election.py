@@ -15,7 +15,7 @@ from tidemark.core.replication import events as bev
 from tidemark.model import NO_LEADER, BrokerId, ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError
 from tidemark.model import TopicPartition as Partition
 
-from tests.unit.core.controller.controller_world import World
+from tests.unit.core.controller.worlds.controller_world import World
 from tests.unit.core.replication.stage import ID, P, Stage, batch, node
 
 T = Partition("t", 0)
@@ -74,7 +74,7 @@ def elected(effects: list[Any]) -> int | None:
     return leaders[0] if leaders else None
 
 
-def test_when_nobody_is_trusted_each_live_replica_is_asked_once_in_the_epoch_without_a_leader() -> None:
+def test_without_trusted_replicas_each_live_one_is_asked_once() -> None:
     world = nobody_trusted(0, 1, 2, partitions=2)
     state = world.state("t")
     assert (state.leader, state.lineage) == (NO_LEADER, 0)
@@ -93,7 +93,7 @@ def test_when_nobody_is_trusted_each_live_replica_is_asked_once_in_the_epoch_wit
     assert not world.passes(50), "nobody is asked twice while a question is under way"
 
 
-def test_the_furthest_log_leads_though_another_led_last_and_what_may_be_lost_is_told() -> None:
+def test_the_longest_log_is_elected_and_the_possible_loss_reported() -> None:
     world = nobody_trusted(0, 1, 2)
     epoch = world.state("t").leader_epoch
     assert [entry.broker_id for entry in world.state("t").last_known] == [0]
@@ -117,7 +117,7 @@ def test_the_furthest_log_leads_though_another_led_last_and_what_may_be_lost_is_
     assert not asked(world)
 
 
-def test_a_later_epoch_is_further_than_a_longer_log_and_nothing_committed_is_lost_then() -> None:
+def test_a_later_epoch_wins_over_a_longer_log() -> None:
     world = nobody_trusted(0, 1)
     says(world, 0, held(3, 900, 10))
     says(world, 1, held(4, 20, 12))
@@ -126,9 +126,7 @@ def test_a_later_epoch_is_further_than_a_longer_log_and_nothing_committed_is_los
 
 
 @pytest.mark.parametrize(("last_leader", "heir"), [(held(2, 9, damaged=True), 0), (held(2, 9), 1)])
-def test_among_equals_an_undamaged_one_goes_first_then_the_last_leader(
-    last_leader: ReplicaDescription, heir: int
-) -> None:
+def test_among_equals_an_undamaged_log_wins_then_the_last_leader(last_leader: ReplicaDescription, heir: int) -> None:
     world = World()
     world.register(1)
     world.elected()
@@ -141,19 +139,19 @@ def test_among_equals_an_undamaged_one_goes_first_then_the_last_leader(
     assert elected(says(world, 0, held(2, 9))) == heir
 
 
-def test_among_equals_the_last_leader_leads_when_it_is_preferred_too() -> None:
+def test_among_equals_the_last_leader_wins_if_preferred_too() -> None:
     world = nobody_trusted(1, 0)
     says(world, 0, held(2, 9))
     assert elected(says(world, 1, held(2, 9))) == 1
 
 
-def test_a_damaged_log_leads_by_what_lies_before_the_damage() -> None:
+def test_a_damaged_log_counts_up_to_the_damage() -> None:
     world = nobody_trusted(0, 1)
     says(world, 0, held(2, 9, 30, damaged=True))
     assert elected(says(world, 1, held(2, 8, 8))) == 0
 
 
-def test_a_log_that_is_being_opened_is_asked_again_and_waited_for() -> None:
+def test_a_log_that_is_being_opened_is_asked_again() -> None:
     world = nobody_trusted(0, 1)
     assert elected(says(world, 0, held(1, 5))) is None
     refuses(world, 1, ErrorCode.OFFSET_NOT_AVAILABLE)
@@ -170,7 +168,7 @@ def test_a_broker_that_fails_is_not_waited_for() -> None:
         assert elected(refuses(world, 1, code, whole=whole)) == 0
 
 
-def test_after_the_bound_those_elect_that_have_answered_and_a_late_answer_changes_nothing() -> None:
+def test_after_the_wait_the_answers_decide_and_a_late_one_is_ignored() -> None:
     world = nobody_trusted(0, 1)
     says(world, 0, held(1, 5))
     assert elected(world.passes(WAIT_MS - 1)) is None
@@ -181,7 +179,7 @@ def test_after_the_bound_those_elect_that_have_answered_and_a_late_answer_change
     assert (world.state("t").leader, world.state("t").lineage) == (0, 1)
 
 
-def test_with_no_answer_at_all_it_waits_past_the_bound_and_asks_on_with_pauses() -> None:
+def test_without_any_answer_questions_are_repeated_with_pauses() -> None:
     world = nobody_trusted(0, 1)
     questions = 0
     for _ in range(100):
@@ -195,7 +193,7 @@ def test_with_no_answer_at_all_it_waits_past_the_bound_and_asks_on_with_pauses()
     assert elected(says(world, 1, held(1, 6))) == 1
 
 
-def test_what_a_broker_said_before_it_registered_anew_is_void_but_its_high_watermark_is_remembered() -> None:
+def test_a_new_registration_voids_an_answer_but_keeps_its_high_watermark() -> None:
     world = nobody_trusted(0, 1)
     says(world, 1, held(1, 70, 70))
     world.up(1, clean=False)
@@ -208,7 +206,7 @@ def test_what_a_broker_said_before_it_registered_anew_is_void_but_its_high_water
     assert (election["leader"], election["high_watermark"], election["records_maybe_lost"]) == (0, 70, 10)
 
 
-def test_an_answer_that_was_under_way_when_its_broker_registered_anew_counts_for_nothing() -> None:
+def test_an_answer_in_flight_during_a_new_registration_is_ignored() -> None:
     world = nobody_trusted(0, 1)
     before = asked(world)[1]
     world.pending.remove(before)
@@ -220,7 +218,7 @@ def test_an_answer_that_was_under_way_when_its_broker_registered_anew_counts_for
     assert elections(world)[0]["high_watermark"] == 0
 
 
-def test_a_trusted_member_that_comes_back_meanwhile_leads_cleanly() -> None:
+def test_a_trusted_replica_that_returns_is_elected_cleanly() -> None:
     world = World()
     for broker in range(2):
         world.register(broker)
@@ -251,7 +249,7 @@ def test_a_write_that_fails_is_decided_again_from_the_answers() -> None:
     assert (world.state("t").leader, world.state("t").lineage) == (1, 1)
 
 
-def test_a_topic_that_no_longer_allows_it_stays_without_a_leader_whatever_is_answered() -> None:
+def test_a_topic_that_no_longer_allows_it_stays_without_a_leader() -> None:
     world = nobody_trusted(0, 1)
     topic = world.topics["t"]
     world.topics["t"] = replace(
@@ -264,7 +262,7 @@ def test_a_topic_that_no_longer_allows_it_stays_without_a_leader_whatever_is_ans
     assert world.state("t").leader == NO_LEADER
 
 
-def test_a_topic_that_is_being_deleted_elects_nobody() -> None:
+def test_a_topic_that_is_being_deleted_elects_no_leader() -> None:
     world = nobody_trusted(0, 1)
     world.delete("t")
     assert elected(says(world, 0, held(1, 5))) is None
@@ -274,14 +272,14 @@ def test_a_topic_that_is_being_deleted_elects_nobody() -> None:
     assert not elections(world)
 
 
-def test_where_it_is_not_allowed_nobody_is_asked() -> None:
+def test_where_not_allowed_no_replica_is_asked() -> None:
     world = nobody_trusted(0, 1, unclean="false")
     assert not asked(world)
     world.settle()
     assert world.state("t").leader == NO_LEADER
 
 
-def test_a_single_replica_leads_unasked() -> None:
+def test_a_single_replica_is_elected_without_being_asked() -> None:
     for allowed in ("true", "false"):
         world = nobody_trusted(0, unclean=allowed)
         assert not asked(world)
@@ -303,7 +301,7 @@ def refusal(stage: Stage, epoch: int, identity: ReplicaIdentity = ID) -> ErrorCo
     return refused.value.code
 
 
-def test_a_replica_says_what_it_holds_once_it_has_come_to_the_epoch_with_an_open_log() -> None:
+def test_a_replica_reports_once_it_has_the_epoch_and_an_open_log() -> None:
     stage = Stage()
     assert refusal(stage, 6) is ErrorCode.OFFSET_NOT_AVAILABLE
     stage.command(node(-1, 6, ()))
@@ -315,7 +313,7 @@ def test_a_replica_says_what_it_holds_once_it_has_come_to_the_epoch_with_an_open
     assert refusal(stage, 6, ReplicaIdentity("c" * 32, "d" * 32)) is ErrorCode.UNKNOWN_TOPIC_ID
 
 
-def test_a_follower_says_what_it_holds_when_the_last_append_from_its_old_leader_is_written() -> None:
+def test_a_follower_reports_after_the_last_append_of_its_old_leader() -> None:
     stage = Stage().follows(2, epoch=5)
     stage.chunk(0, batch(3, offset=0, epoch=5), high_watermark=2)
     stage.command(node(-1, 6, ()))
@@ -324,7 +322,7 @@ def test_a_follower_says_what_it_holds_when_the_last_append_from_its_old_leader_
     assert stage.core.queries.describe(question(6))[:2] == (5, 3)
 
 
-def test_a_damaged_log_says_so_and_how_far_it_once_was_committed_until_a_lineage_begins_with_it() -> None:
+def test_a_damaged_log_reports_its_high_watermark_until_it_begins_a_lineage() -> None:
     stage = Stage()
     stage.command(node(-1, 6, ()))
     stage.opened(4, (3, 0), high_watermark=9, damaged="a CRC is wrong at offset 4")
@@ -335,7 +333,7 @@ def test_a_damaged_log_says_so_and_how_far_it_once_was_committed_until_a_lineage
     assert stage.core.queries.describe(question(8)) == held(3, 4, 4)
 
 
-def test_a_log_cut_for_a_new_lineage_knows_no_more_than_it_holds() -> None:
+def test_a_log_truncated_for_a_new_lineage_reports_its_own_end() -> None:
     stage = Stage()
     stage.command(node(-1, 6, ()))
     stage.opened(9, (3, 0), high_watermark=9)
@@ -347,20 +345,20 @@ def test_a_log_cut_for_a_new_lineage_knows_no_more_than_it_holds() -> None:
     assert stage.core.queries.describe(question(8)) == held(3, 4, 4)
 
 
-def test_a_log_of_which_all_was_let_go_still_says_how_far_it_was() -> None:
+def test_a_log_without_records_still_reports_its_end() -> None:
     stage = Stage().leads((1,), end=10, epochs=[(3, 0)], high_watermark=10)
     stage.feed(bev.LogStartRequested(P, ID, 5, 10))
     stage.command(node(-1, 6, ()))
     assert stage.core.queries.describe(question(6)) == held(3, 10, 10)._replace(log_start_offset=10)
 
 
-def test_a_log_that_was_never_written_to_has_no_epoch() -> None:
+def test_an_empty_log_reports_no_epoch() -> None:
     stage = Stage().leads()
     stage.command(node(-1, 6, ()))
     assert stage.core.queries.describe(question(6)) == held(-1, 0, 0)
 
 
-def test_a_log_that_cannot_be_read_says_so() -> None:
+def test_an_unreadable_log_is_reported() -> None:
     stage = Stage()
     stage.command(node(-1, 6, ()))
     stage.feed(bev.LogFailed(P, ID, TidemarkError(ErrorCode.STORAGE_ERROR, "the disk is gone")))

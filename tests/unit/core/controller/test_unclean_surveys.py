@@ -70,9 +70,7 @@ def heard() -> Surveys:
     ],
     ids=["another epoch without a leader", "another incarnation"],
 )
-def test_what_was_said_in_another_epoch_or_of_another_incarnation_elects_nobody(
-    facts: PartitionFacts, identity: ReplicaIdentity
-) -> None:
+def test_answers_of_another_epoch_or_incarnation_are_ignored(facts: PartitionFacts, identity: ReplicaIdentity) -> None:
     surveys = heard()
     assert surveys.decide(facts, identity) is None
     assert {one.partitions[0][1:] for one in surveys.asked.values()} == {(identity, facts.state.leader_epoch)}
@@ -84,7 +82,7 @@ def test_what_was_said_in_another_epoch_or_of_another_incarnation_elects_nobody(
     [replace(FACTS, unclean_allowed=False), replace(FACTS, state=replace(LEADERLESS, leader=BrokerId(2)))],
     ids=["not allowed any more", "a leader is there"],
 )
-def test_a_survey_that_is_not_wanted_any_more_is_over_with_all_it_has_heard(facts: PartitionFacts) -> None:
+def test_an_abandoned_survey_keeps_no_answers(facts: PartitionFacts) -> None:
     surveys = heard()
     surveys.now_ms += WAIT_MS
     assert surveys.elections.due(surveys.now_ms) == {P}
@@ -94,7 +92,7 @@ def test_a_survey_that_is_not_wanted_any_more_is_over_with_all_it_has_heard(fact
     assert set(surveys.asked) == {1, 2}
 
 
-def test_a_survey_is_looked_at_when_an_answer_or_the_bound_came_and_when_somebody_is_to_be_asked_again() -> None:
+def test_a_survey_is_due_at_its_bound_and_for_repeated_questions() -> None:
     surveys = heard()
     assert surveys.elections.due(surveys.now_ms) == set()
     surveys.says(2, ErrorCode.OFFSET_NOT_AVAILABLE)
@@ -113,14 +111,14 @@ def test_a_survey_is_looked_at_when_an_answer_or_the_bound_came_and_when_somebod
     assert (decision.state.leader, decision.unheard) == (1, (2,))
 
 
-def test_without_any_answer_the_bound_is_no_reason_to_look() -> None:
+def test_without_any_answer_the_bound_is_ignored() -> None:
     surveys = Surveys()
     surveys.decide()
     surveys.now_ms += 10 * WAIT_MS
     assert surveys.elections.due(surveys.now_ms) == set()
 
 
-def test_who_failed_is_asked_again_only_when_all_have() -> None:
+def test_a_failed_replica_is_asked_again_once_all_have_failed() -> None:
     surveys = Surveys()
     surveys.decide()
     questions = dict(surveys.asked)
@@ -151,7 +149,7 @@ def test_the_questions_of_many_partitions_go_in_several_messages_each_partition_
     assert len({one.request_id for one in messages}) == 3
 
 
-def test_what_nobody_waits_for_any_more_is_not_asked() -> None:
+def test_an_abandoned_survey_asks_no_replica() -> None:
     elections = UncleanElections()
     elections.decide(P, ID, FACTS, BROKERS, 1_000)
     elections.forget(P)

@@ -7,9 +7,18 @@ from dataclasses import replace
 
 from tidemark.core.controller import effects as fx
 from tidemark.core.controller import events as ev
-from tidemark.model import BrokerId, ErrorCode, PartitionReassignment, TopicPartition
+from tidemark.model import (
+    NO_LEADER,
+    BrokerId,
+    ErrorCode,
+    LeaderAndIsr,
+    LeaderEpoch,
+    PartitionReassignment,
+    TopicPartition,
+    VersionedState,
+)
 
-from tests.unit.core.controller.controller_world import World, policy_of
+from tests.unit.core.controller.worlds.controller_world import World, policy_of
 
 
 def a_world() -> World:
@@ -40,7 +49,7 @@ def complete(world: World) -> list[bool]:
     ]
 
 
-def test_brokers_set_nothing_aside_while_a_topic_cannot_be_understood() -> None:
+def test_no_replica_is_stray_while_a_topic_does_not_parse() -> None:
     world = a_world()
     elected(world, unreadable_topics=frozenset({"bad"}))
     assert complete(world) == [False] * 3
@@ -48,7 +57,7 @@ def test_brokers_set_nothing_aside_while_a_topic_cannot_be_understood() -> None:
     assert world.state("good").leader == 0, "the others are led"
 
 
-def test_brokers_set_nothing_aside_while_a_state_cannot_be_understood() -> None:
+def test_no_replica_is_stray_while_a_state_does_not_parse() -> None:
     world = a_world()
     world.elected()
     world.settle()
@@ -59,13 +68,13 @@ def test_brokers_set_nothing_aside_while_a_state_cannot_be_understood() -> None:
     assert not any(complete(world))
 
 
-def test_with_every_node_understood_the_commands_name_everything() -> None:
+def test_commands_are_complete_once_every_node_parses() -> None:
     world = a_world()
     elected(world)
     assert complete(world) == [True] * 3
 
 
-def test_a_topic_that_cannot_be_understood_any_more_stays_as_it_was() -> None:
+def test_a_topic_that_stops_parsing_keeps_its_last_state() -> None:
     world = a_world()
     world.elected()
     world.settle()
@@ -104,7 +113,7 @@ def _reads(world: World, *, resumed: bool = False) -> None:
     world.happens(ev.PartitionsRequested(world.asked.partition_requests(), resumed))
 
 
-def test_what_a_new_controller_cannot_understand_stays_known_to_brokers_until_it_is_gone() -> None:
+def test_brokers_keep_metadata_of_an_unreadable_topic_until_it_is_deleted() -> None:
     """Else they would refuse its clients as those of a topic that is gone, and let go what groups committed for it."""
     world = a_world()
     world.elected()
@@ -123,7 +132,7 @@ def test_what_a_new_controller_cannot_understand_stays_known_to_brokers_until_it
     assert (set(view.topics), view.hidden_topics) == ({"good"}, ())
 
 
-def test_a_topic_all_of_whose_states_cannot_be_understood_stays_known_to_brokers() -> None:
+def test_brokers_keep_metadata_of_a_topic_whose_states_do_not_parse() -> None:
     world = a_world()
     world.elected()
     world.settle()
@@ -137,7 +146,7 @@ def test_a_topic_all_of_whose_states_cannot_be_understood_stays_known_to_brokers
     assert (set(view.topics), view.hidden_topics) == ({"good", "bad"}, ("bad",))
 
 
-def test_a_move_under_way_waits_for_its_topic_to_be_understood_and_keeps_its_throttle() -> None:
+def test_a_begun_reassignment_waits_for_its_topic_to_parse_and_keeps_its_throttle() -> None:
     world = a_world()
     world.register(3)
     world.elected()
@@ -155,7 +164,7 @@ def test_a_move_under_way_waits_for_its_topic_to_be_understood_and_keeps_its_thr
     assert world.topics["bad"].partitions[0] == (3, 1, 2)
 
 
-def test_a_move_that_had_not_begun_waits_for_its_topic_to_be_understood_and_then_for_its_brokers() -> None:
+def test_a_requested_reassignment_waits_for_its_topic_to_parse_then_for_its_brokers() -> None:
     world = a_world()
     world.register(3)
     world.elected()
@@ -181,7 +190,7 @@ def test_a_move_that_had_not_begun_waits_for_its_topic_to_be_understood_and_then
     assert [one.error.code for one in world.asked.refusals] == [ErrorCode.BROKER_NOT_AVAILABLE], "it is another one"
 
 
-def test_a_move_that_is_new_is_checked_once_its_topic_is_understood() -> None:
+def test_a_new_reassignment_is_checked_once_its_topic_parses() -> None:
     world = a_world()
     world.elected()
     world.settle()
@@ -197,7 +206,7 @@ def test_a_move_that_is_new_is_checked_once_its_topic_is_understood() -> None:
     assert [one.error.code for one in world.asked.refusals] == [ErrorCode.BROKER_NOT_AVAILABLE]
 
 
-def test_a_move_asked_for_again_after_it_was_withdrawn_from_a_hidden_topic_is_new() -> None:
+def test_a_reassignment_requested_again_after_it_was_withdrawn_is_new() -> None:
     world = a_world()
     world.elected()
     world.settle()
@@ -213,7 +222,7 @@ def test_a_move_asked_for_again_after_it_was_withdrawn_from_a_hidden_topic_is_ne
     assert [one.error.code for one in world.asked.refusals] == [ErrorCode.BROKER_NOT_AVAILABLE]
 
 
-def test_a_removal_under_way_waits_for_its_topic_to_be_understood() -> None:
+def test_a_begun_removal_waits_for_its_topic_to_parse() -> None:
     world = World()
     for broker in range(3):
         world.register(broker)
@@ -232,7 +241,7 @@ def test_a_removal_under_way_waits_for_its_topic_to_be_understood() -> None:
     assert sorted(world.topics["bad"].partitions) == [0]
 
 
-def test_a_topic_put_back_while_its_brokers_are_away_is_not_gone_for_a_broker_that_knows_nothing_of_it() -> None:
+def test_a_topic_that_parses_again_without_its_brokers_is_hidden_not_deleted() -> None:
     """Nobody reads its states before one of them registers; a coordinator would let go what was committed for it."""
     world = World()
     for broker in range(4):
@@ -258,3 +267,51 @@ def test_a_topic_put_back_while_its_brokers_are_away_is_not_gone_for_a_broker_th
     world.settle()
     view = world.brokers[BrokerId(3)].view
     assert (set(view.topics), view.hidden_topics) == ({"good", "bad"}, ())
+
+
+# -- nodes that parse again, or were created again --------------------------------------------------------------------
+
+HURT = TopicPartition("hurt", 0)
+
+
+def hurt_world() -> World:
+    world = World()
+    for broker in range(3):
+        world.register(broker)
+    world.make_topic("hurt", (0, 1, 2), m="1")
+    return world
+
+
+def test_a_state_that_parses_again_is_sent_even_without_a_leader() -> None:
+    world = hurt_world()
+    hidden = frozenset({HURT})
+    brokers, epochs = world.registrations(), dict(world.epochs)
+    world.happens(ev.Elected(brokers, epochs, world.topics, {}, frozenset(), unreadable_states=hidden))
+    while world.pending:
+        world.answer(world.pending.pop(0))
+    assert all(HURT not in knows.commands for knows in world.brokers.values())
+
+    world.states[HURT] = VersionedState(LeaderAndIsr(NO_LEADER, LeaderEpoch(7), ()), 0)
+    world.passes(10_000)
+    world.settle()
+    for broker in range(3):
+        told = world.brokers[BrokerId(broker)].commands[HURT].state
+        assert (told.leader, told.leader_epoch) == (NO_LEADER, 7)
+
+
+def test_a_state_deleted_and_created_again_gets_a_new_epoch() -> None:
+    world = hurt_world()
+    world.elected()
+    world.settle()
+    world.down(0)
+    world.settle()
+    before = world.states[HURT]
+    assert before.version > 0
+    world.states[HURT] = VersionedState(before.state, 0)  # as it was, but ZooKeeper counts from 0 again
+    world.up(0)
+    world.down(2)
+    world.settle()
+    after = world.states[HURT]
+    assert after.state.leader_epoch > before.state.leader_epoch, "its leader knows a higher version in the old one"
+    assert 2 not in after.state.isr_ids
+    assert world.core.counts()["partitions"] == 1

@@ -98,7 +98,7 @@ TOPICS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 4)), min_size=1, 
 
 @given(st.integers(1, 8), st.integers(1, 3), TOPICS)
 @settings(max_examples=150, deadline=None)
-def test_new_brokers_get_an_even_part_by_the_fewest_moves_there_can_be(
+def test_new_brokers_get_an_even_part_by_the_fewest_copies(
     brokers: int, added: int, topics: list[tuple[int, int]]
 ) -> None:
     before = cluster(brokers, topics)
@@ -116,7 +116,7 @@ def test_new_brokers_get_an_even_part_by_the_fewest_moves_there_can_be(
 
 @given(st.integers(3, 8), st.integers(1, 3), st.integers(10, 60), st.integers(2, 3))
 @settings(max_examples=80, deadline=None)
-def test_preferred_leaders_are_even_too(brokers: int, added: int, partitions: int, factor: int) -> None:
+def test_preferred_leaders_are_balanced_too(brokers: int, added: int, partitions: int, factor: int) -> None:
     before = cluster(brokers, [(partitions, factor), (partitions // 2, factor)])
     plan = add_brokers(before.assignments, {}, racks_of(range(brokers + added)), ())
     assert spread(load.leaders for load in plan.after.values()) <= 1
@@ -124,13 +124,13 @@ def test_preferred_leaders_are_even_too(brokers: int, added: int, partitions: in
 
 @given(st.integers(1, 8), TOPICS)
 @settings(max_examples=80, deadline=None)
-def test_what_is_even_already_stays_as_it_is(brokers: int, topics: list[tuple[int, int]]) -> None:
+def test_a_balanced_cluster_stays_as_it_is(brokers: int, topics: list[tuple[int, int]]) -> None:
     before = cluster(brokers, topics)
     even = Cluster(before.racks, before.after(add_brokers(before.assignments, {}, before.racks)), {})
     assert add_brokers(even.assignments, {}, even.racks).moves == ()
 
 
-def test_a_cluster_as_it_was_created_needs_no_moves() -> None:
+def test_a_cluster_as_created_needs_no_reassignment() -> None:
     for racks in (0, 3):
         before = cluster(6, [(30, 3), (12, 2)], [1000], racks=racks)
         assert add_brokers(before.assignments, before.sizes_bytes, before.racks).moves == ()
@@ -138,9 +138,7 @@ def test_a_cluster_as_it_was_created_needs_no_moves() -> None:
 
 @given(st.lists(st.integers(0, 10**12), min_size=1, max_size=60), st.integers(3, 6), st.integers(1, 2))
 @settings(max_examples=80, deadline=None)
-def test_few_replicas_too_many_are_not_a_reason_to_copy_more_bytes_than_even_brokers_need(
-    sizes: list[int], brokers: int, added: int
-) -> None:
+def test_a_small_imbalance_copies_no_more_bytes_than_balance_needs(sizes: list[int], brokers: int, added: int) -> None:
     before = cluster(brokers, [(60, 2), (60, 2)], sizes)
     racks = racks_of(range(brokers + added))
     plan = add_brokers(before.assignments, before.sizes_bytes, racks, list(racks)[brokers:])
@@ -170,7 +168,7 @@ def test_a_broker_that_is_even_in_replicas_but_heavy_swaps_large_ones_for_small_
     assert plan.moved_bytes == 202
 
 
-def test_a_new_brokers_partitions_are_spread_over_the_others_should_it_fail() -> None:
+def test_a_new_brokers_partitions_are_spread_over_the_others_if_it_fails() -> None:
     before = cluster(5, [(300, 3)])
     racks = racks_of(range(6))
     plan = add_brokers(before.assignments, {}, racks, [BrokerId(5)])
@@ -189,7 +187,7 @@ def test_a_new_broker_gets_partitions_of_all_topics_alike() -> None:
 
 @given(st.integers(3, 9), st.integers(1, 3), st.integers(2, 4), TOPICS)
 @settings(max_examples=150, deadline=None)
-def test_racks_never_come_closer_together(
+def test_no_plan_puts_more_replicas_into_one_rack(
     brokers: int, changed: int, racks: int, topics: list[tuple[int, int]]
 ) -> None:
     before = cluster(brokers, topics, racks=racks)
@@ -235,7 +233,7 @@ def worn_clusters(draw: st.DrawFn) -> Cluster:
 
 @given(worn_clusters())
 @settings(max_examples=300, deadline=None)
-def test_a_plan_that_was_carried_out_leaves_nothing_to_plan(before: Cluster) -> None:
+def test_an_executed_plan_leaves_nothing_to_plan(before: Cluster) -> None:
     plan = add_brokers(before.assignments, before.sizes_bytes, before.racks)
     check_books(before, plan, before.racks)
     after = before.after(plan)
@@ -290,7 +288,7 @@ def test_removing_brokers_moves_their_replicas_and_no_others(
                 )
 
 
-def test_a_dead_broker_can_be_removed_and_leaders_spread_over_the_others() -> None:
+def test_a_failed_broker_can_be_removed_and_its_leaders_are_spread() -> None:
     before = cluster(5, [(100, 3)])
     plan = remove_brokers(before.assignments, {}, racks_of(range(4)), {BrokerId(4)})
     assert [plan.after[broker].replicas for broker in racks_of(range(4))] == [75] * 4
@@ -299,7 +297,7 @@ def test_a_dead_broker_can_be_removed_and_leaders_spread_over_the_others() -> No
     assert plan.before[BrokerId(4)].replicas == 60
 
 
-def test_replicas_on_brokers_that_do_not_live_are_left_where_they_are() -> None:
+def test_replicas_on_brokers_that_are_not_live_stay() -> None:
     before = cluster(4, [(40, 2)])
     plan = add_brokers(before.assignments, {}, racks_of((0, 1, 2, 5)), [BrokerId(5)])
     check_books(before, plan, racks_of((0, 1, 2, 5)))
@@ -307,7 +305,7 @@ def test_replicas_on_brokers_that_do_not_live_are_left_where_they_are() -> None:
     assert spread(plan.after[BrokerId(broker)].replicas for broker in (0, 1, 2, 5)) <= 1
 
 
-def test_a_plan_needs_brokers_that_live() -> None:
+def test_a_plan_needs_live_brokers() -> None:
     before = cluster(3, [(3, 2)])
     for refused in (
         lambda: add_brokers(before.assignments, {}, before.racks, [BrokerId(8), BrokerId(1), BrokerId(7)]),
@@ -319,7 +317,7 @@ def test_a_plan_needs_brokers_that_live() -> None:
         assert error.value.metadata == {"brokers": "7, 8"}
 
 
-def test_a_generated_plan_is_what_creating_the_topics_there_would_give() -> None:
+def test_a_generated_plan_equals_a_creation_of_the_topics() -> None:
     before = cluster(3, [(6, 2), (4, 3)])
     racks = racks_of(range(6))
     chosen = list(racks)[2:6]
@@ -333,7 +331,7 @@ def test_a_generated_plan_is_what_creating_the_topics_there_would_give() -> None
     assert tuple(after[TopicPartition("t1", index)] for index in range(4)) == second
 
 
-def test_topics_that_are_not_chosen_count_as_they_do_when_a_topic_is_created() -> None:
+def test_other_topics_count_as_in_the_creation_of_a_topic() -> None:
     before = cluster(3, [(1, 1)])
     racks = racks_of(range(3))
     others = [(BrokerId(0),), (BrokerId(1),)]
@@ -349,7 +347,7 @@ def test_a_generated_plan_for_too_few_brokers_names_the_topics() -> None:
     assert refused.value.metadata == {"topics": "t1, t2"}
 
 
-def test_a_plan_does_not_depend_on_the_order_in_which_it_is_asked_for() -> None:
+def test_a_plan_does_not_depend_on_the_order_of_its_input() -> None:
     before = cluster(5, [(40, 2), (30, 3)], [5, 1, 9, 4])
     racks = racks_of(range(7), 3)
     backwards = dict(reversed(before.assignments.items()))
@@ -363,7 +361,7 @@ def test_a_plan_does_not_depend_on_the_order_in_which_it_is_asked_for() -> None:
     )
 
 
-def test_a_plan_passes_the_checks_of_moves_and_survives_being_written_to_a_file() -> None:
+def test_a_plan_passes_the_checks_of_reassignments_and_its_json_round_trips() -> None:
     before = cluster(4, [(20, 2)])
     racks = racks_of(range(5))
     plan = add_brokers(before.assignments, {}, racks, [BrokerId(4)])

@@ -32,13 +32,13 @@ def test_one_broker_leads_everything_and_has_no_followers() -> None:
     assert assign_replicas({BrokerId(7): ""}, partitions=2, replication_factor=1) == ((7,), (7,))
 
 
-def test_partitions_of_brokers_that_are_gone_do_not_count() -> None:
+def test_partitions_of_removed_brokers_do_not_count() -> None:
     gone = [(BrokerId(9), BrokerId(0))] * 5
     assert assign_replicas(brokers_of(2), partitions=1, replication_factor=2, existing=gone) == ((0, 1),)
 
 
 @pytest.mark.parametrize("count", range(2, 51))
-def test_no_replica_is_met_twice_and_a_failed_brokers_load_spreads_evenly(count: int) -> None:
+def test_replicas_are_distinct_and_a_failed_brokers_load_spreads_evenly(count: int) -> None:
     brokers = brokers_of(count)
     existing: list[tuple[BrokerId, ...]] = []
     for partitions, factor in ((count * (count - 1), 2), (count + 1, min(3, count)), (2 * count - 1, min(5, count))):
@@ -67,7 +67,7 @@ def test_leaders_stay_balanced_over_any_topics_created_in_a_row(count: int, data
 
 @given(count=st.integers(2, 24), racks=st.integers(1, 6), factor=st.integers(1, 6))
 @settings(max_examples=80, deadline=None)
-def test_racks_that_are_known_are_kept_apart_as_far_as_they_go(count: int, racks: int, factor: int) -> None:
+def test_replicas_are_spread_over_known_racks(count: int, racks: int, factor: int) -> None:
     factor, racks = min(factor, count), min(racks, count)
     brokers = brokers_of(count, racks)
     for replicas in assign_replicas(brokers, partitions=3 * count, replication_factor=factor):
@@ -96,7 +96,7 @@ def test_a_broker_of_unknown_rack_counts_as_a_rack_of_its_own() -> None:
         (0, 1, ErrorCode.INVALID_PARTITIONS, ("0",)),
     ],
 )
-def test_what_cannot_be_placed_is_refused_with_its_numbers(
+def test_counts_that_cannot_be_placed_are_refused_with_their_numbers(
     partitions: int, factor: int, code: ErrorCode, numbers: tuple[str, ...]
 ) -> None:
     with pytest.raises(TidemarkError) as refused:
@@ -149,7 +149,7 @@ def test_a_failed_brokers_partitions_spread_evenly_after_any_topics_created_in_a
     names=st.lists(st.sampled_from(["", "a", "b", "c", "d"]), min_size=2, max_size=20), topics=TOPICS, data=st.data()
 )
 @settings(max_examples=150, deadline=None)
-def test_with_racks_those_that_may_succeed_a_failed_broker_share_its_partitions_evenly(
+def test_with_racks_the_successors_of_a_failed_broker_share_its_partitions_evenly(
     names: list[str], topics: list[tuple[int, int]], data: st.DataObject
 ) -> None:
     brokers = {BrokerId(index): name for index, name in enumerate(names)}

@@ -44,11 +44,11 @@ def test_a_broker_whose_partitions_have_enough_others_in_sync_is_safe() -> None:
     assert reasons(1, [topic(1, 2, 0)], state(1, 1, 2, 0, min_isr=2)) == []
 
 
-def test_a_leader_with_no_heir_in_sync_is_not_safe() -> None:
+def test_a_leader_without_another_in_sync_replica_is_not_safe() -> None:
     assert reasons(1, [topic(1, 2)], state(1, 1)) == [Obstacle.NO_IN_SYNC_HEIR]
 
 
-def test_an_heir_that_is_not_live_is_none() -> None:
+def test_an_in_sync_replica_that_is_not_live_does_not_count() -> None:
     live = {broker: epoch for broker, epoch in ALL.items() if broker != 2}
     found = reasons(1, [topic(1, 2)], state(1, 1, 2), live=live)
     assert found == [Obstacle.NO_IN_SYNC_HEIR, Obstacle.OTHER_BROKER_AWAY]
@@ -59,7 +59,7 @@ def test_too_few_left_for_acks_all_is_not_safe() -> None:
     assert reasons(2, [topic(1, 2, 0)], state(1, 1, 2, min_isr=2)) == [Obstacle.BELOW_MIN_ISR], "a follower counts too"
 
 
-def test_a_topic_made_with_no_replica_to_spare_is_told_apart_since_waiting_does_not_help() -> None:
+def test_a_topic_without_a_replica_to_spare_has_its_own_obstacle() -> None:
     assert reasons(1, [topic(1)], state(1, 1)) == [Obstacle.NO_REPLICA_TO_SPARE]
     for broker in (1, 2):
         (found,) = obstacles_to_restart(BrokerId(broker), ALL, [topic(1, 2)], state(1, 1, 2, min_isr=2))
@@ -67,18 +67,18 @@ def test_a_topic_made_with_no_replica_to_spare_is_told_apart_since_waiting_does_
         assert found.message.endswith("smaller min.insync.replicas: t")
 
 
-def test_it_is_worth_waiting_for_until_all_that_there_are_is_in_sync() -> None:
+def test_waiting_helps_until_all_replicas_are_in_sync() -> None:
     found = reasons(1, [topic(1, 2)], state(1, 1, min_isr=2))
     assert found == [Obstacle.NO_IN_SYNC_HEIR]
     assert reasons(1, [topic(1, 2, 0)], state(1, 1, 2, min_isr=3)) == [Obstacle.BELOW_MIN_ISR]
     assert reasons(1, [topic(1, 2)], state(2, 2, min_isr=2)) == [Obstacle.BELOW_MIN_ISR, Obstacle.NOT_IN_SYNC]
 
 
-def test_a_follower_that_has_not_caught_up_waits() -> None:
+def test_a_follower_out_of_sync_is_an_obstacle() -> None:
     assert reasons(2, [topic(1, 2, 0)], state(1, 1, 0)) == [Obstacle.NOT_IN_SYNC]
 
 
-def test_another_broker_away_makes_it_wait_even_where_it_shares_no_partition() -> None:
+def test_another_broker_that_is_not_live_is_an_obstacle_without_shared_partitions() -> None:
     others = TopicDescription("u", "id", {0: ids(2)}, {0: "i"})
     live = {broker: epoch for broker, epoch in ALL.items() if broker != 2}
     found = obstacles_to_restart(BrokerId(1), live, [topic(1, 0), others], state(1, 1, 0))
@@ -86,18 +86,18 @@ def test_another_broker_away_makes_it_wait_even_where_it_shares_no_partition() -
     assert "broker 2" in found[0].message
 
 
-def test_a_move_under_way_or_wanted_waits() -> None:
+def test_a_reassignment_requested_or_begun_is_an_obstacle() -> None:
     moving = replace(topic(1, 2, 0), original={0: ids(1, 2)})
     assert reasons(1, [moving], state(1, 1, 2, 0)) == [Obstacle.MOVE_UNDER_WAY]
     assert reasons(1, [topic(1, 2, 0)], state(1, 1, 2, 0), wanted=[T0]) == [Obstacle.MOVE_UNDER_WAY]
 
 
-def test_a_broker_that_is_away_is_told_so_even_without_replicas() -> None:
+def test_a_broker_that_is_not_live_is_an_obstacle_even_without_replicas() -> None:
     live = {broker: epoch for broker, epoch in ALL.items() if broker != 1}
     assert reasons(1, [topic(2, 0)], state(2, 2, 0), live=live) == [Obstacle.BROKER_NOT_LIVE]
 
 
-def test_a_partition_too_new_for_a_state_waits_for_its_leader() -> None:
+def test_a_partition_without_a_state_is_an_obstacle() -> None:
     assert reasons(1, [topic(1, 2)], {}) == [Obstacle.NO_IN_SYNC_HEIR]
 
 
@@ -105,7 +105,7 @@ def test_a_drained_broker_is_safe() -> None:
     assert reasons(1, [topic(2, 0)], state(2, 2, 0)) == []
 
 
-def test_who_is_away_is_told_with_the_partitions_concerned_and_the_broker_itself_is_not_away() -> None:
+def test_brokers_that_are_not_live_are_named_with_their_partitions() -> None:
     live = {one: epoch for one, epoch in ALL.items() if one != 2}
     found = obstacles_to_restart(BrokerId(1), live, [topic(0, 1, 2)], state(0, 0, 1, min_isr=1))
     assert [(one.reason, one.partitions) for one in found] == [(Obstacle.OTHER_BROKER_AWAY, (T0,))]

@@ -49,7 +49,7 @@ def sizes(**of: int) -> dict[BrokerId, int]:
     return {BrokerId(int(name[1:])): size for name, size in of.items()}
 
 
-def test_a_move_that_is_not_begun_shows_where_it_goes() -> None:
+def test_a_queued_reassignment_shows_its_target() -> None:
     found = progress_of(MOVE, BEFORE, state(1, 1, 2), sizes(b1=500), ALIVE)
     assert (found.original, found.target, found.assigned) == (ids(1, 2), ids(3, 1), ids(1, 2))
     assert (found.adding, found.removing, found.phase) == (ids(3), ids(2), ReassignmentPhase.QUEUED)
@@ -61,7 +61,7 @@ def test_a_move_that_is_not_begun_shows_where_it_goes() -> None:
     assert "free slot" in behind.waiting_for
 
 
-def test_a_new_replica_has_what_it_has_of_its_leader_and_no_more() -> None:
+def test_bytes_done_are_at_most_the_leaders_size() -> None:
     found = progress_of(MOVE, DURING, state(1, 1, 2), sizes(b1=500, b2=500, b3=200), ALIVE)
     assert (found.phase, found.bytes_done, found.bytes_total) == (ReassignmentPhase.COPYING, 200, 500)
     assert found.replicas == dict(zip(ids(3, 1, 2), [ReplicaState.NEW, *[ReplicaState.ONLINE] * 2], strict=True))
@@ -70,28 +70,28 @@ def test_a_new_replica_has_what_it_has_of_its_leader_and_no_more() -> None:
     assert more.bytes_done == 500, "its segments may be cut otherwise"
 
 
-def test_without_word_from_the_leader_nothing_is_said_of_bytes() -> None:
+def test_without_the_leaders_size_bytes_are_not_known() -> None:
     found = progress_of(MOVE, DURING, state(1, 1, 2), sizes(b3=200), ALIVE)
     assert (found.bytes_done, found.bytes_total) == (None, None)
 
 
-def test_when_all_of_the_target_are_in_sync_it_finishes() -> None:
+def test_with_all_targets_in_sync_the_phase_is_finishing() -> None:
     found = progress_of(MOVE, DURING, state(1, 1, 2, 3), sizes(b1=500, b3=480), ALIVE)
     assert (found.phase, found.bytes_done, found.bytes_total) == (ReassignmentPhase.FINISHING, 500, 500)
 
 
-def test_a_move_that_is_done_and_still_wanted_finishes() -> None:
+def test_a_reassignment_whose_entry_remains_is_finishing() -> None:
     after = replace(BEFORE, partitions={2: ids(3, 1)})
     assert progress_of(MOVE, after, state(3, 3, 1), {}, ALIVE).phase is ReassignmentPhase.FINISHING
 
 
 @pytest.mark.parametrize("topic", [DURING, replace(DURING, partitions={2: ids(1, 2, 3)}, removing={2: ids(3)})])
-def test_a_move_that_is_given_up_goes_back(topic: TopicDescription) -> None:
+def test_a_cancelled_reassignment_shows_its_original_replicas(topic: TopicDescription) -> None:
     found = progress_of(replace(MOVE, cancel=True), topic, state(1, 1, 2), sizes(b1=500), ALIVE)
     assert (found.phase, found.target) == (ReassignmentPhase.CANCELLING, ids(1, 2))
 
 
-def test_what_keeps_it_is_named() -> None:
+def test_obstacles_are_named() -> None:
     def waits_for(state_: LeaderAndIsr | None, sight: ClusterFacts) -> str:
         return progress_of(MOVE, DURING, state_, {}, sight).waiting_for
 
@@ -107,7 +107,7 @@ def copying() -> ReassignmentProgress:
     return progress_of(MOVE, DURING, state(1, 1, 2), sizes(b1=500, b3=200), ALIVE)
 
 
-def test_two_looks_give_a_rate_and_the_time_left() -> None:
+def test_two_samples_give_a_rate_and_the_time_left() -> None:
     found = with_rate(copying(), 100, 0, throttle_used=0.1)
     assert (found.rate_bytes_per_s, found.eta_s, found.waiting_for) == (100, 3, "")
     assert with_rate(copying(), None, 0, throttle_used=0).eta_s is None
@@ -123,14 +123,14 @@ def test_a_stall_and_a_throttle_are_named() -> None:
     assert "as fast as its throttle allows, 1000" in with_rate(copying(), 950, 0, throttle_used=0.95).waiting_for
 
 
-def test_directories_that_are_named_are_shown_until_the_move_is_given_up() -> None:
+def test_named_log_directories_are_shown_until_a_cancel() -> None:
     named = replace(MOVE, log_dirs=("/data/3", "any"))
     for topic in (BEFORE, DURING):
         assert progress_of(named, topic, state(1, 1, 2), {}, ALIVE).log_dirs == {BrokerId(3): "/data/3"}
     assert progress_of(replace(named, cancel=True), DURING, state(1, 1, 2), {}, ALIVE).log_dirs == {}
 
 
-def test_a_move_of_directories_alone_is_finishing() -> None:
+def test_an_entry_with_log_directories_only_is_finishing() -> None:
     alone = PartitionReassignment(T2, ids(1, 2), log_dirs=("any", "/data/2"))
     found = progress_of(alone, BEFORE, state(1, 1, 2), {}, ALIVE)
     assert (found.phase, found.log_dirs, found.waiting_for) == (

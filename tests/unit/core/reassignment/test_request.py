@@ -68,12 +68,12 @@ def codes(
     return {str(partition): error.code for partition, error in errors.items()}
 
 
-def test_a_file_of_moves_is_understood() -> None:
+def test_a_document_of_reassignments_is_parsed() -> None:
     assert parse_reassignments(EXAMPLE) == ((move("test", 2, (2, 1), log_dirs=("any", "any")),), ())
     assert parse_reassignments(EXAMPLE.encode()) == parse_reassignments(EXAMPLE)
 
 
-def test_what_is_ours_is_read_from_the_same_entry() -> None:
+def test_own_fields_are_parsed_from_the_same_entry() -> None:
     text = document(entry(throttle_bytes_per_s=5, cancel=True, request_id="r" * 128, comment="ignored"))
     assert parse_reassignments(text) == ((move(throttle_bytes_per_s=5, cancel=True, request_id="r" * 128),), ())
 
@@ -97,7 +97,7 @@ def test_what_is_ours_is_read_from_the_same_entry() -> None:
     ],
     ids=range(13),
 )
-def test_a_document_that_cannot_be_understood_gives_one_error(text: str | bytes, code: ErrorCode) -> None:
+def test_a_document_that_does_not_parse_gives_one_error(text: str | bytes, code: ErrorCode) -> None:
     moves, errors = parse_reassignments(text)
     assert moves == ()
     assert [(error.code, "entry" in error.metadata) for error in errors] == [(code, False)]
@@ -141,13 +141,13 @@ def test_a_malformed_entry_is_named_and_does_not_hide_the_good_ones(bad: object,
     assert len(errors[0].message) < 400
 
 
-def test_an_error_says_which_partition_it_is_about_where_that_could_be_read() -> None:
+def test_an_error_names_its_partition_if_that_parses() -> None:
     _, (first, second) = parse_reassignments(document(entry(replicas=None), entry(topic="a/b", partition=9)))
     assert first.metadata == {"entry": "0", "topic": "orders", "partition": "0"}
     assert second.metadata == {"entry": "1", "partition": "9"}
 
 
-def test_of_entries_that_name_the_same_partition_the_first_counts() -> None:
+def test_the_first_of_several_entries_for_a_partition_counts() -> None:
     moves, errors = parse_reassignments(document(entry(), entry(replicas=[3]), entry()))
     assert moves == (move(),)
     assert [error.code for error in errors] == [ErrorCode.DUPLICATE_PARTITION] * 2
@@ -170,9 +170,7 @@ MOVES = st.lists(
 
 
 @given(MOVES, st.randoms())
-def test_what_is_written_is_read_back_and_does_not_depend_on_the_order(
-    moves: list[PartitionReassignment], random: object
-) -> None:
+def test_formatted_entries_parse_again_in_any_order(moves: list[PartitionReassignment], random: object) -> None:
     text = format_reassignments(moves)
     assert parse_reassignments(text) == (tuple(sorted(moves, key=lambda one: one.partition)), ())
     assert parse_reassignments(text.encode()) == parse_reassignments(text)
@@ -180,7 +178,7 @@ def test_what_is_written_is_read_back_and_does_not_depend_on_the_order(
     assert format_reassignments(moves) == text
 
 
-def test_the_written_document_is_one_that_people_can_read() -> None:
+def test_the_formatted_document_has_one_entry_a_line() -> None:
     assert format_reassignments([move(partition=10), move(partition=9, log_dirs=("any", "any"))]) == (
         '{\n  "version": 1,\n  "partitions": [\n'
         '    {"topic": "orders", "partition": 9, "replicas": [1, 2], "log_dirs": ["any", "any"]},\n'
@@ -194,14 +192,14 @@ SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 
 
 @given(st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(KEYS, inner)))
-def test_whatever_json_holds_it_is_a_move_or_an_error(anything: object) -> None:
+def test_any_json_entry_is_a_reassignment_or_an_error(anything: object) -> None:
     for text in (json.dumps(anything), json.dumps({"version": 1, "partitions": [anything, anything]})):
         moves, errors = parse_reassignments(text)
         assert moves or errors
         assert all(isinstance(error, TidemarkError) for error in errors)
 
 
-def test_a_move_that_can_be_made_is_not_refused() -> None:
+def test_a_possible_reassignment_is_not_refused() -> None:
     assert codes(move(replicas=(2, 3)), move(partition=1, log_dirs=("any", "/data/1"))) == {}
 
 
@@ -220,7 +218,7 @@ def test_a_move_that_can_be_made_is_not_refused() -> None:
     ],
     ids=lambda value: str(value) if isinstance(value, ErrorCode) else "",
 )
-def test_each_thing_that_is_wrong_has_its_code(wanted: PartitionReassignment, code: ErrorCode) -> None:
+def test_each_mistake_has_its_code(wanted: PartitionReassignment, code: ErrorCode) -> None:
     good = move(partition=1)
     assert codes(wanted, good) == {str(wanted.partition): code}
 
@@ -229,7 +227,7 @@ def test_a_partition_named_twice_is_refused_and_the_others_are_not() -> None:
     assert codes(move(), move(partition=1), move(replicas=(3,))) == {"orders-0": ErrorCode.DUPLICATE_PARTITION}
 
 
-def test_a_partition_that_is_being_moved_is_refused_and_its_cancellation_is_not() -> None:
+def test_during_a_reassignment_another_is_refused_and_a_cancel_is_not() -> None:
     assert codes(move(), running=(0,)) == {"orders-0": ErrorCode.REASSIGNMENT_IN_PROGRESS}
     assert codes(move(cancel=True, replicas=(9,)), running=(0,)) == {}
 

@@ -7,7 +7,7 @@ from tidemark.core.controller import effects as fx
 from tidemark.core.reassignment.status import status
 from tidemark.model import TopicPartition
 
-from tests.unit.core.controller.controller_world import World
+from tests.unit.core.controller.worlds.controller_world import World
 
 P = TopicPartition("orders", 0)
 

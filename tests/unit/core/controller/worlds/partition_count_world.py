@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tidemark.model import ErrorCode, Offset, TopicPartition
 
-from tests.unit.core.controller.controller_world import EMPTY, World
+from tests.unit.core.controller.worlds.controller_world import EMPTY, World
 
 P0, P1, P2, P3, P4 = (TopicPartition("orders", index) for index in range(5))
 

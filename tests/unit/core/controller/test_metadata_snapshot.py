@@ -14,7 +14,7 @@ from tidemark.core.controller import effects as fx
 from tidemark.core.controller import events as ev
 from tidemark.model import BrokerId, ControllerEpoch, ErrorCode, TidemarkError, TopicPartition
 
-from tests.unit.core.controller.controller_world import World
+from tests.unit.core.controller.worlds.controller_world import World
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +62,7 @@ def something_happens(world: World, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_everybody_knows_everything_whatever_happens_between_the_parts(seed: int) -> None:
+def test_every_broker_gets_all_metadata_with_any_events_between_the_parts(seed: int) -> None:
     chance = random.Random(seed)
     world = World()
     for broker in range(3):
@@ -88,7 +88,7 @@ def test_everybody_knows_everything_whatever_happens_between_the_parts(seed: int
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_what_comes_late_or_again_makes_no_broker_know_less(seed: int) -> None:
+def test_late_or_repeated_messages_remove_no_metadata(seed: int) -> None:
     chance = random.Random(seed)
     world = two_topics()
     sent: list[fx.SendUpdateMetadata] = []
@@ -149,7 +149,7 @@ def test_a_controller_change_makes_no_broker_forget_a_topic() -> None:
     assert parts == 3
 
 
-def test_a_broker_that_knows_nothing_sees_nothing_before_the_last_part() -> None:
+def test_a_new_broker_shows_no_metadata_before_the_last_part() -> None:
     world = two_topics()
     world.settle()
     world.down(0)
@@ -161,7 +161,7 @@ def test_a_broker_that_knows_nothing_sees_nothing_before_the_last_part() -> None
 
 
 @pytest.mark.parametrize("fails", range(3))
-def test_after_a_part_that_failed_all_are_told_again(fails: int) -> None:
+def test_after_a_failed_part_all_parts_are_sent_again(fails: int) -> None:
     world = two_topics()
     world.settle()
     world.fails_over()
@@ -176,7 +176,7 @@ def test_after_a_part_that_failed_all_are_told_again(fails: int) -> None:
     assert shown(world, 0) == true(world)
 
 
-def test_the_pauses_grow_where_a_later_part_fails_again_and_again() -> None:
+def test_back_offs_grow_where_a_later_part_keeps_failing() -> None:
     world = two_topics()
     world.settle()
     world.fails_over()
@@ -194,7 +194,7 @@ def test_the_pauses_grow_where_a_later_part_fails_again_and_again() -> None:
     assert pauses_ms == [100, 200, 400, 800, 1600]
 
 
-def test_a_topic_that_goes_between_two_parts_is_gone_although_a_part_made_before_names_it() -> None:
+def test_a_topic_deleted_between_two_parts_is_deleted_although_an_earlier_part_names_it() -> None:
     world = two_topics()
     world.settle()
     world.fails_over()
@@ -207,7 +207,7 @@ def test_a_topic_that_goes_between_two_parts_is_gone_although_a_part_made_before
     assert set(world.brokers[BrokerId(1)].view.topics) == {"a"}
 
 
-def test_a_part_that_is_missing_is_missed() -> None:
+def test_a_missing_part_is_detected() -> None:
     told = MetadataAssembler()
     nothing = ClusterView()
     assert told.take(nothing, ClusterView(complete=True, more_parts=True)) is None
@@ -226,7 +226,7 @@ def told_of(*names: str, sequence: int, part: int = 0, more_parts: bool = False,
     return ClusterView(topics=topics, complete=complete, part=part, more_parts=more_parts, sequence=sequence)
 
 
-def test_a_first_part_that_comes_late_begins_nothing_again() -> None:
+def test_a_late_first_part_is_ignored() -> None:
     told = MetadataAssembler()
     nothing = ClusterView()
     late = told_of("old", sequence=1, more_parts=True)
@@ -240,7 +240,7 @@ def test_a_first_part_that_comes_late_begins_nothing_again() -> None:
     assert told.take(whole, told_of("old", sequence=2)) is None, "neither when all of it has come"
 
 
-def test_a_part_that_comes_again_is_answered_as_before() -> None:
+def test_a_repeated_part_is_ignored() -> None:
     told = MetadataAssembler()
     nothing = ClusterView()
     first, second, last = (
@@ -257,7 +257,7 @@ def test_a_part_that_comes_again_is_answered_as_before() -> None:
         told.take(whole, told_of("d", sequence=5, part=1))  # what was refused is refused again
 
 
-def test_a_change_that_comes_late_brings_no_topic_back() -> None:
+def test_a_late_change_restores_no_deleted_topic() -> None:
     told = MetadataAssembler()
     view = told.take(ClusterView(), told_of("a", sequence=1))
     assert view is not None
@@ -270,7 +270,7 @@ def test_a_change_that_comes_late_brings_no_topic_back() -> None:
     assert set(view.topics) == {"b"}, "another controller counts for itself"
 
 
-def test_what_several_brokers_are_shown_is_made_once() -> None:
+def test_metadata_for_several_brokers_is_built_once() -> None:
     world = World()
     for broker in range(3):
         world.register(broker)
