@@ -6,10 +6,10 @@ Every time in ms is monotonic unless its name says otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tidemark.core.config_resource import ConfigResource, VersionedConfigs
 from tidemark.core.producer_state import ProducerStates
@@ -48,6 +48,44 @@ class Clock(Protocol):
 
     def wall_us(self) -> int:
         """Microseconds since 1970, UTC."""
+
+
+class Signal(Protocol):
+    """A flag that coroutines of one scheduler wait for."""
+
+    def is_set(self) -> bool:
+        """Whether the flag is set."""
+
+    def set(self) -> None:
+        """Set the flag and resume every waiting coroutine."""
+
+    def clear(self) -> None:
+        """Unset the flag."""
+
+    async def wait(self) -> object:
+        """Suspend until the flag is set."""
+
+
+class Scheduler(Protocol):
+    """Concurrent work of one driver: asyncio in production, simulated time in the simulator."""
+
+    def spawn(self, work: Coroutine[Any, Any, None], on_error: Callable[[BaseException], None]) -> None:
+        """Run `work` concurrently; an exception other than its cancellation goes to `on_error`."""
+
+    def call_soon(self, work: Callable[[], None]) -> None:
+        """Call `work` after the callbacks that are ready now."""
+
+    async def sleep_ms(self, duration_ms: int) -> None:
+        """Suspend the calling coroutine."""
+
+    def signal(self) -> Signal:
+        """A flag, not set."""
+
+    async def wait(self, signal: Signal, timeout_ms: int) -> None:
+        """Suspend until `signal` is set or the timeout expires."""
+
+    async def stop(self) -> None:
+        """Cancel what was spawned."""
 
 
 class TimestampOffset(NamedTuple):

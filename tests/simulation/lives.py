@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 from tests.simulation.invariants.replication import InvariantError
 from tests.simulation.plan import Plan
 from tests.simulation.world import World
+
+logging.getLogger("tidemark").addHandler(logging.NullHandler())  # else every warning of a world goes to stderr
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,8 @@ class Recipe:
     duration_ms: int = 3500
     produces: int = 30
     idempotent: int = 20
+    producers: int = 1
+    """Idempotent producers, each with at most one batch in flight."""
     misfortunes: int = 9
     lost_answers: float = 0.05
     repeated_calls: float = 0.05
@@ -129,7 +131,13 @@ def draw(seed: int, recipe: Recipe) -> Plan:
         args = (f"v{n}", dice.choice((1, 1, 2, 3)), dice.choice((-1, -1, 1, 0)), to)
         items.append(Item(START_MS + dice.randrange(recipe.duration_ms), "produce", args))
     for _ in range(recipe.idempotent):
-        items.append(Item(START_MS + dice.randrange(recipe.duration_ms), "append", (5,)))
+        items.append(
+            Item(
+                START_MS + dice.randrange(recipe.duration_ms),
+                "append",
+                (5 + (dice.randrange(recipe.producers) if recipe.producers > 1 else 0),),
+            )
+        )
     kinds = sorted(recipe.weights)
     for _ in range(recipe.misfortunes):
         kind = dice.choices(kinds, [recipe.weights[one] for one in kinds])[0]

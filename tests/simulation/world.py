@@ -129,12 +129,16 @@ class World:
         for path in (*paths.PARENTS, paths.TOPIC_CONFIGS):
             parts = path.strip("/").split("/")
             nodes.update({"/" + "/".join(parts[: depth + 1]): b"" for depth in range(len(parts))})
+        nodes["/" + paths.CLUSTER_ID.strip("/").split("/")[0]] = b""
+        nodes[paths.CLUSTER_ID] = codecs.encode_cluster_id("simulated")
         nodes[paths.topic(topic.topic)] = codecs.encode_topic(topic)
         nodes[paths.topic_config(topic.topic)] = codecs.encode_configs(configs)
         self.ensemble.commit([_creation(path, data) for path, data in nodes.items()])
 
     def close(self) -> None:
-        """Give files back, where there are any."""
+        """Give files back, where there are any; processes end."""
+        for controller in self.controllers.values():
+            controller.die()
         if self._directory is not None:
             for process in self.brokers.values():
                 process.logs.die()
@@ -243,9 +247,9 @@ class World:
         def try_once() -> None:
             for controller in self.controllers.values():
                 reached = not controller.paused and self.network.both_ways(process.name, controller.name)
-                term = controller.term
-                if term is not None and term.has_begun and controller.holds_office() and reached:
-                    term.feed(event)
+                term = controller.takes_hints()
+                if term is not None and reached:
+                    term.submit(event)
                     return
             process.after(500, try_once)
 

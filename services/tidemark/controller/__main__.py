@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tidemark.controller`: what is wired, in order."""
+"""`python -m tidemark.controller`: the process, its start and its stop."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 
+from tidemark.controller.assembly import new_loop
 from tidemark.controller.metrics import ControllerMetrics
-from tidemark.controller.service import ControllerLoop, ControllerServicer
+from tidemark.controller.service import ControllerServicer
 from tidemark.model import BrokerId
 from tidemark.rpc.server import Service, make_server
 from tidemark.runtime.clock import SystemClock
@@ -21,7 +22,7 @@ from tidemark.zookeeper.store import ZooKeeperMetadataStore
 
 
 class ControllerProcess:
-    """Started and stopped as the two lists below say."""
+    """One controller process; `start` and `stop` list its parts in order."""
 
     def __init__(self, settings: ControllerSettings) -> None:
         clock = SystemClock()
@@ -29,7 +30,7 @@ class ControllerProcess:
         self._store = ZooKeeperMetadataStore(settings.zookeeper_connect, settings.zookeeper_session_timeout_ms, clock)
         METRICS.show(self._store.metrics)
         tell_what_runs("controller")
-        self._loop = ControllerLoop(settings, self._store, clock, ControllerMetrics())
+        self._loop = new_loop(settings, self._store, clock, ControllerMetrics())
         servicer = ControllerServicer(self._loop, BrokerId(settings.controller_id))
         services = [Service(add_ControllerServiceServicer_to_server, servicer, "tidemark.v1.ControllerService")]
         self._server = make_server(settings.listeners.host, settings.listeners.port, services)
@@ -38,7 +39,7 @@ class ControllerProcess:
         self.failed: asyncio.Future[object] = asyncio.get_running_loop().create_future()
 
     async def start(self) -> None:
-        """Alive, session, election; then SERVING and ready, standby or not."""
+        """Server, metrics, session, election; then SERVING and ready, active or standby."""
         await self._server.start()
         self._metrics = start_metrics_server(
             self._settings.metrics_listeners.host, self._settings.metrics_listeners.port
@@ -49,7 +50,7 @@ class ControllerProcess:
         await self._server.set_serving(True)
 
     async def stop(self) -> None:
-        """Term ended and resigned, session closed, server stopped."""
+        """End the term and resign, close the session, stop the server."""
         await self._server.set_serving(False)
         if self._running is not None:
             self._running.cancel()

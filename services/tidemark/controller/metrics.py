@@ -98,8 +98,8 @@ class ControllerMetrics:
         self._maybe_lost.inc(int(effect.fields.get("records_maybe_lost", 0)))
         self._to_log.setdefault(effect.kind, []).append(effect)
 
-    def took_office(self, broker: int, partitions: Iterable[PartitionCommand]) -> None:
-        """The broker has answered that it has taken in these commands."""
+    def leaders_confirmed(self, broker: int, partitions: Iterable[PartitionCommand]) -> None:
+        """The broker accepted these commands."""
         for command in partitions:
             elected = self._elected.get(command.partition)
             if elected is not None and elected.leader == broker and command.state.leader_epoch >= elected.epoch:
@@ -130,6 +130,11 @@ class ControllerMetrics:
             for effect in effects:
                 partition = {} if effect.partition is None else {"partition": str(effect.partition)}
                 _log.log(logging.WARNING if unclean else logging.INFO, kind, extra={**effect.fields, **partition})
+
+    def failed(self, error: BaseException, event: ControllerEvent | None) -> None:
+        """An unexpected error ended the term."""
+        extra = {"event": "" if event is None else type(event).__name__}
+        _log.error("the term ends: unexpected error", exc_info=error, extra=extra)
 
     def counts(self, counts: Mapping[str, int]) -> None:
         """Conditions now."""

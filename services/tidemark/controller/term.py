@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One term of an active controller: the driver of `ControllerCore`, from its election to its end (rules C1, C3)."""
+"""One term of an active controller: the driver of `ControllerCore`, from election to end (rules C1, C3).
+
+The term reaches ZooKeeper, brokers, time and tasks through ports only, so that the simulator runs this code.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections import deque
@@ -13,11 +15,8 @@ from functools import partial
 from typing import Any, Final
 
 from tidemark.controller.epoch_keeper import EpochKeeper
-from tidemark.controller.heartbeats import Heartbeats
 from tidemark.controller.lost_states import LostStates
-from tidemark.controller.metrics import ControllerMetrics
-from tidemark.controller.peers import BrokerPeers
-from tidemark.core.config import ControllerConfig
+from tidemark.controller.ports import BrokerChannels, BrokerHeartbeats, ControllerObserver, Submit
 from tidemark.core.controller import effects as fx
 from tidemark.core.controller import events as ev
 from tidemark.core.controller.controller import ControllerCore, partitions_of
@@ -32,90 +31,87 @@ from tidemark.model import (
     TidemarkError,
     TopicPartition,
 )
-from tidemark.ports import Clock, ControllerTerm, MetadataStore, StateWrite, StoreEvent, WriteOutcome
-from tidemark.runtime.configuration import ControllerSettings, topic_settings
+from tidemark.ports import Clock, ControllerTerm, MetadataStore, Scheduler, StateWrite, StoreEvent, WriteOutcome
+from tidemark.runtime.configuration import topic_settings
 
 _log = logging.getLogger(__name__)
-_TICK_S: Final = 0.1
-_REREAD_S: Final = 0.2
+_TICK_MS: Final = 100
+_RETRY_MS: Final = 200
 _SLICE_S: Final = 0.004
-_LOOK_S: Final = 5.0
-"""So often it is looked whether the nodes of the brokers' epochs are there: no watch tells of them."""
+"""A burst of events gives the scheduler back after this time, so that streams and timers continue."""
+_EPOCH_CHECK_MS: Final = 5000
+"""Interval of the check that every live broker's epoch node exists; no watch covers these nodes."""
 
 
 class ActiveTerm:
-    """Runs until `ended` is set: fenced, resigned, or told to stop."""
+    """Runs until `ended` is set: fenced, resigned, failed or stopped.
+
+    Args:
+        scheduler: of this term alone; `stop` cancels all its tasks.
+        heartbeats: makes the failure detector, which submits events to the function it is given.
+        stopwatch_s: seconds on any clock, for the metrics and the slices of the queue.
+    """
 
     def __init__(
         self,
         term: ControllerTerm,
-        cluster_id: str,
-        settings: ControllerSettings,
+        core: ControllerCore,
+        *,
         store: MetadataStore,
+        channels: BrokerChannels,
+        heartbeats: Callable[[Submit], BrokerHeartbeats],
         clock: Clock,
-        metrics: ControllerMetrics,
+        scheduler: Scheduler,
+        observer: ControllerObserver,
+        stopwatch_s: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.term = term
-        self.ended = asyncio.Event()
+        self.core = core
+        self.ended = scheduler.signal()
         self._store = store
+        self._channels = channels
+        self._heartbeats = heartbeats(self.submit)
         self._clock = clock
-        self._metrics = metrics
-        config = ControllerConfig(
-            term.controller_id,
-            term.epoch,
-            cluster_id,
-            session_timeout_ms=settings.zookeeper_session_timeout_ms,
-            moves_per_broker_max=settings.reassignment_moves_per_broker_max,
-            leader_rebalance_interval_ms=settings.leader_imbalance_check_interval_ms,
-            leader_imbalance_percent=settings.leader_imbalance_per_broker_percentage,
-        )
-        self.core = ControllerCore(config, _policy_of)
-        self._peers = BrokerPeers(term.controller_id, term.epoch)
+        self._scheduler = scheduler
+        self._observer = observer
+        self._stopwatch_s = stopwatch_s
         self._epochs = EpochKeeper(term, store)
-        self._lost_states = LostStates(term, store, self.ask, _policy_of)
-        self._heartbeats = Heartbeats(
-            term.controller_id,
-            term.epoch,
-            self.submit,
-            interval_ms=settings.controller_heartbeat_interval_ms,
-            timeout_ms=settings.controller_heartbeat_timeout_ms,
-        )
+        self._lost_states = LostStates(term, store, channels.describe_replicas, policy_of)
         self._events: deque[tuple[ev.ControllerEvent, float]] = deque()
-        """With the time at which each came."""
+        """Events in order of arrival, each with its arrival time on the stopwatch."""
         self._draining = False
-        self._started = False
+        self._has_begun = False
         self._early: set[StoreEvent] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        topics = _Reread(self._read_topics, self._spawn)
+        """Notifications before `start` has read everything; handled afterwards."""
+        self._requests_unread = True
+        """Whether no partition request has been read in this term."""
+        self._finished: list[ev.ControllerEvent] = []
+        """Submitted with the first read that begins later: a read under way may still return finished requests."""
+        topics = _Reread(self._read_topics, self._retry_pause, self._spawn)
         self._reads = {
-            StoreEvent.BROKERS: _Reread(self._read_brokers, self._spawn),
+            StoreEvent.BROKERS: _Reread(self._read_brokers, self._retry_pause, self._spawn),
             StoreEvent.TOPICS: topics,
             StoreEvent.DELETIONS: topics,
             StoreEvent.ELECTIONS: topics,
             StoreEvent.MOVES: topics,
             StoreEvent.PARTITION_REQUESTS: topics,
         }
-        self._resumed = True
-        self._answered: list[ev.ControllerEvent] = []
-        """Told with the first read that begins after it: one that is under way may still show what was answered."""
         self._effects: dict[type, Callable[[Any], None]] = {
-            fx.WriteStates: lambda effect: self._spawn(self._write_states(effect)),
-            fx.ReadStates: lambda effect: self._spawn(self._read_states(effect)),
-            fx.SendLeaderAndIsr: lambda effect: self._spawn(self._command(effect)),
-            fx.SendStopReplica: lambda effect: self._spawn(self._tell(self._peers.send_stop_replica(effect))),
-            fx.SendUpdateMetadata: lambda effect: self._spawn(self._tell(self._peers.send_update_metadata(effect))),
-            fx.DescribeReplicas: lambda effect: self._spawn(self._tell(self._peers.describe_replicas(effect))),
-            fx.DeleteTopic: lambda effect: self._spawn(self._delete_topic(effect)),
-            fx.FinishElections: lambda effect: self._spawn(self._finish_elections(effect)),
-            fx.WriteTopic: lambda effect: self._spawn(self._write_topic(effect)),
-            fx.FinishReassignments: lambda effect: self._spawn(self._until_done(partial(self._finish_moves, effect))),
-            fx.DeletePartitions: lambda effect: self._spawn(self._delete_partitions(effect)),
-            fx.FinishPartitionRequests: lambda effect: self._spawn(
-                self._until_done(partial(self._finish_partition_requests, effect))
-            ),
+            fx.WriteStates: self._spawning(self._write_states),
+            fx.ReadStates: self._spawning(self._read_states),
+            fx.SendLeaderAndIsr: self._spawning(self._send_leader_and_isr),
+            fx.SendStopReplica: self._spawning(self._send_stop_replica),
+            fx.SendUpdateMetadata: self._spawning(self._send_update_metadata),
+            fx.DescribeReplicas: self._spawning(self._describe_replicas),
+            fx.DeleteTopic: self._spawning(self._delete_topic),
+            fx.FinishElections: self._spawning(self._finish_elections),
+            fx.WriteTopic: self._spawning(self._write_topic),
+            fx.FinishReassignments: self._spawning(self._finish_moves),
+            fx.DeletePartitions: self._spawning(self._delete_partitions),
+            fx.FinishPartitionRequests: self._spawning(self._finish_partition_requests),
             fx.ReleaseBroker: lambda effect: self._heartbeats.release(effect.broker, effect.broker_epoch),
             fx.Resign: self._resign,
-            fx.Observed: self._metrics.observed,
+            fx.Observed: observer.observed,
         }
 
     async def start(self) -> None:
@@ -134,98 +130,94 @@ class ActiveTerm:
         )
         if bad_states:
             self._spawn(self._read_states(fx.ReadStates(tuple(bad_states))))
-        self._spawn(self._ticking())
-        self._spawn(self._keeping_epochs())
-        self._started = True
-        for event in self._early | {StoreEvent.ELECTIONS}:
-            self.hint(event)
+        self._spawn(self._tick())
+        self._spawn(self._keep_broker_epochs())
+        self._has_begun = True
+        for event in StoreEvent:  # in the order of the enumeration, so that a seed replays
+            if event in self._early or event is StoreEvent.ELECTIONS:
+                self.on_store_event(event)
 
     @property
     def has_begun(self) -> bool:
-        """Whether the core knows what there is; what it is told before that it would forget."""
-        return self._started
+        """Whether `start` has read everything; the core would lose events submitted earlier."""
+        return self._has_begun
 
     async def stop(self) -> None:
-        """No more events; what is under way is left: the next controller reads everything."""
+        """Cancel all work; the next controller reads everything again."""
         self.ended.set()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self._heartbeats.stop()  # after the reads, which begin new ones
-        await self._peers.stop()
+        await self._scheduler.stop()
+        await self._heartbeats.stop()  # after the reads, which start new heartbeats
+        await self._channels.stop()
 
-    def hint(self, event: StoreEvent) -> None:
-        """Something changed in ZooKeeper: read it again; but nothing comes before what `start` has read."""
-        if not self._started:
+    def on_store_event(self, event: StoreEvent) -> None:
+        """Read again what changed in ZooKeeper, after the reads of `start`."""
+        if not self._has_begun:
             self._early.add(event)
             return
         reread = self._reads.get(event)
         if reread is not None and not self.ended.is_set():
-            reread.wanted()
+            reread.request()
 
     def submit(self, event: ev.ControllerEvent) -> None:
-        """Take in an event now, or right after those before it."""
+        """Handle an event now, or after the queued events."""
         if self.ended.is_set():
             return
-        self._events.append((event, time.perf_counter()))
+        self._events.append((event, self._stopwatch_s()))
         if not self._draining:
             self._draining = True
             self._drain()
 
     def queue_size(self) -> int:
-        """How many events wait."""
+        """Number of queued events."""
         return len(self._events)
 
-    async def ask(self, question: fx.DescribeReplicas) -> ev.ReplicasDescribed:
-        """Put somebody else's question to a broker; the core does not hear of it."""
-        return await self._peers.describe_replicas(question)
+    async def describe_replicas(self, question: fx.DescribeReplicas) -> ev.ReplicasDescribed:
+        """Send DescribeReplicas for another component, bypassing the core."""
+        return await self._channels.describe_replicas(question)
 
     def _drain(self) -> None:
-        until_s = time.perf_counter() + _SLICE_S
+        now_s = self._stopwatch_s
+        until_s = now_s() + _SLICE_S
         while self._events and not self.ended.is_set():
-            event, came_s = self._events.popleft()
-            began_s = time.perf_counter()
-            self._metrics.waited(began_s - came_s)
+            event, arrived_s = self._events.popleft()
+            began_s = now_s()
+            self._observer.waited(began_s - arrived_s)
             try:
                 for effect in self.core.handle(event, self._clock.now_ms()):
                     self._effects[type(effect)](effect)
-            except Exception:  # noqa: BLE001 - a mistake of ours, whatever it is
-                # Better no controller than a wrong one; the next one reads everything.
-                _log.exception("the term ends: unexpected error", extra={"event": type(event).__name__})
-                self.ended.set()
+            except Exception as error:  # noqa: BLE001 - any defect ends the term: the next controller reads everything
+                self._fail(error, event)
                 return
-            self._metrics.handled(event, time.perf_counter() - began_s)
+            self._observer.handled(event, now_s() - began_s)
             if self.core.has_more and not self._events:
-                self._events.append((ev.MoreToDo(), time.perf_counter()))
-            if self._events and time.perf_counter() > until_s:
-                asyncio.get_running_loop().call_soon(self._drain)
+                self._events.append((ev.MoreToDo(), now_s()))
+            if self._events and now_s() > until_s:
+                self._scheduler.call_soon(self._drain)
                 return
         self._draining = False
 
-    async def _ticking(self) -> None:
+    async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(_TICK_S)
+            await self._scheduler.sleep_ms(_TICK_MS)
             self.submit(ev.Tick())
-            self._metrics.counts(self.core.counts())
-            self._metrics.left_isrs(self.core.take_left_isrs())
+            self._observer.counts(self.core.counts())
+            self._observer.left_isrs(self.core.take_left_isrs())
 
-    async def _keeping_epochs(self) -> None:
+    async def _keep_broker_epochs(self) -> None:
         while True:
             try:
                 await self._epochs.restore()
             except TidemarkError as error:
-                if error.code is ErrorCode.CONTROLLER_NOT_ACTIVE:
-                    self._fenced(error)
+                if self._fenced(error):
                     return
-                _log.warning("broker epochs not looked after", extra={"why": error.message})
-            await asyncio.sleep(_LOOK_S)
+                _log.warning("broker epochs not checked", extra={"why": error.message})
+            await self._scheduler.sleep_ms(_EPOCH_CHECK_MS)
 
     def _resign(self, effect: fx.Resign) -> None:
         _log.warning("resigning", extra={"why": effect.why, "controller_epoch": self.term.epoch})
         self.ended.set()
 
-    # -- ZooKeeper ---------------------------------------------------------------------------------------------
+    # -- reads of ZooKeeper ------------------------------------------------------------------------------------
 
     async def _read_brokers(self) -> None:
         brokers = await self._store.live_brokers(watch=True)
@@ -234,11 +226,12 @@ class ActiveTerm:
         self.submit(ev.BrokersChanged(brokers, epochs))
 
     async def _read_topics(self) -> None:
-        """What is asked for, topics, then deletions, taken in together: see `DeletionsRequested` for why in this order.
+        """Read requests, topics, then deletions, and submit them together: `DeletionsRequested` says why in this order.
 
-        Elections and moves are asked for of topics that exist, so that those read afterwards are known.
+        Elections and reassignments are requested for topics that exist, so that the topics read afterwards include
+        those topics.
         """
-        answered = list(self._answered)
+        finished = list(self._finished)
         elections = {kind: await self._read_elections(kind) for kind in ElectionKind}
         moves = await self._store.move_requests(watch=True)
         partitions = await self._store.partition_requests(watch=True)
@@ -249,15 +242,15 @@ class ActiveTerm:
         self.submit(ev.DeletionsRequested(deletions))
         for kind, request in elections.items():
             self.submit(ev.ElectionsRequested(kind, request))
-        for event in answered:
-            self._answered.remove(event)
+        for event in finished:
+            self._finished.remove(event)
             self.submit(event)
         self.submit(ev.ReassignmentsRequested(moves))
-        self.submit(ev.PartitionsRequested(partitions, self._resumed))
-        self._resumed = False
+        self.submit(ev.PartitionsRequested(partitions, self._requests_unread))
+        self._requests_unread = False
 
     async def _read_elections(self, kind: ElectionKind) -> ElectionRequest | None:
-        """Without what has a report of this request: a controller before us has held that, and nobody asked twice."""
+        """Leave out partitions with a loss report of this request: an earlier controller has elected their leaders."""
         request = await self._store.requested_elections(kind, watch=True)
         if request is None or kind is not ElectionKind.LAST_KNOWN:
             return request
@@ -265,9 +258,27 @@ class ActiveTerm:
         held = {one.partition for reports in kept.values() for one in reports if one.request_id == request.request_id}
         return replace(request, partitions=tuple(one for one in request.partitions if one not in held))
 
+    async def _read_states(self, effect: fx.ReadStates) -> None:
+        while True:
+            unreadable: set[TopicPartition] = set()
+            try:
+                found = await self._store.states(effect.partitions, sync=True, unreadable=unreadable)
+                if unreadable and await self._lost_states.make(unreadable):
+                    found = await self._store.states(effect.partitions, sync=True)
+            except TidemarkError as error:
+                if self._fenced(error):
+                    return
+                _log.warning("states not read", extra={"count": len(effect.partitions), "why": str(error)})
+                await self._retry_pause()
+                continue
+            self.submit(ev.StatesRead(effect.partitions, found))
+            return
+
     def _follow(self, brokers: Mapping[BrokerId, BrokerRegistration]) -> None:
-        self._peers.follow(brokers)
+        self._channels.follow(brokers)
         self._heartbeats.follow(brokers)
+
+    # -- writes to ZooKeeper -----------------------------------------------------------------------------------
 
     async def _write_states(self, effect: fx.WriteStates) -> None:
         writes = [
@@ -284,8 +295,7 @@ class ActiveTerm:
         try:
             results = await self._store.write_states(self.term, writes)
         except TidemarkError as error:
-            if error.code is ErrorCode.CONTROLLER_NOT_ACTIVE:
-                self._fenced(error)
+            if self._fenced(error):
                 return
             _log.warning("states not written", extra={"count": len(writes), "why": str(error)})
             self.submit(ev.StatesWritten({}, tuple(write.partition for write in writes)))
@@ -298,30 +308,12 @@ class ActiveTerm:
         failed = tuple(write.partition for write in writes if write.partition not in written)
         self.submit(ev.StatesWritten(written, failed))
 
-    async def _read_states(self, effect: fx.ReadStates) -> None:
-        while True:
-            unreadable: set[TopicPartition] = set()
-            try:
-                found = await self._store.states(effect.partitions, sync=True, unreadable=unreadable)
-                if unreadable and await self._lost_states.make(unreadable):
-                    found = await self._store.states(effect.partitions, sync=True)
-            except TidemarkError as error:
-                if error.code is ErrorCode.CONTROLLER_NOT_ACTIVE:
-                    self._fenced(error)
-                    return
-                _log.warning("states not read", extra={"count": len(effect.partitions), "why": str(error)})
-                await asyncio.sleep(_REREAD_S)
-                continue
-            self.submit(ev.StatesRead(effect.partitions, found))
-            return
-
     async def _delete_topic(self, effect: fx.DeleteTopic) -> None:
         failure: TidemarkError | None = None
         try:
             await self._store.delete_topic(self.term, effect.topic)
         except TidemarkError as error:
-            if error.code is ErrorCode.CONTROLLER_NOT_ACTIVE:
-                self._fenced(error)
+            if self._fenced(error):
                 return
             failure = error
         self.submit(ev.TopicDeleted(effect.topic.topic, effect.topic.topic_id, failure))
@@ -330,24 +322,22 @@ class ActiveTerm:
         try:
             await self._store.finish_elections(self.term, effect.request)
         except TidemarkError as error:
-            if error.code is ErrorCode.CONTROLLER_NOT_ACTIVE:
-                self._fenced(error)
+            if self._fenced(error):
                 return
             _log.warning("election request not removed", extra={"why": str(error)})
-            await asyncio.sleep(_REREAD_S)
-            self.hint(StoreEvent.ELECTIONS)
+            await self._retry_pause()
+            self.on_store_event(StoreEvent.ELECTIONS)
 
     async def _write_topic(self, effect: fx.WriteTopic) -> None:
         name, written = effect.topic.topic, None
         try:
             written = await self._store.write_topic(self.term, effect.topic)
         except TidemarkError as error:
-            if error.code is ErrorCode.CONTROLLER_NOT_ACTIVE:
-                self._fenced(error)
+            if self._fenced(error):
                 return
             _log.warning("topic not written", extra={"topic": name, "why": str(error)})
         if written is None:
-            self.hint(StoreEvent.TOPICS)
+            self.on_store_event(StoreEvent.TOPICS)
         self.submit(ev.TopicWritten(name, written))
 
     async def _delete_partitions(self, effect: fx.DeletePartitions) -> None:
@@ -355,106 +345,137 @@ class ActiveTerm:
         try:
             await self._store.delete_partitions(self.term, effect.topic, effect.partitions)
         except TidemarkError as error:
-            if error.code is ErrorCode.CONTROLLER_NOT_ACTIVE:
-                self._fenced(error)
+            if self._fenced(error):
                 return
             failure = error
         self.submit(ev.PartitionsDeleted(effect.topic.topic, effect.partitions, failure))
 
     async def _finish_moves(self, effect: fx.FinishReassignments) -> None:
-        await self._store.finish_moves(self.term, effect.finished, self._dated(effect.refused))
-        self._answered.append(ev.ReassignmentsFinished(effect.finished))
-        self.hint(StoreEvent.MOVES)  # what was asked for again meanwhile looked like what is finished
+        refused = self._dated(effect.refused)
+        await self._finish(
+            partial(self._store.finish_moves, self.term, effect.finished, refused),
+            ev.ReassignmentsFinished(effect.finished),
+            StoreEvent.MOVES,
+        )
 
     async def _finish_partition_requests(self, effect: fx.FinishPartitionRequests) -> None:
-        await self._store.finish_partition_requests(
-            self.term, added=effect.added, removed=effect.removed, refused=self._dated(effect.refused)
+        added, removed, refused = effect.added, effect.removed, self._dated(effect.refused)
+        await self._finish(
+            partial(self._store.finish_partition_requests, self.term, added=added, removed=removed, refused=refused),
+            ev.PartitionRequestsFinished(added, removed),
+            StoreEvent.PARTITION_REQUESTS,
         )
-        self._answered.append(ev.PartitionRequestsFinished(effect.added, effect.removed))
-        self.hint(StoreEvent.PARTITION_REQUESTS)
 
     def _dated(self, refusals: Sequence[Refusal]) -> list[Refusal]:
         return [replace(one, at_ms=self._clock.wall_us() // 1000) for one in refusals]
 
-    async def _until_done(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def _finish(
+        self, remove: Callable[[], Awaitable[None]], event: ev.ControllerEvent, requests: StoreEvent
+    ) -> None:
+        """Remove finished requests, retrying, then read the requests again.
+
+        A request repeated before the removal looked like the finished one.
+        """
         while True:
             try:
-                await work()
+                await remove()
             except TidemarkError as error:
-                if error.code is ErrorCode.CONTROLLER_NOT_ACTIVE:
-                    self._fenced(error)
+                if self._fenced(error):
                     return
-                _log.warning("requests not answered yet", extra={"why": str(error)})
-                await asyncio.sleep(_REREAD_S)
+                _log.warning("finished requests not removed", extra={"why": str(error)})
+                await self._retry_pause()
             else:
+                self._finished.append(event)
+                self.on_store_event(requests)
                 return
 
-    def _fenced(self, error: TidemarkError) -> None:
-        _log.warning("fenced: another controller was elected", extra={"why": error.message})
-        self.ended.set()
+    # -- calls to brokers --------------------------------------------------------------------------------------
 
-    async def _command(self, effect: fx.SendLeaderAndIsr) -> None:
-        answered = await self._peers.send_leader_and_isr(effect)
-        if answered.error is None:
-            refused = {partition for partition, _ in answered.refused}
-            told = [one for part in effect.commands for one in part.partitions if one.partition not in refused]
-            self._metrics.took_office(effect.broker, told)
-        self._hear(answered)
+    async def _send_leader_and_isr(self, effect: fx.SendLeaderAndIsr) -> None:
+        answer = await self._channels.send_leader_and_isr(effect)
+        if answer.error is None:
+            refused = {partition for partition, _ in answer.refused}
+            accepted = [one for part in effect.commands for one in part.partitions if one.partition not in refused]
+            self._observer.leaders_confirmed(effect.broker, accepted)
+        self._submit_answer(answer)
 
-    async def _tell(self, answering: Coroutine[None, None, ev.ControlAnswered | ev.ReplicasDescribed]) -> None:
-        self._hear(await answering)
+    async def _send_stop_replica(self, effect: fx.SendStopReplica) -> None:
+        self._submit_answer(await self._channels.send_stop_replica(effect))
 
-    def _hear(self, answered: ev.ControlAnswered | ev.ReplicasDescribed) -> None:
-        if answered.error is not None:
-            _log.info("command not taken", extra={"broker": answered.broker, "why": str(answered.error)})
-        self.submit(answered)
+    async def _send_update_metadata(self, effect: fx.SendUpdateMetadata) -> None:
+        self._submit_answer(await self._channels.send_update_metadata(effect))
+
+    async def _describe_replicas(self, effect: fx.DescribeReplicas) -> None:
+        self._submit_answer(await self._channels.describe_replicas(effect))
+
+    def _submit_answer(self, answer: ev.ControlAnswered | ev.ReplicasDescribed) -> None:
+        if answer.error is not None:
+            _log.info("broker refused a command", extra={"broker": answer.broker, "why": str(answer.error)})
+        self.submit(answer)
+
+    # -- tasks and errors --------------------------------------------------------------------------------------
+
+    async def _retry_pause(self) -> None:
+        await self._scheduler.sleep_ms(_RETRY_MS)
+
+    def _spawning(self, carry_out: Callable[[Any], Coroutine[None, None, None]]) -> Callable[[Any], None]:
+        return lambda effect: self._spawn(carry_out(effect))
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
+        self._scheduler.spawn(work, self._fail)
 
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _log.error("the term ends: unexpected error", exc_info=task.exception())
-            self.ended.set()
+    def _fenced(self, error: TidemarkError) -> bool:
+        """Whether another controller was elected; the term ends in that case."""
+        if error.code is not ErrorCode.CONTROLLER_NOT_ACTIVE:
+            return False
+        _log.warning("fenced: another controller was elected", extra={"why": error.message})
+        self.ended.set()
+        return True
+
+    def _fail(self, error: BaseException, event: ev.ControllerEvent | None = None) -> None:
+        self.ended.set()
+        self._observer.failed(error, event)
 
 
 class _Reread:
-    """Reads again as often as wanted, once at a time, until it succeeds."""
+    """Runs one read at a time until a read that began after the last request has succeeded."""
 
     def __init__(
-        self, read: Callable[[], Awaitable[None]], spawn: Callable[[Coroutine[None, None, None]], None]
+        self,
+        read: Callable[[], Awaitable[None]],
+        retry_pause: Callable[[], Awaitable[None]],
+        spawn: Callable[[Coroutine[None, None, None]], None],
     ) -> None:
         self._read = read
+        self._retry_pause = retry_pause
         self._spawn = spawn
-        self._wanted = False
+        self._requested = False
         self._reading = False
 
-    def wanted(self) -> None:
-        self._wanted = True
+    def request(self) -> None:
+        self._requested = True
         if not self._reading:
             self._reading = True
             self._spawn(self._run())
 
     async def _run(self) -> None:
-        while self._wanted:
-            self._wanted = False
+        while self._requested:
+            self._requested = False
             try:
                 await self._read()
             except TidemarkError as error:
                 _log.warning("ZooKeeper not read", extra={"why": str(error)})
-                self._wanted = True
-                await asyncio.sleep(_REREAD_S)
+                self._requested = True
+                await self._retry_pause()
         self._reading = False
 
 
-def _policy_of(configs: Mapping[str, str]) -> TopicPolicy:
+def policy_of(configs: Mapping[str, str]) -> TopicPolicy:
+    """The settings of a topic that the controller needs; the defaults where the settings do not parse."""
     try:
         settings = topic_settings(configs)
     except TidemarkError as error:
-        _log.error("topic settings not understood; the defaults hold", extra={"why": str(error)})
+        _log.error("invalid topic settings; using the defaults", extra={"why": str(error)})
         settings = topic_settings({})
     return TopicPolicy(
         settings.min_insync_replicas,

@@ -87,7 +87,13 @@ IMPATIENT = Recipe(
     "impatient", idempotent=60, misfortunes=10, weights={"pause": 3, "cut": 5, "slow_disk": 3, "cut_controller": 4}
 )
 FLIPS = Recipe(
-    "flips", idempotent=60, produces=5, misfortunes=14, lost_replies=0.4, weights={"depose": 8, "isolate": 1, "cut": 1}
+    "flips",
+    idempotent=120,
+    producers=12,
+    produces=5,
+    misfortunes=24,
+    lost_replies=0.4,
+    weights={"depose": 6, "elect": 8, "isolate": 4, "cut": 2},
 )
 FORGETFUL = Recipe("forgetful", misfortunes=14, checkpoint_ms=3000, weights={"isolate": 5, "cut": 3, "crash_all": 4})
 GROUP_COMMIT_POWER = replace(

@@ -138,6 +138,8 @@ class SimSession:
 
     async def _reach(self) -> None:
         """Wait for a connection until the deadline."""
+        if not self._node.alive:  # a coroutine of a dead process that is closed must not suspend again
+            raise self._unavailable(sent=False)
         deadline_ms = self._engine.now + self.call_timeout_ms
         while self.session_id and not (self._carried(True) and self._carried(False)):
             if self._engine.now >= deadline_ms:

@@ -33,18 +33,18 @@ def test_an_election_lasts_until_the_new_leader_itself_has_answered_in_its_epoch
         return scraped(shown.render())["tidemark_controller_leader_election_seconds_count", ""]
 
     metrics.observed(elected(2, 5))
-    metrics.took_office(1, [command(2, 5)])
-    metrics.took_office(2, [command(2, 4)])
+    metrics.leaders_confirmed(1, [command(2, 5)])
+    metrics.leaders_confirmed(2, [command(2, 4)])
     assert count() == 0, "another broker, and an older command"
-    metrics.took_office(2, [command(2, 5)])
-    metrics.took_office(2, [command(2, 5)])
+    metrics.leaders_confirmed(2, [command(2, 5)])
+    metrics.leaders_confirmed(2, [command(2, 5)])
     assert count() == 1
     metrics.observed(elected(3, 6))
     metrics.observed(Observed("partition_offline", P, {"leader_epoch": 7}))
-    metrics.took_office(3, [command(3, 6)])
+    metrics.leaders_confirmed(3, [command(3, 6)])
     assert count() == 1
     metrics.observed(Observed("unclean_election", P, {"leader": 3, "lineage": 1, "records_maybe_lost": 4}))
-    metrics.took_office(3, [command(3, 8)])
+    metrics.leaders_confirmed(3, [command(3, 8)])
     found = scraped(shown.render())
     assert found["tidemark_controller_leader_election_seconds_count", ""] == 2
     assert found["tidemark_controller_leader_elections_total", "clean=true"] == 2

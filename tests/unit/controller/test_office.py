@@ -8,7 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tidemark.controller.service import ControllerLoop, ControllerServicer
+from tidemark.controller.assembly import new_loop
+from tidemark.controller.service import ControllerServicer
 from tidemark.model import BrokerId, ErrorCode, TidemarkError
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1.record_pb2 import PartitionRef
@@ -28,7 +29,7 @@ class Office:
         store: Any = SimpleNamespace(lease_valid_until_ms=lambda: LEASE_ENDS_MS, listen=lambda listener: None)
         clock: Any = SimpleNamespace(now_ms=lambda: self.now_ms)
         metrics: Any = None
-        self.loop = ControllerLoop(settings, store, clock, metrics)
+        self.loop = new_loop(settings, store, clock, metrics)
         self.term: Any = SimpleNamespace(submit=self.submitted.append, has_begun=True)
         self.loop.term = self.term
         self.servicer = ControllerServicer(self.loop, BrokerId(100))
@@ -70,7 +71,7 @@ async def test_a_session_that_expires_before_the_first_round_is_replaced() -> No
     assert await active.elect_controller(BrokerId(101), "127.0.0.1:2")
     settings: Any = SimpleNamespace(controller_id=100, advertised_listeners="127.0.0.1:1")
     anything: Any = None
-    loop = ControllerLoop(settings, standby, anything, anything)
+    loop = new_loop(settings, standby, anything, anything)
     standby.session.expire()
     await asyncio.sleep(0.05)  # its listener is told on the next turn
     assert not standby.lease_valid_until_ms()

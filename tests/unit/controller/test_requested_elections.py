@@ -7,8 +7,8 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
+from tidemark.controller.assembly import new_term
 from tidemark.controller.metrics import ControllerMetrics
-from tidemark.controller.term import ActiveTerm
 from tidemark.core.controller import effects as fx
 from tidemark.core.controller import events as ev
 from tidemark.core.controller.controller import ControllerCore
@@ -79,9 +79,16 @@ async def test_what_another_controller_has_elected_for_a_request_is_not_elected_
     store = FakeZooKeeper().store()
     won = await leaderless(store)
     await store.request_elections(ElectionKind.LAST_KNOWN, [T0, T1], request_id)
-    monkeypatch.setattr("tidemark.controller.term.ControllerCore", lambda *given: Listening(*given).attach())
+    monkeypatch.setattr("tidemark.controller.assembly.ControllerCore", lambda *given: Listening(*given).attach())
     settings = load_settings(ControllerSettings, ["--controller.id", "100", "--zookeeper.connect", "none:1"], {})
-    term = ActiveTerm(won, "cluster", settings, store, ManualClock(), ControllerMetrics(Metrics()))
+    term = new_term(
+        won,
+        "cluster",
+        settings=settings,
+        store=store,
+        clock=ManualClock(),
+        metrics=ControllerMetrics(Metrics()),
+    )
     try:
         await term.start()
         assert isinstance(term.core, Listening)
@@ -104,8 +111,15 @@ async def test_a_request_that_nobody_can_carry_out_is_removed(monkeypatch: pytes
 
     monkeypatch.setattr(store, "finish_elections", tell_when_removed)
     settings = load_settings(ControllerSettings, ["--controller.id", "100", "--zookeeper.connect", "none:1"], {})
-    term = ActiveTerm(won, "cluster", settings, store, ManualClock(), ControllerMetrics(Metrics()))
-    store.listen(term.hint)
+    term = new_term(
+        won,
+        "cluster",
+        settings=settings,
+        store=store,
+        clock=ManualClock(),
+        metrics=ControllerMetrics(Metrics()),
+    )
+    store.listen(term.on_store_event)
     try:
         await term.start()
         await store.request_elections(ElectionKind.LAST_KNOWN, [T0], "r3")

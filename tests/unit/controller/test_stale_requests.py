@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tidemark.controller.assembly import new_term
 from tidemark.controller.metrics import ControllerMetrics
-from tidemark.controller.term import ActiveTerm
 from tidemark.core.controller import events as ev
 from tidemark.model import BrokerId, TopicDescription, TopicPartition
 from tidemark.runtime.configuration import ControllerSettings, load_settings
@@ -57,8 +57,15 @@ async def test_a_request_that_was_read_before_it_was_answered_is_not_refused_aga
     assert won is not None
     finish, topics = Gate(monkeypatch, store, "finish_partition_requests"), Gate(monkeypatch, store, "topics")
     settings = load_settings(ControllerSettings, ["--controller.id", "100", "--zookeeper.connect", "none:1"], {})
-    term = ActiveTerm(won, "cluster", settings, store, ManualClock(), ControllerMetrics(Metrics()))
-    store.listen(term.hint)
+    term = new_term(
+        won,
+        "cluster",
+        settings=settings,
+        store=store,
+        clock=ManualClock(),
+        metrics=ControllerMetrics(Metrics()),
+    )
+    store.listen(term.on_store_event)
     everything_read = asyncio.Event()
     submit = term.submit
 

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wires the controller's drivers to asyncio, gRPC and Prometheus."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tidemark.controller.heartbeats import Heartbeats
+from tidemark.controller.loop import ControllerLoop
+from tidemark.controller.metrics import ControllerMetrics
+from tidemark.controller.peers import BrokerPeers
+from tidemark.controller.term import ActiveTerm, policy_of
+from tidemark.core.config import ControllerConfig
+from tidemark.core.controller.controller import ControllerCore
+from tidemark.model import BrokerId
+from tidemark.ports import Clock, ControllerTerm, MetadataStore
+from tidemark.runtime.configuration import ControllerSettings
+from tidemark.runtime.scheduler import AsyncioScheduler
+
+
+def new_loop(
+    settings: ControllerSettings, store: MetadataStore, clock: Clock, metrics: ControllerMetrics
+) -> ControllerLoop:
+    """The loop of a controller process."""
+    return ControllerLoop(
+        BrokerId(settings.controller_id),
+        str(settings.advertised_listeners),
+        store=store,
+        clock=clock,
+        scheduler=AsyncioScheduler(),
+        observer=metrics,
+        new_term=partial(new_term, settings=settings, store=store, clock=clock, metrics=metrics),
+    )
+
+
+def new_term(
+    won: ControllerTerm,
+    cluster_id: str,
+    *,
+    settings: ControllerSettings,
+    store: MetadataStore,
+    clock: Clock,
+    metrics: ControllerMetrics,
+) -> ActiveTerm:
+    """A won term, with its own core, channels, heartbeats and tasks."""
+    config = ControllerConfig(
+        won.controller_id,
+        won.epoch,
+        cluster_id,
+        session_timeout_ms=settings.zookeeper_session_timeout_ms,
+        moves_per_broker_max=settings.reassignment_moves_per_broker_max,
+        leader_rebalance_interval_ms=settings.leader_imbalance_check_interval_ms,
+        leader_imbalance_percent=settings.leader_imbalance_per_broker_percentage,
+    )
+    heartbeats = partial(
+        Heartbeats,
+        won.controller_id,
+        won.epoch,
+        interval_ms=settings.controller_heartbeat_interval_ms,
+        timeout_ms=settings.controller_heartbeat_timeout_ms,
+    )
+    return ActiveTerm(
+        won,
+        ControllerCore(config, policy_of),
+        store=store,
+        channels=BrokerPeers(won.controller_id, won.epoch),
+        heartbeats=heartbeats,
+        clock=clock,
+        scheduler=AsyncioScheduler(),
+        observer=metrics,
+    )

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Life of a controller process: standby, election, term, standby again (rules Z1, C3)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from tidemark.controller.ports import ControllerObserver
+from tidemark.controller.term import ActiveTerm
+from tidemark.model import BrokerId, TidemarkError
+from tidemark.ports import Clock, ControllerTerm, MetadataStore, Scheduler, StoreEvent
+
+_log = logging.getLogger(__name__)
+_POLL_MS: Final = 2000
+"""A standby reads /controller at this interval even when no watch fires."""
+_RETRY_MS: Final = 200
+
+
+class ControllerLoop:
+    """Stands for election and runs the terms it wins.
+
+    Args:
+        new_term: makes the driver of a won term; the second argument is the cluster id.
+    """
+
+    def __init__(
+        self,
+        controller_id: BrokerId,
+        address: str,
+        *,
+        store: MetadataStore,
+        clock: Clock,
+        scheduler: Scheduler,
+        observer: ControllerObserver,
+        new_term: Callable[[ControllerTerm, str], ActiveTerm],
+    ) -> None:
+        self.term: ActiveTerm | None = None
+        self._controller_id = controller_id
+        self._address = address
+        self._store = store
+        self._clock = clock
+        self._scheduler = scheduler
+        self._observer = observer
+        self._new_term = new_term
+        self._changed = scheduler.signal()
+        """Set when /controller or the session may have changed."""
+        self._expired = False
+        store.listen(self._on_store_event)
+
+    def is_within_lease(self) -> bool:
+        """Whether no other controller can have been elected; after its lease a term may have a successor."""
+        return self.term is not None and self._clock.now_ms() < self._store.lease_valid_until_ms()
+
+    async def run(self) -> None:
+        """Run until cancelled. The caller has started the session."""
+        while True:
+            try:
+                await self._one_round()
+            except TidemarkError as error:
+                _log.warning("ZooKeeper did not answer", extra={"why": str(error)})
+                await self._scheduler.sleep_ms(_RETRY_MS)
+
+    async def _one_round(self) -> None:
+        if self._expired:
+            await self._store.new_session()
+            self._expired = False
+        self._changed.clear()
+        holder = await self._store.controller(watch=True)
+        won = None
+        if holder is None or holder.controller_id == self._controller_id:
+            won = await self._store.elect_controller(self._controller_id, self._address)
+        if won is None:
+            await self._scheduler.wait(self._changed, _POLL_MS)
+            return
+        _log.info("elected", extra={"controller_epoch": won.epoch})
+        term = self._new_term(won, await self._store.cluster_id())
+        self.term = term
+        self._observer.term_begins(won.epoch, term.queue_size)
+        try:
+            await term.start()
+            await term.ended.wait()
+        finally:
+            self.term = None
+            await term.stop()
+            self._observer.term_ends()
+            if not self._expired:
+                await self._resign(term)
+        await self._scheduler.sleep_ms(_RETRY_MS)  # a standby is elected first
+
+    async def _resign(self, term: ActiveTerm) -> None:
+        try:
+            await self._store.resign(term.term)
+        except TidemarkError as error:
+            _log.info("not resigned; /controller goes with the session", extra={"why": str(error)})
+
+    def _on_store_event(self, event: StoreEvent) -> None:
+        if event is StoreEvent.SESSION_EXPIRED:
+            self._expired = True
+            if self.term is not None:
+                self.term.ended.set()
+        if event in (StoreEvent.CONTROLLER, StoreEvent.SESSION_EXPIRED, StoreEvent.SESSION_RESTORED):
+            self._changed.set()
+        if self.term is not None:
+            if event is StoreEvent.SESSION_RESTORED:
+                for missed in (StoreEvent.BROKERS, StoreEvent.TOPICS):
+                    self.term.on_store_event(missed)
+            self.term.on_store_event(event)

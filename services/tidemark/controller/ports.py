@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a term needs besides ZooKeeper and time: calls and heartbeats to brokers, and an observer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from tidemark.core.controller.effects import (
+    DescribeReplicas,
+    Observed,
+    SendLeaderAndIsr,
+    SendStopReplica,
+    SendUpdateMetadata,
+)
+from tidemark.core.controller.events import ControlAnswered, ControllerEvent, ReplicasDescribed
+from tidemark.core.messages import PartitionCommand
+from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration, ControllerEpoch
+
+Submit = Callable[[ControllerEvent], None]
+
+
+class BrokerChannels(Protocol):
+    """Calls to the live brokers. A failed call is an answer with an error, never an exception."""
+
+    def follow(self, brokers: Mapping[BrokerId, BrokerRegistration]) -> None:
+        """Use these registrations from now on."""
+
+    async def send_leader_and_isr(self, effect: SendLeaderAndIsr) -> ControlAnswered:
+        """Send all parts in order; the first error ends the call."""
+
+    async def send_stop_replica(self, effect: SendStopReplica) -> ControlAnswered:
+        """Send one command."""
+
+    async def send_update_metadata(self, effect: SendUpdateMetadata) -> ControlAnswered:
+        """Send one view or change."""
+
+    async def describe_replicas(self, effect: DescribeReplicas) -> ReplicasDescribed:
+        """Ask one broker about many replicas."""
+
+    async def stop(self) -> None:
+        """Close all channels."""
+
+
+class BrokerHeartbeats(Protocol):
+    """Failure detection (rule C5): submits BrokerTrusted, BrokerSuspected, ControlledShutdownRequested and DirectoriesFailed."""
+
+    def follow(self, brokers: Mapping[BrokerId, BrokerRegistration]) -> None:
+        """Ping exactly these."""
+
+    def release(self, broker: BrokerId, broker_epoch: BrokerEpoch) -> None:
+        """Let this broker shut down, with a ping sent now."""
+
+    async def stop(self) -> None:
+        """Send no more pings."""
+
+
+class ControllerObserver(Protocol):
+    """Metrics and logs of a controller."""
+
+    def term_begins(self, epoch: ControllerEpoch, queue_size: Callable[[], int]) -> None:
+        """This controller is the active one; `queue_size` gives the number of queued events."""
+
+    def term_ends(self) -> None:
+        """This controller is a standby again."""
+
+    def waited(self, seconds: float) -> None:
+        """An event left the queue after this time."""
+
+    def handled(self, event: ControllerEvent, seconds: float) -> None:
+        """The core handled an event and its effects were started."""
+
+    def observed(self, effect: Observed) -> None:
+        """The core reported an observation."""
+
+    def leaders_confirmed(self, broker: int, partitions: Iterable[PartitionCommand]) -> None:
+        """The broker accepted these commands."""
+
+    def left_isrs(self, by_reason: Mapping[str, int]) -> None:
+        """Elections removed this many replicas from ISRs."""
+
+    def counts(self, counts: Mapping[str, int]) -> None:
+        """Partitions and commands by condition, now."""
+
+    def failed(self, error: BaseException, event: ControllerEvent | None) -> None:
+        """An unexpected error ended the term; `event`: the one being handled, if any."""
