@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from tidemark.core.config import ReplicationConfig
-from tidemark.core.controller import events as cev
 from tidemark.core.replication import effects as fx
 from tidemark.model import (
     BrokerId,
@@ -129,9 +128,9 @@ class World:
         for path in (*paths.PARENTS, paths.TOPIC_CONFIGS):
             parts = path.strip("/").split("/")
             nodes.update({"/" + "/".join(parts[: depth + 1]): b"" for depth in range(len(parts))})
+        nodes[paths.topic(topic.topic)] = codecs.encode_topic(topic)
         nodes["/" + paths.CLUSTER_ID.strip("/").split("/")[0]] = b""
         nodes[paths.CLUSTER_ID] = codecs.encode_cluster_id("simulated")
-        nodes[paths.topic(topic.topic)] = codecs.encode_topic(topic)
         nodes[paths.topic_config(topic.topic)] = codecs.encode_configs(configs)
         self.ensemble.commit([_creation(path, data) for path, data in nodes.items()])
 
@@ -231,29 +230,6 @@ class World:
     def start_controller(self, controller: BrokerId) -> None:
         if controller not in self.controllers:
             self.controllers[controller] = ControllerNode(self, controller)
-
-    def hint(self, process: BrokerNode, effect: fx.ReportIsrChange | fx.ResignLeadership | fx.ReportLogFailed) -> None:
-        """To whoever holds office; tried again until somebody takes it, as broker/replication/isr_store.py does."""
-        broker_epoch = process.broker_epoch
-        event: cev.ControllerEvent
-        if isinstance(effect, fx.ReportIsrChange):
-            event = cev.IsrChangesReported((effect.partition,))
-        elif isinstance(effect, fx.ResignLeadership):
-            event = cev.LeadershipResigned(process.broker_id, broker_epoch, effect.partition, effect.leader_epoch)
-        else:
-            found = effect.partition, effect.leader_epoch, effect.damaged
-            event = cev.ReplicaFailed(process.broker_id, broker_epoch, *found)
-
-        def try_once() -> None:
-            for controller in self.controllers.values():
-                reached = not controller.paused and self.network.both_ways(process.name, controller.name)
-                term = controller.takes_hints()
-                if term is not None and reached:
-                    term.submit(event)
-                    return
-            process.after(500, try_once)
-
-        process.after(20, try_once)
 
     # -- produce -----------------------------------------------------------------------------------------------------
 

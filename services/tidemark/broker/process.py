@@ -55,7 +55,7 @@ class BrokerProcess:
         self._node = make_node(settings)
         self._server = make_server(settings.listeners.host, settings.listeners.port, [], later=_SERVICES)
         self._stack = AsyncExitStack()
-        self.failed = self._node.driver.failed
+        self.failed = self._node.failed
 
     async def start(self) -> None:
         """Start: session and logs, services NOT_SERVING, registration, services SERVING. Ready follows when in sync.
@@ -69,7 +69,7 @@ class BrokerProcess:
         on_stop(self._close, storage)
         on_stop(storage.stop)
         storage.start()
-        self._stack.callback(self._node.driver.stop)
+        on_stop(self._node.driver.stop)
         self._node.driver.start()
         on_stop(self._server.stop, self._settings.shutdown_grace_ms / 1000 / 4)
         on_stop(self._groups.stop)

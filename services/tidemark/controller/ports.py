@@ -43,7 +43,7 @@ class BrokerChannels(Protocol):
 
 
 class BrokerHeartbeats(Protocol):
-    """Failure detection (rule C5): submits BrokerTrusted, BrokerSuspected, ControlledShutdownRequested and DirectoriesFailed."""
+    """Failure detection (rule C5): submits which brokers answer, want to shut down, or have failed directories."""
 
     def follow(self, brokers: Mapping[BrokerId, BrokerRegistration]) -> None:
         """Ping exactly these."""

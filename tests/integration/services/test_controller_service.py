@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 from tidemark.broker.node.own_epoch import OwnEpoch
+from tidemark.broker.replication.controller_hints import GrpcControllerHints
 from tidemark.broker.replication.isr_store import IsrStore
 from tidemark.core.replication.effects import ReportLogFailed, ResignLeadership
 from tidemark.local.ports import HOST, HeldPorts
@@ -31,6 +32,7 @@ from tidemark.model import (
 )
 from tidemark.rpc.server import GrpcServer, Service, make_server
 from tidemark.runtime.clock import SystemClock
+from tidemark.runtime.scheduler import AsyncioScheduler
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1.controller_service_pb2_grpc import (
     BrokerControlServiceServicer,
@@ -243,7 +245,13 @@ async def test_a_leader_that_gives_up_is_relieved_and_stays_in_sync(
         await until(lambda: cluster.brokers[2].leaders.get("flights-0") == (0, 0))
         failures: list[BaseException] = []
         epoch = OwnEpoch(BrokerEpoch(cluster.brokers[0].broker_epoch))
-        leader = IsrStore(BrokerId(0), cluster.brokers[0].store, epoch, lambda event: None, failures.append)
+        leader = IsrStore(
+            cluster.brokers[0].store,
+            GrpcControllerHints(BrokerId(0), cluster.brokers[0].store, epoch),
+            AsyncioScheduler(),
+            lambda event: None,
+            failures.append,
+        )
         leader.give_up(ResignLeadership(partition, LeaderEpoch(0)))
         assert await until(lambda: cluster.brokers[0].leaders.get("flights-0") == (1, 1)) < 2.0
         assert (await cluster.state(partition)).state.isr_ids == (0, 1, 2)
@@ -260,7 +268,13 @@ async def test_damage_counts_against_what_was_before_the_registration_and_a_fail
         await until(lambda: cluster.brokers[2].leaders.get("failed-0") == (0, 0))
         failures: list[BaseException] = []
         epoch = OwnEpoch(BrokerEpoch(cluster.brokers[1].broker_epoch))
-        follower = IsrStore(BrokerId(1), cluster.brokers[1].store, epoch, lambda event: None, failures.append)
+        follower = IsrStore(
+            cluster.brokers[1].store,
+            GrpcControllerHints(BrokerId(1), cluster.brokers[1].store, epoch),
+            AsyncioScheduler(),
+            lambda event: None,
+            failures.append,
+        )
         follower.report_failed(ReportLogFailed(damaged, LeaderEpoch(0), damaged=True))
         follower.report_failed(ReportLogFailed(failed, LeaderEpoch(0)))
         for _ in range(500):

@@ -7,10 +7,12 @@ The shell does what services/tidemark/broker does: registration (T1, Z3), ordere
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from tidemark.broker.node.core_driver import BrokerDriver
 from tidemark.broker.node.session_lease import Lease
+from tidemark.broker.replication.isr_store import IsrStore
 from tidemark.core.messages import LeaderAndIsrCommand, ReplicaDescription, ReplicaQuestion, StopReplicaCommand
 from tidemark.core.replication import effects as fx
 from tidemark.core.replication import events as ev
@@ -32,13 +34,15 @@ from tidemark.model import (
     TidemarkError,
     TopicPartition,
 )
-from tidemark.ports import StateWrite, StoreEvent, WriteOutcome
+from tidemark.ports import StoreEvent
 
 from tests.simulation.disks.filed_logs import FiledLogs
 from tests.simulation.disks.machine_logs import MachineLogs
 from tests.simulation.disks.retention import keep_house
 from tests.simulation.engine import Node
 from tests.simulation.network.links import Stream
+from tests.simulation.nodes.broker_links import SimControllerHints
+from tests.simulation.scheduler import SimScheduler
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -59,6 +63,29 @@ _TOLD = frozenset(
 Answered = Callable[[TidemarkError | None, tuple[tuple[TopicPartition, TidemarkError], ...]], None]
 
 
+class _TracedCore(BrokerCore):
+    """Counts and traces events and effects; checks the invariants when an event's effects have been carried out."""
+
+    def __init__(self, node: BrokerNode) -> None:
+        super().__init__(node.broker_id, node.world.replication)
+        self._node = node
+
+    def handle(self, event: ev.Event, now_ms: int) -> Iterator[fx.Effect]:  # type: ignore[override]
+        """A generator, so that its end is after the driver has carried out the last effect."""
+        node, world = self._node, self._node.world
+        if not node.alive:
+            return
+        world.stepped(node, event)
+        for effect in super().handle(event, now_ms):
+            world.trace(node, "->", effect)
+            yield effect
+        world.check()
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
 class BrokerNode(Node):
     """From its start to its death."""
 
@@ -69,7 +96,8 @@ class BrokerNode(Node):
         self.life = life
         self.machine = world.machines[broker_id]
         self.machine.failed = False
-        self.core = BrokerCore(broker_id, world.replication)
+        self.core = _TracedCore(self)
+        self.driver = BrokerDriver(self.core, world.clock, SimScheduler(self), _raise, lambda: world.engine.now / 1000)
         self.store = world.ensemble.sim_store(self, world.session_timeout_ms)
         self.lease = Lease(
             world.clock,
@@ -94,16 +122,18 @@ class BrokerNode(Node):
         self._judged: RegistrationVerdict | None = None
         self._control: dict[int, Answered] = {}
         self._request_id = 0
-        self._queue: list[ev.Event] = []
-        self._busy = False
-        self._effects: dict[type, Callable[[Any], None]] = {
+        self._isr = IsrStore(
+            self.store, SimControllerHints(self), SimScheduler(self), self._on_isr_event, self.driver.fail
+        )
+        self._isr_writes: dict[TopicPartition, fx.WriteIsr] = {}
+        handlers: dict[type[fx.Effect], Callable[[Any], None]] = {
             fx.ReplyToProduce: self._release,
             fx.ReplyToControl: self._reply_to_control,
-            fx.WriteIsr: lambda effect: self.spawn(self._write_isr(effect)),
-            fx.ReadIsr: lambda effect: self.spawn(self._read_isr(effect)),
-            fx.ReportIsrChange: lambda effect: world.hint(self, effect),
-            fx.ResignLeadership: lambda effect: world.hint(self, effect),
-            fx.ReportLogFailed: lambda effect: world.hint(self, effect),
+            fx.WriteIsr: self._write_isr,
+            fx.ReadIsr: self._isr.read,
+            fx.ReportIsrChange: self._isr.report,
+            fx.ResignLeadership: self._isr.give_up,
+            fx.ReportLogFailed: self._isr.report_failed,
             fx.ConnectToLeader: self._connect,
             fx.DisconnectFromLeader: self._disconnect,
             fx.SendToLeader: lambda effect: self._send(True, self.outbound.get(effect.leader), effect.message),
@@ -115,9 +145,10 @@ class BrokerNode(Node):
             fx.Observed: self._observed,
             **self.logs.handlers,
         }
+        self.driver.wire(handlers)
         self.store.listen(self._on_store_event)
         dice = self.engine.dice(self.name)
-        self.after(dice.randrange(1, 30), self._tick)
+        self.after(dice.randrange(1, 30), self.driver.start)
         self.after(dice.randrange(1, world.recipe.checkpoint_ms), self._checkpoint)
         self.after(dice.randrange(1, 20), lambda: self.spawn(self._start()))
         keep_house(self)
@@ -146,26 +177,8 @@ class BrokerNode(Node):
     # -- events and effects ------------------------------------------------------------------------------------------
 
     def feed(self, event: ev.Event) -> None:
-        """Events are handled one after the other; one that an effect brings about waits its turn."""
-        if not self.alive:
-            return
-        self._queue.append(event)
-        if self._busy:
-            return
-        self._busy = True
-        world = self.world
-        while self._queue and self.alive:
-            one = self._queue.pop(0)
-            world.stepped(self, one)
-            for effect in self.core.handle(one, world.engine.now):
-                world.trace(self, "->", effect)
-                self._effects[type(effect)](effect)
-            world.check()
-        self._busy = False
-
-    def _tick(self) -> None:
-        self.feed(ev.Tick())
-        self.after(100, self._tick)
+        if self.alive:
+            self.driver.submit(event)
 
     def _observed(self, effect: fx.Observed) -> None:
         if effect.kind in _TOLD:
@@ -296,30 +309,15 @@ class BrokerNode(Node):
 
     # -- the ISR in ZooKeeper ----------------------------------------------------------------------------------------
 
-    async def _write_isr(self, effect: fx.WriteIsr) -> None:
-        write = StateWrite(
-            effect.partition, effect.identity, effect.state, effect.expected_version, dict(effect.joining)
-        )
-        try:
-            result = await self.store.write_isr(write)
-        except TidemarkError:
-            self.feed(ev.IsrWriteFailed(effect.partition, unknown=True))
-            return
-        if result.outcome is WriteOutcome.WRITTEN:
-            self.world.tell(f"broker {self.broker_id}: ISR {list(effect.state.isr_ids)}, ELR {_ids(effect.state.elr)}")
-            self.feed(ev.IsrWritten(effect.partition, result.version))
-        else:
-            self.feed(ev.IsrWriteFailed(effect.partition, unknown=result.outcome is WriteOutcome.UNKNOWN))
+    def _write_isr(self, effect: fx.WriteIsr) -> None:
+        self._isr_writes[effect.partition] = effect
+        self._isr.write(effect)
 
-    async def _read_isr(self, effect: fx.ReadIsr) -> None:
-        while True:
-            try:
-                found = await self.store.read_isr(effect.partition, effect.identity)
-            except TidemarkError:
-                await self.sleep(100)
-                continue
-            self.feed(ev.IsrRead(effect.partition, found))
-            return
+    def _on_isr_event(self, event: ev.Event) -> None:
+        if isinstance(event, ev.IsrWritten):
+            state = self._isr_writes[event.partition].state
+            self.world.tell(f"broker {self.broker_id}: ISR {list(state.isr_ids)}, ELR {_ids(state.elr)}")
+        self.feed(event)
 
     # -- the controller's calls (rule F4) ----------------------------------------------------------------------------
 

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from tidemark.broker.metrics.broker import BrokerMetrics
 from tidemark.broker.metrics.state import BrokerState
@@ -20,6 +22,7 @@ from tidemark.ports import Clock
 from tidemark.runtime.clock import SystemClock
 from tidemark.runtime.configuration import BrokerSettings
 from tidemark.runtime.metrics import METRICS
+from tidemark.runtime.scheduler import AsyncioScheduler
 from tidemark.zookeeper.store import ZooKeeperMetadataStore
 
 
@@ -28,6 +31,7 @@ class BrokerNode:
     """One for each process, made on its event loop.
 
     Attributes:
+        failed: completes with the error after which the process ends.
         epoch: this broker's epoch.
         readers: threads that read logs for clients and followers.
     """
@@ -38,6 +42,7 @@ class BrokerNode:
     store: ZooKeeperMetadataStore
     core: BrokerCore
     driver: BrokerDriver
+    failed: asyncio.Future[object]
     epoch: OwnEpoch
     lease: Lease
     topics: TopicTable
@@ -53,6 +58,7 @@ def make_node(settings: BrokerSettings) -> BrokerNode:
     broker_id = BrokerId(settings.broker_id)
     store = ZooKeeperMetadataStore(settings.zookeeper_connect, settings.zookeeper_session_timeout_ms, clock)
     core = BrokerCore(broker_id, replication_config(settings))
+    failed: asyncio.Future[object] = asyncio.get_running_loop().create_future()
     epoch, metrics, state = OwnEpoch(), BrokerMetrics(METRICS), BrokerState()
     for source in (state, metrics.topics, store.metrics):
         METRICS.show(source)
@@ -62,7 +68,8 @@ def make_node(settings: BrokerSettings) -> BrokerNode:
         clock=clock,
         store=store,
         core=core,
-        driver=BrokerDriver(core, clock),
+        driver=BrokerDriver(core, clock, AsyncioScheduler(), partial(_complete, failed)),
+        failed=failed,
         epoch=epoch,
         lease=Lease(clock, store, core.queries.holds_epoch_since, lambda: epoch.value == core.broker_epoch),
         topics=TopicTable(),
@@ -71,6 +78,11 @@ def make_node(settings: BrokerSettings) -> BrokerNode:
         state=state,
         readers=ThreadPoolExecutor(settings.num_read_threads, thread_name_prefix="read"),
     )
+
+
+def _complete(failed: asyncio.Future[object], error: BaseException) -> None:
+    failed.set_exception(error)
+    failed.exception()  # marks the error as retrieved: awaiting `failed` is optional
 
 
 def replication_config(settings: BrokerSettings) -> ReplicationConfig:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries events into the core and effects out, in order, on the event loop (design section 2)."""
+"""The driver of `BrokerCore`: feeds events in and carries effects out, in order, over ports only."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections import deque
@@ -13,11 +12,11 @@ from typing import Any, Final
 from tidemark.core.replication.broker import BrokerCore
 from tidemark.core.replication.effects import Effect
 from tidemark.core.replication.events import Event, Tick
-from tidemark.ports import Clock
+from tidemark.ports import Clock, Scheduler
 
 _SLICE_S: Final = 0.004
-"""A burst of events gives the loop back after so long, so that streams and timers keep going."""
-_TICK_S: Final = 0.1
+"""A burst of events gives the scheduler back after this time, so that streams and timers continue."""
+_TICK_MS: Final = 100
 
 _log = logging.getLogger(__name__)
 
@@ -25,74 +24,87 @@ EffectHandler = Callable[[Any], None]
 
 
 class BrokerDriver:
-    """One queue of events, one core; an effect's handler may submit events, which wait their turn.
+    """One queue of events, one core. Events submitted by an effect's handler are queued.
 
-    An exception out of the core or of a handler is a mistake of ours after which the core cannot be trusted: `failed`
-    is completed with it and no event is taken in any more, so that the process ends and starts anew from its logs.
+    An exception of the core or of a handler is a defect, after which the core's state is not reliable. The driver then
+    handles no further event, and `on_failure` ends the process, which restarts from its logs.
+
+    Args:
+        scheduler: of this driver alone; `stop` cancels all its tasks.
+        on_failure: called with the first error only.
+        stopwatch_s: seconds on any clock, for the slices of the queue.
     """
 
-    def __init__(self, core: BrokerCore, clock: Clock) -> None:
+    def __init__(
+        self,
+        core: BrokerCore,
+        clock: Clock,
+        scheduler: Scheduler,
+        on_failure: Callable[[BaseException], None],
+        stopwatch_s: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self.core = core
-        self.failed: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self._clock = clock
+        self._scheduler = scheduler
+        self._on_failure = on_failure
+        self._stopwatch_s = stopwatch_s
         self._handlers: dict[type, EffectHandler] = {}
         self._events: deque[Event] = deque()
         self._draining = False
-        self._tick: asyncio.TimerHandle | None = None
+        self._failed = False
 
     def wire(self, handlers: Mapping[type[Effect], EffectHandler]) -> None:
-        """Say who carries out which effects."""
+        """Register the handler of each kind of effect."""
         self._handlers.update(handlers)
 
     def start(self) -> None:
-        """Begin to tick."""
-        self._tick = asyncio.get_running_loop().call_later(_TICK_S, self._on_tick)
+        """Start the ticks."""
+        self._scheduler.spawn(self._tick(), self.fail)
 
-    def stop(self) -> None:
-        """No more ticks; what still comes in is carried out."""
-        if self._tick is not None:
-            self._tick.cancel()
-            self._tick = None
+    async def stop(self) -> None:
+        """End the ticks. Events submitted later are still handled."""
+        await self._scheduler.stop()
 
     def submit(self, event: Event) -> None:
-        """Take in an event now, or right after those before it."""
+        """Handle an event now, or after the queued events."""
         self._events.append(event)
         if not self._draining:
             self._draining = True
             self._drain()
 
     def submit_all(self, events: Iterable[Event]) -> None:
-        """Take in some events, in order."""
+        """Handle some events in order."""
         self._events.extend(events)
         if not self._draining:
             self._draining = True
             self._drain()
 
     def fail(self, error: BaseException) -> None:
-        """Something is wrong with this process itself: stop taking part."""
-        if not self.failed.done():
-            _log.critical("the broker cannot go on", exc_info=error)
-            self.failed.set_exception(error)
-            self.failed.exception()  # whoever waits for it sees it; nobody has to
+        """Handle no further event: this process cannot continue."""
         self._draining = True
         self._events.clear()
-        self.stop()
+        if not self._failed:
+            self._failed = True
+            _log.critical("the broker cannot continue", exc_info=error)
+            self._on_failure(error)
 
     def _drain(self) -> None:
-        until_s = time.perf_counter() + _SLICE_S
+        now_s = self._stopwatch_s
+        until_s = now_s() + _SLICE_S
         events, handle, handlers, now_ms = self._events, self.core.handle, self._handlers, self._clock.now_ms
         try:
             while events:
                 for effect in handle(events.popleft(), now_ms()):
                     handlers[type(effect)](effect)
-                if events and time.perf_counter() > until_s:
-                    asyncio.get_running_loop().call_soon(self._drain)
+                if events and now_s() > until_s:
+                    self._scheduler.call_soon(self._drain)
                     return
         except Exception as error:  # noqa: BLE001 - see the class
             self.fail(error)
             return
-        self._draining = self.failed.done()
+        self._draining = self._failed
 
-    def _on_tick(self) -> None:
-        self._tick = asyncio.get_running_loop().call_later(_TICK_S, self._on_tick)
-        self.submit(Tick())
+    async def _tick(self) -> None:
+        while not self._failed:
+            await self._scheduler.sleep_ms(_TICK_MS)
+            self.submit(Tick())

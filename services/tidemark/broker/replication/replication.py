@@ -9,10 +9,12 @@ from tidemark.broker.logs.storage import Storage
 from tidemark.broker.node.broker_node import BrokerNode
 from tidemark.broker.node.core_driver import EffectHandler
 from tidemark.broker.replication.control_service import BrokerControl
+from tidemark.broker.replication.controller_hints import GrpcControllerHints
 from tidemark.broker.replication.follower_reads import FollowerReads
 from tidemark.broker.replication.isr_store import IsrStore
 from tidemark.broker.replication.stream_transport import FollowerStreams, LeaderStreams
 from tidemark.core.replication import effects as ef
+from tidemark.runtime.scheduler import AsyncioScheduler
 
 
 class Replication:
@@ -35,7 +37,13 @@ class Replication:
         )
         self.from_followers = FollowerStreams(driver.submit, node.epoch)
         self._to_leaders = LeaderStreams(node.broker_id, driver.submit, node.epoch)
-        self._isr = IsrStore(node.broker_id, node.store, node.epoch, driver.submit, driver.fail)
+        self._isr = IsrStore(
+            node.store,
+            GrpcControllerHints(node.broker_id, node.store, node.epoch),
+            AsyncioScheduler(),
+            driver.submit,
+            driver.fail,
+        )
         self._reads = FollowerReads(storage.threads, node.readers, node.metrics, driver.submit)
 
     def handlers(self) -> dict[type[ef.Effect], EffectHandler]:

@@ -23,6 +23,7 @@ from tidemark.core.replication.effects import Effect, ProduceResult, ReplyToProd
 from tidemark.core.replication.events import Event, ProduceArrived
 from tidemark.model import BrokerId, ErrorCode, Offset, TopicPartition
 from tidemark.runtime.metrics import Metrics
+from tidemark.runtime.scheduler import AsyncioScheduler
 from tidemark.v1 import broker_service_pb2 as pb
 
 from tests.fakes.metadata_store import ManualClock
@@ -82,7 +83,8 @@ class Harness:
         self.session = FakeSession(self.clock.now_ms() + 1000)
         self.held_since_ms: dict[TopicPartition, int] = {}
         self.core = HoldingCore()
-        self.driver = BrokerDriver(self.core, self.clock)
+        self.failures: list[BaseException] = []
+        self.driver = BrokerDriver(self.core, self.clock, AsyncioScheduler(), self.failures.append)
         metrics = Metrics()
         metrics.registry = CollectorRegistry()
         self.service = ProduceService(

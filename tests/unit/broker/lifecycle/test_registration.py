@@ -17,6 +17,7 @@ from tidemark.core.replication.broker import BrokerCore
 from tidemark.core.replication.effects import Effect
 from tidemark.core.replication.events import BrokerRegistered, Event, SessionExpired
 from tidemark.model import NO_EPOCH, BrokerEpoch, BrokerId, ErrorCode, ReplicaIdentity, TidemarkError, TopicPartition
+from tidemark.runtime.scheduler import AsyncioScheduler
 from tidemark.storage.directories.log_manager import LogManager, open_logs
 
 from tests.fakes.metadata_store import FakeMetadataStore, FakeZooKeeper, ManualClock
@@ -49,7 +50,8 @@ class Process:
         self.core = RecordingCore()
         self.epochs: list[BrokerEpoch] = []
         self.logs: LogManager = open_logs([directory], cluster_id="c", broker_id=ID)
-        self.driver = BrokerDriver(self.core, ManualClock())
+        self.failures: list[BaseException] = []
+        self.driver = BrokerDriver(self.core, ManualClock(), AsyncioScheduler(), self.failures.append)
         self.registration = Registration(
             identity_of(ID, "here", 1, ""),
             store,

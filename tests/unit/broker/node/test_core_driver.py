@@ -14,6 +14,7 @@ from tidemark.core.replication.broker import BrokerCore
 from tidemark.core.replication.effects import Effect, LeadershipChanged, Observed
 from tidemark.core.replication.events import Event, FollowerDisconnected, LeaderDisconnected, Tick
 from tidemark.model import BrokerEpoch, BrokerId, TopicPartition
+from tidemark.runtime.scheduler import AsyncioScheduler
 
 from tests.fakes.metadata_store import ManualClock
 
@@ -21,7 +22,7 @@ PARTITION = TopicPartition("flights", 0)
 
 
 class ScriptedCore(BrokerCore):
-    """Answers each event as the test states."""
+    """Returns the effects that the test chooses."""
 
     def __init__(self, answer: Callable[[Event], list[Effect]]) -> None:
         super().__init__(BrokerId(0), ReplicationConfig())
@@ -37,11 +38,12 @@ def leader_gone(number: int) -> LeaderDisconnected:
     return LeaderDisconnected(BrokerId(number))
 
 
-async def test_effects_are_carried_out_in_order_before_events_they_submit() -> None:
+async def test_effects_run_in_order_and_events_they_submit_are_queued() -> None:
     core = ScriptedCore(
         lambda event: [Observed("first", None, {}), LeadershipChanged(PARTITION, True)] if event == Tick() else []
     )
-    driver = BrokerDriver(core, ManualClock())
+    failures: list[BaseException] = []
+    driver = BrokerDriver(core, ManualClock(), AsyncioScheduler(), failures.append)
     done: list[str] = []
 
     def on_observed(effect: Observed) -> None:
@@ -57,10 +59,11 @@ async def test_effects_are_carried_out_in_order_before_events_they_submit() -> N
 async def test_a_burst_yields_to_the_event_loop_and_keeps_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver_module, "_SLICE_S", 0.0)
     core = ScriptedCore(lambda event: [])
-    driver = BrokerDriver(core, ManualClock())
+    failures: list[BaseException] = []
+    driver = BrokerDriver(core, ManualClock(), AsyncioScheduler(), failures.append)
     driver.submit_all([leader_gone(number) for number in range(5)])
     assert len(core.seen) == 1
-    driver.submit(FollowerDisconnected(BrokerId(9), BrokerEpoch(0)))  # another event arrives during the burst
+    driver.submit(FollowerDisconnected(BrokerId(9), BrokerEpoch(0)))  # arrives during the burst
     for _ in range(10):
         await asyncio.sleep(0)
     assert core.seen == [
@@ -69,26 +72,28 @@ async def test_a_burst_yields_to_the_event_loop_and_keeps_its_order(monkeypatch:
     ]
 
 
-async def test_an_error_of_the_core_ends_the_broker_and_no_later_event_is_handled() -> None:
+async def test_a_defect_of_the_core_ends_the_broker_and_no_later_event_is_handled() -> None:
     def stumble(event: Event) -> list[Effect]:
         raise AssertionError("an invariant does not hold")
 
     core = ScriptedCore(stumble)
-    driver = BrokerDriver(core, ManualClock())
+    failures: list[BaseException] = []
+    driver = BrokerDriver(core, ManualClock(), AsyncioScheduler(), failures.append)
     driver.submit(Tick())
     driver.submit(leader_gone(1))
     assert core.seen == [Tick()]
-    with pytest.raises(AssertionError, match="does not hold"):
-        await driver.failed
+    assert [str(error) for error in failures] == ["an invariant does not hold"]
 
 
-async def test_a_failure_of_another_part_ends_the_burst_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failure_of_another_part_during_a_burst_ends_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver_module, "_SLICE_S", 0.0)
     core = ScriptedCore(lambda event: [])
-    driver = BrokerDriver(core, ManualClock())
+    failures: list[BaseException] = []
+    driver = BrokerDriver(core, ManualClock(), AsyncioScheduler(), failures.append)
     driver.submit_all([leader_gone(1), leader_gone(2)])
     driver.fail(RuntimeError("a thread has died"))
     for _ in range(3):
         await asyncio.sleep(0)  # the rest of the burst was scheduled
     driver.submit(leader_gone(3))
     assert core.seen == [leader_gone(1)]
+    assert [str(error) for error in failures] == ["a thread has died"]

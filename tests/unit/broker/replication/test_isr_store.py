@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 from tidemark.broker.node.own_epoch import OwnEpoch
+from tidemark.broker.replication.controller_hints import GrpcControllerHints
 from tidemark.broker.replication.isr_store import IsrStore
 from tidemark.core.replication.effects import ReadIsr, WriteIsr
 from tidemark.core.replication.events import Event, IsrRead, IsrWriteFailed, IsrWritten
@@ -25,6 +26,7 @@ from tidemark.model import (
     VersionedState,
 )
 from tidemark.ports import StateWrite, WriteResult
+from tidemark.runtime.scheduler import AsyncioScheduler
 
 from tests.fakes.metadata_store import FakeMetadataStore, FakeZooKeeper
 
@@ -39,7 +41,13 @@ class Harness:
         self.store = store
         self.failures: list[BaseException] = []
         self._events: asyncio.Queue[Event] = asyncio.Queue()
-        self.writer = IsrStore(BrokerId(0), store, OwnEpoch(), self._events.put_nowait, self.failures.append)
+        self.writer = IsrStore(
+            store,
+            GrpcControllerHints(BrokerId(0), store, OwnEpoch()),
+            AsyncioScheduler(),
+            self._events.put_nowait,
+            self.failures.append,
+        )
 
     async def event(self) -> Event:
         async with asyncio.timeout(5):
@@ -92,8 +100,8 @@ async def test_a_lost_answer_is_unknown_until_the_node_is_read(harness: Harness,
     )
 
 
-async def test_a_read_is_retried_until_zookeeper_answers(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidemark.broker.replication.isr_store._REREAD_S", 0.0)
+async def test_a_read_is_tried_until_zookeeper_answers(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemark.broker.replication.isr_store._REREAD_MS", 0)
     harness.store.session.suspend()
     harness.writer.read(ReadIsr(PARTITION, IDENTITY))
     await asyncio.sleep(0)
