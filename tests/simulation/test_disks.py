@@ -11,7 +11,7 @@ from tests.simulation.lives import live
 from tests.simulation.plan import draw
 from tests.simulation.recipes import RECIPES
 
-WORLDS = 12
+WORLDS = 16
 
 
 @pytest.mark.parametrize("name", ["flipped", "flipped-single", "flipped-files"])
@@ -23,7 +23,9 @@ def test_bits_flip_and_are_found_by_starts_by_who_is_given_them_and_by_people(na
         assert life.failure is None, f"{name} {seed}: {life.failure}"
         counts.update(life.world.counts)
         told += [sentence for _, sentence in life.world.story]
-        assert not any(log.flipped for machine in life.world.machines.values() for log in machine.logs.values())
+        logs = [log for machine in life.world.machines.values() for log in machine.logs.values()]
+        # A world that ends offline waits for an operator before its damaged replica is replaced.
+        assert life.world.offline_at_the_end or not any(log.flipped for log in logs)
     rare = {
         "flips found": 3,  # by starts
         "flips refused": 1,  # by followers
