@@ -208,7 +208,7 @@ class BrokerProcess:
     async def _hand_over(self) -> None:
         """Controlled shutdown, unless this broker is not registered or has failed."""
         if self._node.epoch.value != UNREGISTERED and not self.failed.done():
-            await self._shutdown.run(announce=self._replication.control.want_shutdown, given_up=self.failed)
+            await self._shutdown.run(announce=self._replication.control.want_shutdown, failed=self.failed)
 
     async def _leave_cluster(self) -> None:
         """End the registration and all leaderships."""

@@ -44,7 +44,7 @@ _Answer = TypeVar("_Answer", bound=Answer)
 
 
 class ViewWriter:
-    """Writes responses. A response with a large topic is written once, and all who request it share one object, since a
+    """Writes responses. A response with a large topic is written once, and its requests share one object, since a
     server holds the last response of each stream."""
 
     def __init__(self) -> None:

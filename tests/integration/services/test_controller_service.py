@@ -252,7 +252,7 @@ async def test_a_leader_that_gives_up_is_relieved_and_stays_in_sync(
             lambda event: None,
             failures.append,
         )
-        leader.give_up(ResignLeadership(partition, LeaderEpoch(0)))
+        leader.resign(ResignLeadership(partition, LeaderEpoch(0)))
         assert await until(lambda: cluster.brokers[0].leaders.get("flights-0") == (1, 1)) < 2.0
         assert (await cluster.state(partition)).state.isr_ids == (0, 1, 2)
         await leader.stop()

@@ -132,7 +132,7 @@ class BrokerNode(Node):
             fx.WriteIsr: self._write_isr,
             fx.ReadIsr: self._isr.read,
             fx.ReportIsrChange: self._isr.report,
-            fx.ResignLeadership: self._isr.give_up,
+            fx.ResignLeadership: self._isr.resign,
             fx.ReportLogFailed: self._isr.report_failed,
             fx.ConnectToLeader: self._connect,
             fx.DisconnectFromLeader: self._disconnect,

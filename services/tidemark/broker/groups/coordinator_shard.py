@@ -60,7 +60,7 @@ class CoordinatorShard:
         self._coordinator: GroupCoordinator | None = None
         self._gathering: _Write | None = None
         self._last: asyncio.Future[None] | None = None
-        self._news: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
+        self._changed: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
         self._closed = False
         self._writing_since_s: float | None = None
         self._loader = asyncio.create_task(self._load(), name=f"load {log.partition}")
@@ -91,9 +91,9 @@ class CoordinatorShard:
         self._loader.cancel()
         self._wake_all()
 
-    def news_of(self, group_id: str) -> asyncio.Event:
+    def change_of(self, group_id: str) -> asyncio.Event:
         """An event that is set at the next change of the group's members or assignments; kept while a caller has it."""
-        return self._news.setdefault(group_id, asyncio.Event())
+        return self._changed.setdefault(group_id, asyncio.Event())
 
     async def change(self, change: Callable[[GroupCoordinator, Situation], Outcome[_T]]) -> _T:
         """Carry out a request, and answer when its changes and all earlier ones are committed.
@@ -116,9 +116,9 @@ class CoordinatorShard:
         await self._settled()
         return outcome.answer
 
-    async def look(self, look: Callable[[GroupCoordinator], _T]) -> _T:
+    async def read(self, read: Callable[[GroupCoordinator], _T]) -> _T:
         """Read the state; answers when all state that the answer depends on is committed."""
-        found = look(self.coordinator)
+        found = read(self.coordinator)
         await self._settled()
         return found
 
@@ -136,7 +136,7 @@ class CoordinatorShard:
         if self._is_changeable() and not hangs:
             self._swept(lambda coordinator, now: coordinator.remove_overdue(now), "timed_out")
 
-    def take_in_topics(self) -> None:
+    def refresh_topics(self) -> None:
         """Handle topics that were created, deleted or extended."""
         if self._is_changeable():
             self._swept(lambda coordinator, now: coordinator.refresh_topics(now), "topics")
@@ -191,7 +191,7 @@ class CoordinatorShard:
         self._gathering.changes.extend(changes)
         self._metrics.note(changes)
         for group_id in dict.fromkeys(one.key.group_id for one in changes if not isinstance(one.key, OffsetKey)):
-            event = self._news.pop(group_id, None)
+            event = self._changed.pop(group_id, None)
             if event is not None:
                 event.set()
         if self._writer is None:
@@ -267,10 +267,10 @@ class CoordinatorShard:
                     "leader_epoch": self.log.leader_epoch,
                 },
             )
-            self.take_in_topics()
+            self.refresh_topics()
             return
 
     def _wake_all(self) -> None:
-        news, self._news = self._news, WeakValueDictionary()
-        for event in tuple(news.values()):
+        events, self._changed = self._changed, WeakValueDictionary()
+        for event in tuple(events.values()):
             event.set()

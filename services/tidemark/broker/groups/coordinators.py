@@ -236,7 +236,7 @@ class GroupCoordinators:
     async def _follow_topics(self) -> None:
         async for _ in self.metadata.watch(()):
             for shard in tuple(self._shards.values()):
-                shard.take_in_topics()
+                shard.refresh_topics()
             await asyncio.sleep(_TOPIC_CHANGES_S)  # a thousand new partitions arrive in many updates
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:

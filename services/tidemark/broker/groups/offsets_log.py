@@ -28,7 +28,7 @@ _READ_BYTES: Final = 4 << 20
 _BATCH_BYTES: Final = 512 << 10
 BATCH_BYTES_MAX: Final = SPLIT_BYTES
 """The largest value of `max.message.bytes`."""
-_LOOK_S: Final = 0.5
+_CHECK_S: Final = 0.5
 
 
 class OffsetsLogs:
@@ -64,14 +64,14 @@ class OffsetsLog:
     async def read(self) -> list[Change]:
         """Read all records, once all are committed: the records of earlier leaders are then final."""
         while True:
-            news = self._logs.purgatory.watch([self.partition])
+            changed = self._logs.purgatory.watch([self.partition])
             try:
                 end = self._decided_end()
                 if end is not None:
                     break
-                await self._logs.purgatory.wait(news, _LOOK_S)
+                await self._logs.purgatory.wait(changed, _CHECK_S)
             finally:
-                self._logs.purgatory.forget([self.partition], news)
+                self._logs.purgatory.forget([self.partition], changed)
         log = self._logs.threads.log(self.partition)
         if log is None:
             raise self.over()

@@ -109,13 +109,13 @@ class GroupService(GroupServiceServicer):
         check_named(request.partitions, "partitions")
         wanted = list(dict.fromkeys(map(ref_from_proto, request.partitions))) or None
 
-        def look(coordinator: GroupCoordinator) -> dict[TopicPartition, Committed]:
+        def read(coordinator: GroupCoordinator) -> dict[TopicPartition, Committed]:
             group = coordinator.find(request.group_id) or Group(request.group_id)
             if request.member_id:
                 check_committer(group, request.member_id, request.member_epoch, "")
             return dict(group.offsets)
 
-        found = await self._groups.shard_of(request.group_id).look(look)
+        found = await self._groups.shard_of(request.group_id).read(read)
         partitions = sorted(found) if wanted is None else wanted
         response, pace = pb.FetchOffsetsResponse(), Pace()
         for partition in partitions:
@@ -135,7 +135,7 @@ class GroupService(GroupServiceServicer):
         for shard in tuple(self._groups.shards):
             index = shard.log.partition.partition
             try:
-                found = await shard.look(
+                found = await shard.read(
                     lambda coordinator, index=index: [  # type: ignore[misc]
                         listing_to_proto(group, index)
                         for group in coordinator.groups
@@ -233,7 +233,7 @@ class GroupService(GroupServiceServicer):
         until_s = time.monotonic() + held_back_ms / 1000
         while True:
             shard = self._groups.shard_of(beat.group_id)
-            news = shard.news_of(beat.group_id)
+            changed = shard.change_of(beat.group_id)
             answer = await self._answer(shard, beat)
             left_s = until_s - time.monotonic()
             waits_to_join = beat.member_epoch == answer.member_epoch == JOINING  # the topics are not known yet
@@ -245,7 +245,7 @@ class GroupService(GroupServiceServicer):
                 beat = replace(beat, topics=None, owned=None, assignor="", rebalance_timeout_ms=0)
             try:
                 async with asyncio.timeout(left_s):
-                    await news.wait()
+                    await changed.wait()
             except TimeoutError:
                 shard.touch(beat.group_id, beat.member_id)
                 return answer
@@ -259,7 +259,7 @@ class GroupService(GroupServiceServicer):
             raise
 
     async def _describe(self, group_id: str, without_offsets: bool) -> pb.GroupDescription:
-        def look(coordinator: GroupCoordinator) -> pb.GroupDescription:
+        def read(coordinator: GroupCoordinator) -> pb.GroupDescription:
             group = coordinator.group(group_id)
             described = description_to_proto(group, self._groups.broker_id)
             if not without_offsets:
@@ -267,7 +267,7 @@ class GroupService(GroupServiceServicer):
             return described
 
         try:
-            return await self._groups.shard_of(group_id).look(look)
+            return await self._groups.shard_of(group_id).read(read)
         except TidemarkError as error:
             return pb.GroupDescription(group_id=group_id, coordinator_id=-1, error=errors.to_proto(error))
 

@@ -21,7 +21,7 @@ from tidemark.runtime.host_port import HostPort
 
 _ATTEMPT_S: Final = 3.0
 _PAUSE_S: Final = 0.5
-_SAY_S: Final = 5.0
+_LOG_S: Final = 5.0
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ async def check_advertised(address: HostPort, name: str, timeout_ms: int) -> Non
         return
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + timeout_ms / 1000
-    say_s = loop.time()
+    log_s = loop.time()
     while True:
         why = await _why_unreached(address, name, min(_ATTEMPT_S, timeout_ms / 1000))
         if why is None:
@@ -58,8 +58,8 @@ async def check_advertised(address: HostPort, name: str, timeout_ms: int) -> Non
                 "only",
                 {"config": "advertised.listeners"},
             )
-        if loop.time() >= say_s:
-            say_s = loop.time() + _SAY_S
+        if loop.time() >= log_s:
+            log_s = loop.time() + _LOG_S
             _log.info("the advertised address does not lead here yet", extra={"address": address, "why": why})
         await asyncio.sleep(_PAUSE_S)
 

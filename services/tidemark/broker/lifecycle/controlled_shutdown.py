@@ -12,12 +12,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-_UNHEARD_S: Final = 2.0
+_NO_PING_S: Final = 2.0
 """A broker without leaderships stops waiting when no controller has pinged it for this long."""
 _NO_CONTROLLER_S: Final = 10.0
 """Twice the time of a controller election. Without a controller, no leadership is moved."""
-_LOOK_S: Final = 0.1
-_SAY_S: Final = 5.0
+_CHECK_S: Final = 0.1
+_LOG_S: Final = 5.0
 
 _log = logging.getLogger(__name__)
 
@@ -58,34 +58,34 @@ class ControlledShutdown:
             return "the controller permits it: no partition needs this broker any more"
         if now_s - began_s >= self._max_wait_s:
             return "controlled.shutdown.max.wait.ms has passed"
-        unheard_s = now_s - max(self._pinged_s, began_s)
-        if unheard_s >= _UNHEARD_S and self._leader_count() == 0:
+        unpinged_s = now_s - max(self._pinged_s, began_s)
+        if unpinged_s >= _NO_PING_S and self._leader_count() == 0:
             return "this broker leads no partition, and no controller pings it any more"
-        if unheard_s >= _NO_CONTROLLER_S:
+        if unpinged_s >= _NO_CONTROLLER_S:
             return f"no controller has pinged for {_NO_CONTROLLER_S:.0f} s, so no leadership will be moved"
         return None
 
-    async def run(self, *, announce: Callable[[], Awaitable[None]], given_up: asyncio.Future[object]) -> None:
+    async def run(self, *, announce: Callable[[], Awaitable[None]], failed: asyncio.Future[object]) -> None:
         """Request a controlled shutdown and wait for the permission.
 
         Args:
             announce: sends the request on every heartbeat stream.
-            given_up: ends the wait at once; the broker has failed and has no leadership to hand over.
+            failed: ends the wait at once; the broker has failed and has no leadership to hand over.
         """
-        self._began_s = said_s = self._now_s()
+        self._began_s = logged_s = self._now_s()
         leading = {"leader_count": self._leader_count(), "max_wait_ms": round(self._max_wait_s * 1000)}
         _log.info("controlled shutdown: waiting until no partition needs this broker", extra=leading)
         await announce()
-        while not given_up.done() and (why := self.why_now()) is None:
+        while not failed.done() and (why := self.why_now()) is None:
             try:
-                async with asyncio.timeout(_LOOK_S):
+                async with asyncio.timeout(_CHECK_S):
                     await self._released.wait()
             except TimeoutError:
-                if self._now_s() - said_s >= _SAY_S:
-                    said_s = self._now_s()
+                if self._now_s() - logged_s >= _LOG_S:
+                    logged_s = self._now_s()
                     leading["leader_count"] = self._leader_count()
                     _log.info("controlled shutdown: still waiting for the controller", extra=leading)
-        if not given_up.done():
+        if not failed.done():
             waited_ms = round((self._now_s() - self._began_s) * 1000)
-            told = {"why": why, "waited_ms": waited_ms, "leader_count": self._leader_count()}
-            _log.info("controlled shutdown: stopping now", extra=told)
+            outcome = {"why": why, "waited_ms": waited_ms, "leader_count": self._leader_count()}
+            _log.info("controlled shutdown: stopping now", extra=outcome)

@@ -35,8 +35,8 @@ from tidemark.model import (
 from tidemark.ports import MetadataStore
 
 LEADERLESS_GRACE_S: Final = 5.0
-_LOOK_S: Final = 0.25
-_SAY_S: Final = 10.0
+_CHECK_S: Final = 0.25
+_LOG_S: Final = 10.0
 _NAMED_MAX: Final = 3
 
 _log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class Readiness:
         fail: Callable[[BaseException], None],
         *,
         now_s: Callable[[], float] = time.monotonic,
-        pause: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(_LOOK_S),
+        pause: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(_CHECK_S),
     ) -> None:
         self._broker_id = broker_id
         self._store = store
@@ -87,13 +87,13 @@ class Readiness:
         self._pause = pause
         self._epoch = UNREGISTERED
         self._leaderless_since_s: dict[TopicPartition, float] = {}
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
 
     def on_epoch(self, epoch: BrokerEpoch) -> None:
         """Registered in this epoch; UNREGISTERED: the session has expired."""
         self._epoch = epoch
-        self._news.set()
+        self._changed.set()
 
     def start(self) -> None:
         """Start checking."""
@@ -114,15 +114,15 @@ class Readiness:
 
     async def _keep(self) -> None:
         while True:
-            await self._news.wait()
-            self._news.clear()
+            await self._changed.wait()
+            self._changed.clear()
             await self._show(False)
             if self._epoch != UNREGISTERED and await self._wait_until_back(self._epoch):
                 await self._show(True)
 
     async def _wait_until_back(self, epoch: BrokerEpoch) -> bool:
         """Wait until all replicas that count are in sync; False when the session expired meanwhile."""
-        began_s = said_s = self._now_s()
+        began_s = logged_s = self._now_s()
         waiting = dict(self._replicas())
         reported = False
         self._leaderless_since_s.clear()
@@ -137,8 +137,8 @@ class Readiness:
             if self._epoch != epoch:
                 return False
             if waiting or not reported:
-                if self._now_s() - said_s >= _SAY_S:
-                    said_s = self._now_s()
+                if self._now_s() - logged_s >= _LOG_S:
+                    logged_s = self._now_s()
                     _log.info("not ready yet", extra=_why(waiting, known=is_known))
                 await self._pause()
                 if self._epoch != epoch:

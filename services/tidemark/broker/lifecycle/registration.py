@@ -30,7 +30,7 @@ from tidemark.ports import MetadataStore, StoreEvent
 from tidemark.storage.directories.log_manager import LogManager
 
 _RETRY_S: Final = 0.3
-_LOOK_S: Final = 5.0
+_CHECK_S: Final = 5.0
 _BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 
 _log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Registration:
     Args:
         on_epoch: called with every new broker epoch before the core gets it, and with -1 when a session has expired.
         trust_boot_id: `log.dirs.trust.boot.id`.
-        look_s: interval of the check that the node still exists.
+        check_s: interval of the check that the node still exists.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Registration:
         on_epoch: Callable[[BrokerEpoch], None],
         *,
         trust_boot_id: bool,
-        look_s: float = _LOOK_S,
+        check_s: float = _CHECK_S,
     ) -> None:
         self.broker_epoch = UNREGISTERED
         """Broker epoch of the last confirmed registration; kept after its session has expired."""
@@ -72,7 +72,7 @@ class Registration:
         self._driver = driver
         self._on_epoch = on_epoch
         self._trust_boot_id = trust_boot_id
-        self._look_s = look_s
+        self._check_s = check_s
         self._expired = asyncio.Event()
         self._lost = asyncio.Event()
         self._judged: tuple[RegistrationVerdict, frozenset[str]] | None = None
@@ -82,7 +82,7 @@ class Registration:
     async def start(self) -> None:
         """Register, retrying until ZooKeeper answers; raises BROKER_ID_TAKEN or STORAGE_ERROR."""
         await self._register()
-        for name, work in (("registration", self._keep()), ("registration check", self._look())):
+        for name, work in (("registration", self._keep()), ("registration check", self._check())):
             task = asyncio.create_task(work, name=name)
             task.add_done_callback(self._on_end)
             self._tasks.append(task)
@@ -97,9 +97,9 @@ class Registration:
     def _on_store_event(self, event: StoreEvent) -> None:
         if event is StoreEvent.SESSION_EXPIRED:
             self._expired.set()
-            self._lead_nothing()
+            self._end_leaderships()
 
-    def _lead_nothing(self) -> None:
+    def _end_leaderships(self) -> None:
         """End all leaderships before anything else happens (rule F2)."""
         self._lost.set()
         self._on_epoch(UNREGISTERED)
@@ -110,10 +110,10 @@ class Registration:
             await self._lost.wait()
             await self._register()
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         """Register again when the node is gone: its deletion ends no session, but this broker counts as failed."""
         while True:
-            await asyncio.sleep(self._look_s)
+            await asyncio.sleep(self._check_s)
             if self._lost.is_set():
                 continue
             broker_epoch = self.broker_epoch
@@ -125,7 +125,7 @@ class Registration:
             known = live.get(self._identity.broker_id)
             if known is None and not self._lost.is_set() and self.broker_epoch == broker_epoch:
                 _log.error("the registration is gone from ZooKeeper while the session lives: registering again")
-                self._lead_nothing()
+                self._end_leaderships()
 
     def _on_end(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()

@@ -93,7 +93,7 @@ class _Waiting:
     """Replicas that wait for one thread, each once."""
 
     def __init__(self) -> None:
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
         self._now: dict[OpenReplica, None] = {}
         self._later: list[tuple[float, int, OpenReplica]] = []
         self._in_later: set[OpenReplica] = set()
@@ -103,7 +103,7 @@ class _Waiting:
 
     def add(self, replica: OpenReplica, *, again: bool = False) -> None:
         """`again`: set the due time by the current interval, even if one was set before."""
-        with self._news:
+        with self._changed:
             if again:
                 self._in_later.discard(replica)
             if replica.flush_policy == GROUP_COMMIT:
@@ -112,16 +112,16 @@ class _Waiting:
                 self._in_later.add(replica)
                 due_s = time.monotonic() + replica.flush_interval_s
                 heappush(self._later, (due_s, next(self._number), replica))
-            self._news.notify()
+            self._changed.notify()
 
     def end(self) -> None:
-        with self._news:
+        with self._changed:
             self._ending = True
-            self._news.notify()
+            self._changed.notify()
 
     def take(self) -> OpenReplica | None:
         """Wait for the next replica to flush; None at the end."""
-        with self._news:
+        with self._changed:
             while True:
                 wait_s = self._later[0][0] - time.monotonic() if self._later else None
                 is_due = wait_s is not None and (wait_s <= 0 or self._ending)
@@ -137,7 +137,7 @@ class _Waiting:
                     return replica
                 if self._ending:
                     return None
-                self._news.wait(_WAIT_MAX_S if wait_s is None else min(wait_s, _WAIT_MAX_S))
+                self._changed.wait(_WAIT_MAX_S if wait_s is None else min(wait_s, _WAIT_MAX_S))
 
 
 _WAIT_MAX_S: Final = 3600.0

@@ -91,24 +91,24 @@ class DirMove:
         self.copying = False
         self.keeps_copy = True
         self.is_ended = False
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def end(self, *, keeps_copy: bool) -> None:
         """Request the end of the move; it ends after the current step."""
         self.keeps_copy = keeps_copy
         self.is_ended = True
-        self.look_again()
+        self.wake()
 
-    def look_again(self) -> None:
+    def wake(self) -> None:
         """End the current wait: the throttle or the log has changed."""
-        self._news.set()
+        self._changed.set()
 
     async def wait(self, seconds: float) -> None:
-        """Wait so many seconds, or until `look_again`."""
-        self._news.clear()
+        """Wait so many seconds, or until `wake`."""
+        self._changed.clear()
         if seconds > 0 and not self.is_ended:
             try:
-                await asyncio.wait_for(self._news.wait(), seconds)
+                await asyncio.wait_for(self._changed.wait(), seconds)
             except TimeoutError:
                 return
 

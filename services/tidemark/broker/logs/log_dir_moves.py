@@ -73,7 +73,7 @@ class DirMoves:
         """Set the limit of all moves without a throttle of their own, in bytes per second; -1: no limit."""
         self._throttle.bytes_per_s = bytes_per_s
         for move in self._moves.values():
-            move.look_again()
+            move.wake()
 
     def want(self, partition: TopicPartition, log_dir: str) -> None:
         """Record the controller's choice of a directory, a path or a uuid; a repeated call changes nothing.
@@ -159,7 +159,7 @@ class DirMoves:
                 self._end(move, keeps_copy=False)  # `_ended` considers the partition again
             else:
                 move.throttle = target.throttle
-                move.look_again()
+                move.wake()
         elif target.directory != replica.directory:
             self._begin(replica, target)
         else:

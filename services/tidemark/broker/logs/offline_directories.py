@@ -16,7 +16,7 @@ from tidemark.broker.logs.append_threads import LogThreads
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.storage.directories.log_manager import LogManager
 
-_LOOK_S: Final = 0.2
+_CHECK_S: Final = 0.2
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class OfflineDirectories:
         if self._task is not None:
             self._task.cancel()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Fail the replicas of every directory that went offline since the last check."""
         directories = self._logs.directories()
         for index, directory in enumerate(directories):
@@ -68,5 +68,5 @@ class OfflineDirectories:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(_LOOK_S)
-            self.look()
+            await asyncio.sleep(_CHECK_S)
+            self.check()

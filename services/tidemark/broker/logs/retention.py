@@ -24,7 +24,7 @@ _SLICE = 200
 """Replicas that are checked before the event loop gets control back."""
 
 
-class _Look(NamedTuple):
+class _Check(NamedTuple):
     """A replica at the time of its check; `limits` is None on followers."""
 
     view: ReplicaView
@@ -80,13 +80,13 @@ class Retention:
         if self._task is not None:
             self._task.cancel()
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Check every replica once."""
         partitions = self._queries.partitions()
         for first in range(0, len(partitions), _SLICE):
-            looks = [look for one in partitions[first : first + _SLICE] if (look := self._look_at(one)) is not None]
+            checks = [check for one in partitions[first : first + _SLICE] if (check := self._check_of(one)) is not None]
             now_ms = self._wall_ms()
-            for found in await asyncio.to_thread(_judge, looks, now_ms):
+            for found in await asyncio.to_thread(_judge, checks, now_ms):
                 view = found.view
                 if found.rolls:
                     self._threads.roll_by_time(view.partition, now_ms)
@@ -95,18 +95,18 @@ class Retention:
                         LogStartRequested(view.partition, view.identity, view.leader_epoch, found.start_offset)
                     )
 
-    def _look_at(self, partition: TopicPartition) -> _Look | None:
+    def _check_of(self, partition: TopicPartition) -> _Check | None:
         log, view = self._threads.log(partition), self._queries.replica(partition)
         if log is None or view is None or self._paused(partition):
             return None
         limits = limits_of(self._topics.rules(partition.topic).settings) if view.role == "leader" else None
-        return _Look(view, log, limits)
+        return _Check(view, log, limits)
 
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(self._interval_ms / 1000)
             try:
-                await self.look()
+                await self.check()
             except Exception as error:  # noqa: BLE001 - passed to `fail`
                 self._fail(error)
                 return
@@ -120,9 +120,9 @@ def limits_of(settings: TopicSettings) -> RetentionLimits | None:
     return RetentionLimits(settings.retention_ms, settings.retention_bytes)
 
 
-def _judge(looks: list[_Look], now_ms: int) -> list[_Found]:
+def _judge(checks: list[_Check], now_ms: int) -> list[_Found]:
     found = []
-    for view, log, limits in looks:
+    for view, log, limits in checks:
         rolls = log.may_roll_by_time(now_ms)
         start = view.log_start_offset
         if limits is not None:

@@ -43,7 +43,7 @@ class DiskFigures(NamedTuple):
     text: str
 
 
-def look_at_disks(logs: Directories) -> DiskFigures:
+def read_disks(logs: Directories) -> DiskFigures:
     """The current figures. A failed directory has no free space."""
     found: dict[TopicPartition, SizedLog] = {}
     sizes: dict[TopicPartition, int] = {}

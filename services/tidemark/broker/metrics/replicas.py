@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Final, NamedTuple
 
-from tidemark.broker.metrics.disks import Directories, DiskFigures, SizedLog, look_at_disks
+from tidemark.broker.metrics.disks import Directories, DiskFigures, SizedLog, read_disks
 from tidemark.core.replication.context import MoveTraffic
 from tidemark.core.replication.queries import BrokerQueries
 from tidemark.core.replication.replica_stats import FollowerFigures, LeaderFigures, ReplicaFigures
@@ -57,7 +57,7 @@ class ReplicaMetrics:
         broker_id: id of this broker.
         logs: the log manager; read on the thread of the scrape.
         now_ms: the clock of the core's events.
-        on_look: called on the event loop at each scrape with the partitions of this broker's replicas.
+        on_scrape: called on the event loop at each scrape with the partitions of this broker's replicas.
 
     Attributes:
         partitions: whether metrics of each partition are written (`metrics.partitions`).
@@ -69,21 +69,21 @@ class ReplicaMetrics:
         queries: BrokerQueries,
         logs: Directories,
         now_ms: Callable[[], int],
-        on_look: Callable[[Collection[TopicPartition]], None] = lambda partitions: None,
+        on_scrape: Callable[[Collection[TopicPartition]], None] = lambda partitions: None,
     ) -> None:
         self.partitions = True
         self._broker_id = broker_id
         self._queries = queries
         self._logs = logs
         self._now_ms = now_ms
-        self._on_look = on_look
+        self._on_scrape = on_scrape
         self._loop = asyncio.get_running_loop()
         self._labels: dict[TopicPartition, str] = {}
 
     def render(self, names: Collection[str] = ()) -> str:
         """The current families. Those of each partition are left out when `names` requests others only; those of
         replicas are missing when the event loop does not answer in time."""
-        disks = look_at_disks(self._logs)
+        disks = read_disks(self._logs)
         asking = self._ask()
         try:
             asked = asyncio.run_coroutine_threadsafe(asking, self._loop)
@@ -105,7 +105,7 @@ class ReplicaMetrics:
     async def _ask(self) -> tuple[list[ReplicaFigures], MoveTraffic]:
         pace, rows, queries, now_ms = Pace(), [], self._queries, self._now_ms()
         partitions = queries.partitions()
-        self._on_look(partitions)
+        self._on_scrape(partitions)
         for partition in partitions:
             if pace.is_due:
                 await pace.give_way()

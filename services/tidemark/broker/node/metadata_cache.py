@@ -29,7 +29,7 @@ class MetadataCache:
 
     def __init__(self, admin_address: str) -> None:
         self._view = ClusterView(admin_address=admin_address)
-        self._told = MetadataAssembler()
+        self._assembler = MetadataAssembler()
         self._watchers: set[_Watcher] = set()
         self._closed = False
 
@@ -48,7 +48,7 @@ class MetadataCache:
         Raises:
             TidemarkError: INVALID_REQUEST when a part of the update is missing.
         """
-        view = self._told.take(self._view, update)
+        view = self._assembler.take(self._view, update)
         if view is None:
             return
         self._view = view
@@ -63,16 +63,16 @@ class MetadataCache:
             sequence=0,
         )
         for watcher in self._watchers:
-            watcher.tell(changed)
+            watcher.add(changed)
 
     def _named_in(self, update: ClusterView) -> dict[str, TopicView]:
         """Only the partitions that the update names: there are thousands of watchers, and few partitions change."""
         found = {}
-        for name, told in update.topics.items():
+        for name, changed in update.topics.items():
             merged = self._view.topics.get(name)
             if merged is not None:
                 partitions = {
-                    index: merged.partitions[index] for index in told.partitions if index in merged.partitions
+                    index: merged.partitions[index] for index in changed.partitions if index in merged.partitions
                 }
                 found[name] = replace(merged, partitions=partitions)
         return found
@@ -146,7 +146,7 @@ class MetadataCache:
         self._watchers.add(watcher)
         try:
             while not self._closed:
-                for view in await watcher.news():
+                for view in await watcher.changes():
                     yield view
         finally:
             self._watchers.discard(watcher)
@@ -164,24 +164,24 @@ class _Watcher:
         self._wanted = wanted
         self._changes: list[ClusterView] = []
         self._whole = True
-        self._news = asyncio.Event()
-        self._news.set()
+        self._changed = asyncio.Event()
+        self._changed.set()
 
-    def tell(self, change: ClusterView) -> None:
+    def add(self, change: ClusterView) -> None:
         if change.complete or len(self._changes) >= _BEHIND_MAX:
             self._whole = True
         if self._whole:
             self._changes.clear()
         else:
             self._changes.append(_only(change, self._wanted) if self._wanted else change)
-        self._news.set()
+        self._changed.set()
 
     def wake(self) -> None:
-        self._news.set()
+        self._changed.set()
 
-    async def news(self) -> list[ClusterView]:
-        await self._news.wait()
-        self._news.clear()
+    async def changes(self) -> list[ClusterView]:
+        await self._changed.wait()
+        self._changed.clear()
         if self._whole:
             self._whole = False
             self._changes.clear()

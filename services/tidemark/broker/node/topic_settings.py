@@ -43,10 +43,10 @@ class TopicTable:
     def update(self, configs: Mapping[str, Mapping[str, str]]) -> None:
         """Apply settings. Settings of a later version that do not parse are logged; the topic keeps the defaults."""
         changed = set()
-        for topic, told in configs.items():
-            if self._configs.get(topic) == told:
+        for topic, explicit in configs.items():
+            if self._configs.get(topic) == explicit:
                 continue
-            known = dict(told)
+            known = dict(explicit)
             try:
                 rules = _rules_of(known)
             except TidemarkError as error:

@@ -65,7 +65,7 @@ class IsrStore:
         self._changed[effect.partition] = None
         self._send_soon()
 
-    def give_up(self, effect: ResignLeadership) -> None:
+    def resign(self, effect: ResignLeadership) -> None:
         """Carry out `ResignLeadership` in the next call of hints."""
         self._resigned[effect.partition] = effect
         self._send_soon()

@@ -59,7 +59,7 @@ class Replication:
             ef.WriteIsr: self._isr.write,
             ef.ReadIsr: self._isr.read,
             ef.ReportIsrChange: self._isr.report,
-            ef.ResignLeadership: self._isr.give_up,
+            ef.ResignLeadership: self._isr.resign,
             ef.ReportLogFailed: self._isr.report_failed,
         }
 

@@ -123,7 +123,7 @@ async def test_an_answer_waits_for_the_writes_of_all_state_that_it_depends_on(
 ) -> None:
     committing = commit(shard, 1)
     await turns()
-    looking = asyncio.create_task(shard.look(lambda coordinator: coordinator.group("g").offsets[AT_0].offset))
+    looking = asyncio.create_task(shard.read(lambda coordinator: coordinator.group("g").offsets[AT_0].offset))
     await turns()
     assert not committing.done()
     assert not looking.done(), "the state that it read is not committed yet"
@@ -223,7 +223,7 @@ async def test_members_are_woken_by_changes_of_their_own_group_only(log: HeldLog
     joining = beat(shard, "m1", 0)
     await log.finish_write()
     await joining
-    mine, other = shard.news_of("g"), shard.news_of("another")
+    mine, other = shard.change_of("g"), shard.change_of("another")
     committing = commit(shard, 1, "another")
     await log.finish_write()
     await committing
@@ -250,7 +250,7 @@ async def test_a_heartbeat_without_a_change_writes_nothing(log: HeldLog, shard: 
 async def test_an_unexpected_error_discards_a_partial_change(log: HeldLog, shard: CoordinatorShard) -> None:
     def change(coordinator: GroupCoordinator, now: Situation) -> Outcome[None]:
         coordinator.commit(Commit("g", "", -1, "", {AT_0: Committed(5, -1, "", "a-id", "", 0)}), now)
-        raise RuntimeError("a mistake")
+        raise RuntimeError("unexpected")
 
     with pytest.raises(RuntimeError):
         await shard.change(change)
@@ -271,7 +271,7 @@ async def test_a_join_that_waits_for_the_first_topics_is_answered_when_they_arri
     await turns()
     assert not joining.done()
     known[0] = situation()
-    shard.take_in_topics()
+    shard.refresh_topics()
     async with asyncio.timeout(5):
         while not joining.done():
             await asyncio.wait({joining, asyncio.create_task(log.finish_write())}, return_when=asyncio.FIRST_COMPLETED)

@@ -82,11 +82,11 @@ async def test_a_record_too_large_for_followers_is_refused_before_its_append() -
 async def test_waiting_for_changes_of_unknown_groups_leaves_no_state_behind() -> None:
     shard = CoordinatorShard(cast(OffsetsLog, HeldLog()), situation, 1.0, GroupMetrics(Metrics()))
     await loaded(shard)
-    kept = shard.news_of("there")
+    kept = shard.change_of("there")
     for number in range(1000):
-        shard.news_of(f"not-there-{number}")
+        shard.change_of(f"not-there-{number}")
     gc.collect()
-    assert len(shard._news) == 1
+    assert len(shard._changed) == 1
     shard.close()
     assert kept.is_set()
     await asyncio.sleep(0)

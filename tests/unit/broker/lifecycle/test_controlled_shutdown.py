@@ -20,13 +20,13 @@ class World:
             leader_count=lambda: self.leader_count,
             now_s=lambda: self.now_s,
         )
-        self.given_up: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        self.failed: asyncio.Future[object] = asyncio.get_running_loop().create_future()
 
     async def _announce(self) -> None:
         self.announced.set()
 
     def run(self) -> asyncio.Task[None]:
-        return asyncio.create_task(self.shutdown.run(announce=self._announce, given_up=self.given_up))
+        return asyncio.create_task(self.shutdown.run(announce=self._announce, failed=self.failed))
 
 
 async def test_it_requests_the_shutdown_and_waits_for_the_permission() -> None:
@@ -84,10 +84,10 @@ async def test_a_failed_broker_does_not_wait() -> None:
     world = World()
     running = world.run()
     await world.announced.wait()
-    world.given_up.set_exception(RuntimeError("a mistake of ours"))
+    world.failed.set_exception(RuntimeError("an unexpected error"))
     await running
     assert world.shutdown.why_now() is None
-    assert str(world.given_up.exception()) == "a mistake of ours", "retrieved, or the log of a later test has it"
+    assert str(world.failed.exception()) == "an unexpected error", "retrieved, or the log of a later test has it"
 
 
 async def test_without_any_controller_it_stops_after_a_fixed_time() -> None:

@@ -44,7 +44,7 @@ class Process:
     """One start of a broker, reduced to its registration."""
 
     def __init__(
-        self, store: FakeMetadataStore, directory: Path, *, trust_boot_id: bool = True, look_s: float = 5.0
+        self, store: FakeMetadataStore, directory: Path, *, trust_boot_id: bool = True, check_s: float = 5.0
     ) -> None:
         self.store = store
         self.core = RecordingCore()
@@ -59,7 +59,7 @@ class Process:
             self.driver,
             self.epochs.append,
             trust_boot_id=trust_boot_id,
-            look_s=look_s,
+            check_s=check_s,
         )
 
     async def would_have_registered_again(self) -> None:
@@ -86,16 +86,16 @@ class Machine:
         self.directory = directory
         self._processes: list[Process] = []
 
-    async def start(self, *, trust_boot_id: bool = True, look_s: float = 5.0) -> Process:
+    async def start(self, *, trust_boot_id: bool = True, check_s: float = 5.0) -> Process:
         store = self.zookeeper.store()
         await store.start()
-        process = self.process(store, trust_boot_id=trust_boot_id, look_s=look_s)
+        process = self.process(store, trust_boot_id=trust_boot_id, check_s=check_s)
         await process.registration.start()
         return process
 
-    def process(self, store: FakeMetadataStore, *, trust_boot_id: bool = True, look_s: float = 5.0) -> Process:
+    def process(self, store: FakeMetadataStore, *, trust_boot_id: bool = True, check_s: float = 5.0) -> Process:
         """A process that has not registered yet."""
-        process = Process(store, self.directory, trust_boot_id=trust_boot_id, look_s=look_s)
+        process = Process(store, self.directory, trust_boot_id=trust_boot_id, check_s=check_s)
         self._processes.append(process)
         return process
 
@@ -256,4 +256,4 @@ async def test_a_failed_directory_makes_the_registration_unclean_though_the_boot
     second = await machine.start()
     registered = (await second.store.broker_epochs())[ID]
     assert registered.unclean_at == second.registration.broker_epoch
-    assert registered.lost_at == -1, "what was flushed is there"
+    assert registered.lost_at == -1, "the flushed records are there"

@@ -79,7 +79,7 @@ async def test_leaders_decide_deletions_and_every_replica_rolls_by_itself() -> N
     threads: Any = Threads({led: Log(start=8), followed: Log(start=8, old=True)})
     events: list[Event] = []
     retention = Retention(core, threads, TopicTable(), events.append, 1000, lambda: 77, lambda error: None)
-    await retention.look()
+    await retention.check()
     assert events == [LogStartRequested(led, ID, LeaderEpoch(5), Offset(8))]
     assert threads.rolled == [followed]
     assert threads.logs[followed].asked == []
@@ -95,7 +95,7 @@ async def test_a_replica_that_is_being_copied_is_skipped() -> None:
     retention = Retention(
         core, threads, TopicTable(), events.append, 1000, lambda: 77, mistakes.append, lambda one: one == moving
     )
-    await retention.look()
+    await retention.check()
     assert events == [LogStartRequested(other, ID, LeaderEpoch(5), Offset(8))]
     assert threads.rolled == [other]
     assert mistakes == []
