@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the drivers need of the world, as Protocols; the real ones and the fakes pass the same contract suites.
+"""What the drivers need from outside, as Protocols; implementations and fakes pass the same contract suites.
 
-Every time in ms is monotonic unless its name says otherwise.
+Times in ms are monotonic unless the name says otherwise.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tidemark.record.envelope import Batch
 
 
 class Clock(Protocol):
-    """Time; injected, so that the simulator owns it."""
+    """Time; a parameter of every driver, so that the simulator controls time."""
 
     def now_ms(self) -> int:
         """Milliseconds on a clock that runs through suspension (CLOCK_BOOTTIME)."""
@@ -96,7 +96,7 @@ class TimestampOffset(NamedTuple):
 
 
 class RetentionLimits(NamedTuple):
-    """How much of a log is kept; -1 for no limit."""
+    """Retention of a log; -1: no limit."""
 
     retention_ms: int
     retention_bytes: int
@@ -122,20 +122,20 @@ class Log(Protocol):
         """As `effects.AppendToLog`; gives the new log end. All written with write(2) when it returns (rule R1)."""
 
     def read(self, offset: Offset, *, end_offset: Offset, max_bytes: int, cached_only: bool = False) -> bytes | None:
-        """Whole batches from the one that holds `offset`, all below `end_offset` (exclusive); b"" when there is none.
+        """Whole batches from the batch with `offset`, all below `end_offset` (exclusive); b"" without any.
 
-        The first batch comes even when larger than `max_bytes`. Thread-safe beside one appender. With
-        `cached_only`, None where it would have to wait for the disk.
+        The first batch is returned even above `max_bytes`. Thread-safe beside one appender. With `cached_only`,
+        None where the read would wait for the disk.
         """
 
     def truncate(self, end_offset: Offset) -> ProducerStates:
-        """Cut at `end_offset`, exclusive; gives the producer state of what is left."""
+        """Truncate to `end_offset` (exclusive); returns the producer state of the rest."""
 
     def reset(self, start_offset: Offset, epoch_below: LeaderEpoch = NO_EPOCH) -> None:
-        """Drop everything, start empty there; what lies below was of that epoch, -1 where nobody knows."""
+        """Delete all records and start empty there; `epoch_below`: the epoch of the offsets below, -1 if unknown."""
 
     def trim(self, start_offset: Offset) -> None:
-        """Start there from now on: what lies below may go, whole segments at a time (rule L1)."""
+        """Advance the log start; whole segments below it may be deleted (rule L1)."""
 
     def may_roll_by_time(self, now_ms: int) -> bool:
         """Whether the active segment may be older than segment.ms; thread-safe, never blocks."""
@@ -144,7 +144,7 @@ class Log(Protocol):
         """Roll the active segment if it is older than segment.ms."""
 
     def expired_until(self, limits: RetentionLimits, *, high_watermark: Offset, now_ms: int) -> Offset:
-        """Where the log may start by these limits, not past the high watermark; thread-safe, never blocks."""
+        """The log start by these limits, at most the high watermark; thread-safe, never blocks."""
 
     def end_damage(self) -> None:
         """As `effects.ClearDamage`: forgotten with the next checkpoint, which vouches for the log as it is now."""
@@ -153,7 +153,7 @@ class Log(Protocol):
         """Write the leader-epoch-checkpoint."""
 
     def flush(self) -> Offset:
-        """fdatasync; all below the result is on disk. Thread-safe beside one appender; one that failed is the last."""
+        """fdatasync; all offsets below the result are on disk. Thread-safe beside one appender; final once failed."""
 
     def offset_for_timestamp(self, timestamp_us: int, *, end_offset: Offset) -> TimestampOffset | None:
         """First record at or after `timestamp_us` and below `end_offset`."""
@@ -179,25 +179,25 @@ class Logs(Protocol):
         """Uuids of the directories that are online, by index."""
 
     def replicas(self) -> Mapping[TopicPartition, ReplicaIdentity]:
-        """What lies on disk (not stray, not deleted)."""
+        """Replicas on disk, neither stray nor deleted."""
 
     def directory_of(self, partition: TopicPartition) -> int | None:
-        """Index of the directory that holds a replica, whether or not it can be used; None: none does."""
+        """Index of the directory with this replica, online or not; None without one."""
 
     def open(
         self, partition: TopicPartition, identity: ReplicaIdentity, configs: Mapping[str, str]
     ) -> tuple[Log, RecoveredLog]:
-        """Open or make; another identity under that name is set aside as stray first."""
+        """Open or create; a log of another identity under that name becomes stray first."""
 
     def set_aside(self, partition: TopicPartition, suffix: str) -> None:
-        """Rename the directory to <name>.<uuid>-stray or -delete; a "-delete" one goes in the background."""
+        """Rename the directory to <name>.<uuid>-stray or -delete; "-delete" is removed in the background."""
 
     def checkpoint(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
         """Write the HW, recovery-point and log-start checkpoints of every directory, one syncfs each."""
 
 
 class StoreEvent(Enum):
-    """A hint from ZooKeeper: something changed; read to learn what, with watch=True to be told again."""
+    """A notification from ZooKeeper that a node changed. A read with watch=True shows the change and arms the watch."""
 
     BROKERS = "brokers"
     TOPICS = "topics"
@@ -247,10 +247,10 @@ class StateWrite:
 
 
 class WriteOutcome(Enum):
-    """What became of a write."""
+    """Result of a write."""
 
     WRITTEN = "written"
-    CONFLICT = "conflict"  # its batch failed: somebody changed a node; nothing of the batch was written
+    CONFLICT = "conflict"  # a node of the batch had changed; no write of the batch took place
     UNKNOWN = "unknown"  # the answer was lost
 
 
@@ -263,14 +263,14 @@ class WriteResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AdminRequest:
-    """What is kept of a request that people may repeat: a node of /admin/requests.
+    """Record of a request that a client may repeat: a node of /admin/requests.
 
     Attributes:
         method: the call's name.
         digest: of its content, in hex.
-        at_ms: when it came first, since 1970, UTC.
-        facts: what the first try saw, for those after it.
-        answer: what it was answered with; None while there is no answer.
+        at_ms: arrival of the first attempt, since 1970, UTC.
+        facts: observations of the first attempt, for later attempts.
+        answer: the answer; None before there is one.
         version: of the node; -1 until it is written.
     """
 
@@ -284,29 +284,32 @@ class AdminRequest:
 
 
 class MetadataStore(Protocol):
-    """ZooKeeper in the words of the domain. Every call raises TidemarkError(COORDINATION_UNAVAILABLE) when
-    it cannot be answered in time; a write that raises it may have happened."""
+    """ZooKeeper in the terms of Tidemark.
+
+    Every call raises TidemarkError(COORDINATION_UNAVAILABLE) without an answer in time; the write of such a call may
+    have taken place.
+    """
 
     def listen(self, listener: Callable[[StoreEvent], None]) -> None:
-        """Be told of hints, on the event loop."""
+        """Call `listener` with every notification, on the event loop."""
 
     def lease_valid_until_ms(self) -> int:
         """End of the session lease on the port's clock (rule F1); 0 with no session."""
 
     def lease_length_ms(self) -> int:
-        """How long a lease is: the negotiated session timeout less a margin; 0 before the first session."""
+        """Length of a lease: the negotiated session timeout less a margin; 0 before the first session."""
 
     async def start(self) -> None:
-        """Connect; make the layout's parent nodes where missing."""
+        """Connect, and create missing parent nodes of the layout."""
 
     async def stop(self) -> None:
         """Close the session, which deletes its ephemeral nodes."""
 
     async def new_session(self) -> None:
-        """After SESSION_EXPIRED: connect anew."""
+        """Connect again after SESSION_EXPIRED."""
 
     async def cluster_id(self) -> str:
-        """Of /cluster/id, created by whoever is first."""
+        """The content of /cluster/id; the first caller creates the node."""
 
     # brokers
     async def register_broker(
@@ -317,8 +320,10 @@ class MetadataStore(Protocol):
         locked_directory_ids: frozenset[str],
         flushed_kept: bool = False,
     ) -> BrokerEpoch:
-        """Rule Z3, waiting where it says wait; raises BROKER_ID_TAKEN. `clean` as rule T1 decides; where it is
-        not, `flushed_kept`: what was flushed is there all the same."""
+        """Register by rule Z3, with its waits; raises BROKER_ID_TAKEN.
+
+        `clean` as rule T1 decides; `flushed_kept`: flushed records survived an unclean stop.
+        """
 
     async def live_brokers(self, *, watch: bool = False) -> Mapping[BrokerId, BrokerRegistration]:
         """/brokers/ids."""
@@ -329,44 +334,44 @@ class MetadataStore(Protocol):
     async def restore_broker_epoch(
         self, term: ControllerTerm, registration: BrokerRegistration, was: BrokerEpochRecord
     ) -> None:
-        """Make the node of a live broker's epoch again, which somebody deleted by hand; there already is fine.
+        """Restore the epoch node of a live broker after an operator deleted the node; idempotent.
 
         Raises CONTROLLER_NOT_ACTIVE, or COORDINATION_UNAVAILABLE where the broker is gone meanwhile.
         """
 
-    # brokers that are removed
+    # brokers to remove
     async def draining_brokers(self) -> frozenset[BrokerId]:
-        """Those on which nothing new is placed: /admin/draining_brokers."""
+        """/admin/draining_brokers: brokers that get no new replicas."""
 
     async def begin_draining(self, brokers: Collection[BrokerId]) -> None:
-        """Place nothing new on these any more; again is fine."""
+        """Place no new replicas on these brokers; idempotent."""
 
     async def end_draining(self, brokers: Collection[BrokerId]) -> None:
-        """Place replicas on these again; again is fine."""
+        """Place replicas on these brokers again; idempotent."""
 
     async def forget_broker_configs(self, broker: BrokerId) -> None:
-        """Delete /config/brokers/<id>; gone already is fine."""
+        """Delete /config/brokers/<id>; idempotent."""
 
     # topics
     async def topics(
         self, names: Sequence[str] | None = None, *, watch: bool = False, unreadable: set[str] | None = None
     ) -> Mapping[str, TopicDescription]:
-        """Those of `names` that exist (None: all), configs included, pipelined.
+        """The topics of `names` that exist (None: all topics), with their configs, pipelined.
 
-        Of all, those whose nodes cannot be understood are left out, and added to `unreadable`.
+        Of all topics, those with nodes that do not parse are omitted and added to `unreadable`.
         """
 
     async def create_topic(self, topic: TopicDescription) -> TopicDescription:
         """One multi guarded by absence: the topic node and /config/topics/<t>; raises TOPIC_ALREADY_EXISTS."""
 
     async def request_topic_deletion(self, topic: str) -> None:
-        """Create /admin/delete_topics/<t>; again is fine; raises UNKNOWN_TOPIC."""
+        """Create /admin/delete_topics/<t>; idempotent; raises UNKNOWN_TOPIC."""
 
     async def requested_deletions(self, *, watch: bool = False) -> frozenset[str]:
         """Children of /admin/delete_topics."""
 
     async def delete_topic(self, term: ControllerTerm, topic: TopicDescription) -> None:
-        """Delete its states, its node, its config and its request, in multis that check the term; can be run again."""
+        """Delete the states, node, config and request of a topic, in multis that check the term; idempotent."""
 
     # partition states
     async def states(
@@ -376,43 +381,45 @@ class MetadataStore(Protocol):
         sync: bool = False,
         unreadable: set[TopicPartition] | None = None,
     ) -> Mapping[TopicPartition, VersionedState]:
-        """Those that exist, pipelined; `sync` first where asked.
+        """The states that exist, pipelined; with `sync`, after a ZooKeeper sync.
 
-        One whose node cannot be understood, or was deleted by hand, is left out, and added to `unreadable`.
+        A state whose node does not parse, or was deleted by hand, is omitted and added to `unreadable`.
         """
 
     async def write_states(self, term: ControllerTerm, writes: Sequence[StateWrite]) -> Sequence[WriteResult]:
-        """Multis of up to 500 operations and 512 KiB, each checking the term; one result for each write, in order.
+        """Write in multis of up to 500 operations and 512 KiB that check the term; one result per write, in order.
 
         Raises CONTROLLER_NOT_ACTIVE when the term's check fails.
         """
 
     async def write_isrs(self, writes: Sequence[StateWrite]) -> Sequence[WriteResult]:
-        """Conditional writes of a leader (rule R9), each also checking i-<incarnation>; as many to a multi as fit, but
-        each stands or fails by itself. One result for each, in order."""
+        """Conditional writes of a leader (rule R9) that check i-<incarnation>; one result per write, in order.
+
+        The writes share multis; each succeeds or fails alone.
+        """
 
     async def read_isrs(
         self, asked: Mapping[TopicPartition, ReplicaIdentity]
     ) -> Mapping[TopicPartition, VersionedState]:
-        """Sync, then read; without those whose node or whose incarnation is gone."""
+        """Sync, then read; omits partitions whose node or incarnation is deleted."""
 
     async def write_isr(self, write: StateWrite) -> WriteResult:
-        """One of `write_isrs`."""
+        """`write_isrs` of one partition."""
 
     async def read_isr(self, partition: TopicPartition, identity: ReplicaIdentity) -> VersionedState | None:
-        """One of `read_isrs`; None when it is gone."""
+        """`read_isrs` of one partition; None if its node or incarnation is deleted."""
 
-    # elections that people ask for
+    # requested elections
     async def request_elections(
         self, kind: ElectionKind, partitions: Sequence[TopicPartition], request_id: str = ""
     ) -> bool:
-        """Create the kind's node; False while another request's is there. One of the same id is this one."""
+        """Create the node of this kind; False while the node of another request (by id) exists."""
 
     async def requested_elections(self, kind: ElectionKind, *, watch: bool = False) -> ElectionRequest | None:
-        """The kind's node, which may carry an error; None: there is none."""
+        """The node of this kind, which may carry an error; None without one."""
 
     async def finish_elections(self, term: ControllerTerm, request: ElectionRequest) -> None:
-        """Remove its node, in a multi that checks the term; gone or written anew since is fine.
+        """Remove the node in a multi that checks the term; a missing or replaced node is no error.
 
         Raises CONTROLLER_NOT_ACTIVE when the term's check fails.
         """
@@ -420,42 +427,48 @@ class MetadataStore(Protocol):
     async def unclean_elections(
         self, partitions: Sequence[TopicPartition] | None = None
     ) -> Mapping[TopicPartition, Sequence[UncleanElection]]:
-        """The loss reports kept of each partition that has any (None: of all), the oldest first."""
+        """The stored loss reports by partition (None: of all partitions), oldest first."""
 
-    # moves of replicas (rule M1)
+    # reassignments (rule M1)
     async def submit_moves(self, moves: Sequence[PartitionReassignment]) -> None:
-        """Add these to /admin/reassign_partitions, making it where there is none; all or none.
+        """Add these to /admin/reassign_partitions, all or none; the first request creates the node.
 
-        One that is there word for word already is fine. Raises REASSIGNMENT_IN_PROGRESS for a partition that has
-        another one, INVALID_REQUEST (metadata moves_max) where the node would become too large.
+        An identical request is no error. Raises REASSIGNMENT_IN_PROGRESS for a partition with another request,
+        INVALID_REQUEST (metadata moves_max) if the node becomes too large.
         """
 
     async def cancel_moves(self, partitions: Sequence[TopicPartition]) -> None:
-        """Mark these as cancelled, all or none; again is fine; raises NO_REASSIGNMENT_IN_PROGRESS."""
+        """Mark these as cancelled, all or none; idempotent; raises NO_REASSIGNMENT_IN_PROGRESS."""
 
     async def move_requests(self, *, watch: bool = False) -> ReassignmentRequests:
-        """/admin/reassign_partitions; what of it cannot be understood is in `malformed`."""
+        """/admin/reassign_partitions; entries that do not parse are in `malformed`."""
 
     async def finish_moves(
         self, term: ControllerTerm, finished: Sequence[PartitionReassignment], refused: Sequence[Refusal]
     ) -> None:
-        """Take these moves, if they are still word for word the same, and all that is malformed out of the node, the
-        node itself when nothing is left; keep `refused`. Raises CONTROLLER_NOT_ACTIVE."""
+        """Remove these requests if unchanged, and all malformed entries; delete an empty node; store `refused`.
+
+        Raises CONTROLLER_NOT_ACTIVE.
+        """
 
     async def write_topic(self, term: ControllerTerm, topic: TopicDescription) -> TopicDescription | None:
-        """Write the topic node if it still is at `topic.version`; the new one has its zxid and version, None: it is
-        at another version. Raises CONTROLLER_NOT_ACTIVE."""
+        """Write the topic node if still at `topic.version`; returns the topic with its new zxid and version.
+
+        None: the node has another version. Raises CONTROLLER_NOT_ACTIVE.
+        """
 
     # partitions added and removed (rule C7)
     async def request_partitions(self, added: Mapping[TopicPartition, tuple[BrokerId, ...]]) -> None:
-        """Create nodes below /admin/partitions_add, all or none; the same again is fine; raises UNKNOWN_TOPIC, and
-        INVALID_REQUEST where another request for one of them is there."""
+        """Create nodes below /admin/partitions_add, all or none; idempotent.
+
+        Raises UNKNOWN_TOPIC, and INVALID_REQUEST if another request for one of these exists.
+        """
 
     async def request_partition_removal(self, removed: Mapping[TopicPartition, bool]) -> None:
         """Create nodes below /admin/partitions_remove, all or none; as `request_partitions`."""
 
     async def partition_requests(self, *, watch: bool = False) -> PartitionRequests:
-        """Both."""
+        """The requests below /admin/partitions_add and /admin/partitions_remove."""
 
     async def finish_partition_requests(
         self,
@@ -465,25 +478,29 @@ class MetadataStore(Protocol):
         removed: Sequence[TopicPartition] = (),
         refused: Sequence[Refusal] = (),
     ) -> None:
-        """Remove these requests (and those that `refused` names, by kind); keep `refused`. Gone already is fine.
-        Raises CONTROLLER_NOT_ACTIVE."""
+        """Remove these requests, and those that `refused` names, by kind; store `refused`; idempotent.
+
+        Raises CONTROLLER_NOT_ACTIVE.
+        """
 
     async def delete_partitions(self, term: ControllerTerm, topic: TopicDescription, partitions: Sequence[int]) -> None:
-        """Delete the nodes below these partitions of a topic whose node does not name them any more; again is fine.
-        Raises CONTROLLER_NOT_ACTIVE."""
+        """Delete the nodes of partitions that were removed from their topic node; idempotent.
+
+        Raises CONTROLLER_NOT_ACTIVE.
+        """
 
     async def refusals(self) -> Sequence[Refusal]:
-        """The latest 100 of all kinds, the oldest first."""
+        """The latest 100 refusals of all kinds, oldest first."""
 
     # controller
     async def elect_controller(self, controller_id: BrokerId, address: str) -> ControllerTerm | None:
-        """Rule Z1 in one multi; None when somebody else holds /controller."""
+        """Rule Z1 in one multi; None when another controller holds /controller."""
 
     async def controller(self, *, watch: bool = False) -> ControllerInfo | None:
         """/controller."""
 
     async def resign(self, term: ControllerTerm) -> None:
-        """Delete /controller if it is still ours."""
+        """Delete /controller if this term still holds it."""
 
     async def next_producer_ids(self, count: int) -> range:
         """A block of producer ids from /producer_ids (rule P1)."""
@@ -492,7 +509,7 @@ class MetadataStore(Protocol):
     async def configs(
         self, resources: Sequence[ConfigResource], *, watch: bool = False
     ) -> Mapping[ConfigResource, VersionedConfigs]:
-        """The explicit settings of each; of one that has none, or does not exist, they are empty, at version -1."""
+        """The explicit settings of each resource; empty, at version -1, for a resource without settings."""
 
     async def write_configs(
         self,
@@ -502,24 +519,24 @@ class MetadataStore(Protocol):
         version: int,
         receipt: AdminRequest | None = None,
     ) -> bool:
-        """Write them if they are still at `version` (-1: there is no node), and keep `receipt` with them, in one multi.
+        """Write the settings if their version still is `version` (-1: no node), with `receipt`, in one multi.
 
-        False: somebody else has written them, or has answered the request, meanwhile; nothing was written then.
+        False: the settings changed, or the request was answered, since then; this call wrote nothing.
         Raises UNKNOWN_TOPIC.
         """
 
-    # requests that are answered once
+    # requests with one answer for all attempts
     async def begin_request(self, request: AdminRequest) -> AdminRequest:
-        """Keep it; where one of its id is kept already that one is given, whatever it is about."""
+        """Store the request; returns the stored request of the same id instead, if there is one."""
 
     async def kept_request(self, request_id: str) -> AdminRequest | None:
-        """The one kept under this id."""
+        """The stored request of this id."""
 
     async def finish_request(self, request: AdminRequest) -> AdminRequest:
-        """Keep its answer; where an answer is kept already, that stays, and is given."""
+        """Store the answer; returns the request with the earlier answer instead, if there is one."""
 
     async def forget_request(self, request: AdminRequest) -> None:
-        """Remove it if it still is at `request.version`; gone already is fine."""
+        """Remove the request if its version still is `request.version`; idempotent."""
 
     async def expire_requests(self, before_ms: int) -> int:
-        """Remove those that came before that time (since 1970, UTC); gives how many."""
+        """Remove the requests from before that time (since 1970, UTC); returns their number."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The broker epochs that a term goes by (rules Z3, T2): where a node was deleted by hand, what is known of it holds.
+"""The broker epochs of a term (rules Z3, T2), kept when an operator deletes a node below /brokers/epochs.
 
-And it is made again: every election of that broker checks it, and would fail without it.
+The term also restores the node: every election of that broker checks the node and fails without it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 class EpochKeeper:
-    """Remembers what `/brokers/epochs` has said during a term."""
+    """Remembers every broker epoch that `/brokers/epochs` had during a term."""
 
     def __init__(self, term: ControllerTerm, store: MetadataStore) -> None:
         self._term = term
@@ -24,8 +24,11 @@ class EpochKeeper:
         self._known: dict[BrokerId, BrokerEpochRecord] = {}
 
     async def read(self, brokers: Mapping[BrokerId, BrokerRegistration]) -> Mapping[BrokerId, BrokerEpochRecord]:
-        """All nodes, with what is missing: of live brokers as it was, or, where nobody knows, such that nothing of
-        before the present registration is trusted. `brokers` were read before."""
+        """Read all nodes, and fill in missing nodes of live brokers with the last known record.
+
+        Without a known record, nothing from before the present registration is trusted. The caller read `brokers`
+        before this call.
+        """
         self._known |= await self._store.broker_epochs()
         for broker, registration in brokers.items():
             known = self._known.get(broker)
@@ -34,7 +37,7 @@ class EpochKeeper:
         return dict(self._known)
 
     async def restore(self) -> None:
-        """Make the nodes of live brokers that are missing."""
+        """Create the missing nodes of live brokers."""
         brokers = await self._store.live_brokers()
         found = await self._store.broker_epochs()
         for broker, registration in brokers.items():
@@ -45,7 +48,7 @@ class EpochKeeper:
             was = known if known is not None and known.broker_epoch == registration.broker_epoch else None
             await self._store.restore_broker_epoch(self._term, registration, was or _nothing_trusted(registration))
             _log.error(
-                "the node of a broker's epoch was deleted by hand, and is made again as it was",
+                "a broker epoch node was deleted by hand; restored",
                 extra={
                     "path": f"/brokers/epochs/{broker}",
                     "broker": broker,

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Failure detection: a stream of pings to each live broker (rule C5). A refused reconnect or a missed deadline is a
-suspicion; the core decides what to make of it."""
+"""Failure detection: a stream of pings to each live broker (rule C5).
+
+A refused reconnect or a missed deadline is a suspicion; the core decides on its consequences.
+"""
 
 from __future__ import annotations
 
@@ -31,21 +33,21 @@ from tidemark.v1.controller_service_pb2_grpc import BrokerControlServiceStub
 _log = logging.getLogger(__name__)
 _RECONNECT_S: Final = 0.2
 _REPEATED_S: Final = 0.05
-"""Before the one reconnect, if the stream broke as soon as it was up."""
+"""Pause before the one reconnect, if the stream broke as soon as it was up."""
 _SILENCE_S: Final = 0.8
-"""An attempt to connect that fails only now was not refused: nobody answers there."""
+"""A connection attempt that fails after this time timed out; an earlier failure is a refusal."""
 
 Submit = Callable[[ControllerEvent], None]
 
 
 class _Ending(Enum):
-    REFUSED = "refused"  # no answer at all
+    REFUSED = "refused"  # the connection was refused
     BROKE = "broke"  # after it was up
     MISSED_DEADLINE = "missed deadline"
 
 
 class Heartbeats:
-    """One stream for each live broker epoch."""
+    """`BrokerHeartbeats` over gRPC: one stream for each live broker epoch."""
 
     def __init__(
         self,
@@ -78,13 +80,13 @@ class Heartbeats:
                 self._tasks[broker] = (registration.broker_epoch, task)
 
     def release(self, broker: BrokerId, broker_epoch: BrokerEpoch) -> None:
-        """Tell it with a ping, now, that it may shut down."""
+        """Let this broker shut down, with a ping sent now."""
         known = self._released.get(broker)
         if known is not None and known[0] == broker_epoch:
             known[1].set()
 
     async def stop(self) -> None:
-        """Ping nobody any more."""
+        """Send no more pings."""
         tasks = [task for _, task in self._tasks.values()]
         self._tasks.clear()
         for task in tasks:
@@ -92,9 +94,9 @@ class Heartbeats:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _watch(self, broker: BrokerRegistration) -> None:
-        """A missed deadline is a suspicion; a stream that was up and broke gets one reconnect at once first.
+        """A missed deadline is a suspicion; a stream that was up and broke first gets one immediate reconnect.
 
-        So a controller that has just come to office waits no longer for a broker that was cut off with its predecessor.
+        A new controller therefore detects a broker that failed with its predecessor as fast as any other.
         """
         failures = 0
         while True:
@@ -111,9 +113,9 @@ class Heartbeats:
                 await asyncio.sleep(_REPEATED_S)
 
     async def _one_stream(self, broker: BrokerRegistration) -> _Ending:
-        """Ping until something fails.
+        """Ping until the stream fails.
 
-        Somebody reads all the time, so a killed process is noticed when its connection breaks, not at the next ping.
+        A read is always pending, so that the death of the process ends the stream at once, not at the next ping.
         """
         ending = _Ending.REFUSED
         offline: frozenset[str] = frozenset()
@@ -153,12 +155,12 @@ class Heartbeats:
                 await call.write(pb.HeartbeatRequest(header=header, sequence=sequence, may_shut_down=may_shut_down))
                 await _either(self._interval_s, None if may_shut_down else released)
         except (grpc.RpcError, asyncio.InvalidStateError) as error:
-            # Whoever reads sees it too. Cancelling the call here would cancel that reader's task.
+            # The pending read fails too. Cancelling the call here would cancel the task that reads.
             _log.debug("ping not sent", extra={"broker": broker.broker_id, "why": type(error).__name__})
 
 
 async def _either(seconds: float, event: asyncio.Event | None) -> None:
-    """So long, or until the event, whichever comes first."""
+    """Wait for the event, at most this long."""
     if event is None:
         await asyncio.sleep(seconds)
         return

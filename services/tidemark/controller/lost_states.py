@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Partitions that have no node where nodes have been deleted: new ones, or ones whose state somebody deleted by hand.
+"""Partitions without a state node where nodes were deleted: new partitions, or states deleted by hand.
 
-ZooKeeper cannot tell them apart, brokers can. A new one gets its first state. Who led the other, and who was in sync,
-nobody knows any more: it gets a state in which nobody is trusted (rule T4), so that nothing acknowledged is cut off by
-a replica that lacks it, and `tidemark elect --last-known` finds the replica that holds most.
+ZooKeeper does not distinguish the two, brokers do. A new partition gets its first state. The leader and the ISR of the
+other are lost: that partition gets a state that trusts no replica (rule T4). So no replica truncates acknowledged
+records that it lacks, and `tidemark elect --last-known` finds the replica with the most records.
 """
 
 from __future__ import annotations
@@ -43,7 +43,14 @@ _NEVER = BrokerEpoch(-1)
 
 @dataclass(slots=True)
 class _Found:
-    """What the brokers say of one partition. `highest`: the highest leader epoch that one of them named."""
+    """The answers of the brokers for one partition.
+
+    Attributes:
+        held: a broker holds a replica.
+        nothing: the brokers without a replica.
+        silent: the brokers without an answer.
+        highest: the highest leader epoch in the answers.
+    """
 
     identity: ReplicaIdentity
     assigned: tuple[BrokerId, ...]
@@ -54,11 +61,11 @@ class _Found:
 
 
 class LostStates:
-    """Makes the nodes that are missing.
+    """Creates missing state nodes.
 
     Args:
-        ask: puts a question to a live broker.
-        policy_of: what a topic's settings say.
+        ask: sends DescribeReplicas to a live broker.
+        policy_of: reads the settings of a topic.
     """
 
     def __init__(
@@ -74,8 +81,8 @@ class LostStates:
         self._policy_of = policy_of
 
     async def make(self, partitions: Collection[TopicPartition]) -> bool:
-        """Whether one of these has a state now that had no node; those whose brokers do not all answer wait."""
-        topics = await self._store.topics(unreadable=set())  # what cannot be read holds nothing else up
+        """Create the states that the answers of the brokers allow; returns whether any was created."""
+        topics = await self._store.topics(unreadable=set())  # unreadable topics do not delay the others
         brokers = await self._store.live_brokers()
         found = await self._surveyed(partitions, topics, brokers)
         writes = []
@@ -83,8 +90,7 @@ class LostStates:
             state = self._state_of(one, topics[partition.topic], brokers)
             if state is None:
                 _log.warning(
-                    "a partition has no state that can be read, and not all of its brokers say whether they hold it: "
-                    "it waits for them",
+                    "a partition has no readable state, and not all of its brokers have answered: waiting for them",
                     extra={"partition": str(partition), "waits_for": sorted(set(one.assigned) - one.nothing)},
                 )
                 continue
@@ -95,8 +101,8 @@ class LostStates:
         for write in made:
             if not write.state.isr:
                 _log.error(
-                    "the nodes of a partition were deleted by hand, and with them who was in sync: nobody leads it "
-                    "until `tidemark elect --last-known` has chosen the replica that holds most",
+                    "the state of a partition was deleted by hand, its ISR is lost: the partition has no leader until "
+                    "`tidemark elect --last-known` chooses the replica with the most records",
                     extra={
                         "partition": str(write.partition),
                         "path": f"/brokers/topics/{write.partition.topic}/{write.partition.partition}",
@@ -122,17 +128,17 @@ class LostStates:
                 if broker in brokers:
                     questions[broker].append(ReplicaQuestion(partition, identity, NO_EPOCH))
         for broker, asked in questions.items():
-            told = await self._ask(DescribeReplicas(broker, 0, brokers[broker].broker_epoch, tuple(asked)))
-            _note(found, broker, asked, told)
+            answer = await self._ask(DescribeReplicas(broker, 0, brokers[broker].broker_epoch, tuple(asked)))
+            _note(found, broker, asked, answer)
         return found
 
     def _state_of(
         self, one: _Found, topic: TopicDescription, brokers: Mapping[BrokerId, BrokerRegistration]
     ) -> LeaderAndIsr | None:
-        """None: it is not known yet which of the two it is, or in which epoch its replicas are."""
+        """None while the answers do not show whether the partition is new, or in which epoch its replicas are."""
         min_isr = min(self._policy_of(topic.configs).min_insync_replicas, len(one.assigned))
         if one.held and not one.silent:
-            # No lineage is ever above the leader epoch, as an election begins it.
+            # A lineage starts with an election, so that it never exceeds the leader epoch.
             epoch = LeaderEpoch(one.highest + 1)
             last = tuple(IsrEntry(broker, _epoch_of(brokers.get(broker))) for broker in one.assigned)
             return LeaderAndIsr(
@@ -148,15 +154,15 @@ def _note(
     found: Mapping[TopicPartition, _Found],
     broker: BrokerId,
     asked: Sequence[ReplicaQuestion],
-    told: ReplicasDescribed,
+    answer: ReplicasDescribed,
 ) -> None:
     for question in asked:
         one = found[question.partition]
-        refusal = told.error or told.refused.get(question.partition)
+        refusal = answer.error or answer.refused.get(question.partition)
         if refusal is None or refusal.code is ErrorCode.FENCED_LEADER_EPOCH or HELD in refusal.metadata:
             one.held = True
             one.highest = max(one.highest, _epoch_in(refusal))
-        elif told.error is None and refusal.code in (ErrorCode.NOT_A_REPLICA, ErrorCode.UNKNOWN_TOPIC_ID):
+        elif answer.error is None and refusal.code in (ErrorCode.NOT_A_REPLICA, ErrorCode.UNKNOWN_TOPIC_ID):
             one.nothing.add(broker)
         else:
             one.silent.add(broker)

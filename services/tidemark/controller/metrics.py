@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics of the controller, and a log line for each thing it observed."""
+"""Metrics of the controller, and a log line for each observation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidemark.runtime.metrics import METRICS, Metrics
 _log = logging.getLogger(__name__)
 
 _LINES_MAX: Final = 100
-"""Of one kind and one event: the failure of a broker with thousands of partitions is not told thousands of times."""
+"""Log lines of one kind for one event; above, one line with the count, as when a broker with many partitions fails."""
 
 
 _ELECTED_MAX: Final = 100_000
@@ -38,7 +38,7 @@ _NAMES: Final = {"moves": "reassignments", "replicas_to_move": "reassignment_rep
 
 
 class _Elected(NamedTuple):
-    """Whom the controller decided for, in which leader epoch (-1: not told), and when."""
+    """The elected leader, its leader epoch (-1: unknown), and the time of the election."""
 
     leader: int
     epoch: int
@@ -72,13 +72,13 @@ class ControllerMetrics:
         }
 
     def term_begins(self, epoch: int, queue_size: Callable[[], int]) -> None:
-        """This controller is the active one; `queue_size`: how many events wait."""
+        """This controller is the active one; `queue_size` gives the number of queued events."""
         self._active.set(1)
         self._epoch.set(epoch)
         self._queue_size.set_function(queue_size)
 
     def term_ends(self) -> None:
-        """What it knew is for the next one to tell."""
+        """This controller is a standby; the next active controller reports the counts."""
         self._active.set(0)
         self._epoch.set(0)
         self._queue_size.set_function(lambda: 0)
@@ -86,11 +86,11 @@ class ControllerMetrics:
         self.counts({})
 
     def observed(self, effect: Observed) -> None:
-        """Count, and log with the event it belongs to."""
+        """Count the observation; `handled` logs the observations of one event together."""
         self._observed.labels(effect.kind).inc()
         if effect.kind in ("leader_elected", "unclean_election"):
             self._elections[effect.kind == "leader_elected"].inc()
-            assert effect.partition is not None, "somebody leads a partition"
+            assert effect.partition is not None, "an election is of a partition"
             leader, epoch = int(effect.fields["leader"]), int(effect.fields.get("leader_epoch", NO_EPOCH))
             self._elected[effect.partition] = _Elected(leader, epoch, time.perf_counter())
         elif effect.kind == "partition_offline" and effect.partition is not None:
@@ -107,17 +107,19 @@ class ControllerMetrics:
                 self._election_seconds.observe(time.perf_counter() - elected.at_s)
 
     def left_isrs(self, by_reason: Mapping[str, int]) -> None:
-        """Elections took so many replicas out of ISRs."""
+        """Elections removed this many replicas from ISRs."""
         for reason, count in by_reason.items():
             self._left_isrs[reason].inc(count)
 
     def waited(self, seconds: float) -> None:
-        """An event has had its turn after so long."""
+        """An event left the queue after this time."""
         self._waited.observe(seconds)
 
     def handled(self, event: ControllerEvent, seconds: float) -> None:
-        """An event was decided. What it brought about is a line each, or one where there is much of a kind; but what
-        may be lost is said of each partition (rule T4)."""
+        """Log the observations of a handled event: one line each, or one line for many of a kind.
+
+        Possible loss is logged for every partition (rule T4).
+        """
         self._seconds.labels(type(event).__name__).observe(seconds)
         if not self._to_log:
             return
@@ -137,8 +139,8 @@ class ControllerMetrics:
         _log.error("the term ends: unexpected error", exc_info=error, extra=extra)
 
     def counts(self, counts: Mapping[str, int]) -> None:
-        """Conditions now."""
-        if len(self._elected) > _ELECTED_MAX:  # of topics that were deleted before anybody led them
+        """Set the gauges."""
+        if len(self._elected) > _ELECTED_MAX:  # elections of deleted topics are never confirmed
             self._elected.clear()
         for name, gauge in self._counts.items():
             gauge.set(counts.get(name, 0))

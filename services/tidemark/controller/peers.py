@@ -35,13 +35,13 @@ from tidemark.v1.metadata_pb2 import TopicMetadata
 _log = logging.getLogger(__name__)
 _DEADLINE_S: Final = 10.0
 _DESCRIBE_DEADLINE_S: Final = 2.0
-"""An unclean election does not wait longer for an answer."""
+"""Deadline of DescribeReplicas; an unclean election waits no longer for an answer."""
 
 Refused = tuple[tuple[TopicPartition, TidemarkError], ...]
 
 
 class BrokerPeers:
-    """Where the brokers are, and calls to them."""
+    """`BrokerChannels` over gRPC."""
 
     def __init__(self, controller_id: BrokerId, controller_epoch: ControllerEpoch) -> None:
         self._controller_id = controller_id
@@ -51,7 +51,7 @@ class BrokerPeers:
         self._channels: dict[BrokerId, tuple[BrokerRegistration, grpc.aio.Channel]] = {}
 
     def follow(self, brokers: Mapping[BrokerId, BrokerRegistration]) -> None:
-        """These are the live brokers."""
+        """Use these registrations from now on."""
         self._brokers = dict(brokers)
 
     async def stop(self) -> None:
@@ -62,7 +62,7 @@ class BrokerPeers:
             await channel.close()
 
     async def send_leader_and_isr(self, effect: SendLeaderAndIsr) -> ControlAnswered:
-        """All parts in order; the first error ends it."""
+        """Send all parts in order; the first error ends the call."""
 
         async def send(stub: Any) -> Refused:
             refused: Refused = ()
@@ -74,7 +74,7 @@ class BrokerPeers:
         return await self._answered(effect.broker, effect.request_id, send)
 
     async def send_stop_replica(self, effect: SendStopReplica) -> ControlAnswered:
-        """One command."""
+        """Send one command."""
 
         async def send(stub: Any) -> Refused:
             response = await stub.StopReplica(stop_replica_to_proto(effect.command), timeout=_DEADLINE_S)
@@ -83,10 +83,10 @@ class BrokerPeers:
         return await self._answered(effect.broker, effect.request_id, send)
 
     async def send_update_metadata(self, effect: SendUpdateMetadata) -> ControlAnswered:
-        """One view or change."""
+        """Send one view or change."""
         header = header_to_proto(self._controller_id, self._controller_epoch, effect.broker_epoch)
         if self._last_topics is None or self._last_topics[0] is not effect.view.topics:
-            # The same ones go to several brokers.
+            # One encoding serves several brokers.
             self._last_topics = (effect.view.topics, [topic_to_proto(one) for one in effect.view.topics.values()])
         metadata = view_to_proto(replace(effect.view, topics={}))
         metadata.topics.extend(self._last_topics[1])
@@ -99,7 +99,7 @@ class BrokerPeers:
         return await self._answered(effect.broker, effect.request_id, send)
 
     async def describe_replicas(self, effect: DescribeReplicas) -> ReplicasDescribed:
-        """One question about many replicas."""
+        """Ask one broker about many replicas."""
         header = header_to_proto(self._controller_id, self._controller_epoch, effect.broker_epoch)
         request = pb.DescribeReplicasRequest(header=header, replicas=questions_to_proto(effect.partitions))
         described: dict[TopicPartition, ReplicaDescription] = {}
@@ -117,7 +117,10 @@ class BrokerPeers:
             refused = await send(BrokerControlServiceStub(await self._channel(broker)))
         except grpc.RpcError as error:
             return ControlAnswered(broker, request_id, errors.from_rpc_error(error, address=f"broker {broker}"))
-        except (grpc.aio.UsageError, asyncio.CancelledError):  # it registered anew, most likely
+        except (
+            grpc.aio.UsageError,
+            asyncio.CancelledError,
+        ):  # the broker probably registered again
             if cast("asyncio.Task[Any]", asyncio.current_task()).cancelling():
                 raise
             failure = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker}: its channel was closed")
@@ -141,7 +144,7 @@ class BrokerPeers:
 
 
 async def _in_slices(command: LeaderAndIsrCommand) -> pb.LeaderAndIsrRequest:
-    """The request of a command, which may take a while to write."""
+    """Encode a command; a large one gives the event loop back in between."""
     request, pace = pb.LeaderAndIsrRequest(), Pace()
     for _ in leader_and_isr_in_steps(command, request):
         if pace.is_due:
