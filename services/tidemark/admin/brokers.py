@@ -51,7 +51,7 @@ class CostedPlan(NamedTuple):
     unknown_sizes: int
 
 
-class RemovalNews(NamedTuple):
+class RemovalUpdate(NamedTuple):
     """Progress of a removal; `removed`, in the last update: brokers that hold nothing and are deregistered."""
 
     moves: Sequence[ReassignmentProgress] = ()
@@ -149,7 +149,7 @@ class BrokerAdministration:
         validate_only: bool,
         request_id: str,
         interval_s: float,
-    ) -> AsyncIterator[RemovalNews]:
+    ) -> AsyncIterator[RemovalUpdate]:
         """Drain brokers and deregister them; yields the plan, then updates; with `validate_only` only the plan.
 
         Raises:
@@ -161,7 +161,7 @@ class BrokerAdministration:
         snapshot = await self._read()
         await self._check_known(brokers, snapshot)
         costed = await self._plan(PlanQuery(remove=tuple(brokers)), snapshot)
-        yield RemovalNews(partitions_left=len(snapshot.left_on(brokers)), plan=costed)
+        yield RemovalUpdate(partitions_left=len(snapshot.left_on(brokers)), plan=costed)
         if validate_only:
             return
         await self._store.begin_draining(brokers)
@@ -177,12 +177,12 @@ class BrokerAdministration:
             if left and not snapshot.busy.issuperset(left):
                 await self._ask_for_missing(brokers, snapshot, throttle_bytes_per_s, name)
             moves = (await self._reassignments.list_moves(left))[0] if left else ()
-            yield RemovalNews(moves, len(left))
+            yield RemovalUpdate(moves, len(left))
             if empty_looks < 2:
                 await asyncio.sleep(interval_s)
         for broker in brokers:
             await self._store.forget_broker_configs(broker)
-        yield RemovalNews(removed=tuple(brokers))
+        yield RemovalUpdate(removed=tuple(brokers))
 
     async def obstacles_to_restart(self, broker: BrokerId) -> list[RestartObstacle]:
         """List why the broker must not be restarted now; raises BROKER_NOT_AVAILABLE if it never registered."""

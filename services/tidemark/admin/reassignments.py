@@ -75,7 +75,7 @@ class Answer(NamedTuple):
     inbound_bytes_per_s: float | None
 
 
-class News(NamedTuple):
+class ReassignmentUpdate(NamedTuple):
     """Requested and running reassignments, and those that ended since the previous update."""
 
     moves: list[ReassignmentProgress]
@@ -187,7 +187,7 @@ class ReassignmentAdministration:
 
     async def watch(
         self, partitions: Collection[TopicPartition], *, interval_s: float, request_id: str = ""
-    ) -> AsyncIterator[News]:
+    ) -> AsyncIterator[ReassignmentUpdate]:
         """Yield updates, the first at once, until all reassignments of these partitions (empty: all now) have ended."""
         seen_before = {
             _name(one) for one in await self._store.refusals() if not request_id or one.request_id != request_id
@@ -203,7 +203,7 @@ class ReassignmentAdministration:
             gone = [partition for partition in left if partition not in now]
             ended = await self._endings({one: left[one] for one in gone}, seen_before) if gone else []
             left = dict(now)
-            yield News([now[partition] for partition in sorted(now)], ended)
+            yield ReassignmentUpdate([now[partition] for partition in sorted(now)], ended)
             if not left:
                 return
             await asyncio.sleep(interval_s)

@@ -357,10 +357,10 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         async with observed("WatchPartitionReassignments", context):
             wanted = frozenset(ref_from_proto(ref) for ref in request.partitions)
             interval_s = interval_of(request.interval_ms)
-            async for news in self._reassignments.watch(wanted, interval_s=interval_s, request_id=request.request_id):
+            async for update in self._reassignments.watch(wanted, interval_s=interval_s, request_id=request.request_id):
                 yield reassignments_pb.WatchPartitionReassignmentsResponse(
-                    reassignments=[progress_to_proto(moved) for moved in news.moves],
-                    ended=[ended_to_proto(ended) for ended in news.ended],
+                    reassignments=[progress_to_proto(moved) for moved in update.moves],
+                    ended=[ended_to_proto(ended) for ended in update.ended],
                 )
 
     async def DescribeLogDirs(
@@ -441,20 +441,20 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
             "removed": [],
         }
         async with observed("RemoveBrokers", context, None if request.validate_only else facts):
-            news = self._brokers.remove(
+            updates = self._brokers.remove(
                 _ids(request.broker_ids),
                 throttle_bytes_per_s=request.throttle_bytes_per_s,
                 validate_only=request.validate_only,
                 request_id=request.request_id,
                 interval_s=interval_of(request.interval_ms),
             )
-            async for one in news:
-                facts["removed"] = list(one.removed)
+            async for update in updates:
+                facts["removed"] = list(update.removed)
                 yield brokers_pb.RemoveBrokersResponse(
-                    plan=None if one.plan is None else plan_to_proto(*one.plan),
-                    reassignments=[progress_to_proto(moved) for moved in one.moves],
-                    partitions_left=one.partitions_left,
-                    removed=one.removed,
+                    plan=None if update.plan is None else plan_to_proto(*update.plan),
+                    reassignments=[progress_to_proto(moved) for moved in update.moves],
+                    partitions_left=update.partitions_left,
+                    removed=update.removed,
                 )
 
     async def SafeToRestart(

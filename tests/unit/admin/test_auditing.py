@@ -31,11 +31,11 @@ async def stream(error: Exception | None = None) -> AsyncIterator[int]:
             raise error
 
 
-async def outcome_of(caplog: pytest.LogCaptureFixture, news: AsyncIterator[int], *, leave: bool) -> str:
+async def outcome_of(caplog: pytest.LogCaptureFixture, update: AsyncIterator[int], *, leave: bool) -> str:
     with caplog.at_level(logging.INFO, "tidemark.audit"):
-        async for _ in news:
+        async for _ in update:
             if leave:
-                await news.aclose()  # type: ignore[attr-defined]
+                await update.aclose()  # type: ignore[attr-defined]
     return str(caplog.records[-1].__dict__["outcome"])
 
 

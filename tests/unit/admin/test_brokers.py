@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from tidemark.admin.brokers import BrokerAdministration, PlanQuery, RemovalNews
+from tidemark.admin.brokers import BrokerAdministration, PlanQuery, RemovalUpdate
 from tidemark.admin.planning import TopicRequest
 from tidemark.admin.reassignments import ReassignmentAdministration
 from tidemark.admin.topics import TopicAdministration
@@ -68,10 +68,10 @@ async def held_by(cluster: Cluster, broker: int) -> list[str]:
 
 async def remove(
     brokers: BrokerAdministration, *removed: int, validate_only: bool = False, throttle: int = 0
-) -> list[RemovalNews]:
+) -> list[RemovalUpdate]:
     return [
-        news
-        async for news in brokers.remove(
+        update
+        async for update in brokers.remove(
             ids(*removed),
             throttle_bytes_per_s=throttle,
             validate_only=validate_only,
@@ -126,11 +126,11 @@ async def test_adding_an_offline_broker_or_none_is_refused(brokers: BrokerAdmini
 async def test_removed_broker_is_drained_deregistered_and_gets_no_replicas_until_added_again(
     cluster: Cluster, brokers: BrokerAdministration
 ) -> None:
-    seen: list[RemovalNews] = []
-    async for news in brokers.remove(
+    seen: list[RemovalUpdate] = []
+    async for update in brokers.remove(
         ids(1), throttle_bytes_per_s=0, validate_only=False, request_id="r", interval_s=0.0
     ):
-        seen.append(news)
+        seen.append(update)
         if len(seen) == 2:
             assert await cluster.store.draining_brokers() == {BrokerId(1)}
             # A partition placed before the draining mark was visible is reassigned too.
@@ -170,10 +170,10 @@ async def test_removal_waits_for_partitions_requested_before_the_draining_mark(
     added = TopicPartition("u", 1)
     await cluster.store.request_partitions({added: ids(3, 0)})
     looks = 0
-    async for news in brokers.remove(
+    async for update in brokers.remove(
         ids(3), throttle_bytes_per_s=0, validate_only=False, request_id="r", interval_s=0.0
     ):
-        looks += news.plan is None and not news.removed
+        looks += update.plan is None and not update.removed
         if looks == 5:
             topic = (await cluster.store.topics(["u"]))["u"]
             assert cluster.term is not None
@@ -203,10 +203,10 @@ async def test_removal_fails_when_the_broker_is_added_again(cluster: Cluster, br
 
 async def test_offline_broker_can_be_removed(cluster: Cluster, brokers: BrokerAdministration) -> None:
     await cluster.kill_broker(1)
-    news = await remove(brokers, 1, validate_only=True)
-    assert [one.partitions_left for one in news] == [2]
-    assert news[0].plan is not None
-    assert news[0].plan.plan.moved_replicas == 2
+    update = await remove(brokers, 1, validate_only=True)
+    assert [one.partitions_left for one in update] == [2]
+    assert update[0].plan is not None
+    assert update[0].plan.plan.moved_replicas == 2
 
 
 @pytest.mark.parametrize(
@@ -271,10 +271,10 @@ async def test_reassignments_beyond_the_znode_limit_start_as_earlier_ones_end(
         await submit(moves)
 
     monkeypatch.setattr(cluster.store, "submit_moves", one_or_two)
-    async for news in brokers.remove(
+    async for update in brokers.remove(
         ids(1), throttle_bytes_per_s=0, validate_only=False, request_id="r", interval_s=0.0
     ):
-        if news.plan is None:
+        if update.plan is None:
             assert len((await cluster.store.move_requests()).moves) <= 2
             await carry_out(cluster)
     assert await held_by(cluster, 1) == []

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from tidemark.admin.move_tracker import MoveTracker
-from tidemark.admin.reassignments import MovesQuery, News, ReassignmentAdministration
+from tidemark.admin.reassignments import MovesQuery, ReassignmentAdministration, ReassignmentUpdate
 from tidemark.core.reassignment.progress import ReassignmentPhase
 from tidemark.model import ErrorCode, PartitionReassignment, Refusal, TidemarkError, TopicPartition
 
@@ -210,15 +210,17 @@ async def test_running_reassignment_without_an_entry_is_listed(
     assert (await cluster.store.move_requests()).moves == (PartitionReassignment(T2, ids(3, 1), cancel=True),)
 
 
-async def watched(moves: ReassignmentAdministration, *partitions: TopicPartition, request_id: str = "") -> list[News]:
-    return [news async for news in moves.watch(partitions, interval_s=0.0, request_id=request_id)]
+async def watched(
+    moves: ReassignmentAdministration, *partitions: TopicPartition, request_id: str = ""
+) -> list[ReassignmentUpdate]:
+    return [update async for update in moves.watch(partitions, interval_s=0.0, request_id=request_id)]
 
 
 async def test_watch_reports_the_end_and_stops(cluster: Cluster, moves: ReassignmentAdministration) -> None:
     await under_way(cluster, moves)
-    seen: list[News] = []
-    async for news in moves.watch([], interval_s=0.0):
-        seen.append(news)
+    seen: list[ReassignmentUpdate] = []
+    async for update in moves.watch([], interval_s=0.0):
+        seen.append(update)
         if len(seen) == 1:
             await end_it(cluster, 3, 1)
     assert [one.partition for one in seen[0].moves] == [T2]
@@ -228,8 +230,8 @@ async def test_watch_reports_the_end_and_stops(cluster: Cluster, moves: Reassign
 
 
 async def test_watch_of_a_completed_reassignment_stops_at_once(moves: ReassignmentAdministration) -> None:
-    (news,) = await watched(moves, T2)
-    assert [(one.partition, one.replicas, one.error) for one in news.ended] == [(T2, ids(1, 2), None)]
+    (update,) = await watched(moves, T2)
+    assert [(one.partition, one.replicas, one.error) for one in update.ended] == [(T2, ids(1, 2), None)]
     (nothing,) = await watched(moves)
     assert (nothing.moves, nothing.ended) == ([], [])
 
@@ -238,9 +240,9 @@ async def test_reassignment_cancelled_by_another_client_ends_with_an_error(
     cluster: Cluster, moves: ReassignmentAdministration
 ) -> None:
     await under_way(cluster, moves)
-    seen: list[News] = []
-    async for news in moves.watch([T2], interval_s=0.0):
-        seen.append(news)
+    seen: list[ReassignmentUpdate] = []
+    async for update in moves.watch([T2], interval_s=0.0):
+        seen.append(update)
         if len(seen) == 1:
             await end_it(cluster, 1, 2)
     (ended,) = seen[-1].ended
@@ -254,9 +256,9 @@ async def test_reassignment_cancelled_by_this_client_ends_without_error(
 ) -> None:
     await under_way(cluster, moves)
     await moves.alter(MovesQuery(cancel=[T2]), validate_only=False)
-    seen: list[News] = []
-    async for news in moves.watch([T2], interval_s=0.0):
-        seen.append(news)
+    seen: list[ReassignmentUpdate] = []
+    async for update in moves.watch([T2], interval_s=0.0):
+        seen.append(update)
         if len(seen) == 1:
             await end_it(cluster, 1, 2)
     assert [one.phase for one in seen[0].moves] == [ReassignmentPhase.CANCELLING]
@@ -269,16 +271,16 @@ async def test_reassignment_refused_by_the_controller_ends_with_that_error(
     assert cluster.term is not None
     error = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "gone")
     await cluster.store.finish_moves(cluster.term, [], [Refusal("reassign", T2, error, "mine")])
-    (news,) = await watched(moves, T2, request_id="mine")
-    assert [one.error and one.error.code for one in news.ended] == [ErrorCode.BROKER_NOT_AVAILABLE]
-    (news,) = await watched(moves, T2, request_id="another")
-    assert [one.error for one in news.ended] == [None], "an old refusal of something else is not told"
+    (update,) = await watched(moves, T2, request_id="mine")
+    assert [one.error and one.error.code for one in update.ended] == [ErrorCode.BROKER_NOT_AVAILABLE]
+    (update,) = await watched(moves, T2, request_id="another")
+    assert [one.error for one in update.ended] == [None], "an old refusal of something else is not told"
     _, refusals = await moves.list_moves()
     assert [(one.kind, one.partition) for one in refusals] == [("reassign", T2)]
 
 
 async def test_removed_partition_ends_its_reassignment(cluster: Cluster, moves: ReassignmentAdministration) -> None:
-    (news,) = await watched(moves, TopicPartition("nowhere", 0))
-    (ended,) = news.ended
+    (update,) = await watched(moves, TopicPartition("nowhere", 0))
+    (ended,) = update.ended
     assert ended.error is not None
     assert ended.error.code is ErrorCode.UNKNOWN_TOPIC

@@ -8,25 +8,21 @@ import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from copy import copy
-from functools import partial
 from types import TracebackType
 from typing import Any
 
-import grpc
-
-from tidemark.client.consuming.fetcher import MISPLACED, Fetcher
+from tidemark.client.consuming.fetcher import Fetcher
 from tidemark.client.consuming.health import ConsumerMetrics, PartitionHealth, health_of, lag_of, total_lag
+from tidemark.client.consuming.offset_lookup import OffsetLookup, Start
 from tidemark.client.consuming.partition_cursor import Cursor
 from tidemark.client.group.group_reader import GroupReader, RebalanceCallback
 from tidemark.client.group.settings import GROUP_SETTINGS, group_settings
 from tidemark.client.lifecycle import Lifecycle
-from tidemark.client.metadata.backoff import Backoff
 from tidemark.client.metadata.cluster import Cluster, unknown_partition
 from tidemark.client.records import (
     ConsumerRecord,
     OffsetAndTimestamp,
     PartitionBatch,
-    Timestamp,
     as_partition,
     records_of,
 )
@@ -34,13 +30,8 @@ from tidemark.client.settings import consumer_settings
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.topic_name import check_topic_name
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
-from tidemark.rpc import errors
-from tidemark.v1 import broker_service_pb2 as pb
 
 _log = logging.getLogger("tidemark.client")
-
-Start = str | int | Timestamp
-"""A start: "earliest", "latest", an offset, or a Timestamp (the end, if no record is at or after that time)."""
 
 
 class Consumer(Lifecycle):
@@ -74,6 +65,7 @@ class Consumer(Lifecycle):
         self.group_settings = None if group is None else group_settings(group, **for_group)
         self.settings = consumer_settings(**settings)
         self.cluster = Cluster(bootstrap, timeout_s=self.settings.request_timeout_ms / 1000)
+        self._offsets = OffsetLookup(self.cluster, self.settings.request_timeout_ms / 1000)
         self._group: GroupReader | None = None
         self._started: Fetcher | None = None
         self._held: Cursor | None = None
@@ -158,7 +150,7 @@ class Consumer(Lifecycle):
         for index in indexes:
             if index not in view.partitions:
                 raise unknown_partition(TopicPartition(topic, index), len(view.partitions))
-        offsets = await asyncio.gather(*(self._offset_of(TopicPartition(topic, index), start) for index in indexes))
+        offsets = await asyncio.gather(*(self._offsets.find(TopicPartition(topic, index), start) for index in indexes))
         assigned = []
         for index, offset in zip(indexes, offsets, strict=True):
             where = TopicPartition(topic, index)
@@ -267,7 +259,7 @@ class Consumer(Lifecycle):
             start: "earliest", "latest", an offset, or a Timestamp.
         """
         cursor = self._cursor_of(partition)
-        cursor.seek(await self._offset_of(cursor.partition, start))
+        cursor.seek(await self._offsets.find(cursor.partition, start))
         self._fetcher.moved(cursor)
 
     def position(self, partition: TopicPartition | tuple[str, int]) -> int:
@@ -296,7 +288,7 @@ class Consumer(Lifecycle):
         """Return high watermarks, exclusive (None: of the assignment); they never fall within a lineage (rule E6)."""
         fetcher = self._fetcher
         wanted = self.assignment if partitions is None else [as_partition(where) for where in partitions]
-        found = await asyncio.gather(*(self._look_up(where, latest=True) for where in wanted))
+        found = await asyncio.gather(*(self._offsets.look_up(where, latest=True) for where in wanted))
         ends = {}
         for where, (offset, _) in zip(wanted, found, strict=True):
             cursor = fetcher.cursors.get(where)
@@ -307,7 +299,7 @@ class Consumer(Lifecycle):
         self, partition: TopicPartition | tuple[str, int], timestamp_us: int
     ) -> OffsetAndTimestamp | None:
         """Find the first record at or after a time, in microseconds since 1970; None without such a record."""
-        found = await self._look_up(as_partition(partition), timestamp_us=timestamp_us)
+        found = await self._offsets.look_up(as_partition(partition), timestamp_us=timestamp_us)
         return None if found.offset < 0 else found
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -465,7 +457,7 @@ class Consumer(Lifecycle):
     async def _reset(self, cursor: Cursor, error: TidemarkError) -> None:
         generation = cursor.generation
         try:
-            offset = await self._offset_of(cursor.partition, self.settings.out_of_range)
+            offset = await self._offsets.find(cursor.partition, self.settings.out_of_range)
         except TidemarkError as failure:
             if cursor.generation == generation:
                 cursor.error = failure
@@ -484,67 +476,8 @@ class Consumer(Lifecycle):
         """Make a cursor at a start; waits for a partition that only the coordinator knows yet."""
         timeout_s = self.settings.request_timeout_ms / 1000
         await self.cluster.partition_count(where.topic, timeout_s=timeout_s, beyond=where.partition)
-        offset = await self._offset_of(where, start)
+        offset = await self._offsets.find(where, start)
         view = await self.cluster.topic(where.topic, timeout_s=timeout_s)
         if where.partition not in view.partitions:
             raise unknown_partition(where, len(view.partitions))
         return self._cursor(view, where, offset)
-
-    async def _offset_of(self, where: TopicPartition, start: Start) -> int:
-        if isinstance(start, int):
-            if start < 0:
-                raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{where}: {start} is not an offset")
-            return start
-        if isinstance(start, Timestamp):
-            # Look up the end first, so that records appended between the two look-ups are read.
-            end = await self._look_up(where, latest=True)
-            found = await self._look_up(where, timestamp_us=start.us)
-            return end.offset if found.offset < 0 else found.offset
-        if start not in ("earliest", "latest"):
-            raise TidemarkError(
-                ErrorCode.INVALID_REQUEST, f"start is {start!r}: want earliest, latest, an offset or a Timestamp"
-            )
-        return (await self._look_up(where, **{start: True})).offset
-
-    async def _look_up(self, where: TopicPartition, **position: Any) -> OffsetAndTimestamp:
-        """Look an offset up at the leader; retries until the request timeout."""
-        timeout_s = self.settings.request_timeout_ms / 1000
-        deadline_s = time.monotonic() + timeout_s
-        backoff = Backoff()
-        while True:
-            try:
-                return await self._look_up_once(where, deadline_s, partial(pb.PartitionListOffsets, **position))
-            except TidemarkError as error:
-                left_s = deadline_s - time.monotonic()
-                misplaced = error.code in MISPLACED and self.cluster.leader(where) is not None
-                if not error.retriable and not misplaced:
-                    raise
-                if left_s <= 0:
-                    raise TidemarkError(
-                        ErrorCode.REQUEST_TIMED_OUT,
-                        f"{where}: no offset within {timeout_s} s; the last refusal: {error}",
-                    ) from error
-                self.cluster.note_refusal(where, error)
-                await self.cluster.wait_for_update(min(backoff.next_s(), left_s))
-
-    async def _look_up_once(self, where: TopicPartition, deadline_s: float, part: Any) -> OffsetAndTimestamp:
-        leader = await self.cluster.leader_in_time(where, deadline_s=deadline_s)
-        request = pb.ListOffsetsRequest(
-            partitions=[
-                part(
-                    topic=where.topic,
-                    partition=where.partition,
-                    current_leader_epoch=leader.leader_epoch,
-                    topic_id=leader.topic_id,
-                )
-            ]
-        )
-        timeout_s = max(0.05, min(2.0, deadline_s - time.monotonic()))
-        try:
-            response = await self.cluster.stub(leader.address).ListOffsets(request, timeout=timeout_s)
-        except grpc.aio.AioRpcError as failure:
-            raise errors.from_rpc_error(failure, address=leader.address) from None
-        result = response.partitions[0]
-        if result.HasField("error"):
-            raise errors.from_proto(result.error)
-        return OffsetAndTimestamp(result.offset, result.timestamp_us)

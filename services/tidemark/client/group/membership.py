@@ -430,12 +430,12 @@ class Membership:
     async def _commit_processed(self, partitions: frozenset[TopicPartition], timeout_s: float) -> None:
         async with self._turn(timeout_s) as deadline_s:
             processed = self._reader.processed()
-            news = [
+            changed = [
                 processed[partition]
                 for partition in sorted(partitions & processed.keys())
                 if processed[partition].offset != self._committed.get(partition)
             ]
-            await self._commit(news, deadline_s, self._joins)
+            await self._commit(changed, deadline_s, self._joins)
 
     def began_at(self, partition: TopicPartition, offset: int) -> None:
         """Note the committed offset of a partition."""

@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from tidemark.client.aio.consumer import Consumer as AsyncConsumer
-from tidemark.client.aio.consumer import Start
 from tidemark.client.aio.producer import Producer as AsyncProducer
+from tidemark.client.consuming.offset_lookup import Start
 from tidemark.client.group.group_reader import RebalanceCallback
 from tidemark.client.lifecycle import INTERRUPTED_S, INTERRUPTIONS
 from tidemark.client.producing.batching import SendHandle

@@ -17,7 +17,7 @@ from tidemark.client.aio.admin.results import (
     AlteredReassignments,
     ClusterDescription,
     PlannedMoves,
-    ReassignmentNews,
+    ReassignmentUpdate,
     RemovalProgress,
     RemovedPartitions,
 )
@@ -80,8 +80,8 @@ class Client:
 
     def watch_partition_reassignments(
         self, partitions: Sequence[TopicPartition], **_: object
-    ) -> Iterator[ReassignmentNews]:
-        yield ReassignmentNews([], [EndedReassignment(one, TO) for one in partitions])
+    ) -> Iterator[ReassignmentUpdate]:
+        yield ReassignmentUpdate([], [EndedReassignment(one, TO) for one in partitions])
 
     def remove_brokers(
         self, brokers: Sequence[int], *, validate_only: bool = False, **_: object

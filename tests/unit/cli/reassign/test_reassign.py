@@ -15,7 +15,7 @@ from tidemark.cli.reassign import commands as module
 from tidemark.cli.reassign import submit
 from tidemark.cli.reassign.progress_view import MoveView
 from tidemark.cli.reassign.submit import MoveFeed
-from tidemark.client.aio.admin.results import AlteredReassignments, ReassignmentNews, Reassignments
+from tidemark.client.aio.admin.results import AlteredReassignments, Reassignments, ReassignmentUpdate
 from tidemark.core.cluster_view import PartitionView, TopicView
 from tidemark.core.reassignment.progress import (
     EndedReassignment,
@@ -114,9 +114,9 @@ class Client:
 
     def watch_partition_reassignments(
         self, partitions: Sequence[TopicPartition], *, interval_ms: int = 0, request_id: str = ""
-    ) -> Iterator[ReassignmentNews]:
+    ) -> Iterator[ReassignmentUpdate]:
         left = [name for name in self.wanted if name in partitions]
-        yield ReassignmentNews([moved(name, waiting_for="the moon") for name in left], [])
+        yield ReassignmentUpdate([moved(name, waiting_for="the moon") for name in left], [])
         if self.interrupted:
             raise KeyboardInterrupt
         if self.failures:
@@ -124,11 +124,11 @@ class Client:
         while left:
             name = left.pop(0)
             self.wanted.remove(name)
-            yield ReassignmentNews([moved(one) for one in left], [EndedReassignment(name, TWO_ONE, self.ends_with)])
+            yield ReassignmentUpdate([moved(one) for one in left], [EndedReassignment(name, TWO_ONE, self.ends_with)])
         assert partitions, "else it would wait for all there are"
         gone = [name for name in partitions if name in self.cancelled]
         ends = [EndedReassignment(name, TWO_ONE if name in self.too_late else ONE_TWO, self.ends_with) for name in gone]
-        yield ReassignmentNews([], ends)
+        yield ReassignmentUpdate([], ends)
 
     def describe_topics(self, names: Sequence[str] = ()) -> list[TopicView]:
         partition = PartitionView(2, BrokerId(1), LeaderEpoch(0), TWO_ONE, TWO_ONE, "i")

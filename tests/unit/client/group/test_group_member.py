@@ -39,7 +39,7 @@ class ByHand:
                 if not answer.cancelled():
                     return request, answer
 
-    async def clock(self, epoch: int, *partitions: int) -> pb.GroupHeartbeatRequest:
+    async def assign(self, epoch: int, *partitions: int) -> pb.GroupHeartbeatRequest:
         """Answer the next heartbeat with an assignment; returns the heartbeat after it."""
         _, answer = await self.beat()
         answer.set_result(response(epoch, *partitions))
@@ -119,8 +119,8 @@ async def member(coordinator: ByHand, reader: SlowReader) -> AsyncIterator[Membe
 
 
 async def test_assignment_without_changes_is_confirmed(coordinator: ByHand, member: Membership) -> None:
-    assert owned(await coordinator.clock(1, 0, 1)) == [0, 1]
-    assert owned(await coordinator.clock(1, 0, 1)) == [0, 1]
+    assert owned(await coordinator.assign(1, 0, 1)) == [0, 1]
+    assert owned(await coordinator.assign(1, 0, 1)) == [0, 1]
 
 
 async def test_assigned_partition_unknown_to_brokers_is_retried(
@@ -129,18 +129,18 @@ async def test_assigned_partition_unknown_to_brokers_is_retried(
     for code in (ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_PARTITION):
         reader.refusal = TidemarkError(code, "not heard of")
         assert not member.owned
-        telling = asyncio.create_task(coordinator.clock(1, 0))
+        telling = asyncio.create_task(coordinator.assign(1, 0))
         await asyncio.wait({telling}, timeout=0.3)
         assert not member.owned
         reader.refusal = None
         assert owned(await telling) == [0]
-        assert owned(await coordinator.clock(1)) == []
+        assert owned(await coordinator.assign(1)) == []
 
 
 async def test_assigned_partitions_are_reported_as_owned_before_they_are_read(
     coordinator: ByHand, reader: SlowReader, member: Membership
 ) -> None:
-    assert owned(await coordinator.clock(1, 0)) == [0]
+    assert owned(await coordinator.assign(1, 0)) == [0]
     reader.may_take.clear()
     _, answer = await coordinator.beat()
     answer.set_result(response(2, 0, 1))
@@ -168,7 +168,7 @@ async def test_member_fenced_during_reconciliation_joins_again(
     assert owned(request) == []
     reader.refusal = None
     coordinator.asked.put_nowait((request, _))
-    assert owned(await coordinator.clock(2, 0)) == [0]
+    assert owned(await coordinator.assign(2, 0)) == [0]
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 async def test_member_may_be_out_at_the_end_of_its_session(
     clock: SimpleNamespace, coordinator: ByHand, member: Membership
 ) -> None:
-    await coordinator.clock(1, 0)
+    await coordinator.assign(1, 0)
     clock.now_s += 45
     assert not member.may_be_out
     clock.now_s += 0.001
@@ -192,7 +192,7 @@ async def test_member_may_be_out_at_the_end_of_its_session(
 async def test_member_beyond_its_rebalance_timeout_may_be_out_despite_responses(
     clock: SimpleNamespace, coordinator: ByHand, reader: SlowReader, member: Membership
 ) -> None:
-    await coordinator.clock(1, 0, 1)
+    await coordinator.assign(1, 0, 1)
     reader.may_release.clear()
     clock.now_s += 1
     await _answered(coordinator, response(1, 0, 1))
@@ -215,8 +215,8 @@ async def test_member_beyond_its_rebalance_timeout_may_be_out_despite_responses(
 async def test_member_with_confirmed_release_is_in(
     clock: SimpleNamespace, coordinator: ByHand, reader: SlowReader, member: Membership
 ) -> None:
-    await coordinator.clock(1, 0, 1)
-    assert owned(await coordinator.clock(1, 0)) == [0]
+    await coordinator.assign(1, 0, 1)
+    assert owned(await coordinator.assign(1, 0)) == [0]
     await _answered(coordinator, pb.GroupHeartbeatResponse(member_epoch=2, session_timeout_ms=450_000))
     clock.now_s += 100
     assert not member.may_be_out
@@ -282,7 +282,7 @@ async def _next(coordinator: ByHand, kind: type, **fields: int) -> tuple[Any, as
 async def test_records_read_before_a_rejoin_are_not_committed(
     coordinator: ByHand, member: Membership, waits_its_turn: bool
 ) -> None:
-    await coordinator.clock(1, 0)
+    await coordinator.assign(1, 0)
     position = [GroupPosition(TopicPartition("a", 0), 100, 0, "i", "")]
     first = asyncio.create_task(member.commit(position, timeout_s=5))
     _, answered = await _next(coordinator, pb.CommitOffsetsRequest)
@@ -301,7 +301,7 @@ async def test_records_read_before_a_rejoin_are_not_committed(
 async def test_no_heartbeat_follows_the_leave_of_an_idle_member(
     coordinator: ByHand, reader: SlowReader, member: Membership
 ) -> None:
-    await coordinator.clock(1, 0)
+    await coordinator.assign(1, 0)
     reader.idle_s = 1e6
     _, beat = await coordinator.beat()
     beat.set_result(pb.GroupHeartbeatResponse(member_epoch=1, session_timeout_ms=450_000))
@@ -339,7 +339,7 @@ async def test_cancelled_stop_drops_all_partitions(coordinator: ByHand, reader: 
     reader.drop = dropped.extend  # type: ignore[method-assign]
     member = Membership(cast(Coordinator, coordinator), group_settings("g"), reader)
     member.start(["a"])
-    await coordinator.clock(1, 0)
+    await coordinator.assign(1, 0)
     reader.position = 5
     stopping = asyncio.create_task(member.stop(commit=True))
     while not isinstance((await coordinator.asked.get())[0], pb.CommitOffsetsRequest):
@@ -355,7 +355,7 @@ async def test_cancelled_member_has_not_failed(
 ) -> None:
     failed: list[TidemarkError] = []
     monkeypatch.setattr(reader, "fail", failed.append)
-    await coordinator.clock(1, 0)
+    await coordinator.assign(1, 0)
     for task in member._tasks:
         task.cancel()
     await asyncio.wait(member._tasks)

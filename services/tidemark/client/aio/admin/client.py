@@ -16,8 +16,8 @@ from tidemark.client.aio.admin.results import (
     ClusterDescription,
     DeletedRecords,
     PlannedMoves,
-    ReassignmentNews,
     Reassignments,
+    ReassignmentUpdate,
     RemovalProgress,
     RemovedPartitions,
 )
@@ -445,7 +445,7 @@ class AdminClient(Lifecycle):
         *,
         interval_ms: int = 1000,
         request_id: str = "",
-    ) -> AsyncGenerator[ReassignmentNews, None]:
+    ) -> AsyncGenerator[ReassignmentUpdate, None]:
         """Yield updates until all of these reassignments have ended.
 
         Args:
@@ -463,7 +463,7 @@ class AdminClient(Lifecycle):
         )
         async with aclosing(updates):
             async for response in updates:
-                yield ReassignmentNews(
+                yield ReassignmentUpdate(
                     [progress_from_proto(moved) for moved in response.reassignments],
                     [ended_from_proto(ended) for ended in response.ended],
                 )

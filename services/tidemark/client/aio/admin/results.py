@@ -84,7 +84,7 @@ class Reassignments(NamedTuple):
     refusals: list[Refusal]
 
 
-class ReassignmentNews(NamedTuple):
+class ReassignmentUpdate(NamedTuple):
     """One update of `watch_partition_reassignments`.
 
     Attributes:

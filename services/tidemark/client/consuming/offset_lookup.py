@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looks offsets up at the leaders of partitions: log start, high watermark, and offsets by time (rules E6, K2)."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+import grpc
+
+from tidemark.client.consuming.fetcher import MISPLACED
+from tidemark.client.metadata.backoff import Backoff
+from tidemark.client.metadata.cluster import Cluster
+from tidemark.client.records import OffsetAndTimestamp, Timestamp
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.rpc import errors
+from tidemark.v1 import broker_service_pb2 as pb
+
+Start = str | int | Timestamp
+"""A start: "earliest", "latest", an offset, or a Timestamp (the end, if no record is at or after that time)."""
+
+
+class OffsetLookup:
+    """Sends ListOffsets to leaders; used on one event loop.
+
+    Args:
+        cluster: metadata and channels.
+        timeout_s: timeout of a look-up with its retries.
+    """
+
+    def __init__(self, cluster: Cluster, timeout_s: float) -> None:
+        self._cluster = cluster
+        self._timeout_s = timeout_s
+
+    async def find(self, where: TopicPartition, start: Start) -> int:
+        """Return the offset of a start; raises INVALID_REQUEST, and the errors of `look_up`."""
+        if isinstance(start, int):
+            if start < 0:
+                raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{where}: {start} is not an offset")
+            return start
+        if isinstance(start, Timestamp):
+            # Look up the end first, so that records appended between the two look-ups are read.
+            end = await self.look_up(where, latest=True)
+            found = await self.look_up(where, timestamp_us=start.us)
+            return end.offset if found.offset < 0 else found.offset
+        if start not in ("earliest", "latest"):
+            raise TidemarkError(
+                ErrorCode.INVALID_REQUEST, f"start is {start!r}: want earliest, latest, an offset or a Timestamp"
+            )
+        return (await self.look_up(where, **{start: True})).offset
+
+    async def look_up(self, where: TopicPartition, **position: Any) -> OffsetAndTimestamp:
+        """Ask the leader for an offset; retries until the timeout.
+
+        Args:
+            where: the partition.
+            position: a field of `PartitionListOffsets`: `earliest`, `latest` or `timestamp_us`.
+
+        Raises:
+            TidemarkError: refusals of the leader; REQUEST_TIMED_OUT with the last one.
+        """
+        deadline_s = time.monotonic() + self._timeout_s
+        backoff = Backoff()
+        while True:
+            try:
+                return await self._look_up_once(where, deadline_s, partial(pb.PartitionListOffsets, **position))
+            except TidemarkError as error:
+                left_s = deadline_s - time.monotonic()
+                misplaced = error.code in MISPLACED and self._cluster.leader(where) is not None
+                if not error.retriable and not misplaced:
+                    raise
+                if left_s <= 0:
+                    raise TidemarkError(
+                        ErrorCode.REQUEST_TIMED_OUT,
+                        f"{where}: no offset within {self._timeout_s} s; the last refusal: {error}",
+                    ) from error
+                self._cluster.note_refusal(where, error)
+                await self._cluster.wait_for_update(min(backoff.next_s(), left_s))
+
+    async def _look_up_once(self, where: TopicPartition, deadline_s: float, part: Any) -> OffsetAndTimestamp:
+        leader = await self._cluster.leader_in_time(where, deadline_s=deadline_s)
+        request = pb.ListOffsetsRequest(
+            partitions=[
+                part(
+                    topic=where.topic,
+                    partition=where.partition,
+                    current_leader_epoch=leader.leader_epoch,
+                    topic_id=leader.topic_id,
+                )
+            ]
+        )
+        timeout_s = max(0.05, min(2.0, deadline_s - time.monotonic()))
+        try:
+            response = await self._cluster.stub(leader.address).ListOffsets(request, timeout=timeout_s)
+        except grpc.aio.AioRpcError as failure:
+            raise errors.from_rpc_error(failure, address=leader.address) from None
+        result = response.partitions[0]
+        if result.HasField("error"):
+            raise errors.from_proto(result.error)
+        return OffsetAndTimestamp(result.offset, result.timestamp_us)
