@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Found by PySpark by its name: makes `format("tidemark")` known to every session without a call."""
+"""PySpark finds this package by its name, so that `format("tidemark")` is registered in every session."""
 
 from tidemark_spark.source import TidemarkDataSource as DefaultSource
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The PySpark data source "tidemark": topics as tables and streams, by pip alone, without jars."""
+"""The PySpark data source "tidemark": topics as tables and streams, installed by pip, without jars."""
 
 from tidemark_spark.progress import PartitionProgress, TidemarkListener
 from tidemark_spark.source import TidemarkDataSource, register

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The option with the brokers' addresses, of reads and of writes, under its own name or that of Spark's Kafka. Pure."""
+"""The option for the brokers' addresses, under Tidemark's name or that of Spark's Kafka source. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ ADDRESSES: Final = ("tidemark.bootstrap", "kafka.bootstrap.servers")
 
 
 def parse_bootstrap(given: Mapping[str, str]) -> str:
-    """host:port[,host:port...] of options by their names in lower case; raises ValueError with what would be right."""
+    """host:port[,host:port...] from options with lower-case names; ValueError names the valid form."""
     found = {name: given[name].strip() for name in ADDRESSES if given.get(name, "").strip()}
     if not found:
         raise ValueError("option 'tidemark.bootstrap' is missing: host:port[,host:port...] of brokers")
     if len(set(found.values())) > 1:
-        raise ValueError(f"options {' and '.join(map(repr, found))} name different brokers; leave one of them out")
+        raise ValueError(f"options {' and '.join(map(repr, found))} name different brokers; remove one of them")
     name, text = next(iter(found.items()))
     for address in text.split(","):
         host, _, port = address.strip().rpartition(":")

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An archive on disk: what Spark's file sink landed, what was compacted of it, and which of both to read.
+"""Layout of an archive: files of Spark's file sink, compacted files, and manifests that state which files to read.
 
     landing/date=D/hour=H/part-*.parquet      written by the file sink; landing/_spark_metadata says which files count
     compacted/date=D/hour=H/part-*.parquet    the same rows in fewer files
-    manifests/D-H.json                        of that hour: compacted files that count, landed files they cover
+    manifests/D-H.json                        of that hour: valid compacted files, and the landed files they replace
 
-Invariant: a row is in exactly one file that counts. A manifest is replaced in one rename, so a reader sees an hour
-before or after its compaction and nothing between; files that no manifest names are left of a compaction cut short.
+Invariant: a row is in exactly one valid file. A manifest is replaced by one rename, so a reader sees an hour either
+before or after its compaction. Files that no manifest names come from an interrupted compaction.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ SCHEMA: Final = (
     "topic string, partition int, offset bigint, key binary, value binary, timestamp timestamp, timestampType int, "
     "headers array<struct<key: string, value: binary>>, date date, hour int"
 )
-"""Of an archive; `date` and `hour` are the record's in UTC, and directories on disk."""
+"""Schema of an archive; `date` and `hour` are of the record's timestamp in UTC, and directories on disk."""
 
 
 @dataclass
 class Manifest:
-    """What a compacted hour is made of; paths are relative to the archive.
+    """Files of a compacted hour; paths are relative to the archive.
 
     Attributes:
-        files: the compacted files that count.
-        covers: landed files whose rows are in them.
-        superseded: files that count no more and since when, in milliseconds since 1970: to be deleted.
+        files: valid compacted files.
+        covers: landed files whose rows are in `files`.
+        superseded: replaced files, to be deleted, with the time of replacement in milliseconds since 1970.
     """
 
     date: str
@@ -47,17 +47,17 @@ class Manifest:
 
     @property
     def name(self) -> str:
-        """Of its file."""
+        """Name of the manifest's file."""
         return f"{self.date}-{self.hour:02d}.json"
 
     @property
     def directory(self) -> str:
-        """Of the hour, in landing/ and in compacted/."""
+        """Directory of the hour, in landing/ and in compacted/."""
         return f"date={self.date}/hour={self.hour}"
 
 
 class Files:
-    """The file system of an archive, whichever Hadoop knows: local, HDFS, an object store."""
+    """The file system of an archive, any that Hadoop supports: local, HDFS, an object store."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
         self._jvm: Any = cast("Any", spark._jvm)
@@ -75,26 +75,26 @@ class Files:
         return self._path(f"{self.root}/{relative}")
 
     def exists(self, relative: str) -> bool:
-        """Whether there is such a file or directory."""
+        """Whether the file or directory exists."""
         return bool(self._fs.exists(self.of(relative)))
 
     def names(self, relative: str) -> list[str]:
-        """What is in a directory, [] where there is none; hidden files are not told."""
+        """Files of a directory, without hidden ones; [] for a missing directory."""
         if not self.exists(relative):
             return []
         found = [status.getPath().getName() for status in self._fs.listStatus(self.of(relative))]
         return sorted(name for name in found if not name.startswith(("_", ".")))
 
     def size_bytes(self, relative: str) -> int:
-        """Of a file."""
+        """Size of a file in bytes."""
         return int(self._fs.getFileStatus(self.of(relative)).getLen())
 
     def delete(self, relative: str) -> None:
-        """A file or a directory; one that is gone is fine."""
+        """Delete a file or a directory, if it exists."""
         self._fs.delete(self.of(relative), True)
 
     def move(self, source: str, target: str) -> None:
-        """To another name, in place of what is there."""
+        """Rename a file, and replace an existing one."""
         self._fs.mkdirs(self.of(target).getParent())
         rename = getattr(self._jvm.org.apache.hadoop.fs, "Options$Rename")
         how = self._gateway.new_array(rename, 1)
@@ -102,7 +102,7 @@ class Files:
         self._context.rename(self.of(source), self.of(target), how)
 
     def read(self, relative: str) -> str:
-        """A small file."""
+        """Contents of a small file."""
         stream = self._fs.open(self.of(relative))
         try:
             return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
@@ -110,7 +110,7 @@ class Files:
             stream.close()
 
     def write(self, relative: str, text: str) -> None:
-        """A small file, in one step: whoever reads sees what was there before, or all of this."""
+        """Write a small file atomically."""
         part = f"{relative}.part"
         stream = self._fs.create(self.of(part), True)
         stream.write(bytearray(text.encode()))
@@ -119,12 +119,12 @@ class Files:
 
 
 def is_archive(spark: SparkSession, root: str) -> bool:
-    """Whether an archive was begun there."""
+    """Whether there is an archive."""
     return Files(spark, root).exists(f"{LANDING}/_spark_metadata")
 
 
 def read_archive(spark: SparkSession, root: str) -> DataFrame:
-    """Every row of an archive once, in SCHEMA; a plan that stays good until what it reads is superseded and deleted."""
+    """All rows of an archive, once each, in SCHEMA; valid until files of its plan are superseded and deleted."""
     files = Files(spark, root)
     manifests = read_manifests(files)
     covered = {path for manifest in manifests.values() for path in manifest.covers}
@@ -142,7 +142,7 @@ def read_files(spark: SparkSession, files: Files, part: str, paths: Sequence[str
 
 
 def landed_files(spark: SparkSession, files: Files) -> list[str]:
-    """What the file sink has committed, whether it is still there or was compacted and deleted since."""
+    """Files that the file sink committed, including those that were compacted and deleted since."""
     if not files.exists(f"{LANDING}/_spark_metadata"):
         return []
     found = spark.read.schema(SCHEMA).parquet(f"{files.root}/{LANDING}").inputFiles()
@@ -150,7 +150,7 @@ def landed_files(spark: SparkSession, files: Files) -> list[str]:
 
 
 def read_manifests(files: Files) -> Mapping[str, Manifest]:
-    """Of every compacted hour, by `Manifest.directory`."""
+    """Manifests of the compacted hours, by `Manifest.directory`."""
     found = {}
     for name in files.names(_MANIFESTS):
         if name.endswith(".json"):
@@ -161,5 +161,5 @@ def read_manifests(files: Files) -> Mapping[str, Manifest]:
 
 
 def write_manifest(files: Files, manifest: Manifest) -> None:
-    """From here on readers see that."""
+    """Write a manifest; readers use it from then on."""
     files.write(f"{_MANIFESTS}/{manifest.name}", json.dumps(asdict(manifest)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which columns a read has: those of Spark's Kafka source, fewer on request, and the value decoded on request. Pure."""
+"""Columns of a read: those of Spark's Kafka source, optionally fewer, and with decoded values. Pure."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _TYPES: Final = {
 }
 _BY_LOWER: Final = {name.lower(): name for name in _TYPES}
 DEAD_LETTER: Final = "deadLetter"
-"""The column that holds a malformed value as it is, and null where the value is well."""
+"""Column with the bytes of a malformed value; null for a valid value."""
 
 
 class ValueFormat(StrEnum):
-    """What the values are."""
+    """Format of the values."""
 
     BYTES = "bytes"
     STRING = "string"
@@ -33,7 +33,7 @@ class ValueFormat(StrEnum):
 
 
 class Malformed(StrEnum):
-    """What becomes of a value that is not of its format, or does not fit its schema."""
+    """Policy for a value that is not in its format, or does not fit its schema."""
 
     FAIL = "fail"
     NULL = "null"
@@ -48,10 +48,10 @@ class Columns:
     """The columns of a read.
 
     Attributes:
-        names: in their order; the dead-letter column, where there is one, comes after them.
-        value_format: what the values are.
+        names: in order; a dead-letter column comes after them.
+        value_format: format of the values.
         value_schema: fields of the values, as DDL; None: the job gives the schema of the whole read.
-        malformed: what becomes of values that are not so.
+        malformed: policy for malformed values.
     """
 
     names: tuple[str, ...]
@@ -61,21 +61,21 @@ class Columns:
 
     @property
     def has_dead_letters(self) -> bool:
-        """Whether there is that column: a read without values has none."""
+        """Whether there is a dead-letter column: a read without values has none."""
         return self.malformed is Malformed.DEAD_LETTER and "value" in self.names
 
     @property
     def all_names(self) -> tuple[str, ...]:
-        """The columns, that of dead letters among them."""
+        """Columns, including the dead-letter column."""
         return (*self.names, DEAD_LETTER) if self.has_dead_letters else self.names
 
     def ddl(self) -> str:
-        """The schema as DDL; raises ValueError where values need one and have none."""
+        """The schema as DDL; raises ValueError if values need a schema and have none."""
         types = _TYPES | {"value": self._value_type() if "value" in self.names else "", DEAD_LETTER: "binary"}
         return ", ".join(f"{name} {types[name]}" for name in self.all_names)
 
     def type_of(self, name: str) -> str | None:
-        """Spark's name of a column's type, e.g. "bigint"; None: it depends on the schema of the values."""
+        """Spark's name of a column's type, e.g. "bigint"; None: depends on the schema of the values."""
         if name == "value" and self.value_format in (ValueFormat.JSON, ValueFormat.ARROW):
             return None
         kind = self._value_type() if name == "value" else {**_TYPES, DEAD_LETTER: "binary"}[name]
@@ -96,7 +96,7 @@ class Columns:
 
 
 def parse_columns(given: Mapping[str, str]) -> Columns:
-    """The columns that options ask for, by their names in lower case; raises ValueError with what would be right."""
+    """Columns from options with lower-case names; ValueError names the valid form."""
     value_format = _one_of("valueFormat", given, ValueFormat, ValueFormat.BYTES)
     malformed = _one_of("malformedValues", given, Malformed, Malformed.FAIL)
     schema = given.get("valueschema")

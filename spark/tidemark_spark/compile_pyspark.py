@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m tidemark_spark.compile_pyspark [ZIP...]: puts beside every Python module in a zip file, but for tests, the
-same module compiled; without files, in those that the PySpark of this Python and of SPARK_HOME brings.
+"""python -m tidemark_spark.compile_pyspark [ZIP...]: adds the compiled form of each Python module, except tests, to zip
+files; by default to those of this Python's PySpark and of SPARK_HOME.
 
-Spark's Python processes take PySpark out of python/lib/pyspark.zip, and each compiles it anew: 0.4 s of a core, some
-seven times before the first row, and once for each stream. Done once for an installation, they begin at once. Compiled
-modules are unchecked: nobody edits a zip file there. A Python of another version passes them over, a new PySpark brings
-a new file. Run twice, it changes nothing.
+Spark's Python processes import PySpark from python/lib/pyspark.zip, and each compiles the modules again. That takes
+0.4 s of a core, about seven times before the first row, and once for each stream. With compiled modules in the file,
+these processes start faster. Python does not compare compiled modules with their sources here. Another version of
+Python ignores them, and a new PySpark has a new file. A second run changes nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from py_compile import PycInvalidationMode, PyCompileError
 
 
 def _compiled(source: bytes, filename: str) -> bytes:
-    """A .pyc that its source is not held against; raises PyCompileError."""
+    """An unchecked .pyc; raises PyCompileError."""
     with tempfile.TemporaryDirectory() as directory:
         module, made = Path(directory, "module.py"), Path(directory, "module.pyc")
         module.write_bytes(source)
@@ -33,9 +33,9 @@ def _compiled(source: bytes, filename: str) -> bytes:
 
 
 def add_compiled(path: Path) -> int:
-    """How many modules were compiled; the file is replaced as a whole, or not at all."""
+    """Compile the modules of a zip file, and replace the file atomically; returns their number."""
     if path.exists() and not zipfile.is_zipfile(path):
-        raise zipfile.BadZipFile("it is no zip file")
+        raise zipfile.BadZipFile("not a zip file")
     with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".zip", delete=False) as file:
         made = Path(file.name)
     try:
@@ -45,7 +45,7 @@ def add_compiled(path: Path) -> int:
             modules = (name for name in there if name.endswith(".py") and "/tests/" not in name)
             new = sorted(name for name in modules if f"{name}c" not in there)
             for name in new:
-                # Dated as all are that have no date, so that the same source makes the same file.
+                # The zip format's earliest date, so that the same source makes the same file.
                 entry = zipfile.ZipInfo(f"{name}c")
                 entry.compress_type = zipfile.ZIP_DEFLATED
                 archive.writestr(entry, _compiled(archive.read(name), f"{path}/{name}"))
@@ -56,7 +56,7 @@ def add_compiled(path: Path) -> int:
 
 
 def installed() -> list[Path]:
-    """The zip files that this Python's PySpark and SPARK_HOME bring."""
+    """Zip files of this Python's PySpark and of SPARK_HOME."""
     found = importlib.util.find_spec("pyspark")
     homes = [Path(found.origin).parent] if found is not None and found.origin else []
     homes += [Path(home) for home in (os.environ.get("SPARK_HOME"),) if home]
@@ -64,7 +64,7 @@ def installed() -> list[Path]:
 
 
 def main(words: list[str]) -> int:
-    """Exit status 1 where a file cannot be read or written, 2 where there is none."""
+    """Exit status 1 for a file that cannot be read or written, 2 if there is no file."""
     if {"-h", "--help"} & set(words):
         sys.stdout.write(f"{__doc__}\nexample: python -m tidemark_spark.compile_pyspark /opt/spark/python/lib/*.zip\n")
         return 0
@@ -76,7 +76,7 @@ def main(words: list[str]) -> int:
         try:
             count = add_compiled(path)
         except (OSError, PyCompileError, zipfile.BadZipFile) as error:
-            sys.stderr.write(f"{path} stays as it was: {error}\n")
+            sys.stderr.write(f"{path} is unchanged: {error}\n")
             return 1
         sys.stdout.write(f"{path}: {count} modules compiled\n")
     return 0

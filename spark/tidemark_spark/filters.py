@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a filter on topic, partition, offset or timestamp spares a batch read. Pure.
+"""Narrows a batch read by filters on topic, partition, offset or timestamp. Pure.
 
-Spark applies every filter again, so that a narrowing need only never leave out a row that passes.
+Spark applies every filter again, so a narrowing is correct if it excludes no row that passes the filters.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Narrowing:
-    """Rows outside of it pass no filter.
+    """Bounds of a read; rows outside of them pass no filter.
 
     Attributes:
         topics: None: all.
         partitions: None: all.
         offset_min: inclusive.
         offset_end: exclusive; None: no bound.
-        timestamp_ms: milliseconds since 1970: records before the first one so young do not pass. There is no upper
-            bound, since a later record may carry an earlier time.
+        timestamp_ms: milliseconds since 1970; records before the first record at or after this time do not pass.
+            There is no upper bound, since a later record may have an earlier timestamp.
     """
 
     topics: frozenset[str] | None = None
@@ -32,7 +32,7 @@ class Narrowing:
     timestamp_ms: int | None = None
 
     def offsets(self, topic: str, partition: int, start: int, end: int) -> tuple[int, int]:
-        """What is left of offsets [start, end) of a partition."""
+        """The part of offsets [start, end) of a partition within the bounds."""
         out = (self.topics is not None and topic not in self.topics) or (
             self.partitions is not None and partition not in self.partitions
         )
@@ -46,7 +46,7 @@ EVERYTHING = Narrowing()
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One condition that every row has to meet: column, one of "=", "<", "<=", ">", ">=", "in", and a value."""
+    """A condition for every row: column, one of "=", "<", "<=", ">", ">=", "in", and a value."""
 
     column: str
     operator: str
@@ -54,7 +54,7 @@ class Comparison:
 
 
 def narrow(comparisons: Iterable[Comparison]) -> Narrowing:
-    """What all of them leave; those that narrow nothing are passed over."""
+    """Bounds from all conditions; conditions that narrow nothing are ignored."""
     found = EVERYTHING
     for one in comparisons:
         if one.column in ("topic", "partition"):
@@ -63,7 +63,7 @@ def narrow(comparisons: Iterable[Comparison]) -> Narrowing:
             found = _narrow_offsets(found, one.operator, one.value)
         elif one.column == "timestamp" and isinstance(one.value, datetime) and one.operator in ("=", ">", ">="):
             at = one.value if one.value.tzinfo is not None else one.value.replace(tzinfo=UTC)
-            ms = int(at.timestamp() * 1000) - 1  # never above it, whatever the division rounded
+            ms = int(at.timestamp() * 1000) - 1  # never above the true value, despite rounding
             found = replace(found, timestamp_ms=max(ms, found.timestamp_ms or 0, 0))
     return found
 

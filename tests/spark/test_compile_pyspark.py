@@ -87,11 +87,11 @@ def test_a_file_that_is_no_archive_or_does_not_compile_stays_as_it_was(tmp_path:
         archive.writestr("fine.py", "x = 1\n")
         archive.writestr("wrong.py", "def\n")
     before = broken.read_bytes()
-    assert f"{broken} stays as it was: " in add_compiled(broken, code=1)
+    assert f"{broken} is unchanged: " in add_compiled(broken, code=1)
     assert broken.read_bytes() == before
     (tmp_path / "no.zip").write_text("no archive")
-    assert "stays as it was" in add_compiled(tmp_path / "no.zip", code=1)
-    assert "stays as it was" in add_compiled(tmp_path / "not there.zip", code=1)
+    assert "is unchanged" in add_compiled(tmp_path / "no.zip", code=1)
+    assert "is unchanged" in add_compiled(tmp_path / "not there.zip", code=1)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["broken.zip", "no.zip"]
 
 

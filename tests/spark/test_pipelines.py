@@ -177,7 +177,7 @@ def test_an_audit_of_a_sound_topic_and_archive_finds_nothing(
 ) -> None:
     words = "--bootstrap", cluster.bootstrap, "--topic", sales, "--archive", archived
     assert audit.run(spark, arguments_of(audit, *words)) == 0
-    assert "nothing is missing, doubled or different" in capsys.readouterr().out
+    assert "no gap, duplicate or mismatch" in capsys.readouterr().out
 
 
 def test_an_audit_tells_gaps_duplicates_and_mismatches_of_an_archive_by_their_offsets(

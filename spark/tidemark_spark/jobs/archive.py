@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A topic to Parquet by date and hour, exactly once: Spark's file sink with a checkpoint; and few files of many."""
+"""Copies a topic to Parquet by date and hour, exactly once, by Spark's file sink; compacts the files on request."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from tidemark_spark.jobs.common import (
 NAME = "archive"
 _HOUR: Final = re.compile(r"date=([0-9-]+)/hour=(\d+)/")
 _SCRATCH: Final = "scratch"
-"""Of a compaction under way; what one that was cut short has left goes with the next."""
+"""Directory of a running compaction; the next compaction deletes the rest of an interrupted one."""
 _MIB: Final = 1 << 20
 _EXAMPLE = """
-  spark-submit archive.py --bootstrap broker-0:9192 --topic orders --to /data/archive              what there is now
+  spark-submit archive.py --bootstrap broker-0:9192 --topic orders --to /data/archive              all current records
   spark-submit archive.py --bootstrap broker-0:9192 --topic orders --to /data/archive --every "1 minute"
-  spark-submit archive.py --to /data/archive --compact                                             few files of many
+  spark-submit archive.py --to /data/archive --compact                                             merge small files
 """
 
 
@@ -51,30 +51,32 @@ def parser() -> argparse.ArgumentParser:
     """Flags of the job."""
     made = job_parser(
         NAME,
-        "Copies topics to Parquet files by date and hour of their records (UTC), each record exactly once: run it "
-        "again, or after it was killed, and it goes on where it was. --compact makes few files of each hour's many; it "
-        "may run beside the copying, one at a time. Read an archive with replay.py, audit.py, or read_archive of "
+        "Copies topics to Parquet files by date and hour of their records (UTC), each record exactly once. A later run "
+        "continues, also after a failure. --compact merges the files of each hour; one compaction may run beside the "
+        "copy. Read an archive with replay.py, audit.py, or read_archive of "
         "tidemark_spark.archive_layout.",
         _EXAMPLE,
     )
     add_bootstrap(made, required=False)
-    made.add_argument("--to", required=True, metavar="PATH", help="directory of the archive; Hadoop's paths are fine")
-    made.add_argument("--topic", metavar="TOPIC[,TOPIC...]", help="what to copy; not with --compact")
+    made.add_argument("--to", required=True, metavar="PATH", help="directory of the archive; any Hadoop path")
+    made.add_argument("--topic", metavar="TOPIC[,TOPIC...]", help="topics to copy; not with --compact")
     add_stream(made)
-    made.add_argument("--compact", action="store_true", help="do not copy: make few files of the many there are")
-    made.add_argument("--min-files", type=int, default=4, help="compact hours with so many files not compacted yet (4)")
-    made.add_argument("--file-mib", type=int, default=128, help="about the size of a compacted file (128)")
+    made.add_argument("--compact", action="store_true", help="do not copy: merge the files of each hour")
+    made.add_argument(
+        "--min-files", type=int, default=4, help="uncompacted files of an hour that start its compaction (4)"
+    )
+    made.add_argument("--file-mib", type=int, default=128, help="approximate size of a compacted file (128)")
     made.add_argument(
         "--grace-hours",
         type=float,
         default=24.0,
-        help="files that were compacted stay so long for readers who began before, and go with a later --compact (24)",
+        help="superseded files stay so long for running readers; a later --compact deletes them (24)",
     )
     return made
 
 
 def run(spark: SparkSession, arguments: argparse.Namespace) -> int:
-    """Copy, until all is there or for ever; or compact once."""
+    """Copy the current records, or for ever; or compact once."""
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     if arguments.compact:
         compact(
@@ -87,19 +89,19 @@ def run(spark: SparkSession, arguments: argparse.Namespace) -> int:
         return 0
     for flag in ("bootstrap", "topic"):
         if not getattr(arguments, flag):
-            raise ValueError(f"--{flag} is missing: say which topics of which cluster to copy, or say --compact")
+            raise ValueError(f"--{flag} is missing: want the topics and the cluster to copy, or --compact")
     read = run_stream(spark, lambda: start(spark, arguments))
     say(f"archived {read.rows} records of {arguments.topic}, {read.size_bytes} bytes, in {arguments.to}")
     return 0
 
 
 def start(spark: SparkSession, arguments: argparse.Namespace) -> StreamingQuery:
-    """The query that copies."""
+    """Start the query that copies."""
     return land(read_stream(spark, arguments, includeHeaders="true"), arguments.to, arguments.every)
 
 
 def land(table: DataFrame, root: str, every: str | None = None) -> StreamingQuery:
-    """Rows with a read's columns into landing/; the checkpoint is in the archive, so that the two are never parted."""
+    """Write the rows of a read to landing/; the checkpoint is in the archive, so both stay together."""
     writer = (
         with_hours(table)
         .writeStream.format("parquet")
@@ -111,13 +113,13 @@ def land(table: DataFrame, root: str, every: str | None = None) -> StreamingQuer
 
 
 def with_hours(table: DataFrame) -> DataFrame:
-    """With the columns of the directories; the session's time zone is UTC."""
+    """Add the columns of the directories; the session's time zone is UTC."""
     columns = "topic", "partition", "offset", "key", "value", "timestamp", "timestampType", "headers"
     return table.selectExpr(*columns, "to_date(timestamp) as date", "hour(timestamp) as hour")
 
 
 def compact(spark: SparkSession, root: str, *, min_files: int, file_bytes: int, grace_ms: int) -> list[str]:
-    """Rewrite the hours that have many files not compacted yet, delete what was superseded long enough ago.
+    """Rewrite hours with many uncompacted files, and delete files that were superseded long enough ago.
 
     Returns:
         The directories of the hours that were rewritten.
@@ -130,7 +132,7 @@ def compact(spark: SparkSession, root: str, *, min_files: int, file_bytes: int, 
     for path in landed_files(spark, files):
         hour = _HOUR.search(path)
         if hour is None:
-            raise ValueError(f"{root}: {path} is in no date=D/hour=H directory: this is no archive")
+            raise ValueError(f"{root} is not an archive: {path} is not in a date=D/hour=H directory")
         manifest = manifests.setdefault(f"date={hour[1]}/hour={int(hour[2])}", Manifest(hour[1], int(hour[2])))
         if path not in covered:
             waiting[manifest.directory].append(path)
@@ -150,7 +152,7 @@ def compact(spark: SparkSession, root: str, *, min_files: int, file_bytes: int, 
 
 
 def _rewrite(spark: SparkSession, files: Files, manifest: Manifest, landed: list[str], file_bytes: int) -> None:
-    """All rows of an hour into new files, then the manifest that makes them count."""
+    """Write all rows of an hour to new files, then the manifest that makes them valid."""
     size_bytes = sum(files.size_bytes(path) for path in (*landed, *manifest.files))
     table = read_files(spark, files, LANDING, landed).unionByName(read_files(spark, files, COMPACTED, manifest.files))
     order = "topic", "partition", "offset"
@@ -171,7 +173,7 @@ def _rewrite(spark: SparkSession, files: Files, manifest: Manifest, landed: list
 
 
 def _sweep(files: Files, manifest: Manifest, grace_ms: int) -> None:
-    """Delete what is superseded since `grace_ms`, and what a compaction that was cut short has left."""
+    """Delete files superseded more than `grace_ms` ago, and the rest of an interrupted compaction."""
     known = {*manifest.files, *(path for path, _ in manifest.superseded)}
     for name in files.names(f"{COMPACTED}/{manifest.directory}"):
         path = f"{COMPACTED}/{manifest.directory}/{name}"
@@ -187,5 +189,5 @@ def _sweep(files: Files, manifest: Manifest, grace_ms: int) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """What spark-submit runs."""
+    """Entry point of spark-submit."""
     return run_job(NAME, parser(), run, arguments)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Holds a topic's replicas against one another, and an archive against the topic: gaps, duplicates, mismatches.
+"""Compares the replicas of a topic, and an archive with its topic: gaps, duplicates, mismatches.
 
-Replicas are compared byte by byte, by the brokers' own reads of single replicas (LOG-MATCH); an archive row by row.
+Replicas are compared byte by byte, read from each broker (LOG-MATCH); an archive is compared row by row.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import reduce
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession, Window
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from tidemark.client.consuming.range_reader import Bounds, RangeReader
 from tidemark.client.replicas.reader import ReplicaReader, addresses
 from tidemark.client.replicas.verifier import PartitionVerifier, Verified
@@ -30,7 +30,7 @@ _SHOWN: Final = 1000
 _PLACE: Final = ["topic", "partition"]
 _EXAMPLE = """
   spark-submit audit.py --bootstrap broker-0:9192 --topic orders                            its replicas
-  spark-submit audit.py --bootstrap broker-0:9192 --topic orders --archive /data/archive    and what was archived of it
+  spark-submit audit.py --bootstrap broker-0:9192 --topic orders --archive /data/archive    its replicas and an archive
 """
 _IDENTITY: Final = """xxhash64(
     key is null, key, value is null, value, unix_micros(timestamp),
@@ -40,12 +40,12 @@ _IDENTITY: Final = """xxhash64(
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is not as it should be.
+    """A defect of a topic or archive.
 
     Attributes:
-        kind: gap, duplicate, mismatch, or unread (a replica that gave no answer).
-        first, last: offsets, both inclusive; -1 where it is not about offsets.
-        records: how many offsets of them.
+        kind: gap, duplicate, mismatch, or unread (no answer from a replica).
+        first, last: offsets, both inclusive; -1 for a finding without offsets.
+        records: number of these offsets.
     """
 
     kind: str
@@ -73,15 +73,15 @@ def parser() -> argparse.ArgumentParser:
     """Flags of the job."""
     made = job_parser(
         NAME,
-        "Reads a topic from every replica and, if there is one, its archive, and says what is not as it should be: "
-        "gaps (an offset is not there), duplicates (it is there twice), mismatches (another record is there). Exit "
-        "status 1 if there is anything, 0 if not.",
+        "Reads a topic from every replica, and optionally its archive, and reports gaps (missing offsets), duplicates "
+        "(an offset with several records) and mismatches (different records). Exit status 1 for any finding, 0 for "
+        "none.",
         _EXAMPLE,
     )
     add_bootstrap(made)
     made.add_argument("--topic", required=True, help="which")
-    made.add_argument("--archive", metavar="PATH", help="an archive that archive.py made, held against the topic")
-    made.add_argument("--json", action="store_true", help="each finding as a line of JSON")
+    made.add_argument("--archive", metavar="PATH", help="an archive of archive.py, to compare with the topic")
+    made.add_argument("--json", action="store_true", help="print each finding as a line of JSON")
     return made
 
 
@@ -94,24 +94,24 @@ def run(spark: SparkSession, arguments: argparse.Namespace) -> int:
         else:
             say(f"{finding.kind:<10} {finding.topic}-{finding.partition}: {finding.sentence}")
     if not arguments.json:
-        say(f"{len(findings)} findings" if findings else "nothing is missing, doubled or different")
+        say(f"{len(findings)} findings" if findings else "no gap, duplicate or mismatch")
     return EXIT_FOUND if findings else 0
 
 
 def audit(spark: SparkSession, bootstrap: str, topic: str, archive: str | None = None) -> list[Finding]:
-    """What is not as it should be; at most 1,000 stretches of offsets.
+    """Findings, at most 1,000 ranges of offsets.
 
     Raises:
         TidemarkError: UNKNOWN_TOPIC, BROKER_NOT_AVAILABLE.
-        ValueError: there is no archive.
+        ValueError: the archive does not exist.
     """
     if archive is not None and not is_archive(spark, archive):
-        raise ValueError(f"--archive {archive}: archive.py has made no archive there")
+        raise ValueError(f"--archive {archive}: not an archive of archive.py")
     archived = None
     if archive is not None:
         rows = read_archive(spark, archive).where(F.col("topic") == topic)
         archived = _held(rows.selectExpr("topic", "partition", "offset", _IDENTITY)).cache()
-        archived.count()  # before the topic's ends are asked for: whatever is beyond them is in no topic
+        archived.count()  # before the fetch of the topic's ends, so that an offset beyond them is a mismatch
     try:
         return _audit(spark, bootstrap, topic, archived)
     finally:
@@ -141,7 +141,7 @@ def _audit(spark: SparkSession, bootstrap: str, topic: str, archived: DataFrame 
 
 
 def replica_findings(spark: SparkSession, bootstrap: str, topic: str, *, compacted: bool) -> list[Finding]:
-    """Each partition is one task, which reads all replicas of it side by side."""
+    """Compare replicas in one task per partition."""
     with ReplicaReader(bootstrap) as reader:
         cluster = reader.view([topic])
     view = cluster.topics[topic]
@@ -156,7 +156,7 @@ def replica_findings(spark: SparkSession, bootstrap: str, topic: str, *, compact
 
 
 def verify(task: ReplicaTask) -> Verified:
-    """Every byte of every replica below the high watermark."""
+    """Compare all bytes of all replicas below the high watermark."""
     with ReplicaReader(task.bootstrap) as reader:
         return PartitionVerifier(
             reader,
@@ -199,14 +199,14 @@ def _ends(spark: SparkSession, topic: str, bounds: dict[int, Bounds]) -> DataFra
 
 
 def _held(rows: DataFrame) -> DataFrame:
-    """An archive's rows by offset, with how often each is there and what its copies hold."""
+    """Rows of an archive by offset, with the number and the hashes of copies."""
     return rows.groupBy(*_PLACE, "offset").agg(
         F.count("*").alias("copies"), F.min("content").alias("archived"), F.max("content").alias("archived_too")
     )
 
 
 def _gaps(rows: DataFrame, before: str, behind: str, ends: DataFrame, problem: str) -> DataFrame:
-    """Stretches of offsets that are not there: between the rows, and between them and the offset on either side."""
+    """Ranges of missing offsets: between the rows, and between the rows and the offset on either side."""
     marks = [ends.selectExpr(*_PLACE, f"{mark} as offset") for mark in (before, behind) if mark]
     offsets = rows.select(*_PLACE, "offset")
     for mark in marks:
@@ -222,15 +222,16 @@ def _gaps(rows: DataFrame, before: str, behind: str, ends: DataFrame, problem: s
 
 
 def archive_stretches(topic: DataFrame, held: DataFrame, ends: DataFrame, *, compacted: bool) -> list[DataFrame]:
-    """An archive against its topic, from the archive's first offset to its last; for `told`.
+    """Compare an archive with its topic, from the archive's first offset to its last.
 
-    What retention has taken from the topic is only checked for gaps and duplicates; what was not archived yet is none.
+    Records that retention deleted from the topic are only checked for gaps and duplicates. Records that are not
+    archived yet are no finding.
 
     Args:
         topic: `topic, partition, offset, content` below log_end.
-        held: of the archive, as `_held` gives it.
+        held: rows of the archive, from `_held`.
         ends: `topic, partition, log_start, log_end`.
-        compacted: the topic has offsets that are not there, and the archive may have them.
+        compacted: the topic is compacted: it has holes, and the archive may have records there.
     """
     reach = held.groupBy(*_PLACE).agg(F.min("offset").alias("low"), F.max("offset").alias("high"))
     there = topic.join(F.broadcast(reach), _PLACE).where("offset between low and high").drop("low", "high")
@@ -264,14 +265,14 @@ _SENTENCES: Final = {
     _NOT_IN_TOPIC_BUT_ARCHIVED: ("mismatch", "in the archive and not in the topic"),
     _NOT_ARCHIVED: ("gap", "in the topic and not in the archive"),
     _TWICE: ("duplicate", "in the archive more than once"),
-    _DIFFERS: ("mismatch", "one record in the topic and another in the archive"),
-    _LOST: ("gap", "not in the archive, and in the topic no more"),
+    _DIFFERS: ("mismatch", "different in the topic and in the archive"),
+    _LOST: ("gap", "not in the archive, and deleted from the topic"),
 }
-"""Of each problem: the kind of finding, and what is to be said of an offset."""
+"""Kind of finding, and the sentence, for each problem."""
 
 
 def told(parts: list[DataFrame]) -> list[Finding]:
-    """The first 1,000 stretches, by partition and offset."""
+    """The first 1,000 ranges, by partition and offset."""
     if not parts:
         return []
     rows = reduce(DataFrame.unionByName, parts).orderBy(*_PLACE, "first", "problem").limit(_SHOWN).collect()
@@ -286,5 +287,5 @@ def told(parts: list[DataFrame]) -> list[Finding]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """What spark-submit runs."""
+    """Entry point of spark-submit."""
     return run_job(NAME, parser(), run, arguments)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the jobs share: their flags, their session, their streams, and how they end."""
+"""Flags, session, streams and exit statuses that the jobs share."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from tidemark_spark.progress import measured, read_bytes
 from tidemark_spark.source import register
 
 EXIT_FOUND: Final = 1
-"""A check that found something."""
+"""Exit status of a check with findings."""
 EXIT_WRONG: Final = 2
-"""What was asked for cannot be done; nothing was."""
+"""Exit status for wrong arguments or a failed request."""
 
 _EVENTS_S: Final = 30.0
-"""So long after its end a query's last events may be on their way: Spark tells them later, from a thread of its own."""
+"""Time limit for the last events of a query after its end, since Spark sends them from another thread."""
 
 Run = Callable[[SparkSession, argparse.Namespace], int]
 
 
 def job_parser(name: str, text: str, example: str) -> argparse.ArgumentParser:
-    """A parser whose help ends with an example."""
+    """A parser with an example at the end of its help."""
     return argparse.ArgumentParser(
         prog=f"{name}.py",
         description=text,
@@ -51,7 +51,7 @@ def job_parser(name: str, text: str, example: str) -> argparse.ArgumentParser:
 
 
 def add_bootstrap(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-    """The flag that every job has."""
+    """Add the flag that every job has."""
     known = os.environ.get(BOOTSTRAP_VARIABLE)
     parser.add_argument(
         "--bootstrap",
@@ -63,20 +63,18 @@ def add_bootstrap(parser: argparse.ArgumentParser, *, required: bool = True) -> 
 
 
 def add_stream(parser: argparse.ArgumentParser) -> None:
-    """The flags of a job that reads a topic as a stream."""
+    """Add the flags of a job that reads a topic as a stream."""
     parser.add_argument(
-        "--every", metavar="INTERVAL", help='go on for ever, e.g. "1 minute"; without: what there is now'
+        "--every", metavar="INTERVAL", help='run for ever, e.g. "1 minute"; default: only current records'
     )
-    parser.add_argument(
-        "--max-offsets", type=int, metavar="N", help="at most so many records in a micro-batch (all there are)"
-    )
+    parser.add_argument("--max-offsets", type=int, metavar="N", help="records of a micro-batch at most (all)")
     parser.add_argument(
         "--starting", default="earliest", help="startingOffsets of the first run: earliest, latest or JSON (earliest)"
     )
 
 
 def read_stream(spark: SparkSession, arguments: argparse.Namespace, **options: str) -> DataFrame:
-    """--topic of --bootstrap as a stream, as the flags of `add_stream` have it."""
+    """Read --topic of --bootstrap as a stream, by the flags of `add_stream`."""
     asked = {
         "tidemark.bootstrap": arguments.bootstrap,
         "subscribe": arguments.topic,
@@ -90,17 +88,17 @@ def read_stream(spark: SparkSession, arguments: argparse.Namespace, **options: s
 
 
 def start_stream(writer: DataStreamWriter, every: str | None) -> StreamingQuery:
-    """A query that ends with what there is now, or that goes on."""
+    """Trigger of a query: current records only, or for ever."""
     return (writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=every)).start()
 
 
 class Totals(NamedTuple):
-    """What a run of a query has read.
+    """Input of one run of a query.
 
     Attributes:
-        rows: records.
-        size_bytes: of their keys and values.
-        late: groups of rows that came after the watermark had passed them, and were left out.
+        rows: number of records.
+        size_bytes: size of their keys and values.
+        late: groups of rows that Spark dropped, since the watermark had passed them.
     """
 
     rows: int = 0
@@ -109,9 +107,9 @@ class Totals(NamedTuple):
 
 
 class RowCounter(StreamingQueryListener):
-    """Counts what the queries of a session have read since it was added, micro-batch by micro-batch.
+    """Counts the input of a session's queries since the listener was added.
 
-    A query's own `recentProgress` forgets all but the last hundred.
+    A query's own `recentProgress` keeps only the last hundred micro-batches.
     """
 
     def __init__(self) -> None:
@@ -120,22 +118,22 @@ class RowCounter(StreamingQueryListener):
         self._ended: set[str] = set()
 
     def totals(self, query: StreamingQuery) -> Totals:
-        """What a run of a query has read until now."""
+        """Input of a run so far."""
         with self._changed:
             return self._totals.get(query.runId, Totals())
 
     def wait(self, query: StreamingQuery) -> Totals:
-        """Wait until a query has ended and was counted whole. Raises what the query raised."""
+        """Wait until a query has ended and is counted completely; raises the error of the query."""
         query.awaitTermination()
         with self._changed:
             self._changed.wait_for(lambda: query.runId in self._ended, _EVENTS_S)
         return self.totals(query)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - these names are Spark's
-        """Nothing was read yet."""
+        """Do nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """A micro-batch is done."""
+        """Count a micro-batch."""
         progress = json.loads(event.progress.json)
         run = str(progress["runId"])
         rows = sum(source["numInputRows"] for source in progress["sources"])
@@ -146,17 +144,17 @@ class RowCounter(StreamingQueryListener):
             self._totals[run] = Totals(before.rows + rows, size_bytes, before.late + late)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """There was nothing new."""
+        """Do nothing."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """All that a query has read was told."""
+        """Note the end of a query; its count is complete."""
         with self._changed:
             self._ended.add(str(event.runId))
             self._changed.notify_all()
 
 
 def run_stream(spark: SparkSession, start: Callable[[], StreamingQuery]) -> Totals:
-    """Start a query and wait for its end; what it has read."""
+    """Start a query and wait for its end; returns its input."""
     counter = RowCounter()
     spark.streams.addListener(counter)
     try:
@@ -166,7 +164,7 @@ def run_stream(spark: SparkSession, start: Callable[[], StreamingQuery]) -> Tota
 
 
 def run_job(name: str, parser: argparse.ArgumentParser, run: Run, arguments: Sequence[str] | None = None) -> int:
-    """Parse, open a session (spark-submit says where), run; an error that is not ours to explain keeps its trace.
+    """Parse arguments, open a session (spark-submit configures it), and run; an unexpected error keeps its traceback.
 
     Returns:
         Exit status: 0, EXIT_FOUND, or EXIT_WRONG with a sentence on stderr.
@@ -187,6 +185,6 @@ def run_job(name: str, parser: argparse.ArgumentParser, run: Run, arguments: Seq
 
 
 def say(text: str) -> None:
-    """A line of the report."""
+    """Print a line of the report."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
