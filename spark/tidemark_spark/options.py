@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of reads with format("tidemark"), named as those of Spark's Kafka source. Pure."""
+"""Options of reads with format("tidemark"), with the names of Spark's Kafka source. Pure."""
 
 from __future__ import annotations
 
@@ -51,32 +51,32 @@ _WITHOUT_EFFECT: Final = frozenset(
         "kafka.group.id",
     }
 )
-"""Of Spark's Kafka source: what they tune there has no counterpart here, so that a job may leave them in place."""
+"""Options of Spark's Kafka source without a counterpart here; accepted and ignored, so that a job may keep them."""
 _KAFKA_RACK: Final = "kafka.client.rack"
 _DEADLINE_MS: Final = 60_000
 _UNITS_MS: Final = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-"""As Spark's Kafka source has them: a number alone is milliseconds."""
+"""Durations as in Spark's Kafka source: a number without a unit is milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a read was asked for.
+    """Options of a read.
 
     Attributes:
         bootstrap: host:port[,host:port...] of brokers.
-        columns: which columns, and what the values are.
-        starting: where it begins, inclusive.
-        ending: where it ends, exclusive; of a stream, LATEST.
-        topics: the topics, each with the partitions asked for; None: all of them. Empty with a pattern.
-        pattern: topics whose whole name matches it are read, those that come later too.
-        min_partitions: ranges are split until there are at least so many.
-        max_records_per_partition: ranges are split until none has more offsets; None: no bound.
-        fail_on_data_loss: whether records that are gone end the query, or are skipped, counted and logged.
-        deadline_ms: longest time without progress that the driver or a task waits for.
-        rack: tasks read from a replica in sync there, if there is one; "": from leaders.
-        push_down_filters: whether filters that Spark tells of bound what is read (see docs/spark.md for the price).
-        max_offsets: of a micro-batch; None: no bound.
-        min_offsets: a micro-batch waits for so many, for at most `max_delay_ms`.
+        columns: columns and format of the values.
+        starting: start of the read, inclusive.
+        ending: end of the read, exclusive; LATEST for a stream.
+        topics: topics with their selected partitions (None: all); empty with a pattern.
+        pattern: matches the whole names of topics to read, including later ones.
+        min_partitions: least number of ranges, reached by splitting.
+        max_records_per_partition: most offsets of a range, reached by splitting; None: no bound.
+        fail_on_data_loss: whether deleted records end the query, or are skipped, counted and logged.
+        deadline_ms: longest time without progress in the driver or a task.
+        rack: tasks read from an in-sync replica in this rack, if there is one; "": from leaders.
+        push_down_filters: whether filters of the query narrow the read (docs/spark.md has the cost).
+        max_offsets: most offsets of a micro-batch; None: no bound.
+        min_offsets: a micro-batch waits for this number of offsets, for at most `max_delay_ms`.
         max_delay_ms: see min_offsets.
     """
 
@@ -97,7 +97,7 @@ class ReadOptions:
     max_delay_ms: int = 900_000
 
     def chosen(self, names: Iterable[str]) -> list[str]:
-        """Which of these topics are read, sorted; a pattern does not match internal ones, whose names begin with __."""
+        """Topics to read, sorted; a pattern does not match internal topics, whose names begin with __."""
         if self.pattern is None:
             return sorted(set(names) & set(self.topics))
         pattern = self.pattern
@@ -105,14 +105,14 @@ class ReadOptions:
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
-    """Options as Spark passes them, names in any case.
+    """Parse the options that Spark passes, with names in any case.
 
     Args:
-        options: what the job gave.
-        streaming: whether it is a stream: it starts at latest unless told otherwise, and has no end.
+        options: options of the job.
+        streaming: whether the read is a stream, which starts at latest by default and has no end.
 
     Raises:
-        ValueError: for what is missing, unknown or wrong, with what would be right.
+        ValueError: for a missing, unknown or wrong option; names the valid form.
     """
     given = {name.lower(): value for name, value in options.items()}
     _check_names(given)
@@ -155,7 +155,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Rea
 
 
 def parse_schema_options(options: Mapping[str, str]) -> Columns:
-    """Those options that the schema depends on; raises ValueError."""
+    """Options that the schema depends on; raises ValueError."""
     return parse_columns({name.lower(): value for name, value in options.items()})
 
 
@@ -166,7 +166,7 @@ def _check_names(given: Mapping[str, str]) -> None:
         if name in _WITHOUT_EFFECT:
             _log.info("option %s of Spark's Kafka source has no effect on tidemark", name)
         elif name.startswith("kafka."):
-            raise ValueError(f"tidemark has no option {name!r}: it sets up Kafka's own client; leave it out")
+            raise ValueError(f"tidemark has no option {name!r}: it configures Kafka's client; remove it")
         else:
             raise ValueError(f"tidemark has no option {name!r}; it has {', '.join(sorted(_KNOWN.values()))}")
 
@@ -216,7 +216,7 @@ def _check_named(
 ) -> None:
     read = topic in topics if pattern is None else pattern.fullmatch(topic) is not None
     if not read:
-        raise ValueError(f"{place.name} names topics that are not read: {topic}")
+        raise ValueError(f"{place.name} names a topic that is not read: {topic}")
     assigned = topics.get(topic)
     unread = [] if assigned is None else sorted(set(partitions) - assigned)
     if unread:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a read begins and ends, as the options of Spark's Kafka source say it: words, offsets, times. Pure."""
+"""Start and end of a read, in the options of Spark's Kafka source: words, offsets, times. Pure."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 EARLIEST: Final = -2
-"""As in Spark's Kafka source: the first offset there is."""
+"""As in Spark's Kafka source: the log start offset."""
 LATEST: Final = -1
 """The high watermark when the query, or the micro-batch, is planned."""
 
 _TIMESTAMP_MAX_MS: Final = (2**63 - 1) // 1000
-"""Brokers count in microseconds, in 64 bits."""
+"""Brokers have microseconds in 64 bits."""
 _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One end of a read. Of a partition, what names it comes first, then the time of all, then the word.
+    """Start or end of a read. An entry for the partition counts first, then the time for all, then the word.
 
     Attributes:
-        name: the option that said so, for errors.
-        word: EARLIEST or LATEST, of what nothing else is said about.
-        offsets: by topic and partition; EARLIEST and LATEST among them.
-        timestamp_ms: the first offset at or after it, milliseconds since 1970, in every partition; None: not given.
-        timestamps_ms: likewise by topic and partition.
-        young_is_latest: where no record is so young: LATEST rather than an error.
+        name: the option, for errors.
+        word: EARLIEST or LATEST, for partitions without another entry.
+        offsets: offsets by topic and partition, also EARLIEST and LATEST.
+        timestamp_ms: milliseconds since 1970, for the first offset at or after it in all partitions; None: not given.
+        timestamps_ms: the same by topic and partition.
+        young_is_latest: whether a time after all records means LATEST instead of an error.
     """
 
     name: str
@@ -39,29 +39,29 @@ class Place:
     young_is_latest: bool = False
 
     def timestamp_of(self, topic: str, partition: int) -> int | None:
-        """The time that this end of a partition was given by, milliseconds since 1970."""
+        """The time given for a partition, in milliseconds since 1970; None: not given."""
         return self.timestamps_ms.get(topic, {}).get(partition, self.timestamp_ms)
 
     def offset_of(self, topic: str, partition: int) -> int:
-        """The offset, EARLIEST or LATEST, where no time was given."""
+        """The offset, EARLIEST or LATEST for a partition without a time."""
         return self.offsets.get(topic, {}).get(partition, self.word)
 
     def named(self) -> Mapping[str, Mapping[int, int]]:
-        """The partitions that it names, by topic."""
+        """Named partitions, by topic."""
         return self.timestamps_ms or self.offsets
 
 
 def parse_place(given: Mapping[str, str], which: str, *, default: int, refused: int | None) -> Place:
-    """One end of a read, from its four options; the first of them that is given counts, as in Spark's Kafka source.
+    """Start or end of a read from its four options; the first given one counts, as in Spark's Kafka source.
 
     Args:
-        given: options by their names in lower case.
+        given: options by lower-case name.
         which: "starting" or "ending".
         default: EARLIEST or LATEST.
-        refused: the word that makes no sense here; None: both do.
+        refused: the word that is not allowed here; None: both are.
 
     Raises:
-        ValueError: with what would be right.
+        ValueError: names the valid form.
     """
     strategy_name = f"{which}OffsetsByTimestampStrategy"
     strategy = given.get(strategy_name.lower(), "error" if which == "starting" else "latest").strip().lower()
@@ -123,7 +123,7 @@ def _numbers(name: str, text: str, what: str) -> dict[str, dict[int, int]]:
 
 
 def _once(name: str, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON, whose last entry of a name would otherwise silently count."""
+    """A JSON object without duplicate names, of which JSON would silently keep the last."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [one for one, _ in pairs]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a streaming query is in each partition, what it is behind, and its bytes: from the progress Spark reports."""
+"""Offset, lag and bytes of a streaming query by partition, from the progress that Spark reports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tidemark_spark.stream_offsets import CheckpointError, StreamOffset, from_js
 
 _log = logging.getLogger("tidemark.spark.progress")
 _MEASURE: Final = "tidemark_read"
-"""The observation that `measured` adds; Spark takes each name once in a query."""
+"""Name of the observation that `measured` adds; unique in a query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +32,14 @@ class PartitionProgress:
     """One partition after a micro-batch.
 
     Attributes:
-        topic: its name.
-        partition: its index.
-        offset: of the next record to read.
-        read_offsets: how many offsets the micro-batch took; None for the first one of a query, whose start Spark does
-            not report.
-        lag_offsets: how many there were beyond it when it was planned; None where Spark does not report that (PySpark
-            4.0 and 4.1).
-        skipped_offsets: how many were gone before they could be read, since the query began.
+        topic: topic name.
+        partition: partition index.
+        offset: offset of the next record to read.
+        read_offsets: number of offsets of the micro-batch; None for the first one of a query, since Spark does not
+            report its start.
+        lag_offsets: number of later offsets when the micro-batch was planned; None with PySpark 4.0 and 4.1, which do
+            not report them.
+        skipped_offsets: number of offsets deleted before the query could read them, since its start.
     """
 
     topic: str
@@ -51,10 +51,10 @@ class PartitionProgress:
 
 
 def measured(table: DataFrame) -> DataFrame:
-    """The same rows, whose bytes (keys and values) are counted on their way, for `read_bytes` and the listener.
+    """The same rows, with the bytes of keys and values counted, for `read_bytes` and the listener.
 
     Args:
-        table: what readStream gave; columns key and value that are neither text nor binary are not counted.
+        table: result of readStream; only key and value columns of text or binary are counted.
     """
     kinds = dict(table.dtypes)
     sizes = [F.octet_length(name) for name in ("key", "value") if kinds.get(name) in ("string", "binary")]
@@ -65,17 +65,17 @@ def measured(table: DataFrame) -> DataFrame:
 
 
 def read_bytes(progress: Mapping[str, Any]) -> int | None:
-    """Bytes of the rows that a micro-batch has read; None where its table was not `measured`.
+    """Bytes that a micro-batch read; None if its table is not `measured`.
 
     Args:
-        progress: of the micro-batch, as Spark's JSON has it.
+        progress: progress of the micro-batch, Spark's JSON parsed.
     """
     measure = (progress.get("observedMetrics") or {}).get(_MEASURE)
     return None if measure is None else int(measure.get("bytes") or 0)
 
 
 def partition_progress(source: Mapping[str, Any]) -> list[PartitionProgress]:
-    """Each partition, of one entry of `sources` in a progress; empty where the source is another one than tidemark."""
+    """Partitions of one entry of `sources` in a progress; empty for a source other than tidemark."""
     end = _offset(source.get("endOffset"))
     if end is None:
         return []
@@ -102,7 +102,7 @@ def _partitions(
 
 
 def _offset(value: Any) -> StreamOffset | None:
-    """An offset as progress shows it, an object or its text."""
+    """An offset from a progress, as an object or as text."""
     try:
         return from_json(json.loads(value) if isinstance(value, str) else value)
     except (CheckpointError, json.JSONDecodeError):
@@ -110,10 +110,10 @@ def _offset(value: Any) -> StreamOffset | None:
 
 
 class TidemarkListener(StreamingQueryListener):
-    """Logs how far the queries of a session are, by topic, and keeps the last word of each partition.
+    """Logs the progress of a session's queries, by topic, and keeps the last progress of each partition.
 
     spark.streams.addListener(TidemarkListener()). Lines go to the logger tidemark.spark.progress: one for each topic
-    and micro-batch at INFO, with the partition that is furthest behind; one for each partition at DEBUG.
+    and micro-batch at INFO, with the partition of the largest lag; one for each partition at DEBUG.
     """
 
     def __init__(self) -> None:
@@ -132,10 +132,10 @@ class TidemarkListener(StreamingQueryListener):
             return self._bytes.get(query_id, 0)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - these names are Spark's
-        """Nothing is known yet."""
+        """Do nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """A micro-batch is done."""
+        """Log and keep the progress of a micro-batch."""
         progress = json.loads(event.progress.json)
         found = [one for source in progress.get("sources", ()) for one in partition_progress(source)]
         if not found:
@@ -152,10 +152,10 @@ class TidemarkListener(StreamingQueryListener):
             _log.info("%s: %d bytes read", batch, size_bytes)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """There was nothing new."""
+        """Do nothing."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """The query has ended: it is forgotten."""
+        """Drop the progress of a query that ended."""
         with self._lock:
             self._last.pop(str(event.id), None)
             self._bytes.pop(str(event.id), None)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The progress of streaming queries for Prometheus: a listener that counts, and a port of the driver that serves it.
+"""Metrics of streaming queries for Prometheus: a listener that counts, and an HTTP server in the driver.
 
-It needs nothing but Spark and the standard library, so a job's image stays as it is. Names are `tidemark_spark_*`, in
-base units; their labels are bounded by the queries of the driver and the partitions they read.
+Needs only Spark and the standard library, so the image of a job needs no change. Names are `tidemark_spark_*`, in base
+units; the labels are bounded by the queries of the driver and the partitions that they read.
 """
 
 from __future__ import annotations
@@ -29,23 +29,26 @@ DEFAULT_PORT: Final = 9404
 
 _CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _FAMILIES: Final = {
-    "query_active": ("gauge", "1 while the query runs, 0 since it ended"),
+    "query_active": ("gauge", "1 while the query runs, 0 after its end"),
     "query_failures_total": ("counter", "Runs of the query that ended with an error"),
-    "batches_total": ("counter", "Micro-batches that are done"),
-    "input_rows_total": ("counter", "Rows that micro-batches have read, from all sources"),
-    "phase_seconds_total": ("counter", "Time that micro-batches took, by Spark's phase; triggerExecution is all of it"),
-    "batch_seconds": ("gauge", "How long the last micro-batch took"),
-    "last_progress_timestamp_seconds": ("gauge", "When the query last ended a micro-batch, or saw nothing new"),
+    "batches_total": ("counter", "Completed micro-batches"),
+    "input_rows_total": ("counter", "Rows that micro-batches read, from all sources"),
+    "phase_seconds_total": ("counter", "Time of micro-batches by Spark's phase; triggerExecution is the total"),
+    "batch_seconds": ("gauge", "Time of the last micro-batch"),
+    "last_progress_timestamp_seconds": (
+        "gauge",
+        "Time of the last micro-batch, or of the last trigger without records",
+    ),
     "partition_offset": ("gauge", "Offset of the next record to read"),
-    "partition_lag_offsets": ("gauge", "Offsets beyond it when the micro-batch was planned; from PySpark 4.2"),
-    "partition_skipped_offsets": ("gauge", "Offsets that were gone before they were read, since the query began"),
+    "partition_lag_offsets": ("gauge", "Later offsets when the micro-batch was planned; from PySpark 4.2"),
+    "partition_skipped_offsets": ("gauge", "Offsets deleted before the query read them, since its start"),
 }
-"""Name, less its prefix: its type and what it says."""
+"""Type and help of each metric, by name without prefix."""
 
 
 @dataclass(slots=True)
 class _Query:
-    """What is counted of one query, over all its runs in this driver."""
+    """Counts of one query, over all its runs in this driver."""
 
     active: bool = True
     failures: int = 0
@@ -60,25 +63,25 @@ class _Query:
 class QueryMetrics:
     """Counts what Spark reports of its queries and renders it; safe for several threads.
 
-    A query is known by its name, or by its id where it has none. What has been seen stays until the driver ends, so
-    that a query that failed is still told as one that does not run.
+    The label of a query is its name, or its id without a name. Counts stay until the driver ends, so that a failed
+    query is still reported, as not active.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._queries: dict[str, _Query] = {}
         self._names: dict[str, str] = {}
-        """Name by id: the end of a query is told by its id alone."""
+        """Name by id: the event of a query's end has only its id."""
 
     def started(self, query_id: str, name: str | None, now_s: float) -> None:
-        """A query runs."""
+        """Note the start of a query."""
         with self._lock:
             query = self._named(query_id, name)
             query.active = True
             query.last_progress_s = now_s
 
     def progressed(self, progress: Mapping[str, Any], now_s: float) -> None:
-        """A micro-batch is done; `progress` is Spark's, parsed."""
+        """Count a micro-batch; `progress` is Spark's JSON, parsed."""
         with self._lock:
             query = self._named(str(progress["id"]), progress.get("name"))
             phases_ms = {str(phase): int(spent_ms) for phase, spent_ms in (progress.get("durationMs") or {}).items()}
@@ -92,19 +95,19 @@ class QueryMetrics:
             query.partitions = found or query.partitions
 
     def idle(self, query_id: str, now_s: float) -> None:
-        """There was nothing new: the query is alive."""
+        """Note a trigger without new records."""
         with self._lock:
             self._named(query_id, None).last_progress_s = now_s
 
     def ended(self, query_id: str, *, failed: bool) -> None:
-        """A query does not run any more."""
+        """Note the end of a query."""
         with self._lock:
             query = self._named(query_id, None)
             query.active = False
             query.failures += failed
 
     def text(self) -> str:
-        """All of it in Prometheus' text format."""
+        """All metrics in Prometheus' text format."""
         with self._lock:
             samples: dict[str, list[str]] = {name: [] for name in _FAMILIES}
             for query, counted in self._queries.items():
@@ -124,12 +127,11 @@ class QueryMetrics:
 class MetricsListener(StreamingQueryListener):
     """Serves the metrics of a session's queries at http://host:port/metrics, from the driver.
 
-    spark.streams.addListener(MetricsListener()) is all there is to it; removing it does not close the port, `close`
-    does.
+    Use: spark.streams.addListener(MetricsListener()). Removing the listener does not close the port; `close` does.
 
     Args:
-        host: where to listen; all interfaces by default, since Prometheus comes from another machine.
-        port: 0 takes a free one, which `port` then names.
+        host: address to listen on; default: all interfaces, since Prometheus runs on another machine.
+        port: port to listen on; 0: a free one, in the attribute `port`.
 
     Raises:
         OSError: the port is taken.
@@ -142,24 +144,24 @@ class MetricsListener(StreamingQueryListener):
         threading.Thread(target=self._server.serve_forever, name="tidemark metrics", daemon=True).start()
 
     def close(self) -> None:
-        """Stop serving; the port is free afterwards."""
+        """Stop the server and release the port."""
         self._server.shutdown()
         self._server.server_close()
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - these names are Spark's
-        """It runs."""
+        """Count the start of a query."""
         self.metrics.started(str(event.id), event.name, time.time())
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """A micro-batch is done."""
+        """Count a micro-batch."""
         self.metrics.progressed(json.loads(event.progress.json), time.time())
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """There was nothing new."""
+        """Count a trigger without new records."""
         self.metrics.idle(str(event.id), time.time())
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """It has ended, well or not."""
+        """Count the end of a query, with or without an error."""
         self.metrics.ended(str(event.id), failed=event.exception is not None)
 
 
@@ -187,7 +189,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """A scrape every few seconds is no news."""
+        """Log nothing for a scrape."""
 
 
 def _samples(query: _Query) -> Iterator[tuple[str, dict[str, str], float]]:

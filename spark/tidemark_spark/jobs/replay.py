@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parquet to a topic, keeping keys, times, headers and the order within a partition. At least once."""
+"""Writes Parquet to a topic with keys, timestamps, headers and the order within a partition. At least once."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _EXAMPLE = """
 
 
 def parser() -> argparse.ArgumentParser:
-    """Flags of the job."""
+    """Arguments of the job."""
     made = job_parser(
         NAME,
-        "Writes the rows of Parquet files to a topic: with their keys, headers and times, and within each partition in "
-        "the order of their offsets. Rows are written at least once: a task that Spark runs again writes again.",
+        "Writes the rows of Parquet files to a topic, with their keys, headers and timestamps, in the order of their "
+        "offsets within each partition. Rows are written at least once: a repeated task writes its rows again.",
         _EXAMPLE,
     )
     add_bootstrap(made)
@@ -35,18 +35,18 @@ def parser() -> argparse.ArgumentParser:
         dest="source",
         required=True,
         metavar="PATH",
-        help="an archive that archive.py made, or Parquet files with a column value, and key, headers, timestamp, "
-        "partition, offset as there are",
+        help="an archive of archive.py, or Parquet files with a column value, and optionally key, headers, timestamp, "
+        "partition, offset",
     )
-    made.add_argument("--to-topic", required=True, metavar="TOPIC", help="where the rows go; it has to exist")
-    made.add_argument("--topic", help="of an archive of several topics: which one")
-    made.add_argument("--where", metavar="SQL", help="only rows for which this holds, e.g. \"date = '2026-11-20'\"")
+    made.add_argument("--to-topic", required=True, metavar="TOPIC", help="target; an existing topic")
+    made.add_argument("--topic", help="source topic, for an archive of several topics")
+    made.add_argument("--where", metavar="SQL", help="only rows that meet this condition, e.g. \"date = '2026-11-20'\"")
     made.add_argument(
         "--partition-by",
         choices=("partition", "key"),
         default="partition",
-        help="partition: each row goes to the partition it came from (the default); key: where its key belongs, for a "
-        "topic with another number of partitions",
+        help="partition: each row keeps its partition (the default); key: the key decides, for a topic with another "
+        "number of partitions",
     )
     return made
 
@@ -55,7 +55,7 @@ def run(spark: SparkSession, arguments: argparse.Namespace) -> int:
     """Replay once.
 
     Raises:
-        ValueError: there are no rows of that kind, or they name no order or partition.
+        ValueError: a required column is missing, or the partitions do not fit.
         TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, BROKER_NOT_AVAILABLE.
     """
     table = _rows(spark, arguments)
@@ -63,10 +63,10 @@ def run(spark: SparkSession, arguments: argparse.Namespace) -> int:
     ordered = [name for name in ("topic", "partition", "offset") if name in table.columns]
     if keep:
         if "partition" not in table.columns:
-            raise ValueError(f"{arguments.source} has no column 'partition': say --partition-by key")
+            raise ValueError(f"{arguments.source} has no column 'partition': use --partition-by key")
         _check_partitions(table, arguments)
     if "offset" in ordered and "partition" in ordered:
-        # All of a partition in one task, in order: a task's rows keep theirs.
+        # One task per partition, sorted: a task writes its rows in order.
         parts = max(1, table.select("topic" if "topic" in ordered else "partition", "partition").distinct().count())
         table = table.repartition(parts, *ordered[:-1]).sortWithinPartitions(*ordered)
     kept = ["key", "value", "headers", "timestamp", *(["partition"] if keep else [])]
@@ -87,7 +87,7 @@ def _rows(spark: SparkSession, arguments: argparse.Namespace) -> DataFrame:
     elif "topic" in table.columns:
         topics = [row[0] for row in table.select("topic").distinct().limit(2).collect()]
         if len(topics) > 1:
-            raise ValueError(f"{arguments.source} holds several topics: choose one with --topic")
+            raise ValueError(f"{arguments.source} has several topics: choose one with --topic")
     return table if arguments.where is None else table.where(arguments.where)
 
 
@@ -98,11 +98,11 @@ def _check_partitions(table: DataFrame, arguments: argparse.Namespace) -> None:
     if highest is not None and highest >= count:
         raise TidemarkError(
             ErrorCode.UNKNOWN_PARTITION,
-            f"rows come from partitions up to {highest}, and {arguments.to_topic} has {count}: give it more, or say "
+            f"rows come from partitions up to {highest}, and {arguments.to_topic} has {count}: add partitions, or use "
             f"--partition-by key",
         )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """What spark-submit runs."""
+    """Entry point of spark-submit."""
     return run_job(NAME, parser(), run, arguments)

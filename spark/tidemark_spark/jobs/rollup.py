@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Event-time windows over a topic of JSON, with a watermark, to another topic: one record for each window and group."""
+"""Aggregates JSON values of a topic over event-time windows with a watermark, and writes them to another topic."""
 
 from __future__ import annotations
 
@@ -36,37 +36,38 @@ def parser() -> argparse.ArgumentParser:
     """Flags of the job."""
     made = job_parser(
         NAME,
-        "Aggregates a topic's JSON values over windows of event time. A window is written once, when the watermark has "
-        "passed its end; with --updates, whenever it changed. Its key is the window's start and the groups, so that "
-        "a compacted topic keeps the last of each; after a failure a record may be written twice, with the same key.",
+        "Aggregates JSON values of a topic over windows of event time. A window is written once, when the watermark "
+        "has passed its end; with --updates, after each change. The key is the start of the window with the groups, so "
+        "a compacted topic keeps the last record of each. After a failure a record may be written again, with the same "
+        "key.",
         _EXAMPLE,
     )
     add_bootstrap(made)
-    made.add_argument("--topic", required=True, help="what is read; its values are JSON objects")
-    made.add_argument("--to-topic", required=True, help="where the aggregates go; it has to exist")
+    made.add_argument("--topic", required=True, help="source; its values are JSON objects")
+    made.add_argument("--to-topic", required=True, help="target; an existing topic")
     made.add_argument(
-        "--schema", required=True, metavar="DDL", help='of the values, e.g. "carrier string, delay double"'
+        "--schema", required=True, metavar="DDL", help='fields of the values, e.g. "carrier string, delay double"'
     )
-    made.add_argument("--checkpoint", required=True, metavar="PATH", help="where the query keeps its place and state")
+    made.add_argument("--checkpoint", required=True, metavar="PATH", help="checkpoint of the query")
     made.add_argument("--aggregate", required=True, action="append", metavar="SQL", help='e.g. "avg(delay) as mean"')
     made.add_argument("--by", default="", metavar="COLUMN[,COLUMN...]", help="groups within a window (none)")
-    made.add_argument("--time", metavar="COLUMN", help="event time, of the values (the records' own timestamp)")
+    made.add_argument("--time", metavar="COLUMN", help="event time, a field of the values (the records' timestamp)")
     made.add_argument("--window", default="1 hour", help="length of a window (1 hour)")
-    made.add_argument("--slide", help="from one window's start to the next's (the window's length)")
+    made.add_argument("--slide", help="time between the starts of windows (the window's length)")
     made.add_argument(
-        "--watermark", default="10 minutes", help="how late a record may come and still count (10 minutes)"
+        "--watermark", default="10 minutes", help="largest delay of a record that still counts (10 minutes)"
     )
-    made.add_argument("--updates", action="store_true", help="write a window whenever it changed, not once at its end")
+    made.add_argument("--updates", action="store_true", help="write a window after each change, not once at its end")
     add_stream(made)
     return made
 
 
 def run(spark: SparkSession, arguments: argparse.Namespace) -> int:
-    """Aggregate, until all that is there was read or for ever."""
+    """Aggregate the current records, or for ever."""
     read = run_stream(spark, lambda: start(spark, arguments))
     say(f"rolled up {read.rows} records of {arguments.topic} into {arguments.to_topic}")
     if read.late:
-        say(f"{read.late} groups of rows came after their windows were closed: a longer --watermark waits for such")
+        say(f"{read.late} groups of rows arrived after their windows were closed: a longer --watermark includes them")
     return 0
 
 
@@ -76,7 +77,7 @@ def start(spark: SparkSession, arguments: argparse.Namespace) -> StreamingQuery:
     rows = as_records(rolled_up(table, arguments), _groups(arguments))
     options = {"tidemark.bootstrap": arguments.bootstrap, "topic": arguments.to_topic}
     if arguments.updates:
-        # Spark writes update mode to no source that is written in Python, but to a function in any mode.
+        # Spark does not write update mode to a Python data source, but to a function in any mode.
         writer = rows.writeStream.outputMode("update").foreachBatch(_appending(options))
     else:
         writer = rows.writeStream.format("tidemark").outputMode("append").options(**options)
@@ -91,7 +92,7 @@ def _appending(options: Mapping[str, str]) -> Callable[[DataFrame, int], None]:
 
 
 def rolled_up(table: DataFrame, arguments: argparse.Namespace) -> DataFrame:
-    """Windows with `start`, `end`, groups and aggregates; values that are no JSON, or have no time, are left out."""
+    """Windows with `start`, `end`, groups and aggregates; values that are not JSON, or have no time, are ignored."""
     values = F.from_json(F.col("value").cast("string"), arguments.schema).alias("fields")
     rows = table.select(F.col("timestamp").alias("record_timestamp"), values).select("record_timestamp", "fields.*")
     time = arguments.time or "record_timestamp"
@@ -105,7 +106,7 @@ def rolled_up(table: DataFrame, arguments: argparse.Namespace) -> DataFrame:
 
 
 def as_records(table: DataFrame, groups: Sequence[str]) -> DataFrame:
-    """Key and value in JSON, times in UTC, nulls too, so that every record of a kind has the same fields."""
+    """Key and value in JSON, times in UTC, with nulls, so that all records have the same fields."""
     return table.select(_json(["start", *groups]).alias("key"), _json(table.columns).alias("value"))
 
 
@@ -118,5 +119,5 @@ def _groups(arguments: argparse.Namespace) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """What spark-submit runs."""
+    """Entry point of spark-submit."""
     return run_job(NAME, parser(), run, arguments)
