@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from tidemark.core.groups.group import Group, facts_of
+from tidemark.core.groups.group import Group, metadata_of
 from tidemark.core.groups.heartbeat import Heartbeat
 from tidemark.core.groups.records import by_topic
 from tidemark.core.groups.state import AWAY, GroupPartition, GroupState, MemberState, Partitions, Turn
@@ -99,9 +99,9 @@ def listing_to_proto(group: Group, partition: int) -> pb.GroupListing:
     """The entry of a group in a list."""
     return pb.GroupListing(
         group_id=group.group_id,
-        protocol="" if group.facts is None else group.facts.protocol,
+        protocol="" if group.metadata is None else group.metadata.protocol,
         state=state_to_proto(group.state),
-        member_count=len(group.specs),
+        member_count=len(group.members),
         partition=partition,
     )
 
@@ -110,29 +110,29 @@ def description_to_proto(group: Group, coordinator_id: int) -> pb.GroupDescripti
     """A group and its members, without its partitions."""
     return pb.GroupDescription(
         group_id=group.group_id,
-        protocol="" if group.facts is None else group.facts.protocol,
+        protocol="" if group.metadata is None else group.metadata.protocol,
         state=state_to_proto(group.state),
-        group_epoch=facts_of(group).epoch,
-        assignment_epoch=group.assigned.epoch,
-        assignor=group.assigned.assignor,
+        group_epoch=metadata_of(group).epoch,
+        assignment_epoch=group.target_metadata.epoch,
+        assignor=group.target_metadata.assignor,
         coordinator_id=coordinator_id,
-        members=[_member_to_proto(group, member_id) for member_id in sorted(group.specs)],
+        members=[_member_to_proto(group, member_id) for member_id in sorted(group.members)],
     )
 
 
 def _member_to_proto(group: Group, member_id: str) -> pb.GroupMember:
-    spec, holding = group.specs[member_id], group.holding(member_id)
-    away = holding.epoch == AWAY
+    member, current = group.members[member_id], group.current(member_id)
+    away = current.epoch == AWAY
     return pb.GroupMember(
         member_id=member_id,
-        instance_id=spec.instance_id,
-        client_id=spec.client_id,
-        client_host=spec.client_host,
-        member_epoch=holding.epoch,
-        state=pb.GROUP_MEMBER_STATE_AWAY if away else _MEMBER_STATES[holding.state],
-        subscribed_topics=spec.topics,
-        assignor=spec.assignor,
-        assignment=partitions_to_proto(holding.assigned),
+        instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        member_epoch=current.epoch,
+        state=pb.GROUP_MEMBER_STATE_AWAY if away else _MEMBER_STATES[current.state],
+        subscribed_topics=member.topics,
+        assignor=member.assignor,
+        assignment=partitions_to_proto(current.assigned),
         target=partitions_to_proto(group.target(member_id)),
-        revoking=partitions_to_proto(holding.revoking),
+        revoking=partitions_to_proto(current.revoking),
     )

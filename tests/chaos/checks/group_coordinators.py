@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidemark.core.groups.state import Change, Committed, Holding, HoldingKey, OffsetKey
+from tidemark.core.groups.state import Change, Committed, CurrentAssignment, CurrentAssignmentKey, OffsetKey
 
 from tests.chaos.checks.history import Offset, Partition
 
@@ -75,7 +75,7 @@ def tell_story(changes: Iterable[Change], topic: str) -> CoordinatorStory:
     committed: dict[Partition, Offset] = {}
     for position, (key, value) in enumerate(changes):
         match key, value:
-            case HoldingKey(_, member_id), Holding() | None:
+            case CurrentAssignmentKey(_, member_id), CurrentAssignment() | None:
                 held = frozenset(one.partition for one in value.held if one.topic == topic) if value else frozenset()
                 for partition in holding.get(member_id, frozenset()) - held:
                     if current[partition].member_id == member_id:

@@ -7,7 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tidemark.core.groups.state import Change, Committed, GroupPartition, Holding, HoldingKey, MemberState, OffsetKey
+from tidemark.core.groups.state import (
+    Change,
+    Committed,
+    CurrentAssignment,
+    CurrentAssignmentKey,
+    GroupPartition,
+    MemberState,
+    OffsetKey,
+)
 
 from tests.chaos.checks.group_checker import GroupAnomaly, check_group
 from tests.chaos.checks.group_history import (
@@ -29,8 +37,8 @@ from tests.chaos.checks.group_history import (
 
 def holds(member: str, epoch: int, *partitions: int, revoking: tuple[int, ...] = ()) -> Change:
     return Change(
-        HoldingKey("g", member),
-        Holding(
+        CurrentAssignmentKey("g", member),
+        CurrentAssignment(
             epoch,
             state=MemberState.UNREVOKED if revoking else MemberState.STABLE,
             assigned=frozenset(GroupPartition("shared", "id", one) for one in partitions),
@@ -40,7 +48,7 @@ def holds(member: str, epoch: int, *partitions: int, revoking: tuple[int, ...] =
 
 
 def out(member: str) -> Change:
-    return Change(HoldingKey("g", member), None)
+    return Change(CurrentAssignmentKey("g", member), None)
 
 
 def commits(partition: int, offset: int) -> Change:

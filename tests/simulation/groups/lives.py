@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import pytest
 from tidemark.core.groups import heartbeat, offsets
 from tidemark.core.groups.pending_changes import PendingChanges
-from tidemark.core.groups.reconciliation import next_holding
-from tidemark.core.groups.state import NO_PARTITIONS, Holding, MemberState, Turn
+from tidemark.core.groups.reconciliation import next_assignment
+from tidemark.core.groups.state import NO_PARTITIONS, CurrentAssignment, MemberState, Turn
 
 from tests.simulation.groups.world import BrokenError, GroupWorld, draw
 
@@ -52,11 +52,11 @@ def live(seed: int) -> GroupLife:
 def gives_what_is_not_let_go_of(monkeypatch: Any) -> None:
     """What a member is told to give up is free at once."""
 
-    def impatient(holding: Holding, *arguments: Any, **named: Any) -> Holding:
-        found = next_holding(holding, *arguments, **named)
+    def impatient(holding: CurrentAssignment, *arguments: Any, **named: Any) -> CurrentAssignment:
+        found = next_assignment(holding, *arguments, **named)
         return replace(found, revoking=NO_PARTITIONS) if found.state is MemberState.UNREVOKED else found
 
-    monkeypatch.setattr(heartbeat, "next_holding", impatient)
+    monkeypatch.setattr(heartbeat, "next_assignment", impatient)
 
 
 def remembers_commits_of_who_is_out(monkeypatch: Any) -> None:

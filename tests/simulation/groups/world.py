@@ -17,7 +17,15 @@ from typing import NamedTuple
 
 from tidemark.core.groups.heartbeat import Situation
 from tidemark.core.groups.settings import GroupSettings
-from tidemark.core.groups.state import Change, Committed, Holding, HoldingKey, OffsetKey, TopicFacts, Turn
+from tidemark.core.groups.state import (
+    Change,
+    Committed,
+    CurrentAssignment,
+    CurrentAssignmentKey,
+    OffsetKey,
+    TopicFacts,
+    Turn,
+)
 
 from tests.simulation.engine import Engine, Node
 from tests.simulation.groups.nodes import GROUP, SESSION_MS, TOPIC, CoordinatorNode, MemberNode
@@ -135,7 +143,7 @@ class GroupWorld:
         """These records are committed, whatever becomes of who wrote them."""
         for key, value in changes:
             match key, value:
-                case HoldingKey(_, member), Holding() | None:
+                case CurrentAssignmentKey(_, member), CurrentAssignment() | None:
                     self.handed_over += 1
                     self.held[member] = frozenset() if value is None else frozenset(one.partition for one in value.held)
                 case OffsetKey(_, _, partition), Committed():

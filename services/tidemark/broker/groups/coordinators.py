@@ -261,7 +261,7 @@ class GroupCoordinators:
         loading = sum(shard.is_loading for shard in self._shards.values())
         for group in self.known():
             states[str(group.state)] += 1
-            members += len(group.specs)
+            members += len(group.members)
             offsets += len(group.offsets)
         self.metrics.show(states, members=members, offsets=offsets, loading=loading)
 

@@ -132,7 +132,7 @@ class GroupLagMetrics:
         """Read committed offsets, then the ends of their partitions."""
         pace, committed, members = Pace(), list[tuple[str, TopicPartition, int]](), dict[str, int]()
         for group in tuple(self._groups()):
-            members[group.group_id] = len(group.specs)
+            members[group.group_id] = len(group.members)
             for partition, one in tuple(group.offsets.items()):
                 if self._is_current(partition, one):
                     committed.append((group.group_id, partition, one.offset))

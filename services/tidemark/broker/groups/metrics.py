@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from tidemark.core.groups.state import AssignedKey, Change, OffsetKey
+from tidemark.core.groups.state import Change, OffsetKey, TargetMetadataKey
 from tidemark.runtime.metrics import Metrics
 
 
@@ -35,7 +35,7 @@ class GroupMetrics:
         for change in changes:
             if isinstance(change.key, OffsetKey):
                 self.committed_offsets.inc()
-            elif isinstance(change.key, AssignedKey) and change.value is not None:
+            elif isinstance(change.key, TargetMetadataKey) and change.value is not None:
                 self.rebalances.inc()
 
     def show(self, by_state: Mapping[str, int], *, members: int, offsets: int, loading: int) -> None:

@@ -78,8 +78,8 @@ class GroupOffsets:
     def rows(self, group: Group) -> list[pb.GroupPartition]:
         """Every partition that has an offset or is assigned to a member, without its high watermark."""
         owners: dict[TopicPartition, str] = {}
-        for member_id in group.specs:
-            for one in group.holding(member_id).held:
+        for member_id in group.members:
+            for one in group.current(member_id).held:
                 if self._is_known(one):
                     owners[TopicPartition(one.topic, one.partition)] = member_id
         rows = []

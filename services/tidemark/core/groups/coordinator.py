@@ -74,9 +74,9 @@ class GroupCoordinator:
                     group = groups[group_id] = Group(group_id)
                 group.put(change.key, change.value)
         for group in coordinator._groups.values():
-            if group.specs:
+            if group.members:
                 coordinator._with_members[group.group_id] = group
-                group.last_seen_ms = dict.fromkeys(group.specs, now_ms)
+                group.last_seen_ms = dict.fromkeys(group.members, now_ms)
         return coordinator
 
     @property
@@ -111,7 +111,7 @@ class GroupCoordinator:
     def touch(self, group_id: str, member_id: str, now_ms: int) -> None:
         """Restart the session timeout of a member."""
         group = self._groups.get(group_id)
-        if group is not None and member_id in group.specs:
+        if group is not None and member_id in group.members:
             group.last_seen_ms[member_id] = now_ms
 
     def excuse(self, ms: int) -> None:
@@ -195,7 +195,7 @@ class GroupCoordinator:
         group = self._groups.get(group_id) or Group(group_id)
         changes = PendingChanges(group)
         answer = change(changes)
-        for groups, belongs in ((self._groups, group.exists), (self._with_members, bool(group.specs))):
+        for groups, belongs in ((self._groups, group.exists), (self._with_members, bool(group.members))):
             if belongs:
                 groups[group_id] = group
             else:

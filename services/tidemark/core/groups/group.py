@@ -11,23 +11,23 @@ from tidemark.core.groups.state import (
     AWAY,
     JOINING,
     NO_PARTITIONS,
-    Assigned,
-    AssignedKey,
     Change,
     Committed,
-    GroupFacts,
+    CurrentAssignment,
+    CurrentAssignmentKey,
     GroupKey,
+    GroupMetadata,
     GroupPartition,
     GroupState,
-    Holding,
-    HoldingKey,
     Key,
-    MemberSpec,
+    MemberMetadata,
+    MemberMetadataKey,
     MemberState,
     OffsetKey,
     Partitions,
-    SpecKey,
-    TargetKey,
+    TargetAssignmentKey,
+    TargetMetadata,
+    TargetMetadataKey,
     Value,
 )
 from tidemark.model import TopicPartition
@@ -37,27 +37,27 @@ class Group:
     """The state of one group.
 
     Attributes:
-        facts: the group itself, None before the first member.
-        assigned: group epoch and assignor of the target assignment. Invariant: its epoch is at most `epoch`.
-        specs: by member, its subscription. Invariant: a member is in the group exactly while it is here.
+        metadata: the group itself, None before the first member.
+        target_metadata: group epoch and assignor of the target assignment. Invariant: its epoch is at most `epoch`.
+        members: by member, its subscription. Invariant: a member is in the group exactly while it is here.
         targets: by member, the partitions of its target assignment.
-        holdings: by member, its current assignment. Invariant: no partition is held by two members.
+        current_assignments: by member, its current assignment. Invariant: no partition is held by two members.
         offsets: committed offsets.
         last_seen_ms: by member, time of its last heartbeat; not persistent.
         revoking_since_ms: by member with partitions to revoke, time of that request; not persistent.
         acknowledged: members that have reported exactly their assignment since its last change; not persistent.
-        _owners: by partition, the member whose holding has it, assigned or revoking.
+        _owners: by partition, the member whose current assignment has the partition, assigned or revoking.
         _instances: by instance id, the static member.
         _subscribers: by topic, the number of members that subscribe to it.
     """
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
-        self.facts: GroupFacts | None = None
-        self.assigned = Assigned()
-        self.specs: dict[str, MemberSpec] = {}
+        self.metadata: GroupMetadata | None = None
+        self.target_metadata = TargetMetadata()
+        self.members: dict[str, MemberMetadata] = {}
         self.targets: dict[str, Partitions] = {}
-        self.holdings: dict[str, Holding] = {}
+        self.current_assignments: dict[str, CurrentAssignment] = {}
         self.offsets: dict[TopicPartition, Committed] = {}
         self.last_seen_ms: dict[str, int] = {}
         self.revoking_since_ms: dict[str, int] = {}
@@ -69,23 +69,23 @@ class Group:
     @property
     def exists(self) -> bool:
         """Whether the group has any persistent state."""
-        return bool(self.facts is not None or self.offsets or self.specs)
+        return bool(self.metadata is not None or self.offsets or self.members)
 
     @property
     def epoch(self) -> int:
         """The group epoch; 0 before the first member."""
-        return self.facts.epoch if self.facts is not None else 0
+        return self.metadata.epoch if self.metadata is not None else 0
 
     @property
     def state(self) -> GroupState:
         """The state of the group, computed from its members."""
-        if not self.specs:
+        if not self.members:
             return GroupState.EMPTY
-        if self.assigned.epoch < self.epoch:
+        if self.target_metadata.epoch < self.epoch:
             return GroupState.ASSIGNING
-        for member_id in self.specs:
-            holding = self.holding(member_id)
-            settled = holding.epoch in (self.epoch, AWAY) and holding.state is MemberState.STABLE
+        for member_id in self.members:
+            current = self.current(member_id)
+            settled = current.epoch in (self.epoch, AWAY) and current.state is MemberState.STABLE
             if not settled:
                 return GroupState.RECONCILING
         return GroupState.STABLE
@@ -102,9 +102,9 @@ class Group:
         """The target assignment of a member."""
         return self.targets.get(member_id, NO_PARTITIONS)
 
-    def holding(self, member_id: str) -> Holding:
+    def current(self, member_id: str) -> CurrentAssignment:
         """The current assignment of a member; empty before its first heartbeat was answered."""
-        return self.holdings.get(member_id, _NOTHING)
+        return self.current_assignments.get(member_id, _NOTHING)
 
     def subscribes(self, topic: str) -> bool:
         """Whether any member subscribes to a topic."""
@@ -118,65 +118,65 @@ class Group:
     def put(self, key: Key, value: Value | None) -> None:
         """Apply a change, of a request or from the log; None removes the value."""
         match key, value:
-            case GroupKey(), GroupFacts() | None:
-                self.facts = value
-            case AssignedKey(), Assigned() | None:
-                self.assigned = value or Assigned()
-            case SpecKey(_, member_id), MemberSpec() | None:
-                self._put_spec(member_id, value)
-            case HoldingKey(_, member_id), Holding() | None:
-                self._put_holding(member_id, value)
+            case GroupKey(), GroupMetadata() | None:
+                self.metadata = value
+            case TargetMetadataKey(), TargetMetadata() | None:
+                self.target_metadata = value or TargetMetadata()
+            case MemberMetadataKey(_, member_id), MemberMetadata() | None:
+                self._put_member(member_id, value)
+            case CurrentAssignmentKey(_, member_id), CurrentAssignment() | None:
+                self._put_current(member_id, value)
             case OffsetKey(_, topic, partition), Committed() | None:
                 _put(self.offsets, TopicPartition(topic, partition), value)
-            case TargetKey(_, member_id), frozenset() | None:
+            case TargetAssignmentKey(_, member_id), frozenset() | None:
                 _put(self.targets, member_id, value)
             case _:
                 raise AssertionError(f"{key} cannot have the value {value}")
 
     def values(self) -> Iterator[Change]:
         """The persistent state of the group as records."""
-        if self.facts is not None:
-            yield Change(GroupKey(self.group_id), self.facts)
-        if self.assigned != Assigned():
-            yield Change(AssignedKey(self.group_id), self.assigned)
-        for member_id, spec in self.specs.items():
-            yield Change(SpecKey(self.group_id, member_id), spec)
+        if self.metadata is not None:
+            yield Change(GroupKey(self.group_id), self.metadata)
+        if self.target_metadata != TargetMetadata():
+            yield Change(TargetMetadataKey(self.group_id), self.target_metadata)
+        for member_id, member in self.members.items():
+            yield Change(MemberMetadataKey(self.group_id, member_id), member)
         for member_id, target in self.targets.items():
-            yield Change(TargetKey(self.group_id, member_id), target)
-        for member_id, holding in self.holdings.items():
-            yield Change(HoldingKey(self.group_id, member_id), holding)
+            yield Change(TargetAssignmentKey(self.group_id, member_id), target)
+        for member_id, current in self.current_assignments.items():
+            yield Change(CurrentAssignmentKey(self.group_id, member_id), current)
         for (topic, partition), committed in self.offsets.items():
             yield Change(OffsetKey(self.group_id, topic, partition), committed)
 
-    def _put_spec(self, member_id: str, spec: MemberSpec | None) -> None:
-        before = self.specs.get(member_id)
+    def _put_member(self, member_id: str, member: MemberMetadata | None) -> None:
+        before = self.members.get(member_id)
         if before is not None:
             self._subscribers.subtract(before.topics)
             if self._instances.get(before.instance_id) == member_id:
                 del self._instances[before.instance_id]
-        _put(self.specs, member_id, spec)
-        if spec is None:
+        _put(self.members, member_id, member)
+        if member is None:
             self.last_seen_ms.pop(member_id, None)
             self.revoking_since_ms.pop(member_id, None)
             self.acknowledged.discard(member_id)
             return
-        self._subscribers.update(spec.topics)
-        if spec.instance_id:
-            self._instances[spec.instance_id] = member_id
+        self._subscribers.update(member.topics)
+        if member.instance_id:
+            self._instances[member.instance_id] = member_id
 
-    def _put_holding(self, member_id: str, holding: Holding | None) -> None:
-        before = self.holdings.get(member_id)
+    def _put_current(self, member_id: str, current: CurrentAssignment | None) -> None:
+        before = self.current_assignments.get(member_id)
         if before is not None:
             for partition in before.held:
                 del self._owners[partition]
-        _put(self.holdings, member_id, holding)
-        if holding is not None:
-            for partition in holding.held:
+        _put(self.current_assignments, member_id, current)
+        if current is not None:
+            for partition in current.held:
                 taken = self._owners.setdefault(partition, member_id)
                 assert taken == member_id, f"{partition} is held by {taken} and is not given to {member_id}"
 
 
-_NOTHING = Holding(JOINING)
+_NOTHING = CurrentAssignment(JOINING)
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
@@ -188,6 +188,6 @@ def _put(into: dict[_K, _V], key: _K, value: _V | None) -> None:
         into[key] = value
 
 
-def facts_of(group: Group) -> GroupFacts:
-    """The facts of a group that may be new."""
-    return group.facts if group.facts is not None else GroupFacts()
+def metadata_of(group: Group) -> GroupMetadata:
+    """The metadata of a group that may be new."""
+    return group.metadata if group.metadata is not None else GroupMetadata()

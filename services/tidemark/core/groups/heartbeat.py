@@ -6,9 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from tidemark.core.groups.group import Group, facts_of
+from tidemark.core.groups.group import Group, metadata_of
 from tidemark.core.groups.pending_changes import PendingChanges
-from tidemark.core.groups.reconciliation import next_holding
+from tidemark.core.groups.reconciliation import next_assignment
 from tidemark.core.groups.settings import GroupSettings
 from tidemark.core.groups.state import (
     AWAY,
@@ -16,14 +16,14 @@ from tidemark.core.groups.state import (
     JOINING,
     LEAVING,
     NO_PARTITIONS,
+    CurrentAssignment,
+    CurrentAssignmentKey,
     GroupKey,
-    Holding,
-    HoldingKey,
-    MemberSpec,
+    MemberMetadata,
+    MemberMetadataKey,
     MemberState,
     Partitions,
-    SpecKey,
-    TargetKey,
+    TargetAssignmentKey,
 )
 from tidemark.core.groups.target_assignment import Topics, is_outdated, raise_epoch
 from tidemark.core.topic_name import check_topic_name
@@ -109,16 +109,16 @@ def heartbeat(changes: PendingChanges, beat: Heartbeat, now: Situation) -> Heart
     if beat.member_epoch in (LEAVING, AWAY):
         return HeartbeatAnswer(beat.member_epoch) if late else _leave(changes, beat, now)
     if late:
-        if group.holding(beat.member_id).epoch == AWAY:
+        if group.current(beat.member_id).epoch == AWAY:
             return HeartbeatAnswer(AWAY)
-        beat = _without_reports(beat, group.holding(beat.member_id))
+        beat = _without_reports(beat, group.current(beat.member_id))
     protocol = beat.protocol or CONSUMER
-    if group.specs and protocol != facts_of(group).protocol:
+    if group.members and protocol != metadata_of(group).protocol:
         raise TidemarkError(
             ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-            f"the group {group.group_id!r} is in use as a {facts_of(group).protocol!r} group, not as {protocol!r}: "
+            f"the group {group.group_id!r} is in use as a {metadata_of(group).protocol!r} group, not as {protocol!r}: "
             "choose another group id, or stop its members first",
-            {"protocol": facts_of(group).protocol},
+            {"protocol": metadata_of(group).protocol},
         )
     joins = beat.member_epoch == JOINING and not late
     missed = late
@@ -126,11 +126,11 @@ def heartbeat(changes: PendingChanges, beat: Heartbeat, now: Situation) -> Heart
         before = _admit(changes, beat, protocol, now)
     else:
         missed |= _check_epoch(group, beat)
-        before = group.specs[beat.member_id]
-    spec = _spec(beat, before)
-    if group.specs.get(beat.member_id) != spec:
-        changes.put(SpecKey(group.group_id, beat.member_id), spec)
-    asks_otherwise = before is None or (before.topics, before.assignor) != (spec.topics, spec.assignor)
+        before = group.members[beat.member_id]
+    member = _metadata(beat, before)
+    if group.members.get(beat.member_id) != member:
+        changes.put(MemberMetadataKey(group.group_id, beat.member_id), member)
+    asks_otherwise = before is None or (before.topics, before.assignor) != (member.topics, member.assignor)
     if asks_otherwise or is_outdated(group, now.topics):
         raise_epoch(changes, now.topics, now.settings, now.wall_ms)
     group.last_seen_ms[beat.member_id] = now.now_ms
@@ -149,13 +149,13 @@ def overdue(group: Group, now: Situation) -> tuple[str, ...]:
     session_ms = now.settings.session_timeout_ms
     return tuple(
         member_id
-        for member_id, spec in group.specs.items()
+        for member_id, member in group.members.items()
         if now.now_ms - group.last_seen_ms.setdefault(member_id, now.now_ms) > session_ms
-        or _revokes_too_long(group, member_id, spec, now.now_ms)
+        or _revokes_too_long(group, member_id, member, now.now_ms)
     )
 
 
-def check_member(group: Group, member_id: str, instance_id: str) -> Holding:
+def check_member(group: Group, member_id: str, instance_id: str) -> CurrentAssignment:
     """The current assignment of a member.
 
     Raises:
@@ -170,20 +170,20 @@ def check_member(group: Group, member_id: str, instance_id: str) -> Holding:
                 "member, or give it its own instance id",
                 {"instance_id": instance_id},
             )
-    if member_id not in group.specs:
+    if member_id not in group.members:
         raise TidemarkError(
             ErrorCode.UNKNOWN_MEMBER,
             f"the group {group.group_id!r} has no member {member_id!r}: it left, or its session timed out; revoke "
             "all partitions and join again",
             {"member_id": member_id},
         )
-    return group.holding(member_id)
+    return group.current(member_id)
 
 
-def _revokes_too_long(group: Group, member_id: str, spec: MemberSpec, now_ms: int) -> bool:
-    if group.holding(member_id).state is not MemberState.UNREVOKED:
+def _revokes_too_long(group: Group, member_id: str, member: MemberMetadata, now_ms: int) -> bool:
+    if group.current(member_id).state is not MemberState.UNREVOKED:
         return False
-    return now_ms - group.revoking_since_ms.setdefault(member_id, now_ms) > spec.rebalance_timeout_ms
+    return now_ms - group.revoking_since_ms.setdefault(member_id, now_ms) > member.rebalance_timeout_ms
 
 
 def _check_fields(beat: Heartbeat, settings: GroupSettings) -> None:
@@ -222,38 +222,38 @@ def _check_subscription(topics: tuple[str, ...]) -> None:
 
 def _is_late(group: Group, beat: Heartbeat) -> bool:
     """Whether the member got an answer to this heartbeat or to a later one: the network may deliver it twice."""
-    holding = group.holdings.get(beat.member_id)
-    answered = 0 if holding is None else holding.sequence - 1 if beat.waited else holding.sequence
+    current = group.current_assignments.get(beat.member_id)
+    answered = 0 if current is None else current.sequence - 1 if beat.waited else current.sequence
     return 0 < beat.sequence <= answered
 
 
-def _without_reports(beat: Heartbeat, holding: Holding) -> Heartbeat:
+def _without_reports(beat: Heartbeat, current: CurrentAssignment) -> Heartbeat:
     """A late heartbeat without its reports, which are older than the last answer; it still asks for an answer."""
-    epoch = holding.epoch if beat.member_epoch == JOINING else beat.member_epoch
+    epoch = current.epoch if beat.member_epoch == JOINING else beat.member_epoch
     return replace(beat, member_epoch=epoch, topics=None, owned=None, assignor="", rebalance_timeout_ms=0)
 
 
 def _check_epoch(group: Group, beat: Heartbeat) -> bool:
     """Whether the member missed an answer: it is in the previous epoch and owns no more than its assignment."""
-    holding = check_member(group, beat.member_id, beat.instance_id)
-    if beat.member_epoch == holding.epoch:
+    current = check_member(group, beat.member_id, beat.instance_id)
+    if beat.member_epoch == current.epoch:
         return False
-    if beat.member_epoch == holding.previous_epoch and (beat.owned is None or beat.owned <= holding.held):
+    if beat.member_epoch == current.previous_epoch and (beat.owned is None or beat.owned <= current.held):
         return True
     raise TidemarkError(
         ErrorCode.FENCED_MEMBER_EPOCH,
-        f"the member {beat.member_id!r} of the group {group.group_id!r} is in epoch {holding.epoch}, not in "
+        f"the member {beat.member_id!r} of the group {group.group_id!r} is in epoch {current.epoch}, not in "
         f"{beat.member_epoch}: revoke all partitions and join again",
-        {"member_epoch": str(holding.epoch)},
+        {"member_epoch": str(current.epoch)},
     )
 
 
-def _admit(changes: PendingChanges, beat: Heartbeat, protocol: str, now: Situation) -> MemberSpec | None:
+def _admit(changes: PendingChanges, beat: Heartbeat, protocol: str, now: Situation) -> MemberMetadata | None:
     """Admit a member; returns the previous subscription of it, or of the static member that it replaces."""
     group = changes.group
     known = group.member_of_instance(beat.instance_id) if beat.instance_id else None
     if known is not None and known != beat.member_id:
-        if group.holding(known).epoch != AWAY:
+        if group.current(known).epoch != AWAY:
             raise TidemarkError(
                 ErrorCode.UNRELEASED_INSTANCE_ID,
                 f"a member with the instance id {beat.instance_id!r} is in the group {group.group_id!r}: stop it, or "
@@ -261,58 +261,58 @@ def _admit(changes: PendingChanges, beat: Heartbeat, protocol: str, now: Situati
                 {"instance_id": beat.instance_id},
             )
         return _replace_static_member(changes, known, beat.member_id)
-    before = group.specs.get(beat.member_id)
+    before = group.members.get(beat.member_id)
     if before is None:
-        if len(group.specs) >= now.settings.max_size:
+        if len(group.members) >= now.settings.max_size:
             raise TidemarkError(
                 ErrorCode.GROUP_FULL,
-                f"the group {group.group_id!r} has {len(group.specs)} members, the limit of group.consumer.max.size: "
+                f"the group {group.group_id!r} has {len(group.members)} members, the limit of group.consumer.max.size: "
                 "stop one, or raise the setting",
                 {"max_size": str(now.settings.max_size)},
             )
-        if facts_of(group).protocol != protocol:
-            changes.put(GroupKey(group.group_id), replace(facts_of(group), protocol=protocol))
-    elif group.holding(beat.member_id).epoch == AWAY:
-        changes.put_holding(beat.member_id, _returned(group.holding(beat.member_id)))
+        if metadata_of(group).protocol != protocol:
+            changes.put(GroupKey(group.group_id), replace(metadata_of(group), protocol=protocol))
+    elif group.current(beat.member_id).epoch == AWAY:
+        changes.put_current(beat.member_id, _returned(group.current(beat.member_id)))
     return before
 
 
-def _replace_static_member(changes: PendingChanges, known: str, member_id: str) -> MemberSpec:
+def _replace_static_member(changes: PendingChanges, known: str, member_id: str) -> MemberMetadata:
     """A static member returns under another member id: move all values of the old id to the new one."""
     group = changes.group
-    spec, holding, target = group.specs[known], group.holding(known), group.target(known)
+    member, current, target = group.members[known], group.current(known), group.target(known)
     changes.remove_member(known)
-    changes.put(SpecKey(group.group_id, member_id), spec)
-    changes.put(TargetKey(group.group_id, member_id), target)
-    changes.put(HoldingKey(group.group_id, member_id), _returned(holding))
-    return spec
+    changes.put(MemberMetadataKey(group.group_id, member_id), member)
+    changes.put(TargetAssignmentKey(group.group_id, member_id), target)
+    changes.put(CurrentAssignmentKey(group.group_id, member_id), _returned(current))
+    return member
 
 
-def _returned(holding: Holding) -> Holding:
+def _returned(current: CurrentAssignment) -> CurrentAssignment:
     """The assignment of a returned static member; a new client may number its heartbeats from 1 again."""
-    return replace(holding, epoch=JOINING, previous_epoch=JOINING, state=MemberState.UNRELEASED, sequence=0, joined=0)
+    return replace(current, epoch=JOINING, previous_epoch=JOINING, state=MemberState.UNRELEASED, sequence=0, joined=0)
 
 
 def _leave(changes: PendingChanges, beat: Heartbeat, now: Situation) -> HeartbeatAnswer:
     """Leave for good, or for a while: the partitions of a static member stay assigned until its session times out."""
     group = changes.group
-    holding = check_member(group, beat.member_id, beat.instance_id)
+    current = check_member(group, beat.member_id, beat.instance_id)
     if beat.member_epoch == LEAVING:
         remove(changes, (beat.member_id,), now)
         return HeartbeatAnswer(LEAVING)
-    if not group.specs[beat.member_id].instance_id:
+    if not group.members[beat.member_id].instance_id:
         raise _invalid(f"the member {beat.member_id!r} did not join as a static member, so it can only leave for good")
-    away = replace(holding, epoch=AWAY, previous_epoch=AWAY, state=MemberState.STABLE, revoking=NO_PARTITIONS)
-    changes.put_holding(beat.member_id, replace(away, sequence=max(beat.sequence, holding.sequence)))
+    away = replace(current, epoch=AWAY, previous_epoch=AWAY, state=MemberState.STABLE, revoking=NO_PARTITIONS)
+    changes.put_current(beat.member_id, replace(away, sequence=max(beat.sequence, current.sequence)))
     group.last_seen_ms[beat.member_id] = now.now_ms
     group.revoking_since_ms.pop(beat.member_id, None)
     return HeartbeatAnswer(AWAY)
 
 
-def _spec(beat: Heartbeat, before: MemberSpec | None) -> MemberSpec:
+def _metadata(beat: Heartbeat, before: MemberMetadata | None) -> MemberMetadata:
     if before is None:
-        before = MemberSpec("", "", "", beat.rebalance_timeout_ms, (), "")
-    return MemberSpec(
+        before = MemberMetadata("", "", "", beat.rebalance_timeout_ms, (), "")
+    return MemberMetadata(
         instance_id=beat.instance_id if beat.member_epoch == JOINING else before.instance_id,
         client_id=beat.client_id or before.client_id,
         client_host=beat.client_host or before.client_host,
@@ -327,35 +327,35 @@ def _reconcile(
 ) -> HeartbeatAnswer:
     group, member_id = changes.group, beat.member_id
     owned = NO_PARTITIONS if joins and beat.owned is None else beat.owned
-    before = group.holding(member_id)
-    holding = before
-    if group.assigned.epoch and not late:
-        holding = next_holding(
+    before = group.current(member_id)
+    current = before
+    if group.target_metadata.epoch and not late:
+        current = next_assignment(
             before,
             group.target(member_id),
-            group.assigned.epoch,
+            group.target_metadata.epoch,
             owned=owned,
             joins=joins,
             is_free=lambda one: group.owner(one) in (None, member_id),
         )
-    if holding.epoch != before.epoch:  # the epoch that the member knows, as it may have missed answers
-        holding = replace(holding, previous_epoch=beat.member_epoch)
-    is_news = missed or joins or holding.assigned != before.assigned or owned not in (None, holding.assigned)
+    if current.epoch != before.epoch:  # the epoch that the member knows, as it may have missed answers
+        current = replace(current, previous_epoch=beat.member_epoch)
+    is_news = missed or joins or current.assigned != before.assigned or owned not in (None, current.assigned)
     if is_news:
         group.acknowledged.discard(member_id)
     elif owned is not None:
         group.acknowledged.add(member_id)
     if joins:
-        holding = replace(holding, sequence=beat.sequence, joined=beat.sequence)
-    elif is_news or holding != before:
-        holding = replace(holding, sequence=max(beat.sequence, before.sequence))
-    changes.put_holding(member_id, holding)
-    if holding.state is not MemberState.UNREVOKED:
+        current = replace(current, sequence=beat.sequence, joined=beat.sequence)
+    elif is_news or current != before:
+        current = replace(current, sequence=max(beat.sequence, before.sequence))
+    changes.put_current(member_id, current)
+    if current.state is not MemberState.UNREVOKED:
         group.revoking_since_ms.pop(member_id, None)
-    elif holding.revoking != before.revoking:
+    elif current.revoking != before.revoking:
         group.revoking_since_ms[member_id] = now_ms
     sends = is_news or member_id not in group.acknowledged
-    return HeartbeatAnswer(holding.epoch, holding.assigned if sends else None, is_news)
+    return HeartbeatAnswer(current.epoch, current.assigned if sends else None, is_news)
 
 
 def _invalid(sentence: str) -> TidemarkError:

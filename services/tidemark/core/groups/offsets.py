@@ -6,17 +6,17 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from tidemark.core.groups.group import Group, facts_of
+from tidemark.core.groups.group import Group, metadata_of
 from tidemark.core.groups.heartbeat import Situation, check_member
 from tidemark.core.groups.pending_changes import PendingChanges
 from tidemark.core.groups.state import (
     AWAY,
     UNNUMBERED,
-    AssignedKey,
     Committed,
     GroupKey,
     GroupPartition,
     OffsetKey,
+    TargetMetadataKey,
     Turn,
 )
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
@@ -52,30 +52,30 @@ def check_committer(group: Group, member_id: str, member_epoch: int, instance_id
             FENCED_MEMBER_EPOCH.
     """
     if not member_id:
-        if group.specs:
+        if group.members:
             raise TidemarkError(
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
                 f"the group {group.group_id!r} has members that share its partitions: a consumer that assigned its "
                 "own cannot commit to the group; choose another group id, or stop the members first",
-                {"protocol": facts_of(group).protocol},
+                {"protocol": metadata_of(group).protocol},
             )
         return
-    holding = check_member(group, member_id, instance_id)
-    of_before = 0 < sequence < holding.joined
-    if member_epoch == holding.epoch and holding.epoch != AWAY and not of_before:
+    current = check_member(group, member_id, instance_id)
+    of_before = 0 < sequence < current.joined
+    if member_epoch == current.epoch and current.epoch != AWAY and not of_before:
         return
-    if member_epoch < holding.epoch and not of_before:
+    if member_epoch < current.epoch and not of_before:
         raise TidemarkError(
             ErrorCode.STALE_MEMBER_EPOCH,
-            f"the member {member_id!r} is in epoch {holding.epoch} and asked in {member_epoch}: apply the answer to "
+            f"the member {member_id!r} is in epoch {current.epoch} and asked in {member_epoch}: apply the answer to "
             "the next heartbeat, then retry for the partitions that are still assigned",
-            {"member_epoch": str(holding.epoch)},
+            {"member_epoch": str(current.epoch)},
         )
-    why = "has joined again since" if of_before else f"is in epoch {holding.epoch}, not in {member_epoch}"
+    why = "has joined again since" if of_before else f"is in epoch {current.epoch}, not in {member_epoch}"
     raise TidemarkError(
         ErrorCode.FENCED_MEMBER_EPOCH,
         f"the member {member_id!r} of the group {group.group_id!r} {why}: revoke all partitions and join again",
-        {"member_epoch": str(holding.epoch)},
+        {"member_epoch": str(current.epoch)},
     )
 
 
@@ -106,11 +106,11 @@ def commit(changes: PendingChanges, asked: Commit, now: Situation) -> Refusals:
 
 def check_empty(group: Group, what: str) -> None:
     """Raise GROUP_NOT_EMPTY while the group has members."""
-    if group.specs:
+    if group.members:
         raise TidemarkError(
             ErrorCode.GROUP_NOT_EMPTY,
-            f"the group {group.group_id!r} has {len(group.specs)} members: {what} only after all of them have stopped",
-            {"members": str(len(group.specs))},
+            f"the group {group.group_id!r} has {len(group.members)} members: {what} only after they have stopped",
+            {"members": str(len(group.members))},
         )
 
 
@@ -144,11 +144,11 @@ def expire(changes: PendingChanges, now: Situation) -> None:
     group with neither members nor offsets is deleted by the same rule.
     """
     group = changes.group
-    facts = facts_of(group)
+    metadata = metadata_of(group)
     horizon_ms = now.wall_ms - now.settings.offsets_retention_ms
-    idle = not group.specs and facts.empty_since_ms <= horizon_ms
+    idle = not group.members and metadata.empty_since_ms <= horizon_ms
     for partition, committed in tuple(group.offsets.items()):
-        unused = idle or (bool(group.specs) and not group.subscribes(partition.topic))
+        unused = idle or (bool(group.members) and not group.subscribes(partition.topic))
         if (unused and committed.committed_at_ms <= horizon_ms) or _is_orphan(partition, committed, now):
             changes.put(OffsetKey(group.group_id, partition.topic, partition.partition), None)
     if idle and not group.offsets:
@@ -157,8 +157,8 @@ def expire(changes: PendingChanges, now: Situation) -> None:
 
 def _delete_group_values(changes: PendingChanges) -> None:
     group = changes.group
-    if group.facts is not None:
-        changes.put(AssignedKey(group.group_id), None)
+    if group.metadata is not None:
+        changes.put(TargetMetadataKey(group.group_id), None)
         changes.put(GroupKey(group.group_id), None)
 
 

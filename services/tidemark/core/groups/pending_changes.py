@@ -4,14 +4,24 @@
 from __future__ import annotations
 
 from tidemark.core.groups.group import Group
-from tidemark.core.groups.state import Change, GroupKey, Holding, HoldingKey, Key, SpecKey, TargetKey, Value
+from tidemark.core.groups.state import (
+    Change,
+    CurrentAssignment,
+    CurrentAssignmentKey,
+    GroupKey,
+    Key,
+    MemberMetadataKey,
+    TargetAssignmentKey,
+    Value,
+)
 
 
 class PendingChanges:
     """The changes of one request. A request that is refused changes nothing.
 
     A coordinator may find only the first of the records after a failure, and then goes on from there. So an epoch comes
-    before the values that depend on it, a revocation before the assignment, and a member's holding is deleted first.
+    before the values that depend on it, a revocation before the assignment, and of a member its current assignment is
+    deleted first.
 
     Attributes:
         _changes: by kind and key, the last change of each key, in the order of these last changes.
@@ -38,17 +48,17 @@ class PendingChanges:
         self._changes.pop((type(key), key), None)
         self._changes[type(key), key] = Change(key, value)
 
-    def put_holding(self, member_id: str, holding: Holding) -> None:
+    def put_current(self, member_id: str, current: CurrentAssignment) -> None:
         """Set the current assignment of a member, if it has changed."""
-        if self.group.holdings.get(member_id) != holding:
-            self.put(HoldingKey(self.group.group_id, member_id), holding)
+        if self.group.current_assignments.get(member_id) != current:
+            self.put(CurrentAssignmentKey(self.group.group_id, member_id), current)
 
     def remove_member(self, member_id: str) -> None:
         """Remove all values of a member."""
         for key, known in (
-            (HoldingKey(self.group.group_id, member_id), self.group.holdings),
-            (TargetKey(self.group.group_id, member_id), self.group.targets),
-            (SpecKey(self.group.group_id, member_id), self.group.specs),
+            (CurrentAssignmentKey(self.group.group_id, member_id), self.group.current_assignments),
+            (TargetAssignmentKey(self.group.group_id, member_id), self.group.targets),
+            (MemberMetadataKey(self.group.group_id, member_id), self.group.members),
         ):
             if member_id in known:
                 self.put(key, None)

@@ -9,57 +9,57 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from tidemark.core.groups.state import NO_PARTITIONS, GroupPartition, Holding, MemberState, Partitions
+from tidemark.core.groups.state import NO_PARTITIONS, CurrentAssignment, GroupPartition, MemberState, Partitions
 
 
-def next_holding(
-    holding: Holding,
+def next_assignment(
+    current: CurrentAssignment,
     target: Partitions,
     target_epoch: int,
     *,
     owned: Partitions | None,
     joins: bool = False,
     is_free: Callable[[GroupPartition], bool],
-) -> Holding:
+) -> CurrentAssignment:
     """The current assignment of a member after a heartbeat.
 
     Args:
-        holding: the current assignment before.
+        current: the current assignment before.
         target: the target assignment of the member.
         target_epoch: group epoch of the target assignment.
         owned: partitions that the member reported; None: it reported none.
         joins: the member joins and no answer is on its way, so it need not revoke partitions that it does not own.
         is_free: whether no other member holds a partition.
     """
-    if holding.state is MemberState.UNREVOKED:
-        if owned is None or owned & holding.revoking:
-            return holding
-        holding = replace(holding, revoking=NO_PARTITIONS)
-        return _advance(holding, target, target_epoch, owned if joins else None, is_free)
-    if holding.state is MemberState.STABLE and holding.epoch == target_epoch:
-        return holding
-    return _advance(holding, target, target_epoch, owned if joins else None, is_free)
+    if current.state is MemberState.UNREVOKED:
+        if owned is None or owned & current.revoking:
+            return current
+        current = replace(current, revoking=NO_PARTITIONS)
+        return _advance(current, target, target_epoch, owned if joins else None, is_free)
+    if current.state is MemberState.STABLE and current.epoch == target_epoch:
+        return current
+    return _advance(current, target, target_epoch, owned if joins else None, is_free)
 
 
 def _advance(
-    holding: Holding,
+    current: CurrentAssignment,
     target: Partitions,
     target_epoch: int,
     owns_no_more_than: Partitions | None,
     is_free: Callable[[GroupPartition], bool],
-) -> Holding:
+) -> CurrentAssignment:
     """Revoke first; only then enter the new epoch and take the free partitions."""
-    kept, to_revoke = holding.assigned & target, holding.assigned - target
+    kept, to_revoke = current.assigned & target, current.assigned - target
     if owns_no_more_than is not None:
         to_revoke &= owns_no_more_than
     if to_revoke:
-        return replace(holding, state=MemberState.UNREVOKED, assigned=kept, revoking=to_revoke)
+        return replace(current, state=MemberState.UNREVOKED, assigned=kept, revoking=to_revoke)
     wanted = target - kept
     free = frozenset(one for one in wanted if is_free(one))
     return replace(
-        holding,
+        current,
         epoch=target_epoch,
-        previous_epoch=holding.epoch if holding.epoch != target_epoch else holding.previous_epoch,
+        previous_epoch=current.epoch if current.epoch != target_epoch else current.previous_epoch,
         state=MemberState.STABLE if len(free) == len(wanted) else MemberState.UNRELEASED,
         assigned=kept | free,
         revoking=NO_PARTITIONS,

@@ -12,22 +12,22 @@ from typing import Any, Final
 
 from tidemark.core.groups.state import (
     CONSUMER,
-    Assigned,
-    AssignedKey,
     Change,
     Committed,
-    GroupFacts,
+    CurrentAssignment,
+    CurrentAssignmentKey,
     GroupKey,
+    GroupMetadata,
     GroupPartition,
-    Holding,
-    HoldingKey,
     Key,
-    MemberSpec,
+    MemberMetadata,
+    MemberMetadataKey,
     MemberState,
     OffsetKey,
     Partitions,
-    SpecKey,
-    TargetKey,
+    TargetAssignmentKey,
+    TargetMetadata,
+    TargetMetadataKey,
     TopicFacts,
     Turn,
     Value,
@@ -36,10 +36,10 @@ from tidemark.model import ErrorCode, TidemarkError
 
 _KINDS: Final[dict[str, Callable[..., Key]]] = {
     "group": GroupKey,
-    "assigned": AssignedKey,
-    "member": SpecKey,
-    "target": TargetKey,
-    "holding": HoldingKey,
+    "assigned": TargetMetadataKey,
+    "member": MemberMetadataKey,
+    "target": TargetAssignmentKey,
+    "holding": CurrentAssignmentKey,
     "offset": OffsetKey,
 }
 _NAMES: Final = {kind: name for name, kind in _KINDS.items()}
@@ -76,16 +76,16 @@ def _dump(value: object) -> bytes:
 
 def _value_out(value: Value) -> object:
     match value:
-        case GroupFacts():
+        case GroupMetadata():
             return {
                 "protocol": value.protocol,
                 "epoch": value.epoch,
                 "topics": {name: list(value.topics[name]) for name in sorted(value.topics)},
                 "empty_since_ms": value.empty_since_ms,
             }
-        case Assigned():
+        case TargetMetadata():
             return {"epoch": value.epoch, "assignor": value.assignor}
-        case MemberSpec():
+        case MemberMetadata():
             return {
                 "instance_id": value.instance_id,
                 "client_id": value.client_id,
@@ -94,7 +94,7 @@ def _value_out(value: Value) -> object:
                 "topics": list(value.topics),
                 "assignor": value.assignor,
             }
-        case Holding():
+        case CurrentAssignment():
             return {
                 "epoch": value.epoch,
                 "previous_epoch": value.previous_epoch,
@@ -121,11 +121,11 @@ def _value_in(key: Key, found: dict[str, Any]) -> Value:
     match key:
         case GroupKey():
             topics = {name: TopicFacts(*facts[:2]) for name, facts in found["topics"].items()}
-            return GroupFacts(found.get("protocol", CONSUMER), found["epoch"], topics, found["empty_since_ms"])
-        case AssignedKey():
-            return Assigned(found["epoch"], found["assignor"])
-        case SpecKey():
-            return MemberSpec(
+            return GroupMetadata(found.get("protocol", CONSUMER), found["epoch"], topics, found["empty_since_ms"])
+        case TargetMetadataKey():
+            return TargetMetadata(found["epoch"], found["assignor"])
+        case MemberMetadataKey():
+            return MemberMetadata(
                 found["instance_id"],
                 found["client_id"],
                 found["client_host"],
@@ -133,8 +133,8 @@ def _value_in(key: Key, found: dict[str, Any]) -> Value:
                 tuple(found["topics"]),
                 found["assignor"],
             )
-        case HoldingKey():
-            return Holding(
+        case CurrentAssignmentKey():
+            return CurrentAssignment(
                 found["epoch"],
                 found["previous_epoch"],
                 MemberState(found["state"]),

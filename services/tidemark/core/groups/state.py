@@ -60,7 +60,7 @@ class GroupState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class GroupFacts:
+class GroupMetadata:
     """The group itself.
 
     Attributes:
@@ -76,7 +76,7 @@ class GroupFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Assigned:
+class TargetMetadata:
     """The target assignment: the group epoch for which it was computed, and the assignor."""
 
     epoch: int = 0
@@ -84,7 +84,7 @@ class Assigned:
 
 
 @dataclass(frozen=True, slots=True)
-class MemberSpec:
+class MemberMetadata:
     """The subscription of a member, as in its heartbeats.
 
     Attributes:
@@ -102,7 +102,7 @@ class MemberSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class CurrentAssignment:
     """The current assignment of a member.
 
     Attributes:
@@ -168,33 +168,33 @@ class Committed:
 
 
 class GroupKey(NamedTuple):
-    """Key of `GroupFacts`."""
+    """Key of `GroupMetadata`."""
 
     group_id: str
 
 
-class AssignedKey(NamedTuple):
-    """Key of `Assigned`."""
+class TargetMetadataKey(NamedTuple):
+    """Key of `TargetMetadata`."""
 
     group_id: str
 
 
-class SpecKey(NamedTuple):
-    """Key of a `MemberSpec`."""
+class MemberMetadataKey(NamedTuple):
+    """Key of a `MemberMetadata`."""
 
     group_id: str
     member_id: str
 
 
-class TargetKey(NamedTuple):
+class TargetAssignmentKey(NamedTuple):
     """Key of the target assignment of a member: `Partitions`."""
 
     group_id: str
     member_id: str
 
 
-class HoldingKey(NamedTuple):
-    """Key of a `Holding`."""
+class CurrentAssignmentKey(NamedTuple):
+    """Key of a `CurrentAssignment`."""
 
     group_id: str
     member_id: str
@@ -208,8 +208,8 @@ class OffsetKey(NamedTuple):
     partition: int
 
 
-Key = GroupKey | AssignedKey | SpecKey | TargetKey | HoldingKey | OffsetKey
-Value = GroupFacts | Assigned | MemberSpec | Partitions | Holding | Committed
+Key = GroupKey | TargetMetadataKey | MemberMetadataKey | TargetAssignmentKey | CurrentAssignmentKey | OffsetKey
+Value = GroupMetadata | TargetMetadata | MemberMetadata | Partitions | CurrentAssignment | Committed
 
 
 class Change(NamedTuple):

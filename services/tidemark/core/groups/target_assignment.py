@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from tidemark.core.groups.assignors import ASSIGNORS
 from tidemark.core.groups.assignors.plan import Subscriber
-from tidemark.core.groups.group import Group, facts_of
+from tidemark.core.groups.group import Group, metadata_of
 from tidemark.core.groups.pending_changes import PendingChanges
 from tidemark.core.groups.settings import GroupSettings
-from tidemark.core.groups.state import Assigned, AssignedKey, GroupKey, TargetKey, TopicFacts
+from tidemark.core.groups.state import GroupKey, TargetAssignmentKey, TargetMetadata, TargetMetadataKey, TopicFacts
 
 Topics = Mapping[str, TopicFacts]
 
@@ -22,9 +22,9 @@ def is_outdated(group: Group, topics: Topics | None) -> bool:
 
     True after a topic of the group was created, deleted or extended, or while the target is not computed yet.
     """
-    if topics is None or not group.specs:
+    if topics is None or not group.members:
         return False
-    return group.assigned.epoch < group.epoch or wanted_topics(group, topics) != facts_of(group).topics
+    return group.target_metadata.epoch < group.epoch or wanted_topics(group, topics) != metadata_of(group).topics
 
 
 def wanted_topics(group: Group, topics: Topics) -> dict[str, TopicFacts]:
@@ -40,14 +40,14 @@ def raise_epoch(changes: PendingChanges, topics: Topics | None, settings: GroupS
         wall_ms: since 1970, UTC.
     """
     group = changes.group
-    facts = facts_of(group)
+    metadata = metadata_of(group)
     changes.put(
         GroupKey(group.group_id),
         replace(
-            facts,
-            epoch=facts.epoch + 1,
-            topics=facts.topics if topics is None else wanted_topics(group, topics),
-            empty_since_ms=-1 if group.specs else wall_ms,
+            metadata,
+            epoch=metadata.epoch + 1,
+            topics=metadata.topics if topics is None else wanted_topics(group, topics),
+            empty_since_ms=-1 if group.members else wall_ms,
         ),
     )
     if topics is not None:
@@ -56,18 +56,18 @@ def raise_epoch(changes: PendingChanges, topics: Topics | None, settings: GroupS
 
 def preferred_assignor(group: Group, settings: GroupSettings) -> str:
     """The assignor that most members name; the order of the settings decides a tie, and if no member names one."""
-    votes = Counter(spec.assignor for spec in group.specs.values() if spec.assignor in settings.assignors)
+    votes = Counter(member.assignor for member in group.members.values() if member.assignor in settings.assignors)
     return max(settings.assignors, key=lambda name: votes[name])
 
 
 def _compute(changes: PendingChanges, settings: GroupSettings) -> None:
     group = changes.group
-    facts = facts_of(group)
+    metadata = metadata_of(group)
     assignor = preferred_assignor(group, settings)
     # A static member that comes back under another member id keeps its place in the order.
-    order = sorted(group.specs.items(), key=lambda item: (item[1].instance_id or item[0], item[0]))
-    members = [Subscriber(member_id, frozenset(spec.topics), group.target(member_id)) for member_id, spec in order]
-    for member_id, target in ASSIGNORS[assignor](members, facts.topics).items():
+    order = sorted(group.members.items(), key=lambda item: (item[1].instance_id or item[0], item[0]))
+    members = [Subscriber(member_id, frozenset(member.topics), group.target(member_id)) for member_id, member in order]
+    for member_id, target in ASSIGNORS[assignor](members, metadata.topics).items():
         if group.targets.get(member_id) != target:
-            changes.put(TargetKey(group.group_id, member_id), target)
-    changes.put(AssignedKey(group.group_id), Assigned(facts.epoch, assignor))
+            changes.put(TargetAssignmentKey(group.group_id, member_id), target)
+    changes.put(TargetMetadataKey(group.group_id), TargetMetadata(metadata.epoch, assignor))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from tidemark.broker.groups.metrics import GroupMetrics
-from tidemark.core.groups.state import Assigned, AssignedKey, Change, Committed, OffsetKey
+from tidemark.core.groups.state import Change, Committed, OffsetKey, TargetMetadata, TargetMetadataKey
 from tidemark.runtime.metrics import Metrics
 
 
@@ -12,8 +12,10 @@ def test_commits_and_rebalances_are_counted_by_their_records() -> None:
     metrics = Metrics()
     told = GroupMetrics(metrics)
     committed = Change(OffsetKey("g", "a", 0), Committed(1, -1, "", "", "", 0))
-    told.note([committed, Change(OffsetKey("g", "a", 1), None), Change(AssignedKey("g"), Assigned(3, "range"))])
-    told.note([Change(AssignedKey("g"), None)])
+    told.note(
+        [committed, Change(OffsetKey("g", "a", 1), None), Change(TargetMetadataKey("g"), TargetMetadata(3, "range"))]
+    )
+    told.note([Change(TargetMetadataKey("g"), None)])
     told.show({"stable": 2, "empty": 1}, members=5, offsets=7, loading=1)
 
     def value(name: str, **labels: str) -> float | None:

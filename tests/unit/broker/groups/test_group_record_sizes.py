@@ -19,7 +19,7 @@ from tidemark.broker.groups.offsets_log import OffsetsLog, OffsetsLogs
 from tidemark.core.groups.coordinator import GroupCoordinator
 from tidemark.core.groups.heartbeat import Heartbeat
 from tidemark.core.groups.records import encode
-from tidemark.core.groups.state import Change, GroupFacts, GroupKey
+from tidemark.core.groups.state import Change, GroupKey, GroupMetadata
 from tidemark.model import ErrorCode, LeaderEpoch, TidemarkError
 from tidemark.rpc.channel import SPLIT_BYTES
 from tidemark.runtime.metrics import Metrics
@@ -71,10 +71,10 @@ async def test_a_record_too_large_for_followers_is_refused_before_its_append() -
 
     broker = SimpleNamespace(appends=Appends(), clock=SimpleNamespace(wall_us=lambda: 1))
     log = OffsetsLog(cast(OffsetsLogs, broker), PARTITION, LeaderEpoch(1))
-    await log.write([Change(GroupKey("g"), GroupFacts())], 1.0)
+    await log.write([Change(GroupKey("g"), GroupMetadata())], 1.0)
     assert len(appended) == 1
     with pytest.raises(TidemarkError) as refused:
-        await log.write([Change(GroupKey("g"), GroupFacts(protocol="x" * (SPLIT_BYTES + 1)))], 1.0)
+        await log.write([Change(GroupKey("g"), GroupMetadata(protocol="x" * (SPLIT_BYTES + 1)))], 1.0)
     assert refused.value.code is ErrorCode.BATCH_TOO_LARGE
     assert len(appended) == 1
 

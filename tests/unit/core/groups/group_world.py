@@ -236,7 +236,7 @@ class GroupWorld:
             for index in range(self.topics[topic].partition_count)
         }
         for member_id, member in self.members.items():
-            assert self.group.holding(member_id).state is MemberState.STABLE
+            assert self.group.current(member_id).state is MemberState.STABLE
             assert member.reading == self.group.target(member_id)
 
     def check_replay(self) -> None:

@@ -51,7 +51,7 @@ def test_a_join_that_is_repeated_is_the_same_join(world: GroupWorld) -> None:
     world.beat(member, answer_lost=True)
     answer = world.beat(member)
     assert answer is not None
-    assert (answer.member_epoch, answer.assignment, len(world.group.specs)) == (1, a(0, 1, 2, 3), 1)
+    assert (answer.member_epoch, answer.assignment, len(world.group.members)) == (1, a(0, 1, 2, 3), 1)
 
 
 def numbered(world: GroupWorld, member_id: str, sequence: int, **fields: object) -> HeartbeatAnswer:
@@ -85,10 +85,10 @@ def test_a_report_about_an_earlier_assignment_revokes_nothing(world: GroupWorld)
     numbered(world, "m2", 1, **JOIN_ANEW)
     kept = numbered(world, "m1", 4, owned=a(0, 1, 2, 3)).assignment
     assert kept is not None
-    assert world.group.holding("m1").state is MemberState.UNREVOKED
+    assert world.group.current("m1").state is MemberState.UNREVOKED
     assert numbered(world, "m1", 3, owned=a()).assignment == kept, "sent before the answer"
     assert numbered(world, "m1", 4, owned=a()).assignment == kept
-    assert world.group.holding("m1").state is MemberState.UNREVOKED
+    assert world.group.current("m1").state is MemberState.UNREVOKED
     assert numbered(world, "m1", 5, owned=kept).member_epoch == 2
 
 
@@ -109,7 +109,7 @@ def test_a_report_repeated_before_the_answer_confirms_nothing(world: GroupWorld,
     for late in (6, 7):
         numbered(world, "m1", late, member_epoch=2, owned=kept)
     assert not numbered(world, "m3", 2, member_epoch=newcomer.member_epoch).assignment
-    assert world.group.holding("m1").held == a(0, 1, 2, 3)
+    assert world.group.current("m1").held == a(0, 1, 2, 3)
 
 
 def test_a_late_heartbeat_moves_its_member_to_no_epoch(world: GroupWorld) -> None:
@@ -157,7 +157,7 @@ def test_a_delayed_leave_does_not_remove_a_member_that_joined_again(world: Group
     numbered(world, "m1", 2, member_epoch=LEAVING)
     numbered(world, "m1", 3, **JOIN_ANEW)
     assert numbered(world, "m1", 2, member_epoch=LEAVING).member_epoch == LEAVING
-    assert world.group.holding("m1").held == a(0, 1, 2, 3)
+    assert world.group.current("m1").held == a(0, 1, 2, 3)
     static = {"instance_id": "one"}
     numbered(world, "m2", 1, **JOIN_ANEW, **static)
     numbered(world, "m2", 2, member_epoch=AWAY, **static)
@@ -180,9 +180,9 @@ def test_a_partition_moves_only_after_its_member_confirmed_the_revocation(world:
     world.beat(first)
     world.beat(second)
     assert second.reading == set()
-    assert world.group.holding(second.member_id).state is MemberState.UNRELEASED
+    assert world.group.current(second.member_id).state is MemberState.UNRELEASED
     told = beat(world, first)
-    given_up = world.group.holding(first.member_id).revoking
+    given_up = world.group.current(first.member_id).revoking
     assert len(given_up) == 2
     assert told == (1, first.reading - given_up, True)
     for _ in range(3):  # no report: the assignment is sent again, as the answer may be lost
@@ -215,9 +215,9 @@ def test_an_answer_that_was_lost_does_not_fence_and_any_other_old_epoch_does(wor
     world.beat(first)
     world.add("a")
     world.settle()
-    epoch = world.group.holding(first.member_id).epoch
+    epoch = world.group.current(first.member_id).epoch
     owned = frozenset(first.reading)
-    before = world.group.holding(first.member_id).previous_epoch
+    before = world.group.current(first.member_id).previous_epoch
     assert before < epoch
     first.epoch = before
     assert beat(world, first, owned=owned) == (epoch, owned, True)
@@ -234,7 +234,7 @@ def test_a_silent_member_is_removed_after_its_session_and_its_partitions_move(wo
     world.now_ms += SESSION_MS - 100
     world.beat(other)
     world.write(world.coordinator.remove_overdue(world.situation))
-    assert silent.member_id in world.group.specs
+    assert silent.member_id in world.group.members
     world.now_ms += 101
     outcome = world.coordinator.remove_overdue(world.situation)
     assert outcome.answer.removed == ((GROUP, silent.member_id),)
@@ -367,12 +367,12 @@ def test_an_invalid_join_is_refused_and_changes_nothing(fields: dict[str, object
 def test_the_assignor_named_by_most_members_wins_and_the_brokers_first_without_votes(world: GroupWorld) -> None:
     for number, assignor in enumerate(("", "range", "uniform", "range")):
         world.coordinator.heartbeat(replace(_join(f"m{number}", ""), assignor=assignor), world.situation)
-    assert world.group.assigned.assignor == "range"
+    assert world.group.target_metadata.assignor == "range"
     world.coordinator.heartbeat(Heartbeat(GROUP, "m1", LEAVING), world.situation)
-    assert world.group.assigned.assignor == "uniform", "a tie: the order of the broker decides"
+    assert world.group.target_metadata.assignor == "uniform", "a tie: the order of the broker decides"
     world.coordinator.heartbeat(Heartbeat(GROUP, "m2", LEAVING), world.situation)
     world.coordinator.heartbeat(Heartbeat(GROUP, "m3", LEAVING), world.situation)
-    assert world.group.assigned.assignor == "sticky"
+    assert world.group.target_metadata.assignor == "sticky"
 
 
 @pytest.mark.parametrize("written", range(7))

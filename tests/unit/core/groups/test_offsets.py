@@ -76,12 +76,12 @@ def test_a_delayed_commit_is_refused_for_a_partition_without_an_owner(world: Gro
     world.beat(first)
     world.beat(second)
     world.beat(first)  # must revoke half of its partitions
-    (lost, *_) = world.group.holding(first.member_id).revoking
+    (lost, *_) = world.group.current(first.member_id).revoking
     world.add("a")
     world.beat(list(world.members.values())[-1])  # must revoke more, before it confirmed the first
     epoch = first.epoch
     world.beat(first)
-    assert world.group.holding(first.member_id).epoch == epoch
+    assert world.group.current(first.member_id).epoch == epoch
     assert world.group.owner(lost) in (None, second.member_id)
     assert commit(world, partition=lost.partition, by=(first.member_id, epoch)) == {
         TopicPartition("a", lost.partition): ErrorCode.PARTITION_NOT_ASSIGNED
@@ -93,7 +93,7 @@ def test_a_member_may_commit_partitions_that_it_is_revoking(world: GroupWorld) -
     world.beat(first)
     world.beat(world.add("a"))
     world.beat(first)
-    (going, *_) = world.group.holding(first.member_id).revoking
+    (going, *_) = world.group.current(first.member_id).revoking
     assert commit(world, partition=going.partition, by=(first.member_id, first.epoch)) == {}
 
 
@@ -126,7 +126,7 @@ def test_a_commit_of_before_a_member_joined_again_is_refused(world: GroupWorld) 
     (me,) = world.members
     joins = Heartbeat(GROUP, me, 0, topics=("a",), rebalance_timeout_ms=1, owned=NO_PARTITIONS)
     world.write(world.coordinator.heartbeat(replace(joins, sequence=7), world.situation))
-    epoch = world.group.holding(me).epoch
+    epoch = world.group.current(me).epoch
     for known in (epoch, epoch - 1):
         late = {"by": (me, known), "offset": 65, "turn": ("c", 6)}
         assert refusal(lambda late=late: commit(world, **late)) is ErrorCode.FENCED_MEMBER_EPOCH  # type: ignore[misc]
