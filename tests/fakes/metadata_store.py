@@ -256,7 +256,7 @@ class FakeSession:
         self._tell(StoreEvent.SESSION_SUSPENDED)
 
     def resume(self) -> None:
-        """A server can be reached again; tells of the session's expiry if it expired meanwhile."""
+        """A server can be reached again; reports the session's expiry if it expired meanwhile."""
         if self._session_id in self._ensemble.sessions:
             self._connected = True
             self._tell(StoreEvent.SESSION_RESTORED)
@@ -277,7 +277,7 @@ class FakeSession:
         self._lost += [applied] * count
 
     def before_commit(self, meddle: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run `meddle` when the next multi is about to be sent: somebody else was faster."""
+        """Run `meddle` when the next multi is about to be sent: another writer was faster."""
         self._before_commit.append(meddle)
 
     # as session_port.Session

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What people ask of a simulated cluster: moves, partitions that come and go, brokers that shut down.
+"""Operators' requests: reassignments, partitions that come and go, brokers that shut down.
 
-Each is asked once, by a process of its own with a session of its own; where it is refused or lost, nobody asks again.
+Each is sent once, by its own process with its own session; a refused or lost request is not repeated.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 OTHER = TopicPartition("cargo", 0)
 """Of a topic that comes and goes."""
 _SHUTDOWN_WAIT_MS = 2000
-"""So long a broker waits to be let go; then it goes all the same."""
+"""Limit of a controlled shutdown; the broker then stops without a release."""
 
 
 def replicas_of(text: str) -> tuple[BrokerId, ...]:
@@ -30,7 +30,7 @@ def replicas_of(text: str) -> tuple[BrokerId, ...]:
 
 
 def is_settled(world: World) -> bool:
-    """Nothing that people asked for is under way, be it request, move, seal or shutdown; who is assigned is in sync."""
+    """No request, reassignment, seal or shutdown is under way; all assigned replicas are in sync."""
     if any(process.wants_shutdown for process in world.brokers.values()):
         return False
     nodes = world.ensemble.nodes
@@ -54,7 +54,7 @@ def is_settled(world: World) -> bool:
 
 
 def _is_whole(world: World, partition: TopicPartition, assigned: tuple[BrokerId, ...]) -> bool:
-    """Who is assigned is in sync, and one of them leads."""
+    """All assigned replicas are in sync, and one of them leads."""
     found = world.state(partition)
     if found is None or set(found.state.isr_ids) != set(assigned) or found.state.sealed:
         return False
@@ -67,7 +67,7 @@ def _read_topic(world: World, name: str) -> TopicDescription:
 
 
 class Requests:
-    """Carries out what the plan says that people want."""
+    """Carries out the requests of the plan."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -109,7 +109,7 @@ class Requests:
         self._ask("the cancellation", lambda store: store.cancel_moves([self._world.partitions[0]]))
 
     def _drop_moves(self) -> None:
-        """Somebody deletes the node by hand."""
+        """Delete the node by hand."""
         if paths.MOVES in self._world.ensemble.nodes:
             self._world.ensemble.commit([lambda tree: tree.delete(paths.MOVES, -1)])
 
@@ -122,11 +122,11 @@ class Requests:
     def _remove_partition(self, force: int) -> None:
         topic = self._world.topic()
         partition = TopicPartition(topic.topic, len(topic.partitions) - 1)
-        if partition not in self._world.partitions:  # that one holds what is counted on
+        if partition not in self._world.partitions:  # the partition with the records stays
             self._ask("a removal", lambda store: store.request_partition_removal({partition: bool(force)}))
 
     def _make_topic(self, replicas: str) -> None:
-        """One that nobody writes to; it may have been there before, under another id."""
+        """A topic without writes; it may have existed before, under another id."""
         number = f"{self._world.engine.now:032x}"
         configs = {"min.insync.replicas": "1"}
         topic = TopicDescription(OTHER.topic, number, {0: replicas_of(replicas)}, {0: number}, configs=configs)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Simulated time: work in the order of its time, dice for each purpose, coroutines without an event loop.
 
-Each purpose has dice of its own, so that leaving one misfortune out of a world changes as little as possible of it.
+Each purpose has its own dice, so that leaving one fault out of a world changes the rest as little as possible.
 """
 
 from __future__ import annotations

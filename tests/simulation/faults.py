@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Faults:
-    """Carries out what the plan says of nodes, links and disks."""
+    """Carries out the faults of the plan on nodes, links and disks."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -108,7 +108,7 @@ class Faults:
             self._cut_from(self._broker(named), f"c{controller}", way, for_ms)
 
     def _depose(self, for_ms: int) -> None:
-        """Whoever leads is cut off from brokers and controllers, not from its clients and not from ZooKeeper."""
+        """Cut the leader off from brokers and controllers, not from its clients and not from ZooKeeper."""
         leader = self._broker(-2)
         for other in (
             *(f"b{one}" for one in self._world.machines if one != leader),
@@ -124,7 +124,7 @@ class Faults:
             stream.break_()
 
     def _elect(self, kind: str) -> None:
-        """Somebody asks for an election; where that is refused or lost, nobody asks again."""
+        """Request an election once; a refused or lost request is not repeated."""
         world = self._world
 
         async def ask() -> None:
@@ -162,7 +162,7 @@ class Faults:
         self._later(for_ms, end)
 
     def _settings(self, flush_policy: str, min_isr: int) -> None:
-        """Somebody changes what the topic promises, never to less than the world's invariants ask for."""
+        """Change the topic's settings, never to weaker guarantees than the world's invariants require."""
         configs = {
             **self._world.recipe.topic_configs,
             "min.insync.replicas": str(min_isr),

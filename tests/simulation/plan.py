@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What befalls a world, drawn from its seed up front: each produce and each misfortune an item that can be left out."""
+"""The plan of a world, drawn from its seed up front: each produce and each fault is an item that can be left out."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What kind of world: settings, rates of trouble, and how often each misfortune comes (weights)."""
+    """What kind of world: settings, fault rates, and the weight of each kind of fault."""
 
     name: str = "mixed"
     min_isr: int = 2
@@ -47,7 +47,7 @@ class Recipe:
     idempotent: int = 20
     producers: int = 1
     """Idempotent producers, each with at most one batch in flight."""
-    misfortunes: int = 9
+    faults: int = 9
     lost_answers: float = 0.05
     repeated_calls: float = 0.05
     late_calls: float = 0.05
@@ -94,7 +94,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A world's fate: replayed bit for bit."""
+    """All items of a world; a plan replays bit for bit."""
 
     seed: int
     recipe: Recipe
@@ -139,7 +139,7 @@ def draw(seed: int, recipe: Recipe) -> Plan:
             )
         )
     kinds = sorted(recipe.weights)
-    for _ in range(recipe.misfortunes):
+    for _ in range(recipe.faults):
         kind = dice.choices(kinds, [recipe.weights[one] for one in kinds])[0]
         at_ms = START_MS + dice.randrange(recipe.duration_ms)
         items.append(Item(at_ms, kind, _arguments(kind, dice, recipe)))
@@ -147,14 +147,14 @@ def draw(seed: int, recipe: Recipe) -> Plan:
 
 
 def _arguments(kind: str, dice: random.Random, recipe: Recipe) -> tuple[int | str, ...]:
-    """-2 for a broker means: whoever leads then; a link from a broker to itself is the next one's."""
+    """Broker -2: the leader at that time; a link from a broker to itself is a link to the next broker."""
     broker = dice.choice((*recipe.brokers, -2))
     other = dice.choice([one for one in (*recipe.brokers, -2) if one != broker])
     long_ms = dice.choice((30, 200, 700, 1500, 2500))
     if kind in ("reassign", "cancel", "drop_moves", "add_partition", "remove_partition", *TOPICS):
         return _requested(kind, dice, recipe)
     if kind in OF_A_BROKER:
-        return (-2 if kind == "flip_alive" else broker, long_ms)  # only who leads is read much
+        return (-2 if kind == "flip_alive" else broker, long_ms)  # consumers mostly read from the leader
     match kind:
         case "crash_all":
             return (dice.choice((20, 300, 900)), dice.choice((20, 300, 900)), dice.choice((20, 300, 900)))
@@ -174,7 +174,7 @@ def _arguments(kind: str, dice: random.Random, recipe: Recipe) -> tuple[int | st
             return (dice.choice((30, 60, 100)),)
         case "lost_answers":
             return (dice.choice((20, 50, 90)), dice.choice((200, 600, 1200)))
-    raise AssertionError(f"no such misfortune: {kind}")
+    raise AssertionError(f"no such fault: {kind}")
 
 
 def _replicas(dice: random.Random, recipe: Recipe) -> str:
@@ -184,7 +184,7 @@ def _replicas(dice: random.Random, recipe: Recipe) -> str:
 
 
 def _requested(kind: str, dice: random.Random, recipe: Recipe) -> tuple[int | str, ...]:
-    """What people ask for: see `requests`."""
+    """Arguments of an operator's request: see `admin_requests`."""
     match kind:
         case "reassign":
             return (_replicas(dice, recipe), dice.choice((0, 0, 5000)))

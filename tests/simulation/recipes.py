@@ -9,29 +9,27 @@ from dataclasses import replace
 from tests.simulation.plan import MIXED as MIXED_WEIGHTS
 from tests.simulation.plan import Recipe
 
-MILD = Recipe("mild", misfortunes=5)
+MILD = Recipe("mild", faults=5)
 MIXED = Recipe("mixed")
 HARSH = Recipe(
-    "harsh", misfortunes=25, duration_ms=5000, lost_answers=0.2, repeated_calls=0.2, late_calls=0.2, idempotent=25
+    "harsh", faults=25, duration_ms=5000, lost_answers=0.2, repeated_calls=0.2, late_calls=0.2, idempotent=25
 )
-SINGLE = Recipe("single", min_isr=1, misfortunes=12)
-UNCLEAN = Recipe("unclean", unclean=True, misfortunes=15, weights={**MIXED_WEIGHTS, "elect_last_known": 3})
+SINGLE = Recipe("single", min_isr=1, faults=12)
+UNCLEAN = Recipe("unclean", unclean=True, faults=15, weights={**MIXED_WEIGHTS, "elect_last_known": 3})
 UNCLEAN_SINGLE = replace(UNCLEAN, name="unclean-single", min_isr=1)
-GROUP_COMMIT = Recipe("group-commit", group_commit=True, misfortunes=15)
-FILES = Recipe("files", files=True, misfortunes=12)
-DISKS = Recipe(
-    "disks", misfortunes=12, weights={"failed_disk": 5, "full_disk": 5, "slow_disk": 4, "crash": 2, "cut": 2}
-)
+GROUP_COMMIT = Recipe("group-commit", group_commit=True, faults=15)
+FILES = Recipe("files", files=True, faults=12)
+DISKS = Recipe("disks", faults=12, weights={"failed_disk": 5, "full_disk": 5, "slow_disk": 4, "crash": 2, "cut": 2})
 FILES_HARSH = Recipe(
     "files-harsh",
     files=True,
-    misfortunes=20,
+    faults=20,
     duration_ms=5000,
     weights={"power": 6, "crash": 5, "crash_all": 2, "cut": 4},
 )
-FILES_UNCLEAN = Recipe("files-unclean", files=True, unclean=True, min_isr=1, misfortunes=15)
-FILES_GROUP_COMMIT = Recipe("files-group-commit", files=True, group_commit=True, misfortunes=12)
-SETTINGS = Recipe("settings", misfortunes=20, weights={**MIXED_WEIGHTS, "settings": 15})
+FILES_UNCLEAN = Recipe("files-unclean", files=True, unclean=True, min_isr=1, faults=15)
+FILES_GROUP_COMMIT = Recipe("files-group-commit", files=True, group_commit=True, faults=12)
+SETTINGS = Recipe("settings", faults=20, weights={**MIXED_WEIGHTS, "settings": 15})
 _GOING = {
     "delete_records": 6,
     "crash": 4,
@@ -47,8 +45,8 @@ _GOING = {
     "cut_controller": 2,
     "elect": 2,
 }
-COMPACTED = Recipe("compacted", compacted=True, misfortunes=12, weights={**_GOING, "delete_records": 0})
-RETAINED = Recipe("retained", retention_bytes=1200, misfortunes=14, weights=_GOING)
+COMPACTED = Recipe("compacted", compacted=True, faults=12, weights={**_GOING, "delete_records": 0})
+RETAINED = Recipe("retained", retention_bytes=1200, faults=14, weights=_GOING)
 COMPACTED_FILES = replace(COMPACTED, name="compacted-files", files=True)
 RETAINED_FILES = replace(RETAINED, name="retained-files", files=True, retention_bytes=4000)
 TOMBSTONES = replace(COMPACTED, name="tombstones", delete_retention_ms=6_000, quiet_ms=7_000)
@@ -79,9 +77,9 @@ _MOVING = {
     "controller_pause": 1,
     "lost_answers": 2,
 }
-MOVES = Recipe("moves", brokers=(0, 1, 2, 3), misfortunes=18, weights=_MOVING)
+MOVES = Recipe("moves", brokers=(0, 1, 2, 3), faults=18, weights=_MOVING)
 MOVES_HARSH = replace(
-    MOVES, name="moves-harsh", misfortunes=35, duration_ms=5000, lost_answers=0.15, repeated_calls=0.2, late_calls=0.2
+    MOVES, name="moves-harsh", faults=35, duration_ms=5000, lost_answers=0.15, repeated_calls=0.2, late_calls=0.2
 )
 MOVES_SINGLE = replace(MOVES, name="moves-single", min_isr=1)
 MOVES_FILES = replace(MOVES, name="moves-files", files=True)
@@ -101,7 +99,7 @@ _ROTTING = {
     "cut_zookeeper": 2,
     "pause": 2,
 }
-ROTTEN = Recipe("rotten", min_isr=1, misfortunes=15, weights=_ROTTING)
+ROTTEN = Recipe("rotten", min_isr=1, faults=15, weights=_ROTTING)
 ROTTEN_FILES = replace(ROTTEN, name="rotten-files", files=True)
 ROTTEN_UNCLEAN = replace(ROTTEN, name="rotten-unclean", unclean=True, weights={**_ROTTING, "elect_last_known": 2})
 ROTTEN_UNCLEAN_FILES = replace(ROTTEN_UNCLEAN, name="rotten-unclean-files", files=True)
@@ -115,7 +113,7 @@ NEAR_MOVES = replace(MOVES, name="near-moves", near=True)
 NEAR_KILLED = replace(
     NEAR,
     name="near-killed",
-    misfortunes=18,
+    faults=18,
     weights={"delete_records": 6, "crash": 6, "crash_all": 3, "slow_disk": 4, "cut": 3},
 )
 _FLIPPING = {
@@ -130,11 +128,11 @@ _FLIPPING = {
     "cut_zookeeper": 2,
     "pause": 2,
 }
-FLIPPED = Recipe("flipped", misfortunes=18, duration_ms=4500, checkpoint_ms=700, weights=_FLIPPING)
+FLIPPED = Recipe("flipped", faults=18, duration_ms=4500, checkpoint_ms=700, weights=_FLIPPING)
 FLIPPED_SINGLE = replace(FLIPPED, name="flipped-single", min_isr=1, duration_ms=6000, produces=40)
 FLIPPED_FILES = replace(FLIPPED, name="flipped-files", files=True)
 _ERRING = {"failed_sync": 5, "failed_read": 5, "failed_disk": 2, "slow_disk": 3, "crash": 2, "cut": 2, "isolate": 1}
-ERRORS = Recipe("errors", misfortunes=14, weights=_ERRING)
+ERRORS = Recipe("errors", faults=14, weights=_ERRING)
 ERRORS_GROUP_COMMIT = replace(
     ERRORS, name="errors-group-commit", group_commit=True, weights={**_ERRING, "power": 3, "failed_disk": 4}
 )

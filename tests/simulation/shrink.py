@@ -63,7 +63,7 @@ class _Shrinker:
 
 
 def story(life: Life) -> str:
-    """What happened, for people: the plan's items and what processes did, and what broke in the end."""
+    """The story of a run: the plan's items, the actions of the processes, and the failure."""
     plan, failure = life.world.plan, life.failure
     lines = [
         f"{plan.recipe.name} world, seed {plan.seed}, {len(plan.items)} items in its plan, {life.world.steps} steps"
@@ -74,5 +74,5 @@ def story(life: Life) -> str:
 
 
 def shortest_story(plan: Plan, failure: Failure) -> str:
-    """Shrunk, lived once more, and told."""
+    """Shrink the plan, run it once more, and return its story."""
     return story(live(shrink(plan, failure)))

@@ -23,7 +23,7 @@ from tests.simulation.shrink import shortest_story
 _CLUSTERS_A_GROUP = 10
 _FAILURES_MAX = 5
 _STEPS_MIN = 500
-"""Shorter worlds show little."""
+"""Shorter worlds test little."""
 
 
 class _Outcome(NamedTuple):
@@ -31,12 +31,12 @@ class _Outcome(NamedTuple):
     steps: int
     acknowledged: int
     is_offline: bool
-    """It ended where only people may choose, before the last of what is looked at."""
+    """The world ended where only an operator may choose a leader, before the final checks."""
     failure: Failure | None
 
 
 class _Tally:
-    """How worlds went so far."""
+    """Totals of the worlds so far."""
 
     def __init__(self, worlds: int) -> None:
         self.worlds = worlds

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seeded worlds: whatever befalls a cluster, every invariant holds in every state."""
+"""Seeded worlds: under any faults, every invariant holds in every state."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ def test_an_unclean_election_deposes_nobody_who_is_in_sync_without_a_session() -
 
 @pytest.mark.parametrize("seed", [2507, 2516, 2521])
 def test_a_replica_on_its_way_to_another_lineage_falls_with_its_log_and_no_further(seed: int) -> None:
-    """Broker 0, leader of lineage 1 without a session, is told of lineage 2: its log is cut below what it knew to be
-    committed in lineage 1, and it is in line with lineage 2 only after another round (rule E3)."""
+    """Broker 0, leader of lineage 1 without a session, receives lineage 2: its log is truncated below the high
+    watermark of lineage 1, and matches lineage 2 only after another round (rule E3)."""
     items = (
         Item(487, "depose", (2000,)),
         Item(760, "crash", (2, 2500)),
@@ -106,7 +106,7 @@ def test_a_replica_on_its_way_to_another_lineage_falls_with_its_log_and_no_furth
 def _emptied(seed: int) -> Plan:
     """Broker 2 is away while the others write, and delete all of it; they die, and it is elected uncleanly."""
     appends = (*range(430, 480, 25), *range(700, 1000, 50), *range(2600, 3800, 60))
-    misfortunes = (
+    faults = (
         Item(520, "crash", (2, 1500)),
         Item(1600, "delete_records", (100,)),
         Item(2000, "crash", (0, 1300)),
@@ -114,7 +114,7 @@ def _emptied(seed: int) -> Plan:
     )
     items = [Item(at_ms, "append", (5,)) for at_ms in appends]
     recipe = replace(RECIPES["retained-unclean"], retention_bytes=-1)
-    return Plan(seed, recipe, tuple(sorted((*items, *misfortunes), key=lambda item: item.at_ms)))
+    return Plan(seed, recipe, tuple(sorted((*items, *faults), key=lambda item: item.at_ms)))
 
 
 @pytest.mark.parametrize("seed", [1, 2, 4, 5])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster of three or four brokers and two controllers over a simulated ZooKeeper, and what happens to it."""
+"""A cluster of three or four brokers and two controllers over a simulated ZooKeeper, and its run from a plan."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PARTITION = TopicPartition("flights", 0)
 IDENTITY = ReplicaIdentity("a" * 32, "b" * 32)
 PEACE_MS = 20_000
 PEOPLE_MS = 1500
-"""So long people leave a cluster at peace to itself."""
+"""Time without faults before operators replace damaged replicas."""
 
 
 class _Clock:
@@ -57,7 +57,7 @@ class _Clock:
 
 
 class World:
-    """Live it with `live`; whatever it finds wrong is an `InvariantError`."""
+    """One run, by `live`; a broken invariant raises `InvariantError`."""
 
     session_timeout_ms = 1000
     replication = ReplicationConfig(
@@ -81,24 +81,24 @@ class World:
         self.partitions = (PARTITION,)
         """Those that records are written to; others come and go empty."""
         self.asked_lists = {PARTITION: {tuple(BrokerId(one) for one in self.recipe.replicas)}}
-        """Replicas that somebody wanted a partition to have."""
+        """Replica lists that were requested for a partition."""
         self.invariants = all_invariants()
         self.clients = Clients(self)
         self.released_front = 0
+        """The highest log start that any leader released; records below are not needed."""
         self.released_fronts: dict[tuple[TopicPartition, int], int] = {}
-        """The same by lineage."""
-        """Nothing below it is needed any more: the highest that was ever said."""
+        """The same by partition and lineage."""
         self.steps = 0
         self.counts: Counter[str] = Counter()
-        """What has happened so often."""
+        """Number of occurrences of rare events."""
         self.near_reads = 0
-        """So many reads from followers gave something."""
+        """Number of reads from followers that returned records."""
         self.story: list[tuple[int, str]] = []
         self.lines: list[str] | None = None
         self._lives = dict.fromkeys(self.machines, 0)
         self._power_losses = 0
         self.has_rotted = False
-        """A disk has, or a bit of it has flipped, since everybody had caught up."""
+        """A disk lost records, or a bit flipped, since all replicas had caught up."""
         self._offline_after_ms = 0
         self.offline_at_the_end = False
         self._topic: tuple[int, TopicDescription] | None = None
@@ -217,13 +217,13 @@ class World:
             process.die()
 
     def exits(self, process: BrokerNode, error: TidemarkError) -> None:
-        """A process that cannot go on ends, and whatever looks after it starts it anew."""
+        """A process that cannot continue ends; its supervisor restarts it."""
         self.tell(f"broker {process.broker_id} exits: {error.message}")
         self.stop_broker(process.broker_id)
         self.engine.after(300, lambda: self.start_broker(process.broker_id))
 
     def leaves(self, process: BrokerNode) -> None:
-        """Its last log directory is gone; it is started anew when somebody has looked after it."""
+        """The last log directory has failed; the process restarts after an operator has repaired it."""
         self.tell(f"broker {process.broker_id} leaves: no log directory is left")
         self.stop_broker(process.broker_id)
 
@@ -250,7 +250,7 @@ class World:
     # -- a life ------------------------------------------------------------------------------------------------------
 
     def live(self) -> None:
-        """The plan, then peace until everything is in sync again."""
+        """Run the plan, then wait without faults until all replicas are in sync again."""
         for item in self.plan.items:
             self.engine.at(item.at_ms, lambda item=item: self._happen(item))  # type: ignore[misc]
         for goes_on in (False, True):
@@ -297,7 +297,7 @@ class World:
                 break
         else:
             ends = {broker: len(self.values(broker, PARTITION)) for broker in self.machines}
-            for invariant in self.invariants[-3:]:  # what is not as it was asked for
+            for invariant in self.invariants[-3:]:  # requests that are not fulfilled
                 invariant.at_the_end(self)
             asked = [path for path in self.ensemble.nodes if path.startswith("/admin/") and path not in paths.PARENTS]
             raise InvariantError(
@@ -311,41 +311,41 @@ class World:
             invariant.at_the_end(self)
 
     def _is_offline(self) -> bool:
-        """Rule T4: nobody is left whom the protocol trusts, all live, and only people may choose."""
+        """Rule T4: all brokers live, no trusted replica is left, and only an operator may choose a leader."""
         if self.engine.now < self._offline_after_ms or not self.waits_for_people(PARTITION):
             return False
         self.offline_at_the_end = True
         return True
 
     def waits_for_people(self, partition: TopicPartition) -> bool:
-        """Nobody leads it, and nobody who is trusted lives."""
+        """The partition has no leader and no live trusted replica."""
         found = self.state(partition)
         if found is None or found.state.leader >= 0 or self.recipe.unclean:
             return False
         records = {one: self.ensemble.nodes.get(paths.broker_epoch(one)) for one in self.machines}
         for entry in found.state.elr:
             node = records[entry.broker_id]
-            assert node is not None, "whoever was in sync has registered"
+            assert node is not None, "a replica in sync has registered"
             path = paths.broker_epoch(entry.broker_id)
             if codecs.decode_broker_epoch(path, node.data, node.version).unclean_at <= entry.broker_epoch:
                 return False
         return True
 
     def caught_up(self) -> bool:
-        """Everybody is in sync, under what it registered as, with the same log."""
+        """All replicas are in sync under their registrations, with the same log."""
         found, assigned = self.state(PARTITION), self.assigned(PARTITION)
         if found is None or set(found.state.isr_ids) != set(assigned):
             return False
         if not all(self.machines[one.broker_id].keeps_promise_of(one.broker_epoch) for one in found.state.isr):
             return False
         leader = self.values(found.state.leader, PARTITION)
-        everybody = [self.values(broker, PARTITION) for broker in assigned]
-        return all(len(values) == len(leader) and agree(values, leader) for values in everybody)
+        replicas = [self.values(broker, PARTITION) for broker in assigned]
+        return all(len(values) == len(leader) and agree(values, leader) for values in replicas)
 
     def _fronts_follow(self) -> bool:
         """No log starts below its leader's."""
         found = self.state(PARTITION)
-        assert found is not None, "who is caught up has a leader"
+        assert found is not None, "a caught-up partition has a leader"
         logs = {one: self.machines[one].logs.get(PARTITION) for one in self.assigned(PARTITION)}
         led = logs[found.state.leader]
         return led is not None and all(log is not None and log.start >= led.start for log in logs.values())

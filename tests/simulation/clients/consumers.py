@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The consumers of a simulated cluster: one who goes on from where it was, and one who begins anew each time."""
+"""Consumers of a simulated cluster: one continues at its position, one starts from the beginning each time."""
 
 from __future__ import annotations
 

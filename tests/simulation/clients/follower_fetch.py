@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consumers who read from whatever replica is near, leader or not (rule K1, KIP-392).
+"""Consumers that fetch from any replica, leader or not (rule K1, KIP-392).
 
 They are sent nowhere: they ask anybody, who has to refuse what is not to be given. A follower always believes that it
 is in sync: that is not what keeps what is given committed.

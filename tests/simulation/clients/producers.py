@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients of a world: plain producers, idempotent ones that try again, and a consumer that asks whoever answers."""
+"""Producers of a world: plain ones without retries, and idempotent ones with retries."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class Clients:
         engine = self.world.engine
         process = self.world.brokers.get(broker)
         if process is None:
-            error = TidemarkError(ErrorCode.LEADER_NOT_AVAILABLE, "nobody there")
+            error = TidemarkError(ErrorCode.LEADER_NOT_AVAILABLE, "connection refused")
             engine.after(5, lambda: then(None, error))
             return
         self._request_id += 1

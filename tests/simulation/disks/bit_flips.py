@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A bit that goes bad in the midst of one replica's stored log, with good batches behind it (rule T5).
 
-A start finds it past the recovery point, where every batch is checked. Below, and under a living process, whoever is
-given the batch refuses it by its CRC: followers pause and ask again, consumers are given what lies before. Nobody tells
-the broker; people take the replica's directory away and start it, as docs/operations.md says.
+A start finds it past the recovery point, where every batch is checked. Below, and under a living process, each
+receiver of the batch refuses it by its CRC: followers pause and fetch again, consumers get the batches before. The
+broker gets no report; an operator removes the replica's directory and restarts, as docs/operations.md says.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class DiskTroubles:
-    """Carries out what the plan says of disks; `broker` tells whom it means."""
+    """Carries out the disk faults of the plan; `broker` resolves the broker of an item."""
 
     def __init__(self, world: World, broker: Callable[[int], BrokerId]) -> None:
         self._world = world
@@ -40,7 +40,7 @@ class DiskTroubles:
         self._machine(named).slow_until_ms = self._world.engine.now + for_ms
 
     def _fail(self, named: int, for_ms: int, what: str) -> None:
-        """Whatever is written, synced or read is refused, until somebody looks after it and starts the process anew."""
+        """Writes, syncs and reads fail until an operator repairs the disk and restarts the process."""
         world, broker = self._world, self._broker(named)
         machine = world.machines[broker]
         setattr(machine, what, True)

@@ -46,7 +46,7 @@ class StoredLog:
     damage_over: bool = False
     fresh: bool = True
     flipped: set[int] = field(default_factory=set)
-    """Base offsets of batches that are not what was written, and nobody has found it yet."""
+    """Base offsets of batches that are not what was written, and were not found yet."""
     cuts: int = 0
     cleanings: int = 0
 
@@ -211,7 +211,7 @@ class Machine:
         self.busy_until_ms = 0
         self.slow_until_ms = 0
         self.failed = False
-        """An operation failed: the directory is offline until the process starts anew."""
+        """An operation failed: the directory is offline until the process restarts."""
         self.failing = self.failing_syncs = self.failing_reads = False
         """Whatever is written, synced, read is refused."""
         self.full = False

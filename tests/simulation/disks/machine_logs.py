@@ -38,10 +38,10 @@ class MachineLogs:
         self._open: dict[TopicPartition, tuple[ReplicaIdentity, StoredLog]] = {}
         self._pending: deque[fx.AppendToLog] = deque()
         self.has_failed = False
-        """An effect was refused: that replica is offline until the process starts anew or somebody else leads."""
+        """An effect was refused: the replica is offline until the process restarts or another broker leads."""
         self._flushing: set[TopicPartition] = set()
         self._full: set[TopicPartition] = set()
-        """Found no space; what is appended is dropped until the core has heard of it."""
+        """Found no space; appends are dropped until the core has received the error."""
         self._group_commit = node.world.recipe.group_commit
         self.handlers: dict[type, Callable[[Any], None]] = {
             fx.OpenLog: lambda effect: self._work(effect, self._do_open),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What lets records go in a simulated cluster: retention, cleaners, and clients that delete (rule L1).
+"""Deletion of records in a simulated cluster: retention, cleaners, and DeleteRecords (rule L1).
 
 As broker/logs/retention.py and broker/logs/log_cleaner.py do it, on every broker by itself; deletion is
 broker/clients/delete_records.py but for its waiting.
@@ -70,7 +70,7 @@ def _clean(node: BrokerNode) -> None:
 
 
 def delete_records(world: World, percent: int) -> None:
-    """A client asks the leader to delete so much of what is committed, and waits."""
+    """A client requests the deletion of a share of the committed records, and waits."""
     partition, node = world.partitions[0], world.brokers.get(world.leader())
     if node is None or node.paused:
         return

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 _HORIZON_STEP_MS = 1000
-"""Horizons are told in seconds."""
+"""Delete horizons are in seconds."""
 
 
 class LatestKept(Invariant):
@@ -83,7 +83,7 @@ class LatestKept(Invariant):
 
 
 class StartReleased(Invariant):
-    """A log starts where somebody has let go of what lies below, and nowhere past what is committed. What was let go in
+    """A log starts where a leader released the records below, never past the high watermark. What was let go in
     an earlier lineage counts only as far as the present one goes back to it: what was written since is there."""
 
     name = "START-RELEASED"
@@ -139,7 +139,7 @@ class DeletedStaysDeleted(Invariant):
         self, world: World, process: BrokerNode, partition: TopicPartition, before_offset: int, behind: Set[BrokerId]
     ) -> None:
         leader = process.leading(partition)
-        assert leader is not None, "who answers leads"
+        assert leader is not None, "the replica that answers leads"
         key = (partition, leader.state.lineage)
         if before_offset > self._before.get(key, 0):
             self._before[key], self._behind[key] = before_offset, set(behind)
@@ -162,7 +162,7 @@ class DeletedStaysDeleted(Invariant):
         lived.intersection_update(world.brokers)
         had |= keep
         behind -= keep
-        named = bool(keep) and behind >= in_sync  # who was named never kept it; others that had it may lead again
+        named = bool(keep) and behind >= in_sync  # named replicas never kept it; others that had it may lead again
         nobody_keeps = bool(in_sync) and not in_sync & keep and in_sync <= had | behind and not named
         leader_forgot = found.state.leader in had - keep and not in_sync & lived
         if nobody_keeps or leader_forgot:
@@ -183,7 +183,7 @@ class DeletedStaysDeleted(Invariant):
 
     def on_follower_read(self, world: World, process: BrokerNode, partition: TopicPartition, read: Read) -> None:
         lineage = lineage_of(process, partition)
-        assert lineage is not None, "who serves has reconciled"
+        assert lineage is not None, "a serving replica has reconciled"
         self._check_read(process, partition, lineage, read)
 
     def _check_read(self, process: BrokerNode, partition: TopicPartition, lineage: int, read: Read) -> None:

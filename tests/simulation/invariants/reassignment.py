@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ReplicaSet(Invariant):
-    """The replicas of a partition are those it had or those that somebody wanted, both while it is moved (rule M1)."""
+    """The replicas of a partition are the old or the requested ones; during a reassignment both (rule M1)."""
 
     name = "REPLICA-SET"
 

@@ -31,7 +31,7 @@ class InvariantError(AssertionError):
 
 class Read(NamedTuple):
     """What a consumer gets: the records from `first` on, and where the log starts. `values`: by offset, from `first`
-    on; None where it is given nothing. `high_watermark`: -1 where none is told."""
+    on; None where it is given nothing. `high_watermark`: -1 without one."""
 
     first: int
     values: Values
@@ -57,12 +57,12 @@ class Invariant:
         """A consumer is given something."""
 
     def on_follower_read(self, world: World, process: BrokerNode, partition: TopicPartition, read: Read) -> None:
-        """A consumer is given something by a replica that follows; `high_watermark` is what that was told."""
+        """A follower returns records to a consumer; `high_watermark` is the one that the follower received."""
 
     def on_deleted(
         self, world: World, process: BrokerNode, partition: TopicPartition, before_offset: int, behind: Set[BrokerId]
     ) -> None:
-        """A process acknowledges that the records below are deleted, and names who has not done so."""
+        """A process acknowledges that the records below are deleted, and names the replicas that are behind."""
 
     def at_the_end(self, world: World) -> None:
         """At peace again."""
@@ -91,8 +91,11 @@ class LeaderInIsr(Invariant):
 
 
 class OneLeader(Invariant):
-    """One leader an epoch; who is deposed, and without a session, lets nothing go (rules F1, F2). What was elected
-    uncleanly deposes nobody who lives and has not heard of it: rule F2 proves that no clean election was possible."""
+    """One leader per epoch; a deposed leader without a session answers no request (rules F1, F2).
+
+    An unclean election deposes no live leader that has not received it: rule F2 proves that no clean election was
+    possible.
+    """
 
     name = "ONE-LEADER"
 
@@ -186,15 +189,15 @@ class CommittedRead(Invariant):
 
     def on_read(self, world: World, process: BrokerNode, partition: TopicPartition, read: Read) -> None:
         leader = process.leading(partition)
-        assert leader is not None, "who serves leads"
+        assert leader is not None, "a serving replica leads"
         self._check_read(world, process, partition, leader.state.lineage, read)
 
     def on_follower_read(self, world: World, process: BrokerNode, partition: TopicPartition, read: Read) -> None:
         lineage = lineage_of(process, partition)
-        assert lineage is not None, "who serves has reconciled"
+        assert lineage is not None, "a serving replica has reconciled"
         self._check_read(world, process, partition, lineage, read)
         if read.high_watermark > len(self.of(partition, lineage)):
-            self.fails(f"{partition}: broker {process.broker_id} was told HW {read.high_watermark}, which nobody had")
+            self.fails(f"{partition}: broker {process.broker_id} had HW {read.high_watermark}, which no leader had")
 
     def _check_read(
         self, world: World, process: BrokerNode, partition: TopicPartition, lineage: int, read: Read
@@ -312,7 +315,7 @@ class Healed(Invariant):
         for member in found.state.isr if found is not None else ():
             process = world.brokers.get(member.broker_id)
             if process is None or process.broker_epoch != member.broker_epoch or member.broker_id == found.state.leader:
-                continue  # who was eligible says that it is damaged when it is to lead
+                continue  # an eligible replica reports its damage when it is elected
             log = process.replica_log(partition)
             if log is not None and log.damaged is not None:
                 self.fails(f"{partition}: broker {member.broker_id} is in sync and damaged")
@@ -437,7 +440,7 @@ class AckedReadable(_OfCommitted):
 
     def on_ack(self, world: World, process: BrokerNode, partition: TopicPartition, offset: int, value: str) -> None:
         leader = process.leading(partition)
-        assert leader is not None, "who acknowledges leads"
+        assert leader is not None, "the replica that acknowledges leads"
         lineage = leader.state.lineage
         committed = self._committed.of(partition, lineage)
         # What this very event committed is not gathered yet.
@@ -492,7 +495,7 @@ class ExactlyOnceAppend(_OfCommitted):
 
 
 def lineage_of(process: BrokerNode, partition: TopicPartition) -> int | None:
-    """The lineage that a replica's log is in line with; None while nobody can say."""
+    """The lineage that a replica's log is in line with; None while unknown."""
     replica = process.replica(partition)
     if replica is None:
         return None

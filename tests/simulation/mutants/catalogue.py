@@ -79,23 +79,23 @@ def catch(mutant: Mutant, *, worlds_max: int = WORLDS_MAX) -> Caught | None:
 
 # -- worlds in which certain mistakes show soon ----------------------------------------------------------------------
 
-RESTARTS = Recipe("restarts", misfortunes=14, weights={"crash": 5, "crash_all": 3, "power": 3, "break": 1})
-POWER = Recipe("power", misfortunes=14, weights={"power": 6, "crash": 3, "cut": 2})
-DEPOSED = Recipe("deposed", misfortunes=14, weights={"cut_zookeeper": 4, "cut_controller": 6, "cut": 2, "isolate": 2})
-STOPPED = Recipe("stopped", misfortunes=8, produces=60, weights={"pause": 6, "cut_zookeeper": 3, "cut_controller": 1})
+RESTARTS = Recipe("restarts", faults=14, weights={"crash": 5, "crash_all": 3, "power": 3, "break": 1})
+POWER = Recipe("power", faults=14, weights={"power": 6, "crash": 3, "cut": 2})
+DEPOSED = Recipe("deposed", faults=14, weights={"cut_zookeeper": 4, "cut_controller": 6, "cut": 2, "isolate": 2})
+STOPPED = Recipe("stopped", faults=8, produces=60, weights={"pause": 6, "cut_zookeeper": 3, "cut_controller": 1})
 IMPATIENT = Recipe(
-    "impatient", idempotent=60, misfortunes=10, weights={"pause": 3, "cut": 5, "slow_disk": 3, "cut_controller": 4}
+    "impatient", idempotent=60, faults=10, weights={"pause": 3, "cut": 5, "slow_disk": 3, "cut_controller": 4}
 )
 FLIPS = Recipe(
     "flips",
     idempotent=120,
     producers=12,
     produces=5,
-    misfortunes=24,
+    faults=24,
     lost_replies=0.4,
     weights={"depose": 6, "elect": 8, "isolate": 4, "cut": 2},
 )
-FORGETFUL = Recipe("forgetful", misfortunes=14, checkpoint_ms=3000, weights={"isolate": 5, "cut": 3, "crash_all": 4})
+FORGETFUL = Recipe("forgetful", faults=14, checkpoint_ms=3000, weights={"isolate": 5, "cut": 3, "crash_all": 4})
 GROUP_COMMIT_POWER = replace(
     RESTARTS, name="group-commit-power", group_commit=True, weights={"power": 6, "cut": 3, "isolate": 3}
 )
@@ -104,7 +104,7 @@ FORKS = Recipe(
     min_isr=1,
     unclean=True,
     produces=60,
-    misfortunes=18,
+    faults=18,
     weights={"depose": 3, "isolate": 6, "crash": 5, "crash_all": 2},
 )
 UNANSWERED = replace(

@@ -18,7 +18,7 @@ REFETCHING = replace(
     ROTTEN,
     name="refetching",
     min_isr=2,
-    misfortunes=22,
+    faults=22,
     weights={"rot": 8, "crash_all": 6, "crash": 8, "cut": 5, "isolate": 4},
 )
 """Below m the last members stay eligible, and one of them has lost records."""

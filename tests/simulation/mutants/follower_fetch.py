@@ -16,7 +16,7 @@ FORKED = replace(
     name="near-forks",
     duration_ms=6000,
     produces=120,
-    misfortunes=36,
+    faults=36,
     weights={"depose": 3, "isolate": 6, "crash": 5, "crash_all": 2, "elect_last_known": 3},
 )
 CUT_OFF = replace(
@@ -26,7 +26,7 @@ CUT_OFF = replace(
     duration_ms=4000,
     produces=12,
     idempotent=10,
-    misfortunes=40,
+    faults=40,
     read_ms=10,
     weights={"delete_records": 20, "isolate": 10, "depose": 3},
 )

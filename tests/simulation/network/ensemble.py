@@ -2,7 +2,7 @@
 """ZooKeeper in simulated time: the shipping store's code over sessions with delays, lost answers and real expiry.
 
 A request takes effect some time after it was sent, in the order of its session; its answer takes some time more, or is
-lost with or without the effect. A session that was not heard of for its timeout ends, and its client learns late.
+lost with or without the effect. A session without a request for its timeout expires, and its client learns late.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Ensemble(FakeZooKeeper):
         self.on_commit: Callable[[], None] = lambda: None
 
     def commit(self, writes: Sequence[Callable[[Any], Any]]) -> list[Any]:
-        """As the real one; whoever looks on sees every state of the tree."""
+        """As the fake does; `on_commit` runs after every change of the tree."""
         results = super().commit(writes)
         self.on_commit()
         return results
@@ -183,7 +183,7 @@ class SimSession:
         await self._node.sleep(100)
 
     async def give_way(self) -> None:
-        """Nobody waits here: time passes between messages alone."""
+        """Does nothing: simulated time passes only between messages."""
 
     async def gather(self, calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         """One after the other; the first failure is raised when all have ended."""
@@ -236,7 +236,7 @@ class SimSession:
 
     def _node_of(self, path: str) -> NodeRead | None:
         node = self._ensemble.nodes.get(path)
-        # Nobody meddles by hand here: what has no nodes is new, and the simulated driver need not ask the brokers.
+        # No node is deleted by hand here: a partition without nodes is new, and the controller asks no broker.
         return None if node is None else (node.data, node.stat._replace(cversion=0, numChildren=0))
 
     async def read_many(self, paths: Sequence[str]) -> list[NodeRead | None]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who can reach whom, and how long that takes; streams between brokers are in order until they break."""
+"""Reachability and delays between processes; streams between brokers are in order until they break."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _STALL_POLL_MS = 40
 _KEEPALIVE_MS = 600
-"""A direction that carries nothing for so long ends the stream."""
+"""A direction that carries nothing for this time ends the stream."""
 
 
 class Network:

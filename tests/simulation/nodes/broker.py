@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One process of a broker: the shipping core, and the shell around it in simulated time.
+"""One broker process: the shipping core and drivers, and the parts around them in simulated time.
 
-The shell does what services/tidemark/broker does: registration (T1, Z3), ordered work on logs, ISR writes (R9), streams
-(R6), control calls (F4), and the lease, compared when something is released (F1, F2).
+Written here, as services/tidemark/broker does: registration (T1, Z3), ordered work on logs, streams (R6), control calls
+(F4), and the comparison of the lease before an answer (F1, F2).
 """
 
 from __future__ import annotations
@@ -107,9 +107,9 @@ class BrokerNode(Node):
         )
         self.logs = FiledLogs(self) if world.recipe.files else MachineLogs(self)
         self.broker_epoch = UNREGISTERED
-        """Ours as the shell speaks for it; -1 as soon as the session has expired."""
+        """The registered epoch; -1 as soon as the session has expired."""
         self.wants_shutdown = False
-        """Said with each heartbeat, until the controller lets it go."""
+        """Sent with each heartbeat until the controller releases the broker."""
         self.may_go: Callable[[], None] = lambda: None
         self.inbound: dict[BrokerId, Stream] = {}
         self.outbound: dict[BrokerId, Stream] = {}
@@ -167,12 +167,12 @@ class BrokerNode(Node):
         return replica.log if replica is not None else None
 
     def throttles(self) -> dict[TopicPartition, int]:
-        """Of those replicas that were told of one."""
+        """Throttles in the commands of the replicas."""
         commands = {
             view.partition: self.core._replicas[view.partition].command for view in self.core.queries.replicas()
         }
-        told = {one: command.throttle_bytes_per_s for one, command in commands.items() if command is not None}
-        return {one: throttle for one, throttle in told.items() if throttle}
+        throttles = {one: command.throttle_bytes_per_s for one, command in commands.items() if command is not None}
+        return {one: throttle for one, throttle in throttles.items() if throttle}
 
     # -- events and effects ------------------------------------------------------------------------------------------
 

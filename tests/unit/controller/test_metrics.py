@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the controller tells Prometheus."""
+"""Metrics of the controller."""
 
 from __future__ import annotations
 

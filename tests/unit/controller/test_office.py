@@ -73,7 +73,7 @@ async def test_a_session_that_expires_before_the_first_round_is_replaced() -> No
     anything: Any = None
     loop = new_loop(settings, standby, anything, anything)
     standby.session.expire()
-    await asyncio.sleep(0.05)  # its listener is told on the next turn
+    await asyncio.sleep(0.05)  # the listener runs in the next iteration of the event loop
     assert not standby.lease_valid_until_ms()
     running = asyncio.create_task(loop.run())
     async with asyncio.timeout(5):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of a question to a broker that registers anew meanwhile."""
+"""DescribeReplicas to a broker that registers again during the call."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a controller takes in of elections that people have asked for; ZooKeeper is the contract suite's fake."""
+"""Requested elections as the controller core receives them; ZooKeeper is the contract suite's fake."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ TOPIC = TopicDescription("t", "id", dict.fromkeys((0, 1), (BrokerId(0), BrokerId
 
 
 class Listening(ControllerCore):
-    """The core, and a queue of the requests that it was told of."""
+    """The core, and a queue of the election requests that it received."""
 
     def attach(self) -> Listening:
-        self.told: asyncio.Queue[tuple[ElectionKind, ElectionRequest | None]] = asyncio.Queue()
+        self.received: asyncio.Queue[tuple[ElectionKind, ElectionRequest | None]] = asyncio.Queue()
         return self
 
     def handle(self, event: ev.ControllerEvent, now_ms: int) -> list[fx.ControllerEffect]:
         if isinstance(event, ev.ElectionsRequested):
-            self.told.put_nowait((event.kind, event.request))
+            self.received.put_nowait((event.kind, event.request))
         return super().handle(event, now_ms)
 
-    async def next_told(self, kind: ElectionKind) -> ElectionRequest | None:
+    async def next_received(self, kind: ElectionKind) -> ElectionRequest | None:
         async with asyncio.timeout(10):
             while True:
-                told, request = await self.told.get()
-                if told is kind:
+                kind_received, request = await self.received.get()
+                if kind_received is kind:
                     return request
 
 
 async def leaderless(store: FakeMetadataStore) -> ControllerTerm:
-    """Nobody leads the two partitions, and no broker lives; the first one was elected uncleanly for the request r1."""
+    """Two partitions without a leader, and no live broker; the first has an unclean election of request r1."""
     await store.start()
     await store.create_topic(TOPIC)
     won = await store.elect_controller(BrokerId(100), "h:1")
@@ -73,7 +73,7 @@ def write_of(partition: TopicPartition, version: int, report: UncleanElection | 
 
 
 @pytest.mark.parametrize(("request_id", "left"), [("r1", (T1,)), ("r2", (T0, T1))])
-async def test_what_another_controller_has_elected_for_a_request_is_not_elected_again(
+async def test_a_partition_elected_for_a_request_by_another_controller_is_left_out(
     monkeypatch: pytest.MonkeyPatch, request_id: str, left: Sequence[TopicPartition]
 ) -> None:
     store = FakeZooKeeper().store()
@@ -92,14 +92,14 @@ async def test_what_another_controller_has_elected_for_a_request_is_not_elected_
     try:
         await term.start()
         assert isinstance(term.core, Listening)
-        request = await term.core.next_told(ElectionKind.LAST_KNOWN)
+        request = await term.core.next_received(ElectionKind.LAST_KNOWN)
         assert request is not None
         assert (request.request_id, request.partitions) == (request_id, tuple(left))
     finally:
         await term.stop()
 
 
-async def test_a_request_that_nobody_can_carry_out_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_without_a_live_replica_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     store = FakeZooKeeper().store()
     won = await leaderless(store)
     removed = asyncio.Event()
