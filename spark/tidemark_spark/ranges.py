@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which offsets each Spark task of a batch read reads. Pure."""
+"""Plans the offset ranges of the tasks of a batch read. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _log = logging.getLogger("tidemark.spark")
 
 @dataclass(frozen=True, slots=True)
 class PartitionBounds:
-    """What a partition holds when the query is planned: `start` inclusive, `end` (the high watermark) exclusive."""
+    """Offsets of a partition at the time of planning: `start` inclusive, `end` (the high watermark) exclusive."""
 
     start: int
     end: int
@@ -42,7 +42,7 @@ ByTime = Mapping[tuple[str, int, int], int]
 
 
 def times_of(options: ReadOptions, bounds: Bounds, narrowing: Narrowing = EVERYTHING) -> set[tuple[str, int, int]]:
-    """What `plan_ranges` has to know of: (topic, partition, milliseconds since 1970)."""
+    """Lookups that `plan_ranges` needs: (topic, partition, milliseconds since 1970)."""
     wanted = set()
     for topic, held in bounds.items():
         for partition in held:
@@ -58,16 +58,16 @@ def times_of(options: ReadOptions, bounds: Bounds, narrowing: Narrowing = EVERYT
 def plan_ranges(
     options: ReadOptions, bounds: Bounds, by_time: ByTime | None = None, narrowing: Narrowing = EVERYTHING
 ) -> list[OffsetRange]:
-    """The ranges to read, none empty, at least `min_partitions` of them where there are so many offsets.
+    """Ranges to read, none empty; at least `min_partitions`, if there are enough offsets.
 
     Args:
-        options: what was asked for.
-        bounds: of every partition of every topic that is read.
-        by_time: what `times_of` asked for.
-        narrowing: what filters leave of it.
+        options: options of the read.
+        bounds: bounds of every partition to read.
+        by_time: results of the lookups of `times_of`.
+        narrowing: bounds by filters.
 
     Raises:
-        ValueError: for a partition that does not exist, or offsets outside of what it holds.
+        ValueError: for a partition that does not exist, or an offset outside of the partition's bounds.
     """
     ranges = []
     for topic, held in bounds.items():
@@ -83,15 +83,15 @@ def plan_ranges(
 def resolve(
     place: Place, topic: str, partition: int, held: PartitionBounds, by_time: ByTime, *, strict: bool = True
 ) -> int:
-    """The offset of one end of a read in one partition.
+    """The start or end offset of a read in one partition.
 
     Args:
-        place: what was asked for.
-        topic: its name.
-        partition: its index.
-        held: what it holds.
+        place: start or end, from the options.
+        topic: topic name.
+        partition: partition index.
+        held: bounds of the partition.
         by_time: see `plan_ranges`.
-        strict: whether an offset outside of what the partition holds is an error, or the nearest one that it holds.
+        strict: whether an offset outside of the bounds is an error; else the nearest offset within them is taken.
 
     Raises:
         ValueError: names the option and the partition.
@@ -104,8 +104,8 @@ def resolve(
         if place.young_is_latest:
             return held.end
         raise ValueError(
-            f"{place.name} asks for time {time_ms} ms of {topic}-{partition}, which holds no record so young; "
-            "startingOffsetsByTimestampStrategy=latest starts at its end"
+            f"{place.name} asks for time {time_ms} ms of {topic}-{partition}, where all records are older; "
+            "startingOffsetsByTimestampStrategy=latest starts at the end"
         )
     offset = place.offset_of(topic, partition)
     if offset in (EARLIEST, LATEST):
@@ -114,24 +114,29 @@ def resolve(
         return offset
     if strict:
         raise ValueError(
-            f"{place.name} asks for offset {offset} of {topic}-{partition}, which holds {held.start} to {held.end}"
+            f"{place.name} asks for offset {offset} of {topic}-{partition}, which has {held.start} to {held.end}"
         )
     nearest = min(max(offset, held.start), held.end)
     _log.warning(
-        "%s asks for offset %d of %s-%d: it is gone, %d is read", place.name, offset, topic, partition, nearest
+        "%s asks for offset %d of %s-%d: not available, using %d",
+        place.name,
+        offset,
+        topic,
+        partition,
+        nearest,
     )
     return nearest
 
 
 def check_partitions(name: str, topic: str, partitions: Collection[int], held: Collection[int]) -> None:
-    """Whether the partitions that an option names exist; raises ValueError."""
+    """Check that the partitions that an option names exist; raises ValueError."""
     unknown = sorted(set(partitions) - set(held))
     if unknown:
         raise ValueError(f"{name} names partitions of {topic} that do not exist: {unknown}; it has {len(held)}")
 
 
 def split(ranges: Sequence[OffsetRange], options: ReadOptions) -> list[OffsetRange]:
-    """Each range in pieces by its share of all offsets, rounded up, and none above the bound of a task."""
+    """Split each range by its share of all offsets, rounded up, and below the bound of a task."""
     total = sum(part.end - part.start for part in ranges)
     least, most = options.min_partitions, options.max_records_per_partition
     pieces = []

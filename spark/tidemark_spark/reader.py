@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The batch reader: plans ranges once, on the driver; every task then reads its range and nothing else."""
+"""The batch reader: the driver plans the ranges once, and each task reads one range."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from tidemark_spark.values import check_type
 
 @dataclass(frozen=True)
 class TidemarkInputPartition(InputPartition):
-    """What one task reads: stateless, so that a retried task reads the same."""
+    """Input of one task; stateless, so a retried task reads the same rows."""
 
     task: Assignment
 
 
 def check_schema(schema: StructType, columns: Columns) -> None:
-    """Whether a read gives that schema; raises ValueError that names the column and what it can be."""
+    """Check that a read has this schema; ValueError names the column and the valid types."""
     for field in schema.fields:
         name = next((known for known in columns.all_names if known == field.name), None)
         if name is None:
             raise ValueError(f"the schema has a column {field.name!r}; this read has {', '.join(columns.all_names)}")
         wanted, found = columns.type_of(name), field.dataType.simpleString()
         if wanted is not None and found != wanted:
-            hint = "; the option 'valueFormat' makes other types of it" if name == "value" else ""
+            hint = "; the option 'valueFormat' decodes it to other types" if name == "value" else ""
             raise ValueError(f"the schema says {found} for the column {name!r}, which is {wanted}{hint}")
     arrow = arrow_schema(schema)
     if "value" in arrow.names:
@@ -48,8 +48,8 @@ def check_schema(schema: StructType, columns: Columns) -> None:
 
 
 def read_task(options: ReadOptions, schema: StructType, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-    """The rows of one task, in the order of their offsets, as Spark takes them."""
-    # Where nothing is planned, Spark makes up one task: of a bare partition, and before 4.1 of none.
+    """Rows of one task in the order of offsets, as Arrow batches for Spark."""
+    # Without a planned range, Spark runs one task all the same: with a bare partition, before 4.1 with None.
     if partition is None or (type(partition) is InputPartition and partition.value is None):
         return
     assert isinstance(partition, TidemarkInputPartition)
@@ -62,7 +62,7 @@ def read_task(options: ReadOptions, schema: StructType, partition: InputPartitio
 
 @functools.cache
 def _settle() -> None:
-    """Once a process: memory stays with it, and the full collection after each task leaves alone what is imported."""
+    """Once per process: keep freed memory, and exclude imported modules from the full collection after each task."""
     keep_freed_memory()
     gc.freeze()
 
@@ -71,8 +71,8 @@ class TidemarkReader(DataSourceReader):
     """A batch read.
 
     Args:
-        options: what was asked for.
-        schema: the columns that Spark expects.
+        options: options of the read.
+        schema: columns that Spark expects.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -82,7 +82,7 @@ class TidemarkReader(DataSourceReader):
         self._narrowing = EVERYTHING
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One for each range; the ends are the high watermarks now."""
+        """One task per range; the ends are the current high watermarks."""
         options = self._options
         with topics.open_reader(options) as reader:
             found = topics.find_topics(reader, options)
@@ -92,15 +92,15 @@ class TidemarkReader(DataSourceReader):
         return [TidemarkInputPartition(_assignment(part, found)) for part in planned]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one range."""
+        """Rows of one range."""
         return read_task(self._options, self._schema, partition)
 
 
 class TidemarkFilteringReader(TidemarkReader):
-    """A batch read that Spark tells of the query's filters; only where it does (see `compat`)."""
+    """A batch read that receives the query's filters, where Spark passes them (see `compat`)."""
 
     def pushFilters(self, filters: Sequence[Any]) -> Iterable[Any]:  # noqa: N802 - Spark's name
-        """Narrow the read by what may be narrowed; Spark applies all of them again."""
+        """Narrow the read by the filters that allow this; Spark applies all of them again."""
         self._narrowing = narrow(one for one in map(_comparison, filters) if one is not None)
         return filters
 

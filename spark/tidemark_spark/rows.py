@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A topic's rows as the columns of Spark's Kafka source. Pure, and without copying keys or values."""
+"""Converts rows of a topic to the columns of Spark's Kafka source. Pure; copies no keys or values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidemark_spark.ranges import OffsetRange
 from tidemark_spark.values import decode
 
 MERGED_ROWS: Final = 1 << 14
-"""Small batches become one of about so many rows: each that crosses to Spark has its price."""
+"""Small batches are merged up to this number of rows, since each batch that goes to Spark has a fixed cost."""
 MERGED_BYTES: Final = 4 << 20
 
 CREATE_TIME = 0
@@ -22,12 +22,12 @@ LOG_APPEND_TIME = 1
 
 
 class Rows:
-    """Makes Spark's columns of the rows of one task, which are of one partition.
+    """Makes Spark's columns from the rows of one task, all of one partition.
 
     Args:
-        part: names the topic and partition.
-        columns: which there are to be.
-        schema: their types, in their order.
+        part: topic and partition.
+        columns: columns to make.
+        schema: types of the columns, in order.
         timestamp_type: CREATE_TIME or LOG_APPEND_TIME.
     """
 
@@ -43,10 +43,10 @@ class Rows:
         self._constants: dict[str, pa.Array[Any]] = {}
 
     def to_columns(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        """Spark's columns of rows in record.schema.OFFSET_SCHEMA.
+        """Spark's columns from rows in record.schema.OFFSET_SCHEMA.
 
         Raises:
-            MalformedValueError: where a value is not what the columns say, and the policy is to fail.
+            MalformedValueError: for a malformed value, if the policy is to fail.
         """
         schema, decoded = self._schema, self._decoded(records)
         arrays = []
@@ -57,7 +57,7 @@ class Rows:
                 array = self._constant(field.name, records.num_rows)
             else:
                 array = records.column(field.name)
-            # Headers are maps, and become lists of (key, value): other names of the same fields.
+            # Headers are maps, and become lists of (key, value): the same buffers, other field names.
             arrays.append(array if array.type == field.type else array.cast(field.type))
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -76,7 +76,7 @@ class Rows:
         return {"value": values, DEAD_LETTER: dead_letters}
 
     def _constant(self, name: str, count: int) -> pa.Array[Any]:
-        """A column of one value: made once, and cut to length."""
+        """A column of one value, created once and sliced."""
         known = self._constants.get(name)
         if known is None or len(known) < count:
             known = self._constants[name] = _repeated(self._values[name], count)
@@ -84,7 +84,7 @@ class Rows:
 
 
 def _repeated(value: str | int, count: int) -> pa.Array[Any]:
-    # Not by pa.repeat: it imports pandas where that is installed, in each of Spark's Python processes.
+    # Not by pa.repeat: it imports an installed pandas in each of Spark's Python processes.
     if isinstance(value, int):
         return pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(value.to_bytes(4, "little") * count)])
     text = value.encode()
@@ -93,7 +93,7 @@ def _repeated(value: str | int, count: int) -> pa.Array[Any]:
 
 
 def merged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of at least MERGED_ROWS or MERGED_BYTES, but for the last; large ones are not copied."""
+    """Merge batches up to MERGED_ROWS or MERGED_BYTES; only the last may be smaller; large batches are not copied."""
     waiting: list[pa.RecordBatch] = []
     rows, size_bytes = 0, 0
     for batch in batches:

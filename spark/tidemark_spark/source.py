@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data source: its name, its schema, and who reads and writes. Everything that computes lives elsewhere.
+"""The data source: its name, its schema, its readers and writers.
 
-Spark asks for the name and the schema in four processes of their own before the first query: what reads and writes is
-imported only where it does.
+Spark requests the name and the schema in four separate processes before the first query, so the modules that read and
+write are imported late.
 """
 
 from __future__ import annotations
@@ -23,39 +23,39 @@ NAME = "tidemark"
 
 
 def register(spark: SparkSession) -> None:
-    """Make format("tidemark") known to a session that did not find `pyspark_tidemark` by itself."""
+    """Register format("tidemark") in a session that did not find `pyspark_tidemark`."""
     try:
         spark.dataSource.register(TidemarkDataSource)
     except AnalysisException as error:
-        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":  # PySpark 4.0: it did
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":  # PySpark 4.0: it was found
             raise
 
 
 class TidemarkDataSource(DataSource):
-    """Topics as a table with the columns and options of Spark's Kafka source; docs/spark.md has them all."""
+    """Topics as a table with the columns and options of Spark's Kafka source; see docs/spark.md."""
 
     @classmethod
     def name(cls) -> str:
-        """What format() takes."""
+        """The argument of format()."""
         return NAME
 
     def schema(self) -> str:
-        """Columns, named and typed as those of Spark's Kafka source, as DDL."""
+        """Columns as DDL, with the names and types of Spark's Kafka source."""
         return parse_schema_options(self.options).ddl()
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A batch reader; the options are checked here, on the driver."""
+        """A batch reader; options are checked here, in the driver."""
         from tidemark_spark.compat import pushdown_is_on
         from tidemark_spark.reader import TidemarkFilteringReader, TidemarkReader
 
         options = parse_options(self.options)
-        # Only if asked for: PySpark (4.1 to 4.3) gives a later query on the same DataFrame, if that has no filter, what
-        # it planned for the filtered one, so that rows would be missing silently.
+        # Only on request: PySpark (4.1 to 4.3) reuses the plan of a filtered query for a later query without a filter
+        # on the same DataFrame, so that rows would be missing silently.
         kind = TidemarkFilteringReader if options.push_down_filters and pushdown_is_on() else TidemarkReader
         return kind(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """A reader of micro-batches; what is wrong with the options is told when Spark first asks it for anything."""
+        """A reader of micro-batches; errors in the options are raised at its first call."""
         from tidemark_spark.stream_reader import RefusedStreamReader, open_stream_reader
 
         try:

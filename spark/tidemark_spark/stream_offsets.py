@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The offsets of a streaming query, as its checkpoint keeps them, and how a micro-batch moves them on. Pure.
+"""Offsets of a streaming query as in its checkpoint, and their advance by a micro-batch. Pure.
 
-An offset says which cluster, which topic id and which incarnation of a partition it is of, and the epoch of the leader
-that stated it (rules C7, K1, E4): a name that means something else by now is told apart from the same thing.
-What did not move is kept as it was, to the letter: Spark starts a micro-batch when the text differs.
+An offset has the cluster id, the topic id, the incarnation of the partition, and the epoch of the leader that reported
+the offset (rules C7, K1, E4). So a recreated topic or partition of the same name is detected. An offset that did not
+change keeps exactly the same text, since Spark starts a micro-batch when the text differs.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ VERSION: Final = 1
 
 
 class DataLossError(RuntimeError):
-    """Records that the query should have read are not there any more."""
+    """Records were deleted or truncated before the query read them."""
 
 
 class CheckpointError(RuntimeError):
-    """The checkpoint is of something else, or cannot be read."""
+    """The checkpoint belongs to another cluster, or cannot be parsed."""
 
 
 class Position(NamedTuple):
-    """Where a query is in one partition.
+    """Position of a query in one partition.
 
     Attributes:
-        offset: of the next record to read.
-        leader_epoch: of the leader that stated it; what lies before the offset is not younger.
+        offset: offset of the next record to read.
+        leader_epoch: epoch of the leader that reported the offset; no record before the offset has a higher epoch.
         incarnation: uuid of the partition (rule C7).
-        begin: where the query began in a partition that it met under way, with this very micro-batch; else None.
-        skipped: records that were gone before they could be read, in all.
+        begin: start offset of the query in a partition that it found during its run, in the first micro-batch with
+            this partition only; else None.
+        skipped: total number of records deleted before the query read them.
     """
 
     offset: int
@@ -43,7 +44,7 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicPosition:
-    """Where a query is in one topic, by partition."""
+    """Positions of a query in one topic, by partition."""
 
     topic_id: str
     partitions: Mapping[int, Position]
@@ -51,13 +52,13 @@ class TopicPosition:
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """Where a query is, by topic."""
+    """Positions of a query, by topic."""
 
     cluster_id: str
     topics: Mapping[str, TopicPosition]
 
     def to_json(self) -> dict[str, Any]:
-        """As the checkpoint keeps it; the same offset is always the same text."""
+        """JSON for the checkpoint; equal offsets have equal text."""
         return {
             "version": VERSION,
             "cluster": self.cluster_id,
@@ -71,13 +72,13 @@ class StreamOffset:
         }
 
     def position(self, topic: str, partition: int) -> Position | None:
-        """Where the query is in a partition."""
+        """Position in a partition."""
         found = self.topics.get(topic)
         return None if found is None else found.partitions.get(partition)
 
 
 def from_json(value: Mapping[str, Any]) -> StreamOffset:
-    """What `to_json` gave; raises CheckpointError."""
+    """Parse the result of `to_json`; raises CheckpointError."""
     version = value.get("version") if isinstance(value, Mapping) else None
     if version != VERSION:
         raise CheckpointError(
@@ -120,11 +121,11 @@ def _position(entry: Mapping[str, Any]) -> Position:
 
 @dataclass(frozen=True, slots=True)
 class Available:
-    """What there is.
+    """Current offsets of the topics.
 
     Attributes:
         latest: high watermarks.
-        log_starts: first offsets, by (topic, partition), of those partitions where they were asked for.
+        log_starts: log start offsets by (topic, partition), only of partitions where they were fetched.
     """
 
     latest: StreamOffset
@@ -132,7 +133,7 @@ class Available:
 
 
 class _Way(NamedTuple):
-    """From where to where one partition may go."""
+    """Start and largest end of a micro-batch in one partition."""
 
     begin: int
     end: Position
@@ -143,12 +144,12 @@ class _Way(NamedTuple):
 def advance(start: StreamOffset, available: Available, limit: int | None) -> StreamOffset:
     """The end of the next micro-batch.
 
-    What was lost is skipped here, and counted: `losses` says what it was, for those who rather fail.
+    Lost records are skipped and counted here; `losses` describes them, for queries that fail instead.
 
     Args:
-        start: the end of the one before.
-        available: what there is now.
-        limit: most offsets of it; None: all there are.
+        start: end of the last micro-batch.
+        available: current offsets.
+        limit: most offsets of the micro-batch; None: no limit.
     """
     ways = {
         (name, index): _way(start, available, name, index)
@@ -172,7 +173,7 @@ def _way(start: StreamOffset, available: Available, topic: str, partition: int) 
     same = before is not None and before.topic_id == available.latest.topics[topic].topic_id
     if known is None or not same or known.incarnation != end.incarnation:
         return _Way(min(first, end.offset), end, None, 0 if known is None else known.skipped)
-    if end.offset < known.offset:  # the log was cut: what is left of it was read
+    if end.offset < known.offset:  # the log was truncated, and the query has read the rest
         return _Way(end.offset, end, None, known.skipped + known.offset - end.offset)
     begin = min(max(known.offset, first), end.offset)
     return _Way(begin, end, known, known.skipped + begin - known.offset)
@@ -186,7 +187,7 @@ def _moved(way: _Way, count: int) -> Position:
 
 
 def share(lengths: Mapping[tuple[str, int], int], limit: int) -> dict[tuple[str, int], int]:
-    """`limit` offsets among partitions by how many each has; one at least to each, where they suffice."""
+    """Divide `limit` offsets among partitions in proportion to their offsets; at least one each, if possible."""
     total = sum(lengths.values())
     if total <= limit:
         return dict(lengths)
@@ -198,7 +199,7 @@ def share(lengths: Mapping[tuple[str, int], int], limit: int) -> dict[tuple[str,
     for where in waiting:
         shares[where] = floor + (rest * (lengths[where] - floor) // left if left else 0)
     over = limit - sum(shares.values())
-    for where in waiting:  # what the divisions left over, one each: fewer than there are partitions with room
+    for where in waiting:  # the remainder of the divisions, one each: there are more partitions with offsets left
         given = min(1, over, lengths[where] - shares[where])
         shares[where] += given
         over -= given
@@ -206,7 +207,7 @@ def share(lengths: Mapping[tuple[str, int], int], limit: int) -> dict[tuple[str,
 
 
 def clamp(available: StreamOffset, target: StreamOffset) -> StreamOffset:
-    """What there is, but nothing beyond a target that was set before: partitions that came since are left out."""
+    """Current offsets, limited to an earlier target; later partitions are excluded."""
     topics = {}
     for name, topic in available.topics.items():
         bound = target.topics.get(name)
@@ -222,7 +223,7 @@ def clamp(available: StreamOffset, target: StreamOffset) -> StreamOffset:
 
 
 def waiting(start: StreamOffset, available: Available) -> int:
-    """How many offsets the next micro-batch could have."""
+    """Number of offsets that the next micro-batch could have."""
     end = advance(start, available, None)
     total = 0
     for name, topic in end.topics.items():
@@ -237,16 +238,16 @@ def waiting(start: StreamOffset, available: Available) -> int:
 
 
 def check_cluster(start: StreamOffset, cluster_id: str) -> None:
-    """Whether a checkpoint is of the cluster that answered; raises CheckpointError."""
+    """Check that a checkpoint belongs to the cluster that answered; raises CheckpointError."""
     if start.cluster_id != cluster_id:
         raise CheckpointError(
             f"the checkpoint is of cluster {start.cluster_id}, and 'tidemark.bootstrap' leads to cluster {cluster_id}; "
-            "give the right address, or the query a new checkpointLocation"
+            "correct the address, or give the query a new checkpointLocation"
         )
 
 
 def losses(start: StreamOffset, available: Available) -> list[str]:
-    """What of a start is not there any more, a sentence each."""
+    """Losses since a start, one sentence each."""
     told = []
     for name, topic in start.topics.items():
         now = available.latest.topics.get(name)
@@ -254,8 +255,8 @@ def losses(start: StreamOffset, available: Available) -> list[str]:
             told.append(f"topic {name} ({topic.topic_id}) was deleted, or is not read any more")
         elif now.topic_id != topic.topic_id:
             told.append(
-                f"topic {name} was deleted and created again: the query has read of {topic.topic_id}, "
-                f"the name now means {now.topic_id}"
+                f"topic {name} was deleted and created again: the query has read {topic.topic_id}, "
+                f"the name now has {now.topic_id}"
             )
         else:
             for index, position in topic.partitions.items():
@@ -269,11 +270,11 @@ def _loss(where: str, known: Position, now: Position | None, available: Availabl
     if now is None:
         return f"{where} was removed, or is not read any more"
     if now.incarnation != known.incarnation:
-        return f"{where} was removed and added again: it holds other records now"
+        return f"{where} was removed and added again: it has other records now"
     if now.offset < known.offset:
         return (
             f"{where}: the query has read up to offset {known.offset} (leader epoch {known.leader_epoch}), and it now "
-            f"ends at {now.offset} (leader epoch {now.leader_epoch}): its log was cut by an unclean election"
+            f"ends at {now.offset} (leader epoch {now.leader_epoch}): an unclean election truncated its log"
         )
     first = available.log_starts.get((topic, index), 0)
     if first > known.offset:

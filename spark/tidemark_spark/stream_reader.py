@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The streaming reader: on the driver it says how far each micro-batch goes, and plans its tasks; tasks are stateless.
+"""The streaming reader: the driver determines the end of each micro-batch and plans its tasks; tasks are stateless.
 
-One request for metadata and one to each leader make a micro-batch, however many partitions there are.
+A micro-batch needs one metadata request and one request to each leader, for any number of partitions.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _AGAIN_S: Final = 0.1
 
 
 class _Whole(NamedTuple):
-    """What a micro-batch reads of one partition, before it is split."""
+    """Range of a micro-batch in one partition, before the split into tasks."""
 
     offsets: OffsetRange
     topic_id: str
@@ -55,10 +55,10 @@ class _Whole(NamedTuple):
 
 
 class StreamPlanner:
-    """The driver's half of a streaming query, whatever PySpark's version.
+    """The driver's part of a streaming query, for all versions of PySpark.
 
     Args:
-        options: what was asked for.
+        options: options of the read.
     """
 
     def __init__(self, options: ReadOptions) -> None:
@@ -71,14 +71,14 @@ class StreamPlanner:
         self._some_are_gone = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """What tasks are sent: connections stay here."""
+        """State that is sent to tasks, without connections."""
         return {"_options": self._options}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["_options"])  # type: ignore[misc]
 
     def initial(self) -> StreamOffset:
-        """Where a query without a checkpoint begins."""
+        """Start of a query without a checkpoint."""
         options = self._options
         client = self._client()
         self._topics = topics.find_topics(client, options)
@@ -99,15 +99,15 @@ class StreamPlanner:
         return StreamOffset(client.cluster_id, found)
 
     def next_end(self, start: StreamOffset | None, *, unlimited: bool) -> StreamOffset:
-        """How far the next micro-batch goes; the start again while it is to wait.
+        """End of the next micro-batch; equal to the start while the query waits for more records.
 
         Args:
-            start: the end of the one before; None: PySpark does not say.
-            unlimited: whether Spark wants all there is, whatever the options say.
+            start: end of the last micro-batch; None: PySpark does not pass it.
+            unlimited: whether Spark wants all records, regardless of the options.
 
         Raises:
             CheckpointError: for a checkpoint of another cluster.
-            DataLossError: when something that was to be read is gone.
+            DataLossError: if records were deleted before the query read them.
         """
         available = self._available(start)
         if start is None:
@@ -115,7 +115,7 @@ class StreamPlanner:
         check_cluster(start, available.latest.cluster_id)
         gone = losses(start, available)
         until_s = time.monotonic() + _PATIENCE_S
-        while gone and time.monotonic() < until_s:  # a broker may have told old news: ask others before it counts
+        while gone and time.monotonic() < until_s:  # one broker's metadata may be stale: ask other brokers first
             time.sleep(_AGAIN_S)
             self._client().ask_another()
             available = self._available(start)
@@ -129,21 +129,21 @@ class StreamPlanner:
         return advance(start, available, None if unlimited else self._options.max_offsets)
 
     def set_target(self) -> None:
-        """From now on nothing is read beyond what there is now: for availableNow triggers."""
+        """Fix the current offsets as the end of the query, for availableNow triggers."""
         self._target = self._available(None).latest
 
     def reported(self) -> StreamOffset | None:
-        """What there was when the last micro-batch was planned."""
+        """Latest offsets when the last micro-batch was planned."""
         return self._latest
 
     def plan(self, start: StreamOffset, end: StreamOffset) -> list[Assignment]:
-        """The tasks of a micro-batch; the same for the same offsets, whenever it is asked."""
-        if not self._topics:  # restarted in mid-batch: nothing was asked yet
+        """Tasks of a micro-batch; always the same for the same offsets."""
+        if not self._topics:  # restarted during a micro-batch: no metadata was fetched yet
             self._topics = self._find_topics(start)
             check_cluster(end, self._client().cluster_id)
         check_cluster(start, end.cluster_id)
         gone = losses(start, Available(end)) if self._options.fail_on_data_loss else []
-        if gone:  # where PySpark does not tell `next_end` the start, this is the first to see both
+        if gone:  # PySpark does not always pass the start to `next_end`; here both offsets are known
             self._note_loss(gone)
         whole: dict[tuple[str, int], _Whole] = {}
         for name, topic in end.topics.items():
@@ -173,11 +173,11 @@ class StreamPlanner:
         while True:
             try:
                 return self._asked(start)
-            except TidemarkError as error:  # deleted after its name was found: the names are looked for again
+            except TidemarkError as error:  # deleted after its name was found: find the names again
                 self._check_may_go_on(error, start)
                 if time.monotonic() >= until_s:
                     raise
-                _log.info("%s; what there is is asked for again", error)
+                _log.info("%s; fetching the metadata again", error)
                 time.sleep(_AGAIN_S)
                 self._client().ask_another()
 
@@ -201,11 +201,11 @@ class StreamPlanner:
         )
 
     def _needs_start(self, start: StreamOffset, where: TopicPartition) -> bool:
-        """Whether its first offset matters: of a partition that is new here, and where what is gone is skipped."""
+        """Whether the log start offset is needed: for a new partition, and if deleted records are skipped."""
         return not self._options.fail_on_data_loss or start.position(where.topic, where.partition) is None
 
     def _find_topics(self, start: StreamOffset | None) -> Mapping[str, TopicView]:
-        """What is gone is asked for patiently once, not in every micro-batch that does without it."""
+        """Wait for a missing topic once, not in every micro-batch without it."""
         if not self._some_are_gone:
             try:
                 return topics.find_topics(self._client(), self._options)
@@ -217,7 +217,7 @@ class StreamPlanner:
         return found
 
     def _check_may_go_on(self, error: TidemarkError, start: StreamOffset | None) -> None:
-        """Whether a query that goes on at `start` is to do so without what is gone; else raises what is wrong."""
+        """Raise the losses of a query that continues at `start`, unless its options skip them."""
         if error.code not in topics.GONE or start is None:
             raise error
         if self._options.fail_on_data_loss:
@@ -257,7 +257,7 @@ class StreamPlanner:
 
 
 class _Reader(compat.AvailableNow, DataSourceStreamReader):  # type: ignore[misc]
-    """What does not depend on PySpark's version."""
+    """The part that does not depend on PySpark's version."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         check_schema(schema, options.columns)
@@ -266,40 +266,40 @@ class _Reader(compat.AvailableNow, DataSourceStreamReader):  # type: ignore[misc
         self._planner = StreamPlanner(options)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - these names are Spark's
-        """Where a query without a checkpoint begins."""
+        """Start of a query without a checkpoint."""
         return self._planner.initial().to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of a micro-batch."""
+        """Tasks of a micro-batch."""
         return [TidemarkInputPartition(task) for task in self._planner.plan(from_json(start), from_json(end))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
+        """Rows of one task."""
         return read_task(self._options, self._schema, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: the checkpoint is Spark's, and brokers keep no position of a query."""
+        """Do nothing: Spark has the checkpoint, and brokers keep no position of a query."""
 
     def stop(self) -> None:
-        """The query has ended."""
+        """Close the connections at the end of the query."""
         self._planner.stop()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """The query is to end with what there is now."""
+        """Fix the current offsets as the end of the query."""
         self._planner.set_target()
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
-        """What the options say of the size of a micro-batch."""
+        """Limits of a micro-batch, from the options."""
         return compat.read_limit(self._options.max_offsets, self._options.min_offsets)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """What there is, beside which progress shows where the query is: the difference is its lag."""
+        """Latest offsets; Spark reports them with the query's position, and the difference is its lag."""
         found = self._planner.reported()
         return None if found is None else found.to_json()
 
 
 class LimitedStreamReader(_Reader):
-    """A streaming read, PySpark >= 4.2: Spark says where the last micro-batch ended."""
+    """A streaming read, PySpark >= 4.2: Spark passes the end of the last micro-batch."""
 
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # noqa: N802
         """How far the next micro-batch goes."""
@@ -309,10 +309,10 @@ class LimitedStreamReader(_Reader):
 
 
 class PlainStreamReader(_Reader):
-    """A streaming read, PySpark 4.0 and 4.1: only this process can remember where the last micro-batch ended.
+    """A streaming read, PySpark 4.0 and 4.1: only this process knows the end of the last micro-batch.
 
-    Spark asks for the first end of a run before any start, and whether there is a checkpoint cannot be told: the first
-    micro-batch takes all there is.
+    Spark requests the first end of a run before any start, without a hint whether there is a checkpoint. So the first
+    micro-batch reads all records.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -325,28 +325,27 @@ class PlainStreamReader(_Reader):
         return self._end.to_json()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where a query without a checkpoint begins: not beyond the end that Spark has already, however little."""
+        """Start of a query without a checkpoint, not beyond the end that Spark received already."""
         found = self._planner.initial()
         return (found if self._end is None else clamp(found, self._end)).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of a micro-batch, perhaps of one that another process had planned."""
+        """Tasks of a micro-batch, maybe of one that an earlier process planned."""
         self._end = from_json(end)
         return super().partitions(start, end)
 
 
 class RefusedStreamReader(compat.AvailableNow, DataSourceStreamReader):  # type: ignore[misc]
-    """Says at every call what was wrong with the options or the schema.
+    """Raises the error in the options or the schema at every call.
 
-    PySpark (4.0 to 4.3) hides what a `streamReader` raises behind an error of its own: it stops a reader that it never
-    got.
+    PySpark (4.0 to 4.3) hides an error of `streamReader` behind another one, since it stops the missing reader.
     """
 
     def __init__(self, error: ValueError) -> None:
         self._error = error
 
     def refuse(self, *_: Any) -> Any:
-        """Raise it."""
+        """Raise the error."""
         raise self._error
 
     said: Any = refuse
@@ -354,9 +353,9 @@ class RefusedStreamReader(compat.AvailableNow, DataSourceStreamReader):  # type:
     prepareForTriggerAvailableNow = getDefaultReadLimit = reportLatestOffset = commit = said  # noqa: N815
 
     def stop(self) -> None:
-        """There is nothing to close."""
+        """Do nothing."""
 
 
 def open_stream_reader(options: ReadOptions, schema: StructType) -> DataSourceStreamReader:
-    """That of the PySpark that is there."""
+    """The reader for the installed PySpark."""
     return (LimitedStreamReader if compat.HAS_READ_LIMITS else PlainStreamReader)(options, schema)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the source asks of the brokers: what topics hold, and the rows of a range. Each call has a deadline."""
+"""Requests of the source to brokers: topics, offsets, and the rows of a range. Each call has a deadline."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _log = logging.getLogger("tidemark.spark")
 GONE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_PARTITION})
 _LOST: Final = GONE | {ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.LOG_TRUNCATED}
 _BAD_READS_MAX: Final = 3
-ADVICE: Final = "failOnDataLoss=false would go on with what is there, count what is not, and log it"
+ADVICE: Final = "with failOnDataLoss=false the query skips, counts and logs such records"
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What one task reads, and what is meant by its names.
+    """Range of one task, with the ids of its topic and partition.
 
     Attributes:
-        offsets: of one partition.
-        topic_id: uuid; a topic that was recreated has another, and is refused rather than read.
-        incarnation: uuid of the partition, likewise.
+        offsets: range of one partition.
+        topic_id: uuid; a recreated topic has another one, and the read is refused.
+        incarnation: uuid of the partition, used likewise.
         timestamp_type: CREATE_TIME or LOG_APPEND_TIME.
-        last_epoch: leader epoch that what lies before the range is not younger than; -1: not known.
+        last_epoch: highest leader epoch of the records before the range; -1: unknown.
     """
 
     offsets: OffsetRange
@@ -47,25 +47,25 @@ class Assignment:
 
 
 def open_reader(options: ReadOptions) -> RangeReader:
-    """A client; it connects when it is first asked."""
+    """A client, which connects at its first request."""
     return RangeReader(options.bootstrap, deadline_s=options.deadline_ms / 1000, rack=options.rack)
 
 
 def find_topics(reader: RangeReader, options: ReadOptions) -> dict[str, TopicView]:
-    """Every topic that the options ask for, by name; raises TidemarkError, e.g. UNKNOWN_TOPIC."""
+    """Topics that the options select, by name; raises TidemarkError, e.g. UNKNOWN_TOPIC."""
     if options.pattern is None:
         return dict(reader.topics(sorted(options.topics)))
     return find_existing(reader, options)
 
 
 def find_existing(reader: RangeReader, options: ReadOptions) -> dict[str, TopicView]:
-    """As `find_topics`, without those that do not exist."""
+    """As `find_topics`, without missing topics."""
     found = reader.topics(None)
     return {name: found[name] for name in options.chosen(found)}
 
 
 def partitions_of(options: ReadOptions, topic: TopicView) -> list[TopicPartition]:
-    """The partitions of a topic that are read; raises ValueError for one that it does not have."""
+    """Selected partitions of a topic; raises ValueError for one that does not exist."""
     wanted = options.topics.get(topic.topic)
     check_partitions("assign", topic.topic, wanted or (), topic.partitions)
     return [
@@ -76,7 +76,7 @@ def partitions_of(options: ReadOptions, topic: TopicView) -> list[TopicPartition
 def find_bounds(
     reader: RangeReader, options: ReadOptions, topics: Mapping[str, TopicView]
 ) -> dict[str, dict[int, PartitionBounds]]:
-    """What every partition holds now that is read, with two requests to each leader."""
+    """Current bounds of all selected partitions, by two requests to each leader."""
     wanted = [where for topic in topics.values() for where in partitions_of(options, topic)]
     first = reader.offsets(dict.fromkeys(wanted, "earliest"))
     end = reader.offsets(dict.fromkeys(wanted, "latest"))
@@ -87,10 +87,10 @@ def find_bounds(
 
 
 def find_times(reader: RangeReader, wanted: set[tuple[str, int, int]]) -> ByTime:
-    """The first offset at or after each time, by (topic, partition, milliseconds since 1970); -1: none is so young."""
+    """First offset at or after each time, by (topic, partition, milliseconds since 1970); -1: all are older."""
     found: dict[tuple[str, int, int], int] = {}
     left = set(wanted)
-    while left:  # a partition may be asked for two times: one request has one of them
+    while left:  # a partition may have two times, and a request has one of them
         asked = {TopicPartition(topic, partition): time_ms for topic, partition, time_ms in left}
         positions: dict[TopicPartition, Position] = {where: time_ms * 1000 for where, time_ms in asked.items()}
         for where, stated in reader.offsets(positions).items():
@@ -101,12 +101,12 @@ def find_times(reader: RangeReader, wanted: set[tuple[str, int, int]]) -> ByTime
 
 
 def find_latest(reader: RangeReader, wanted: list[TopicPartition]) -> dict[TopicPartition, StatedOffset]:
-    """High watermarks, with one request to each leader."""
+    """High watermarks, by one request to each leader."""
     return reader.offsets(dict.fromkeys(wanted, "latest"))
 
 
 def find_earliest(reader: RangeReader, wanted: list[TopicPartition]) -> dict[TopicPartition, StatedOffset]:
-    """First offsets, likewise."""
+    """Log start offsets, by one request to each leader."""
     return reader.offsets(dict.fromkeys(wanted, "earliest"))
 
 
@@ -117,13 +117,13 @@ def timestamp_type(topic: TopicView) -> int:
 
 
 def read(options: ReadOptions, task: Assignment) -> Iterator[pa.RecordBatch]:
-    """The rows of one range in record.schema.OFFSET_SCHEMA, in order, each once.
+    """Rows of one range in record.schema.OFFSET_SCHEMA, in order, each once.
 
-    A leader that dies meanwhile is waited for, and its successor asked. With failOnDataLoss=false what is gone is
-    skipped, counted and logged.
+    During a failover the read waits for the new leader. With failOnDataLoss=false deleted records are skipped, counted
+    and logged.
 
     Raises:
-        DataLossError: names the range, and what became of its records.
+        DataLossError: names the range and the loss.
         TidemarkError: REQUEST_TIMED_OUT, with the last refusal.
     """
     part = task.offsets
@@ -166,7 +166,7 @@ def read(options: ReadOptions, task: Assignment) -> Iterator[pa.RecordBatch]:
 def _go_on(
     reader: RangeReader, part: OffsetRange, position: int, end: int, error: TidemarkError
 ) -> tuple[int, int, int]:
-    """Where to read on when records are gone: first offset, end, and the epoch before it."""
+    """Position after a loss: next offset, end, and the epoch before it."""
     if error.code in GONE:
         return end, end, NO_EPOCH
     where = TopicPartition(part.topic, part.partition)

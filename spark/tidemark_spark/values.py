@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values as the columns that a job asked for: text, JSON and Arrow by their schema. Pure; whole columns at a time.
+"""Decodes values to the columns of a job: text, JSON and Arrow by a schema. Pure; whole columns at a time.
 
-A value is first tried with all others of its batch; only where that fails are the malformed ones looked for, by halves.
+All values of a batch are parsed together; only after an error, bisection finds the malformed values.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import pyarrow.json as pa_json
 
 from tidemark_spark.columns import Malformed, ValueFormat
 
-# Its types know less than it can do with binary columns.
+# pyarrow's type stubs lack binary columns here.
 pc: Any = importlib.import_module("pyarrow.compute")
 
 _JOINED_BYTES_MAX: Final = 1 << 30
-"""What is parsed at once: pyarrow's offsets have 32 bits."""
+"""Most bytes to parse at once, since pyarrow's offsets have 32 bits."""
 _TOLD_BYTES_MAX: Final = 60
 
 
 class MalformedValueError(ValueError):
-    """A value is not of its format, or does not fit its schema."""
+    """A value is not in its format, or does not fit its schema."""
 
 
 def decode(
@@ -36,18 +36,18 @@ def decode(
     malformed: Malformed,
     where: str,
 ) -> tuple[pa.Array[Any], pa.Array[Any]]:
-    """Values in their type, and the dead letters: null but where a value is malformed.
+    """Decoded values, and dead letters: the bytes of malformed values, else null.
 
     Args:
         values: binary; a null stays null and is never malformed.
-        offsets: of each record, for errors.
-        value_format: what they are.
-        value_type: string for STRING; a struct for JSON; a list of structs for ARROW: a value's rows.
-        malformed: what becomes of what is not so.
-        where: names the partition in errors.
+        offsets: offset of each record, for errors.
+        value_format: format of the values.
+        value_type: string for STRING; a struct for JSON; for ARROW a list of structs, the rows of a value.
+        malformed: policy for malformed values.
+        where: name of the partition, for errors.
 
     Raises:
-        MalformedValueError: names the first such record, where the policy is FAIL.
+        MalformedValueError: names the first malformed record, if the policy is FAIL.
     """
     parse = _PARSERS[value_format]
     present = values.is_valid()
@@ -74,14 +74,14 @@ Parser = Callable[["pa.Array[Any]", pa.DataType], "pa.Array[Any]"]
 
 
 def _parsed(parse: Parser, values: pa.Array[Any], value_type: pa.DataType) -> pa.Array[Any]:
-    """All or nothing; raises pa.ArrowException."""
+    """Parse all values; raises pa.ArrowException if any is malformed."""
     found = parse(values, value_type)
     found.validate(full=True)
     return found
 
 
 def _malformed(parse: Parser, values: pa.Array[Any], value_type: pa.DataType) -> list[int]:
-    """Indices of those that do not parse, rising."""
+    """Indices of malformed values, ascending."""
     bad = []
     pending = [(0, len(values))]
     while pending:
@@ -117,8 +117,8 @@ def _refusal(
     shown = bytes(values[index].as_py()[:_TOLD_BYTES_MAX])
     cause = str(error).split("\n", maxsplit=1)[0]
     return MalformedValueError(
-        f"{where}: the value at offset {offsets[index].as_py()}, {shown!r}, is no {value_format} of {value_type} "
-        f"({cause}); option malformedValues=null or deadLetter reads on"
+        f"{where}: the value at offset {offsets[index].as_py()}, {shown!r}, is not {value_format} of {value_type} "
+        f"({cause}); option malformedValues=null or deadLetter continues the read"
     )
 
 
@@ -127,14 +127,14 @@ def _string(values: pa.Array[Any], value_type: pa.DataType) -> pa.Array[Any]:
 
 
 def _json(values: pa.Array[Any], value_type: pa.DataType) -> pa.Array[Any]:
-    """Each value in an object of its own, one a line: it makes one row, or it is malformed."""
+    """Wrap each value in an object, one per line, so a value makes one row or is malformed."""
     if not len(values):
         return pa.array([], value_type)
     if values.nbytes > _JOINED_BYTES_MAX and len(values) > 1:
         middle = len(values) // 2
         halves = [_json(values.slice(0, middle), value_type), _json(values.slice(middle), value_type)]
         return pa.concat_arrays(halves)
-    # Made here: pa.scalar imports pandas, which a task that reads bytes does without.
+    # Created here: pa.scalar imports pandas, which a task that reads bytes does not need.
     opening, closing, nothing, newline = (pa.scalar(text, pa.binary()) for text in (b'{"v":', b"}", b"", b"\n"))
     lines = pc.binary_join_element_wise(opening, values, closing, nothing)
     ends = pa.array([0, len(values)], pa.int32())
@@ -148,13 +148,13 @@ def _json(values: pa.Array[Any], value_type: pa.DataType) -> pa.Array[Any]:
         ),
     )
     if table.num_rows != len(values):
-        raise pa.ArrowInvalid("a value holds more than one JSON document")
+        raise pa.ArrowInvalid("a value has more than one JSON document")
     found = pa.concat_arrays(table.column(0).chunks)
     return found if found.type == value_type else found.cast(value_type)
 
 
 def _parsed_as(kind: pa.DataType) -> pa.DataType:
-    """The type that pyarrow's JSON reader knows for a type: days come as text, as times do."""
+    """Type of pyarrow's JSON reader for a type: dates and times are parsed as text."""
     if pa.types.is_date32(kind):
         return pa.timestamp("s")
     if isinstance(kind, pa.StructType):
@@ -165,7 +165,7 @@ def _parsed_as(kind: pa.DataType) -> pa.DataType:
 
 
 def _arrow(values: pa.Array[Any], value_type: pa.DataType) -> pa.Array[Any]:
-    """Each value is an Arrow IPC stream; its rows become a list. Columns go by their names."""
+    """Parse each value as an Arrow IPC stream; its rows become a list. Columns match by name."""
     assert isinstance(value_type, pa.ListType)
     wanted = value_type.value_type
     assert isinstance(wanted, pa.StructType)
@@ -176,7 +176,7 @@ def _arrow(values: pa.Array[Any], value_type: pa.DataType) -> pa.Array[Any]:
         table.validate(full=True)
         missing = [field.name for field in wanted if field.name not in table.schema.names]
         if missing:
-            raise pa.ArrowInvalid(f"it has no column {missing[0]!r}, only {table.schema.names}")
+            raise pa.ArrowInvalid(f"no column {missing[0]!r}, only {table.schema.names}")
         for batch in table.to_batches():
             columns = [batch.column(field.name).cast(field.type) for field in wanted]
             parts.append(pa.StructArray.from_arrays(columns, fields=list(wanted)))
@@ -193,7 +193,7 @@ _PARSERS: Final[dict[ValueFormat, Parser]] = {
 
 
 def check_type(value_format: ValueFormat, value_type: pa.DataType) -> None:
-    """Whether values of that format can have that type; raises ValueError that names the option and the type."""
+    """Check that values of this format can have this type; ValueError names the option and the type."""
     if value_format is ValueFormat.JSON:
         if not isinstance(value_type, pa.StructType):
             raise ValueError(f"valueFormat=json gives a struct; the schema says {value_type} for the column 'value'")

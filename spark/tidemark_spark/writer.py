@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The write side of format("tidemark"): one idempotent producer for each attempt of a task, Arrow in (rule P1).
+"""Writers of format("tidemark"): one idempotent producer for each attempt of a task, with Arrow as input (rule P1).
 
-A task is done when every row of it is acknowledged. What an attempt that failed has written stays: at least once.
+A task is done when all its rows are acknowledged. Rows of a failed attempt stay in the topic: at least once.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 _log = logging.getLogger("tidemark_spark")
 
 CHUNK_BYTES: Final = 4 << 20
-"""So much of a task's input is cut by topic and partition at a time: with many partitions each gets a piece worth a
+"""Input of a task that is split by topic and partition at once; large, so that each of many partitions gets a full
 batch."""
 
 
 @dataclass
 class Written:
-    """Offsets of one partition that a task wrote to: records of others, or of the task's other batches, lie between.
+    """Offsets of a task's records in one partition; records of other producers may lie between.
 
     Attributes:
-        first, last: of the first and last record, both inclusive; -1 with acks=0, where nobody told.
-        records: how many.
+        first, last: of the first and last record, both inclusive; -1 with acks=0, which has no answer.
+        records: number of records.
     """
 
     first: int
@@ -49,21 +49,21 @@ class Written:
 
 @dataclass
 class TidemarkCommitMessage(WriterCommitMessage):
-    """What one task wrote, all of it acknowledged: by topic and partition."""
+    """Acknowledged records of one task, by topic and partition."""
 
     written: dict[tuple[str, int], Written] = field(default_factory=dict)
     size_bytes: int = 0
 
 
 def open_writer(options: Any, schema: StructType, *, overwrite: bool) -> DataSourceWriter:
-    """A batch writer; what can be known to be wrong is refused here, on the driver.
+    """Create a batch writer; checks options, columns and topic here, in the driver.
 
     Raises:
-        ValueError: for options or columns that do not fit.
+        ValueError: for wrong options or columns.
         TidemarkError: UNKNOWN_TOPIC; BROKER_NOT_AVAILABLE with the cause of each endpoint.
     """
     if overwrite:
-        raise ValueError('a log is only ever appended to: mode("overwrite") is not offered, take mode("append")')
+        raise ValueError('a log is only appended to: mode("overwrite") is not supported, take mode("append")')
     parsed = parse_write_options(options)
     check_columns(schema, parsed)
     if parsed.topic is not None:
@@ -73,65 +73,65 @@ def open_writer(options: Any, schema: StructType, *, overwrite: bool) -> DataSou
 
 
 def open_stream_writer(options: Any, schema: StructType, *, overwrite: bool) -> TidemarkStreamWriter:
-    """A writer of micro-batches; asked for with each of them, so that it asks no broker.
+    """Create a writer of micro-batches; Spark calls this for each of them, so this sends no request.
 
     Raises:
-        ValueError: for options or columns that do not fit.
+        ValueError: for wrong options or columns.
     """
     if overwrite:
-        raise ValueError('outputMode("complete") is not offered: a log is appended to; take "update" or "append"')
+        raise ValueError('outputMode("complete") is not supported: a log is appended to; take "update" or "append"')
     parsed = parse_write_options(options)
     check_columns(schema, parsed)
     return TidemarkStreamWriter(parsed, schema)
 
 
 class TidemarkWriter(DataSourceArrowWriter):
-    """Writes a table once."""
+    """Writes one table."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """One attempt of one task, given record batches."""
+        """Write the record batches of one attempt of a task."""
         return write_task(self._options, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Every task is done: say what was written."""
+        """Log the result after all tasks."""
         _log.info("%s", told(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """A task failed for good: what the others wrote stays written, and readers see it."""
-        _log.warning("the write failed, and is not undone; before that, %s", told(messages))
+        """Log the failure of a task; rows of other tasks stay in the topic."""
+        _log.warning("the write failed and is not undone; completed before: %s", told(messages))
 
 
 class TidemarkStreamWriter(StreamWriterBase):
-    """Writes micro-batches; one that runs again after a restart is written again."""
+    """Writes micro-batches; a micro-batch that is repeated after a restart is written again."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         super().__init__(schema)
         self._options = options
 
     def write_arrow(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """One attempt of one task."""
+        """Write one attempt of a task."""
         return write_task(self._options, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Every task of the micro-batch is done."""
+        """Log the result of a micro-batch."""
         _log.info("micro-batch %d: %s", batchId, told(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """A task failed for good; Spark runs the micro-batch again when the query is started again."""
-        _log.warning("micro-batch %d failed, and is not undone; before that, %s", batchId, told(messages))
+        """Log the failure of a task; Spark repeats the micro-batch after a restart of the query."""
+        _log.warning("micro-batch %d failed and is not undone; completed before: %s", batchId, told(messages))
 
 
 def write_task(options: WriteOptions, batches: Iterable[pa.RecordBatch]) -> TidemarkCommitMessage:
-    """Write rows in order, and wait until each is acknowledged.
+    """Write rows in order, and wait until all are acknowledged.
 
     Raises:
-        TidemarkError: of the first batch that was not acknowledged within the delivery timeout.
+        TidemarkError: error of the first batch that was not acknowledged within the delivery timeout.
         ValueError: for a row without a topic, or a header without a name.
     """
-    from tidemark.client import Producer  # not on the driver, where Spark starts a process for each micro-batch
+    from tidemark.client import Producer  # not in the driver, where Spark starts a process for each micro-batch
 
     message = TidemarkCommitMessage()
     chunks = _chunks(batches)
@@ -166,7 +166,7 @@ def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]
 
 
 def _note(message: TidemarkCommitMessage, handle: TableHandle) -> None:
-    """Blocks until the table's batches are resolved, which the delivery timeout bounds."""
+    """Wait until the table's batches are acknowledged or failed; bounded by the delivery timeout."""
     for topic, partition, base_offset, count in handle.result():
         last = -1 if base_offset < 0 else base_offset + count - 1
         before = message.written.get((topic, partition))
@@ -178,7 +178,7 @@ def _note(message: TidemarkCommitMessage, handle: TableHandle) -> None:
 
 
 def told(messages: Sequence[WriterCommitMessage | None]) -> str:
-    """What tasks wrote, by partition, in a sentence."""
+    """Result of the tasks by partition, in one sentence."""
     done = [message for message in messages if isinstance(message, TidemarkCommitMessage)]
     total: dict[tuple[str, int], Written] = {}
     for message in done:

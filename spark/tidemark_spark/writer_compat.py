@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What PySpark's versions differ in for writers, in one place: a streaming sink that is given Arrow came after 4.0."""
+"""Differences between PySpark's versions for writers: streaming sinks with Arrow input exist since 4.1."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 ROWS_A_BATCH: Final = 10_000
-"""As Spark's own Arrow batches have by default."""
+"""Spark's default size of Arrow batches."""
 
 _arrow_base: Any = getattr(datasource, "DataSourceStreamArrowWriter", None)
 
 
 def batches_of_rows(rows: Iterator[Any], schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Rows, as PySpark 4.0 gives them to a streaming sink, as record batches of that schema."""
+    """Record batches of the schema from the rows that PySpark 4.0 passes to a streaming sink."""
     wanted = to_arrow_schema(schema)
     while chunk := list(itertools.islice(rows, ROWS_A_BATCH)):
         columns = [
@@ -30,36 +30,36 @@ def batches_of_rows(rows: Iterator[Any], schema: StructType) -> Iterator[pa.Reco
 
 
 def _plain(value: Any) -> Any:
-    """Rows within a row, those of headers, as what pyarrow understands."""
+    """Nested rows (headers) in a form that pyarrow accepts."""
     if isinstance(value, list):
         return [_plain(element) for element in value]
     return value.asDict() if hasattr(value, "asDict") else value
 
 
 class _StreamWriter:
-    """The half that does not depend on PySpark."""
+    """The part that does not depend on PySpark's version."""
 
     def __init__(self, schema: StructType) -> None:
         self.schema = schema
 
     def write_arrow(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write one task's rows."""
-        raise AssertionError("each writer says how")
+        raise AssertionError("subclasses implement this")
 
 
 if TYPE_CHECKING or _arrow_base is not None:
 
     class StreamWriterBase(_StreamWriter, datasource.DataSourceStreamArrowWriter):
-        """PySpark from 4.1: Arrow comes in."""
+        """PySpark from 4.1: the input is Arrow."""
 
         def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-            """One attempt of one task, given record batches."""
+            """Write the record batches of one attempt of a task."""
             return self.write_arrow(iterator)
 else:
 
     class StreamWriterBase(_StreamWriter, DataSourceStreamWriter):
-        """PySpark 4.0: rows come in, and are made columns of again."""
+        """PySpark 4.0: the input is rows, converted to Arrow."""
 
         def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-            """One attempt of one task."""
+            """Write one attempt of a task."""
             return self.write_arrow(batches_of_rows(iterator, self.schema))

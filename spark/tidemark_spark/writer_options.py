@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a write was asked for: options named as those of Spark's Kafka sink, and the columns it takes. Pure."""
+"""Options of a write, with the names of Spark's Kafka sink, and its input columns. Pure."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tidemark_spark.addresses import ADDRESSES, parse_bootstrap
 _PREFIXES: Final = ("tidemark.", "kafka.")
 
 _BESIDE: Final = frozenset({"topic", "deadlinems"})
-"""What is not the producer's."""
+"""Options that are not settings of the producer."""
 
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "path", "queryname"})
-"""Options of a streaming query that Spark shows to its sink too."""
+"""Options of a streaming query that Spark also passes to the sink."""
 
 _OF_BOTH: Final = frozenset({"includeheaders"})
-"""Options of reads that a job may leave in place: headers are written when there is such a column."""
+"""Options of reads, accepted and ignored: headers are written if there is such a column."""
 
 
 def _word(name: str, text: str) -> str:
@@ -63,21 +63,21 @@ _SETTINGS: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
     "delivery.timeout.ms": ("delivery_timeout_ms", _number),
     "request.timeout.ms": ("request_timeout_ms", _number),
 }
-"""Kafka's name of a producer's setting to ours."""
+"""Producer settings by Kafka's name."""
 
 BATCH_BYTES: Final = 512 << 10
-"""Of a batch, unless the job says otherwise: a task writes in bulk, and has nobody who waits for a single record."""
+"""Default batch size; larger than the client's, since no caller waits for a single record of a task."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """What a write was asked for.
+    """Options of a write.
 
     Attributes:
         bootstrap: host:port[,host:port...] of brokers.
-        topic: where every row goes, whatever its column `topic` says; None: the column decides.
+        topic: topic of all rows, regardless of a column `topic`; None: the column decides.
         settings: keyword arguments of the producer.
-        deadline_ms: how long the driver looks for a broker that answers.
+        deadline_ms: time limit of the driver for an answer of a broker.
     """
 
     bootstrap: str
@@ -87,7 +87,7 @@ class WriteOptions:
 
 
 def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
-    """Options as Spark passes them, names in any case; raises ValueError with what would be right."""
+    """Parse the options that Spark passes, with names in any case; ValueError names the valid form."""
     given = {name.lower(): value for name, value in options.items()}
     bootstrap = parse_bootstrap(given)
     settings = _settings(given)
@@ -102,7 +102,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
 
 
 def _settings(given: Mapping[str, str]) -> dict[str, Any]:
-    """Keyword arguments of the producer; raises ValueError that names the option."""
+    """Keyword arguments of the producer; ValueError names the option."""
     settings: dict[str, Any] = {}
     names: dict[str, str] = {}
     for name, text in given.items():
@@ -111,13 +111,13 @@ def _settings(given: Mapping[str, str]) -> dict[str, Any]:
         setting = next((name.removeprefix(prefix) for prefix in _PREFIXES if name.startswith(prefix)), "")
         if setting not in _SETTINGS:
             if name.startswith("kafka."):
-                raise ValueError(f"tidemark has no option {name!r} for writes: it sets up Kafka's client; leave it out")
+                raise ValueError(f"tidemark has no option {name!r} for writes: it configures Kafka's client; remove it")
             known = ["tidemark.bootstrap", "topic", "deadlineMs", *(f"tidemark.{known}" for known in _SETTINGS)]
             raise ValueError(f"tidemark has no option {name!r} for writes; it has {', '.join(known)}")
         keyword, parse = _SETTINGS[setting]
         value = parse(name, text)
         if settings.setdefault(keyword, value) != value:
-            raise ValueError(f"options {names[keyword]!r} and {name!r} say different things; leave one of them out")
+            raise ValueError(f"options {names[keyword]!r} and {name!r} contradict one another; remove one of them")
         names[keyword] = name
     settings.setdefault("batch_bytes", BATCH_BYTES)
     try:
@@ -130,7 +130,7 @@ def _settings(given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def check_columns(schema: StructType, options: WriteOptions) -> None:
-    """Whether rows of that schema can be written; raises ValueError that names the column and what it has to be."""
+    """Check that rows of this schema can be written; ValueError names the column and the valid type."""
     found: dict[str, DataType] = {field.name: field.dataType for field in schema.fields}
     if "value" not in found:
         raise ValueError(f"a write needs the column 'value', string or binary; there are {', '.join(found) or 'none'}")
@@ -164,4 +164,4 @@ _COLUMNS: Final[Mapping[str, tuple[Callable[[DataType], bool], str]]] = {
     "partition": (lambda kind: isinstance(kind, IntegerType), "int"),
     "timestamp": (lambda kind: isinstance(kind, TimestampType), "timestamp"),
 }
-"""Columns that are written; others, such as the offset of where a row was read, are not looked at."""
+"""Columns that are written; others, such as the offset of the source row, are ignored."""

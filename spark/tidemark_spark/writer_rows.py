@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of a Spark task as tables of the client, one for each topic and partition named. Pure; no object for a row."""
+"""Splits rows of a Spark task into tables of the client, by topic and partition. Pure; creates no object per row."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HEADER_TYPE: Final = pa.struct([pa.field("key", pa.string()), pa.field("value",
 
 
 class Destined(NamedTuple):
-    """Rows in record.schema.SCHEMA, in the order they came, for one topic; `partition` None: their keys decide."""
+    """Rows of one topic in record.schema.SCHEMA, in input order; `partition` None: the keys decide."""
 
     topic: str
     partition: int | None
@@ -24,15 +24,15 @@ class Destined(NamedTuple):
 
 
 def destined(batches: Sequence[pa.RecordBatch], topic: str | None, now_us: int) -> Iterator[Destined]:
-    """The rows of some batches by where they go; within each in their order.
+    """Rows of some batches by topic and partition, in input order.
 
     Args:
-        batches: with `value` and, if there are such, `key`, `headers`, `topic`, `partition`, `timestamp`; one schema.
-        topic: of all rows; None: the column decides.
-        now_us: time of rows that have none, microseconds since 1970.
+        batches: batches of one schema with `value`, and optionally `key`, `headers`, `topic`, `partition`, `timestamp`.
+        topic: topic of all rows; None: the column decides.
+        now_us: timestamp of rows without one, microseconds since 1970.
 
     Raises:
-        ValueError: a row names no topic, or a header has no name.
+        ValueError: a row has no topic, or a header has no name.
     """
     table = pa.Table.from_batches(list(batches)).combine_chunks()
     for batch in table.to_batches():
@@ -62,11 +62,11 @@ def _records(batch: pa.RecordBatch, now_us: int) -> pa.RecordBatch:
 
 def _headers(lists: Any) -> Any:
     """Lists of (key, value) as maps: the same buffers under another type."""
-    lists = lists.cast(pa.list_(_HEADER_TYPE))  # from large lists too
+    lists = lists.cast(pa.list_(_HEADER_TYPE))  # also from large lists
     entries = lists.values
     names = entries.field(0)
     if entries.null_count or names.null_count:
-        raise ValueError("a header is null, or its key is: want a key for each, e.g. named_struct('key', 'trace', ...)")
+        raise ValueError("a header or its key is null: want a key for each, e.g. named_struct('key', 'trace', ...)")
     pairs = pa.StructArray.from_arrays([names, entries.field(1)], fields=_ENTRY_FIELDS)
     validity, offsets = lists.buffers()[:2]
     return pa.Array.from_buffers(
@@ -75,7 +75,7 @@ def _headers(lists: Any) -> Any:
 
 
 def _by_topic(topic: str | None, topics: Any) -> Iterator[tuple[str, Any]]:
-    """Each topic with the indices of its rows, None for all of them."""
+    """Each topic with the indices of its rows; None: all rows."""
     if topic is not None:
         yield topic, None
         return
@@ -93,7 +93,7 @@ def _by_topic(topic: str | None, topics: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _by_partition(topic: str, rows: pa.RecordBatch, partitions: Any) -> Iterator[Destined]:
-    """Rows that name their partition, then those whose key decides."""
+    """Rows that name their partition, then rows whose key decides."""
     if partitions is None:
         yield Destined(topic, None, rows)
         return
@@ -108,7 +108,7 @@ def _by_partition(topic: str, rows: pa.RecordBatch, partitions: Any) -> Iterator
 
 
 def _groups(codes: Any, count: int) -> list[Any]:
-    """The indices of the rows of each code, rising: one stable sort, however many codes there are."""
+    """Ascending row indices of each code, by one stable sort."""
     order = np.argsort(codes, kind="stable")
     ends = np.cumsum(np.bincount(codes, minlength=count))
     return [pa.array(part) for part in np.split(order, ends[:-1])]

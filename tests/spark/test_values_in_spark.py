@@ -51,7 +51,7 @@ def test_json_values_are_columns_and_malformed_ones_are_dead_letters(
     )
     row = table.selectExpr("sum(value.delay)", "count(value)", "count(deadLetter)", "max(cast(deadLetter as string))")
     assert tuple(row.collect()[0]) == (3 * sum(range(9)), 27, 3, "late")
-    with pytest.raises(PySparkException, match=r"the value at offset 9, b'late', is no json .*malformedValues"):
+    with pytest.raises(PySparkException, match=r"the value at offset 9, b'late', is not json .*malformedValues"):
         read(spark, cluster, delays, **options).collect()
 
 
