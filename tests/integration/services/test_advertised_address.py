@@ -56,7 +56,7 @@ async def test_an_address_that_leads_here_is_accepted_at_once() -> None:
 
 
 async def test_an_address_where_nobody_listens_is_refused_with_the_cause(unheard_port: int) -> None:
-    assert "nobody listens there" in await refusal(HostPort(HOST, unheard_port))
+    assert "no process listens there" in await refusal(HostPort(HOST, unheard_port))
 
 
 async def test_a_name_that_dns_does_not_know_is_refused_with_the_cause() -> None:

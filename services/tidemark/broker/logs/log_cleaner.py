@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cleans the logs of compacted topics in the background: one thread for each log directory (rule L1).
 
-The event loop states the cleanable offsets before each round. Log end, truncations and high watermark are read
-together, so that a high watermark from before a truncation is never applied to records appended after it.
+Before each round the event loop reads log end, truncations and high watermark together. A high watermark from before a
+truncation is therefore never applied to records appended after it.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final, NamedTuple
 
+from tidemark.broker.logs.throttle import Throttle
 from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.model import Offset, TidemarkError, TopicPartition
-from tidemark.runtime.configuration import UNLIMITED, BrokerSettings, TopicSettings
+from tidemark.runtime.configuration import BrokerSettings, TopicSettings
 from tidemark.runtime.metrics import Metrics
 from tidemark.storage.directories.log_manager import LogManager
 from tidemark.storage.log.cleaner import CleanerSettings, CleaningDone, clean_log, dirt_of
@@ -25,6 +27,7 @@ from tidemark.storage.log.partition_log import PartitionLog
 
 _log = logging.getLogger(__name__)
 _NEVER_S: Final = float("inf")
+_BURST_S: Final = 1.0
 
 
 class Stopped(Exception):  # noqa: N818 - not an error: the broker stops while a log is being cleaned
@@ -39,29 +42,6 @@ class Job(NamedTuple):
     end_offset: int
     truncations: int
     settings: CleanerSettings
-
-
-class Throttle:
-    """Limits the bytes per second of reads and writes together, with a burst of one second."""
-
-    def __init__(self, bytes_per_s: int, stopping: threading.Event) -> None:
-        self._bytes_per_s = bytes_per_s
-        self._stopping = stopping
-        self._free_at_s = 0.0
-
-    def __call__(self, size_bytes: int) -> None:
-        """Wait until the next bytes may be read or written.
-
-        Raises:
-            Stopped: the broker stops.
-        """
-        wait_s = 0.0
-        if self._bytes_per_s != UNLIMITED:
-            now_s = time.monotonic()
-            self._free_at_s = max(self._free_at_s, now_s) + size_bytes / self._bytes_per_s
-            wait_s = max(0.0, self._free_at_s - now_s - 1)
-        if self._stopping.wait(wait_s) if wait_s else self._stopping.is_set():
-            raise Stopped
 
 
 class LogCleaner:
@@ -90,7 +70,7 @@ class LogCleaner:
         self._tasks: list[asyncio.Task[None]] = []
         self._threads = [ThreadPoolExecutor(1, thread_name_prefix=f"log-cleaner-{one}") for one in self._directories]
         self._throttles = [
-            Throttle(settings.log_cleaner_io_max_bytes_per_second, self._stopping) for _ in self._threads
+            Throttle(settings.log_cleaner_io_max_bytes_per_second, burst_s=_BURST_S) for _ in self._threads
         ]
         self._horizons_s: dict[PartitionLog, float] = {}
         self._runs = metrics.counter("broker_log_cleaner_runs", "Logs that were cleaned completely")
@@ -180,7 +160,7 @@ class LogCleaner:
                 job.settings,
                 truncations=job.truncations,
                 now_us=_now_us(),
-                pace=self._throttles[directory],
+                pace=partial(wait_unless_stopped, self._throttles[directory], self._stopping),
             )
         except Stopped:
             return
@@ -214,6 +194,13 @@ class LogCleaner:
                 "took_s": round(took_s, 3),
             },
         )
+
+
+def wait_unless_stopped(throttle: Throttle, stopping: threading.Event, size_bytes: int) -> None:
+    """Wait until the throttle allows the next bytes after these; raises Stopped when the broker stops."""
+    wait_s = throttle.take(size_bytes)
+    if stopping.wait(wait_s) if wait_s else stopping.is_set():
+        raise Stopped
 
 
 def _settings(topic: TopicSettings, dedupe_buffer_bytes: int, io_buffer_bytes: int) -> CleanerSettings:

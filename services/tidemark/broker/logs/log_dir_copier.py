@@ -19,9 +19,9 @@ from typing import Final, TypeVar
 
 from tidemark.broker.logs.append_threads import LogThreads
 from tidemark.broker.logs.open_log import OpenReplica
+from tidemark.broker.logs.throttle import Throttle
 from tidemark.core.replication.queries import BrokerQueries
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
-from tidemark.runtime.configuration import UNLIMITED
 from tidemark.runtime.metrics import Metrics
 from tidemark.storage.directories.future_log import FutureLog
 from tidemark.storage.directories.log_manager import LogManager
@@ -29,9 +29,6 @@ from tidemark.storage.log.partition_log import PartitionLog
 
 _T = TypeVar("_T")
 
-_CHUNK_BYTES: Final = 1 << 20
-_CHUNK_BYTES_MIN: Final = 16 << 10
-_CHUNKS_A_SECOND_MIN: Final = 4
 _FLUSH_BYTES: Final = 64 << 20
 _PAUSE_S: Final = 1.0
 """Retry delay when the target is full or the replica is damaged."""
@@ -48,29 +45,6 @@ class Outcome(Enum):
     GIVEN_UP = "given up"  # the copy is deleted, the replica stays in its directory
 
 
-class CopyThrottle:
-    """Limits the bytes per second that a group of moves writes together."""
-
-    def __init__(self, bytes_per_s: int = UNLIMITED, now_s: Callable[[], float] = time.monotonic) -> None:
-        self.bytes_per_s = bytes_per_s
-        self._now_s = now_s
-        self._free_at_s = 0.0
-
-    def take(self, size_bytes: int) -> float:
-        """Record written bytes; returns the seconds until the next write is allowed."""
-        if self.bytes_per_s == UNLIMITED:
-            return 0.0
-        now_s = self._now_s()
-        self._free_at_s = max(self._free_at_s, now_s) + size_bytes / self.bytes_per_s
-        return self._free_at_s - now_s
-
-    def chunk_bytes(self) -> int:
-        """Size of the next copy step; small steps spread a low limit evenly."""
-        if self.bytes_per_s == UNLIMITED:
-            return _CHUNK_BYTES
-        return min(_CHUNK_BYTES, max(_CHUNK_BYTES_MIN, self.bytes_per_s // _CHUNKS_A_SECOND_MIN))
-
-
 class DirMove:
     """The move of a replica to the log directory of index `directory`.
 
@@ -81,7 +55,7 @@ class DirMove:
         is_ended: the move was requested to end; `keeps_copy`: whether the copy stays then.
     """
 
-    def __init__(self, replica: OpenReplica, directory: int, throttle: CopyThrottle) -> None:
+    def __init__(self, replica: OpenReplica, directory: int, throttle: Throttle) -> None:
         self.replica = replica
         self.partition: TopicPartition = replica.partition
         self.directory = directory

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from tidemark.broker.logs.log_cleaner import LogCleaner, Stopped, Throttle
+from tidemark.broker.logs.log_cleaner import LogCleaner, Stopped, wait_unless_stopped
+from tidemark.broker.logs.throttle import Throttle
 from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.model import Offset, ReplicaIdentity, TopicPartition
 from tidemark.runtime.configuration import BrokerSettings, read_settings
@@ -169,12 +169,11 @@ class Clock:
 
 def test_the_throttle_limits_the_bytes_after_the_first_second(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, stopping = Clock(), threading.Event()
-    monkeypatch.setattr(time, "monotonic", clock.monotonic)
     monkeypatch.setattr(stopping, "wait", clock.wait)
-    throttle = Throttle(1000, stopping)
+    throttle = Throttle(1000, burst_s=1.0, now_s=clock.monotonic)
     for _ in range(100):
-        throttle(100)
+        wait_unless_stopped(throttle, stopping, 100)
     assert clock.now_s == pytest.approx(100 + 10 - 1)
     stopping.set()
     with pytest.raises(Stopped):
-        Throttle(-1, stopping)(1)
+        wait_unless_stopped(Throttle(-1), stopping, 1)
