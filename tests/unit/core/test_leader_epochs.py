@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The epoch cache: what it enters, answers and forgets (rules E1, E2)."""
+"""The epoch cache: additions, answers and truncation (rules E1, E2)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_an_epoch_is_added_once_and_none_older_than_the_last() -> None:
 
 
 def test_an_epoch_without_a_record_is_replaced_by_the_next() -> None:
-    """Nobody may ever be told that it ends where it begins, or below."""
+    """No answer may state an end at or below its start."""
     epochs = LeaderEpochs(entries((1, 0), (2, 7), (3, 9)))
     assert epochs.assign(5, 9)
     assert epochs.entries == ((1, 0), (2, 7), (5, 9))
@@ -100,7 +100,7 @@ def test_the_epoch_of_deleted_records_may_be_unknown() -> None:
 
 @pytest.mark.parametrize("seed", range(100))
 def test_after_random_changes_the_epochs_match_the_records(seed: int) -> None:
-    """Against a list of the epoch of every record: those below the start are gone, and the last of them is known."""
+    """Compared with a list of the epoch of every record; below the start only the last epoch is known."""
     dice = random.Random(seed)
     epochs, records, start = LeaderEpochs(), [0], 0
     epochs.assign(0, 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Controlled shutdown: a broker that wants to go is let go once nobody needs it."""
+"""Controlled shutdown: a broker is released once other replicas lead its partitions."""
 
 from __future__ import annotations
 

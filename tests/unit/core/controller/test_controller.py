@@ -24,7 +24,7 @@ P = TopicPartition("flights", 0)
 
 
 def cluster(*brokers: int) -> World:
-    """These brokers, told everything; nothing waits."""
+    """These brokers, sent everything; no command is pending."""
     world = World()
     for broker in brokers:
         world.register(broker)
@@ -148,7 +148,7 @@ def test_a_replica_whose_log_failed_leaves_the_isr_at_once_whether_it_leads_or_n
     assert after.leader_epoch == before.leader_epoch + (broker == 0)
     world.happens(event)
     world.settle()
-    assert world.states[P].state == after, "it is known, and of another epoch where the leader changed"
+    assert world.states[P].state == after, "the state is known, with another epoch where the leader changed"
 
 
 def test_a_replica_whose_log_failed_can_lead_again_once_back_in_the_isr() -> None:

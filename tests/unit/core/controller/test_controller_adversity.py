@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stories in which the controller knows late, or a disk fails, or only those live who were not in sync."""
+"""Scenarios with late events, failed disks, or only replicas live that were not in sync."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_where_allowed_a_live_replica_is_elected_uncleanly_and_begins_a_lineage(
     world.settle()
     assert (world.state("t").leader, world.state("t").isr_ids, world.state("t").lineage) == (1, (1,), 1)
     kinds = [one.kind for one in world.observed if one.fields.get("lineage") or one.fields.get("before") == 0]
-    assert kinds == ["unclean_election"], "counted once, as what it is"
+    assert kinds == ["unclean_election"], "counted once, as unclean"
     world.up(0)
     world.settle()
     assert world.state("t").leader == 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random worlds around the controller: whatever happens, its decisions keep the rules and end in a told cluster."""
+"""Random worlds around the controller: its decisions keep the rules, and all brokers learn the final state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BROKERS = range(5)
 
 
 class RandomWorld(World):
-    """A seeded world that goes on by single steps."""
+    """A seeded world that advances by single steps."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -146,7 +146,7 @@ class RandomWorld(World):
         for partition, (state, _) in self.states.items():
             topic = self.topics[partition.topic]
             key = (topic.topic_id, topic.incarnations.get(partition.partition, ""))
-            if key[1]:  # else it was removed, and its node goes next
+            if key[1]:  # else the partition was removed, and its node is deleted next
                 assert state.leader_epoch >= self.highest_epochs.get(key, 0)
                 self.highest_epochs[key] = state.leader_epoch
             assert state.leader in state.isr_ids if state.leader != NO_LEADER else not state.isr

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random worlds in which replicas move, partitions come and go, settings change and brokers and controllers leave."""
+"""Random worlds with reassignments, changes of partition counts and settings, and failures of processes."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ class MovingWorld(RandomWorld):
 
     def __init__(self, seed: int) -> None:
         self.lists: dict[tuple[str, str], set[tuple[BrokerId, ...]]] = {}
-        self.told_directories: set[tuple[BrokerId, TopicPartition, str]] = set()
+        self.sent_log_dirs: set[tuple[BrokerId, TopicPartition, str]] = set()
         super().__init__(seed)
         self.asked_seen(resumed=True)
 
     def step(self) -> None:
         happenings = (
-            (self._somebody_moves, 4),
-            (self._somebody_cancels, 1),
-            (self._somebody_edits, 1),
-            (self._somebody_adds, 2),
-            (self._somebody_removes, 2),
+            (self._operator_reassigns, 4),
+            (self._operator_cancels, 1),
+            (self._operator_edits, 1),
+            (self._operator_adds, 2),
+            (self._operator_removes, 2),
             (self._settings_change, 1),
-            (self._broker_wants_to_go, 1),
+            (self._broker_shuts_down, 1),
             (self._leaders_catch_up, 4),
-            (self._what_is_asked_is_seen, 3),
+            (self._requests_are_read, 3),
             (self._controller_dies, 1),
         )
         for _ in range(2):
@@ -44,7 +44,7 @@ class MovingWorld(RandomWorld):
             self.check()
         super().step()
 
-    # -- what people do ------------------------------------------------------------------------------------------
+    # -- requests of operators -----------------------------------------------------------------------------------
 
     def _some_partition(self) -> TopicPartition | None:
         named = [TopicPartition(topic.topic, index) for topic in self.topics.values() for index in topic.partitions]
@@ -53,7 +53,7 @@ class MovingWorld(RandomWorld):
     def _some_brokers(self) -> tuple[BrokerId, ...]:
         return tuple(BrokerId(one) for one in self.random.sample(BROKERS, self.random.randint(1, 3)))
 
-    def _somebody_moves(self) -> None:
+    def _operator_reassigns(self) -> None:
         partition = self._some_partition()
         if partition is None or (partition in self.asked.moves and self.random.random() < 0.9):
             return  # the store refuses that; by hand it is possible
@@ -66,22 +66,22 @@ class MovingWorld(RandomWorld):
                 log_dirs = tuple(self.random.choice(("any", "/a", "/b")) for _ in brokers)
         self.asked.moves[partition] = PartitionReassignment(partition, brokers, log_dirs, throttle)
 
-    def _somebody_cancels(self) -> None:
+    def _operator_cancels(self) -> None:
         if self.asked.moves:
             self.cancel(self.random.choice(sorted(self.asked.moves)))
 
-    def _somebody_edits(self) -> None:
+    def _operator_edits(self) -> None:
         """The node, by hand."""
         if self.asked.moves and self.random.random() < 0.3:
             del self.asked.moves[self.random.choice(sorted(self.asked.moves))]
 
-    def _somebody_adds(self) -> None:
+    def _operator_adds(self) -> None:
         partition = self._some_partition()
         if partition is not None:
             index = len(self.topics[partition.topic].partitions) + self.random.choice((0, 0, 0, 1))
             self.asked.added.setdefault(TopicPartition(partition.topic, index), self._some_brokers())
 
-    def _somebody_removes(self) -> None:
+    def _operator_removes(self) -> None:
         partition = self._some_partition()
         if partition is None:
             return
@@ -95,19 +95,19 @@ class MovingWorld(RandomWorld):
         if self.topics:
             self.configure(self.random.choice(sorted(self.topics)), m=str(self.random.randint(1, 3)))
 
-    def _broker_wants_to_go(self) -> None:
+    def _broker_shuts_down(self) -> None:
         if self.brokers:
             broker = self.random.choice(sorted(self.brokers))
             self.happens(ev.ControlledShutdownRequested(broker, self.epochs[broker].broker_epoch))
 
-    def _what_is_asked_is_seen(self) -> None:
+    def _requests_are_read(self) -> None:
         self.asked_seen()
 
     def _leaders_catch_up(self) -> None:
         self.catch_up()
 
     def _controller_dies(self) -> None:
-        """Some of what it asked for is done all the same, before another one is elected."""
+        """Some of its effects are carried out all the same, before another controller is elected."""
         for effect in list(self.pending):
             if isinstance(effect, fx.WriteStates | fx.WriteTopic | fx.DeletePartitions) and self.random.random() < 0.5:
                 self.pending.remove(effect)
@@ -123,7 +123,7 @@ class MovingWorld(RandomWorld):
             self._delete_partitions(effect, lost=True)
 
     def _leader_changes_isr(self) -> None:
-        """A leader knows whom it was told of, and whose epoch it leads in."""
+        """A leader changes its ISR by the replicas of its last command, in the epoch of that command."""
         led = [
             one
             for one, (state, _) in self.states.items()
@@ -158,7 +158,7 @@ class MovingWorld(RandomWorld):
                 self._check_lists(topic, index)
 
     def _check_lists(self, topic: TopicDescription, index: int) -> None:
-        """The replica set is the old one or the new one, or both while it moves; never something between."""
+        """The replicas are the old ones or the new ones, or both during a reassignment; never a mixture."""
         assigned, removing = topic.partitions[index], topic.removing.get(index, ())
         assert len(set(assigned)) == len(assigned) > 0
         first = topic.original.get(index, assigned)
@@ -184,16 +184,16 @@ class MovingWorld(RandomWorld):
                     assert effect.broker not in found.state.isr_ids, f"{one.partition} is stopped at {effect.broker}"
         error = super()._tell(effect)
         if error is None and isinstance(effect, fx.SendLeaderAndIsr):
-            self._hears_of_directories(effect)
+            self._note_log_dirs(effect)
         return error
 
     def _refuse(self, effect: fx.SendLeaderAndIsr) -> None:
         """It answers, and may bounce right after."""
-        self._hears_of_directories(effect)
+        self._note_log_dirs(effect)
         super()._refuse(effect)
 
-    def _hears_of_directories(self, effect: fx.SendLeaderAndIsr) -> None:
-        self.told_directories.update(
+    def _note_log_dirs(self, effect: fx.SendLeaderAndIsr) -> None:
+        self.sent_log_dirs.update(
             (effect.broker, one.partition, one.log_dir) for part in effect.commands for one in part.partitions
         )
 
@@ -202,12 +202,12 @@ class MovingWorld(RandomWorld):
             for move in effect.finished:
                 topic = self.topics.get(move.partition.topic)
                 refused = any(one.partition == move.partition for one in effect.refused)
-                refused |= self.asked.moves.get(move.partition) != move  # somebody has written another one
+                refused |= self.asked.moves.get(move.partition) != move  # the entry was replaced
                 moves = topic is not None and move.partition.partition in topic.original
                 assert refused or not moves, f"{move} leaves the node and goes on"
                 if not refused and not move.cancel:
                     for broker, log_dir in named_log_dirs(move).items():
-                        assert (broker, move.partition, log_dir) in self.told_directories, f"{broker} never heard of it"
+                        assert (broker, move.partition, log_dir) in self.sent_log_dirs, f"{broker} was never sent it"
         return super()._finish_asked(effect, lost)
 
     # -- at rest -------------------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ class MovingWorld(RandomWorld):
                 partition = TopicPartition(topic.topic, index)
                 if partition in stuck:
                     continue
-                assert index not in topic.original, f"{partition} moves for ever"
+                assert index not in topic.original, f"{partition} is reassigned for ever"
                 assert partition not in self.asked.moves
                 state = self.states[partition].state
                 assert set(state.isr_ids) <= set(assigned)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What touches thousands of partitions is decided and told some at a time, so that nobody waits long for a turn."""
+"""Events that concern thousands of partitions are decided and sent in slices, so that other events wait little."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.core.controller.worlds.controller_world import World, policy_of
 
 
 def cluster(count: int) -> World:
-    """Three brokers that know all about a topic of so many partitions, with three replicas each."""
+    """Three brokers that were sent everything about a topic of this many partitions, with three replicas each."""
     world = World()
     for broker in range(3):
         world.register(broker)
@@ -28,7 +28,7 @@ def cluster(count: int) -> World:
 
 
 def sizes(effects: list[Any]) -> tuple[int, list[int]]:
-    """Partitions that were decided, and of how many partitions each broker was told."""
+    """For each slice: partitions decided, and the number of partitions sent to each broker."""
     decided = sum(len(one.changes) for one in effects if isinstance(one, fx.WriteStates))
     sent = [one for one in effects if isinstance(one, fx.SendLeaderAndIsr)]
     return decided, [sum(len(command.partitions) for command in one.commands) for one in sent]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who leads after what happened to the brokers (rules C2, C6, E5, T2-T4, R9), told as stories of one partition."""
+"""Leader election after broker failures and returns (rules C2, C6, E5, T2-T4, R9), as scenarios of one partition."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def entry(broker: int, epoch: int = 0) -> IsrEntry:
 
 
 def brokers(*ids: int, suspected: Sequence[int] = (), **epochs_and_unclean: dict[int, int]) -> BrokerFacts:
-    """Live brokers at epoch 0; `epochs={1: 3}` and `unclean={1: 3}` say otherwise."""
+    """Live brokers at epoch 0; `epochs={1: 3}` and `unclean={1: 3}` override that."""
     epochs = epochs_and_unclean.get("epochs", {})
     unclean = epochs_and_unclean.get("unclean", {})
     return BrokerFacts(
@@ -38,7 +38,7 @@ def brokers(*ids: int, suspected: Sequence[int] = (), **epochs_and_unclean: dict
 
 
 class Partition:
-    """One partition that goes through the decisions one after the other."""
+    """One partition, with one decision after the other."""
 
     def __init__(self, *assigned: int, min_isr: int = 2, unclean_allowed: bool = False) -> None:
         self.facts = PartitionFacts(tuple(BrokerId(one) for one in assigned), min_isr, None, unclean_allowed)
@@ -374,7 +374,7 @@ def test_a_lowered_m_empties_the_elr_in_the_same_write_if_there_is_a_leader_and_
 
 @pytest.mark.parametrize("flushed", [True, False])
 def test_flushed_records_are_lost_only_with_their_log_directory(flushed: bool) -> None:
-    """After a registration that was unclean and missed no directory, what group-commit promised is good (rule T1)."""
+    """An unclean registration without a missing log directory spares group-commit partitions (rule T1)."""
     partition = healthy()
     decision = decide(replace(partition.facts, flushed=flushed), brokers(0, 1, 2, unclean={1: 1}))
     assert (decision is None) == flushed
@@ -427,9 +427,9 @@ def test_step_7_keeps_in_sync_target_replicas_and_a_leader_among_them() -> None:
 
     assert settled(0, 1) == (1, 4, (0, 1), [])
     assert settled(0, 1, fences=True) == (1, 5, (0, 1), [])
-    assert settled(1, 2) == (1, 4, (1,), [2]), "who is eligible and goes is eligible no longer"
+    assert settled(1, 2) == (1, 4, (1,), [2]), "a removed ELR member leaves the ELR"
     assert settled(0, 2) == (0, 5, (0,), [2])
-    assert settled(2) is None, "nobody of the target is in sync"
+    assert settled(2) is None, "no target replica is in sync"
 
 
 _IDS = st.integers(0, 3)
@@ -488,8 +488,10 @@ def test_in_random_states_a_decision_keeps_the_rules_and_is_final(facts: Partiti
         return
     assert new.lineage == old.lineage
     trusted = {one.broker_id for one in (*old.isr, *old.elr) if not seen.is_void(one)}
-    assert set(new.isr_ids) <= trusted, "somebody whom nobody trusted is in sync"
+    assert set(new.isr_ids) <= trusted, "an untrusted replica is in the ISR"
     if len(new.isr) < new.min_isr:
-        assert trusted <= set(new.isr_ids) | {one.broker_id for one in new.elr}, "somebody is forgotten below m"
+        assert trusted <= set(new.isr_ids) | {one.broker_id for one in new.elr}, (
+            "a trusted replica is lost below min ISR"
+        )
     if new.leader not in (NO_LEADER, old.leader):
         assert decision.checked == {new.leader: seen.live[new.leader]}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker that knows nothing is told everything in parts, and what changes meanwhile besides (rule C3)."""
+"""A new broker is sent all metadata in parts, and the changes meanwhile after that (rule C3)."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def two_topics() -> World:
 
 
 def parts_for(world: World, broker: int) -> Iterator[ClusterView]:
-    """Each part that this broker is told, after it was answered, while nothing else is."""
+    """Each part that is sent to this broker, and its answer; other commands wait."""
     while True:
         for effect in world.pending:
             if isinstance(effect, fx.SendUpdateMetadata) and effect.broker == broker:
@@ -218,7 +218,7 @@ def test_a_missing_part_is_detected() -> None:
     assert whole is not None
     assert whole.complete
     with pytest.raises(TidemarkError):
-        told.take(whole, ClusterView(part=1))  # it comes twice
+        told.take(whole, ClusterView(part=1))  # repeated
 
 
 def told_of(*names: str, sequence: int, part: int = 0, more_parts: bool = False, complete: bool = True) -> ClusterView:
@@ -237,7 +237,7 @@ def test_a_late_first_part_is_ignored() -> None:
     whole = told.take(nothing, told_of("c", sequence=5, part=2))
     assert whole is not None
     assert set(whole.topics) == {"a", "b", "c"}
-    assert told.take(whole, told_of("old", sequence=2)) is None, "neither when all of it has come"
+    assert told.take(whole, told_of("old", sequence=2)) is None, "ignored after the last part too"
 
 
 def test_a_repeated_part_is_ignored() -> None:
@@ -254,7 +254,7 @@ def test_a_repeated_part_is_ignored() -> None:
     with pytest.raises(TidemarkError):
         told.take(whole, told_of("d", sequence=5, part=1))
     with pytest.raises(TidemarkError):
-        told.take(whole, told_of("d", sequence=5, part=1))  # what was refused is refused again
+        told.take(whole, told_of("d", sequence=5, part=1))  # a repeated wrong part is refused again
 
 
 def test_a_late_change_restores_no_deleted_topic() -> None:

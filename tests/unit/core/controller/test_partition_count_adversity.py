@@ -129,7 +129,7 @@ def test_a_lower_min_isr_empties_the_elr_in_the_same_write() -> None:
 
 
 def test_a_lower_min_isr_keeps_the_elr_of_a_partition_without_a_leader() -> None:
-    """Rule T3: with leader -1 it stays, and who is in it may lead."""
+    """Rule T3: with leader -1 the ELR stays, and its members may be elected."""
     world = a_world(1, m="3")
     world.down(0, 1, 2)
     world.settle()
@@ -155,7 +155,7 @@ def test_settings_changed_while_the_topic_is_written_are_not_undone_by_the_answe
 
 
 def test_a_new_controller_begins_no_reassignment_of_a_partition_that_is_being_removed() -> None:
-    """It hears of removals after moves: the move that waits for the end of one does not come first."""
+    """It reads removals after reassignments: a reassignment that waits for a removal does not begin before."""
     world = a_world()
     world.remove(P2)
     while not world.states[P2].state.sealed:
@@ -164,5 +164,5 @@ def test_a_new_controller_begins_no_reassignment_of_a_partition_that_is_being_re
     world.fails_over()
     world.settle(catching_up=True)
     assert partitions(world) == [0, 1]
-    assert codes(world) == [ErrorCode.UNKNOWN_PARTITION], "the move's, not the removal's"
+    assert codes(world) == [ErrorCode.UNKNOWN_PARTITION], "the reassignment is refused, not the removal"
     is_whole(world)

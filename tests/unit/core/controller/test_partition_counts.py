@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the controller's core tells for metrics: counts, and why elections took replicas out of ISRs."""
+"""Figures of the controller's core: counts, and the reasons why elections removed replicas from ISRs."""
 
 from __future__ import annotations
 

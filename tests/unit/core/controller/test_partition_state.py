@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the controller remembers of one partition between a decision and its answer (rules E5, R7, T5, Z2)."""
+"""The state of one partition between a decision and its answer (rules E5, R7, T5, Z2)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Leadership goes back to the preferred replicas by itself, where too many partitions are led elsewhere."""
+"""Automatic preferred leader election, where too many partitions are led elsewhere."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def a_world(partitions: int = 4, *, percent: int = 10, interval_ms: int = INTERV
 
 
 def answers(world: World) -> None:
-    """Answer what waits; time stands still."""
+    """Answer the pending effects; time stands still."""
     while world.pending:
         world.answer(world.pending.pop(0))
 
@@ -86,7 +86,7 @@ def test_a_preferred_replica_that_is_not_in_sync_is_not_elected() -> None:
 
 
 def test_a_replica_that_caught_up_since_the_last_check_leads_after_the_next() -> None:
-    """Nobody was elected in between, but it was passed over."""
+    """No leader was elected in between, but the check skipped the replica."""
     world = a_world()
     world.down(0)
     answers(world)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log directories that moves name (M1, M3): who is told of them, when, and when such a move ends."""
+"""Log directories that reassignments name (M1, M3): when they are sent, and when such an entry ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.core.controller.worlds.reassignment_world import P, a_world, goe
 
 
 def directories(world: World) -> dict[int, str]:
-    """What each broker was told last."""
+    """The log directory that each broker was sent last."""
     told = {int(broker): knows.commands.get(P) for broker, knows in world.brokers.items()}
     return {broker: command.log_dir for broker, command in told.items() if command is not None and command.log_dir}
 

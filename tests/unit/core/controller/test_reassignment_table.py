@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of a reassignment (rule M1): every phase with every input, and what the table as a whole promises."""
+"""The table of a reassignment (rule M1): every phase with every input, and the properties of the table as a whole."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_the_twelve_steps_are_taken_in_their_order() -> None:
     ]
 
 
-# -- what the table as a whole promises --------------------------------------------------------------------------
+# -- the properties of the table as a whole --------------------------------------------------------------------------
 
 
 def test_a_reassignment_ends_from_every_phase() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves of replicas (rule M1): the twelve steps, how many are enough, going back, what is refused."""
+"""Reassignments (rule M1): the twelve steps, min ISR, cancelling, refusals."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_reassignment_takes_the_twelve_steps_in_their_order() -> None:
     assert node(world) == ([1, 2, 3], [], [], None)
     world.answer(step_1)
     assert node(world) == ([4, 5, 3, 1, 2], [4, 5], [1, 2], [1, 2, 3])
-    world.settle()  # 2: everybody is told
+    world.settle()  # 2: all of AR are sent it
     for broker in (1, 2, 3, 4, 5):
         told = world.brokers[broker].commands[P]
         assert (told.assigned_replicas, told.adding_replicas, told.removing_replicas) == (
@@ -55,7 +55,7 @@ def test_a_reassignment_takes_the_twelve_steps_in_their_order() -> None:
     assert step_7.changes[0].state.leader == 4
     assert not world.waiting(fx.SendStopReplica)
     world.answer(step_7)
-    assert not world.waiting(fx.SendStopReplica)  # the new leader has not been told
+    assert not world.waiting(fx.SendStopReplica)  # the new leader has not acknowledged
     assert replica_states(world) == {4: "online", 5: "online", 3: "online", 1: "offline", 2: "offline"}
     stop = goes_on_to(world, fx.SendStopReplica)  # 8, 9
     assert world.brokers[4].commands[P].assigned_replicas == (4, 5, 3)
@@ -76,7 +76,7 @@ def test_a_reassignment_takes_the_twelve_steps_in_their_order() -> None:
 
 
 def test_step_7_begins_a_new_epoch_even_where_the_leader_stays() -> None:
-    """The seventh step. In the old epoch a leader that had not been told yet could take 3 in after the write."""
+    """In the old epoch, a leader without the last command could add 3 after the write."""
     world = a_world(1, 2, 3)
     before = world.state("orders").leader_epoch
     world.move(P, 1, 2, 4)
@@ -115,7 +115,7 @@ def test_with_more_replicas_min_isr_rises_only_when_they_are_in_sync() -> None:
     assert world.state("orders").min_isr == 1
     world.move(P, 1, 2, 3)
     world.settle()
-    assert world.state("orders").min_isr == 1, "during the move it is that of the original replicas"
+    assert world.state("orders").min_isr == 1, "during the reassignment it is that of the original replicas"
     world.settle(catching_up=True)
     assert isr(world) == [1, 2, 3]
     assert world.state("orders").min_isr == 3

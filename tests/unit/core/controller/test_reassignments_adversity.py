@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves of replicas while brokers, controllers, answers and topics go: they end with the old list or the new one."""
+"""Reassignments during failures, lost answers and deletions: they end with old or new replicas."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_queued_reassignment_waits_for_a_failed_target() -> None:
     world.settle()
     world.move(P, 4, 2, 3)
     other = TopicPartition("more", 0)
-    world.move(other, 5, 2, 3)  # broker 1 gives out for one of them at a time
+    world.move(other, 5, 2, 3)  # broker 1 copies for one of them at a time
     world.settle()
     assert world.topics["more"].original == {}
     world.down(5)
@@ -217,7 +217,7 @@ def test_a_topic_created_again_ends_with_whole_replica_lists() -> None:
 
 
 def test_an_isr_with_an_unassigned_replica_is_corrected_before_replicas_are_stopped() -> None:
-    """Whatever brought it about: nobody's log is deleted while leaders count on it."""
+    """However it came about: no log is deleted while a leader counts on its replica."""
     world = a_world(1, 2, 3)
     world.move(P, 1, 2)
     settling = goes_on_to(world, fx.WriteStates)
@@ -243,7 +243,7 @@ def test_a_cancel_during_the_write_of_step_1_reverts_once_that_is_written() -> N
         world.move(P, 4, 5, 3)
         step_1 = world.take(fx.WriteTopic)
         world.cancel(P)
-        assert not world.waiting(fx.FinishReassignments), "it may be under way"
+        assert not world.waiting(fx.FinishReassignments), "step 1 may be written"
         world.answer(step_1, lost=lost)
         world.settle(catching_up=True)
         assert node(world) == ([1, 2, 3], [], [], None)
@@ -289,8 +289,8 @@ def test_a_suspected_target_does_not_become_the_only_replica() -> None:
     world.leader_writes(P, 1, 3)
     world.happens(ev.IsrChangesReported((P,)))
     world.settle()
-    assert node(world)[3] == [1, 2], "it goes on when broker 3 answers, or is gone"
-    assert isr(world) == [1, 3], "below m nobody leaves for a suspicion"
+    assert node(world)[3] == [1, 2], "it continues once broker 3 answers, or its session ends"
+    assert isr(world) == [1, 3], "below min ISR a suspicion removes no replica"
     world.happens(ev.BrokerTrusted(BrokerId(3), BrokerEpoch(0)))
     world.now_ms += 60_000
     world.happens(ev.BrokerTrusted(BrokerId(3), BrokerEpoch(0)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elections that people ask for: the preferred replica, and the last known log where nobody leads (rule T4)."""
+"""Requested elections: of the preferred replica, and of the last known log of an offline partition (rule T4)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def led_by_another(*assigned: int, partitions: int = 1) -> World:
 
 
 def offline(*assigned: int, gone: tuple[int, ...] = (), **configs: str) -> World:
-    """Nobody trusted is left, and the topic does not allow an unclean election."""
+    """No trusted replica is left, and the topic does not allow an unclean election."""
     world = World()
     for broker in assigned:
         world.register(broker)
@@ -58,7 +58,7 @@ def offline(*assigned: int, gone: tuple[int, ...] = (), **configs: str) -> World
 
 
 def ask(world: World, kind: ElectionKind, *partitions: Partition) -> list[Any]:
-    """Somebody asks, and the controller has read the partitions afresh; gives what it does then."""
+    """An election is requested, and the controller has read the partitions again; gives its effects after that."""
     world.request(kind, *partitions)
     return world.answer(world.take(fx.ReadStates))
 
@@ -124,7 +124,7 @@ def test_a_suspected_preferred_replica_is_not_elected() -> None:
     for effect in list(world.pending):
         world.pending.remove(effect)
         world.answer(effect)
-    world.leader_writes(T, 1, 0, 2, 3)  # its leader has not heard of the suspicion
+    world.leader_writes(T, 1, 0, 2, 3)  # its leader does not know the suspicion yet
     world.request(PREFERRED, T)
     world.settle()
     assert world.state("t").leader == 1
@@ -286,7 +286,7 @@ def test_a_request_replaces_an_earlier_one() -> None:
     assert [one.broker for one in world.waiting(fx.DescribeReplicas)] == [0, 1]
     world.request(LAST_KNOWN, Partition("u", 0))
     world.settle()
-    assert world.state("t").leader == NO_LEADER, "nobody asks for it any more"
+    assert world.state("t").leader == NO_LEADER, "the request was withdrawn"
     assert refusals(world) == [(Partition("u", 0), "it has a leader, broker 0")]
 
 

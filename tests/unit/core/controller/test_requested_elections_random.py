@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random worlds in which people ask for elections: every request ends, and every new lineage has its report."""
+"""Random worlds with requested elections: every request ends, and every new lineage has its report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.unit.core.controller.test_controller_random import STEPS, RandomWorld
 
 
 class AskingWorld(RandomWorld):
-    """Besides all else, somebody asks for elections: of what exists, of what does not, again and again."""
+    """Besides all else, elections are requested, of existing and unknown partitions, repeatedly."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -28,7 +28,7 @@ class AskingWorld(RandomWorld):
         super().step()
 
     def _power_fails(self) -> None:
-        """All replicas of one partition forget what was not on disk, and come back."""
+        """All replicas of one partition lose what was not on disk, and return."""
         if self.states:
             partition = self.random.choice(sorted(self.states))
             for broker in self.topics[partition.topic].partitions[partition.partition]:
@@ -43,7 +43,7 @@ class AskingWorld(RandomWorld):
         if self.random.random() < 0.1:
             chosen.append(TopicPartition("nowhere", 0))
         if kind in self.requests and self.random.random() < 0.8:
-            return  # most people wait until the node is gone
+            return  # most operators wait until the node is gone
         request_id = f"r{len(self.asked)}"
         self.asked[request_id] = tuple(chosen)
         self.request(kind, *chosen, request_id=request_id)
@@ -58,7 +58,7 @@ class AskingWorld(RandomWorld):
             assert [one.lineage for one in mine] == list(range(1, state.lineage + 1)), "a lineage without its report"
             for one in mine:
                 allowed = topic.configs["unclean"] == "true" or len(topic.partitions[partition.partition]) == 1
-                assert allowed or partition in self.asked[one.request_id], "nobody allowed that"
+                assert allowed or partition in self.asked[one.request_id], "an unclean election that was not allowed"
         asked = [one.request_id for one in self.reports if one.request_id]
         for request_id in set(asked):
             elected = [one.partition for one in self.reports if one.request_id == request_id]

@@ -26,7 +26,7 @@ def held(epoch: int, end: int, high_watermark: int = 0, *, damaged: bool = False
 
 
 def nobody_trusted(*assigned: int, partitions: int = 1, **configs: str) -> World:
-    """Every broker has bounced uncleanly; the leaderless state is written and told, the questions wait."""
+    """Every broker has restarted uncleanly; the state without a leader is written and sent, questions are pending."""
     world = World()
     for broker in assigned:
         world.register(broker)
@@ -69,7 +69,7 @@ def elections(world: World) -> list[dict[str, str | int]]:
 
 
 def elected(effects: list[Any]) -> int | None:
-    """Who is written as leader."""
+    """The leader that is written."""
     leaders = [change.state.leader for one in effects if isinstance(one, fx.WriteStates) for change in one.changes]
     return leaders[0] if leaders else None
 
@@ -90,7 +90,7 @@ def test_without_trusted_replicas_each_live_one_is_asked_once() -> None:
             )
             for index in range(2)
         }
-    assert not world.passes(50), "nobody is asked twice while a question is under way"
+    assert not world.passes(50), "no replica is asked twice while a question is in flight"
 
 
 def test_the_longest_log_is_elected_and_the_possible_loss_reported() -> None:

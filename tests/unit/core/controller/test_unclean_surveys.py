@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A survey of who holds what is of one leader epoch, asks at its time, and is over when a leader is there (rule T4)."""
+"""A survey of replicas belongs to one leader epoch, repeats questions, and ends with an election (rule T4)."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_answers_of_another_epoch_or_incarnation_are_ignored(facts: PartitionFac
     surveys = heard()
     assert surveys.decide(facts, identity) is None
     assert {one.partitions[0][1:] for one in surveys.asked.values()} == {(identity, facts.state.leader_epoch)}
-    assert set(surveys.asked) == {1, 2}, "who has answered is asked again"
+    assert set(surveys.asked) == {1, 2}, "the replicas that have answered are asked again"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes that nobody can understand: the controller goes on, and nothing is taken for abandoned because of them."""
+"""Nodes that do not parse: the controller continues, and no replica counts as stray because of them."""
 
 from __future__ import annotations
 
@@ -85,11 +85,11 @@ def test_a_topic_that_stops_parsing_keeps_its_last_state() -> None:
     assert world.core.counts()["partitions"] == 2
     world.happens(ev.TopicsChanged(good))
     world.settle()
-    assert "bad" not in world.brokers[BrokerId(0)].view.topics, "now it is gone"
+    assert "bad" not in world.brokers[BrokerId(0)].view.topics, "it was deleted"
 
 
 def a_new_controller(world: World) -> None:
-    """It cannot understand the topic "bad", whatever the one before it knew."""
+    """The topic "bad" does not parse for it, whatever the controller before knew."""
     world.pending = []
     world.core = type(world.core)(world.config, policy_of)
     elected = ev.Elected(
@@ -114,7 +114,7 @@ def _reads(world: World, *, resumed: bool = False) -> None:
 
 
 def test_brokers_keep_metadata_of_an_unreadable_topic_until_it_is_deleted() -> None:
-    """Else they would refuse its clients as those of a topic that is gone, and let go what groups committed for it."""
+    """Else brokers would refuse its clients as for a deleted topic, and coordinators delete its committed offsets."""
     world = a_world()
     world.elected()
     world.settle()
@@ -242,7 +242,7 @@ def test_a_begun_removal_waits_for_its_topic_to_parse() -> None:
 
 
 def test_a_topic_that_parses_again_without_its_brokers_is_hidden_not_deleted() -> None:
-    """Nobody reads its states before one of them registers; a coordinator would let go what was committed for it."""
+    """Its states are read only when one of them registers; until then a coordinator must keep its committed offsets."""
     world = World()
     for broker in range(4):
         world.register(broker)
@@ -312,6 +312,6 @@ def test_a_state_deleted_and_created_again_gets_a_new_epoch() -> None:
     world.down(2)
     world.settle()
     after = world.states[HURT]
-    assert after.state.leader_epoch > before.state.leader_epoch, "its leader knows a higher version in the old one"
+    assert after.state.leader_epoch > before.state.leader_epoch, "its leader has a higher version in the old epoch"
     assert 2 not in after.state.isr_ids
     assert world.core.counts()["partitions"] == 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans: what is even afterwards, what is spared, and what is refused."""
+"""Plans: balance, cost and refusals."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def cluster(
 
 
 def apartness(racks: Mapping[BrokerId, str], replicas: Iterable[BrokerId]) -> int:
-    """How far apart: the number of racks, one whose name is not known counting by itself."""
+    """The number of racks; an unknown rack counts as one of its own."""
     return len({racks.get(broker) or broker for broker in replicas})
 
 
 def check_books(before: Cluster, plan: Plan, live: Iterable[BrokerId]) -> None:
-    """What holds for every plan: lists are sound, keep their length, and the costs are those of the moves."""
+    """Invariants of every plan: lists are valid and keep their length, and the cost is that of the copies."""
     after = before.after(plan)
     moved = 0
     moved_bytes = 0
@@ -281,7 +281,7 @@ def test_removing_brokers_moves_their_replicas_and_no_others(
     given_to = [broker for broker in left if held[broker] > kept[broker]]
     for giver in given_to:
         for other in left:
-            if held[giver] - held[other] >= 2:  # then nothing that came to the one could have gone to the other
+            if held[giver] - held[other] >= 2:  # then no replica that moved to the one could have moved to the other
                 assert all(
                     other in after[partition] or giver in before.assignments[partition] or giver not in after[partition]
                     for partition in after

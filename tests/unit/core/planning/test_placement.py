@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rule C4: where replicas go, and what that promises for clusters of 2 to 50 brokers."""
+"""Rule C4: replica placement, and its guarantees for clusters of 2 to 50 brokers."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_counts_that_cannot_be_placed_are_refused_with_their_numbers(
 
 
 def heirs_of(assigned: Iterable[tuple[BrokerId, ...]], failed: BrokerId) -> Counter[BrokerId]:
-    """Who leads after this broker has failed, and how many partitions of it."""
+    """Partitions that each broker leads after this broker has failed."""
     return Counter(replicas[1] for replicas in assigned if len(replicas) > 1 and replicas[0] == failed)
 
 

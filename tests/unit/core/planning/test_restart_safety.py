@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a broker can be restarted without anybody noticing."""
+"""Whether a broker can be restarted without an interruption."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a move is, and what it waits for (partition 2 of `test`, with more replicas)."""
+"""The progress of a reassignment, and its obstacles (partition 2 of `test`, with more replicas)."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_two_samples_give_a_rate_and_the_time_left() -> None:
 
 def test_a_stall_and_a_throttle_are_named() -> None:
     unknown = progress_of(MOVE, DURING, state(1, 1, 2), {}, ALIVE)
-    assert with_rate(unknown, None, 30, throttle_used=0).waiting_for == "", "nobody told how much was copied"
+    assert with_rate(unknown, None, 30, throttle_used=0).waiting_for == "", "no broker reported its size"
     assert "nothing was copied for 30 s: look at the log of broker 3" in (
         with_rate(copying(), 0, 30, throttle_used=0).waiting_for
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JSON of moves and its checks: what is refused, by which code, and what is not hidden by it."""
+"""The JSON of reassignments and its checks: refusals, their codes, and the entries beside them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EXAMPLE = """
 ]
 }
 """
-"""A move of one partition, as somebody would write it."""
+"""A reassignment of one partition, as an operator would write it."""
 
 
 def ids(*brokers: int) -> tuple[BrokerId, ...]:

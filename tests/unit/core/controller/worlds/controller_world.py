@@ -51,7 +51,7 @@ def policy_of(configs: Mapping[str, str]) -> TopicPolicy:
 
 
 class BrokerKnows:
-    """What one broker process has been told since it registered."""
+    """What one broker process has been sent since it registered."""
 
     def __init__(self, registration: BrokerRegistration) -> None:
         self.registration = registration
@@ -64,7 +64,7 @@ class BrokerKnows:
 
 
 class Asked:
-    """Nodes below /admin by which people ask for moves and for changes of partitions, and what was refused."""
+    """Nodes below /admin that request reassignments and changes of partition counts, and the refusals."""
 
     def __init__(self) -> None:
         self.moves: dict[TopicPartition, PartitionReassignment] = {}
@@ -82,7 +82,7 @@ class Asked:
         return PartitionRequests(dict(self.added), dict(self.removed), malformed)
 
     def finish_moves(self, effect: fx.FinishReassignments) -> None:
-        """As the store does it: only what is still word for word the same."""
+        """As the store does it: only entries that were not changed."""
         for move in effect.finished:
             if self.moves.get(move.partition) == move:
                 del self.moves[move.partition]
@@ -99,7 +99,7 @@ class Asked:
 
 
 class World:
-    """The truth in ZooKeeper, the live brokers, and what the controller waits for (`pending`, in order)."""
+    """ZooKeeper, the live brokers, and the effects that the controller waits for (`pending`, in order)."""
 
     def __init__(self, **settings: int) -> None:
         self.now_ms = 1_000_000
@@ -117,12 +117,12 @@ class World:
         self.asked = Asked()
         self.released: list[tuple[BrokerId, BrokerEpoch]] = []
         self.goes_on = True
-        """What an event brings about is done at once, however much it is; else `MoreToDo` has to happen."""
+        """After an event, `MoreToDo` is handled at once as long as there is more; False: the test does that."""
         self._zxid = 0
         self.config = ControllerConfig(BrokerId(100), CONTROLLER_EPOCH, "cluster", **settings)
         self.core = ControllerCore(self.config, policy_of)
 
-    # -- what happens --------------------------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------------------------
 
     def happens(self, event: ev.ControllerEvent) -> list[Any]:
         """Hand an event to the controller; its effects wait in `pending`."""
@@ -150,7 +150,7 @@ class World:
         return self.happens(ev.Tick())
 
     def register(self, broker: int, *, clean: bool = True, flushed_kept: bool = False) -> None:
-        """A broker registers; the controller does not know yet."""
+        """A broker registers; the controller has yet to read that."""
         broker_id = BrokerId(broker)
         before = self.epochs.get(broker_id, BrokerEpochRecord(BrokerEpoch(-1)))
         epoch = BrokerEpoch(before.broker_epoch + 1)
@@ -178,7 +178,7 @@ class World:
         self.brokers_seen()
 
     def make_topic(self, name: str, *assignments: Sequence[int], **configs: str) -> TopicDescription:
-        """In ZooKeeper; the controller does not know yet."""
+        """Create a topic in ZooKeeper; the controller has yet to read that."""
         self._zxid += 1
         topic = TopicDescription(
             topic=name,
@@ -208,15 +208,15 @@ class World:
         return self.happens(ev.DeletionsRequested(frozenset(self.deletions)))
 
     def request(self, kind: ElectionKind, *partitions: TopicPartition, **fields: Any) -> list[Any]:
-        """Somebody asks for elections, and the controller sees it."""
+        """Elections are requested, and the controller reads that."""
         self._zxid += 1
         self.requests[kind] = ElectionRequest(kind, partitions, modified_zxid=self._zxid, version=0, **fields)
         return self.happens(ev.ElectionsRequested(kind, self.requests[kind]))
 
-    # -- moves, and partitions that are added and removed ----------------------------------------------------------
+    # -- reassignments, and partitions that are added and removed --------------------------------------------------
 
     def move(self, partition: TopicPartition, *replicas: int, **fields: Any) -> list[Any]:
-        """Somebody writes an entry into /admin/reassign_partitions, and the controller sees it."""
+        """An entry is written into /admin/reassign_partitions, and the controller reads it."""
         self.asked.moves[partition] = PartitionReassignment(
             partition, tuple(BrokerId(one) for one in replicas), **fields
         )
@@ -228,24 +228,24 @@ class World:
         return self.asked_seen()
 
     def add(self, added: Mapping[TopicPartition, Sequence[int]]) -> list[Any]:
-        """Somebody asks for partitions to be added, and the controller sees it."""
+        """Additions of partitions are requested, and the controller reads that."""
         self.asked.added.update({one: tuple(map(BrokerId, replicas)) for one, replicas in added.items()})
         return self.asked_seen()
 
     def remove(self, *partitions: TopicPartition, force: bool = False) -> list[Any]:
-        """Somebody asks for partitions to be removed, and the controller sees it."""
+        """Removals of partitions are requested, and the controller reads that."""
         self.asked.removed.update(dict.fromkeys(partitions, force))
         return self.asked_seen()
 
     def asked_seen(self, *, resumed: bool = False) -> list[Any]:
-        """As controller/term.py reads: topics first, so that what is asked for is about topics that are known."""
+        """As controller/term.py reads: topics first, so that requests are about known topics."""
         self.topics_seen()
         self.happens(ev.DeletionsRequested(frozenset(self.deletions)))
         self.happens(ev.ReassignmentsRequested(self.asked.move_requests()))
         return self.happens(ev.PartitionsRequested(self.asked.partition_requests(), resumed))
 
     def fails_over(self) -> None:
-        """Another controller is elected, with a new core; what the old one waited for is nobody's business now."""
+        """Another controller is elected, with a new core; answers to the old one are dropped."""
         self.pending = []
         epoch = ControllerEpoch(self.config.controller_epoch + 1)
         self.config = replace(self.config, controller_epoch=epoch)
@@ -254,7 +254,7 @@ class World:
         self.asked_seen(resumed=True)
 
     def configure(self, name: str, **configs: str) -> list[Any]:
-        """Somebody changes a topic's settings, and the controller sees it."""
+        """A topic's settings are changed, and the controller reads that."""
         self._zxid += 1
         changed = {"min.insync.replicas" if key == "m" else key: value for key, value in configs.items()}
         topic = self.topics[name]
@@ -262,7 +262,7 @@ class World:
         return self.topics_seen()
 
     def catch_up(self) -> None:
-        """Leaders take in whom they were told of as assigned, where that broker follows them in this epoch."""
+        """Leaders add the assigned replicas of their last command to the ISR, if those follow in this epoch."""
         changed = []
         for partition, (state, _) in sorted(self.states.items()):
             leader = self.brokers.get(state.leader)
@@ -270,7 +270,7 @@ class World:
             if leader is None or told is None or told.state.leader_epoch != state.leader_epoch:
                 continue
             if any(self.epochs[one.broker_id].broker_epoch != one.broker_epoch for one in state.isr):
-                continue  # the controller takes out who bounced, first
+                continue  # the controller removes restarted brokers first
             outside = [one for one in told.assigned_replicas if one not in state.isr_ids]
             joining = [one for one in outside if one not in leader.suspected and self._follows(one, told)]
             if joining:
@@ -285,7 +285,7 @@ class World:
         return own is not None and own.state.leader_epoch == told.state.leader_epoch
 
     def leader_writes(self, partition: TopicPartition, *isr: int) -> None:
-        """A leader writes another ISR; the controller does not know yet."""
+        """A leader writes another ISR; the controller has yet to read that."""
         found = self.states[partition]
         entries = tuple(IsrEntry(BrokerId(one), self.epochs[BrokerId(one)].broker_epoch) for one in isr)
         left = tuple(one for one in (*found.state.elr, *found.state.isr) if one.broker_id not in isr)
@@ -312,10 +312,10 @@ class World:
                 self.answer(self.pending.pop(0))
             elif not any(not isinstance(one, fx.Observed) for one in self.passes(20_000)):
                 return
-        raise AssertionError(f"never at rest: {self.pending[:3]}")
+        raise AssertionError(f"effects never end: {self.pending[:3]}")
 
     def answer(self, effect: Any, *, lost: bool = False) -> list[Any]:
-        """Carry an effect out; `lost`: but say that it failed."""
+        """Carry an effect out; `lost`: answer that it failed."""
         if isinstance(effect, fx.WriteStates):
             return self.happens(self._write(effect, lost))
         if isinstance(effect, fx.ReadStates):
@@ -348,7 +348,7 @@ class World:
         return self.happens(ev.ControlAnswered(effect.broker, effect.request_id, TidemarkError(code, "no")))
 
     def comes_again(self, effect: fx.SendUpdateMetadata) -> None:
-        """A message that was sent once arrives; its answer goes to nobody."""
+        """A message that was sent once arrives again; its answer is dropped."""
         self._tell(effect)
 
     def _finish(self, effect: fx.FinishElections, lost: bool) -> ev.ElectionsRequested:
@@ -358,7 +358,7 @@ class World:
         return ev.ElectionsRequested(kind, self.requests.get(kind))
 
     def _finish_asked(self, effect: fx.FinishReassignments | fx.FinishPartitionRequests, lost: bool) -> list[Any]:
-        """Tried until it is done, as controller/term.py does it; then what is asked for is read again."""
+        """Retried until it succeeds, as in controller/term.py; then requests are read again."""
         if isinstance(effect, fx.FinishReassignments):
             self.asked.finish_moves(effect)
             done: ev.ControllerEvent = ev.ReassignmentsFinished(effect.finished)
@@ -387,7 +387,7 @@ class World:
         name = effect.topic.topic
         for index in effect.partitions:
             known = self.topics.get(name)
-            assert known is None or index not in known.partitions, "the nodes of a partition that exists are deleted"
+            assert known is None or index not in known.partitions, "the nodes of an existing partition are deleted"
             self.states.pop(TopicPartition(name, index), None)
         error = TidemarkError(ErrorCode.COORDINATION_UNAVAILABLE, "the answer was lost") if lost else None
         return ev.PartitionsDeleted(name, effect.partitions, error)

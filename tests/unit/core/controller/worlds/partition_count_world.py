@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A topic that gains and loses partitions in a `World`, and what tests of that ask of it."""
+"""A topic that gains and loses partitions in a `World`, and its checks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ P0, P1, P2, P3, P4 = (TopicPartition("orders", index) for index in range(5))
 
 
 def a_world(count: int = 3, **configs: str) -> World:
-    """A topic on brokers 0, 1 and 2, everybody told."""
+    """A topic on brokers 0, 1 and 2, all of which were sent everything."""
     world = World()
     for broker in range(5):
         world.register(broker)
@@ -36,7 +36,7 @@ def holds_records(world: World, partition: TopicPartition) -> None:
 
 
 def is_whole(world: World) -> None:
-    """At rest no request is left, no seal, and everybody knows exactly the partitions that there are."""
+    """At rest no request or seal is left, and every broker knows the present partitions."""
     assert not world.asked.added
     assert not world.asked.removed
     named = {TopicPartition("orders", index) for index in partitions(world)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One partition that is moved in a `World`, and what tests of moves ask of it."""
+"""One partition that is reassigned in a `World`, and its checks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ P = TopicPartition("orders", 0)
 
 
 def a_world(*replicas: int, m: int = 2, brokers: int = 6, **settings: int) -> World:
-    """One partition on these brokers, everybody told, everybody in sync."""
+    """One partition on these brokers, all of which were sent everything and are in sync."""
     world = World(**settings)
     for broker in range(brokers):
         world.register(broker)
@@ -43,7 +43,7 @@ def isr(world: World) -> list[int]:
 
 
 def goes_on_to(world: World, kind: type) -> fx.ControllerEffect:
-    """Answer what comes before the first effect of this kind, and give it, unanswered."""
+    """Answer the effects before the first one of this kind; give that one, unanswered."""
     for _ in range(200):
         for effect in world.pending:
             if isinstance(effect, kind):
@@ -57,14 +57,14 @@ def goes_on_to(world: World, kind: type) -> fx.ControllerEffect:
 
 
 def copies(world: World) -> None:
-    """Everybody who is assigned catches up, as far as the commands have got."""
+    """Every assigned replica that has its command catches up."""
     while world.pending and not isinstance(world.pending[0], fx.WriteTopic):
         world.answer(world.pending.pop(0))
     world.catch_up()
 
 
 def answers(world: World, count: int) -> bool:
-    """Answer so many effects, everybody catching up in between; False: there were not so many."""
+    """Answer this many effects, with replicas catching up in between; False: there were fewer."""
     for _ in range(count):
         if not world.pending:
             world.catch_up()
@@ -77,7 +77,7 @@ def answers(world: World, count: int) -> bool:
 
 
 def is_whole(world: World) -> None:
-    """At rest nothing of a move is left, and exactly those assigned are in sync and hold a replica."""
+    """At rest no part of a reassignment is left, and exactly the assigned brokers are in sync and hold a replica."""
     assigned = world.topics["orders"].partitions[0]
     assert node(world)[1:] == ([], [], None)
     assert not world.asked.moves
