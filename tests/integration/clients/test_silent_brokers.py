@@ -205,7 +205,7 @@ async def test_a_consumer_says_that_it_is_not_answered_and_the_log_says_so_once(
             await cluster.stop_broker(broker)
         while consumer.health()[WHERE].state != "not answered":
             assert await consumer.poll(0.05) is None
-        assert "it is asked again" in consumer.health()[WHERE].detail
+        assert "the fetch is retried" in consumer.health()[WHERE].detail
         while not caplog.records:
             await consumer.poll(0.05)
         for _ in range(30):

@@ -65,7 +65,7 @@ def test_a_broker_is_drained_stays_empty_and_gets_its_share_again(four: LocalClu
     admin.create_partitions("later", 9)
     assert held_by(admin, 1) == [], "nothing new is placed on it"
     assert as_json(four, "cluster", "describe")["draining_brokers"] == [1]
-    assert "drained: broker 1; nothing new is placed there" in succeeds(four, "cluster", "describe")
+    assert "draining: broker 1; no new replicas" in succeeds(four, "cluster", "describe")
     succeeds(four, "cluster", "safe-to-restart", "1")
     four.terminate(broker_name(1))
     assert as_json(four, "cluster", "create", "--brokers", "0,2,3")["brokers"] == [0, 2, 3]

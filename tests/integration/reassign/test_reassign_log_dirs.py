@@ -146,7 +146,7 @@ def test_an_entry_written_by_hand_is_carried_out_and_what_cannot_be_is_said(
     listed = json.loads(succeeds(cluster, "reassign", "list", "-o", "json"))
     refusals = [one for one in listed["refusals"] if one["topic"] == "by-hand"]
     assert [(one["partition"], one["error"]["code"]) for one in refusals] == [(1, "LOG_DIR_NOT_FOUND")]
-    assert f"broker {targets[1]} cannot hold it" in refusals[0]["error"]["message"]
+    assert f"broker {targets[1]} rejected the log directory" in refusals[0]["error"]["message"]
 
 
 def test_a_file_with_named_directories(
