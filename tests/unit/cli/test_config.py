@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tidemark config set`: what is done stays done, whatever comes of the look at it afterwards."""
+"""`tidemark config set`: a change is reported, also if the later request for its warning fails."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 
 class Client:
-    """Changes what it is told to, then is gone."""
+    """Changes settings, then is unavailable."""
 
     def __enter__(self) -> Client:
         return self
@@ -28,7 +28,7 @@ class Client:
         raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "gone")
 
 
-def test_a_change_that_was_made_is_told_though_nobody_says_what_it_means(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_is_reported_without_its_warning_during_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "connect_admin", lambda *_: Client())
     ended = CliRunner().invoke(app, ["config", "set", "topic", "t", "min.insync.replicas=3"])
     assert (ended.exit_code, ended.stdout, ended.stderr) == (0, "~ min.insync.replicas: 2 -> 3\n", "")

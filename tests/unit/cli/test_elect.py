@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tidemark elect` before a client that has no cluster: bad usage, confirmation, and what is printed."""
+"""`tidemark elect` with a fake client: bad usage, confirmation, output."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Client:
         validate_only: bool = False,
         request_id: str = "",
     ) -> list[ElectionOutcome]:
-        assert validate_only or kind is ElectionKind.PREFERRED or request_id, "a retry must be harmless"
+        assert validate_only or kind is ElectionKind.PREFERRED or request_id, "a retry must be idempotent"
         self.calls.append((kind, tuple(partitions), tuple(topics), validate_only))
         return self.outcomes
 
@@ -86,7 +86,7 @@ def run(*arguments: str) -> Any:
 LAST_KNOWN = (ElectionKind.LAST_KNOWN, (T0,), ())
 
 
-def test_what_may_be_lost_is_shown_before_the_question_and_a_no_changes_nothing(
+def test_the_loss_is_shown_before_the_question_and_no_changes_nothing(
     client: Client, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stdin", Terminal())
@@ -106,7 +106,7 @@ def test_what_may_be_lost_is_shown_before_the_question_and_a_no_changes_nothing(
 
 
 class Terminal:
-    """Standard input at which somebody sits."""
+    """Standard input that is a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -119,20 +119,20 @@ def test_a_yes_at_the_terminal_elects(client: Client, monkeypatch: pytest.Monkey
     assert client.calls == [(*LAST_KNOWN, True), (*LAST_KNOWN, False)]
 
 
-def test_where_nobody_can_be_asked_nothing_is_changed(client: Client) -> None:
+def test_without_a_terminal_nothing_is_changed(client: Client) -> None:
     ended = run("--last-known", "t:0")
     assert isinstance(ended.exception, TidemarkError)
     assert "--yes" in ended.exception.message
     assert client.calls == [(*LAST_KNOWN, True)]
 
 
-def test_with_yes_nobody_is_asked(client: Client) -> None:
+def test_yes_skips_the_question(client: Client) -> None:
     assert run("--last-known", "t:0", "--yes").exit_code == 0
     assert client.calls == [(*LAST_KNOWN, True), (*LAST_KNOWN, False)]
 
 
 @pytest.mark.parametrize("flags", [("--yes",), ("--yes", "-o", "json"), ("--validate-only",)])
-def test_one_refused_partition_keeps_all_as_they_are(client: Client, flags: tuple[str, ...]) -> None:
+def test_one_refused_partition_prevents_all_elections(client: Client, flags: tuple[str, ...]) -> None:
     client.outcomes = [ELECTED, REFUSED]
     ended = run("--last-known", "t:0", *flags)
     assert ended.exit_code == 1
@@ -140,13 +140,13 @@ def test_one_refused_partition_keeps_all_as_they_are(client: Client, flags: tupl
     assert client.calls == [(*LAST_KNOWN, True)]
 
 
-def test_a_trial_changes_nothing(client: Client) -> None:
+def test_validate_only_changes_nothing(client: Client) -> None:
     assert run("--last-known", "t:0", "--validate-only").exit_code == 0
     assert run("--preferred", "--validate-only").exit_code == 0
     assert [validate_only for *_, validate_only in client.calls] == [True, True]
 
 
-def test_scripts_get_every_figure(client: Client) -> None:
+def test_json_has_all_numbers(client: Client) -> None:
     ended = run("--last-known", "t:0", "--yes", "-o", "json")
     (outcome,) = json.loads(ended.stdout)
     assert (outcome["topic"], outcome["partition"], outcome["leader_before"], outcome["leader"]) == ("t", 0, -1, 1)
@@ -170,7 +170,7 @@ def test_scripts_get_every_figure(client: Client) -> None:
     assert json.loads(run("--reports", "-o", "json").stdout) == [outcome["unclean"]]
 
 
-def test_what_is_not_known_is_not_called_nothing(client: Client) -> None:
+def test_unknown_differs_from_zero(client: Client) -> None:
     bare = UncleanElection(T0, "id", 1, BrokerId(1), LeaderEpoch(7))
     client.outcomes = [ElectionOutcome(T0, NO_LEADER, BrokerId(1), LeaderEpoch(7), True, bare)]
     assert "unknown" in run("--last-known", "t:0", "--yes").stdout
@@ -178,7 +178,7 @@ def test_what_is_not_known_is_not_called_nothing(client: Client) -> None:
     assert (outcome["unclean"]["records_maybe_lost"], outcome["unclean"]["lost_from_offset"]) == (None, None)
 
 
-def test_reports_show_when_and_who_asked(client: Client) -> None:
+def test_reports_show_time_and_request_id(client: Client) -> None:
     shown = run("--reports").stdout
     assert "2023-11-14 22:13:20" in shown
     assert "r1" in shown
@@ -212,7 +212,7 @@ def test_targets_are_topics_and_partitions(client: Client) -> None:
         ("--preferred", "t:2147483648"),
     ],
 )
-def test_bad_usage_is_told_before_anybody_is_called(client: Client, arguments: tuple[str, ...]) -> None:
+def test_bad_usage_sends_no_request(client: Client, arguments: tuple[str, ...]) -> None:
     ended = run(*arguments)
     assert (ended.exit_code, ended.stdout, client.calls) == (2, "", [])
     assert "Error" in ended.stderr

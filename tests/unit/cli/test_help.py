@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Help that can be read: whole sentences in 80 columns, usage as one types it, and the version."""
+"""Help: whole sentences in 80 columns, usage lines, examples, and the version."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GROUPS = [(), *((name,) for name, one in get_command(app).commands.items() if ha
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: " ".join(group) or "tidemark")
-def test_a_list_of_commands_cuts_no_sentence(group: tuple[str, ...]) -> None:
+def test_a_list_of_commands_truncates_no_sentence(group: tuple[str, ...]) -> None:
     shown = CliRunner().invoke(app, [*group, "--help"], env={"COLUMNS": "80"}).stdout
     listed = shown.split("Commands:")[1].splitlines()
     assert len(listed) > 1
@@ -31,7 +31,7 @@ def _commands() -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("command", _commands(), ids=" ".join)
-def test_usage_is_as_one_types_it_and_help_has_an_example(command: tuple[str, ...]) -> None:
+def test_usage_can_be_typed_and_help_has_an_example(command: tuple[str, ...]) -> None:
     shown = CliRunner().invoke(app, [*command, "--help"]).stdout
     usage = shown.splitlines()[0]
     assert "[[" not in usage
@@ -40,6 +40,6 @@ def test_usage_is_as_one_types_it_and_help_has_an_example(command: tuple[str, ..
     assert f"  tidemark {' '.join(command)}" in shown
 
 
-def test_the_version_is_told() -> None:
+def test_version_is_printed() -> None:
     told = CliRunner().invoke(app, ["--version"])
     assert (told.exit_code, told.stdout) == (0, f"tidemark {version('tidemark')}\n")

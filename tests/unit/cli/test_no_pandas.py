@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""pandas stays out of the command's processes, though Arrow would load it."""
+"""The CLI does not import pandas, though Arrow would."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ print(pa.array([1, None, 3]).null_count, pa.scalar(5).as_py(), "pandas" in sys.m
 """
 
 
-def test_arrays_are_made_without_it() -> None:
+def test_arrays_are_created_without_pandas() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["1", "5", "False"]

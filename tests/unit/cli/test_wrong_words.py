@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What cannot be meant is bad usage: status 2 and a sentence on stderr, before anybody is asked."""
+"""Wrong arguments are bad usage: status 2 and a sentence on stderr, before any request."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tidemark.cli.app import app
 from typer.testing import CliRunner
 
 BROKER = ("--bootstrap", "127.0.0.1:1")
-"""Nobody is there: whoever asked would say so, with status 1."""
+"""No broker listens there: a request would fail with status 1."""
 
 
 @pytest.mark.parametrize(
@@ -38,14 +38,14 @@ BROKER = ("--bootstrap", "127.0.0.1:1")
         (("topic", "nothing"), "No such command 'nothing'"),
     ],
 )
-def test_bad_usage_is_told_before_anybody_is_asked(words: tuple[str, ...], told: str) -> None:
+def test_bad_usage_sends_no_request(words: tuple[str, ...], told: str) -> None:
     result = CliRunner().invoke(app, words, env={"TIDEMARK_BOOTSTRAP": "", "TIDEMARK_ADMIN": "", "COLUMNS": "400"})
     assert result.exit_code == 2, result.output
     assert told in result.stderr
     assert result.stdout == ""
 
 
-def test_without_consumer_groups_a_sentence_says_so_and_no_empty_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_consumer_groups_a_sentence_replaces_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     class NoGroups:
         def __enter__(self) -> NoGroups:
             return self

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tidemark apply` before a cluster that is played: what it asks in which order, what it prints, how it ends."""
+"""`tidemark apply` with a fake cluster: its requests, output and exit status."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ brokers:
 
 
 class Client(PlayedCluster):
-    """A client of the played cluster; what is only checked is not asked of it."""
+    """A client of the fake cluster; validations do not reach the cluster."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ def run(*arguments: str, file: str = FILE) -> tuple[int, str, str]:
     return ended.exit_code, ended.stdout, ended.stderr
 
 
-def test_everything_is_made_each_with_a_request_id_of_its_own_and_then_there_is_nothing_to_do(client: Client) -> None:
+def test_each_step_has_its_own_request_id_and_a_second_run_changes_nothing(client: Client) -> None:
     status, out, error = run()
     assert (status, error) == (0, "")
     assert out.endswith("4 changes made\n")
@@ -118,7 +118,7 @@ def test_everything_is_made_each_with_a_request_id_of_its_own_and_then_there_is_
     assert client.asked == []
 
 
-def test_looking_changes_nothing_and_only_a_check_ends_with_2(client: Client) -> None:
+def test_dry_run_and_check_change_nothing_and_only_check_exits_with_2(client: Client) -> None:
     for flags, status in ((("--dry-run",), 0), (("--check",), 2), (("--check", "--dry-run"), 2)):
         ended = run(*flags)
         assert ended[0] == status
@@ -126,7 +126,7 @@ def test_looking_changes_nothing_and_only_a_check_ends_with_2(client: Client) ->
     assert (client.asked, client.topics, client.brokers) == ([], {}, {})
 
 
-def test_a_topic_with_no_replica_to_spare_is_warned_of_before_and_when_it_is_made(client: Client) -> None:
+def test_a_new_topic_with_no_replica_to_spare_gets_a_warning(client: Client) -> None:
     spare = "topics: {t: {replication_factor: 2}, u: {replication_factor: 3}}"
     for flags in (("--dry-run",), ()):
         _, _, error = run(*flags, file=spare)
@@ -138,15 +138,15 @@ def test_a_topic_with_no_replica_to_spare_is_warned_of_before_and_when_it_is_mad
     assert sorted(client.topics) == ["t", "u"]
 
 
-def test_one_that_shall_have_no_replica_to_spare_from_now_on_is_warned_of_too(client: Client) -> None:
+def test_a_change_to_no_replica_to_spare_gets_a_warning(client: Client) -> None:
     topic = "topics: {t: {replication_factor: 3, configs: {min.insync.replicas: %d, retention.ms: %d}}}"
     assert run(file=topic % (2, 7))[2] == ""
     for flags in (("--dry-run",), ()):
         assert run(*flags, file=topic % (3, 7))[2].startswith("warning: t has no replica to spare")
-    assert run(file=topic % (3, 8))[2] == "", "it was said before"
+    assert run(file=topic % (3, 8))[2] == "", "the warning came before"
 
 
-def test_what_the_service_would_refuse_is_told_with_its_line_before_anything_is_changed(client: Client) -> None:
+def test_refusals_are_reported_with_their_lines_before_any_change(client: Client) -> None:
     client.refuses = {"flights": ErrorCode.INVALID_CONFIG, "default": ErrorCode.INVALID_REQUEST}
     status, out, error = run()
     assert (status, out) == (1, "")
@@ -156,7 +156,7 @@ def test_what_the_service_would_refuse_is_told_with_its_line_before_anything_is_
     assert client.asked == []
 
 
-def test_where_one_is_refused_meanwhile_the_others_go_on_and_the_next_run_does_what_is_left(client: Client) -> None:
+def test_after_a_refused_step_the_others_run_and_the_next_run_does_the_rest(client: Client) -> None:
     client.refuses_at_last = {"flights": ErrorCode.COORDINATION_UNAVAILABLE}
     status, out, error = run("-o", "json")
     assert status == 1
@@ -168,7 +168,7 @@ def test_where_one_is_refused_meanwhile_the_others_go_on_and_the_next_run_does_w
     assert set(client.topics) == {"flights", "orders"}
 
 
-def test_a_file_with_mistakes_is_not_even_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_with_errors_sends_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "connect_admin", lambda bootstrap, admin: pytest.fail("it asks the cluster"))
     status, out, error = run(file="topics:\n  a:\n    partitions: 0\n    replicas: 2\n")
     assert (status, out) == (1, "")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file of `tidemark apply`: what it says, and every mistake with its line."""
+"""The parser of `tidemark apply`: contents, and errors with their lines."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def problems_of(text: str) -> list[tuple[int, str]]:
     return [(line, error.message) for line, error in parse(text)[1]]
 
 
-def test_a_file_says_what_shall_be_and_where_it_says_so() -> None:
+def test_a_file_is_parsed_with_its_lines() -> None:
     configs = {"retention.ms": "86400000", "unclean.leader.election.enable": "true"}
     said = ("partitions", "replication_factor", "configs", *configs)
     lines = dict(zip(said, range(4, 9), strict=True))
@@ -53,7 +53,7 @@ def test_a_file_says_what_shall_be_and_where_it_says_so() -> None:
     )
 
 
-def test_every_mistake_is_told_with_its_line_in_order() -> None:
+def test_all_errors_are_reported_by_line() -> None:
     text = """\
 topics:
   flights:
@@ -102,7 +102,7 @@ queues: {}
         ("a: \x00\n", 1, "not YAML"),
     ],
 )
-def test_what_cannot_be_read_is_one_problem_with_its_line(text: str, line: int, what: str) -> None:
+def test_a_file_that_does_not_parse_is_one_error_with_its_line(text: str, line: int, what: str) -> None:
     ((at, sentence),) = problems_of(text)
     assert at == line
     assert what in sentence

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The steps from a cluster as it is to the file, taken against a cluster that is played."""
+"""The steps from the current state to the file, executed on a fake cluster."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ brokers:
 
 
 class PlayedCluster:
-    """Does what it is asked, and remembers what was asked."""
+    """A fake cluster that records its requests."""
 
     def __init__(self) -> None:
         self.topics: dict[str, TopicView] = {}
@@ -106,7 +106,7 @@ def topic_of(name: str, partitions: int, factor: int, configs: Mapping[str, str]
     return TopicView(topic=name, topic_id=f"id-{name}", partitions=views, configs=configs)
 
 
-def test_an_empty_cluster_becomes_what_the_file_says_and_a_second_run_has_nothing_to_do() -> None:
+def test_an_empty_cluster_is_changed_to_match_the_file_and_a_second_plan_is_empty() -> None:
     cluster = PlayedCluster()
     assert cluster.apply(FILE) == ["create flights", "create orders", "configure default"]
     assert len(cluster.topics["flights"].partitions) == 6
@@ -115,7 +115,7 @@ def test_an_empty_cluster_becomes_what_the_file_says_and_a_second_run_has_nothin
     assert cluster.apply(FILE) == []
 
 
-def test_topics_grow_before_settings_change_and_what_goes_goes_last() -> None:
+def test_partitions_come_before_settings_and_deletions_come_last() -> None:
     cluster = PlayedCluster()
     cluster.topics = {
         "flights": topic_of("flights", 2, 2, {"retention.ms": "8", "flush.policy": "os"}),
@@ -131,26 +131,26 @@ def test_topics_grow_before_settings_change_and_what_goes_goes_last() -> None:
     ]
     cluster.apply(FILE)
     assert len(cluster.topics["flights"].partitions) == 6
-    assert cluster.topics["flights"].configs == {"retention.ms": "7"}, "exactly what the file says"
+    assert cluster.topics["flights"].configs == {"retention.ms": "7"}, "exactly as in the file"
     assert "old" not in cluster.topics
     assert cluster.apply(FILE) == []
 
 
-def test_what_the_file_does_not_say_stays_as_it_is() -> None:
+def test_values_that_the_file_omits_do_not_change() -> None:
     cluster = PlayedCluster()
     cluster.topics = {"orders": topic_of("orders", 5, 1, {"retention.ms": "8"}), "more": topic_of("more", 1, 1, {})}
     assert cluster.plan("topics: {orders: }") == ([], [])
     assert [step.resource for step in cluster.plan("topics: {orders: {configs: {}}}")[0]] == ["topic orders"]
 
 
-def test_topics_that_are_not_named_go_only_when_asked_and_never_those_of_the_cluster_itself() -> None:
+def test_prune_deletes_unnamed_topics_except_internal_ones() -> None:
     cluster = PlayedCluster()
     cluster.topics = {name: topic_of(name, 1, 1, {}) for name in ("orders", "more", "__consumer_offsets")}
     assert cluster.plan("topics: {orders: }") == ([], [])
     assert cluster.apply("topics: {orders: }", prune=True) == ["delete more"]
 
 
-def test_what_cannot_be_is_told_with_its_line() -> None:
+def test_impossible_changes_are_reported_with_their_lines() -> None:
     cluster = PlayedCluster()
     cluster.topics = {"a": topic_of("a", 3, 1, {}), "b": topic_of("b", 3, 2, {})}
     _, problems = cluster.plan("topics:\n  a:\n    partitions: 2\n  b:\n    replication_factor: 3\n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures of a benchmark."""
+"""Results of a benchmark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typer import BadParameter
 
 
 @given(st.lists(st.floats(1, 1e8), min_size=1, max_size=300))
-def test_percentiles_are_within_a_percent_of_the_true_ones(latencies: list[float]) -> None:
+def test_percentiles_are_within_one_percent(latencies: list[float]) -> None:
     histogram = Histogram()
     for latency in latencies:
         histogram.add(latency)
@@ -25,7 +25,7 @@ def test_percentiles_are_within_a_percent_of_the_true_ones(latencies: list[float
     assert histogram.percentile_us(100) == pytest.approx(ordered[-1])
 
 
-def test_what_workers_measured_adds_up() -> None:
+def test_results_of_workers_are_merged() -> None:
     first, second = Measured(10, 1000, 12, 2.0), Measured(30, 3000, 30, 2.5, failed=1, first_error="late")
     first.latencies.add(1000.0, 9)
     second.latencies.add(3000.0)
@@ -38,7 +38,7 @@ def test_what_workers_measured_adds_up() -> None:
     assert summary["p50"] == pytest.approx(1.0, rel=0.011)
 
 
-def test_nothing_measured_is_nothing() -> None:
+def test_an_empty_result_is_zero() -> None:
     assert set(Histogram().summary_ms().values()) == {0.0}
     assert Measured().records_per_s == 0.0
 
@@ -56,18 +56,18 @@ def test_shares_add_up_and_differ_by_one_at_most(total: int, workers: int) -> No
     assert max(shares) - min(shares) <= 1
 
 
-def test_keys_and_values_count_and_what_is_not_there_does_not() -> None:
+def test_payload_bytes_count_keys_and_values_but_not_nulls() -> None:
     rows = pa.record_batch({"key": pa.array([b"ab", None]), "value": pa.array([b"xyz", None])})
     assert payload_bytes(rows) == 5
     assert payload_bytes(rows.slice(1)) == 0
 
 
 @pytest.mark.parametrize(("text", "size"), [("100", 100), ("1kB", 1000), ("64KiB", 65536), ("1.5MB", 1_500_000)])
-def test_sizes_are_read_with_their_units(text: str, size: int) -> None:
+def test_sizes_are_parsed_with_units(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "0", "many", "5 parsecs", "1MB/s", "-3"])
-def test_what_is_no_size_is_bad_usage(text: str) -> None:
+def test_a_malformed_size_is_bad_usage(text: str) -> None:
     with pytest.raises(BadParameter):
         parse_size(text)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tidemark cluster` and `tidemark topic` commands that change what there is, before a client that has no cluster."""
+"""`tidemark cluster` and `tidemark topic` commands that change the cluster, with a fake client."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ NOTHING = PlannedMoves(Plan((), (), 0, 0, LOADS, LOADS), 0)
 
 
 class Client:
-    """A cluster that does at once what it is asked."""
+    """A fake cluster that executes requests at once."""
 
     def __init__(self) -> None:
         self.did: list[str] = []
@@ -132,7 +132,7 @@ def code_of(result: Any) -> ErrorCode:
     return result.exception.code
 
 
-def test_brokers_are_named_with_spaces_or_commas() -> None:
+def test_broker_ids_are_separated_by_spaces_or_commas() -> None:
     assert parse_brokers(["3", "4,5"]) == [3, 4, 5]
     for bad in (["x"], ["3", "3"], ["-1"], ["3,"], [], ["99999999999"], ["٣"]):
         with pytest.raises(typer.BadParameter):
@@ -140,7 +140,7 @@ def test_brokers_are_named_with_spaces_or_commas() -> None:
 
 
 @pytest.mark.parametrize("command", ["add-brokers", "remove-brokers"])
-def test_the_plan_and_its_cost_come_first_and_nobody_there_means_no(client: Client, command: str) -> None:
+def test_the_plan_comes_first_and_without_a_terminal_nothing_changes(client: Client, command: str) -> None:
     result = run("cluster", command, "1")
     assert code_of(result) is ErrorCode.INVALID_REQUEST
     assert "cost: 1 reassignment, 1 replica to copy, 1.5 kB" in result.stdout
@@ -149,7 +149,7 @@ def test_the_plan_and_its_cost_come_first_and_nobody_there_means_no(client: Clie
 
 
 @pytest.mark.parametrize("command", ["add-brokers", "remove-brokers"])
-def test_a_dry_run_and_scripts_are_not_asked(client: Client, command: str) -> None:
+def test_dry_run_and_json_ask_no_question(client: Client, command: str) -> None:
     assert run("cluster", command, "1", "--dry-run").exit_code == 0
     told = json.loads(run("cluster", command, "1", "--dry-run", "-o", "json").stdout)
     assert (told["begun"], told["moved_bytes"]) == (False, 1500)
@@ -163,13 +163,13 @@ def test_brokers_are_added_and_removed(client: Client) -> None:
     added = json.loads(run("cluster", "add-brokers", "3", "--yes", "-o", "json").stdout)
     assert [(one["topic"], one["replicas"]) for one in added["ended"]] == [("t", [0, 2])]
     client.planned = NOTHING
-    assert "no reassignment is needed" in run("cluster", "add-brokers", "3").stdout, "which needs no question"
+    assert "no reassignment is needed" in run("cluster", "add-brokers", "3").stdout, "without a question"
     removed = run("cluster", "remove-brokers", "1", "--yes")
     assert removed.stdout.endswith("broker 1 is removed and holds nothing: stop it now\n")
     assert client.did == ["add [3, 4]", "add [3]", "add [3]", "remove [1]"]
 
 
-def test_a_removal_is_taken_up_again_when_the_service_was_away(client: Client) -> None:
+def test_a_removal_continues_after_an_outage_of_the_service(client: Client) -> None:
     client.failures = [TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "away")]
     assert run("cluster", "remove-brokers", "1", "--yes").exit_code == 0
     assert client.did == ["remove [1]", "remove [1]"]
@@ -177,7 +177,7 @@ def test_a_removal_is_taken_up_again_when_the_service_was_away(client: Client) -
     assert code_of(run("cluster", "remove-brokers", "1", "--yes")) is ErrorCode.THROTTLE_TOO_LOW
 
 
-def test_creating_a_cluster_waits_and_says_who_is_missing(client: Client) -> None:
+def test_cluster_create_waits_and_reports_missing_brokers(client: Client) -> None:
     result = run("cluster", "create", "--brokers", "0,1,2", "--timeout", "0")
     assert code_of(result) is ErrorCode.REQUEST_TIMED_OUT
     assert result.stdout == "not live: broker 2\n"
@@ -191,7 +191,7 @@ def test_creating_a_cluster_waits_and_says_who_is_missing(client: Client) -> Non
     assert result.stdout == "live, but not named: broker 3\n"
 
 
-def test_partitions_are_added_where_somebody_says_or_by_the_rule(client: Client) -> None:
+def test_partitions_are_added_on_given_or_chosen_brokers(client: Client) -> None:
     assert run("topic", "add-partitions", "t", "--total", "3").stdout == "topic t has 3 partitions\n"
     run("topic", "add-partitions", "t", "--total", "3", "--replicas", "1,2", "--replicas", "2,0", "--dry-run")
     assert client.did == ["create 3 []", "create 3 [[1, 2], [2, 0]] dry"]
@@ -199,7 +199,7 @@ def test_partitions_are_added_where_somebody_says_or_by_the_rule(client: Client)
         assert run("topic", "add-partitions", "t", *bad).exit_code == 2
 
 
-def test_records_are_not_deleted_without_a_question(client: Client) -> None:
+def test_records_are_not_deleted_without_confirmation(client: Client) -> None:
     result = run("topic", "remove-partitions", "t", "--total", "2", "--force")
     assert code_of(result) is ErrorCode.INVALID_REQUEST
     assert client.did == []
@@ -234,7 +234,7 @@ def test_records_are_not_deleted_without_a_question(client: Client) -> None:
         ("reassign", "cancel"),
     ],
 )
-def test_help_teaches_with_examples(command: tuple[str, ...]) -> None:
+def test_help_has_examples(command: tuple[str, ...]) -> None:
     result = run(*command, "--help")
     assert result.exit_code == 0
     assert f"tidemark {' '.join(command)}" in result.stdout.partition("Options:")[0]

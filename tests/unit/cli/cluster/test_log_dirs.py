@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tidemark log-dirs` before a client that has no cluster: tables, JSON, what is asked for, progress, how moves end."""
+"""`tidemark log-dirs` with a fake client: tables, JSON, requests, progress, ends of moves."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def copying(done: int) -> BrokerLogDirs:
 
 
 class Client:
-    """A cluster that is described as told, look by look; the last one for ever."""
+    """A fake cluster with a list of answers; the last answer repeats."""
 
     def __init__(self, *looks: BrokerLogDirs, others: Sequence[BrokerLogDirs] = ()) -> None:
         self.looks = list(looks)
@@ -88,7 +88,7 @@ def run(monkeypatch: pytest.MonkeyPatch, client: Client, *arguments: str) -> Any
 
 
 class Ticks:
-    """A clock that goes on by half a second with each look at it."""
+    """A clock that advances by half a second with each call."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -101,7 +101,7 @@ class Ticks:
 # -- describe ----------------------------------------------------------------------------------------------------
 
 
-def test_directories_are_a_table_and_what_is_not_known_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directories_are_a_table_with_unknown_values(monkeypatch: pytest.MonkeyPatch) -> None:
     client = Client(copying(300))
     found = run(monkeypatch, client, "describe", "--broker", "1", "--topic", "orders")
     assert found.exit_code == 0
@@ -113,14 +113,14 @@ def test_directories_are_a_table_and_what_is_not_known_is_said(monkeypatch: pyte
     ]
 
 
-def test_replicas_are_listed_with_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replicas_are_listed_with_their_roles(monkeypatch: pytest.MonkeyPatch) -> None:
     found = run(monkeypatch, Client(copying(300)), "describe", "--replicas")
     lines = [" ".join(line.replace("│", " ").split()) for line in found.stdout.splitlines()]
     assert "1 /data/a orders:0 leader 1.0 kB 12" in lines
     assert "1 /data/b orders:0 future 300 B 12" in lines
 
 
-def test_a_broker_that_does_not_answer_hides_no_other_and_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_without_an_answer_is_an_error_after_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     client = Client(disks(b_error=TidemarkError(ErrorCode.STORAGE_ERROR, "the disk is gone")))
     client.others = [BrokerLogDirs(BrokerId(2), error=TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "2 is away"))]
     for form in ("text", "json"):
@@ -131,7 +131,7 @@ def test_a_broker_that_does_not_answer_hides_no_other_and_is_an_error(monkeypatc
         assert found.exception.message == "2 is away"
 
 
-def test_json_has_null_for_what_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_has_null_for_unknown_values(monkeypatch: pytest.MonkeyPatch) -> None:
     found = run(monkeypatch, Client(disks(a=[replica(-1, offline=True)])), "describe", "--output", "json")
     ((broker),) = json.loads(found.stdout)
     a, b = broker["log_dirs"]
@@ -152,7 +152,7 @@ def test_json_has_null_for_what_is_not_known(monkeypatch: pytest.MonkeyPatch) ->
 # -- move --------------------------------------------------------------------------------------------------------
 
 
-def test_a_move_is_asked_for_and_said_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_move_is_requested_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     client = Client(BEFORE)
     arguments = ("move", "orders:0", "--broker", "1", "--to", "/data/b/", "--throttle", "5MB")
     found = run(monkeypatch, client, *arguments)
@@ -160,19 +160,19 @@ def test_a_move_is_asked_for_and_said_to_go_on(monkeypatch: pytest.MonkeyPatch) 
     assert "orders:0 on broker 1 in /data/a moves to /data/b" in found.stdout
 
 
-def test_a_dry_run_only_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dry_run_only_validates(monkeypatch: pytest.MonkeyPatch) -> None:
     client = Client(BEFORE)
     found = run(monkeypatch, client, "move", "orders:0", "--broker", "1", "--to", "/data/b/", "--dry-run", "--wait")
     assert client.asked == [([PLACE], 0, True)]
     assert "would move to /data/b" in found.stdout
 
 
-def test_naming_the_directory_it_lies_in_gives_a_move_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_current_directory_as_target_cancels_a_move(monkeypatch: pytest.MonkeyPatch) -> None:
     found = run(monkeypatch, Client(BEFORE), "move", "orders:0", "--broker", "1", "--to", "ua")
     assert found.stdout == "orders:0 is on broker 1 in /data/a; a move to another log directory is cancelled\n"
 
 
-def test_what_is_refused_is_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_is_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     client = Client(BEFORE)
     client.refuses = TidemarkError(ErrorCode.LOG_DIR_NOT_FOUND, "there are /data/a, /data/b")
     found = run(monkeypatch, client, "move", "orders:0", "--broker", "1", "--to", "/none")
@@ -185,7 +185,7 @@ def test_a_topic_alone_is_bad_usage(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "TOPIC:PARTITION" in found.output
 
 
-def test_waiting_shows_progress_and_ends_when_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_shows_progress_until_the_end_of_the_move(monkeypatch: pytest.MonkeyPatch) -> None:
     client = Client(BEFORE, BEFORE, copying(0), copying(500), copying(1000), disks(), AFTER)
     found = run(monkeypatch, client, "move", "orders:0", "--broker", "1", "--to", "/data/b", "--wait")
     assert found.exit_code == 0
@@ -195,7 +195,7 @@ def test_waiting_shows_progress_and_ends_when_it_is_there(monkeypatch: pytest.Mo
     assert lines[-1] == "orders:0 is on broker 1 in /data/b"
 
 
-def test_waiting_ends_when_the_copy_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_ends_when_the_copy_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     client = Client(BEFORE, copying(100), BEFORE)
     arguments = ("move", "orders:0", "--broker", "1", "--to", "/data/b", "--wait", "--output", "json")
     found = run(monkeypatch, client, *arguments)
@@ -209,7 +209,7 @@ def test_waiting_ends_when_the_copy_is_given_up(monkeypatch: pytest.MonkeyPatch)
     )
 
 
-def test_waiting_ends_when_the_directory_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_ends_when_the_directory_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     gone = disks(a=[replica(1000)], b_error=TidemarkError(ErrorCode.STORAGE_ERROR, "the disk is gone"))
     client = Client(BEFORE, copying(100), gone)
     found = run(monkeypatch, client, "move", "orders:0", "--broker", "1", "--to", "/data/b", "--wait")
@@ -218,7 +218,7 @@ def test_waiting_ends_when_the_directory_fails(monkeypatch: pytest.MonkeyPatch) 
     assert found.stdout.splitlines()[-1] == "orders:0 stays on broker 1 in /data/a"
 
 
-def test_ctrl_c_ends_the_waiting_and_not_the_move(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_the_wait_but_not_the_move(monkeypatch: pytest.MonkeyPatch) -> None:
     client = Client(copying(100))
 
     def interrupt(seconds: float) -> None:
@@ -233,7 +233,7 @@ def test_ctrl_c_ends_the_waiting_and_not_the_move(monkeypatch: pytest.MonkeyPatc
 
 
 class Shown(MoveView):
-    """Keeps what it is shown."""
+    """Records the calls."""
 
     def __init__(self) -> None:
         super().__init__(silent=True)
@@ -243,7 +243,7 @@ class Shown(MoveView):
         self.moves += moves
 
 
-def test_progress_has_a_rate_and_the_time_that_is_left() -> None:
+def test_progress_has_a_rate_and_the_remaining_time() -> None:
     follower = PlaceFollower(
         Client(copying(0), copying(100), copying(200), AFTER),  # type: ignore[arg-type]
         lambda seconds: None,
@@ -256,7 +256,7 @@ def test_progress_has_a_rate_and_the_time_that_is_left() -> None:
     assert [one.eta_s for one in view.moves] == [None, 4.5, 4.0]
 
 
-def test_a_broker_that_is_away_for_a_while_is_waited_for_and_named() -> None:
+def test_wait_survives_an_unavailable_broker_and_names_it() -> None:
     looks = [copying(0), *[AWAY] * 40, copying(0), AFTER]
     view = Shown()
     follower = PlaceFollower(Client(*looks), lambda seconds: None, Ticks())  # type: ignore[arg-type]
@@ -266,7 +266,7 @@ def test_a_broker_that_is_away_for_a_while_is_waited_for_and_named() -> None:
     assert "nothing was copied for" in view.moves[-1].waiting_for
 
 
-# -- where a replica is ------------------------------------------------------------------------------------------
+# -- state of a replica -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def test_a_broker_that_is_away_for_a_while_is_waited_for_and_named() -> None:
         (AWAY, "/data/b", PlaceState.UNKNOWN, None, ErrorCode.BROKER_NOT_AVAILABLE),
     ],
 )
-def test_where_a_replica_is_is_read_off_what_its_broker_says(
+def test_state_of_a_replica_follows_from_its_brokers_answer(
     broker: BrokerLogDirs, wanted: str, state: PlaceState, percent: int | None, why: ErrorCode | None
 ) -> None:
     found = find(ReplicaLogDir(ONE, P, wanted), {ONE: broker})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tidemark cluster safe-to-restart`: its answer, its status, and how long it goes on asking."""
+"""`tidemark cluster safe-to-restart`: output, exit status and time limit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SILENT = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "nobody answers")
 
 
 class Cluster:
-    """Gives one answer after the other, the last one for ever; time passes only where it is waited."""
+    """A fake cluster with a list of answers, the last repeats; time passes only in sleeps."""
 
     def __init__(self) -> None:
         self.answers: list[Sequence[RestartObstacle] | TidemarkError] = [()]
@@ -62,7 +62,7 @@ def run(*arguments: str, **environment: str) -> Any:
     return CliRunner(env=environment).invoke(app, ["cluster", "safe-to-restart", *arguments])
 
 
-def test_a_restart_is_safe_or_the_status_is_1_and_the_reasons_are_told(cluster: Cluster) -> None:
+def test_a_restart_is_safe_or_status_1_with_reasons(cluster: Cluster) -> None:
     assert run("1").stdout == "yes: broker 1 can be restarted\n"
     cluster.answers = [[AWAY, BEHIND]]
     result = run("1")
@@ -77,7 +77,7 @@ def test_a_restart_is_safe_or_the_status_is_1_and_the_reasons_are_told(cluster: 
     assert len(cluster.asked) == 3
 
 
-def test_it_waits_until_it_is_safe_and_tells_what_is_in_the_way_when_that_changes(cluster: Cluster) -> None:
+def test_wait_prints_each_change_of_the_reason_until_the_restart_is_safe(cluster: Cluster) -> None:
     cluster.answers = [[AWAY], [AWAY], SILENT, [BEHIND], ()]
     result = run("1", "--wait", "60")
     assert result.exit_code == 0
@@ -89,16 +89,16 @@ def test_it_waits_until_it_is_safe_and_tells_what_is_in_the_way_when_that_change
     ]
 
 
-def test_it_waits_no_longer_than_it_is_told(cluster: Cluster) -> None:
+def test_wait_ends_at_its_time_limit(cluster: Cluster) -> None:
     cluster.answers = [[AWAY]]
     result = run("1", "--wait", "20", "-o", "json")
     assert (result.exit_code, cluster.now_s) == (1, 1019.5)
     assert json.loads(result.stdout)["safe"] is False
-    assert cluster.asked[0] == (1, 20.0), "a call takes no longer either"
-    assert cluster.asked[-1] == (1, 0.5), "the last call ends with it"
+    assert cluster.asked[0] == (1, 20.0), "the time limit of a call"
+    assert cluster.asked[-1] == (1, 0.5), "the last call ends at the limit"
 
 
-def test_it_does_not_wait_for_what_waiting_does_not_mend(cluster: Cluster) -> None:
+def test_wait_ends_early_if_waiting_cannot_help(cluster: Cluster) -> None:
     cluster.answers = [[FOREVER, BEHIND], [FOREVER]]
     result = run("1", "--wait", "60")
     assert (result.exit_code, cluster.now_s) == (1, 1001.0)
@@ -111,19 +111,19 @@ def test_it_does_not_wait_for_what_waiting_does_not_mend(cluster: Cluster) -> No
     assert json.loads(run("1", "-o", "json").stdout)["waiting_helps"] is True
 
 
-def test_who_never_answers_is_the_reason_in_the_end(cluster: Cluster) -> None:
+def test_no_answer_until_the_time_limit_is_the_error(cluster: Cluster) -> None:
     cluster.answers = [SILENT]
     for arguments in (("1",), ("1", "--wait", "5")):
         assert run(*arguments).exception is SILENT
 
 
-def test_what_asking_again_does_not_mend_ends_the_waiting(cluster: Cluster) -> None:
+def test_an_error_that_is_not_retriable_ends_the_wait(cluster: Cluster) -> None:
     wrong = TidemarkError(ErrorCode.INVALID_REQUEST, "the service does not know the call")
     cluster.answers = [wrong]
     assert run("9", "--wait", "60").exception is wrong
     assert len(cluster.asked) == 1
 
 
-def test_in_a_pod_the_environment_says_which_broker_it_is(cluster: Cluster) -> None:
+def test_the_broker_id_may_come_from_the_environment(cluster: Cluster) -> None:
     assert run(TIDEMARK_BROKER_ID="4").stdout == "yes: broker 4 can be restarted\n"
     assert run().exit_code == 2

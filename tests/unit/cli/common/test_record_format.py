@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records as JSON, and where to start."""
+"""Records as JSON, and start positions."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def test_a_start_is_a_word_an_offset_or_a_time(text: str, start: Start) -> None:
 @pytest.mark.parametrize(
     "text", ["", "first", "earliest:", "offset", "offset:", "offset:-1", "offset:²", "offset:9223372036854775808"]
 )
-def test_what_is_no_start_is_refused(text: str) -> None:
+def test_a_malformed_start_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="want earliest"):
         parse_start(text)
 
 
-def test_what_is_no_time_is_refused_with_an_example() -> None:
+def test_a_malformed_time_is_refused_with_an_example() -> None:
     with pytest.raises(ValueError, match="not a time such as"):
         parse_start("timestamp:yesterday")
 
 
-def test_json_names_everything_and_shows_bytes_that_are_no_text_in_base64() -> None:
+def test_json_has_all_fields_and_base64_for_binary() -> None:
     record = ConsumerRecord("t", 3, 7, 1_357_016_400_000_001, b"\xff", None, (("h", b"v"),))
     assert record_json(record) == {
         "topic": "t",
@@ -52,5 +52,5 @@ def test_json_names_everything_and_shows_bytes_that_are_no_text_in_base64() -> N
     }
 
 
-def test_a_time_beyond_the_calendar_is_shown_as_a_number_alone() -> None:
+def test_a_time_outside_the_calendar_is_only_a_number() -> None:
     assert "timestamp" not in record_json(ConsumerRecord("t", 0, 0, 2**63 - 1, None, b"v", ()))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes, rates and times as people write and read them."""
+"""Parsing and formatting of sizes, rates and durations."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tidemark.cli.common.units import parse_rate, shown_bytes, shown_duration
     ("text", "rate"),
     [("50MB", 50_000_000), ("50MB/s", 50_000_000), ("1.5GiB", 3 << 29), ("1000", 1000), ("1 kB", 1000), ("7b", 7)],
 )
-def test_a_rate_is_read_as_people_write_it(text: str, rate: int) -> None:
+def test_rates_are_parsed_with_units(text: str, rate: int) -> None:
     assert parse_rate(text) == rate
 
 
 @pytest.mark.parametrize("text", ["", "fast", "0", "0.1", "-5MB", "50XB", "MB", "1e9", "9999999999TB", "٣MB"])
-def test_what_is_no_rate_is_bad_usage(text: str) -> None:
+def test_a_malformed_rate_is_bad_usage(text: str) -> None:
     with pytest.raises(typer.BadParameter):
         parse_rate(text)
 

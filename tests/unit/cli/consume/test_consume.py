@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When `consume` ends, and what it writes."""
+"""End conditions and output of `consume`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def batch(
 
 
 class Topic:
-    """Batches that come after so many seconds each; time passes only while somebody waits for them."""
+    """Batches that arrive after a time each; time passes only in polls."""
 
     def __init__(self, *batches: tuple[float, list[int]], ends: bool = False) -> None:
         self.time_s = 0.0
@@ -84,20 +84,20 @@ def run(topic: Topic, screen: Screen, ends: Ends) -> int:
     return copy(topic, screen, ends, reading=Reading(show=False), now_s=topic.now_s)
 
 
-def test_it_ends_after_the_number_asked_for_even_within_a_batch() -> None:
+def test_it_ends_after_the_count_also_within_a_batch() -> None:
     topic, screen = Topic((0.0, [0, 1, 2, 3, 4]), (0.0, [5, 6, 7, 8, 9])), Screen()
     assert run(topic, screen, Ends(count=7)) == 7
     assert screen.seen == topic.written == list(range(7))
 
 
-def test_silence_ends_it_and_each_record_starts_the_wait_anew() -> None:
+def test_a_timeout_without_records_ends_it_and_each_record_restarts_the_timeout() -> None:
     topic, screen = Topic((1.5, [0]), (1.5, [1]), (2.5, [2])), Screen()
     assert run(topic, screen, Ends(timeout_s=2.0)) == 2
     assert screen.seen == [0, 1]
     assert topic.time_s == pytest.approx(5.0)
 
 
-def test_silence_before_the_number_asked_for_is_a_refusal_that_counts() -> None:
+def test_a_timeout_before_the_count_is_an_error_with_the_number_of_records() -> None:
     topic, screen = Topic((0.0, [0, 1, 2])), Screen()
     with pytest.raises(TidemarkError, match="3 of 5 records") as refused:
         run(topic, screen, Ends(count=5, timeout_s=0.5))
@@ -105,18 +105,18 @@ def test_silence_before_the_number_asked_for_is_a_refusal_that_counts() -> None:
     assert screen.seen == [0, 1, 2]
 
 
-def test_a_timeout_of_zero_takes_what_is_there() -> None:
+def test_a_timeout_of_zero_reads_available_records() -> None:
     topic, screen = Topic((0.0, [0, 1])), Screen()
     assert run(topic, screen, Ends(timeout_s=0.0)) == 2
 
 
-def test_it_ends_where_the_partitions_do_without_waiting() -> None:
+def test_it_ends_at_the_ends_of_the_partitions_without_a_wait() -> None:
     topic, screen = Topic((0.0, [0, 1]), (0.5, [2]), ends=True), Screen()
     assert run(topic, screen, Ends(until_end=True)) == 3
     assert topic.time_s == pytest.approx(0.5)
 
 
-def test_what_was_being_written_when_it_was_interrupted_does_not_count_as_written() -> None:
+def test_a_batch_interrupted_while_it_is_written_is_not_reported_as_written() -> None:
     class Interrupted(Screen):
         def show(self, batch: PartitionBatch) -> None:
             super().show(batch)
@@ -129,7 +129,7 @@ def test_what_was_being_written_when_it_was_interrupted_does_not_count_as_writte
     assert (screen.seen, topic.written) == ([0, 1, 2, 3], [0, 1])
 
 
-def test_what_could_not_be_flushed_does_not_count_as_written() -> None:
+def test_a_batch_that_is_not_flushed_is_not_reported_as_written() -> None:
     class Broken(Screen):
         def flush(self) -> None:
             raise BrokenPipeError
@@ -152,25 +152,25 @@ def written(shape: str, *batches: PartitionBatch, strings: bool = False, key_sep
 BATCH = batch([7, 8], [b'a;"b"', None], [b"k", None])
 
 
-def test_text_is_a_line_a_record_with_the_key_where_a_separator_is_given() -> None:
+def test_text_has_one_line_per_record_with_the_key_if_a_separator_is_given() -> None:
     assert written("text", BATCH) == b'a;"b"\n\n'
     assert written("text", BATCH, key_separator="=") == b'k=a;"b"\n=\n'
 
 
-def test_json_is_a_document_a_line() -> None:
+def test_json_has_one_document_per_line() -> None:
     first, second = map(json.loads, written("json", BATCH).splitlines())
     assert (first["offset"], first["key"], first["headers"]) == (7, "k", [{"name": "h", "value": "1"}])
     assert (second["partition"], second["value"]) == (3, None)
 
 
-def test_csv_has_a_row_of_names_and_quotes_what_needs_it() -> None:
+def test_csv_has_a_header_row_and_quotes() -> None:
     names, first, second = written("csv", BATCH).decode().splitlines()
     assert names == '"partition";"offset";"timestamp";"key";"value"'
     assert first == '3;7;1970-01-01 00:00:00.000007Z;"k";"a;""b"""'
     assert second.startswith("3;8;")
 
 
-def test_parquet_has_everything_and_what_is_read_of_it_is_what_was_written() -> None:
+def test_parquet_has_all_fields_and_is_read_back_equal() -> None:
     table = parquet.read_table(io.BytesIO(written("parquet", BATCH, batch([9]))))
     assert table.column("offset").to_pylist() == [7, 8, 9]
     assert table.column("value").to_pylist() == [b'a;"b"', None, b"v"]
@@ -181,7 +181,7 @@ def test_parquet_has_everything_and_what_is_read_of_it_is_what_was_written() -> 
 
 
 @pytest.mark.parametrize("shape", ["csv", "parquet"])
-def test_bytes_that_are_no_text_are_refused_where_text_is_wanted(shape: str) -> None:
+def test_binary_is_refused_where_text_is_wanted(shape: str) -> None:
     with pytest.raises(TidemarkError, match="t-3: a value from offset 4 on is not UTF-8") as refused:
         written(shape, batch([4], [b"\xff"]), strings=True)
     assert refused.value.code is ErrorCode.INVALID_REQUEST

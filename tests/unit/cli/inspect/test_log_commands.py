@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tidemark log`: what it prints, and its status."""
+"""`tidemark log`: output and exit status."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TIME_US = 1_700_000_000_000_000
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """Two segments: a batch of a text, a key and a header; a batch of bytes that no terminal should get."""
+    """Two segments: a batch with text, key and header; a batch with bytes that are unsafe on a terminal."""
     with memory_directory() as made:
         logs = open_one(made / "data")
         log, _ = logs.open(PARTITION, IDENTITY, {"segment.bytes": "700", "index.interval.bytes": "600"})
@@ -36,7 +36,7 @@ def directory() -> Iterator[Path]:
 
 
 def run(*arguments: object) -> tuple[str, TidemarkError | None]:
-    """What it printed, and how it was refused."""
+    """The output, and the refusal."""
     done = CliRunner().invoke(app, ["log", *map(str, arguments)])
     assert done.exception is None or isinstance(done.exception, TidemarkError), done.exc_info
     return done.stdout, done.exception
@@ -48,7 +48,7 @@ def lines_of(*arguments: object) -> list[Any]:
     return [json.loads(line) for line in out.splitlines()]
 
 
-def test_batches_come_with_their_offsets_epoch_size_and_place(directory: Path) -> None:
+def test_batches_have_offsets_epoch_size_and_position(directory: Path) -> None:
     first, second = lines_of("dump", directory, "flights-0")
     assert (first["base_offset"], first["last_offset"], first["leader_epoch"], first["codec"]) == (0, 1, 3, "none")
     assert (second["base_offset"], second["last_offset"], second["position"], second["codec"]) == (2, 3, 0, "lz4")
@@ -59,7 +59,7 @@ def test_batches_come_with_their_offsets_epoch_size_and_place(directory: Path) -
     assert out.splitlines()[2].split()[:6] == ["0", "0-1", "3", "2", str(first["size_bytes"]), "none"]
 
 
-def test_records_come_with_keys_values_and_headers_and_no_byte_that_a_terminal_obeys(directory: Path) -> None:
+def test_records_have_keys_values_and_headers_without_control_bytes(directory: Path) -> None:
     out, _ = run("dump", directory / "flights-0", "--records")
     assert out.splitlines() == [
         '0 2023-11-14T22:13:20Z key="k" value="café" headers: h="\\u0000"',
@@ -71,7 +71,7 @@ def test_records_come_with_keys_values_and_headers_and_no_byte_that_a_terminal_o
     assert (third["offset"], third["value_base64"], fourth["value"]) == (2, "//4=", "a\x1b[31m")
 
 
-def test_offsets_bound_what_is_shown_on_both_sides(directory: Path) -> None:
+def test_offsets_bound_the_output_on_both_sides(directory: Path) -> None:
     shown = lines_of("dump", directory / "flights-0", "--records", "--from", 1, "--to", 2)
     assert [one["offset"] for one in shown] == [1, 2]
     assert [one["base_offset"] for one in lines_of("dump", directory / "flights-0", "--from", 2)] == [2]
@@ -85,7 +85,7 @@ def spoil(directory: Path) -> Path:
     return segment
 
 
-def test_what_is_no_batch_is_shown_and_refused_only_with_verify(directory: Path) -> None:
+def test_damage_is_shown_and_refused_only_with_verify(directory: Path) -> None:
     segment = spoil(directory)
     bad, good = lines_of("dump", directory / "flights-0")
     assert (bad["crc_ok"], bad["base_offset"], good["crc_ok"]) == (False, 0, True)
@@ -114,7 +114,7 @@ def test_small_files_are_tables(directory: Path, name: str, row: dict[str, objec
     assert all(column in out for column in row)
 
 
-def test_a_damaged_small_file_shows_what_it_has_and_is_refused(directory: Path) -> None:
+def test_a_damaged_small_file_is_shown_and_refused(directory: Path) -> None:
     file = directory / "flights-0" / "leader-epoch-checkpoint"
     file.write_bytes(b"1\n7 70\ncrc 00000000\n")
     out, refused = run("dump", file)
@@ -132,13 +132,13 @@ def test_a_damaged_small_file_shows_what_it_has_and_is_refused(directory: Path) 
         ((".lock",), "not the name of a log's file"),
     ],
 )
-def test_what_cannot_be_dumped_is_refused_in_a_sentence(directory: Path, arguments: tuple[str, ...], word: str) -> None:
+def test_a_wrong_path_is_refused_with_a_sentence(directory: Path, arguments: tuple[str, ...], word: str) -> None:
     _, refused = run("dump", directory / arguments[0], *arguments[1:])
     assert refused is not None
     assert word in refused.message
 
 
-def test_verify_ends_well_for_a_good_directory_and_tells_its_figures(directory: Path) -> None:
+def test_verify_of_an_intact_directory_succeeds_with_counts(directory: Path) -> None:
     (told,) = lines_of("verify", directory)
     (replica,) = told["directories"][0]["replicas"]
     assert (told["error_count"], replica["records"], replica["log_end_offset"], replica["findings"]) == (0, 4, 4, [])
@@ -147,7 +147,7 @@ def test_verify_ends_well_for_a_good_directory_and_tells_its_figures(directory: 
     assert "; no error" in out
 
 
-def test_verify_says_what_is_wrong_where_and_what_to_do_next(directory: Path) -> None:
+def test_verify_reports_damage_with_place_and_next_step(directory: Path) -> None:
     segment = spoil(directory)
     out, refused = run("verify", directory, "--deep")
     assert refused is not None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counting what became of what was sent, and where it stops."""
+"""Counts of acknowledged and failed records, and the end by --count."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_acknowledged_records_are_counted_by_partition_and_the_first_failure_is_
     assert tally.first_error is first
 
 
-def test_what_is_still_under_way_is_waited_for_only_at_the_end() -> None:
+def test_tables_in_flight_are_awaited_only_at_the_end() -> None:
     tally = Tally()
     tally.add(Sending(BatchMetadata("t", 0, 0, 1)), 1)
     tally.add(Sending(BatchMetadata("t", 0, 1, 2), done=False), 2)
@@ -53,11 +53,11 @@ def rows(count: int, *, stamped: bool = False) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize(("count", "sizes"), [(None, [2, 3]), (2, [2]), (4, [2, 2]), (9, [2, 3])])
-def test_no_more_is_sent_than_was_asked_for(count: int | None, sizes: list[int]) -> None:
+def test_no_more_than_count_records_are_sent(count: int | None, sizes: list[int]) -> None:
     assert [chunk.num_rows for chunk in limited([rows(2), rows(3)], count)] == sizes
 
 
-def test_rows_without_a_time_get_the_time_of_sending() -> None:
+def test_rows_without_a_timestamp_get_the_current_time() -> None:
     sent: list[pa.RecordBatch] = []
 
     class Producer:

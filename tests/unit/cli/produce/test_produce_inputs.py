@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines, JSON lines, CSV and Parquet become rows; what cannot be a record is refused with its place."""
+"""Lines, JSON lines, CSV and Parquet become rows; malformed input is refused with its place."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Row = tuple[bytes | None, bytes | None, int | None]
 
 
 def of(chunks: Iterator[pa.RecordBatch]) -> tuple[list[Row], str]:
-    """The rows, and the refusal that ended them."""
+    """The rows, and the refusal after them."""
     rows: list[Row] = []
     try:
         for chunk in chunks:
@@ -46,7 +46,7 @@ def from_csv(content: str, columns: Columns = Columns(), **layout: Any) -> tuple
     return of(csv_chunks(io.BytesIO(content.encode()), columns, **layout))
 
 
-def test_each_line_is_a_record_the_last_one_too() -> None:
+def test_each_line_is_a_record_also_the_last() -> None:
     assert text(b"a\n\nb\r\nc") == ([(None, value, None) for value in (b"a", b"", b"b\r", b"c")], "")
     assert text(b"") == ([], "")
 
@@ -55,14 +55,14 @@ def test_the_key_ends_at_the_first_separator() -> None:
     assert text(b"AA=1=2\n=x", "=")[0] == [(b"AA", b"1=2", None), (b"", b"x", None)]
 
 
-def test_a_line_without_the_separator_is_refused_by_its_number_after_those_before_it() -> None:
+def test_a_line_without_the_separator_is_refused_after_the_lines_before_it() -> None:
     rows, refusal = text(b"k:v\noops\nk:w\n", ":")
     assert rows == [(b"k", b"v", None)]
     assert refusal.startswith("line 2 has no key separator ':'")
 
 
 @given(content=st.binary(max_size=200), sizes=st.lists(st.integers(1, 9), min_size=1, max_size=20))
-def test_lines_do_not_depend_on_how_a_pipe_cuts_them(content: bytes, sizes: list[int]) -> None:
+def test_lines_do_not_depend_on_the_chunks_of_a_pipe(content: bytes, sizes: list[int]) -> None:
     class Pipe(io.BytesIO):
         def read1(self, size: int | None = -1, /) -> bytes:
             sizes.append(sizes.pop(0))
@@ -74,21 +74,21 @@ def test_lines_do_not_depend_on_how_a_pipe_cuts_them(content: bytes, sizes: list
     assert [line for block in line_blocks(Pipe(content)) for line in block] == expected
 
 
-def test_a_line_that_no_record_can_hold_is_refused_before_it_fills_the_memory() -> None:
+def test_a_line_too_long_for_a_record_is_refused_before_it_is_read_completely() -> None:
     rows, refusal = text(b"a\n" + b"x" * (17 << 20))
     assert len(rows) == 1
     assert refusal.startswith("line 2 has more than 16 MiB")
 
 
 @given(key=st.binary().filter(lambda key: b"\t" not in key and b"\n" not in key), value=st.binary(min_size=1))
-def test_what_is_printed_with_a_separator_can_be_produced_again(key: bytes, value: bytes) -> None:
+def test_text_output_of_consume_can_be_produced_again(key: bytes, value: bytes) -> None:
     value = value.replace(b"\n", b" ")
     record = ConsumerRecord("t", 0, 0, 0, key, value, ())
     assert text(record_text(record, "\t"), "\t")[0] == [(key, value, None)]
 
 
 @given(key=st.none() | st.binary(), value=st.none() | st.binary(), header=st.none() | st.binary())
-def test_what_is_printed_as_json_can_be_produced_again(
+def test_json_output_of_consume_can_be_produced_again(
     key: bytes | None, value: bytes | None, header: bytes | None
 ) -> None:
     line = json.dumps(record_json(ConsumerRecord("t", 0, 5, 123, key, value, (("h", header),))))
@@ -98,7 +98,7 @@ def test_what_is_printed_as_json_can_be_produced_again(
     assert chunk.column("headers").to_pylist() == [[("h", header)]]
 
 
-def test_a_json_line_is_sent_as_it_is_unless_a_member_is_named() -> None:
+def test_a_json_line_is_sent_unchanged_unless_a_member_is_named() -> None:
     content = '{"a": 1, "b": {"c": [2]}}\n\n {"a": null, "b": "text"} \n'
     assert [row[1] for row in from_json(content)[0]] == [b'{"a": 1, "b": {"c": [2]}}', b'{"a": null, "b": "text"}']
     rows, _ = from_json(content, Columns(key="a", value="b"))
@@ -132,9 +132,7 @@ def test_times_are_iso_or_numbers_in_a_unit(value: str, unit: str, stamp_us: int
         ('{"k": 1, "v_base64": "?"}', Columns(value="v"), "line 2: v_base64 is not base64"),
     ],
 )
-def test_a_json_line_that_is_no_record_is_refused_by_its_number(
-    line: str | bytes, columns: Columns, refusal: str
-) -> None:
+def test_a_malformed_json_line_is_refused_with_its_number(line: str | bytes, columns: Columns, refusal: str) -> None:
     bad = line.encode() if isinstance(line, str) else line
     first = b'{"k": "1", "v": "2", "t": 3}\n'
     rows, told = from_json(first + bad, columns)
@@ -151,7 +149,7 @@ def test_a_csv_row_is_sent_as_json_with_its_numbers_and_times() -> None:
     assert second == {"n": "2", "x": None, "when": None, "name": ""}
 
 
-def test_columns_of_a_csv_are_sent_as_they_are_written() -> None:
+def test_csv_columns_are_sent_unchanged() -> None:
     columns = Columns(key="k", value="v", timestamp="t", timestamp_unit="s")
     assert from_csv("k;v;t\n007;1.50;3\n", columns, delimiter=";") == ([(b"007", b"1.50", 3_000_000)], "")
     assert from_csv("\ufeffk,v\n", Columns(key="k")) == ([], "")
@@ -200,7 +198,7 @@ def test_a_parquet_row_is_sent_as_json_or_by_its_columns() -> None:
     assert of(parquet_chunks(parquet_file(**columns), Columns(value="l")))[0][0][1] == b"[1,2]"
 
 
-def test_parquet_comes_through_a_pipe_too() -> None:
+def test_parquet_is_read_from_a_pipe() -> None:
     class Pipe(io.BytesIO):
         def seekable(self) -> bool:
             return False
@@ -209,6 +207,6 @@ def test_parquet_comes_through_a_pipe_too() -> None:
     assert len(of(parquet_chunks(Pipe(content), Columns(value="v")))[0]) == 3
 
 
-def test_what_is_no_parquet_is_refused() -> None:
+def test_a_file_that_is_not_parquet_is_refused() -> None:
     assert "cannot be read" in of(parquet_chunks(io.BytesIO(b"no parquet at all"), Columns()))[1]
     assert "no column 'x'" in of(parquet_chunks(parquet_file(v=["a"]), Columns(value="x")))[1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tidemark reassign` before a client that has no cluster: files, refusals, feeding in, Ctrl-C, what is printed."""
+"""`tidemark reassign` with a fake client: files, refusals, batches of reassignments, Ctrl-C, output."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def moved(partition: TopicPartition = T2, *, waiting_for: str = "") -> Reassignm
 
 
 class Client:
-    """A cluster that takes so many moves at once; each look ends those that were begun first."""
+    """A fake cluster with a limit of reassignments; each list call ends the oldest."""
 
     def __init__(self, takes: int = 1000) -> None:
         self.takes = takes
@@ -92,7 +92,7 @@ class Client:
         allow_partial: bool = False,
     ) -> AlteredReassignments:
         names = [move.partition for move in moves]
-        assert not names or request_id, "a retry must be harmless"
+        assert not names or request_id, "a retry must be idempotent"
         self.asked.append((names, throttle_bytes_per_s, validate_only))
         outcomes = [ReassignmentOutcome(name, ONE_TWO, False, self.refusals.get(name)) for name in names]
         outcomes += [ReassignmentOutcome(name, ONE_TWO, True, self.refusals.get(name)) for name in cancel]
@@ -125,7 +125,7 @@ class Client:
             name = left.pop(0)
             self.wanted.remove(name)
             yield ReassignmentUpdate([moved(one) for one in left], [EndedReassignment(name, TWO_ONE, self.ends_with)])
-        assert partitions, "else it would wait for all there are"
+        assert partitions, "without partitions it would wait for all reassignments"
         gone = [name for name in partitions if name in self.cancelled]
         ends = [EndedReassignment(name, TWO_ONE if name in self.too_late else ONE_TWO, self.ends_with) for name in gone]
         yield ReassignmentUpdate([], ends)
@@ -157,7 +157,7 @@ def code_of(result: Any) -> ErrorCode:
     return result.exception.code
 
 
-def test_what_takes_it_back_is_printed_before_anything_begins(client: Client, tmp_path: Path) -> None:
+def test_the_rollback_is_printed_before_the_start(client: Client, tmp_path: Path) -> None:
     result = run("execute", file_of(tmp_path), "--throttle", "50MB")
     assert result.exit_code == 0, result
     assert client.asked == [([T2], 50_000_000, True), ([T2], 50_000_000, False)]
@@ -167,7 +167,7 @@ def test_what_takes_it_back_is_printed_before_anything_begins(client: Client, tm
     assert result.stdout.endswith("test:2 is on 2,1\n1 reassignment completed\n")
 
 
-def test_what_is_there_already_is_not_moved(client: Client, tmp_path: Path) -> None:
+def test_partitions_with_the_wanted_replicas_are_skipped(client: Client, tmp_path: Path) -> None:
     there = {"version": 1, "partitions": [{"topic": "test", "partition": 2, "replicas": [1, 2]}]}
     result = run("execute", file_of(tmp_path, there))
     assert result.exit_code == 0
@@ -176,7 +176,7 @@ def test_what_is_there_already_is_not_moved(client: Client, tmp_path: Path) -> N
     assert json.loads(run("execute", file_of(tmp_path, there), "-o", "json").stdout)["begun"] is False
 
 
-def test_scripts_get_one_document(client: Client, tmp_path: Path) -> None:
+def test_json_output_is_one_document(client: Client, tmp_path: Path) -> None:
     told = json.loads(run("execute", file_of(tmp_path), "-o", "json").stdout)
     assert told["begun"] is True
     assert told["rollback"]["partitions"] == [{"topic": "test", "partition": 2, "replicas": [1, 2]}]
@@ -190,26 +190,26 @@ def test_a_file_may_come_from_standard_input(client: Client) -> None:
     assert client.wanted == []
 
 
-def test_nothing_is_begun_where_anything_is_refused(client: Client, tmp_path: Path) -> None:
+def test_nothing_starts_if_one_is_refused(client: Client, tmp_path: Path) -> None:
     client.refusals[T2] = TidemarkError(ErrorCode.THROTTLE_TOO_LOW, "600 bytes/s come in")
     assert code_of(run("execute", file_of(tmp_path))) is ErrorCode.THROTTLE_TOO_LOW
     assert [validate_only for _, _, validate_only in client.asked] == [True]
 
 
-def test_a_dry_run_begins_nothing(client: Client, tmp_path: Path) -> None:
+def test_a_dry_run_starts_nothing(client: Client, tmp_path: Path) -> None:
     result = run("execute", file_of(tmp_path), "--dry-run")
     assert (result.exit_code, client.wanted) == (0, [])
     assert "1,2" in result.stdout
     assert json.loads(run("execute", file_of(tmp_path), "--dry-run", "-o", "json").stdout)["begun"] is False
 
 
-def test_without_waiting_it_says_where_to_look(client: Client, tmp_path: Path) -> None:
+def test_no_wait_names_the_list_command(client: Client, tmp_path: Path) -> None:
     result = run("execute", file_of(tmp_path), "--no-wait")
     assert result.stdout.endswith("1 reassignment started; tidemark reassign list shows their progress\n")
     assert client.wanted == [T2]
 
 
-def test_an_interruption_leaves_the_move_going_and_says_so(client: Client, tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_wait_but_not_the_reassignment(client: Client, tmp_path: Path) -> None:
     client.interrupted = True
     result = run("execute", file_of(tmp_path))
     assert result.exit_code == 130
@@ -217,7 +217,7 @@ def test_an_interruption_leaves_the_move_going_and_says_so(client: Client, tmp_p
     assert (client.wanted, client.cancelled) == ([T2], [])
 
 
-def test_a_move_that_ends_otherwise_is_an_error(client: Client, tmp_path: Path) -> None:
+def test_a_reassignment_that_fails_is_an_error(client: Client, tmp_path: Path) -> None:
     client.ends_with = TidemarkError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "given up by somebody")
     assert code_of(run("execute", file_of(tmp_path))) is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
@@ -235,9 +235,7 @@ def test_a_move_that_ends_otherwise_is_an_error(client: Client, tmp_path: Path) 
         ({"version": 1, "partitions": FILE["partitions"] * 2}, ErrorCode.DUPLICATE_PARTITION),  # type: ignore[operator]
     ],
 )
-def test_a_bad_file_asks_nothing_of_the_cluster(
-    client: Client, tmp_path: Path, content: object, code: ErrorCode
-) -> None:
+def test_a_malformed_file_sends_no_request(client: Client, tmp_path: Path, content: object, code: ErrorCode) -> None:
     for command in ("execute", "verify"):
         assert code_of(run(command, file_of(tmp_path, content))) is code
     assert client.asked == []
@@ -276,7 +274,7 @@ def test_bad_usage_ends_with_status_2(client: Client, tmp_path: Path) -> None:
     assert client.asked == []
 
 
-def test_verifying_tells_done_from_under_way_and_from_different(client: Client, tmp_path: Path) -> None:
+def test_verify_distinguishes_done_running_and_different(client: Client, tmp_path: Path) -> None:
     assert run("verify", file_of(tmp_path)).exit_code == 0
     other = {"version": 1, "partitions": [{"topic": "test", "partition": 2, "replicas": [1, 0]}]}
     result = run("verify", file_of(tmp_path, other), "-o", "json")
@@ -286,7 +284,7 @@ def test_verifying_tells_done_from_under_way_and_from_different(client: Client, 
     assert (result.exit_code, json.loads(result.stdout)[0]["state"]) == (1, "copying")
 
 
-def test_moves_are_given_up_by_partition_topic_or_all(client: Client) -> None:
+def test_reassignments_are_cancelled_by_partition_topic_or_all(client: Client) -> None:
     for arguments in (("test:2",), ("test",), ("--all",)):
         client.wanted = [T2]
         client.cancelled = []
@@ -303,7 +301,7 @@ def ended_before_it_was_given_up(partition: TopicPartition) -> TidemarkError:
 
 @pytest.mark.parametrize("arguments", [("--all",), ("test",), ("test", "test:2")])
 @pytest.mark.parametrize("code", [ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, ErrorCode.UNKNOWN_TOPIC])
-def test_what_ends_before_it_is_given_up_holds_up_no_other(
+def test_one_that_ends_before_its_cancellation_does_not_block_others(
     client: Client, arguments: tuple[str, ...], code: ErrorCode
 ) -> None:
     client.wanted = [T2, T3]
@@ -316,7 +314,7 @@ def test_what_ends_before_it_is_given_up_holds_up_no_other(
     assert told == {"cancelled": ["test:2"], "ended": [], "ended_meanwhile": ["test:3"]}
 
 
-def test_where_all_have_ended_meanwhile_nothing_is_waited_for(client: Client) -> None:
+def test_if_all_ended_before_the_cancellation_there_is_no_wait(client: Client) -> None:
     client.wanted = [T2]
     client.refusals[T2] = ended_before_it_was_given_up(T2)
     result = run("cancel", "--all")
@@ -324,7 +322,7 @@ def test_where_all_have_ended_meanwhile_nothing_is_waited_for(client: Client) ->
     assert result.stdout == "0 reassignments cancelled\n1 reassignment ended before: test:2\n"
 
 
-def test_a_move_of_a_topic_that_nobody_understands_has_not_ended(client: Client) -> None:
+def test_a_reassignment_of_an_unknown_topic_has_not_ended(client: Client) -> None:
     client.wanted, client.originals = [T2, T3], {T3: ()}
     client.refusals[T3] = TidemarkError(ErrorCode.UNKNOWN_TOPIC, "there is none")
     result = run("cancel", "--all")
@@ -332,7 +330,7 @@ def test_a_move_of_a_topic_that_nobody_understands_has_not_ended(client: Client)
     assert (client.cancelled, result.stdout) == ([T2], "test:2 is on 1,2\n1 reassignment cancelled\n")
 
 
-def test_what_ends_while_the_service_writes_the_cancellations_down_holds_up_no_other(client: Client) -> None:
+def test_one_that_ends_during_the_cancel_request_does_not_block_others(client: Client) -> None:
     client.wanted = [T2, T3]
     client.refusals[T3] = ended_before_it_was_given_up(T3)
     client.ends_first = [client.refusals[T3]] * 2
@@ -346,14 +344,14 @@ def test_what_ends_while_the_service_writes_the_cancellations_down_holds_up_no_o
 
 
 @pytest.mark.parametrize("error", [None, ended_before_it_was_given_up(T2)])
-def test_what_ends_although_it_was_to_be_given_up_ended_meanwhile(client: Client, error: TidemarkError | None) -> None:
+def test_one_that_completes_despite_its_cancellation_ended_before(client: Client, error: TidemarkError | None) -> None:
     client.wanted, client.too_late, client.ends_with = [T2], {T2}, error
     result = run("cancel", "--all")
     assert result.exit_code == 0
     assert result.stdout.endswith("0 reassignments cancelled\n1 reassignment ended before: test:2\n")
 
 
-def test_a_partition_that_was_named_is_refused_before_anything_is_given_up(client: Client) -> None:
+def test_a_refused_named_partition_prevents_all_cancellations(client: Client) -> None:
     client.wanted = [T2, TopicPartition("other", 0)]
     client.refusals[T3] = ended_before_it_was_given_up(T3)
     assert code_of(run("cancel", "other", "test:3")) is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
@@ -362,7 +360,7 @@ def test_a_partition_that_was_named_is_refused_before_anything_is_given_up(clien
     assert code_of(run("cancel", "test:2")) is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
-def test_the_list_shows_progress_and_what_was_refused(client: Client) -> None:
+def test_the_list_shows_progress_and_refusals(client: Client) -> None:
     client.wanted = [T2]
     shown = run("list").stdout
     for word in ("test:2", "1,2", "2,1", "copying", "30% of 1.0 kB", "100 B/s", "7 s", "500 B/s", "no JSON"):
@@ -377,7 +375,7 @@ def many(count: int) -> list[PartitionReassignment]:
     return [PartitionReassignment(TopicPartition("t", index), TWO_ONE) for index in range(count)]
 
 
-def test_moves_that_do_not_fit_are_fed_in_as_earlier_ones_end() -> None:
+def test_reassignments_that_do_not_fit_start_as_earlier_ones_end() -> None:
     client = Client(takes=4)
     feed = MoveFeed(client, many(10), 0, "r")  # type: ignore[arg-type]
     assert feed.begin() == 6
@@ -390,7 +388,7 @@ def test_moves_that_do_not_fit_are_fed_in_as_earlier_ones_end() -> None:
     assert len([size for size in sizes if size <= 4]) > 3, "pipelined, not batch after batch"
 
 
-def test_where_not_one_fits_the_refusal_says_how_many_do() -> None:
+def test_if_none_fits_the_refusal_has_the_limit() -> None:
     client = Client(takes=1)
     client.wanted = [T2]
     with pytest.raises(TidemarkError) as refused:
@@ -398,7 +396,7 @@ def test_where_not_one_fits_the_refusal_says_how_many_do() -> None:
     assert refused.value.metadata["moves_max"] == "1"
 
 
-def test_a_service_that_is_away_for_a_moment_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_are_retried_during_an_outage_of_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     monkeypatch.setattr(submit.time, "sleep", pauses.append)
     client = Client()
@@ -412,7 +410,7 @@ def test_a_service_that_is_away_for_a_moment_is_asked_again(monkeypatch: pytest.
         MoveFeed(client, many(2), 0, "r").follow(view)  # type: ignore[arg-type]
 
 
-def test_without_a_terminal_each_change_is_a_line_and_a_sum_comes_now_and_then(
+def test_without_a_terminal_each_change_is_a_line_with_regular_summaries(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     now_s = 0.0
@@ -431,7 +429,7 @@ def test_without_a_terminal_each_change_is_a_line_and_a_sum_comes_now_and_then(
     ]
 
 
-def test_on_a_terminal_the_view_is_a_table_that_names_what_each_waits_for(
+def test_on_a_terminal_the_view_is_a_table_with_reasons_for_waiting(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module.sys.stdout, "isatty", lambda: True)
@@ -444,7 +442,7 @@ def test_on_a_terminal_the_view_is_a_table_that_names_what_each_waits_for(
         assert word in out
 
 
-def test_of_many_moves_only_the_sum_is_told_and_what_they_wait_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_many_reassignments_are_shown_as_a_summary_with_reasons(capsys: pytest.CaptureFixture[str]) -> None:
     several = [moved(TopicPartition("t", index), waiting_for="the moon") for index in range(60)]
     with MoveView(now_s=lambda: 0.0) as view:
         view.show(several, [])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tidemark reassign` of a file that names log directories: the way back, what is waited for, what verify says (M3)."""
+"""`tidemark reassign` of a file with log directories: rollback, wait, verify (M3)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FILE = {
 
 
 def disks(broker: int, *, a: int | None = None, b: int | None = None, copy: int | None = None) -> BrokerLogDirs:
-    """A broker with the replica in /data/a or /data/b, and a copy on its way into the latter."""
+    """A broker with the replica in /data/a or /data/b, and maybe a copy that moves to the latter."""
     held = {"/data/a": [_replica(a)] if a is not None else [], "/data/b": [_replica(b)] if b is not None else []}
     held["/data/b"] += [_replica(copy, future=True)] if copy is not None else []
     return BrokerLogDirs(
@@ -55,7 +55,7 @@ AWAY = BrokerLogDirs(BrokerId(2), error=TidemarkError(ErrorCode.BROKER_NOT_AVAIL
 
 
 class Disks(Client):
-    """A cluster whose broker 2 is described as told, look by look; the last one for ever."""
+    """A fake cluster with a list of answers of broker 2; the last answer repeats."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Disks:
     return made
 
 
-def test_the_way_back_names_the_present_directories(cluster: Disks, tmp_path: Path) -> None:
+def test_the_rollback_has_the_current_directories(cluster: Disks, tmp_path: Path) -> None:
     cluster.looks = [disks(2, a=1000), disks(2, b=1000)]
     result = run("execute", file_of(tmp_path, FILE))
     assert result.exit_code == 0
@@ -88,7 +88,7 @@ def test_the_way_back_names_the_present_directories(cluster: Disks, tmp_path: Pa
     assert "on 2 in /data/b" in result.stdout
 
 
-def test_execute_waits_until_the_replica_lies_in_its_directory(cluster: Disks, tmp_path: Path) -> None:
+def test_execute_waits_until_the_replica_is_in_its_directory(cluster: Disks, tmp_path: Path) -> None:
     cluster.looks = [disks(2, a=1000), disks(2, a=1000), disks(2, a=1000, copy=500), disks(2, b=1000)]
     result = run("execute", file_of(tmp_path, FILE), "--output", "json")
     assert result.exit_code == 0
@@ -99,19 +99,19 @@ def test_execute_waits_until_the_replica_lies_in_its_directory(cluster: Disks, t
     assert told["rollback"]["partitions"][0]["log_dirs"] == ["/data/a", "/data/a"]
 
 
-def test_a_directory_it_does_not_come_to_is_an_error(cluster: Disks, tmp_path: Path) -> None:
+def test_a_directory_that_is_not_reached_is_an_error(cluster: Disks, tmp_path: Path) -> None:
     cluster.looks = [disks(2, a=1000), disks(2, a=1000, copy=500), disks(2, a=1000)]
     result = run("execute", file_of(tmp_path, FILE))
     assert code_of(result) is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
     assert "test:2 stays on broker 2 in /data/a" in result.stdout
 
 
-def test_of_a_move_that_failed_no_directory_is_waited_for(cluster: Disks, tmp_path: Path) -> None:
+def test_a_failed_reassignment_has_no_wait_for_directories(cluster: Disks, tmp_path: Path) -> None:
     cluster.ends_with = TidemarkError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "given up")
     assert code_of(run("execute", file_of(tmp_path, FILE))) is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
-def test_a_move_of_directories_alone_is_begun(cluster: Disks, tmp_path: Path) -> None:
+def test_a_change_of_only_directories_is_started(cluster: Disks, tmp_path: Path) -> None:
     same = {**FILE, "partitions": [{**FILE["partitions"][0], "replicas": [1, 2], "log_dirs": ["any", "b"]}]}  # type: ignore[index, dict-item]
     cluster.looks = [disks(2, a=1000), disks(2, b=1000)]
     result = run("execute", file_of(tmp_path, same))
@@ -119,7 +119,7 @@ def test_a_move_of_directories_alone_is_begun(cluster: Disks, tmp_path: Path) ->
     assert [names for names, _, checked in cluster.asked if not checked] == [[T2]]
 
 
-def test_a_proposal_has_a_place_for_each_directory(cluster: Disks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proposal_has_an_entry_for_each_directory(cluster: Disks, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = PlannedMoves(Plan((PartitionReassignment(T2, (BrokerId(2), BrokerId(1))),), (), 0, 0, {}, {}), 0)
     monkeypatch.setattr(cluster, "plan_brokers", lambda **asked: plan, raising=False)
     ((move,), errors) = parse_reassignments(run("generate", "test").stdout)
@@ -127,7 +127,7 @@ def test_a_proposal_has_a_place_for_each_directory(cluster: Disks, monkeypatch: 
     assert move.log_dirs == ("any", "any")
 
 
-def test_without_directories_brokers_are_not_asked(cluster: Disks, tmp_path: Path) -> None:
+def test_without_directories_brokers_get_no_request(cluster: Disks, tmp_path: Path) -> None:
     cluster.looks = []
     anywhere = {"version": 1, "partitions": [{"topic": "test", "partition": 2, "replicas": [2, 1]}]}
     assert run("execute", file_of(tmp_path, anywhere)).exit_code == 0
@@ -143,7 +143,7 @@ def test_without_directories_brokers_are_not_asked(cluster: Disks, tmp_path: Pat
         (AWAY, "directories unknown", "unknown", None),
     ],
 )
-def test_verify_says_of_each_replica_whether_it_lies_where_it_should(
+def test_verify_reports_the_directory_state_of_each_replica(
     cluster: Disks, tmp_path: Path, look: BrokerLogDirs, state: str, of_replica: str, percent: int | None
 ) -> None:
     cluster.looks = [look]

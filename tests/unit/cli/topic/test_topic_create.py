@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tidemark topic create`: what it warns of."""
+"""Warnings of `tidemark topic create`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 
 class Cluster:
-    """Makes a topic of one partition, with 3 replicas where none are named."""
+    """Creates a topic of one partition, with 3 replicas by default."""
 
     def __enter__(self) -> Cluster:
         return self
@@ -47,12 +47,12 @@ def run(*arguments: str) -> Any:
 @pytest.mark.parametrize(
     "more", [(), ("-r", "3", "-c", "min.insync.replicas=2"), ("-r", "2", "-c", "min.insync.replicas=1")]
 )
-def test_a_topic_that_outlives_a_restart_is_made_without_a_word(more: tuple[str, ...]) -> None:
+def test_a_topic_that_survives_a_restart_gets_no_warning(more: tuple[str, ...]) -> None:
     assert run(*more).stderr == ""
 
 
 @pytest.mark.parametrize("more", [("-r", "2"), ("-r", "3", "-c", "min.insync.replicas=3")])
-def test_one_with_no_replica_to_spare_is_warned_of_when_it_is_made(more: tuple[str, ...]) -> None:
+def test_a_topic_with_no_replica_to_spare_gets_a_warning(more: tuple[str, ...]) -> None:
     result = run(*more)
     assert result.stderr.startswith("warning: t has no replica to spare")
     assert "created topic t" in result.stdout
@@ -61,5 +61,5 @@ def test_one_with_no_replica_to_spare_is_warned_of_when_it_is_made(more: tuple[s
     assert [f"warning: {sentence}\n" for sentence in told["warnings"]] == [result.stderr]
 
 
-def test_of_one_replica_it_is_said_what_a_restart_does() -> None:
+def test_the_warning_for_one_replica_names_the_effect_of_a_restart() -> None:
     assert "one replica" in run("-r", "1").stderr
