@@ -107,8 +107,8 @@ def test_broker_0_epoch_0_and_no_leader_differ() -> None:
         command = LeaderAndIsrCommand(
             BrokerId(0), ControllerEpoch(0), BrokerEpoch(0), (one,), suspected=frozenset({BrokerId(0)})
         )
-        (told,) = control_codec.leader_and_isr_from_proto(control_codec.leader_and_isr_to_proto(command)).partitions
-        assert told.state == state
+        (received,) = control_codec.leader_and_isr_from_proto(control_codec.leader_and_isr_to_proto(command)).partitions
+        assert received.state == state
 
 
 def test_a_topic_recreated_within_one_command_keeps_both_ids_apart() -> None:

@@ -52,9 +52,9 @@ def test_an_outcome_survives_a_round_trip(unclean: UncleanElection | None) -> No
 
 def test_a_refusal_keeps_its_code_and_metadata() -> None:
     error = TidemarkError(ErrorCode.ELECTION_NOT_NEEDED, "it has a leader", {"topic": "t"})
-    told = codec.outcome_from_proto(codec.outcome_to_proto(ElectionOutcome(T0, error=error))).error
-    assert told is not None
-    assert (told.code, told.message, told.metadata) == (error.code, error.message, error.metadata)
+    received = codec.outcome_from_proto(codec.outcome_to_proto(ElectionOutcome(T0, error=error))).error
+    assert received is not None
+    assert (received.code, received.message, received.metadata) == (error.code, error.message, error.metadata)
 
 
 def test_every_kind_has_its_type_and_other_numbers_are_refused() -> None:

@@ -32,7 +32,7 @@ def test_a_set_of_partitions_survives_a_round_trip() -> None:
 def test_empty_owned_differs_from_unset() -> None:
     silent = pb.GroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=3)
     assert heartbeat_from_proto(silent, "here") == Heartbeat("g", "m", 3, client_host="here")
-    said = pb.GroupHeartbeatRequest(
+    message = pb.GroupHeartbeatRequest(
         group_id="g",
         member_id="m",
         instance_id="i",
@@ -44,7 +44,7 @@ def test_empty_owned_differs_from_unset() -> None:
         client_id="c",
         sequence=7,
     )
-    assert heartbeat_from_proto(said, "here") == Heartbeat(
+    assert heartbeat_from_proto(message, "here") == Heartbeat(
         "g", "m", 0, "i", 5, ("b", "a"), "range", frozenset(), "consumer", "c", "here", 7
     )
 

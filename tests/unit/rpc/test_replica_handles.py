@@ -26,7 +26,11 @@ def stop(partition: TopicPartition) -> StopFetch:
 
 
 def received(stream: Stream, message: Chunk) -> list[TopicPartition]:
-    return [one.partition for told in stream.to_follower(LeaderMessage(chunks=(message,))) for one in told.chunks]
+    return [
+        one.partition
+        for received_message in stream.to_follower(LeaderMessage(chunks=(message,)))
+        for one in received_message.chunks
+    ]
 
 
 def test_released_handles_are_forgotten_at_both_ends() -> None:
@@ -54,8 +58,8 @@ def test_messages_in_flight_when_a_partition_was_stopped_arrive() -> None:
     stream.to_leader(FollowerMessage(positions=(position(), position(OTHER))))
     sent_before = stream.leader.encode(LeaderMessage(chunks=(chunk(),)))
     stream.to_leader(FollowerMessage(stops=(stop(FLIGHTS),)))
-    (told,) = [stream.follower.decode(pb.ReplicateResponse.FromString(data)) for data in sent_before]
-    assert told.chunks == (chunk(),)
+    (received_message,) = [stream.follower.decode(pb.ReplicateResponse.FromString(data)) for data in sent_before]
+    assert received_message.chunks == (chunk(),)
     assert received(stream, chunk()) == [FLIGHTS], "messages that waited to be written too"
 
 
@@ -63,8 +67,8 @@ def test_a_partition_that_is_stopped_and_begun_in_one_message_has_another_handle
     stream = Stream()
     stream.to_leader(FollowerMessage(positions=(position(), position(OTHER))))
     report = Report(FLIGHTS, NEWER, Offset(9), Offset(8))
-    anew = FollowerMessage(positions=(position(),), reports=(report,), stops=(stop(FLIGHTS),))
-    assert stream.to_leader(anew) == anew
+    restarted = FollowerMessage(positions=(position(),), reports=(report,), stops=(stop(FLIGHTS),))
+    assert stream.to_leader(restarted) == restarted
     for index in range(20):  # its old handle is forgotten meanwhile
         topic = TopicPartition(f"topic-{index}", 0)
         stream.to_leader(FollowerMessage(positions=(position(topic),)))

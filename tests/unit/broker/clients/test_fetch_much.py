@@ -60,7 +60,7 @@ async def test_other_tasks_run_between_its_partitions(
     beside = asyncio.create_task(other())
     answer = await of(service)(asked())
     beside.cancel()
-    told = [one.facts for one in answer] if isinstance(answer, list) else answer.partitions
-    assert [one.partition for one in told] == list(range(MANY))
-    assert not any(one.error.code for one in told)
+    facts = [one.facts for one in answer] if isinstance(answer, list) else answer.partitions
+    assert [one.partition for one in facts] == list(range(MANY))
+    assert not any(one.error.code for one in facts)
     assert turns > MANY // 2

@@ -155,11 +155,11 @@ async def test_a_bad_batch_is_refused_and_later_requests_reach_the_core(harness:
 async def test_an_unexpected_error_in_a_check_refuses_only_that_batch(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stumble(data: bytes) -> None:
+    def fail(data: bytes) -> None:
         raise ZeroDivisionError
 
     with monkeypatch.context() as patch:
-        patch.setattr(produce_module, "check_batch", stumble)
+        patch.setattr(produce_module, "check_batch", fail)
         harness.context.send(1, sample())
         assert (await harness.response()).partitions[0].error.code == ErrorCode.INTERNAL
     harness.context.send(2, sample())

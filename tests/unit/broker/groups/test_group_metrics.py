@@ -10,13 +10,13 @@ from tidemark.runtime.metrics import Metrics
 
 def test_commits_and_rebalances_are_counted_by_their_records() -> None:
     metrics = Metrics()
-    told = GroupMetrics(metrics)
+    group_metrics = GroupMetrics(metrics)
     committed = Change(OffsetKey("g", "a", 0), Committed(1, -1, "", "", "", 0))
-    told.note(
+    group_metrics.note(
         [committed, Change(OffsetKey("g", "a", 1), None), Change(TargetMetadataKey("g"), TargetMetadata(3, "range"))]
     )
-    told.note([Change(TargetMetadataKey("g"), None)])
-    told.show({"stable": 2, "empty": 1}, members=5, offsets=7, loading=1)
+    group_metrics.note([Change(TargetMetadataKey("g"), None)])
+    group_metrics.show({"stable": 2, "empty": 1}, members=5, offsets=7, loading=1)
 
     def value(name: str, **labels: str) -> float | None:
         return metrics.registry.get_sample_value(f"tidemark_group_{name}", labels)

@@ -31,7 +31,7 @@ MORE_THAN_A_NAME = "\x01" * 300
 
 
 @pytest.mark.parametrize(
-    ("said", "code"),
+    ("changes", "code"),
     [
         ({"client_id": MORE_THAN_A_NAME}, ErrorCode.INVALID_REQUEST),
         ({"protocol": MORE_THAN_A_NAME}, ErrorCode.INVALID_REQUEST),
@@ -42,11 +42,11 @@ MORE_THAN_A_NAME = "\x01" * 300
     ],
 )
 def test_a_member_of_many_that_no_record_could_hold_is_refused_and_nothing_changes(
-    said: dict[str, Any], code: ErrorCode
+    changes: dict[str, Any], code: ErrorCode
 ) -> None:
     coordinator = GroupCoordinator()
     with pytest.raises(TidemarkError) as refused:
-        coordinator.heartbeat(replace(JOIN, **said), situation())
+        coordinator.heartbeat(replace(JOIN, **changes), situation())
     assert refused.value.code is code
     assert len(refused.value.message) < 500, "it is sent in a header of the answer"
     assert not coordinator.groups

@@ -100,11 +100,11 @@ class World:
         epoch: BrokerEpoch = EPOCH,
         partition_epoch: int = 0,
     ) -> None:
-        told = PartitionView(
+        partition = PartitionView(
             0, leader, LeaderEpoch(3), assigned, isr, incarnation="i" * 32, partition_epoch=partition_epoch
         )
         brokers = {one: BrokerRegistration(one, "h", 1, broker_epoch=epoch) for one in (ME, LEADER)}
-        topics = {"flights": TopicView("flights", "t" * 32, partitions={0: told})}
+        topics = {"flights": TopicView("flights", "t" * 32, partitions={0: partition})}
         self.cache.update(
             ClusterView(controller_epoch=ControllerEpoch(1), brokers=brokers, topics=topics, complete=True)
         )

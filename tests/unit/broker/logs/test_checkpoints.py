@@ -23,12 +23,12 @@ class Logs:
 
 
 async def test_a_full_disk_is_retried_and_a_defect_is_passed_to_the_broker() -> None:
-    told: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+    failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
     defect = RuntimeError("dictionary changed size during iteration")
     logs: Any = Logs(TidemarkError(ErrorCode.DISK_FULL, "no space"), None, defect)
-    checkpoints = Checkpoints(logs, dict, 1, told.set_result)
+    checkpoints = Checkpoints(logs, dict, 1, failure.set_result)
     checkpoints.start()
     async with asyncio.timeout(10):
-        assert await told is defect
+        assert await failure is defect
     assert not logs.outcomes
     await checkpoints.stop()

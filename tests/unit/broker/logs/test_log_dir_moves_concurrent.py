@@ -132,8 +132,8 @@ async def test_a_log_that_is_truncated_repeatedly_during_moves_is_truncated_in_i
 
 
 def flushed(world: MovesWorld) -> int:
-    told = [event.flushed_offset for event in world.events if isinstance(event, LogFlushed)]
-    return max(told, default=0)
+    offsets = [event.flushed_offset for event in world.events if isinstance(event, LogFlushed)]
+    return max(offsets, default=0)
 
 
 async def test_a_reader_of_a_closed_log_that_did_not_move_is_refused() -> None:

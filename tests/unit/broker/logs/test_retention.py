@@ -91,14 +91,14 @@ async def test_a_replica_that_is_being_copied_is_skipped() -> None:
     core: Any = SimpleNamespace(partitions=lambda: (moving, other), replica=views.get)
     threads: Any = Threads({one: Log(start=8, old=True) for one in (moving, other)})
     events: list[Event] = []
-    mistakes: list[BaseException] = []
+    errors: list[BaseException] = []
     retention = Retention(
-        core, threads, TopicTable(), events.append, 1000, lambda: 77, mistakes.append, lambda one: one == moving
+        core, threads, TopicTable(), events.append, 1000, lambda: 77, errors.append, lambda one: one == moving
     )
     await retention.check()
     assert events == [LogStartRequested(other, ID, LeaderEpoch(5), Offset(8))]
     assert threads.rolled == [other]
-    assert mistakes == []
+    assert errors == []
 
 
 class Leadership:

@@ -73,10 +73,10 @@ async def test_a_burst_yields_to_the_event_loop_and_keeps_its_order(monkeypatch:
 
 
 async def test_a_defect_of_the_core_ends_the_broker_and_no_later_event_is_handled() -> None:
-    def stumble(event: Event) -> list[Effect]:
+    def fail(event: Event) -> list[Effect]:
         raise AssertionError("an invariant does not hold")
 
-    core = ScriptedCore(stumble)
+    core = ScriptedCore(fail)
     failures: list[BaseException] = []
     driver = BrokerDriver(core, ManualClock(), AsyncioScheduler(), failures.append)
     driver.submit(Tick())

@@ -78,11 +78,11 @@ async def test_a_watcher_gets_only_the_partitions_that_changed() -> None:
     known = cache(wide)
     watch = known.watch(["a"])
     assert set((await anext(watch)).topics["a"].partitions) == {0, 1, 2}
-    news = replace(VIEW, partition=1, leader_epoch=LeaderEpoch(4))
-    known.update(update(replace(wide, partitions={1: news})))
+    changed = replace(VIEW, partition=1, leader_epoch=LeaderEpoch(4))
+    known.update(update(replace(wide, partitions={1: changed})))
     change = (await anext(watch)).topics["a"]
-    assert change.partitions == {1: news}
-    assert merge_topic(wide, change).partitions == {**wide.partitions, 1: news}
+    assert change.partitions == {1: changed}
+    assert merge_topic(wide, change).partitions == {**wide.partitions, 1: changed}
 
 
 async def test_a_slow_watcher_gets_the_whole_view_instead_of_changes() -> None:
@@ -145,6 +145,6 @@ async def test_metadata_in_parts_becomes_visible_with_the_last_part() -> None:
     assert (set(known.view.topics), known.view.topics["a"].partitions[0].leader_epoch) == ({"a", "b", "gone"}, 0)
     known.update(replace(update(topic("b", epoch=1)), part=1, sequence=2))
     assert (known.view.complete, set(known.view.topics)) == (True, {"a", "b"})
-    news = await anext(watch)
-    assert (news.complete, news.part, news.sequence, set(news.topics)) == (True, 0, 0, {"a", "b"})
-    assert {one.partitions[0].leader_epoch for one in news.topics.values()} == {1}
+    changed = await anext(watch)
+    assert (changed.complete, changed.part, changed.sequence, set(changed.topics)) == (True, 0, 0, {"a", "b"})
+    assert {one.partitions[0].leader_epoch for one in changed.topics.values()} == {1}

@@ -7,13 +7,13 @@ from tidemark.broker.node.topic_settings import TopicTable
 
 
 def test_the_listener_gets_only_topics_whose_settings_changed() -> None:
-    told: list[frozenset[str]] = []
+    changes: list[frozenset[str]] = []
     table = TopicTable()
-    table.listen(told.append)
+    table.listen(changes.append)
     table.update({"flights": {}, "orders": {"segment.ms": "5"}})
     table.update({"flights": {}, "orders": {"segment.ms": "5"}})
     table.update({"flights": {"max.message.bytes": "2048"}, "orders": {"segment.ms": "5"}})
-    assert told == [{"flights", "orders"}, {"flights"}]
+    assert changes == [{"flights", "orders"}, {"flights"}]
     assert table.rules("flights").limits.max_message_bytes == 2048
 
 

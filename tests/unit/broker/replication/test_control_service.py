@@ -141,7 +141,7 @@ class Controller:
     """The broker's end of a heartbeat stream; its connection may break during a write."""
 
     def __init__(self, error: Exception | None = None) -> None:
-        self.heard: list[pb.HeartbeatResponse] = []
+        self.answers: list[pb.HeartbeatResponse] = []
         self.answered = asyncio.Event()
         self._error = error
         self._pings = [pb.HeartbeatRequest(header=pb.ControlHeader(broker_epoch=EPOCH), sequence=1)]
@@ -155,9 +155,9 @@ class Controller:
 
     async def write(self, response: pb.HeartbeatResponse) -> None:
         """Fail after the first answer if the test requires it."""
-        if self.heard and self._error is not None:
+        if self.answers and self._error is not None:
             raise self._error
-        self.heard.append(response)
+        self.answers.append(response)
         self.answered.set()
 
 
@@ -173,6 +173,6 @@ async def test_a_stopping_broker_informs_every_controller_even_if_a_stream_to_an
     for one in controllers:
         await one.answered.wait()
     await control.want_shutdown()
-    assert [one.wants_shutdown for one in controllers[1].heard] == [False, True]
+    assert [one.wants_shutdown for one in controllers[1].answers] == [False, True]
     control.stop()
     await asyncio.wait(streams)

@@ -117,10 +117,10 @@ async def test_the_node_of_another_incarnation_is_not_used(harness: Harness) -> 
 async def test_an_unexpected_error_ends_the_broker_instead_of_leaving_the_core_waiting(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def stumble(writes: Sequence[StateWrite]) -> None:
+    async def fail(writes: Sequence[StateWrite]) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(harness.store, "write_isrs", stumble)
+    monkeypatch.setattr(harness.store, "write_isrs", fail)
     harness.write()
     for _ in range(5):
         await asyncio.sleep(0)
@@ -139,11 +139,13 @@ async def test_writes_of_the_same_moment_are_sent_together(harness: Harness, mon
     monkeypatch.setattr(harness.store, "write_isrs", counted)
     harness.write()
     for partition in range(1, 50):
-        harness.writer.write(WriteIsr(TopicPartition("nobody", partition), IDENTITY, WIDER, 0, {}))
-    told = [await harness.event() for _ in range(50)]
+        harness.writer.write(WriteIsr(TopicPartition("another", partition), IDENTITY, WIDER, 0, {}))
+    events = [await harness.event() for _ in range(50)]
     assert calls == [50]
-    assert told[0] == IsrWritten(PARTITION, 1)
-    assert set(told[1:]) == {IsrWriteFailed(TopicPartition("nobody", number), unknown=False) for number in range(1, 50)}
+    assert events[0] == IsrWritten(PARTITION, 1)
+    assert set(events[1:]) == {
+        IsrWriteFailed(TopicPartition("another", number), unknown=False) for number in range(1, 50)
+    }
 
 
 async def test_reads_of_two_incarnations_are_separate_requests(harness: Harness) -> None:
