@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the drivers need from outside, as Protocols; implementations and fakes pass the same contract suites.
+"""Protocols of everything outside the drivers; implementations and fakes pass the same contract suites.
 
 Times in ms are monotonic unless the name says otherwise.
 """

@@ -285,7 +285,7 @@ def _before(partition: TopicPartition, snapshot: _Snapshot) -> ElectionOutcome:
 
 
 def _judge_preferred(partition: TopicPartition, facts: PartitionFacts, brokers: BrokerFacts) -> ElectionOutcome | None:
-    """What is settled without the controller; None: it is to be asked."""
+    """The outcome that needs no controller; None when the controller must decide."""
     state, first = facts.state, facts.assigned[0]
     if state is None or state.leader == NO_LEADER:
         return _refusal(
@@ -312,7 +312,7 @@ def _judge_preferred(partition: TopicPartition, facts: PartitionFacts, brokers: 
 
 
 def _judge_last_known(partition: TopicPartition, facts: PartitionFacts, brokers: BrokerFacts) -> ElectionOutcome | None:
-    """What is settled without the controller; None: it is to be asked."""
+    """The outcome that needs no controller; None when the controller must decide."""
     state = facts.state
     if state is None:
         return _refusal(

@@ -212,7 +212,7 @@ class ReplicaQuestion(NamedTuple):
 
 
 class ReplicaDescription(NamedTuple):
-    """What a replica holds; of a damaged log, the part before the damage. The end is exclusive (rule T4).
+    """The log of a replica; of a damaged log, the part before the damage. The end is exclusive (rule T4).
 
     `last_epoch` is the leader epoch of the last record, -1 for an empty log. `high_watermark` is the highest one that
     the replica knows; above the log end it shows that committed records were lost. A partition is empty if its log

@@ -27,7 +27,7 @@ CLASS_ARCHIVE: Final = Path(sys.prefix) / "zookeeper-classes.jsa"
 
 _MAIN: Final = "org.apache.zookeeper.server.ZooKeeperServerMain"
 _JARS: Final = ("zookeeper-*", "slf4j-api-*", "log4j-*", "netty-*", "commons-*", "metrics-core-*", "snappy-java-*")
-"""What the server needs of PySpark's jars; naming them all makes Java open some 300 files at start."""
+"""The jars of PySpark that the server needs; naming them all makes Java open some 300 files at start."""
 
 _START_TIMEOUT_S: Final = 30.0
 _STOP_TIMEOUT_S: Final = 10.0
@@ -91,7 +91,7 @@ class ZooKeeperProcess:
 
     @property
     def connect(self) -> str:
-        """What `zookeeper.connect` must say to reach it."""
+        """The value of `zookeeper.connect` for this server."""
         return f"{HOST}:{self.port}"
 
     @property
@@ -126,7 +126,7 @@ class ZooKeeperProcess:
                 self.kill()
                 if chosen:
                     self._port = None
-                # Somebody may have taken the free port in between; anything else fails the same way again.
+                # Another process may have taken the free port meanwhile; any other failure would repeat.
                 if attempt == attempts or not self._log_says("Address already in use"):
                     raise
             except BaseException:

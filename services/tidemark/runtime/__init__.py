@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every process needs: configuration, signals, health, metrics, logging."""
+"""Shared by every process: configuration, signals, health, metrics, logging."""

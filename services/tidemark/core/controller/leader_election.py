@@ -90,7 +90,7 @@ class Decision:
 
 
 def losses_of(last_epoch: int, log_end_offset: int, high_watermark: int) -> Mapping[str, int]:
-    """What an unclean election of this log may lose of the committed offsets that are known (rule T4)."""
+    """The known committed offsets that an unclean election of this log may lose (rule T4)."""
     return {
         "last_epoch": last_epoch,
         "log_end_offset": log_end_offset,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What has yet to be sent to each broker (rules C1, C3): one command of a kind is in flight, the rest gathers."""
+"""Commands that brokers have yet to receive (rules C1, C3): one of each kind is in flight, the rest accumulates."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class MetadataSnapshot:
 
 @dataclass(slots=True)
 class PendingCommands:
-    """What one broker epoch has yet to acknowledge. A new broker epoch begins with everything.
+    """Commands that one broker epoch has yet to acknowledge. A new broker epoch begins with everything.
 
     Attributes:
         broker_epoch: of the registration; a command of another epoch is refused by the broker.

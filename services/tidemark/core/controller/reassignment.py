@@ -41,7 +41,7 @@ NAMED_IN_NODE: Final = (*BEFORE_COMMIT, *AFTER_COMMIT)
 
 
 class Input(StrEnum):
-    """What can happen to a reassignment."""
+    """Inputs of a reassignment."""
 
     # its entry in /admin/reassign_partitions
     REQUEST = auto()  # is new, or another than before
@@ -69,7 +69,7 @@ class Input(StrEnum):
 
 
 class Effect(StrEnum):
-    """What a transition asks of the controller, in order."""
+    """Requests of a transition to the controller, in order."""
 
     ENQUEUE = auto()  # wait for a slot, behind those that wait already
     REWRITE_TOPIC = auto()  # have the topic's node composed and written

@@ -118,7 +118,7 @@ class ReassignmentEntries:
         self._finishing.difference_update(entries)
 
     def effects(self) -> Iterator[FinishReassignments]:
-        """What has to leave the node, once."""
+        """Entries to remove from the node, each one once."""
         if self._finished or self._refused:
             yield FinishReassignments(tuple(self._finished), tuple(self._refused))
             self._finished, self._refused = [], []

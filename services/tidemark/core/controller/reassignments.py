@@ -205,7 +205,7 @@ class Reassignments:
         return None
 
     def _input_of(self, one: Reassignment, partition_state: PartitionState) -> Input | None:
-        """What the cluster shows of a reassignment that its phase waits for; None: nothing yet."""
+        """The input that the phase of a reassignment waits for, if the cluster shows it; None: not yet."""
         state = partition_state.state
         match one.phase:
             case Phase.REQUESTED | Phase.INFORMING | Phase.QUEUED | Phase.ADMITTED:
