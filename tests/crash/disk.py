@@ -18,7 +18,7 @@ from pathlib import Path
 from tests.crash.recorder import Link, Make, Mark, Operation, Rename, Sync, SyncAll, Truncate, Unlink, Write
 
 PAGE_BYTES = 512
-"""Small, as the files are: what the disk writes whole."""
+"""Bytes that the disk writes whole; small, like the files."""
 
 
 class Crash(Enum):

@@ -156,7 +156,7 @@ class Life:
         self._logs.confirm_registration(BrokerEpoch(self._broker_epoch), "boot")
         self._broker_epoch += 1
 
-    # -- what is noted
+    # -- notes
 
     def _seen(self) -> Version:
         before = self.versions[-1]

@@ -45,7 +45,7 @@ def judge(path: Path, moment: Moment) -> None:
         return
     found = _start(path, moment)
     again = _start(path, moment._replace(crash=Crash.KILL), expected=found)
-    assert again[: len(found)] == found, "a second start finds what the first one did"
+    assert again[: len(found)] == found, "a second start finds the same log"
 
 
 def _judge_promised(path: Path, moment: Moment) -> None:

@@ -300,7 +300,7 @@ def _scalar(metadata: bytes, table: _Table, field: int, kind: struct.Struct, def
 
 
 def _follow(metadata: bytes, table: _Table, field: int, name: str) -> int:
-    """Position of what a field points to."""
+    """Position that a field points to."""
     if not table.fields[field]:
         _refuse(f"its metadata has no {name}")
     at = _at(table, field)

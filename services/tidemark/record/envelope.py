@@ -40,7 +40,7 @@ DELETE_HORIZON_MAX_S: Final = (1 << (8 * _HORIZON_BYTES)) - 1
 
 
 class Codec(IntEnum):
-    """How the buffers of the payload are compressed; equal to what the Arrow message says."""
+    """How the buffers of the payload are compressed; equal to the codec in the Arrow message."""
 
     NONE = 0
     LZ4 = 1
@@ -129,7 +129,7 @@ def parse_envelope(data: bytes | memoryview, offset: int = 0) -> Envelope:
 
     Raises:
         TidemarkError: INVALID_BATCH when fewer than 64 bytes are left, or batch_length is below 64, not a multiple of
-            8, or more than what is left.
+            8, or more than the remaining bytes.
     """
     left_bytes = len(data) - offset
     if offset < 0 or left_bytes < ENVELOPE_BYTES:
@@ -226,7 +226,7 @@ def with_append_time(batch: Batch, *, timestamp_us: int) -> Batch:
 
 
 def _crc_input(payload: bytes | memoryview) -> pa.Buffer:
-    # Only here: controllers and admin services know what a batch is, see none, and do without Arrow and its 40 MB.
+    # Imported here only: controllers and admin services import this module, and do without Arrow and its 40 MB.
     import pyarrow as pa
 
     return pa.py_buffer(payload)

@@ -239,7 +239,7 @@ def read_lines(path: Path) -> list[str] | None:
     try:
         version, *lines = content[:cut].decode().splitlines()
     except ValueError:
-        raise BadFile(f"{path.name} is not what this program writes") from None
+        raise BadFile(f"{path.name} is not in the format of this program") from None
     if version != "1":
         raise BadFile(f"{path.name} has version {version}, this program knows 1")
     return lines

@@ -41,7 +41,7 @@ def refused(data: bytes, code: ErrorCode, sentence: str | None = None) -> None:
     assert re.search(r"\w+ \w+ \w+", refusal.value.message), "a refusal is a sentence"
 
 
-# --- what is accepted ---
+# --- accepted batches ---
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -387,7 +387,7 @@ def test_offset_deltas_that_do_not_rise_within_the_batch_are_refused(
             read_batch(check_batch(data))
 
 
-# --- what only a producer is held to ---
+# --- rules of producers alone ---
 
 
 def produced(data: bytes, limits: ProduceLimits, code: ErrorCode, sentence: str | None = None) -> None:

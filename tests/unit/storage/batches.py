@@ -43,7 +43,7 @@ def make_batch(
 
 
 def at(batch: Batch, base_offset: int, leader_epoch: int = 0) -> Batch:
-    """The batch as a leader stamped it: what a follower appends."""
+    """The batch as stamped by a leader, for appends of a follower."""
     return stamped(batch, base_offset=base_offset, leader_epoch=leader_epoch)
 
 

@@ -68,7 +68,7 @@ _LOGGER: Final = logging.getLogger(__name__)
 
 
 class PreviousDirectory(NamedTuple):
-    """How the last process left a directory, for rule T1; None where a file is missing or damaged."""
+    """The state in which the last process left a directory (rule T1); None for a missing or damaged file."""
 
     directory_id: str
     clean_broker_epoch: BrokerEpoch | None
@@ -351,7 +351,7 @@ class LogDirectory:
             raise storage_error(f"confirm the registration in {self.path}", error) from error
 
     def close_clean(self, broker_epoch: BrokerEpoch, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
-        """Write what the next start needs, with one syncfs; then the clean-shutdown marker.
+        """Write the files of the next start, with one syncfs; then the clean-shutdown marker.
 
         Raises:
             TidemarkError: STORAGE_ERROR; without the marker.

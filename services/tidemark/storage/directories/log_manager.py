@@ -134,7 +134,7 @@ class LogManager:
 
     @property
     def previous(self) -> tuple[PreviousDirectory, ...]:
-        """How the last process left each directory (rule T1)."""
+        """The state in which the last process left each directory (rule T1)."""
         return tuple(directory.previous for directory in self._directories)
 
     def directories(self) -> tuple[DirectoryState, ...]:
@@ -445,7 +445,7 @@ def _delete(path: Path) -> None:
 
 
 def _assumed_damage(path: Path) -> KnownDamage | None:
-    """Damage of the successor of a replica with an unreadable identity: it must refetch what the replica may have held.
+    """Damage of the successor of a replica with an unreadable identity, up to the end of that replica's records.
 
     None for a replica that held nothing: partition.json is written before the first batch, so without the file and
     without a byte in any segment the replica was killed while it was made.

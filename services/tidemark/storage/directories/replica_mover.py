@@ -111,7 +111,7 @@ class ReplicaMover:
             assert home is not target, "a replica moves to another directory"
             if target.failed is not None:
                 raise TidemarkError(ErrorCode.LOG_DIR_OFFLINE, target.failed)
-            assert found.identity is not None, "what is open has an identity"
+            assert found.identity is not None, "an open replica has an identity"
             known = self._futures.get(partition)
             if known is not None and (known[0] is not target or known[1].identity != found.identity):
                 self.abandon(partition)
@@ -179,7 +179,7 @@ class ReplicaMover:
 
     def _make(self, target: LogDirectory, found: FoundReplica, source: PartitionLog) -> Path:
         """Make an empty copy, partition.json last: without it a start deletes the directory."""
-        assert found.identity is not None, "what is moved has an identity"
+        assert found.identity is not None, "a moved replica has an identity"
         place = target.path / str(found.partition)
         if place.exists():  # an old directory, never opened by this process
             aside = aside_path(place, "stray")
@@ -269,7 +269,7 @@ class ReplicaMover:
 
     def _outbid(self, home: LogDirectory, found: FoundReplica) -> None:
         """Give the replica a higher generation than a copy that may or may not be committed."""
-        assert found.identity is not None, "what is moved has an identity"
+        assert found.identity is not None, "a moved replica has an identity"
         better = found._replace(generation=found.generation + 2)
         document = future_document(found.partition, found.identity, generation=better.generation, future=False)
         try:
@@ -344,7 +344,7 @@ class ReplicaMover:
 
 
 def _key(found: FoundReplica) -> CheckpointKey:
-    assert found.identity is not None, "what is moved has an identity"
+    assert found.identity is not None, "a moved replica has an identity"
     return found.partition, found.identity.incarnation
 
 

@@ -49,7 +49,7 @@ class CleanerSettings:
 
 @dataclass(frozen=True, slots=True)
 class Dirt:
-    """How much of a log is to be cleaned.
+    """The dirty part of a log.
 
     Attributes:
         first_dirty_offset, end_offset: the records that may be cleaned and are not, [first, end).

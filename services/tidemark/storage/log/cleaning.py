@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a log offers its cleaner: the sealed segments below the high watermark, and their replacement (rule L1)."""
+"""The part of a log for its cleaner: sealed segments below the high watermark, and their replacement (rule L1)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class SegmentCleaning:
         return read_clean_point(self._context.path)
 
     def view(self, high_watermark: int, *, truncations: int | None = None) -> CleaningView | None:
-        """What there is to clean; None where the log cannot be used, or was truncated after `truncations`."""
+        """The segments to clean; None where the log cannot be used, or was truncated after `truncations`."""
         context, segments = self._context, self._segments
         with context.files_lock:
             if not context.is_usable or truncations not in (None, segments.truncations):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the parts of one log share: its directory, its settings, its locks, and whether it can be used."""
+"""The state that the parts of a log share: directory, settings, locks, and whether the log is broken."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Home(Protocol):
 
 
 class Unmade(Protocol):
-    """Stands for the directory of a replica that has never held a record."""
+    """Replaces the directory of a replica that never held a record."""
 
     def make(self) -> None:
         """Make the directory, with an empty segment at offset 0. Raises OSError."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a log is on disk: flushes, the mark of a truncation, and what a checkpoint vouches for (rules R5, T5)."""
+"""Durability of a log: flushes, the mark of a truncation, and checkpoints (rules R5, T5)."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class Durability:
     # -- truncation
 
     def mark_truncation(self, cut: CutPoint) -> None:
-        """Before a truncation: revoke what the checkpoints on disk vouch for past it (rule T5).
+        """Before a truncation: revoke the checkpoints on disk past its end (rule T5).
 
         The caller holds `files_lock`.
 
@@ -185,7 +185,7 @@ class Durability:
         return self._high_watermark_max
 
     def capture(self) -> Captured | None:
-        """Before a syncfs: write what the files lack; gives what that syncfs will vouch for, None for a broken log.
+        """Before a syncfs: complete the files; gives the state that the syncfs covers, None for a broken log.
 
         Raises:
             OSError: the disk does not answer.
@@ -212,7 +212,7 @@ class Durability:
             return captured
 
     def checkpointed(self, captured: Captured, *, has_high_watermark: bool) -> None:
-        """After the checkpoints were renamed: they vouch for what was captured.
+        """After the checkpoints were renamed: they vouch for the captured state.
 
         `has_high_watermark`: they hold a reported high watermark, so the next one is taken later than this capture.
 
@@ -239,9 +239,9 @@ class Durability:
             self._replayed.forget_epochs_below(captured.log_start)
 
     def finish(self) -> None:
-        """Before the last syncfs of a clean stop: write what the next start would otherwise scan the log for.
+        """Before the last syncfs of a clean stop: complete the files, so that the next start scans nothing.
 
-        That is the index and the end mark of the active segment, the producer snapshot and the leader epochs.
+        These are the index and the end mark of the active segment, the producer snapshot and the leader epochs.
 
         Raises:
             OSError: the disk does not answer.

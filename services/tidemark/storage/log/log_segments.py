@@ -23,7 +23,7 @@ Placed = tuple[int, int, int, int]
 
 
 class Boundary(NamedTuple):
-    """Where a truncation ends the log: in this segment, before `position`, at `end_offset` (exclusive)."""
+    """The end of the log after a truncation: in this segment, before `position`, at `end_offset` (exclusive)."""
 
     segment: Segment
     segment_index: SegmentIndex
@@ -191,7 +191,7 @@ class LogSegments:
         self._lowest_truncation = min(self._lowest_truncation, end_offset)
 
     def boundary(self, end_offset: int) -> Boundary:
-        """Where a truncation to `end_offset` ends the log: there, or before the batch that spans it.
+        """The end of the log after a truncation to `end_offset`: there, or before the batch that spans it.
 
         The caller holds `files_lock`. Raises OSError, Damage.
         """
@@ -316,7 +316,7 @@ class LogSegments:
             self.swaps += 1
 
     def swap(self, sources: Sequence[Segment], cleaned: Segment) -> None:
-        """Replace neighbours by the cleaned segment, whose file is in place; the caller holds `files_lock`."""
+        """Replace neighbours by the cleaned segment, after its file; the caller holds `files_lock`."""
         at = self.all.index(sources[0])
         with self._context.memory_lock:
             self.all = (*self.all[:at], cleaned, *self.all[at + len(sources) :])

@@ -48,8 +48,8 @@ class PartitionLog:
 
     Attributes:
         segments: which segments there are, and the log start and end.
-        durability: flushes, and what checkpoints vouch for.
-        cleaning: what the cleaner sees and replaces.
+        durability: flushes and checkpoints.
+        cleaning: the cleaner's view of the segments, and their replacement.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class PartitionLog:
     ) -> None:
         self._context = context = LogContext(path, settings, home)
         self._unmade = unmade
-        """Stands for the directory until the first record, then None; under `files_lock`."""
+        """Replaces the directory until the first record, then None; written under `files_lock`."""
         self.segments = LogSegments(
             recovered.segments,
             start_offset=recovered.log_start,
@@ -129,7 +129,7 @@ class PartitionLog:
         return self.segments.bytes_from(offset)
 
     def configure(self, configs: Mapping[str, str]) -> None:
-        """Apply the topic's settings from now on; the log keeps what it holds."""
+        """Apply the topic's settings to later operations."""
         expiration_ms = self._context.settings.producer_id_expiration_ms
         self._context.settings = storage_settings(configs, producer_id_expiration_ms=expiration_ms)
 
@@ -252,7 +252,7 @@ class PartitionLog:
             self.durability.names_changed()
 
     def _undo_append(self, end: int) -> None:
-        """Truncate what a failed append wrote; the log is broken where that fails too."""
+        """Truncate the bytes of a failed append; the log is broken where that fails too."""
         active = self.segments.active
         try:
             # The file first: on a full disk the mark of the truncation needs the space.
@@ -298,7 +298,7 @@ class PartitionLog:
                 segments.finish_truncation()
                 durability.names_changed()  # a flush during the truncation was too early
             self._replayed.rebuild(segments.all, end)
-            # Flushed bytes are never overwritten: the truncation may reach the disk after what is appended. After an
+            # Flushed bytes are never overwritten: the truncation may reach the disk after later appends. After an
             # unclean election records below the log start may have later epochs than those that follow.
             if position and (was_flushed or end == segments.start_offset):
                 self._roll_if_there_is_space()
@@ -462,7 +462,7 @@ class PartitionLog:
         self.durability.end_damage()
 
     def finish(self) -> None:
-        """Write what the next start needs, before the last syncfs of a clean stop.
+        """Write the files of the next start, before the last syncfs of a clean stop (`Durability.finish`).
 
         Raises:
             OSError: the disk does not answer.
@@ -480,7 +480,7 @@ class PartitionLog:
     # -- move to another directory (rule M3)
 
     def state(self) -> LogState:
-        """What a copy must agree on, as of one instant."""
+        """The state that a copy must have, as of one instant."""
         with self._context.memory_lock:
             start, end = Offset(self.segments.start_offset), Offset(self.segments.end_offset)
             epochs, producers = LeaderEpochs(self._replayed.epochs), ProducerStates(self._replayed.producers)
@@ -488,7 +488,7 @@ class PartitionLog:
         return LogState(start, end, epochs.entries, producers)
 
     def adopt(self, state: LogState, clean_point: int) -> None:
-        """Take over what a copy cannot read from batches.
+        """Take over the state that a copy cannot read from batches.
 
         That is leader epochs without a record, producers whose batches were removed, and a log end past the last batch.
         The next `finish` writes them.

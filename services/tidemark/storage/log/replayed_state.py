@@ -26,14 +26,14 @@ from tidemark.storage.segments.segment import Segment
 
 
 class Unwritten(NamedTuple):
-    """Copies of what the files lack, None where they lack nothing."""
+    """Copies of the state that the files lack, None where a file is complete."""
 
     epochs: tuple[EpochEntry, ...] | None
     producers: ProducerStates | None
 
 
 class ReplayedState:
-    """What replaying the batches of a log gives: its leader epochs and its producer states.
+    """The leader epochs and producer states that a replay of the log's batches gives.
 
     The append thread folds batches in, in the section of `memory_lock` that publishes them: under the lock, the state
     is that of every batch below the log end. Files are written under `files_lock`.
@@ -163,14 +163,14 @@ class ReplayedState:
             self._epochs_behind = True
 
     def take_unwritten(self) -> Unwritten:
-        """What a checkpoint has to write first; the caller holds `memory_lock` and then calls `write`."""
+        """The state that the files lack; the caller holds `memory_lock` and then calls `write`."""
         epochs = self._epochs.entries if self._epochs_behind else None
         self._epochs_behind = False
         due = snapshot_due(self._unsnapshotted_batches, self._producers)
         return Unwritten(epochs, self._producers.copy() if due else None)
 
     def write(self, unwritten: Unwritten, log_end: int, segments: Sequence[Segment]) -> None:
-        """Write what `take_unwritten` gave when the log ended there. The caller holds `files_lock`. Raises OSError."""
+        """Write the result of `take_unwritten` at that log end. The caller holds `files_lock`. Raises OSError."""
         if unwritten.epochs is not None:
             try:
                 write_epochs(self._context.path, unwritten.epochs)
@@ -181,7 +181,7 @@ class ReplayedState:
             self._replace_snapshots(log_end, unwritten.producers, segments)
 
     def write_all(self, log_end: int, segments: Sequence[Segment]) -> None:
-        """Write what the files lack, at the end of a clean stop. The caller holds `files_lock`. Raises OSError."""
+        """Complete the files at a clean stop. The caller holds `files_lock`. Raises OSError."""
         if log_end > 0 and self._snapshot_at != log_end:
             self._replace_snapshots(log_end, self._producers, segments)
         if self._epochs_behind:

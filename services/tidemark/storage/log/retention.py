@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where retention lets a log start (rule L1); docs/formats.md has how the files of its first segments go."""
+"""The log start by retention.ms and retention.bytes (rule L1); docs/formats.md describes the deletion of files."""
 
 from __future__ import annotations
 

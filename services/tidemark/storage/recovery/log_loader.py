@@ -93,7 +93,7 @@ class Recovered:
 
 
 class _Reading(NamedTuple):
-    """How a log is read: its `index.interval.bytes`, and the callback for scanned bytes."""
+    """Parameters of a recovery: `index.interval.bytes`, and the callback for scanned bytes."""
 
     interval_bytes: int
     scanned: Callable[[int], None]

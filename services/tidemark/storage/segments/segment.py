@@ -40,7 +40,7 @@ class Damage(Exception):  # noqa: N818 - a finding, judged by rule T5
 
 
 class Span(NamedTuple):
-    """Where to read: `exact` if a wanted batch starts at `start`; `end` is -1 where headers must be read."""
+    """Positions to read: `exact` if a wanted batch starts at `start`; `end` is -1 where headers must be read."""
 
     start: int
     exact: bool

@@ -262,7 +262,7 @@ def test_a_damaged_replacement_does_not_replace_its_source_segments(directory: P
 
 
 Spot = tuple[int, int, int]
-"""Where in a log, how many bytes, and what becomes of them: 0 zeros, 1 garbage, 2 other bytes of the same file."""
+"""Position in a log, number of bytes, and their new content: 0 zeros, 1 garbage, 2 other bytes of the same file."""
 
 
 def worn(content: bytes, spots: list[Spot], length: int) -> bytes:
