@@ -91,7 +91,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--crashes", type=int, default=2, help="kill -9 of any broker at any moment")
     parser.add_argument("--suspicions", type=int, default=1, help="of any broker, dead or alive")
     parser.add_argument("--lost-answers", type=int, default=1, help="of ZooKeeper, the write having happened or not")
-    parser.add_argument("--lags", type=int, default=0, help="a follower is not heard of for too long")
+    parser.add_argument("--lags", type=int, default=0, help="a follower sends nothing for replica.lag.time.max.ms")
     parser.add_argument("--breaks", type=int, default=0, help="of a stream, with all that is on its way")
     parser.add_argument("--expiries", type=int, default=0, help="of the session of a process that lives")
     parser.add_argument("--min-isr", type=int, default=2)
@@ -102,12 +102,12 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--memory-gb", type=float, default=3.5, help="stop too when it takes more (default 3.5)")
     parser.add_argument(
-        "--delays", type=int, help="only stories in which so many deliveries are put off at most: 0 first, then 1, ..."
+        "--delays", type=int, help="only stories with at most this number of deferred deliveries: 0 first, then 1, ..."
     )
     parser.add_argument(
         "--surprises-count",
         action="store_true",
-        help="with --delays: a misfortune or batch that comes while anything is on its way counts as one put off",
+        help="with --delays: a fault or batch that comes while anything is on its way counts as one put off",
     )
     parser.add_argument(
         "--at-once",
@@ -115,7 +115,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
         help="only stories in which what is sent on streams is heard before anything else happens; or that and what "
         "the controller tells brokers; or that and what they ask ZooKeeper; without --delays",
     )
-    parser.add_argument("--beam", type=int, help="go on from so many states of each depth only: long stories, not all")
+    parser.add_argument("--beam", type=int, help="continue from this many states per depth: long stories, not all")
     parser.add_argument("--seed", type=int, default=0, help="which ones")
     parser.add_argument("--progress-seconds", type=float, default=10.0)
     options = parser.parse_args(arguments)
@@ -140,7 +140,7 @@ def counts(report: Report) -> str:
 def _bound(report: Report) -> str:
     """How many deliveries may be put off, in words."""
     count = f"{report.delays} deliver{'y' if report.delays == 1 else 'ies'} put off"
-    return f"{count}, misfortunes and batches in their midst counted too" if report.surprises_count else count
+    return f"{count}, faults and batches in their midst counted too" if report.surprises_count else count
 
 
 def summary(report: Report) -> str:

@@ -3,7 +3,7 @@
 
 While messages are on their way to processes that live nothing else happens, and they are heard in every order. All
 else comes at any moment between: what the controller decides, what processes do by themselves, sessions, batches and
-misfortunes, and what is not said to be without delay. A subset of all stories, small enough that pairs of misfortunes
+faults, and what is not said to be without delay. A subset of all stories, small enough that pairs of faults
 with batches are walked to their end where streams have no delay; and the whole scope, where nothing that is sent has.
 """
 

@@ -83,8 +83,8 @@ class View:
     """What can be seen of a core from outside, worked out once.
 
     Attributes:
-        may_shrink: members of the ISR that the leader may take out now; `aged`: followers last heard of long ago.
-        engaged: followers that are sent something, or will be once this broker has heard of their epoch.
+        may_shrink: members of the ISR that the leader may take out now; `aged`: followers whose last message is old.
+        engaged: followers that get messages, or will get them once this broker has received their epoch.
     """
 
     broker_epoch: int
@@ -270,7 +270,7 @@ class Brokers:
         )
 
     def _effect(self, effect: fx.Effect) -> Effect | None:
-        """What the cluster must know of an effect; None for what is only for people and for checkpoints."""
+        """The part of an effect that concerns the cluster; None for observations and checkpoints."""
         values = self.values
         match effect:
             case fx.SendToLeader(leader, message):

@@ -93,8 +93,8 @@ class Cluster:
             after = self.after(state, move)
             assert after is not None
             state = after
-        misfortunes = (scope.crashes, scope.suspicions, scope.lost_answers, scope.lags, scope.breaks, scope.expiries)
-        return state._replace(left=Left(0, *misfortunes))
+        faults = (scope.crashes, scope.suspicions, scope.lost_answers, scope.lags, scope.breaks, scope.expiries)
+        return state._replace(left=Left(0, *faults))
 
     # -- what can happen ---------------------------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ class Cluster:
             yield ("answer", place)
 
     def of_command(self, state: State, place: int) -> Iterator[Move]:
-        """What the controller tells a broker."""
+        """Commands of the controller to a broker."""
         if state.commands[place] and state.commands[place][0] != MORE and state.cores[place] != DEAD:
             yield ("command", place)
 

@@ -2,7 +2,7 @@
 """A state of the cluster as a row of numbers, so that arrays can hold millions: one column for each part of it.
 
 A part is what moves read and change together: of each broker its process with its disk, what is on its way to it from
-the controller, and from ZooKeeper; each stream; all registrations, and who is dead; what ZooKeeper and the controller
+the controller, and from ZooKeeper; each stream; all registrations, dead brokers; what ZooKeeper and the controller
 know; what may still happen; what was seen along the story. Different parts have different numbers.
 """
 
@@ -149,7 +149,7 @@ class Columns:
         return int(self._renamed[KIND[column]].array[number, which])
 
     def part_renamed(self, column: int, number: int, which: int) -> Any:
-        """A part under other names, worked out anew."""
+        """A part under other names, computed again."""
         return self._rename(KIND[column], self.part(column, number), which)
 
     def row(self, state: State) -> Rows:
@@ -205,7 +205,7 @@ class Columns:
         return difference
 
     def richer(self, number: int) -> list[int]:
-        """What else may happen, of all that was met, that is more than this of some misfortune and less of none."""
+        """What else may happen, of all that was met, that is more than this of some fault and less of none."""
         lefts = self._parts[KIND[LEFT]]
         left = lefts[number]
         return [

@@ -4,7 +4,7 @@
 In each state one move has its turn: decisions first, then ZooKeeper, commands, what leaders hear, what followers hear,
 what processes do by themselves, and at last sessions and suspicions; among brokers leaders first. To make another move
 than that costs as much as there are moves that would have had their turn before it: each of them is put off. What
-cannot be foreseen, misfortunes and batches, costs nothing, and neither does a choice that is not one of order: what the
+cannot be foreseen, faults and batches, costs nothing, and neither does a choice that is not one of order: what the
 controller decides, or which of two brokers that are alike goes first.
 
 So the states that are come to by putting off nothing are few; each delivery that is put off adds others, and when
@@ -28,7 +28,7 @@ from tests.exploration.table import Costs, Marks, Numbers, Rows, Table
 TURNS: Final = ("decision", "coordination", "command", "up", "down", "process", "session", "suspicion", "client")
 """Kinds of moves, in the order of their turns."""
 SURPRISING: Final = ("coordination", "down", "process", "session", "suspicion", "client")
-"""Those with misfortunes or batches among them."""
+"""Those with faults or batches among them."""
 
 
 class Schedule:
@@ -77,7 +77,7 @@ class Schedule:
     def _successors(
         self, rows: Rows, groups: Sequence[Group], among: Numbers
     ) -> tuple[list[Successors | None], list[NDArray[np.bool_]]]:
-        """What each group leads to, and where it has a move that is neither a misfortune nor a batch."""
+        """What each group leads to, and where it has a move that is neither a fault nor a batch."""
         found = [self._moves.successors(rows, group, among) for group in groups]
         can = [np.zeros(len(rows), bool) for _ in groups]
         for one, some in zip(found, can, strict=True):
@@ -110,7 +110,7 @@ class Schedule:
 
 
 class PutOff:
-    """States that are come to only by putting off so much, until their turn comes; each once for each cost."""
+    """States that need this number of deferred deliveries, until their turn; each once per cost."""
 
     def __init__(self, most: int) -> None:
         self.most = most

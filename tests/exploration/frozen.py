@@ -216,7 +216,7 @@ class _Writer:
             return ("b", int(value.data), value.envelope.base_offset, value.envelope.leader_epoch)
         if kind is TidemarkError:
             return ("x", value.code.name)
-        assert isinstance(value, Enum), f"nobody knows how to write {value!r}"
+        assert isinstance(value, Enum), f"no encoding for {value!r}"
         return ("P", value.name) if kind is Phase else ("E", value.name)
 
     def _write_all(self, values: Iterable[Any]) -> list[Any]:

@@ -54,7 +54,7 @@ def look(brokers: Brokers, logs: Sequence[Records], state: State, seen: Seen, ac
     for place, view in leaders:
         led = _one_leader(brokers, state, leaders, place, view, led)
     if led[0] < brokers.values[state.node].state.leader_epoch:
-        led = NOBODY  # whoever registers from now on hears of a later epoch
+        led = NOBODY  # a later registration gets a later epoch
     return Seen(committed, _stated(leaders, seen.stated), led)
 
 
@@ -72,7 +72,7 @@ def _committed_read(place: int, served: Records, committed: Records) -> Records:
 
 
 def _check_node(brokers: Brokers, logs: Sequence[Records], state: State, committed: Records) -> None:
-    """LEADER-IN-ISR, and whoever may be elected cleanly holds all that is committed."""
+    """LEADER-IN-ISR, and every replica eligible for a clean election holds all committed records."""
     node = brokers.values[state.node].state
     if node.leader >= 0 and node.leader not in node.isr_ids:
         raise InvariantError(f"LEADER-IN-ISR: {node}")
@@ -106,7 +106,7 @@ def _one_leader(
     view: View,
     led: tuple[int, int, int],
 ) -> tuple[int, int, int]:
-    """ONE-LEADER in an epoch, and no process takes it up again (rule E5); VALID-HW of who leads by the node."""
+    """ONE-LEADER in an epoch, and no process takes it up again (rule E5); VALID-HW of the leader in the node."""
     epoch = view.leader_epoch
     assert epoch is not None
     others = [other for other, one in leaders if other != place and one.leader_epoch == epoch]
@@ -140,7 +140,7 @@ def _stated(leaders: Sequence[tuple[int, View]], stated: tuple[tuple[int, int], 
 
 
 def at_rest(brokers: Brokers, logs: Sequence[Records], state: State) -> None:
-    """In a state in which nothing can happen any more, everybody lives, is in sync, and knows what is committed.
+    """In a state at rest, all brokers live, are in sync, and have the same high watermark.
 
     Raises:
         InvariantError: CONVERGENCE.

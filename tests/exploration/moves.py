@@ -20,7 +20,7 @@ class Successors(NamedTuple):
 
     Attributes:
         parents: the row of which each is; `which`: number of the outcome that leads to it (see `Moves`).
-        costs: how many deliveries were put off along the story, that of the parent included; None where nobody counts.
+        costs: how many deliveries were put off along the story, that of the parent included; None without a count.
     """
 
     parents: Numbers
@@ -37,7 +37,7 @@ class Moves:
 
     Attributes, of outcomes by their number:
         sums: what they add to the sums of a row (see `Columns.sums`).
-        left: number of what may happen after a misfortune or a batch, -1 after anything else.
+        left: number of what may happen after a fault or a batch, -1 after anything else.
         seen: whether anything changes that an invariant looks at; `now`: whether the controller has to decide
             at once, -1 for as before.
         acked: number of what was acknowledged.

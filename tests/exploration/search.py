@@ -24,7 +24,7 @@ class Report:
         transitions: moves that were made; `depth`: moves of the longest shortest story.
         dropped: states that were found and left out by a beam.
         complete: every state of the scope was looked at.
-        at_rest: states in which nothing can happen any more but misfortunes and batches.
+        at_rest: states in which nothing can happen any more but faults and batches.
         waiting: states that were found and not gone on from.
         delays, surprises_count, at_once: which stories are walked (see `Walk`).
     """
@@ -73,7 +73,7 @@ class Search:
     ) -> Report:
         """Search until all is seen, an invariant breaks, or the time is over.
 
-        With a `beam` it goes on from so many states of each depth only, chosen by the `seed`: not all is seen then,
+        With a `beam` it continues from this many states per depth, chosen by the `seed`: not all is seen then,
         but long stories are. `visit` is shown each state that is come to, those that are only passed through as
         well, some of them often.
         """
@@ -157,7 +157,7 @@ class Search:
 def retold(cluster: Cluster, marks: Sequence[int], mark_of: Callable[[State], int]) -> list[tuple[Move, State]]:
     """The moves from the beginning through the states with these marks and past the last of them to what is broken.
 
-    They are told with the names of the beginning throughout.
+    They keep the names of the beginning throughout.
     """
     state = cluster.initial()
     story: list[tuple[Move, State]] = []
@@ -172,7 +172,7 @@ def _ahead_of(cluster: Cluster, state: State) -> Iterator[Chain]:
     try:
         yield from cluster.ahead(state)
     except InvariantError as error:
-        raise AssertionError("the story cannot be told again") from error
+        raise AssertionError("the story cannot be replayed") from error
 
 
 def _last_words(cluster: Cluster, state: State) -> list[tuple[Move, State]]:

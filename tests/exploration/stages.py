@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `make explore` walks: misfortunes alone, pairs of them, and the whole scope in several ways.
+"""What `make explore` walks: faults alone, pairs of them, and the whole scope in several ways.
 
     python -m tests.exploration.stages [--minutes 50]
 
-Each scope is told about when it is done, and at last what was walked to its end and what was not. Exit status: 1 when
+Each scope is reported when done; the last lines name the complete and the incomplete scopes. Exit status: 1 when
 any of them shows a violation.
 """
 
@@ -16,7 +16,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Final
 
-ONE_MISFORTUNE: Final = ("--crashes 1", "--suspicions 1", "--expiries 1", "--lags 1 --lost-answers 1")
+ONE_FAULT: Final = ("--crashes 1", "--suspicions 1", "--expiries 1", "--lags 1 --lost-answers 1")
 PAIRS: Final = (
     "--crashes 2",
     "--crashes 1 --suspicions 1",
@@ -48,7 +48,7 @@ def stages(minutes: float) -> list[str]:
     bound, a_fifth = (f"--memory-gb {MEMORY_GB} --minutes {some:g}" for some in (minutes, minutes / 5))
     pairs = [f"{_NONE} --batches 2 {pair} {bound}" for pair in PAIRS]
     empty = [f"{_NONE} --batches 0 {pair} {bound}" for pair in WITHOUT_BATCHES]
-    alone = [f"{_NONE} --batches 2 {one} {bound}" for one in ONE_MISFORTUNE]
+    alone = [f"{_NONE} --batches 2 {one} {bound}" for one in ONE_FAULT]
     in_turn = [f"{_NONE} --batches 2 {pair} --delays {DELAYS_MAX} {a_fifth}" for pair in BY_DELAYS]
     at_once = [f"{_NONE} {pair} --at-once streams {bound}" for pair in STREAMS_AT_ONCE]
     longest = f"--memory-gb {WHOLE_MEMORY_GB} --minutes {2 * minutes:g}"
@@ -70,11 +70,11 @@ def main(arguments: list[str]) -> int:
     wrong, stopped = 0, list[str]()
     with ThreadPoolExecutor(max(1, options.jobs)) as pool:
         for done in as_completed([pool.submit(_explored, stage) for stage in stages(options.minutes)]):
-            status, told = done.result()
-            _say(told)
+            status, output = done.result()
+            _say(output)
             wrong |= status
-            if "COMPLETE: every state" not in told and not ("COMPLETE with" in told and "at once" in told):
-                stopped.append(told.partition(" --memory-gb")[0])
+            if "COMPLETE: every state" not in output and not ("COMPLETE with" in output and "at once" in output):
+                stopped.append(output.partition(" --memory-gb")[0])
     _say("a violation was found" if wrong else "no violation in anything that was walked")
     _say("not walked to their end, but as far as is said above:" if stopped else "all were walked to their end")
     for stage in stopped:

@@ -17,7 +17,7 @@ PLACE: Final = {pair: number for number, pair in enumerate(PAIRS)}
 DEAD: Final = -1
 NOBODY: Final = (-1, -1, -1)
 MORE: Final = ("more",)
-"""Behind a command, or in its place: the broker has to be told something, once the command is answered."""
+"""Behind a command, or in its place: another command follows the answer."""
 IDLE: Final = 0
 DUE: Final = 1
 NOW: Final = 2
@@ -27,12 +27,12 @@ END: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """How much may happen: the number of times of each misfortune, along one story.
+    """Limits of a story: the number of times of each fault.
 
     Attributes:
-        lags: times that a follower is not heard of for `replica.lag.time.max.ms`, at any moment.
+        lags: times that a follower sends nothing for `replica.lag.time.max.ms`, at any moment.
         breaks: streams that break, with the loss of all that is on its way.
-        expiries: sessions that end while their process lives; it learns of it later, and registers anew.
+        expiries: sessions that end while their process lives; the process learns this later, and registers again.
         acks: of every batch, -1 (all), 0 or 1.
         reduced: decisions and idle messages are taken eagerly (see `cluster`); else they too may come at any time.
         slow_disks: an append or a cut takes time, else it is done before anything else happens.
@@ -154,7 +154,7 @@ class Names:
         return min((self._twin(state, self._which[one]) for one in alike), key=hash)
 
     def _mark(self, state: State, place: int) -> int:
-        """A number that does not depend on names and tells most brokers apart."""
+        """A number that does not depend on names and differs for most brokers."""
         core = state.cores[place]
         mark = self._core_marks.get(core)
         if mark is None:

@@ -71,11 +71,11 @@ def _happened(cluster: Cluster, state: State, move: Move) -> str:
             return f"{_name(follower)} hears from {_name(leader)}: {_of_leader(values[message])}"
         case ("decide", node):
             written = f"writes {_node(values[node].state)}" if node != state.node else "has nothing to write"
-            return f"the controller {written}, and tells whom it concerns"
+            return f"the controller {written}, and sends commands to the brokers concerned"
         case ("command", place):
             _, node, _, suspected = state.commands[place][0]
             doubts = f", suspected {[_id(one) for one in suspected]}" if suspected else ""
-            return f"{_name(place)} is told: {_node(values[node].state)} (version {values[node].version}){doubts}"
+            return f"{_name(place)} receives {_node(values[node].state)} (version {values[node].version}){doubts}"
         case ("zookeeper", place, how):
             asked = state.asked[place]
             request = "to read the node" if asked[0] == "read isr" else f"to write {_node(values[asked[1]])}"
@@ -107,7 +107,7 @@ def _of_process(move: Move) -> str:
             files = "after it wrote" if rest[0] else "before it wrote"
             return f"{_name(place)} is killed, {files} its checkpoints of high watermark and epochs"
         case "lag":
-            return f"{_name(place)} has not heard of broker {_id(rest[0])} for replica.lag.time.max.ms"
+            return f"{_name(place)} has received nothing from broker {_id(rest[0])} for replica.lag.time.max.ms"
         case "heartbeat":
             return f"{_name(place)} gets a heartbeat of broker {_id(rest[0])}"
         case "break":
@@ -117,7 +117,7 @@ def _of_process(move: Move) -> str:
         "session ends": "is gone for ZooKeeper too: its session ends",
         "expire": "lives, and its session ends",
         "learn": "learns that its session has ended",
-        "register": "registers anew",
+        "register": "registers again",
         "suspect": "is suspected by the controller",
         "trust": "is trusted again",
         "disk": "has its next append or cut carried out",
@@ -135,7 +135,7 @@ def _of_follower(message: FollowerMessage) -> str:
         for one in message.positions
     ]
     said += [f"my log ends at {one.log_end_offset} (in epoch {one.current_leader_epoch})" for one in message.reports]
-    said += [f"I leave, told of epoch {one.newer_leader_epoch}" for one in message.stops]
+    said += [f"I leave because of epoch {one.newer_leader_epoch}" for one in message.stops]
     return "; ".join(said) or "a heartbeat"
 
 

@@ -71,7 +71,7 @@ def test_a_walk_that_stops_says_at_how_many_deliveries_put_off(capsys: pytest.Ca
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.patch.__name__)
 def test_a_mutant_is_found_with_few_deliveries_put_off(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Misfortunes come at any moment of the one order that is left."""
+    """Faults come at any moment of the one order that is left."""
     mutant.patch(monkeypatch)
     walk = Walk(mutant.scope, parents=True, delays=2)
     report = walk.run(seconds=SECONDS_MAX)

@@ -29,7 +29,7 @@ def test_every_state_of_a_small_scope_is_right(scope: Scope) -> None:
     report = walk.run(seconds=SECONDS_MAX)
     assert report.violation is None, "\n".join(tell(walk.cluster, report.story))
     assert report.complete, summary(report)
-    assert report.at_rest > 0, "some story comes to its end, with everybody in sync"
+    assert report.at_rest > 0, "some story ends with all replicas in sync"
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.patch.__name__)

@@ -270,7 +270,7 @@ class Turn:
             case ("drop follower", follower):
                 self._drop(PLACE[BROKERS.index(follower), place])
             case _:
-                raise AssertionError(f"nobody carries out {effect}")
+                raise AssertionError(f"no handler of {effect}")
 
     def _connect(self) -> None:
         """Streams that are wanted and can be made, are."""
@@ -366,7 +366,7 @@ class Turn:
         self.feed(place, answer)
 
     def _decide(self, node: int) -> None:
-        """What is decided is written, then told: what is new to all replicas, and all to who is new."""
+        """Decisions are written, then sent: changes to all replicas, the whole state to new replicas."""
         news = self.news or node != self.node
         self.node, self.due, self.news, self.refused = node, IDLE, False, -1
         for place in EVERYBODY:

@@ -40,7 +40,7 @@ class _BrokenRowError(Exception):
 
 
 class _Bounds:
-    """Where a walk stops, and how often it tells how far it is."""
+    """Limits of a walk, and the interval of its progress lines."""
 
     def __init__(
         self, seconds: float, memory_bytes: float, progress: Callable[[Report], None] | None, every_s: float
@@ -49,7 +49,7 @@ class _Bounds:
         self._progress, self._every_s, self._next_s = progress, every_s, every_s
 
     def reached(self, report: Report, memory_bytes: int) -> bool:
-        """Whether it is to stop now; tells of it else, when it is time to."""
+        """Whether to stop now; prints a progress line when due."""
         if report.seconds > self._seconds or memory_bytes > self._memory_bytes:
             return True
         if self._progress is not None and report.seconds > self._next_s:
@@ -65,9 +65,9 @@ class Walk:
         parents: remember of each state the one it was first come to from, as its story needs.
         thrifty: leave out states in which less may still happen than in one that was met and is the same otherwise:
             whatever can come of them can come of that one.
-        delays: only stories in which so many deliveries are put off at most (see `delays`); first those in which none
+        delays: only stories with at most this number of deferred deliveries (see `delays`); first those in which none
             is, then those with one, so that each state is come to with as few as can be. None for all stories.
-        surprises_count: a misfortune or a batch that comes while anything is on its way counts as one put off.
+        surprises_count: a fault or a batch that comes while anything is on its way counts as one put off.
         at_once: only stories in which these messages have no delay, one of `at_once.KINDS`; without `delays`.
         after: a walk of the same scope whose moves need not be worked out again.
     """
