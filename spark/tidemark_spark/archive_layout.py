@@ -154,8 +154,8 @@ def read_manifests(files: Files) -> Mapping[str, Manifest]:
     found = {}
     for name in files.names(_MANIFESTS):
         if name.endswith(".json"):
-            told = json.loads(files.read(f"{_MANIFESTS}/{name}"))
-            manifest = Manifest(**{**told, "superseded": [(path, at_ms) for path, at_ms in told["superseded"]]})
+            document = json.loads(files.read(f"{_MANIFESTS}/{name}"))
+            manifest = Manifest(**{**document, "superseded": [(path, at_ms) for path, at_ms in document["superseded"]]})
             found[manifest.directory] = manifest
     return found
 

@@ -248,13 +248,13 @@ def check_cluster(start: StreamOffset, cluster_id: str) -> None:
 
 def losses(start: StreamOffset, available: Available) -> list[str]:
     """Losses since a start, one sentence each."""
-    told = []
+    found = []
     for name, topic in start.topics.items():
         now = available.latest.topics.get(name)
         if now is None:
-            told.append(f"topic {name} ({topic.topic_id}) was deleted, or is not read any more")
+            found.append(f"topic {name} ({topic.topic_id}) was deleted, or is not read any more")
         elif now.topic_id != topic.topic_id:
-            told.append(
+            found.append(
                 f"topic {name} was deleted and created again: the query has read {topic.topic_id}, "
                 f"the name now has {now.topic_id}"
             )
@@ -262,8 +262,8 @@ def losses(start: StreamOffset, available: Available) -> list[str]:
             for index, position in topic.partitions.items():
                 sentence = _loss(f"{name}-{index}", position, now.partitions.get(index), available, name, index)
                 if sentence:
-                    told.append(sentence)
-    return told
+                    found.append(sentence)
+    return found
 
 
 def _loss(where: str, known: Position, now: Position | None, available: Available, topic: str, index: int) -> str:

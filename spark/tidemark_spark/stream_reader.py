@@ -40,7 +40,7 @@ from tidemark_spark.topics import ADVICE, Assignment
 
 _log = logging.getLogger("tidemark.spark")
 
-_TOLD_MAX: Final = 3
+_NAMED_MAX: Final = 3
 _PATIENCE_S: Final = 1.0
 _AGAIN_S: Final = 0.1
 
@@ -239,10 +239,12 @@ class StreamPlanner:
         return True
 
     def _note_loss(self, gone: list[str]) -> None:
-        told = "; ".join(gone[:_TOLD_MAX]) + (f"; and {len(gone) - _TOLD_MAX} more" if len(gone) > _TOLD_MAX else "")
+        sentence = "; ".join(gone[:_NAMED_MAX]) + (
+            f"; and {len(gone) - _NAMED_MAX} more" if len(gone) > _NAMED_MAX else ""
+        )
         if self._options.fail_on_data_loss:
-            raise DataLossError(f"{told}; {ADVICE}")
-        _log.warning("%d losses are skipped: %s", len(gone), told)
+            raise DataLossError(f"{sentence}; {ADVICE}")
+        _log.warning("%d losses are skipped: %s", len(gone), sentence)
 
     def _assignment(self, piece: OffsetRange, whole: _Whole) -> Assignment:
         topic = self._topics.get(piece.topic)

@@ -97,11 +97,11 @@ class TidemarkWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Log the result after all tasks."""
-        _log.info("%s", told(messages))
+        _log.info("%s", summary(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Log the failure of a task; rows of other tasks stay in the topic."""
-        _log.warning("the write failed and is not undone; completed before: %s", told(messages))
+        _log.warning("the write failed and is not undone; completed before: %s", summary(messages))
 
 
 class TidemarkStreamWriter(StreamWriterBase):
@@ -117,11 +117,11 @@ class TidemarkStreamWriter(StreamWriterBase):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Log the result of a micro-batch."""
-        _log.info("micro-batch %d: %s", batchId, told(messages))
+        _log.info("micro-batch %d: %s", batchId, summary(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Log the failure of a task; Spark repeats the micro-batch after a restart of the query."""
-        _log.warning("micro-batch %d failed and is not undone; completed before: %s", batchId, told(messages))
+        _log.warning("micro-batch %d failed and is not undone; completed before: %s", batchId, summary(messages))
 
 
 def write_task(options: WriteOptions, batches: Iterable[pa.RecordBatch]) -> TidemarkCommitMessage:
@@ -177,7 +177,7 @@ def _note(message: TidemarkCommitMessage, handle: TableHandle) -> None:
             before.records += count
 
 
-def told(messages: Sequence[WriterCommitMessage | None]) -> str:
+def summary(messages: Sequence[WriterCommitMessage | None]) -> str:
     """Result of the tasks by partition, in one sentence."""
     done = [message for message in messages if isinstance(message, TidemarkCommitMessage)]
     total: dict[tuple[str, int], Written] = {}

@@ -124,8 +124,8 @@ def _settings(given: Mapping[str, str]) -> dict[str, Any]:
         producer_settings(**settings)
     except TidemarkError as error:
         word, _, rest = error.message.partition(" ")
-        told = f"option {names[word]!r} {rest}" if word in names else error.message
-        raise ValueError(told) from error
+        sentence = f"option {names[word]!r} {rest}" if word in names else error.message
+        raise ValueError(sentence) from error
     return settings
 
 

@@ -226,9 +226,9 @@ def test_an_archive_is_not_blamed_for_what_retention_took_from_the_topic(spark: 
     rows = [("t", 0, offset, offset) for offset in range(10, 55) if offset not in (20, 21, 48, 49)]
     held = audit._held(spark.createDataFrame(rows, content))
     ends = audit._ends(spark, "t", {0: audit.Bounds(50, 60), 1: audit.Bounds(0, 5)})
-    found = audit.told(audit.archive_stretches(topic, held, ends, compacted=False))
+    found = audit.findings_of(audit.archive_stretches(topic, held, ends, compacted=False))
     assert [(one.kind, one.first, one.last) for one in found] == [("gap", 20, 21), ("gap", 48, 49)]
-    assert audit.told(audit.archive_stretches(topic, held, ends, compacted=True)) == []
+    assert audit.findings_of(audit.archive_stretches(topic, held, ends, compacted=True)) == []
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 from tidemark.record.schema import SCHEMA
-from tidemark_spark.writer import TidemarkCommitMessage, Written, told
+from tidemark_spark.writer import TidemarkCommitMessage, Written, summary
 from tidemark_spark.writer_compat import batches_of_rows
 from tidemark_spark.writer_options import check_columns, parse_write_options
 from tidemark_spark.writer_rows import destined
@@ -200,6 +200,6 @@ def test_rows_as_pyspark_4_0_gives_them_become_the_same_columns() -> None:
 def test_what_tasks_wrote_is_told_by_partition() -> None:
     one = TidemarkCommitMessage({("rows", 0): Written(10, 14, 3), ("rows", 1): Written(0, 0, 1)}, 40)
     two = TidemarkCommitMessage({("rows", 0): Written(11, 12, 2)}, 20)
-    assert told([one, None, two]) == (
+    assert summary([one, None, two]) == (
         "2 tasks wrote 6 records, 60 bytes (rows-0: 5 in offsets 10 to 14, rows-1: 1 in offsets 0 to 0)"
     )

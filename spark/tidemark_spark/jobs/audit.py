@@ -134,7 +134,7 @@ def _audit(spark: SparkSession, bootstrap: str, topic: str, archived: DataFrame 
     parts = [] if compacted else [_gaps(table, "log_start - 1", "log_end", ends, _NOT_IN_TOPIC)]
     if archived is not None:
         parts += archive_stretches(table, archived, ends, compacted=compacted)
-    return findings + told(parts)
+    return findings + findings_of(parts)
 
 
 # -- replicas ----------------------------------------------------------------------------------------------------------
@@ -271,7 +271,7 @@ _SENTENCES: Final = {
 """Kind of finding, and the sentence, for each problem."""
 
 
-def told(parts: list[DataFrame]) -> list[Finding]:
+def findings_of(parts: list[DataFrame]) -> list[Finding]:
     """The first 1,000 ranges, by partition and offset."""
     if not parts:
         return []

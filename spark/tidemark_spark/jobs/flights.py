@@ -23,7 +23,7 @@ from tidemark.client import AdminClient, Producer
 
 from tidemark_spark.jobs import rollup
 from tidemark_spark.jobs.common import EXIT_FOUND, RowCounter, add_bootstrap, job_parser, run_job, say
-from tidemark_spark.jobs.flights_feed import Day, Feed, Misfortune, StalledError, days_of
+from tidemark_spark.jobs.flights_feed import Day, Feed, LeaderKiller, StalledError, days_of
 from tidemark_spark.progress import TidemarkListener
 
 if TYPE_CHECKING:
@@ -162,10 +162,10 @@ def live(
         query.processAllAvailable()  # a query that is stopped in a micro-batch logs a long Java traceback
         read = counter.totals(query)
     found, expected = read_delays(spark, arguments.bootstrap, arguments.to_topic), delays_by_pandas(flights)
-    told = differences(found, expected)
+    sentences = differences(found, expected)
     if read.rows != len(flights):
-        told.insert(0, f"{read.rows} flights were rolled up, {len(flights)} were sent")
-    return Outcome(len(flights), read.rows, read.late, len(expected), killed, seconds, told)
+        sentences.insert(0, f"{read.rows} flights were rolled up, {len(flights)} were sent")
+    return Outcome(len(flights), read.rows, read.late, len(expected), killed, seconds, sentences)
 
 
 @dataclass(frozen=True)
@@ -202,21 +202,21 @@ def _feed(
     with contextlib.ExitStack() as stack:
         producer = stack.enter_context(Producer(arguments.bootstrap, acks="all"))
         feed = Feed(producer, arguments.topic, arguments.lead_days, reader.offsets)
-        misfortune = None
+        killer = None
         if cluster is not None:
-            misfortune = stack.enter_context(Misfortune(cluster, admin, arguments.topic, say))
+            killer = stack.enter_context(LeaderKiller(cluster, admin, arguments.topic, say))
         month = ""
         for index, day in enumerate(days):
-            if misfortune is not None and index in due:
-                misfortune.strike(due[index])
+            if killer is not None and index in due:
+                killer.kill(due[index])
             feed.send(day)
             if day.date[:7] != month:
                 month = day.date[:7]
                 say(f"{day.date}: {feed.sent:>7,} flights sent, {reader.rows():>7,} rolled up")
         feed.drain()
-        if misfortune is not None:
-            misfortune.recovered()
-        return [] if misfortune is None else misfortune.killed
+        if killer is not None:
+            killer.recovered()
+        return [] if killer is None else killer.killed
 
 
 # -- the rollup --------------------------------------------------------------------------------------------------------
@@ -305,7 +305,7 @@ def in_order(table: pd.DataFrame) -> pd.DataFrame:
 def differences(found: pd.DataFrame, expected: pd.DataFrame) -> list[str]:
     """Differences, one sentence each; exact comparison."""
     both = expected.merge(found, on=_KEY, how="outer", suffixes=("", "_found"), indicator="side")
-    told = [
+    sentences = [
         f"{count} carriers and hours {what}"
         for what, count in (
             ("are not in the rollup", int((both["side"] == "left_only").sum())),
@@ -319,11 +319,11 @@ def differences(found: pd.DataFrame, expected: pd.DataFrame) -> list[str]:
         wrong = common[(left != right) & ~(left.isna() & right.isna())]
         if len(wrong):
             first = wrong.iloc[0]
-            told.append(
+            sentences.append(
                 f"{name} differs for {len(wrong)} carriers and hours, the first {first['carrier']} at "
                 f"{first['start']}: {first[name]} by pandas, {first[f'{name}_found']} by the rollup"
             )
-    return told
+    return sentences
 
 
 # -- around it ---------------------------------------------------------------------------------------------------------

@@ -110,7 +110,7 @@ class Feed:
                 before, since_s = now, time.monotonic()
 
 
-class Misfortune:
+class LeaderKiller:
     """Kills leaders of a topic, one at a time, each after the last one is in every ISR again. Must be closed."""
 
     def __init__(self, cluster: Killable, admin: AdminClient, topic: str, say: Callable[[str], None]) -> None:
@@ -118,18 +118,18 @@ class Misfortune:
         self._admin = admin
         self._topic = topic
         self._say = say
-        self._background = ThreadPoolExecutor(1, thread_name_prefix="misfortune")
+        self._background = ThreadPoolExecutor(1, thread_name_prefix="leader-killer")
         self._recovering: Future[None] | None = None
         self.killed: list[int] = []
         """Ids of the killed brokers."""
 
-    def __enter__(self) -> Misfortune:
+    def __enter__(self) -> LeaderKiller:
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._background.shutdown()
 
-    def strike(self, partition: int) -> None:
+    def kill(self, partition: int) -> None:
         """Kill the leader of a partition by kill -9; a background thread restarts it."""
         self.recovered()
         leader = self._leader(partition)

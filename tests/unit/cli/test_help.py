@@ -41,5 +41,5 @@ def test_usage_can_be_typed_and_help_has_an_example(command: tuple[str, ...]) ->
 
 
 def test_version_is_printed() -> None:
-    told = CliRunner().invoke(app, ["--version"])
-    assert (told.exit_code, told.stdout) == (0, f"tidemark {version('tidemark')}\n")
+    printed = CliRunner().invoke(app, ["--version"])
+    assert (printed.exit_code, printed.stdout) == (0, f"tidemark {version('tidemark')}\n")

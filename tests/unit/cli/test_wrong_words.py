@@ -12,7 +12,7 @@ BROKER = ("--bootstrap", "127.0.0.1:1")
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "printed"),
     [
         (("topic", "list", "--bootstrap", "somewhere"), "'somewhere': want HOST:PORT"),
         (("topic", "list", "--bootstrap", "a:1,b:port"), "'b:port': want HOST:PORT"),
@@ -38,10 +38,10 @@ BROKER = ("--bootstrap", "127.0.0.1:1")
         (("topic", "nothing"), "No such command 'nothing'"),
     ],
 )
-def test_bad_usage_sends_no_request(words: tuple[str, ...], told: str) -> None:
+def test_bad_usage_sends_no_request(words: tuple[str, ...], printed: str) -> None:
     result = CliRunner().invoke(app, words, env={"TIDEMARK_BOOTSTRAP": "", "TIDEMARK_ADMIN": "", "COLUMNS": "400"})
     assert result.exit_code == 2, result.output
-    assert told in result.stderr
+    assert printed in result.stderr
     assert result.stdout == ""
 
 

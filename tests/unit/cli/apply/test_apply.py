@@ -133,8 +133,8 @@ def test_a_new_topic_with_no_replica_to_spare_gets_a_warning(client: Client) -> 
         assert error.startswith("warning: t has no replica to spare")
         assert len(error.splitlines()) == 1
         client.topics.clear()
-    told = json.loads(run("-o", "json", file=spare)[1])["changes"]
-    assert [len(change["warnings"]) for change in told] == [1, 0]
+    printed = json.loads(run("-o", "json", file=spare)[1])["changes"]
+    assert [len(change["warnings"]) for change in printed] == [1, 0]
     assert sorted(client.topics) == ["t", "u"]
 
 

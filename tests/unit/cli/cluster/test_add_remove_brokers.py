@@ -151,9 +151,9 @@ def test_the_plan_comes_first_and_without_a_terminal_nothing_changes(client: Cli
 @pytest.mark.parametrize("command", ["add-brokers", "remove-brokers"])
 def test_dry_run_and_json_ask_no_question(client: Client, command: str) -> None:
     assert run("cluster", command, "1", "--dry-run").exit_code == 0
-    told = json.loads(run("cluster", command, "1", "--dry-run", "-o", "json").stdout)
-    assert (told["begun"], told["moved_bytes"]) == (False, 1500)
-    assert told["rollback"]["partitions"] == [{"topic": "t", "partition": 0, "replicas": [1, 2]}]
+    printed = json.loads(run("cluster", command, "1", "--dry-run", "-o", "json").stdout)
+    assert (printed["begun"], printed["moved_bytes"]) == (False, 1500)
+    assert printed["rollback"]["partitions"] == [{"topic": "t", "partition": 0, "replicas": [1, 2]}]
     assert run("cluster", command, "1", "-o", "json").exit_code == 2
     assert client.did == []
 
@@ -182,9 +182,9 @@ def test_cluster_create_waits_and_reports_missing_brokers(client: Client) -> Non
     assert code_of(result) is ErrorCode.REQUEST_TIMED_OUT
     assert result.stdout == "not live: broker 2\n"
     client.live = [0, 1, 2]
-    client.failures = [TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "nobody is there yet")]
+    client.failures = [TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "no broker is live yet")]
     result = run("cluster", "create", "--brokers", "0,1,2")
-    assert result.stdout == "nobody is there yet\ncluster c is live with brokers 0,1,2\n"
+    assert result.stdout == "no broker is live yet\ncluster c is live with brokers 0,1,2\n"
     assert json.loads(run("cluster", "create", "--brokers", "2,1,0", "-o", "json").stdout)["brokers"] == [0, 1, 2]
     client.live = [0, 1, 2, 3]
     result = run("cluster", "create", "--brokers", "0,1,2", "--timeout", "0")

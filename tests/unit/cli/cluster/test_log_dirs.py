@@ -201,8 +201,8 @@ def test_wait_ends_when_the_copy_is_cancelled(monkeypatch: pytest.MonkeyPatch) -
     found = run(monkeypatch, client, *arguments)
     assert isinstance(found.exception, TidemarkError)
     assert "cancelled" in found.exception.message
-    told = json.loads(found.stdout)
-    assert (told["state"], told["log_dir"], told["error"]["code"]) == (
+    printed = json.loads(found.stdout)
+    assert (printed["state"], printed["log_dir"], printed["error"]["code"]) == (
         "elsewhere",
         "/data/a",
         "NO_REASSIGNMENT_IN_PROGRESS",

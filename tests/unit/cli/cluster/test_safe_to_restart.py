@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 AWAY = RestartObstacle(Obstacle.OTHER_BROKER_AWAY, "not live: broker 2", (TopicPartition("t", 0),))
 BEHIND = RestartObstacle(Obstacle.NOT_IN_SYNC, "broker 1 has not caught up")
 FOREVER = RestartObstacle(Obstacle.NO_REPLICA_TO_SPARE, "no replica to spare: t", (TopicPartition("t", 0),))
-SILENT = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "nobody answers")
+SILENT = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "no broker answers")
 
 
 class Cluster:
@@ -72,8 +72,8 @@ def test_a_restart_is_safe_or_status_1_with_reasons(cluster: Cluster) -> None:
         "  OTHER_BROKER_AWAY: not live: broker 2 (t:0)",
         "  NOT_IN_SYNC: broker 1 has not caught up",
     ]
-    told = json.loads(run("1", "-o", "json").stdout)
-    assert (told["safe"], told["obstacles"][0]["partitions"]) == (False, ["t:0"])
+    printed = json.loads(run("1", "-o", "json").stdout)
+    assert (printed["safe"], printed["obstacles"][0]["partitions"]) == (False, ["t:0"])
     assert len(cluster.asked) == 3
 
 
@@ -83,7 +83,7 @@ def test_wait_prints_each_change_of_the_reason_until_the_restart_is_safe(cluster
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
         "not yet: OTHER_BROKER_AWAY: not live: broker 2",
-        "nobody answers",
+        "no broker answers",
         "not yet: NOT_IN_SYNC: broker 1 has not caught up",
         "yes: broker 1 can be restarted",
     ]

@@ -139,9 +139,9 @@ def test_a_wrong_path_is_refused_with_a_sentence(directory: Path, arguments: tup
 
 
 def test_verify_of_an_intact_directory_succeeds_with_counts(directory: Path) -> None:
-    (told,) = lines_of("verify", directory)
-    (replica,) = told["directories"][0]["replicas"]
-    assert (told["error_count"], replica["records"], replica["log_end_offset"], replica["findings"]) == (0, 4, 4, [])
+    (printed,) = lines_of("verify", directory)
+    (replica,) = printed["directories"][0]["replicas"]
+    assert (printed["error_count"], replica["records"], replica["log_end_offset"], replica["findings"]) == (0, 4, 4, [])
     out, refused = run("verify", directory)
     assert refused is None
     assert "; no error" in out
@@ -156,6 +156,6 @@ def test_verify_reports_damage_with_place_and_next_step(directory: Path) -> None
     assert lines[0].startswith(f"error batch: {segment} byte 0 offset 0: crc does not match")
     assert lines[1].startswith("  next: compare the replicas")
     out, _ = run("verify", directory, "--json")
-    (told,) = json.loads(out)["directories"]
-    (finding,) = told["replicas"][0]["findings"]
+    (printed,) = json.loads(out)["directories"]
+    (finding,) = printed["replicas"][0]["findings"]
     assert (finding["kind"], finding["position"], finding["file"]) == ("batch", 0, str(segment))

@@ -135,9 +135,9 @@ def test_times_are_iso_or_numbers_in_a_unit(value: str, unit: str, stamp_us: int
 def test_a_malformed_json_line_is_refused_with_its_number(line: str | bytes, columns: Columns, refusal: str) -> None:
     bad = line.encode() if isinstance(line, str) else line
     first = b'{"k": "1", "v": "2", "t": 3}\n'
-    rows, told = from_json(first + bad, columns)
+    rows, printed = from_json(first + bad, columns)
     assert len(rows) == 1
-    assert told.startswith(refusal)
+    assert printed.startswith(refusal)
 
 
 def test_a_csv_row_is_sent_as_json_with_its_numbers_and_times() -> None:

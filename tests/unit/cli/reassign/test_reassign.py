@@ -177,10 +177,10 @@ def test_partitions_with_the_wanted_replicas_are_skipped(client: Client, tmp_pat
 
 
 def test_json_output_is_one_document(client: Client, tmp_path: Path) -> None:
-    told = json.loads(run("execute", file_of(tmp_path), "-o", "json").stdout)
-    assert told["begun"] is True
-    assert told["rollback"]["partitions"] == [{"topic": "test", "partition": 2, "replicas": [1, 2]}]
-    assert [(one["partition"], one["replicas"], one["error"]) for one in told["ended"]] == [(2, [2, 1], None)]
+    shown = json.loads(run("execute", file_of(tmp_path), "-o", "json").stdout)
+    assert shown["begun"] is True
+    assert shown["rollback"]["partitions"] == [{"topic": "test", "partition": 2, "replicas": [1, 2]}]
+    assert [(one["partition"], one["replicas"], one["error"]) for one in shown["ended"]] == [(2, [2, 1], None)]
     listed = json.loads(run("list", "-o", "json").stdout)
     assert (listed["moves"], listed["refusals"][0]["error"]["code"]) == ([], "INVALID_REQUEST")
 
@@ -218,7 +218,7 @@ def test_ctrl_c_ends_the_wait_but_not_the_reassignment(client: Client, tmp_path:
 
 
 def test_a_reassignment_that_fails_is_an_error(client: Client, tmp_path: Path) -> None:
-    client.ends_with = TidemarkError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "given up by somebody")
+    client.ends_with = TidemarkError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "cancelled by another client")
     assert code_of(run("execute", file_of(tmp_path))) is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
@@ -310,8 +310,8 @@ def test_one_that_ends_before_its_cancellation_does_not_block_others(
     assert (result.exit_code, client.cancelled) == (0, [T2])
     assert result.stdout == "1 reassignment to be cancelled\n1 reassignment ended before: test:3\n"
     client.wanted = [T2, T3]
-    told = json.loads(run("cancel", *arguments, "--no-wait", "-o", "json").stdout)
-    assert told == {"cancelled": ["test:2"], "ended": [], "ended_meanwhile": ["test:3"]}
+    shown = json.loads(run("cancel", *arguments, "--no-wait", "-o", "json").stdout)
+    assert shown == {"cancelled": ["test:2"], "ended": [], "ended_meanwhile": ["test:3"]}
 
 
 def test_if_all_ended_before_the_cancellation_there_is_no_wait(client: Client) -> None:

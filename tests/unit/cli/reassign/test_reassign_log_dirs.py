@@ -92,11 +92,11 @@ def test_execute_waits_until_the_replica_is_in_its_directory(cluster: Disks, tmp
     cluster.looks = [disks(2, a=1000), disks(2, a=1000), disks(2, a=1000, copy=500), disks(2, b=1000)]
     result = run("execute", file_of(tmp_path, FILE), "--output", "json")
     assert result.exit_code == 0
-    told = json.loads(result.stdout)
-    assert [(one["broker_id"], one["state"], one["log_dir"]) for one in told["directories"]] == [
+    shown = json.loads(result.stdout)
+    assert [(one["broker_id"], one["state"], one["log_dir"]) for one in shown["directories"]] == [
         (2, "there", "/data/b")
     ]
-    assert told["rollback"]["partitions"][0]["log_dirs"] == ["/data/a", "/data/a"]
+    assert shown["rollback"]["partitions"][0]["log_dirs"] == ["/data/a", "/data/a"]
 
 
 def test_a_directory_that_is_not_reached_is_an_error(cluster: Disks, tmp_path: Path) -> None:
@@ -148,10 +148,10 @@ def test_verify_reports_the_directory_state_of_each_replica(
 ) -> None:
     cluster.looks = [look]
     result: Any = run("verify", file_of(tmp_path, FILE), "--output", "json")
-    ((told),) = json.loads(result.stdout)
+    (shown,) = json.loads(result.stdout)
     assert result.exit_code == (0 if state == "done" else 1)
-    assert told["state"] == state
-    assert [(one["broker_id"], one["state"], one["percent"]) for one in told["log_dirs"]] == [(2, of_replica, percent)]
+    assert shown["state"] == state
+    assert [(one["broker_id"], one["state"], one["percent"]) for one in shown["log_dirs"]] == [(2, of_replica, percent)]
     text = run("verify", file_of(tmp_path, FILE))
     assert state in text.stdout
     shown = f"{of_replica}, {percent}%" if percent is not None else of_replica

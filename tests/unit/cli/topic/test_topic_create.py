@@ -56,9 +56,9 @@ def test_a_topic_with_no_replica_to_spare_gets_a_warning(more: tuple[str, ...]) 
     result = run(*more)
     assert result.stderr.startswith("warning: t has no replica to spare")
     assert "created topic t" in result.stdout
-    told = json.loads(run(*more, "-o", "json").stdout)
-    assert told["created"] is True
-    assert [f"warning: {sentence}\n" for sentence in told["warnings"]] == [result.stderr]
+    printed = json.loads(run(*more, "-o", "json").stdout)
+    assert printed["created"] is True
+    assert [f"warning: {sentence}\n" for sentence in printed["warnings"]] == [result.stderr]
 
 
 def test_the_warning_for_one_replica_names_the_effect_of_a_restart() -> None:
