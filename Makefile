@@ -24,9 +24,9 @@ PIP_INSTALL = [ -w "$${HOME:-/}" ] || export PIP_NO_CACHE_DIR=1; $(BIN)/pip inst
 
 .PHONY: help demo test check test-alerts test-cluster $(PARTS) soak explore bench docs release version stubs clean prerequisites
 
-# tools/help.awk has the forms of the comments that begin with ##.
+# deploy/tools/help.awk has the forms of the comments that begin with ##.
 help: ## Show this list
-	@awk -f tools/help.awk $(firstword $(MAKEFILE_LIST))
+	@awk -f deploy/tools/help.awk $(firstword $(MAKEFILE_LIST))
 	@echo; echo "PYTHON=/path/to/python3.12 chooses the Python that $(VENV) is set up with."
 
 ##@ Try it
@@ -97,13 +97,13 @@ bench: $(READY) ## NAME=produce [ARGS="--partitions 1000"] | One benchmark: prod
 ##@ Release it
 # Labels of the rendered charts hold the version.
 version: $(READY) ## [VERSION=0.2.0] | Show the version, or write it into pyproject.toml, the charts and CHANGELOG.md
-	@$(BIN)/python -m tools.release version $(VERSION)
+	@$(BIN)/python -m deploy.tools.release version $(VERSION)
 ifdef VERSION
 	@log=$$($(BIN)/python -m tests.charts.golden 2>&1) || { echo "$$log" >&2; exit 1; }
 endif
 
 release: $(VENV)/.release ## [DRY_RUN=1] | Check, then build wheel, sdist, charts and notes into dist/ and tag; DRY_RUN=1 does not tag
-	@$(BIN)/python -m tools.release build $(if $(DRY_RUN),--dry-run)
+	@$(BIN)/python -m deploy.tools.release build $(if $(DRY_RUN),--dry-run)
 
 # Runs again when a file that determines the environment has changed.
 $(READY): pyproject.toml constraints.txt hatch_build.py $(wildcard proto/tidemark/v1/*.proto) | prerequisites

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.doc_site import indented, outside, page_of, rewritten, site_path
+from deploy.tools.doc_site import indented, outside, page_of, rewritten, site_path
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 TEST = "../tests/unit/test_doc_site.py"

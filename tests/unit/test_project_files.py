@@ -33,7 +33,7 @@ def targets() -> set[str]:
 
 def shown() -> str:
     done = subprocess.run(
-        ["awk", "-f", "tools/help.awk", "Makefile"], cwd=ROOT, check=True, capture_output=True, text=True
+        ["awk", "-f", "deploy/tools/help.awk", "Makefile"], cwd=ROOT, check=True, capture_output=True, text=True
     )
     return done.stdout
 

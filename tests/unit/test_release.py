@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.release import (
+from deploy.tools.release import (
     COPIES,
     SOURCE,
     Place,
@@ -23,7 +23,7 @@ from tools.release import (
     refuse_unreleasable,
     write_version,
 )
-from tools.release import build as build_release
+from deploy.tools.release import build as build_release
 
 ROOT = Path(__file__).resolve().parents[2]
 TODAY = datetime.date(2027, 1, 31)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes a release: one version everywhere, built files and notes in dist/, and a tag.
 
-    python -m tools.release version [X.Y.Z]     show the version, or write it everywhere
-    python -m tools.release build [--dry-run]   build dist/ and tag; --dry-run builds and does not tag
+    python -m deploy.tools.release version [X.Y.Z]     show the version, or write it everywhere
+    python -m deploy.tools.release build [--dry-run]   build dist/ and tag; --dry-run builds and does not tag
 
 pyproject.toml is the source of the version. The charts repeat it, because Helm reads nothing else; CHANGELOG.md has a
 section for it. `build` refuses to run while they disagree.
@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 from typing import Final, NamedTuple
 
-ROOT: Final = Path(__file__).resolve().parents[1]
+ROOT: Final = Path(__file__).resolve().parents[2]
 _VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
 
 
@@ -166,7 +166,7 @@ def _git(root: Path, *words: str) -> str:
 
 def main(arguments: list[str]) -> int:
     """Run one command; the exit status for the shell."""
-    parser = argparse.ArgumentParser(prog="python -m tools.release", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m deploy.tools.release", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("version").add_argument("version", nargs="?", help="X.Y.Z, written everywhere")
     commands.add_parser("build").add_argument("--dry-run", action="store_true", help="do not tag")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws the output of a command as a picture of a terminal.
 
-COLUMNS=104 make demo 2>/dev/null | .venv/bin/python -m tools.terminal_svg 'make demo' > docs/assets/demo.svg
+COLUMNS=104 make demo 2>/dev/null | .venv/bin/python -m deploy.tools.terminal_svg 'make demo' > docs/assets/demo.svg
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
 
-ROOT: Final = Path(__file__).resolve().parents[1]
+ROOT: Final = Path(__file__).resolve().parents[2]
 PREFIX: Final = "source/"
 ALWAYS: Final = ("CONTRIBUTING.md", "CHANGELOG.md")
 """In the navigation, whether or not a page links to them."""
