@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a term needs besides ZooKeeper and time: calls and heartbeats to brokers, and an observer."""
+"""Protocols of a term besides ZooKeeper and time: calls and heartbeats to brokers, and an observer."""
 
 from __future__ import annotations
 

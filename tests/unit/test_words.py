@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shipped texts use plain words: named components as subjects, and one word for one thing (docs/glossary.md)."""
+
+from __future__ import annotations
+
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+BANNED = {
+    "nobody": "name the component: no replica, no consumer, no controller",
+    "somebody": "name the component: another controller, an operator",
+    "someone": "name the component: another controller, an operator",
+    "anybody": "name the component",
+    "everybody": "name the component: all brokers, all members",
+    "whoever": "name the component: the caller, the next leader",
+    "whom": "name the component",
+    "anew": "again, a new",
+    "misfortune": "fault",
+    "misfortunes": "faults",
+    "farewell": "controlled shutdown, or the last request of a member",
+    "befall": "inject, happen",
+    "heir": "successor",
+}
+SHIPS = ("services", "spark", "docs", "charts", "deploy", "proto", "README.md", "CONTRIBUTING.md", "Makefile")
+ENDINGS = {".py", ".md", ".proto", ".yaml", ".tpl", ".txt", ".sh", ".json", ""}
+LISTS_THEM = {ROOT / "docs" / "glossary.md", ROOT / "CONTRIBUTING.md"}
+WORD = re.compile(rf"\b({'|'.join(BANNED)})\b", re.IGNORECASE)
+VAGUE_START = re.compile(r'^[rf]*(?:"""|#\s*)(?:Who|Whom|What)\b(?!.*\?)')
+
+
+def shipped() -> Iterator[Path]:
+    for name in SHIPS:
+        place = ROOT / name
+        for path in [place] if place.is_file() else sorted(place.rglob("*")):
+            if path.is_file() and path.suffix in ENDINGS and not {"__pycache__", "v1"} & set(path.parts[:-1]):
+                yield path
+    yield from sorted((ROOT / "proto").rglob("*.proto"))
+
+
+def prose(path: Path) -> Iterator[tuple[int, str]]:
+    """Line numbers and texts: strings and comments of Python, every line of other files."""
+    if path.suffix != ".py":
+        yield from enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        return
+    with path.open("rb") as source:
+        for token in tokenize.tokenize(source.readline):
+            if token.type in (tokenize.STRING, tokenize.COMMENT):
+                yield token.start[0], token.string
+
+
+@pytest.mark.parametrize("path", sorted(set(shipped()) - LISTS_THEM), ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_ships_has_no_banned_word(path: Path) -> None:
+    found = [
+        f"{path}:{line}: {word!r}: {BANNED[word.lower()]}" for line, text in prose(path) for word in WORD.findall(text)
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "path",
+    sorted(path for path in (ROOT / "services").rglob("*.py") if path.parent.name != "v1"),
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_no_docstring_or_comment_begins_with_who_or_what(path: Path) -> None:
+    found = [f"{path}:{line}: {text[:80]}" for line, text in prose(path) if VAGUE_START.match(text)]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("text", ["# Nobody leads", '"""Whoever asks."""', "elect whom the ISR has"])
+def test_the_list_finds_its_words(text: str) -> None:
+    assert WORD.search(text)
+
+
+@pytest.mark.parametrize("text", ['"""What a broker keeps."""', "# Who leads"])
+def test_a_vague_start_is_found(text: str) -> None:
+    assert VAGUE_START.match(text)
