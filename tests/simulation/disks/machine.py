@@ -184,6 +184,7 @@ class StoredLog:
         if self.epochs and not epochs.entries:
             epochs.begin_at(Offset(self.end), self.epochs[0].leader_epoch)
         epochs.truncate_from_start(Offset(self.start))
+        self.epochs = tuple(epochs.entries)  # an entry past the end is gone, also after records are fetched again
         fresh, self.fresh = self.fresh, False
         return RecoveredLog(
             Offset(self.start),
