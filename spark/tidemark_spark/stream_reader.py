@@ -133,7 +133,7 @@ class StreamPlanner:
         self._target = self._available(None).latest
 
     def reported(self) -> StreamOffset | None:
-        """Latest offsets when the last micro-batch was planned."""
+        """Latest offsets at the last `next_end` or `set_target`."""
         return self._latest
 
     def plan(self, start: StreamOffset, end: StreamOffset) -> list[Assignment]:

@@ -15,7 +15,7 @@ _ZERO: Final = pa.py_buffer(bytes(8))
 
 
 def know_own_shapes() -> None:
-    """Write one message of each kind, so that `check_message` knows the layouts."""
+    """Serialize one Arrow message for each schema and codec, so that `check_message` recognises the layouts."""
     for schema, compacted in ((SCHEMA, False), (COMPACTED_SCHEMA, True)):
         rows = pa.RecordBatch.from_arrays([_one_value(field) for field in schema], schema=schema)
         know_shape(rows.serialize().to_pybytes(), codec=0, compacted=compacted)

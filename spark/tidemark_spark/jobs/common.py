@@ -51,7 +51,7 @@ def job_parser(name: str, text: str, example: str) -> argparse.ArgumentParser:
 
 
 def add_bootstrap(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-    """Add the flag that every job has."""
+    """Add `--bootstrap`, which every job has."""
     known = os.environ.get(BOOTSTRAP_VARIABLE)
     parser.add_argument(
         "--bootstrap",

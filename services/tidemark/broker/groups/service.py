@@ -153,7 +153,7 @@ class GroupService(GroupServiceServicer):
     async def DescribeGroups(  # noqa: N802
         self, request: pb.DescribeGroupsRequest, context: Any
     ) -> pb.DescribeGroupsResponse:
-        """Groups with members, offsets and lag."""
+        """Describe groups: their members, and unless `without_offsets`, committed offsets and lag."""
         check_named(request.group_ids, "groups")
         groups, pace = [], Pace()
         for group_id in dict.fromkeys(request.group_ids):  # each once, even if named repeatedly

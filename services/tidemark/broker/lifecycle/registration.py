@@ -151,7 +151,8 @@ class Registration:
                 return
 
     async def _attempt(self) -> None:
-        """One registration: from the state of the disks to the event for the core."""
+        """Sync the logs, judge whether the last stop was clean, register in ZooKeeper, and submit BrokerRegistered to
+        the core."""
         boot = boot_id()
         synced = await asyncio.to_thread(self._sync)
         broker_id = self._identity.broker_id

@@ -138,7 +138,7 @@ class LeaderStreams:
         self._ending: set[asyncio.Task[None]] = set()
 
     def connect(self, effect: ConnectToLeader) -> None:
-        """Keep a stream open; a changed address or broker epoch replaces the existing stream."""
+        """Open a stream to the leader, in place of an existing one. The stream reconnects until `disconnect`."""
         self._end(effect.leader)
         hello = pb.ReplicateHello(
             broker_id=self._broker_id, broker_epoch=self._epoch.value, leader_broker_epoch=effect.broker_epoch

@@ -63,8 +63,9 @@ def describe(
     """Show space, state and replicas of log directories; exit status 1 if a broker does not answer.
 
     \b
-    Each replica has its size and its lag, the number of offsets between its log end and the high watermark. A replica
-    that "is" future is a copy that moves into the log directory; its lag is the part that is not copied yet.
+    The lag of a follower is the number of offsets below the high watermark that its log lacks; a leader has 0.
+    "future" in the column "is" marks the copy of a log directory move. The lag of a copy is the number of offsets not
+    copied yet.
 
     \b
     Examples:

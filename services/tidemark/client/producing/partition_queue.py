@@ -207,7 +207,7 @@ class PartitionQueue:
         resolved, self._resolved = self._resolved, []
         return resolved
 
-    # -- inside --------------------------------------------------------------------------------------------------------
+    # -- private helpers ---------------------------------------------------------------------------------------
 
     def _all(self) -> Iterator[PendingBatch]:
         return chain(self._in_flight, self._ready)

@@ -109,10 +109,10 @@ def decide(partition: PartitionFacts, brokers: BrokerFacts) -> Decision | None:
     leader = _leader_from_isr(partition, brokers, isr)
     if leader is not None:
         return _changed(partition, brokers, leader, isr, () if min_isr < partition.state.min_isr else elr)
-    heir = _first(partition.assigned, {entry.broker_id for entry in elr} - partition.offline, brokers)
-    if heir is not None:
-        own = (IsrEntry(heir, brokers.live[heir]),)
-        return _changed(partition, brokers, heir, own, _elr_beside(elr, own, min_isr))
+    successor = _first(partition.assigned, {entry.broker_id for entry in elr} - partition.offline, brokers)
+    if successor is not None:
+        own = (IsrEntry(successor, brokers.live[successor]),)
+        return _changed(partition, brokers, successor, own, _elr_beside(elr, own, min_isr))
     return _without_trusted(partition, brokers, elr)
 
 
@@ -196,15 +196,20 @@ def _elr_beside(elr: tuple[IsrEntry, ...], isr: tuple[IsrEntry, ...], min_isr: i
 
 
 def _leader_from_isr(partition: PartitionFacts, brokers: BrokerFacts, isr: tuple[IsrEntry, ...]) -> BrokerId | None:
-    """Present leader unless it left or resigned, else the first assigned in-sync replica, unsuspected ones first."""
+    """The leader from this ISR; None without a live member.
+
+    The old leader stays while it is in the ISR, and neither resigned nor suspected. A resigned leader without a live,
+    unsuspected successor stays, too; so does a leader whose whole ISR is suspected. Otherwise the first live member in
+    assignment order leads, unsuspected members first.
+    """
     assert partition.state is not None
     in_sync = {entry.broker_id for entry in isr}
     trusted = in_sync - brokers.suspected
     old_leader = partition.state.leader
     if partition.resigned_epoch == partition.state.leader_epoch:
-        heir = _first(partition.assigned, trusted - {old_leader}, brokers)
-        if heir is not None:
-            return heir
+        successor = _first(partition.assigned, trusted - {old_leader}, brokers)
+        if successor is not None:
+            return successor
     if old_leader in trusted or (old_leader in in_sync and not trusted):
         return old_leader
     return _first(partition.assigned, in_sync, brokers)
@@ -224,9 +229,9 @@ def _without_trusted(partition: PartitionFacts, brokers: BrokerFacts, elr: tuple
     assert partition.state is not None
     old = partition.state
     if len(partition.assigned) == 1 and (partition.unclean_allowed or not elr):
-        heir = _first(partition.assigned, set(partition.assigned) - partition.offline, brokers)
-        if heir is not None:
-            return elect_uncleanly(partition, brokers, heir)
+        successor = _first(partition.assigned, set(partition.assigned) - partition.offline, brokers)
+        if successor is not None:
+            return elect_uncleanly(partition, brokers, successor)
     last_known = old.last_known
     if old.leader != NO_LEADER:
         last_known = tuple(entry for entry in old.isr if entry.broker_id == old.leader) or old.last_known
@@ -237,20 +242,20 @@ def _without_trusted(partition: PartitionFacts, brokers: BrokerFacts, elr: tuple
     return None if state == old else Decision(state)
 
 
-def elect_uncleanly(partition: PartitionFacts, brokers: BrokerFacts, heir: BrokerId) -> Decision:
+def elect_uncleanly(partition: PartitionFacts, brokers: BrokerFacts, successor: BrokerId) -> Decision:
     """This live replica leads, whatever its log lacks, and a new lineage begins (rule T4)."""
     assert partition.state is not None
     old = partition.state
     state = replace(
         old,
-        leader=heir,
+        leader=successor,
         leader_epoch=LeaderEpoch(old.leader_epoch + 1),
-        isr=(IsrEntry(heir, brokers.live[heir]),),
+        isr=(IsrEntry(successor, brokers.live[successor]),),
         elr=(),
         last_known=(),
         lineage=old.lineage + 1,
     )
-    return Decision(state, {heir: brokers.live[heir]}, unclean=True)
+    return Decision(state, {successor: brokers.live[successor]}, unclean=True)
 
 
 def _changed(

@@ -24,8 +24,9 @@ _Pair = tuple[BrokerId, BrokerId]
 def even_counts(layout: ReplicaLayout, *, again: bool = False) -> bool:
     """Give each broker the floor or the ceiling of the mean number of replicas, as far as racks allow.
 
-    As few replicas as possible move, of sizes that bring the bytes nearest to the mean. `again`: moved replicas may
-    move on, and failed pairs of brokers are retried, until no two brokers can be brought closer. Returns whether a
+    The planner moves as few replicas as possible, and chooses sizes that bring each broker's bytes nearest to the
+    mean. `again`: a replica may move twice. Pairs of brokers without a movable replica are tried again after other
+    moves. Returns whether a
     replica moved.
     """
     shut: set[_Pair] = set()

@@ -273,9 +273,8 @@ class BrokerStreams:
             self._fence(replica, "newer_epoch_at_follower")
 
     def _leader_for(self, session: FollowerSession, asked: EpochQuery | FetchPosition) -> PartitionLeader | None:
-        """The leadership that a follower asks for.
-
-        None after refusing the request, or keeping a request in a leader epoch that this broker does not know yet.
+        """The PartitionLeader that serves a follower's epoch query or fetch position. None if the broker refused the
+        request. None also if the broker holds the request until it is ready in the requested leader epoch.
         """
         replica = self._replicas.get(asked.partition)
         if replica is None or asked.current_leader_epoch > replica.leader_epoch or replica.waiting is not None:

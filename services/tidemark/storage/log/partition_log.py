@@ -296,7 +296,8 @@ class PartitionLog:
             segment.next_offset = end
             with context.memory_lock:
                 segments.finish_truncation()
-                durability.names_changed()  # a flush during the truncation was too early
+                durability.names_changed()  # sync the directory at the next flush: a flush during the truncation may
+                # have cleared this mark
             self._replayed.rebuild(segments.all, end)
             # Flushed bytes are never overwritten: the truncation may reach the disk after later appends. After an
             # unclean election records below the log start may have later epochs than those that follow.

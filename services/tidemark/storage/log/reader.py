@@ -184,7 +184,8 @@ class LogReader:
         return self._first_at_or_after(newest, limit) or self._newest_remaining(limit)
 
     def _newest_remaining(self, limit: int) -> TimestampOffset | None:
-        """By the rows: compaction removed the record with the largest timestamp of its batch (rule L1)."""
+        """Search the rows for the newest record below `limit`. Envelope timestamps do not help: compaction removed
+        the record with its batch's largest timestamp (rule L1)."""
         found: TimestampOffset | None = None
         for segment in self._segments.all:
             if segment.base_offset >= limit:

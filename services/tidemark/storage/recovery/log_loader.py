@@ -47,7 +47,8 @@ _ALL: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A replica according to the checkpoints; UNKNOWN where they were lost. Ends exclusive."""
+    """Offsets of a replica in the checkpoints; UNKNOWN for an offset whose checkpoint file was lost. The recovery
+    point and the high watermark are exclusive."""
 
     recovery_point: int = 0
     high_watermark: int = 0

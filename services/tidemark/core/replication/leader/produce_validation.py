@@ -16,8 +16,8 @@ def check_request(event: ProduceArrived, state: LeaderAndIsr, *, in_sync: int, f
 
     Args:
         event: the request.
-        state: the partition's node as last confirmed.
-        in_sync: count of replicas that acknowledgements may count on.
+        state: the last leaderAndISR that ZooKeeper confirmed.
+        in_sync: for acks=all, the number of replicas in both the confirmed and the proposed ISR.
         full: the last append found no disk space, and the retry pause has not passed.
         refuse: makes the error.
 
