@@ -178,8 +178,8 @@ def test_a_wrong_option_is_refused_with_what_would_be_right(options: dict[str, s
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"startingOffsets": '{"flights": {"0": 9}}'}, "holds 10 to 110"),
-        ({"endingOffsets": '{"flights": {"0": 111}}'}, "holds 10 to 110"),
+        ({"startingOffsets": '{"flights": {"0": 9}}'}, "has 10 to 110"),
+        ({"endingOffsets": '{"flights": {"0": 111}}'}, "has 10 to 110"),
         ({"startingOffsets": '{"flights": {"9": 0}}'}, "do not exist: [9]"),
         ({"startingOffsets": '{"flights": {"1": 9}}', "endingOffsets": '{"flights": {"1": 8}}'}, "is below"),
     ],

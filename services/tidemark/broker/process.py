@@ -63,18 +63,19 @@ class BrokerProcess:
         The liveness check succeeds from the first step on.
         """
         on_stop = self._stack.push_async_callback
-        logs = await self._open()
-        storage = Storage(self._node, logs)
-        self._parts(storage)
+        async with AsyncExitStack() as opened:
+            storage = Storage(self._node, await self._open(opened))
+            self._parts(storage)
+            storage.start()
+            opened.pop_all()  # from here on the order below holds
         on_stop(self._close, storage)
         on_stop(storage.stop)
-        storage.start()
         on_stop(self._node.driver.stop)
-        self._node.driver.start()
         on_stop(self._server.stop, self._settings.shutdown_grace_ms / 1000 / 4)
         on_stop(self._groups.stop)
         on_stop(self._replication.stop_streams)
         on_stop(self._node.store.stop)
+        self._node.driver.start()
         on_stop(self._replication.stop_isr_changes)
         on_stop(self._configs.stop)
         self._stack.callback(self._answer_waiting)
@@ -95,17 +96,14 @@ class BrokerProcess:
         self._node.state.state = "stopping"
         await self._stack.aclose()
 
-    async def _open(self) -> LogManager:
-        """Open the ports, the ZooKeeper session and the log directories; a start that fails here closes them again."""
+    async def _open(self, opened: AsyncExitStack) -> LogManager:
+        """Open the ports, the ZooKeeper session and the log directories; `opened` closes them after a failed start."""
         metrics = self._settings.metrics_listeners
-        async with AsyncExitStack() as opened:
-            opened.push_async_callback(self._server.stop, 0)
-            await self._server.start()
-            self._stack.callback(start_metrics_server(metrics.host, metrics.port).close)
-            opened.push_async_callback(self._node.store.stop)
-            logs = await self._check_and_prepare(opened)
-            opened.pop_all()
-        return logs
+        opened.push_async_callback(self._server.stop, 0)
+        await self._server.start()
+        self._stack.callback(start_metrics_server(metrics.host, metrics.port).close)
+        opened.push_async_callback(self._node.store.stop)
+        return await self._check_and_prepare(opened)
 
     async def _check_and_prepare(self, opened: AsyncExitStack) -> LogManager:
         """Open session and logs while a health check proves that the advertised address leads to this process."""

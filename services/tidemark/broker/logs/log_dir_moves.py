@@ -113,7 +113,10 @@ class DirMoves:
                 move = self._moves.get(partition)
                 begun = self._beginning.get(move) if move is not None else None
             answers.append((partition, None, begun))
-        return tuple([(partition, await begun if begun else error) for partition, error, begun in answers])
+        # A cancelled request must not cancel the making of a copy, which other requests and `stop` wait for, too.
+        return tuple(
+            [(partition, await asyncio.shield(begun) if begun else error) for partition, error, begun in answers]
+        )
 
     def is_copying(self, partition: TopicPartition) -> bool:
         """Whether the replica is being copied; cleaning and retention wait, since their changes would not be copied."""
@@ -210,7 +213,8 @@ class DirMoves:
         except Exception as error:  # noqa: BLE001 - passed to `fail`: a task must not end unnoticed
             self._fail(error)
             refusal = TidemarkError(ErrorCode.INTERNAL, str(error))
-        del self._beginning[move]
+        finally:
+            del self._beginning[move]
         if refusal is None:
             move.copier = copier
             copier.add(move)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 
 from tidemark.broker.logs.append_threads import LogThreads
 from tidemark.broker.logs.checkpoints import Checkpoints
@@ -56,6 +57,7 @@ class Storage:
         settings, driver, metrics = node.settings, node.driver, node.metrics
         self.logs = logs
         self._node = node
+        self._stopped = False
         self._opened_directory_ids = logs.directory_ids
         progress = RecoveryProgress(logs, [str(one.path) for one in logs.directories()], METRICS)
         node.state.remaining_logs = lambda: progress.remaining_logs
@@ -116,19 +118,25 @@ class Storage:
         self._retention.start()
 
     async def stop(self) -> None:
-        """Stop the tasks, then the threads once their queues are empty."""
-        self._offline.stop()
-        await self._cleaner.stop()
-        self._retention.stop()
-        await self.dir_moves.stop()
-        await self._checkpoints.stop()
-        await asyncio.to_thread(self.threads.stop)
-        self._node.readers.shutdown(wait=True)
+        """Stop the tasks, then the threads once their queues are empty; one that fails does not keep the others up."""
+        async with AsyncExitStack() as last_first:
+            last_first.callback(self._node.readers.shutdown, wait=True)
+            last_first.push_async_callback(asyncio.to_thread, self.threads.stop)
+            last_first.push_async_callback(self._checkpoints.stop)
+            last_first.push_async_callback(self.dir_moves.stop)
+            last_first.callback(self._retention.stop)
+            last_first.push_async_callback(self._cleaner.stop)
+            last_first.callback(self._offline.stop)
+        self._stopped = True
 
     async def close(self, broker_epoch: BrokerEpoch) -> None:
-        """Flush, and write the clean shutdown files of this epoch; without a registration, only close the logs."""
-        if broker_epoch == UNREGISTERED:
-            self.logs.close()  # the files on disk are those of the last registration, and stay
+        """Flush, and write the clean shutdown files of this epoch.
+
+        Without a registration, or after a `stop` that failed, only close: the next start then judges the files that the
+        last registration left (rule T1).
+        """
+        if broker_epoch == UNREGISTERED or not self._stopped:
+            self.logs.close()
             return
         high_watermarks = self._node.core.queries.high_watermarks()  # later than those of the last checkpoint
         await asyncio.to_thread(self.logs.close_clean, broker_epoch, high_watermarks)

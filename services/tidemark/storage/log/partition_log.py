@@ -294,11 +294,13 @@ class PartitionLog:
             segments.remove(dropped)
             segments.truncate_file(segment, position)
             segment.next_offset = end
+            # Twice: a flush meanwhile may sync the directory before the last file is gone, and `rebuild` may fail.
             with context.memory_lock:
                 segments.finish_truncation()
-                durability.names_changed()  # sync the directory at the next flush: a flush during the truncation may
-                # have cleared this mark
+                durability.names_changed()
             self._replayed.rebuild(segments.all, end)
+            with context.memory_lock:
+                durability.names_changed()
             # Flushed bytes are never overwritten: the truncation may reach the disk after later appends. After an
             # unclean election records below the log start may have later epochs than those that follow.
             if position and (was_flushed or end == segments.start_offset):

@@ -6,8 +6,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tidemark.broker.logs import log_dir_copier
@@ -116,6 +118,26 @@ async def test_retention_and_cleaning_wait_while_a_replica_is_copied(world: Move
     assert world.moves.is_copying(PARTITION)
     await world.alter(world.paths[0])
     await world.until(lambda: not world.moves.is_copying(PARTITION))
+
+
+async def test_a_cancelled_request_leaves_its_copy_to_be_made_and_the_broker_stops(
+    world: MovesWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_begin = threading.Event()
+    begin = world.logs.mover.begin
+
+    def slowly(*arguments: Any) -> FutureLog:
+        may_begin.wait(20)
+        return begin(*arguments)
+
+    monkeypatch.setattr(world.logs.mover, "begin", slowly)
+    request = asyncio.create_task(world.alter(world.paths[1], throttle_bytes_per_s=SLOW_BYTES_PER_S))
+    await world.until(lambda: bool(world.moves._beginning))
+    request.cancel()
+    await asyncio.wait({request})
+    may_begin.set()
+    await world.until(lambda: not world.moves._beginning)
+    await world.moves.stop()
 
 
 async def test_impossible_requests_are_refused_and_change_nothing(world: MovesWorld) -> None:
