@@ -24,6 +24,12 @@ class Engine:
         self._queue: list[tuple[int, int, Work]] = []
         self._sequence = 0
         self._dice: dict[str, random.Random] = {}
+        self._failure: BaseException | None = None
+
+    def fail(self, error: BaseException) -> None:
+        """End `run` with the first such error, though the code in between catches it."""
+        if self._failure is None:
+            self._failure = error
 
     def dice(self, purpose: str) -> random.Random:
         found = self._dice.get(purpose)
@@ -43,6 +49,8 @@ class Engine:
         while queue and queue[0][0] <= until_ms:
             self.now, _, work = heapq.heappop(queue)
             work()
+            if self._failure is not None:
+                raise self._failure
         self.now = until_ms
 
 

@@ -3,17 +3,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 from tidemark.core.replication.follower.partition_follower import PartitionFollower
 
+from tests.simulation.engine import Node
 from tests.simulation.invariants.log_start import LatestKept
+from tests.simulation.invariants.replication import InvariantError
 from tests.simulation.lives import live
 from tests.simulation.plan import Item, Plan, draw
 from tests.simulation.recipes import RECIPES
 from tests.simulation.shrink import shortest_story
-from tests.simulation.world import PARTITION
+from tests.simulation.world import PARTITION, World
 
 WORLDS_PER_RECIPE = 10
 WORLDS_OF_TOMBSTONES = 3
@@ -135,3 +138,32 @@ def test_a_replica_without_records_begins_anew_where_a_stale_one_leads_in_a_new_
     failure = live(_emptied(seed)).failure
     assert failure is not None
     assert failure.name == "START-RELEASED"
+
+
+@pytest.mark.parametrize(
+    ("event", "number"), [("Tick", 60), ("IsrWritten", 2), ("IsrRead", 1), ("LogAppended", 50), ("IsrWriteFailed", 1)]
+)
+def test_a_violation_at_any_event_of_a_broker_ends_the_world_by_its_name(
+    event: str, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shipping drivers catch errors of the core, so that the process ends; the simulator must see them first."""
+    counts: Counter[str] = Counter()
+    stepped = World.stepped
+
+    def planted(self: World, node: Node, happened: object) -> None:
+        stepped(self, node, happened)
+        kind = type(happened).__name__
+        counts[kind] += 1
+        if kind == event and counts[kind] == number:
+            raise InvariantError("PLANTED: by this test")
+
+    monkeypatch.setattr(World, "stepped", planted)
+    recipe = next(iter(RECIPES))
+    for seed in range(1, 9):
+        counts.clear()
+        life = live(draw(seed, RECIPES[recipe]))
+        if counts[event] >= number:
+            assert life.failure is not None
+            assert life.failure.name == "PLANTED"
+            return
+    pytest.fail(f"no world has {number} events {event}")

@@ -75,15 +75,15 @@ class _TracedCore(BrokerCore):
         node, world = self._node, self._node.world
         if not node.alive:
             return
-        world.stepped(node, event)
-        for effect in super().handle(event, now_ms):
-            world.trace(node, "->", effect)
-            yield effect
-        world.check()
-
-
-def _raise(error: BaseException) -> None:
-    raise error
+        try:
+            world.stepped(node, event)
+            for effect in super().handle(event, now_ms):
+                world.trace(node, "->", effect)
+                yield effect
+            world.check()
+        except Exception as error:
+            world.engine.fail(error)  # the driver catches errors, as in production
+            raise
 
 
 class BrokerNode(Node):
@@ -97,7 +97,9 @@ class BrokerNode(Node):
         self.machine = world.machines[broker_id]
         self.machine.failed = False
         self.core = _TracedCore(self)
-        self.driver = BrokerDriver(self.core, world.clock, SimScheduler(self), _raise, lambda: world.engine.now / 1000)
+        self.driver = BrokerDriver(
+            self.core, world.clock, SimScheduler(self), world.engine.fail, lambda: world.engine.now / 1000
+        )
         self.store = world.ensemble.sim_store(self, world.session_timeout_ms)
         self.lease = Lease(
             world.clock,

@@ -52,8 +52,12 @@ class _TracedCore(ControllerCore):
 
     def handle(self, event: ev.ControllerEvent, now_ms: int) -> list[fx.ControllerEffect]:
         node, world = self._node, self._node.world
-        world.stepped(node, event)
-        effects = super().handle(event, now_ms)
+        try:
+            world.stepped(node, event)
+            effects = super().handle(event, now_ms)
+        except Exception as error:
+            world.engine.fail(error)  # the driver may catch errors, as in production
+            raise
         for effect in effects:
             world.trace(node, "->", effect)
             if isinstance(effect, fx.Resign):
@@ -79,6 +83,7 @@ class _StoryObserver:
             self._world.tell(f"controller {self._epoch}: {effect.kind} ({fields})")
 
     def failed(self, error: BaseException, event: ev.ControllerEvent | None) -> None:
+        self._world.engine.fail(error)
         raise error
 
     def term_ends(self) -> None:

@@ -81,6 +81,8 @@ def make_node(settings: BrokerSettings) -> BrokerNode:
 
 
 def _complete(failed: asyncio.Future[object], error: BaseException) -> None:
+    if failed.done():
+        return
     failed.set_exception(error)
     failed.exception()  # marks the error as retrieved: awaiting `failed` is optional
 
