@@ -25,6 +25,8 @@ class Engine:
         self._sequence = 0
         self._dice: dict[str, random.Random] = {}
         self._failure: BaseException | None = None
+        self.at_end: list[Work] = []
+        """Called when the world ends."""
 
     def fail(self, error: BaseException) -> None:
         """End `run` with the first such error, though the code in between catches it."""

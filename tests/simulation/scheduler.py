@@ -49,6 +49,7 @@ class SimScheduler:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        node.engine.at_end.append(self.close)
         self._tasks: dict[Coroutine[Any, Any, None], None] = {}
 
     def spawn(self, work: Coroutine[Any, Any, None], on_error: Callable[[BaseException], None]) -> None:
@@ -89,6 +90,10 @@ class SimScheduler:
         await answer
 
     async def stop(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all coroutines, those that have not begun included."""
         tasks, self._tasks = self._tasks, {}
         for work in tasks:
             work.close()

@@ -138,6 +138,8 @@ class World:
         """Give files back, where there are any; processes end."""
         for controller in self.controllers.values():
             controller.die()
+        for close in self.engine.at_end:
+            close()
         if self._directory is not None:
             for process in self.brokers.values():
                 process.logs.die()

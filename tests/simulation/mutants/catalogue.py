@@ -64,16 +64,16 @@ class Caught(NamedTuple):
     worlds: int
 
 
-def catch(mutant: Mutant, *, worlds_max: int = WORLDS_MAX) -> Caught | None:
+def catch(mutant: Mutant, *, first_seed: int = 0, worlds_max: int = WORLDS_MAX) -> Caught | None:
     """Live worlds with the mutant until an invariant fails."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         mutant.patch(monkeypatch)
-        for seed in range(worlds_max):
+        for seed in range(first_seed, first_seed + worlds_max):
             plan = draw(seed, mutant.recipe)
             failure = live(plan).failure
             if failure is not None:
                 assert failure.name in NAMES, f"{mutant.name} breaks the test itself: {failure.message}"
-                return Caught(plan, failure, seed + 1)
+                return Caught(plan, failure, seed + 1 - first_seed)
     return None
 
 
