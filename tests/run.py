@@ -99,7 +99,7 @@ _PARTS = (
 _LANES = (
     InFlightCommand(("integration", "chaos", "contract"), niceness=0),
     InFlightCommand(("spark",), niceness=0),
-    InFlightCommand(("lint", "types", "unit", "simulation", "charts"), niceness=10),
+    InFlightCommand(("lint", "types", "unit", "simulation", "charts"), niceness=5),
 )
 _SHARED_CORES_FACTOR = 4
 """A part's time limit beside other lanes, in limits on idle cores."""

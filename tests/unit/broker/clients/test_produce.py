@@ -112,7 +112,7 @@ class Harness:
         self.service.reply(ReplyToProduce(event.request_id, event.partition, result))
 
     async def response(self) -> pb.ProduceResponse:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             return await self.context.responses.get()
 
 
