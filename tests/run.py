@@ -45,7 +45,7 @@ class Part(NamedTuple):
     alone: tuple[tuple[str, ...], ...] = ()
 
 
-class InFlightCommand(NamedTuple):
+class Lane(NamedTuple):
     """Parts that run one after the other beside the other lanes."""
 
     parts: tuple[str, ...]
@@ -97,9 +97,9 @@ _PARTS = (
     Part("spark", (_pytest("tests/spark"),), 1200),
 )
 _LANES = (
-    InFlightCommand(("integration", "chaos", "contract"), niceness=0),
-    InFlightCommand(("spark",), niceness=0),
-    InFlightCommand(("lint", "types", "unit", "simulation", "charts"), niceness=5),
+    Lane(("integration", "chaos", "contract"), niceness=0),
+    Lane(("spark",), niceness=0),
+    Lane(("lint", "types", "unit", "simulation", "charts"), niceness=5),
 )
 _SHARED_CORES_FACTOR = 4
 """A part's time limit beside other lanes, in limits on idle cores."""
@@ -169,7 +169,7 @@ def _run_all(parts: Mapping[str, Part]) -> list[Outcome]:
     return outcomes
 
 
-def _run_in_lane(part: Part, lane: InFlightCommand) -> Outcome:
+def _run_in_lane(part: Part, lane: Lane) -> Outcome:
     _say(f"== {part.name} begins")
     with tempfile.TemporaryFile() as output:
         call = partial(_call, environment=part.environment, output=output, niceness=lane.niceness)
