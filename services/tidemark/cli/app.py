@@ -20,6 +20,7 @@ from tidemark.cli.bench.commands import bench_app
 from tidemark.cli.cluster.commands import cluster_app
 from tidemark.cli.cluster.log_dirs import log_dirs_app
 from tidemark.cli.common.no_pandas import keep_pandas_out
+from tidemark.cli.common.options import Commands
 from tidemark.cli.common.output import print_error
 from tidemark.cli.common.std_streams import check_streams, refusal_of_output
 from tidemark.cli.config import config_app
@@ -35,11 +36,9 @@ from tidemark.model import ErrorCode, TidemarkError
 
 EXIT_REFUSED = 1
 
-app = typer.Typer(
+app = Commands(
     name="tidemark",
-    no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

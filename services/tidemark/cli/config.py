@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tidemark.cli.common.options import AdminOption, BootstrapOption, OutputOption, connect_admin, parse_configs
-from tidemark.cli.common.output import Output, print_json, print_line, print_table, print_warning
+from tidemark.cli.common.options import Cluster, Commands, parse_configs
+from tidemark.cli.common.output import print_json, print_line, print_table, print_warning
 from tidemark.client.created_topic import MIN_ISR, restart_warnings
 from tidemark.core.config_resource import ConfigKind, ConfigResource
 from tidemark.model import TidemarkError
@@ -20,9 +20,7 @@ from tidemark.runtime.configuration_entries import ConfigChange, ConfigEntry, Co
 if TYPE_CHECKING:
     from tidemark.client import AdminClient
 
-config_app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Show and change settings of topics and brokers."
-)
+config_app = Commands(help="Show and change settings of topics and brokers.")
 
 _NO_VALUE: Final = "-"
 
@@ -33,8 +31,6 @@ class Whose(StrEnum):
     TOPIC = "topic"
     BROKER = "broker"
 
-
-_KINDS: Final = {Whose.TOPIC: ConfigKind.TOPIC, Whose.BROKER: ConfigKind.BROKER}
 
 WhoseArgument = Annotated[Whose, typer.Argument(metavar="topic|broker", help="Kind of the resource.")]
 NameArgument = Annotated[
@@ -47,20 +43,8 @@ RequestIdOption = Annotated[
 ]
 
 
-@config_app.callback()
-def config() -> None:
-    """Show and change settings of topics and brokers."""
-
-
 @config_app.command("get", short_help="Show effective values.")
-def get(
-    whose: WhoseArgument,
-    name: NameArgument,
-    keys: KeysArgument = None,
-    bootstrap: BootstrapOption = "",
-    admin: AdminOption = "",
-    output: OutputOption = Output.TEXT,
-) -> None:
+def get(whose: WhoseArgument, name: NameArgument, keys: KeysArgument = None, cluster: Cluster = Cluster()) -> None:
     """Show effective values: KEY=VALUE for each setting, or the bare value of a single KEY.
 
     \b
@@ -69,8 +53,8 @@ def get(
       tidemark config get broker 0
       tidemark config get topic flights -o json | jq '."max.message.bytes".value'
     """
-    entries = _entries(whose, name, keys, bootstrap, admin)
-    if output is Output.JSON:
+    entries = _entries(cluster, whose, name, keys)
+    if cluster.json:
         print_json({entry.key: {"value": entry.value, "source": str(entry.source)} for entry in entries})
         return
     for entry in entries:
@@ -79,14 +63,7 @@ def get(
 
 
 @config_app.command("describe", short_help="Show value, source, range and meaning.")
-def describe(
-    whose: WhoseArgument,
-    name: NameArgument,
-    keys: KeysArgument = None,
-    bootstrap: BootstrapOption = "",
-    admin: AdminOption = "",
-    output: OutputOption = Output.TEXT,
-) -> None:
+def describe(whose: WhoseArgument, name: NameArgument, keys: KeysArgument = None, cluster: Cluster = Cluster()) -> None:
     """Show each setting with its value, the source of the value, the valid values and the meaning.
 
     \b
@@ -99,8 +76,8 @@ def describe(
       tidemark config describe broker default -o json
       tidemark config describe broker 0 replica.lag.time.max.ms
     """
-    entries = _entries(whose, name, keys, bootstrap, admin)
-    if output is Output.JSON:
+    entries = _entries(cluster, whose, name, keys)
+    if cluster.json:
         print_json([entry_json(entry) for entry in entries])
         return
     print_table(
@@ -135,9 +112,7 @@ def set_(
         bool, typer.Option("--validate-only", help="Check and show the changes, without making them.")
     ] = False,
     request_id: RequestIdOption = "",
-    bootstrap: BootstrapOption = "",
-    admin: AdminOption = "",
-    output: OutputOption = Output.TEXT,
+    cluster: Cluster = Cluster(),
 ) -> None:
     """Change settings while the cluster runs, and show the changes.
 
@@ -151,9 +126,9 @@ def set_(
     configs = parse_configs(settings or [], option=None)
     if not configs and not delete:
         raise typer.BadParameter("nothing to change is given: want KEY=VALUE, or --delete KEY")
-    with connect_admin(bootstrap, admin) as client:
+    with cluster.connect() as client:
         changes = client.alter_configs(
-            ConfigResource(_KINDS[whose], name),
+            ConfigResource(ConfigKind[whose.name], name),
             configs,
             delete=delete or (),
             validate_only=validate_only,
@@ -162,7 +137,7 @@ def set_(
         warnings = _noticed(client, name, changes) if whose is Whose.TOPIC else ()
     for warning in warnings:
         print_warning(warning)
-    if output is Output.JSON:
+    if cluster.json:
         shown = [change_json(one) for one in changes]
         print_json({"changed": bool(changes) and not validate_only, "changes": shown, "warnings": warnings})
         return
@@ -185,9 +160,9 @@ def _noticed(client: AdminClient, topic: str, changes: Iterable[ConfigChange]) -
     return [one for view in views for one in restart_warnings(view, configs)]
 
 
-def _entries(whose: Whose, name: str, keys: Sequence[str] | None, bootstrap: str, admin: str) -> list[ConfigEntry]:
-    resource = ConfigResource(_KINDS[whose], name)
-    with connect_admin(bootstrap, admin) as client:
+def _entries(cluster: Cluster, whose: Whose, name: str, keys: Sequence[str] | None) -> list[ConfigEntry]:
+    resource = ConfigResource(ConfigKind[whose.name], name)
+    with cluster.connect() as client:
         return client.describe_configs([resource], list(dict.fromkeys(keys or [])))[resource]
 
 

@@ -5,21 +5,22 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tidemark.cli.common.confirmation import confirm, refuse_json_question
-from tidemark.cli.common.options import AdminOption, BootstrapOption, OutputOption, connect_admin
-from tidemark.cli.common.output import Output, counted, error_json, print_error, print_json, print_line, print_table
-from tidemark.cli.common.partition_targets import parse_targets
-from tidemark.model import (
-    ElectionKind,
-    ElectionOutcome,
-    TopicPartition,
-    UncleanElection,
+from tidemark.cli.common.options import Cluster, confirm, parse_targets, refuse_json_question
+from tidemark.cli.common.output import (
+    counted,
+    error_json,
+    name_of,
+    print_error,
+    print_json,
+    print_line,
+    print_table,
+    shown_time,
 )
+from tidemark.model import ElectionKind, ElectionOutcome, TopicPartition, UncleanElection
 
 if TYPE_CHECKING:
     from tidemark.client import AdminClient
@@ -55,9 +56,7 @@ def elect(
     validate_only: Annotated[
         bool, typer.Option("--validate-only", help="Check and show the result; change nothing.")
     ] = False,
-    bootstrap: BootstrapOption = "",
-    admin: AdminOption = "",
-    output: OutputOption = Output.TEXT,
+    cluster: Cluster = Cluster(),
 ) -> None:
     """Elect leaders where the controller does not do so automatically.
 
@@ -93,43 +92,43 @@ def elect(
     if reports and partitions:
         raise typer.BadParameter("reports are listed by topic: omit :PARTITION", param_hint="--reports")
     if last_known:
-        refuse_json_question(output, yes=yes, dry_run=validate_only, options="--yes or --validate-only")
-    with connect_admin(bootstrap, admin) as client:
+        refuse_json_question(cluster.output, yes=yes, dry_run=validate_only, options="--yes or --validate-only")
+    with cluster.connect() as client:
         if reports:
-            _show_reports(client.list_unclean_elections(topics), output)
+            _show_reports(cluster, client.list_unclean_elections(topics))
         elif preferred:
             outcomes = client.elect_leaders(
                 ElectionKind.PREFERRED, partitions, topics=topics, validate_only=validate_only
             )
-            _show_preferred(outcomes, output, validate_only=validate_only)
+            _show_preferred(cluster, outcomes, validate_only=validate_only)
         else:
-            _elect_last_known(client, partitions, output, yes=yes, validate_only=validate_only)
+            _elect_last_known(cluster, client, partitions, yes=yes, validate_only=validate_only)
 
 
 def _elect_last_known(
-    client: AdminClient, partitions: Sequence[TopicPartition], output: Output, *, yes: bool, validate_only: bool
+    cluster: Cluster, client: AdminClient, partitions: Sequence[TopicPartition], *, yes: bool, validate_only: bool
 ) -> None:
     foreseen = client.elect_leaders(ElectionKind.LAST_KNOWN, partitions, validate_only=True)
     if validate_only or any(outcome.error is not None for outcome in foreseen):
-        _show_unclean(foreseen, output, _FORESEEN)
+        _show_unclean(cluster, foreseen, _FORESEEN)
         return
-    if output is Output.TEXT:
-        _show_unclean(foreseen, output, _FORESEEN)
+    if not cluster.json:
+        _show_unclean(cluster, foreseen, _FORESEEN)
         if not yes:
             confirm(f"Elect {counted(len(foreseen), 'leader')}, and lose the missing records for ever?")
     outcomes = client.elect_leaders(ElectionKind.LAST_KNOWN, partitions, request_id=uuid.uuid4().hex)
-    _show_unclean(outcomes, output, "elected")
+    _show_unclean(cluster, outcomes, "elected")
 
 
-def _show_preferred(outcomes: Sequence[ElectionOutcome], output: Output, *, validate_only: bool) -> None:
-    if output is Output.JSON:
+def _show_preferred(cluster: Cluster, outcomes: Sequence[ElectionOutcome], *, validate_only: bool) -> None:
+    if cluster.json:
         print_json([outcome_json(outcome) for outcome in outcomes])
     else:
         moved = [outcome for outcome in outcomes if outcome.changed]
         if moved:
             print_table(
                 ("partition", "leader before", "leader after"),
-                [(_name(one.partition), _leader(one.leader_before), _leader(one.leader)) for one in moved],
+                [(name_of(one.partition), _leader(one.leader_before), _leader(one.leader)) for one in moved],
             )
         there = sum(outcome.error is None and not outcome.changed for outcome in outcomes)
         verb = "would move" if validate_only else "moved"
@@ -139,8 +138,8 @@ def _show_preferred(outcomes: Sequence[ElectionOutcome], output: Output, *, vali
     _end(outcomes)
 
 
-def _show_unclean(outcomes: Sequence[ElectionOutcome], output: Output, what: str) -> None:
-    if output is Output.JSON:
+def _show_unclean(cluster: Cluster, outcomes: Sequence[ElectionOutcome], what: str) -> None:
+    if cluster.json:
         print_json([outcome_json(outcome) for outcome in outcomes])
     else:
         reports = [outcome.unclean for outcome in outcomes if outcome.unclean is not None]
@@ -154,19 +153,22 @@ def _show_unclean(outcomes: Sequence[ElectionOutcome], output: Output, what: str
                 )
         for outcome in outcomes:
             if outcome.error is None and outcome.unclean is None:
-                print_line(f"{_name(outcome.partition)}: broker {outcome.leader} returned and leads; nothing is lost")
+                print_line(f"{name_of(outcome.partition)}: broker {outcome.leader} returned and leads; nothing is lost")
     _end(outcomes)
 
 
-def _show_reports(reports: Sequence[UncleanElection], output: Output) -> None:
-    if output is Output.JSON:
+def _show_reports(cluster: Cluster, reports: Sequence[UncleanElection]) -> None:
+    if cluster.json:
         print_json([report_json(report) for report in reports])
     elif not reports:
         print_line("there is no report of an unclean election")
     else:
         print_table(
             ("when (UTC)", *_LOSS_COLUMNS, "requested by"),
-            [(_when(report), *_row(report), report.request_id or "the topic's setting") for report in reports],
+            [
+                (shown_time(report.elected_at_ms), *_row(report), report.request_id or "the topic's setting")
+                for report in reports
+            ],
         )
 
 
@@ -181,7 +183,7 @@ def _end(outcomes: Iterable[ElectionOutcome]) -> None:
 def _row(report: UncleanElection) -> tuple[object, ...]:
     lost = lost_offsets(report)
     return (
-        _name(report.partition),
+        name_of(report.partition),
         report.lineage,
         _leader(report.leader),
         _known(report.log_end_offset),
@@ -199,10 +201,6 @@ def lost_offsets(report: UncleanElection) -> tuple[int, int] | None:
     return report.log_end_offset, report.high_watermark - 1
 
 
-def _name(partition: TopicPartition) -> str:
-    return f"{partition.topic}:{partition.partition}"
-
-
 def _leader(broker: int) -> str:
     return str(broker) if broker >= 0 else "none"
 
@@ -215,21 +213,16 @@ def _listed(brokers: Iterable[int]) -> str:
     return ", ".join(str(broker) for broker in brokers)
 
 
-def _when(report: UncleanElection) -> str:
-    return datetime.fromtimestamp(report.elected_at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-
-
 def outcome_json(outcome: ElectionOutcome) -> Mapping[str, object]:
     """The outcome for a partition as JSON; leader -1: none."""
     return {
-        "topic": outcome.partition.topic,
-        "partition": outcome.partition.partition,
+        **outcome.partition._asdict(),
         "leader_before": outcome.leader_before,
         "leader": outcome.leader,
         "leader_epoch": outcome.leader_epoch,
         "changed": outcome.changed,
         "unclean": None if outcome.unclean is None else report_json(outcome.unclean),
-        "error": None if outcome.error is None else error_json(outcome.error),
+        "error": error_json(outcome.error),
     }
 
 
@@ -237,8 +230,7 @@ def report_json(report: UncleanElection) -> Mapping[str, object]:
     """A loss report as JSON; null is unknown."""
     lost = lost_offsets(report)
     return {
-        "topic": report.partition.topic,
-        "partition": report.partition.partition,
+        **report.partition._asdict(),
         "topic_id": report.topic_id,
         "lineage": report.lineage,
         "leader": report.leader,

@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tidemark.cli import config
 from tidemark.cli.app import app
+from tidemark.cli.common import options
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.runtime.configuration_entries import ConfigChange
 from typer.testing import CliRunner
@@ -29,6 +29,6 @@ class Client:
 
 
 def test_a_change_is_reported_without_its_warning_during_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config, "connect_admin", lambda *_: Client())
+    monkeypatch.setattr(options, "connect_admin", lambda *_, **__: Client())
     ended = CliRunner().invoke(app, ["config", "set", "topic", "t", "min.insync.replicas=3"])
     assert (ended.exit_code, ended.stdout, ended.stderr) == (0, "~ min.insync.replicas: 2 -> 3\n", "")

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tidemark.cli.common.options import AdminOption, BootstrapOption, OutputOption, connect_admin
-from tidemark.cli.common.output import Output, counted, error_json, print_error, print_json, print_line, print_warning
+from tidemark.cli.common.options import Cluster
+from tidemark.cli.common.output import counted, error_json, print_error, print_json, print_line, print_warning
 from tidemark.cli.config import change_json, change_lines
 from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource
 from tidemark.model import ErrorCode, TidemarkError
@@ -43,9 +43,7 @@ def apply(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and show the changes; change nothing.")] = False,
     check: Annotated[bool, typer.Option("--check", help="As --dry-run; exit status 2 if anything differs.")] = False,
     prune: Annotated[bool, typer.Option("--prune", help="Delete topics that the file does not name.")] = False,
-    bootstrap: BootstrapOption = "",
-    admin: AdminOption = "",
-    output: OutputOption = Output.TEXT,
+    cluster: Cluster = Cluster(),
 ) -> None:
     """Make topics and settings match a file.
 
@@ -82,14 +80,14 @@ def apply(
     shown = "stdin" if str(file) == "-" else str(file)
     wanted, problems = parse(_read(file))
     _end_if(problems, shown)
-    with connect_admin(bootstrap, admin) as client:
+    with cluster.connect() as client:
         steps, problems = _planned(client, wanted, prune=prune)
         refused, warnings = _checked(client, steps)
         problems += refused
         _end_if(sorted(problems, key=lambda problem: problem.line), shown)
         validate_only = dry_run or check
         failed = {} if validate_only else _carry_out(client, steps)
-    _show(steps, failed, warnings, output, validate_only=validate_only)
+    _show(cluster, steps, failed, warnings, validate_only=validate_only)
     if failed:
         raise typer.Exit(EXIT_REFUSED)
     if check and steps:
@@ -169,14 +167,14 @@ def _end_if(problems: Sequence[Problem], file: str) -> None:
 
 
 def _show(
+    cluster: Cluster,
     steps: Sequence[Step],
     failed: Mapping[int, TidemarkError],
     warnings: Mapping[int, Sequence[str]],
-    output: Output,
     *,
     validate_only: bool,
 ) -> None:
-    if output is Output.JSON:
+    if cluster.json:
         changes = [
             {
                 "action": str(step.action),
@@ -184,7 +182,7 @@ def _show(
                 "summary": step.summary,
                 "changes": [change_json(change) for change in step.changes],
                 "applied": not validate_only and index not in failed,
-                "error": error_json(failed[index]) if index in failed else None,
+                "error": error_json(failed.get(index)),
                 "warnings": warnings[index],
             }
             for index, step in enumerate(steps)

@@ -10,6 +10,7 @@ import typer
 from tidemark.cli.common.options import (
     AdminOption,
     BootstrapOption,
+    Commands,
     JsonOption,
     OutputOption,
     need_bootstrap,
@@ -26,7 +27,7 @@ _BATCH_BYTES_MAX: Final = 8 << 20
 """The largest batch that a producer and a topic accept."""
 _LINGER_MS_MAX: Final = 60_000
 
-bench_app = typer.Typer(help="Measure throughput and latency of a cluster.", no_args_is_help=True)
+bench_app = Commands(help="Measure throughput and latency of a cluster.")
 
 TopicOption = Annotated[
     str,

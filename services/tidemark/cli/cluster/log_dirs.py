@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tidemark.cli.common.options import AdminOption, BootstrapOption, OutputOption, connect_admin, fits_int32
-from tidemark.cli.common.output import Output, error_json, print_json, print_line, print_table
-from tidemark.cli.common.partition_targets import parse_targets
+from tidemark.cli.common.options import Cluster, Commands, fits_int32, parse_targets
+from tidemark.cli.common.output import error_json, name_of, print_json, print_line, print_table
 from tidemark.cli.common.units import parse_rate, shown_bytes
-from tidemark.cli.reassign.log_dir_status import FoundReplica, PlaceFollower, PlaceState, look, placed
-from tidemark.cli.reassign.log_dirs import copying_goes_on, found_json
-from tidemark.cli.reassign.progress_view import MoveView, name_of
+from tidemark.cli.reassign.log_dirs import FoundReplica, PlaceState, follow_places, found_json, look, placed
 from tidemark.cli.reassign.submit import raise_all
 from tidemark.core.reassignment.log_dir_placement import ReplicaLogDir
-from tidemark.model import BrokerId, TidemarkError
+from tidemark.model import BrokerId
 
 if TYPE_CHECKING:
     from tidemark.rpc.broker_log_dirs import BrokerLogDirs
@@ -26,9 +23,7 @@ if TYPE_CHECKING:
 _COLUMNS: Final = ("broker", "directory", "state", "total", "free", "replicas", "bytes")
 _REPLICA_COLUMNS: Final = ("broker", "directory", "partition", "is", "bytes", "lag")
 
-log_dirs_app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
+log_dirs_app = Commands(
     help="""Show log directories, and move replicas between those of one broker.
 
 \b
@@ -42,11 +37,6 @@ chosen log directories.
 )
 
 
-@log_dirs_app.callback()
-def log_dirs() -> None:
-    """Show log directories, and move replicas between those of one broker."""
-
-
 @log_dirs_app.command("describe", short_help="Space, state and replicas of log directories.")
 def describe(
     brokers: Annotated[
@@ -56,9 +46,7 @@ def describe(
         list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Only replicas of this topic; repeatable.")
     ] = None,
     replicas: Annotated[bool, typer.Option("--replicas", help="Also list the replicas.")] = False,
-    bootstrap: BootstrapOption = "",
-    admin: AdminOption = "",
-    output: OutputOption = Output.TEXT,
+    cluster: Cluster = Cluster(),
 ) -> None:
     """Show space, state and replicas of log directories; exit status 1 if a broker does not answer.
 
@@ -73,9 +61,9 @@ def describe(
       tidemark log-dirs describe --broker 1 --topic orders --replicas
       tidemark log-dirs describe --output json | jq '.[].log_dirs[] | select(.free_bytes < 1e9) | .path'
     """
-    with connect_admin(bootstrap, admin) as client:
+    with cluster.connect() as client:
         found = client.describe_log_dirs([fits_int32(broker) for broker in brokers or ()], topics=topics or ())
-    if output is Output.JSON:
+    if cluster.json:
         print_json([_broker_json(broker) for broker in found])
     else:
         if any(broker.log_dirs for broker in found):
@@ -118,9 +106,7 @@ def move(
     ] = "",
     wait: Annotated[bool, typer.Option("--wait", help="Show the progress until the end.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check only; change nothing.")] = False,
-    bootstrap: BootstrapOption = "",
-    admin: AdminOption = "",
-    output: OutputOption = Output.TEXT,
+    cluster: Cluster = Cluster(),
 ) -> None:
     """Move a replica into another log directory of its broker.
 
@@ -140,21 +126,16 @@ def move(
     if topics:
         raise typer.BadParameter(f"{target!r}: want TOPIC:PARTITION, such as orders:0")
     place = ReplicaLogDir(BrokerId(broker), partitions[0], to)
-    with connect_admin(bootstrap, admin) as client:
+    with cluster.connect() as client:
         (answer,) = client.alter_replica_log_dirs([place], throttle_bytes_per_s=rate, validate_only=dry_run)
         if answer.error is not None:
             raise answer.error
         (found,) = look(client, [place])
         error = None
         if wait and not dry_run:
-            follower = PlaceFollower(client)
-            try:
-                with MoveView(silent=output is Output.JSON, ends=follower.ends) as view:
-                    ((found, error),) = follower.follow([place], view)
-            except KeyboardInterrupt:
-                raise copying_goes_on() from None
-    if output is Output.JSON:
-        print_json({**found_json(found), "noted": not dry_run, "error": None if error is None else error_json(error)})
+            ((found, error),) = follow_places(client, [place], silent=cluster.json)
+    if cluster.json:
+        print_json({**found_json(found), "noted": not dry_run, "error": error_json(error)})
     elif not wait or dry_run:
         print_line(_noted(found, dry_run=dry_run))
     if error is not None:
@@ -212,18 +193,17 @@ def _size(count: int) -> str:
 def _broker_json(broker: BrokerLogDirs) -> Mapping[str, object]:
     return {
         "broker_id": broker.broker_id,
-        "error": _error_or_null(broker.error),
+        "error": error_json(broker.error),
         "log_dirs": [
             {
                 "directory_id": one.directory_id,
                 "path": one.path,
-                "error": _error_or_null(one.error),
+                "error": error_json(one.error),
                 "total_bytes": None if one.total_bytes < 0 else one.total_bytes,
                 "free_bytes": None if one.free_bytes < 0 else one.free_bytes,
                 "replicas": [
                     {
-                        "topic": replica.partition.topic,
-                        "partition": replica.partition.partition,
+                        **replica.partition._asdict(),
                         "size_bytes": None if replica.size_bytes < 0 else replica.size_bytes,
                         "offset_lag": replica.offset_lag,
                         "leader": replica.leader,
@@ -236,7 +216,3 @@ def _broker_json(broker: BrokerLogDirs) -> Mapping[str, object]:
             for one in _by_path(broker)
         ],
     }
-
-
-def _error_or_null(error: TidemarkError | None) -> Mapping[str, object] | None:
-    return None if error is None else error_json(error)

@@ -1,18 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that several commands share, and their checks."""
+"""Arguments and options that several commands share, their checks, and the question before a change."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
+from typer.models import CommandFunctionType
 
 from tidemark.cli.common.output import Output
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.runtime.host_port import HostPort
 
 if TYPE_CHECKING:
     from tidemark.client import AdminClient
+
+_INT32_MAX: Final = 2**31 - 1
 
 BootstrapOption = Annotated[
     str,
@@ -31,11 +39,74 @@ AdminOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="The same as --output json.")]
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Output format.")]
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic name.")]
+TopicsArgument = Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="Topics; default: all.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The options of a command that calls the admin service."""
+
+    bootstrap: BootstrapOption = ""
+    admin: AdminOption = ""
+    output: OutputOption = Output.TEXT
+
+    @property
+    def json(self) -> bool:
+        """Whether the output is JSON."""
+        return self.output is Output.JSON
+
+    def connect(self, *, timeout_s: float = 30.0) -> AdminClient:
+        """A client of the admin service; bad usage without an address."""
+        return connect_admin(self.bootstrap, self.admin, timeout_s=timeout_s)
+
+
+class Commands(typer.Typer):
+    """A group of commands. A parameter whose type is a dataclass stands for the fields: an option for each."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(no_args_is_help=True, rich_markup_mode=None, **settings)
+
+    def command(self, *names: Any, **settings: Any) -> Callable[[CommandFunctionType], CommandFunctionType]:
+        """As typer's decorator."""
+        register = super().command(*names, **settings)
+
+        def add(function: CommandFunctionType) -> CommandFunctionType:
+            register(_with_fields(function))
+            return function
+
+        return add
+
+
+def _with_fields(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, with the fields of its dataclasses in place of these parameters."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    parameters = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        if name not in groups:
+            parameters.append(parameter.replace(annotation=hints[name], kind=parameter.KEYWORD_ONLY))
+            continue
+        annotations = get_type_hints(groups[name], include_extras=True)
+        for field in fields(groups[name]):
+            option = parameter.replace(name=field.name, annotation=annotations[field.name], default=field.default)
+            parameters.append(option.replace(kind=parameter.KEYWORD_ONLY))
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
+        command(**given)
+
+    run.__dict__["__signature__"] = inspect.Signature(parameters)
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
 
 
 def fits_int32(value: int) -> int:
     """The value, or bad usage if the protocol's int32 cannot carry it; the service validates the rest."""
-    if not -(2**31) <= value < 2**31:
+    if not -(2**31) <= value <= _INT32_MAX:
         raise typer.BadParameter(f"{value} is out of range")
     return value
 
@@ -89,3 +160,59 @@ def parse_configs(settings: Sequence[str], *, option: str | None = "--config") -
             raise typer.BadParameter(f"{name} is given twice", param_hint=option)
         configs[name] = value
     return configs
+
+
+def parse_targets(targets: Iterable[str]) -> tuple[list[str], list[TopicPartition]]:
+    """The topics, and the partitions; bad usage for an argument that is neither."""
+    places = parse_places(targets)
+    topics = [topic for topic, index in places if index is None]
+    return topics, [TopicPartition(topic, index) for topic, index in places if index is not None]
+
+
+def parse_places(targets: Iterable[str]) -> list[tuple[str, int | None]]:
+    """Each topic with its partition (None: all partitions); bad usage for an argument of another form."""
+    places: list[tuple[str, int | None]] = []
+    for target in targets:
+        topic, colon, index = target.partition(":")
+        if not topic or (colon and not (index.isascii() and index.isdecimal())):
+            raise typer.BadParameter(f"{target!r}: want TOPIC or TOPIC:PARTITION, such as flights:0")
+        places.append((topic, fits_int32(int(index)) if colon else None))
+    return places
+
+
+def parse_brokers(words: Sequence[str]) -> list[int]:
+    """Broker ids of "3 4" or "3,4", in order; bad usage for other text, no id, or an id that is given twice."""
+    ids = []
+    for word in words:
+        for part in word.split(","):
+            if not (part.isascii() and part.isdecimal()) or int(part) > _INT32_MAX:
+                raise typer.BadParameter(f"{part!r}: want ids of brokers, such as 3 4")
+            ids.append(int(part))
+    if len(set(ids)) < len(ids):
+        raise typer.BadParameter("a broker is given twice")
+    if not ids:
+        raise typer.BadParameter("want at least one broker")
+    return ids
+
+
+def check_delimiter(delimiter: str) -> None:
+    """Bad usage for a --delimiter that is not one byte."""
+    if len(delimiter.encode()) != 1:
+        raise typer.BadParameter(f"{delimiter!r}: want one character", param_hint="--delimiter")
+
+
+def confirm(question: str) -> None:
+    """Ask on the terminal; raises INVALID_REQUEST for any answer but yes, and without a terminal."""
+    if not sys.stdin.isatty():
+        sentence = "nothing was changed: it must be confirmed, and stdin is no terminal; add --yes"
+        raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
+    if not typer.confirm(question, err=True):
+        raise TidemarkError(ErrorCode.INVALID_REQUEST, "nothing was changed: not confirmed")
+
+
+def refuse_json_question(
+    output: Output, *, yes: bool, dry_run: bool = False, options: str = "--yes or --dry-run"
+) -> None:
+    """Bad usage where JSON output would need a question; `options` names those that avoid the question."""
+    if output is Output.JSON and not (yes or dry_run):
+        raise typer.BadParameter(f"JSON output asks no question: add {options}", param_hint="--output")

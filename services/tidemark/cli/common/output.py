@@ -6,14 +6,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
 
 from rich.console import Console
 from rich.table import Table
 
-from tidemark.core.cluster_view import PartitionView, TopicView
-from tidemark.model import TidemarkError
+from tidemark.model import TidemarkError, TopicPartition
 
 _WIDTH_WITHOUT_TERMINAL: Final = 10_000
 """Wide enough that rich folds no cell."""
@@ -34,6 +34,21 @@ def print_line(text: str) -> None:
 def counted(count: int, noun: str) -> str:
     """The count with its noun: "1 record", "2 records"."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def name_of(partition: TopicPartition) -> str:
+    """A partition as commands take it: TOPIC:PARTITION."""
+    return f"{partition.topic}:{partition.partition}"
+
+
+def listed(brokers: Iterable[int]) -> str:
+    """Broker ids as "1,2"; "none" without any."""
+    return ",".join(str(broker) for broker in brokers) or "none"
+
+
+def shown_time(at_ms: int) -> str:
+    """A time in UTC, to the second."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def print_json(value: object) -> None:
@@ -60,56 +75,8 @@ def print_warning(sentence: str) -> None:
     sys.stderr.write(f"warning: {sentence}\n")
 
 
-def describe_topic(topic: TopicView) -> list[str]:
-    """A topic in the form of Kafka's tools: a line for the topic, and a line for each partition."""
-    configs = ",".join(f"{name}={value}" for name, value in sorted(topic.configs.items()))
-    lines = [
-        f"Topic:{topic.topic} PartitionCount:{len(topic.partitions)} "
-        f"ReplicationFactor:{replication_factor(topic)} Configs:{configs}"
-    ]
-    for partition in _partitions(topic):
-        replicas = ",".join(str(replica) for replica in partition.assigned_replicas)
-        isr = ",".join(str(replica) for replica in partition.in_sync_replicas)
-        leader = partition.leader if partition.leader >= 0 else "none"
-        lines.append(
-            f"Topic: {topic.topic} Partition: {partition.partition} Leader: {leader} Replicas: {replicas} Isr: {isr}"
-        )
-    return lines
-
-
-def topic_json(topic: TopicView) -> Mapping[str, object]:
-    """A topic as JSON; a partition without a leader has leader -1."""
-    return {
-        "topic": topic.topic,
-        "topic_id": topic.topic_id,
-        "partition_count": len(topic.partitions),
-        "replication_factor": replication_factor(topic),
-        "configs": dict(topic.configs),
-        "partitions": [
-            {
-                "partition": partition.partition,
-                "leader": partition.leader,
-                "leader_epoch": partition.leader_epoch,
-                "replicas": list(partition.assigned_replicas),
-                "isr": list(partition.in_sync_replicas),
-                "elr": list(partition.eligible_leader_replicas),
-                "lineage": partition.lineage,
-            }
-            for partition in _partitions(topic)
-        ],
-    }
-
-
-def error_json(error: TidemarkError) -> Mapping[str, object]:
-    """An error as JSON."""
+def error_json(error: TidemarkError | None) -> Mapping[str, object] | None:
+    """An error as JSON; null for None."""
+    if error is None:
+        return None
     return {"code": str(error.code), "message": error.message, "metadata": dict(error.metadata)}
-
-
-def replication_factor(topic: TopicView) -> int:
-    """Replication factor of the first partition; partitions differ only during a reassignment."""
-    partitions = _partitions(topic)
-    return len(partitions[0].assigned_replicas) if partitions else 0
-
-
-def _partitions(topic: TopicView) -> list[PartitionView]:
-    return [topic.partitions[index] for index in sorted(topic.partitions)]

@@ -9,10 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidemark.cli.common.confirmation import confirm, refuse_json_question
-from tidemark.cli.common.options import BootstrapOption, OutputOption, need_bootstrap
+from tidemark.cli.common.options import (
+    BootstrapOption,
+    Commands,
+    OutputOption,
+    YesOption,
+    confirm,
+    need_bootstrap,
+    parse_places,
+    refuse_json_question,
+)
 from tidemark.cli.common.output import Output, counted, print_json, print_line, print_table
-from tidemark.cli.common.partition_targets import parse_places
 from tidemark.cli.common.record_format import parse_start
 from tidemark.model import TidemarkError, TopicPartition
 
@@ -20,7 +27,7 @@ if TYPE_CHECKING:
     from tidemark.client.aio.groups import GroupDescription, GroupPartition
     from tidemark.client.sync.groups import Groups
 
-group_app = typer.Typer(no_args_is_help=True, help="Show consumer groups, reset their offsets, delete them.")
+group_app = Commands(help="Show consumer groups, reset their offsets, delete them.")
 
 GroupsArgument = Annotated[list[str], typer.Argument(metavar="GROUP", help="Group ids.")]
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="Group id.")]
@@ -93,7 +100,7 @@ def reset_offsets(
         str, typer.Option("--to", metavar="WHERE", help="earliest, latest, offset:N or timestamp:ISO (UTC by default).")
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the new offsets; change nothing.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation.")] = False,
+    yes: YesOption = False,
     bootstrap: BootstrapOption = "",
     output: OutputOption = Output.TEXT,
 ) -> None:
@@ -142,7 +149,7 @@ def reset_offsets(
 @group_app.command(short_help="Delete groups without members.")
 def delete(
     groups: GroupsArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation.")] = False,
+    yes: YesOption = False,
     bootstrap: BootstrapOption = "",
     output: OutputOption = Output.TEXT,
 ) -> None:

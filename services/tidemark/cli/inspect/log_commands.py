@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from tidemark.cli.common.options import JsonOption, OutputOption
+from tidemark.cli.common.options import Commands, JsonOption, OutputOption
 from tidemark.cli.common.output import Output
 
 _I64_MAX = (1 << 63) - 1
 
-log_app = typer.Typer(help="Print and check the files of log directories.", no_args_is_help=True)
+log_app = Commands(help="Print and check the files of log directories.")
 
 
 @log_app.command(short_help="Print batches or records of a log's files.")

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from tidemark.cli.common.options import BootstrapOption, JsonOption, OutputOption, fits_int32, need_bootstrap
+from tidemark.cli.common.options import BootstrapOption, Commands, JsonOption, OutputOption, fits_int32, need_bootstrap
 from tidemark.cli.common.output import Output
 from tidemark.cli.common.units import parse_rate
 
-replicas_app = typer.Typer(help="Compare the replicas of partitions.", no_args_is_help=True)
+replicas_app = Commands(help="Compare the replicas of partitions.")
 
 
 @replicas_app.callback()

@@ -9,43 +9,48 @@ import uuid
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
-from tidemark.cli.common.options import AdminOption, BootstrapOption, OutputOption, connect_admin
-from tidemark.cli.common.output import Output, counted, error_json, print_json, print_line, print_table
-from tidemark.cli.common.partition_targets import parse_targets
+from tidemark.cli.common.options import Cluster, Commands, TopicsArgument, parse_brokers, parse_targets
+from tidemark.cli.common.output import (
+    counted,
+    error_json,
+    listed,
+    name_of,
+    print_json,
+    print_line,
+    print_table,
+    shown_time,
+)
 from tidemark.cli.common.units import parse_rate
-from tidemark.cli.reassign.cancel import cancel, ended_meanwhile, raise_refused
-from tidemark.cli.reassign.log_dir_status import FoundReplica, look, places_of
 from tidemark.cli.reassign.log_dirs import (
+    FoundReplica,
     Placed,
     Present,
     back,
-    copying_goes_on,
     directories_state,
     follow_directories,
     found_json,
+    look,
+    places_of,
     present_directories,
     print_places,
 )
-from tidemark.cli.reassign.plan_view import cost_of, parse_brokers, plan_json
+from tidemark.cli.reassign.plan_view import cost_of, plan_json
 from tidemark.cli.reassign.progress_view import (
     COLUMNS,
     REPLICA_COLUMNS,
     MoveView,
     ended_json,
-    listed,
-    name_of,
     progress_json,
     refusal_json,
     replica_rows,
     row_of,
 )
-from tidemark.cli.reassign.submit import MoveFeed, interrupted, raise_all
+from tidemark.cli.reassign.submit import MoveFeed, cancel, ended_meanwhile, interrupted, raise_all, raise_refused
 from tidemark.core.reassignment.progress import EndedReassignment, ReassignmentOutcome
 from tidemark.core.reassignment.request import ANY_LOG_DIR, format_reassignments, named_log_dirs, parse_reassignments
 from tidemark.model import ErrorCode, PartitionReassignment, TidemarkError, TopicPartition
@@ -57,9 +62,7 @@ if TYPE_CHECKING:
 _SEE_LIST: Final = "tidemark reassign list shows their progress"
 _FILE_BYTES_MAX: Final = 64 << 20
 
-reassign_app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
+reassign_app = Commands(
     help="""Reassign partitions to other brokers.
 
 \b
@@ -88,20 +91,13 @@ ThrottleOption = Annotated[
 NoWaitOption = Annotated[bool, typer.Option("--no-wait", help="Return after the start, without waiting for the end.")]
 
 
-@reassign_app.callback()
-def reassign() -> None:
-    """Reassign partitions to other brokers."""
-
-
 @reassign_app.command("generate", short_help="Propose an assignment of topics to brokers.")
 def generate(
-    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="Topics; default: all.")] = None,
+    topics: TopicsArgument = None,
     brokers: Annotated[
         str, typer.Option("--brokers", metavar="0,1,2", help="Target brokers; default: all live brokers.")
     ] = "",
-    bootstrap: BootstrapOption = "",
-    admin: AdminOption = "",
-    output: OutputOption = Output.TEXT,
+    cluster: Cluster = Cluster(),
 ) -> None:
     """Propose replicas for topics as if the topics were created now on these brokers; changes nothing.
 
@@ -117,12 +113,12 @@ def generate(
       tidemark reassign generate --output json | jq .rollback
     """
     spread = parse_brokers([brokers]) if brokers else []
-    with connect_admin(bootstrap, admin) as client:
+    with cluster.connect() as client:
         names = topics or client.list_topics()
         planned = client.plan_brokers(topics=names, spread=spread) if names else None
     if planned is None:
         raise TidemarkError(ErrorCode.UNKNOWN_TOPIC, "there is no topic to reassign")
-    if output is Output.JSON:
+    if cluster.json:
         print_json(plan_json(planned))
         return
     moves = [replace(move, log_dirs=(ANY_LOG_DIR,) * len(move.replicas)) for move in planned.plan.moves]
@@ -136,9 +132,7 @@ def execute(
     throttle: ThrottleOption = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and show the plan; change nothing.")] = False,
     no_wait: NoWaitOption = False,
-    bootstrap: BootstrapOption = "",
-    admin: AdminOption = "",
-    output: OutputOption = Output.TEXT,
+    cluster: Cluster = Cluster(),
 ) -> None:
     """Start the reassignments of a file and wait until they complete.
 
@@ -164,8 +158,8 @@ def execute(
     """
     requested = read_file(file, throttle)
     moves, request_id = requested.moves, uuid.uuid4().hex
-    with connect_admin(bootstrap, admin) as client:
-        checked, present = _check(client, requested, request_id, output, dry_run=dry_run)
+    with cluster.connect() as client:
+        checked, present = _check(cluster, client, requested, request_id, dry_run=dry_run)
         if dry_run:
             return
         if requested.cancel:
@@ -173,10 +167,11 @@ def execute(
         before = {one.partition: one.before for one in checked}
         missing = [move for move in moves if before[move.partition] != move.replicas or named_log_dirs(move)]
         feed = MoveFeed(client, missing, requested.throttle_bytes_per_s, request_id)
-        ended = _carry_out(feed, len(missing), output, no_wait=no_wait)
-        placed = [] if no_wait else _place(client, missing, ended, output)
-    failed = [one.error for one in ended if one.error is not None]
-    if output is Output.JSON:
+        ended = _carry_out(cluster, feed, len(missing), no_wait=no_wait)
+        errors = {one.partition: one.error for one in ended if one.error is not None}
+        placed = [] if no_wait else follow_directories(client, missing, errors.keys(), silent=cluster.json)
+    failed = list(errors.values())
+    if cluster.json:
         rollback = json.loads(format_reassignments(back(checked, present)))
         _print_ended(request_id, ended, placed, rollback, begun=bool(missing))
     else:
@@ -190,7 +185,7 @@ def execute(
 
 
 def _check(
-    client: AdminClient, requested: RequestedMoves, request_id: str, output: Output, *, dry_run: bool
+    cluster: Cluster, client: AdminClient, requested: RequestedMoves, request_id: str, *, dry_run: bool
 ) -> tuple[Sequence[ReassignmentOutcome], Present]:
     """Validate and show the plan; returns it with the current log directories, or raises the refusals."""
     checked = client.alter_partition_reassignments(
@@ -202,9 +197,9 @@ def _check(
     ).outcomes
     refused = [outcome.error for outcome in checked if outcome.error is not None]
     present = {} if refused else present_directories(client, requested.moves, checked)
-    if output is Output.TEXT and (dry_run or not refused):
+    if not cluster.json and (dry_run or not refused):
         _show_plan(checked, requested.moves, None if dry_run else present)
-    if dry_run and output is Output.JSON:
+    if dry_run and cluster.json:
         print_json({"moves": [_outcome_json(one, requested.moves) for one in checked], "begun": False})
     if refused:
         raise_all(refused)
@@ -225,18 +220,7 @@ def _print_ended(
     )
 
 
-def _place(
-    client: AdminClient, moves: Sequence[PartitionReassignment], ended: Sequence[EndedReassignment], output: Output
-) -> list[Placed]:
-    """Follow the copies between log directories: a reassignment ends before brokers have made these copies."""
-    failed = {one.partition for one in ended if one.error is not None}
-    try:
-        return follow_directories(client, moves, failed, silent=output is Output.JSON)
-    except KeyboardInterrupt:
-        raise copying_goes_on() from None
-
-
-def _carry_out(feed: MoveFeed, count: int, output: Output, *, no_wait: bool) -> list[EndedReassignment]:
+def _carry_out(cluster: Cluster, feed: MoveFeed, count: int, *, no_wait: bool) -> list[EndedReassignment]:
     """Start the `count` reassignments of a feed, and follow them to their end."""
     try:
         left = feed.begin()
@@ -247,16 +231,14 @@ def _carry_out(feed: MoveFeed, count: int, output: Output, *, no_wait: bool) -> 
                 "run it again without --no-wait: they start as earlier ones end",
                 {"moves_begun": str(count - left)},
             )
-        with MoveView(silent=no_wait or output is Output.JSON) as view:
+        with MoveView(silent=no_wait or cluster.json) as view:
             return [] if no_wait else feed.follow(view)
     except KeyboardInterrupt:
         raise interrupted("the reassignment") from None
 
 
 @reassign_app.command("verify", short_help="Compare the replicas with a file.")
-def verify(
-    file: FileArgument, bootstrap: BootstrapOption = "", admin: AdminOption = "", output: OutputOption = Output.TEXT
-) -> None:
+def verify(file: FileArgument, cluster: Cluster) -> None:
     """Compare the replicas of partitions, and the log directories that the file names, with a file; exit status 0 if
     all are equal, else 1.
 
@@ -270,7 +252,7 @@ def verify(
       tidemark reassign verify moves.json --output json | jq '.[] | select(.state != "done")'
     """
     moves = [move for move in read_moves(file) if not move.cancel]
-    with connect_admin(bootstrap, admin) as client:
+    with cluster.connect() as client:
         running = {one.partition: one for one in client.list_partition_reassignments().moves}
         topics = {view.topic: view for view in client.describe_topics(sorted({move.partition.topic for move in moves}))}
         known = [move for move in moves if _replicas(topics.get(move.partition.topic), move.partition.partition)]
@@ -287,12 +269,11 @@ def verify(
             state = str(progress.phase) if progress.target == move.replicas else "moved elsewhere"
         found = placed[move.partition]
         rows.append((move, replicas, directories_state(found) if state == "done" else state, found))
-    if output is Output.JSON:
+    if cluster.json:
         print_json(
             [
                 {
-                    "topic": move.partition.topic,
-                    "partition": move.partition.partition,
+                    **move.partition._asdict(),
                     "wanted_replicas": list(move.replicas),
                     "replicas": list(replicas),
                     "state": state,
@@ -316,9 +297,7 @@ def list_moves(
     targets: Annotated[
         list[str] | None, typer.Argument(metavar="TOPIC[:PARTITION]", help="Topics or partitions; default: all.")
     ] = None,
-    bootstrap: BootstrapOption = "",
-    admin: AdminOption = "",
-    output: OutputOption = Output.TEXT,
+    cluster: Cluster = Cluster(),
 ) -> None:
     """List requested and running reassignments with progress, rate and the reason for a wait; and recent refusals.
 
@@ -334,10 +313,10 @@ def list_moves(
       tidemark reassign list --output json | jq '.moves[] | select(.waiting_for != "")'
     """
     topics, partitions = parse_targets(targets or [])
-    with connect_admin(bootstrap, admin) as client:
+    with cluster.connect() as client:
         found = client.list_partition_reassignments()
     moves = [one for one in found.moves if not targets or one.partition.topic in topics or one.partition in partitions]
-    if output is Output.JSON:
+    if cluster.json:
         print_json(
             {
                 "moves": [progress_json(moved) for moved in moves],
@@ -357,7 +336,7 @@ def list_moves(
             ("when (UTC)", "what", "partition", "why"),
             [
                 (
-                    datetime.fromtimestamp(one.at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S"),
+                    shown_time(one.at_ms),
                     one.kind,
                     "-" if one.partition is None else name_of(one.partition),
                     f"{one.error.code}: {one.error.message}",
@@ -374,9 +353,7 @@ def cancel_moves(
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All reassignments.")] = False,
     no_wait: NoWaitOption = False,
-    bootstrap: BootstrapOption = "",
-    admin: AdminOption = "",
-    output: OutputOption = Output.TEXT,
+    cluster: Cluster = Cluster(),
 ) -> None:
     """Cancel reassignments: each partition gets its original replicas back, in their order.
 
@@ -391,7 +368,7 @@ def cancel_moves(
     if everything == bool(targets):
         raise typer.BadParameter("want partitions or topics, or --all")
     topics, partitions = parse_targets(targets or [])
-    with connect_admin(bootstrap, admin) as client:
+    with cluster.connect() as client:
         moves = client.list_partition_reassignments().moves
         found = {
             one.partition: one.original
@@ -407,7 +384,7 @@ def cancel_moves(
         chosen = {*partitions, *found}.difference(meanwhile, refused)
         ended = []
         try:
-            with MoveView(silent=no_wait or output is Output.JSON) as view:
+            with MoveView(silent=no_wait or cluster.json) as view:
                 for left, ends in () if no_wait or not chosen else client.watch_partition_reassignments(sorted(chosen)):
                     view.show(left, ends)
                     ended += ends
@@ -419,7 +396,7 @@ def cancel_moves(
     failed = [one.error for one in ended if one.error is not None and one.partition not in too_late]
     results = {"cancelled": chosen, "ended_meanwhile": meanwhile}
     names = {result: [name_of(one) for one in sorted(which)] for result, which in results.items()}
-    if output is Output.JSON:
+    if cluster.json:
         print_json({**names, "ended": [ended_json(one) for one in ended]})
     else:
         count = counted(len(chosen) - len(failed), "reassignment")
@@ -516,11 +493,10 @@ def _to(move: PartitionReassignment) -> str:
 def _outcome_json(outcome: ReassignmentOutcome, moves: Sequence[PartitionReassignment]) -> Mapping[str, object]:
     move = next((move for move in moves if move.partition == outcome.partition), None)
     return {
-        "topic": outcome.partition.topic,
-        "partition": outcome.partition.partition,
+        **outcome.partition._asdict(),
         "replicas_before": list(outcome.before),
         "replicas": [] if move is None else list(move.replicas),
         "log_dirs": [] if move is None else list(move.log_dirs),
         "cancelled": outcome.cancelled,
-        "error": None if outcome.error is None else error_json(outcome.error),
+        "error": error_json(outcome.error),
     }

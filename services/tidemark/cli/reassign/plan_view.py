@@ -1,37 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Output of a reassignment plan, and parsing of broker ids."""
+"""Output of a reassignment plan."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-import typer
-
-from tidemark.cli.common.output import counted, print_line, print_table
+from tidemark.cli.common.output import counted, listed, name_of, print_line, print_table
 from tidemark.cli.common.units import shown_bytes
-from tidemark.cli.reassign.progress_view import listed, name_of
 
 if TYPE_CHECKING:
     from tidemark.client.aio.admin.results import PlannedMoves
 
 _SHOWN_MAX: Final = 50
-_INT32_MAX: Final = 2**31 - 1
-
-
-def parse_brokers(words: Sequence[str]) -> list[int]:
-    """Broker ids of "3 4" or "3,4", in order; bad usage for other text, no id, or an id that is given twice."""
-    ids = []
-    for word in words:
-        for part in word.split(","):
-            if not (part.isascii() and part.isdecimal()) or int(part) > _INT32_MAX:
-                raise typer.BadParameter(f"{part!r}: want ids of brokers, such as 3 4")
-            ids.append(int(part))
-    if len(set(ids)) < len(ids):
-        raise typer.BadParameter("a broker is given twice")
-    if not ids:
-        raise typer.BadParameter("want at least one broker")
-    return ids
 
 
 def show_plan(planned: PlannedMoves) -> None:

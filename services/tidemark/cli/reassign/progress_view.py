@@ -6,16 +6,15 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Final, Self
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from tidemark.cli.common.output import counted, error_json, print_line
+from tidemark.cli.common.output import counted, error_json, listed, name_of, print_line
 from tidemark.cli.common.units import shown_bytes, shown_duration
 from tidemark.core.reassignment.progress import EndedReassignment, ReassignmentProgress
 from tidemark.core.reassignment.request import ANY_LOG_DIR
@@ -29,16 +28,6 @@ _LINES_MAX: Final = 50
 """With more reassignments, only a summary is printed."""
 _REASONS_MAX: Final = 5
 _LINE_EVERY_S: Final = 10.0
-
-
-def name_of(partition: TopicPartition) -> str:
-    """A partition as commands take it: TOPIC:PARTITION."""
-    return f"{partition.topic}:{partition.partition}"
-
-
-def listed(brokers: Iterable[int]) -> str:
-    """Broker ids as "1,2"; "none" without any."""
-    return ",".join(str(broker) for broker in brokers) or "none"
 
 
 def between_brokers(moved: ReassignmentProgress) -> tuple[str, str]:
@@ -90,8 +79,7 @@ def _copied(moved: ReassignmentProgress) -> str:
 def progress_json(moved: ReassignmentProgress) -> Mapping[str, object]:
     """A reassignment as JSON; null is unknown."""
     return {
-        "topic": moved.partition.topic,
-        "partition": moved.partition.partition,
+        **moved.partition._asdict(),
         "original_replicas": list(moved.original),
         "target_replicas": list(moved.target),
         "assigned_replicas": list(moved.assigned),
@@ -116,10 +104,9 @@ def progress_json(moved: ReassignmentProgress) -> Mapping[str, object]:
 def ended_json(ended: EndedReassignment) -> Mapping[str, object]:
     """A reassignment that ended, as JSON."""
     return {
-        "topic": ended.partition.topic,
-        "partition": ended.partition.partition,
+        **ended.partition._asdict(),
         "replicas": list(ended.replicas),
-        "error": None if ended.error is None else error_json(ended.error),
+        "error": error_json(ended.error),
     }
 
 
@@ -180,9 +167,7 @@ class MoveView:
             self._live = self._stack.enter_context(Live(console=console, auto_refresh=False, transient=True))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def show(self, moves: Sequence[ReassignmentProgress], ended: Sequence[EndedReassignment], more: str = "") -> None:

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts reassignments, as many as fit into a ZooKeeper node, the others as earlier ones end, and follows them."""
+"""Starts reassignments, as many as fit into a ZooKeeper node, the others as earlier ones end; follows and cancels."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import typer
 
 from tidemark.cli.common.output import print_error
 from tidemark.cli.reassign.progress_view import MoveView
-from tidemark.core.reassignment.progress import EndedReassignment
-from tidemark.model import ErrorCode, PartitionReassignment, TidemarkError, TopicPartition
+from tidemark.core.reassignment.progress import EndedReassignment, ReassignmentOutcome
+from tidemark.model import BrokerId, ErrorCode, PartitionReassignment, TidemarkError, TopicPartition
 
 if TYPE_CHECKING:
     from tidemark.client import AdminClient
@@ -21,6 +21,11 @@ EXIT_INTERRUPTED: Final = 130
 _PATIENCE_S: Final = 60.0
 _PAUSE_S: Final = 1.0
 _INTERVAL_MS: Final = 500
+_GONE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_PARTITION})
+_TRIES_MAX: Final = 5
+
+Originals = Mapping[TopicPartition, tuple[BrokerId, ...]]
+"""Replicas before each reassignment; empty if the partition was unknown."""
 
 
 class MoveFeed:
@@ -104,6 +109,59 @@ class MoveFeed:
                     raise
                 time.sleep(_PAUSE_S)
         return ended
+
+
+def cancel(
+    client: AdminClient, named: Sequence[TopicPartition], found: Originals
+) -> tuple[set[TopicPartition], dict[TopicPartition, TidemarkError]]:
+    """Cancel these reassignments; returns those of `found` that had ended before, and the refusals.
+
+    A reassignment of `found`, by topic or --all, may end first; the others are cancelled all the same.
+
+    Raises:
+        TidemarkError: one of `named` is refused; nothing is cancelled then.
+    """
+    if named:
+        raise_refused(client.alter_partition_reassignments(cancel=named).outcomes)
+    outcomes = _cancel_found(client, sorted(found)) if found else []
+    refused = {one.partition: one.error for one in outcomes if one.error is not None}
+    ended = {partition for partition, error in refused.items() if _has_ended(error, found[partition])}
+    return ended, {partition: error for partition, error in refused.items() if partition not in ended}
+
+
+def _cancel_found(client: AdminClient, found: Sequence[TopicPartition]) -> Sequence[ReassignmentOutcome]:
+    tries = 1
+    while True:
+        try:
+            return client.alter_partition_reassignments(cancel=found, allow_partial=True).outcomes
+        except TidemarkError as error:
+            # One of them ended during the call, so the service cancelled none.
+            if error.code is not ErrorCode.NO_REASSIGNMENT_IN_PROGRESS or tries == _TRIES_MAX:
+                raise
+        tries += 1
+
+
+def ended_meanwhile(found: Originals, ended: Sequence[EndedReassignment]) -> set[TopicPartition]:
+    """Reassignments of `found` that completed before the cancellation."""
+    return {
+        one.partition
+        for one in ended
+        if one.partition in found
+        and tuple(one.replicas) != found[one.partition]
+        and (one.error is None or _has_ended(one.error, found[one.partition]))
+    }
+
+
+def _has_ended(error: TidemarkError, original: tuple[BrokerId, ...]) -> bool:
+    gone = error.code in _GONE and bool(original)
+    return gone or error.code is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+
+
+def raise_refused(outcomes: Sequence[ReassignmentOutcome]) -> None:
+    """Raise the refusals among the outcomes, if any."""
+    refused = [outcome.error for outcome in outcomes if outcome.error is not None]
+    if refused:
+        raise_all(refused)
 
 
 def raise_all(refused: Sequence[TidemarkError]) -> None:

@@ -1,48 +1,176 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tidemark topic ...`: create, list, describe and delete topics; change their number of partitions."""
+"""`tidemark topic ...`: create, describe and delete topics, their partitions (rules C4, C7) and oldest records."""
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Final
 
 import typer
 
-from tidemark.cli.common.confirmation import confirm
 from tidemark.cli.common.options import (
-    AdminOption,
-    BootstrapOption,
-    OutputOption,
-    connect_admin,
+    Cluster,
+    Commands,
+    TopicArgument,
+    TopicsArgument,
+    YesOption,
+    confirm,
     fits_int32,
+    parse_brokers,
     parse_configs,
+    refuse_json_question,
 )
 from tidemark.cli.common.output import (
-    Output,
     counted,
-    describe_topic,
     error_json,
     print_error,
     print_json,
     print_line,
     print_warning,
-    replication_factor,
-    topic_json,
 )
-from tidemark.cli.topic.delete_records import delete_records
-from tidemark.cli.topic.partitions import add_partitions, remove_partitions
+from tidemark.core.cluster_view import PartitionView, TopicView
 
-topic_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Create, list, describe and delete topics.")
-topic_app.command("add-partitions", short_help="Add partitions, up to TOTAL.")(add_partitions)
-topic_app.command("remove-partitions", short_help="Remove the highest partitions.")(remove_partitions)
-topic_app.command("delete-records", short_help="Delete the oldest records of a partition.")(delete_records)
+_I64_MAX: Final = (1 << 63) - 1
 
-TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="1 to 249 letters, digits, '.', '_' or '-'.")]
+topic_app = Commands(help="Create, list, describe and delete topics.")
+
+NameArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="1 to 249 letters, digits, '.', '_' or '-'.")]
+TotalOption = Annotated[int, typer.Option("--total", callback=fits_int32, help="New number of partitions.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check and show the result; change nothing.")]
+
+
+@topic_app.command("add-partitions", short_help="Add partitions, up to TOTAL.")
+def add_partitions(
+    topic: TopicArgument,
+    total: TotalOption,
+    replicas: Annotated[
+        list[str] | None,
+        typer.Option("--replicas", metavar="1,2,0", help="Replicas of one new partition, in order; once for each."),
+    ] = None,
+    dry_run: DryRunOption = False,
+    cluster: Cluster = Cluster(),
+) -> None:
+    """Add partitions to a topic until it has TOTAL, and wait until each has a leader.
+
+    \b
+    The new partitions are empty; their replicas are placed as for a new topic. A later record may go to another
+    partition than an earlier record with the same key, since the partition of a key depends on the number of
+    partitions. The command is idempotent.
+
+    \b
+    Examples:
+      tidemark topic add-partitions flights --total 12
+      tidemark topic add-partitions flights --total 12 --dry-run
+      tidemark topic add-partitions flights --total 8 --replicas 1,2,0 --replicas 2,0,1
+    """
+    assignments = [parse_brokers([brokers]) for brokers in replicas or []]
+    with cluster.connect() as client:
+        view = client.create_partitions(topic, total, assignments=assignments, validate_only=dry_run)
+    if cluster.json:
+        print_json({**topic_json(view), "changed": not dry_run})
+        return
+    verb = "would have" if dry_run else "has"
+    print_line(f"topic {topic} {verb} {counted(len(view.partitions), 'partition')}")
+    if dry_run:
+        print_topic(view)
+
+
+@topic_app.command("remove-partitions", short_help="Remove the highest partitions.")
+def remove_partitions(
+    topic: TopicArgument,
+    total: TotalOption,
+    force: Annotated[bool, typer.Option("--force", help="Also remove partitions with records.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation before records are deleted.")] = False,
+    dry_run: DryRunOption = False,
+    cluster: Cluster = Cluster(),
+) -> None:
+    """Remove the highest partitions of a topic until it has TOTAL, and wait for the end of the deletion.
+
+    \b
+    A partition first refuses produce, and is removed only if it is empty. Otherwise the answer is PARTITION_NOT_EMPTY,
+    and the partition stays: wait until retention has deleted its records, or give --force. Consumers of a removed
+    partition get an error. A partition that is added later with the same index is new, and starts at offset 0.
+
+    \b
+    Examples:
+      tidemark topic remove-partitions flights --total 4
+      tidemark topic remove-partitions flights --total 4 --dry-run
+      tidemark topic remove-partitions flights --total 4 --force --yes
+    """
+    if force:
+        refuse_json_question(cluster.output, yes=yes, dry_run=dry_run)
+    with cluster.connect() as client:
+        if force and not (yes or dry_run):
+            planned = client.delete_partitions(topic, total_count=total, validate_only=True)
+            if planned.partitions:
+                which = f"{counted(len(planned.partitions), 'partition')} of {topic}{_range(planned.partitions)}"
+                confirm(f"Delete {which} with all their records?")
+        removed = client.delete_partitions(topic, total_count=total, force=force, validate_only=dry_run)
+    if cluster.json:
+        print_json({**topic_json(removed.topic), "removed": list(removed.partitions), "changed": not dry_run})
+        return
+    verb = "would be removed from" if dry_run else "removed from"
+    print_line(f"{counted(len(removed.partitions), 'partition')} {verb} topic {topic}{_range(removed.partitions)}")
+
+
+@topic_app.command("delete-records", short_help="Delete the oldest records of a partition.")
+def delete_records(
+    topic: TopicArgument,
+    partition: Annotated[
+        int, typer.Option("--partition", "-p", callback=fits_int32, help="Partition index, from 0.", show_default=False)
+    ],
+    before: Annotated[
+        int,
+        typer.Option(
+            "--before",
+            metavar="OFFSET",
+            min=-1,
+            max=_I64_MAX,
+            help="First offset to keep; -1: delete all committed records.",
+            show_default=False,
+        ),
+    ],
+    yes: YesOption = False,
+    cluster: Cluster = Cluster(),
+) -> None:
+    """Delete the oldest records of a partition for ever, on all its replicas.
+
+    \b
+    Only committed records can be deleted: an OFFSET above the high watermark is OFFSET_OUT_OF_RANGE. A consumer whose
+    position is below OFFSET gets OFFSET_OUT_OF_RANGE with the new log start offset.
+
+    \b
+    Examples:
+      tidemark topic delete-records flights --partition 0 --before 123
+      tidemark topic delete-records flights --partition 0 --before -1 --yes --output json
+    """
+    refuse_json_question(cluster.output, yes=yes, options="--yes")
+    if not yes:
+        which = "all committed records" if before < 0 else f"the records before offset {before}"
+        confirm(f"Delete {which} of {topic}:{partition}?")
+    with cluster.connect() as client:
+        deleted = client.delete_records(topic, partition, before)
+    if cluster.json:
+        print_json(
+            {
+                "topic": topic,
+                "partition": partition,
+                "low_watermark": deleted.low_watermark,
+                "log_start_offset": deleted.log_start_offset,
+                "behind": list(deleted.behind),
+            }
+        )
+        return
+    print_line(f"{topic}:{partition} starts at offset {deleted.log_start_offset}")
+    if deleted.behind:
+        brokers = ", ".join(str(broker) for broker in deleted.behind)
+        print_line(f"not confirmed by broker {brokers}: unavailable or too slow, deletes them later")
 
 
 @topic_app.command("create", short_help="Create a topic.")
 def create(
-    topic: TopicArgument,
+    topic: NameArgument,
     partitions: Annotated[
         int, typer.Option("--partitions", "-p", callback=fits_int32, help="Number of partitions.")
     ] = 1,
@@ -61,9 +189,7 @@ def create(
     validate_only: Annotated[
         bool, typer.Option("--validate-only", help="Check and show the topic, without creating it.")
     ] = False,
-    bootstrap: BootstrapOption = "",
-    admin: AdminOption = "",
-    output: OutputOption = Output.TEXT,
+    cluster: Cluster = Cluster(),
 ) -> None:
     """Create a topic and wait until every partition has a leader.
 
@@ -75,7 +201,7 @@ def create(
       tidemark topic create flights --partitions 6 --validate-only --output json
     """
     configs = parse_configs(config or [])
-    with connect_admin(bootstrap, admin) as client:
+    with cluster.connect() as client:
         made = client.create_topic(
             topic,
             partitions=partitions,
@@ -85,18 +211,17 @@ def create(
         )
     for warning in made.warnings:
         print_warning(warning)
-    if output is Output.JSON:
+    if cluster.json:
         print_json({**topic_json(made), "created": not validate_only, "warnings": made.warnings})
         return
     verb, partitions_made = "would create" if validate_only else "created", counted(len(made.partitions), "partition")
     print_line(f"{verb} topic {made.topic}: {partitions_made}, replication factor {replication_factor(made)}")
     if validate_only:
-        for line in describe_topic(made):
-            print_line(line)
+        print_topic(made)
 
 
 @topic_app.command("list")
-def list_topics(bootstrap: BootstrapOption = "", admin: AdminOption = "", output: OutputOption = Output.TEXT) -> None:
+def list_topics(cluster: Cluster = Cluster()) -> None:
     """List the names of all topics, one per line.
 
     \b
@@ -104,9 +229,9 @@ def list_topics(bootstrap: BootstrapOption = "", admin: AdminOption = "", output
       tidemark topic list
       tidemark topic list --output json
     """
-    with connect_admin(bootstrap, admin) as client:
+    with cluster.connect() as client:
         names = client.list_topics()
-    if output is Output.JSON:
+    if cluster.json:
         print_json(names)
         return
     for name in names:
@@ -114,12 +239,7 @@ def list_topics(bootstrap: BootstrapOption = "", admin: AdminOption = "", output
 
 
 @topic_app.command("describe", short_help="Show partitions, leaders and replicas.")
-def describe(
-    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="Topics; default: all.")] = None,
-    bootstrap: BootstrapOption = "",
-    admin: AdminOption = "",
-    output: OutputOption = Output.TEXT,
-) -> None:
+def describe(topics: TopicsArgument = None, cluster: Cluster = Cluster()) -> None:
     """Show partitions, leaders, replicas and in-sync replicas of topics.
 
     \b
@@ -127,10 +247,10 @@ def describe(
       tidemark topic describe flights
       tidemark topic describe flights --output json | jq '.[0].partitions[].leader'
     """
-    with connect_admin(bootstrap, admin) as client:
+    with cluster.connect() as client:
         views = client.describe_topics(topics or [])
     refused = [view.error for view in views if view.error is not None]
-    if output is Output.JSON:
+    if cluster.json:
         print_json(
             [
                 topic_json(view) if view.error is None else {"topic": view.topic, "error": error_json(view.error)}
@@ -140,8 +260,7 @@ def describe(
     else:
         for view in views:
             if view.error is None:
-                for line in describe_topic(view):
-                    print_line(line)
+                print_topic(view)
     for error in refused:
         print_error(error)
     if refused:
@@ -150,11 +269,9 @@ def describe(
 
 @topic_app.command("delete", short_help="Delete a topic with all its records.")
 def delete(
-    topic: TopicArgument,
+    topic: NameArgument,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation on a terminal.")] = False,
-    bootstrap: BootstrapOption = "",
-    admin: AdminOption = "",
-    output: OutputOption = Output.TEXT,
+    cluster: Cluster = Cluster(),
 ) -> None:
     """Delete a topic with all its records, and wait for the end of the deletion.
 
@@ -165,9 +282,65 @@ def delete(
     """
     if not yes and sys.stdin.isatty():
         confirm(f"Delete topic {topic} with all its records?")
-    with connect_admin(bootstrap, admin) as client:
+    with cluster.connect() as client:
         client.delete_topic(topic)
-    if output is Output.JSON:
+    if cluster.json:
         print_json({"topic": topic, "deleted": True})
     else:
         print_line(f"deleted topic {topic}")
+
+
+def print_topic(topic: TopicView) -> None:
+    """Print a topic in the form of Kafka's tools: a line for the topic, and a line for each partition."""
+    configs = ",".join(f"{name}={value}" for name, value in sorted(topic.configs.items()))
+    print_line(
+        f"Topic:{topic.topic} PartitionCount:{len(topic.partitions)} "
+        f"ReplicationFactor:{replication_factor(topic)} Configs:{configs}"
+    )
+    for partition in _partitions(topic):
+        replicas = ",".join(str(replica) for replica in partition.assigned_replicas)
+        isr = ",".join(str(replica) for replica in partition.in_sync_replicas)
+        leader = partition.leader if partition.leader >= 0 else "none"
+        print_line(
+            f"Topic: {topic.topic} Partition: {partition.partition} Leader: {leader} Replicas: {replicas} Isr: {isr}"
+        )
+
+
+def topic_json(topic: TopicView) -> Mapping[str, object]:
+    """A topic as JSON; a partition without a leader has leader -1."""
+    return {
+        "topic": topic.topic,
+        "topic_id": topic.topic_id,
+        "partition_count": len(topic.partitions),
+        "replication_factor": replication_factor(topic),
+        "configs": dict(topic.configs),
+        "partitions": [
+            {
+                "partition": partition.partition,
+                "leader": partition.leader,
+                "leader_epoch": partition.leader_epoch,
+                "replicas": list(partition.assigned_replicas),
+                "isr": list(partition.in_sync_replicas),
+                "elr": list(partition.eligible_leader_replicas),
+                "lineage": partition.lineage,
+            }
+            for partition in _partitions(topic)
+        ],
+    }
+
+
+def _range(partitions: tuple[int, ...]) -> str:
+    if not partitions:
+        return ""
+    first, last = partitions[0], partitions[-1]
+    return f" ({first})" if first == last else f" ({first} to {last})"
+
+
+def replication_factor(topic: TopicView) -> int:
+    """Replication factor of the first partition; partitions differ only during a reassignment."""
+    partitions = _partitions(topic)
+    return len(partitions[0].assigned_replicas) if partitions else 0
+
+
+def _partitions(topic: TopicView) -> list[PartitionView]:
+    return [topic.partitions[index] for index in sorted(topic.partitions)]

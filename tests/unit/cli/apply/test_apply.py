@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tidemark.cli.app import app
-from tidemark.cli.apply import command as module
+from tidemark.cli.common import options
 from tidemark.client.created_topic import CreatedTopic
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.config_resource import ConfigResource
@@ -95,7 +95,7 @@ class Client(PlayedCluster):
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Client:
     client = Client()
-    monkeypatch.setattr(module, "connect_admin", lambda bootstrap, admin: client)
+    monkeypatch.setattr(options, "connect_admin", lambda *_, **__: client)
     return client
 
 
@@ -169,7 +169,7 @@ def test_after_a_refused_step_the_others_run_and_the_next_run_does_the_rest(clie
 
 
 def test_a_file_with_errors_sends_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "connect_admin", lambda bootstrap, admin: pytest.fail("it asks the cluster"))
+    monkeypatch.setattr(options, "connect_admin", lambda *_, **__: pytest.fail("it asks the cluster"))
     status, out, error = run(file="topics:\n  a:\n    partitions: 0\n    replicas: 2\n")
     assert (status, out) == (1, "")
     assert [line.split(":")[2] for line in error.splitlines()] == ["3", "4"]

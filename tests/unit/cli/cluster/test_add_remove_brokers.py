@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import typer
 from tidemark.cli.app import app
-from tidemark.cli.cluster import add_remove_brokers
-from tidemark.cli.reassign.plan_view import parse_brokers
-from tidemark.cli.topic import partitions
+from tidemark.cli.cluster import commands
+from tidemark.cli.common import options
+from tidemark.cli.common.options import parse_brokers
 from tidemark.client.aio.admin.results import (
     AlteredReassignments,
     ClusterDescription,
@@ -117,9 +117,8 @@ def view(topic: str, count: int) -> TopicView:
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Client:
     made = Client()
-    for module in (add_remove_brokers, partitions):
-        monkeypatch.setattr(module, "connect_admin", lambda bootstrap, admin, **_: made)
-    monkeypatch.setattr(add_remove_brokers.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(options, "connect_admin", lambda *_, **__: made)
+    monkeypatch.setattr(commands.time, "sleep", lambda seconds: None)
     return made
 
 

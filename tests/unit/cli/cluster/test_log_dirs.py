@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from tidemark.cli.app import app
-from tidemark.cli.cluster import log_dirs as module
-from tidemark.cli.reassign.log_dir_status import PlaceFollower, PlaceState, find
+from tidemark.cli.common import options
+from tidemark.cli.reassign import log_dirs
+from tidemark.cli.reassign.log_dirs import PlaceFollower, PlaceState, find
 from tidemark.cli.reassign.progress_view import MoveView
 from tidemark.core.reassignment.log_dir_placement import ReplicaLogDir, ReplicaLogDirOutcome
 from tidemark.model import BrokerId, ErrorCode, Offset, ReplicaIdentity, TidemarkError, TopicPartition
@@ -82,8 +83,8 @@ class Client:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, client: Client, *arguments: str) -> Any:
-    monkeypatch.setattr(module, "connect_admin", lambda bootstrap, admin: client)
-    monkeypatch.setattr(module, "PlaceFollower", lambda asked: PlaceFollower(asked, lambda seconds: None, Ticks()))
+    monkeypatch.setattr(options, "connect_admin", lambda *_, **__: client)
+    monkeypatch.setattr(log_dirs, "PlaceFollower", lambda asked: PlaceFollower(asked, lambda seconds: None, Ticks()))
     return CliRunner().invoke(app, ["log-dirs", *arguments, "--admin", "nowhere:1"])
 
 
@@ -224,8 +225,8 @@ def test_ctrl_c_ends_the_wait_but_not_the_move(monkeypatch: pytest.MonkeyPatch) 
     def interrupt(seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "connect_admin", lambda bootstrap, admin: client)
-    monkeypatch.setattr(module, "PlaceFollower", lambda asked: PlaceFollower(asked, interrupt))
+    monkeypatch.setattr(options, "connect_admin", lambda *_, **__: client)
+    monkeypatch.setattr(log_dirs, "PlaceFollower", lambda asked: PlaceFollower(asked, interrupt))
     arguments = ["log-dirs", "move", "orders:0", "--broker", "1", "--to", "/data/b", "--wait", "--admin", "x:1"]
     found = CliRunner().invoke(app, arguments)
     assert found.exit_code == 130

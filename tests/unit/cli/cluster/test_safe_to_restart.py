@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from tidemark.cli.app import app
-from tidemark.cli.cluster import safe_to_restart
+from tidemark.cli.cluster import commands
+from tidemark.cli.common import options
 from tidemark.core.planning.restart_safety import Obstacle, RestartObstacle
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from typer.testing import CliRunner
@@ -52,9 +53,9 @@ class Cluster:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster()
-    monkeypatch.setattr(safe_to_restart, "connect_admin", made.connect)
-    monkeypatch.setattr(safe_to_restart.time, "sleep", made.sleep)
-    monkeypatch.setattr(safe_to_restart.time, "monotonic", lambda: made.now_s)
+    monkeypatch.setattr(options, "connect_admin", made.connect)
+    monkeypatch.setattr(commands.time, "sleep", made.sleep)
+    monkeypatch.setattr(commands.time, "monotonic", lambda: made.now_s)
     return made
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tidemark.cli.app import app
+from tidemark.cli.common import options
 from tidemark.cli.reassign import commands as module
 from tidemark.cli.reassign import submit
 from tidemark.cli.reassign.progress_view import MoveView
@@ -138,7 +139,7 @@ class Client:
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Client:
     made = Client()
-    monkeypatch.setattr(module, "connect_admin", lambda bootstrap, admin: made)
+    monkeypatch.setattr(options, "connect_admin", lambda *_, **__: made)
     return made
 
 

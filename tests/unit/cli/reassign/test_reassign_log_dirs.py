@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tidemark.cli.reassign import commands as module
+from tidemark.cli.common import options
 from tidemark.cli.reassign import log_dirs
-from tidemark.cli.reassign.log_dir_status import PlaceFollower
+from tidemark.cli.reassign.log_dirs import PlaceFollower
 from tidemark.client.aio.admin.results import PlannedMoves
 from tidemark.core.planning.broker_plans import Plan
 from tidemark.core.reassignment.request import parse_reassignments
@@ -71,7 +71,7 @@ class Disks(Client):
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Disks:
     made = Disks()
-    monkeypatch.setattr(module, "connect_admin", lambda bootstrap, admin: made)
+    monkeypatch.setattr(options, "connect_admin", lambda *_, **__: made)
     monkeypatch.setattr(log_dirs, "PlaceFollower", lambda asked: PlaceFollower(asked, lambda seconds: None))
     return made
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tidemark.cli.app import app
-from tidemark.cli.topic import commands
+from tidemark.cli.common import options
 from tidemark.client.created_topic import CreatedTopic
 from tidemark.core.cluster_view import PartitionView
 from tidemark.model import BrokerId, LeaderEpoch
@@ -35,7 +35,7 @@ class Cluster:
 
 @pytest.fixture(autouse=True)
 def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "connect_admin", lambda bootstrap, admin: Cluster())
+    monkeypatch.setattr(options, "connect_admin", lambda *_, **__: Cluster())
 
 
 def run(*arguments: str) -> Any:
