@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tidemark.core.config_resource import ConfigResource, VersionedConfigs
 from tidemark.core.producer_state import ProducerStates
@@ -38,6 +38,8 @@ from tidemark.model import (
     VersionedState,
 )
 from tidemark.record.envelope import Batch
+
+T = TypeVar("T")
 
 
 class Clock(Protocol):
@@ -83,6 +85,9 @@ class Scheduler(Protocol):
 
     async def wait(self, signal: Signal, timeout_ms: int) -> None:
         """Suspend until `signal` is set or the timeout expires."""
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """Result of `work`, which blocks; other coroutines continue meanwhile."""
 
     async def stop(self) -> None:
         """Cancel what was spawned."""

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from tidemark.ports import Signal
 
 from tests.simulation.engine import Answer, Node
+
+T = TypeVar("T")
 
 
 class SimSignal:
@@ -88,6 +90,11 @@ class SimScheduler:
         answer = signal.changed()
         self._node.after(timeout_ms, answer.settle)
         await answer
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """Other work of this instant comes first."""
+        await self._node.sleep(0)
+        return work()
 
     async def stop(self) -> None:
         self.close()

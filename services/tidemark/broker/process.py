@@ -33,6 +33,7 @@ from tidemark.rpc.server import Service, make_server
 from tidemark.runtime.configuration import BrokerSettings, HostPort
 from tidemark.runtime.coordination import start_when_reachable
 from tidemark.runtime.metrics import METRICS, start_metrics_server, tell_what_runs
+from tidemark.runtime.scheduler import AsyncioScheduler
 from tidemark.storage.directories.log_manager import LogManager
 from tidemark.v1.controller_service_pb2_grpc import add_BrokerControlServiceServicer_to_server
 from tidemark.v1.group_service_pb2_grpc import add_GroupServiceServicer_to_server
@@ -164,6 +165,7 @@ class BrokerProcess:
             node.store,
             storage.logs,
             node.driver,
+            AsyncioScheduler(),
             self._on_epoch,
             trust_boot_id=settings.log_dirs_trust_boot_id,
         )

@@ -7,9 +7,11 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from tidemark.ports import Signal
+
+T = TypeVar("T")
 
 
 class AsyncioScheduler:
@@ -41,6 +43,10 @@ class AsyncioScheduler:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_ms / 1000):
                 await signal.wait()
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """Result of `work`, which blocks; other tasks continue meanwhile."""
+        return await asyncio.to_thread(work)
 
     async def stop(self) -> None:
         """Cancel every task and wait for their ends."""

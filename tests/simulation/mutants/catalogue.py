@@ -379,7 +379,7 @@ def trusts_void_entries(monkeypatch: Any) -> None:
 def calls_every_registration_clean(monkeypatch: Any) -> None:
     """Nobody asks what a machine lost when it went down."""
     verdict = RegistrationVerdict(clean=True, reason="why not")
-    monkeypatch.setattr("tests.simulation.nodes.broker.judge_registration", lambda *_, **__: verdict)
+    monkeypatch.setattr("tidemark.broker.lifecycle.registration.judge_registration", lambda *_, **__: verdict)
 
 
 MUTANTS: tuple[Mutant, ...] = (

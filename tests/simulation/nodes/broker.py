@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One broker process: the shipping core and drivers, and the parts around them in simulated time.
 
-Written here, as services/tidemark/broker does: registration (T1, Z3), ordered work on logs, streams (R6), control calls
-(F4), and the comparison of the lease before an answer (F1, F2).
+Written here, as services/tidemark/broker does: ordered work on logs, streams (R6), and the comparison of the lease
+before an answer (F1, F2).
 """
 
 from __future__ import annotations
@@ -10,33 +10,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from tidemark.broker.lifecycle.registration import Registration, identity_of
 from tidemark.broker.node.core_driver import BrokerDriver
+from tidemark.broker.node.own_epoch import UNREGISTERED, OwnEpoch
 from tidemark.broker.node.session_lease import Lease
+from tidemark.broker.replication.control_epochs import ControlEpochs
 from tidemark.broker.replication.isr_store import IsrStore
 from tidemark.core.messages import LeaderAndIsrCommand, ReplicaDescription, ReplicaQuestion, StopReplicaCommand
 from tidemark.core.replication import effects as fx
 from tidemark.core.replication import events as ev
 from tidemark.core.replication.broker import BrokerCore
-from tidemark.core.replication.clean_start import DirectoryEvidence, RegistrationVerdict, judge_registration
 from tidemark.core.replication.leader.partition_leader import PartitionLeader
 from tidemark.core.replication.replica import Replica
 from tidemark.core.replication.replica_log import ReplicaLog
 from tidemark.model import (
-    NO_EPOCH,
     BrokerEpoch,
-    BrokerEpochRecord,
     BrokerId,
-    BrokerRegistration,
     ControllerEpoch,
     ErrorCode,
     Offset,
-    ReplicaIdentity,
     TidemarkError,
     TopicPartition,
 )
-from tidemark.ports import StoreEvent
 
 from tests.simulation.disks.filed_logs import FiledLogs
+from tests.simulation.disks.machine_directories import MachineDirectories
 from tests.simulation.disks.machine_logs import MachineLogs
 from tests.simulation.disks.retention import keep_house
 from tests.simulation.engine import Node
@@ -47,7 +45,6 @@ from tests.simulation.scheduler import SimScheduler
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-UNREGISTERED = BrokerEpoch(-1)
 _TOLD = frozenset(
     {
         "truncated",
@@ -98,8 +95,10 @@ class BrokerNode(Node):
         self.machine.failed = False
         self.core = _TracedCore(self)
         self.driver = BrokerDriver(
-            self.core, world.clock, SimScheduler(self), world.engine.fail, lambda: world.engine.now / 1000
+            self.core, world.clock, SimScheduler(self), self._fail, lambda: world.engine.now / 1000
         )
+        self._own_epoch = OwnEpoch()
+        self._control_epochs = ControlEpochs(self._own_epoch)
         self.store = world.ensemble.sim_store(self, world.session_timeout_ms)
         self.lease = Lease(
             world.clock,
@@ -108,8 +107,6 @@ class BrokerNode(Node):
             lambda: self.broker_epoch == self.core.broker_epoch,
         )
         self.logs = FiledLogs(self) if world.recipe.files else MachineLogs(self)
-        self.broker_epoch = UNREGISTERED
-        """The registered epoch; -1 as soon as the session has expired."""
         self.wants_shutdown = False
         """Sent with each heartbeat until the controller releases the broker."""
         self.may_go: Callable[[], None] = lambda: None
@@ -117,17 +114,22 @@ class BrokerNode(Node):
         self.outbound: dict[BrokerId, Stream] = {}
         self._wanted: dict[BrokerId, BrokerEpoch] = {}
         self._connecting: set[BrokerId] = set()
-        self._controller_epoch = ControllerEpoch(-1)
-        self._confirmed_epoch = UNREGISTERED
-        self._expired = False
-        self._registering = False
-        self._judged: RegistrationVerdict | None = None
         self._control: dict[int, Answered] = {}
         self._request_id = 0
         self._isr = IsrStore(
             self.store, SimControllerHints(self), SimScheduler(self), self._on_isr_event, self.driver.fail
         )
         self._isr_writes: dict[TopicPartition, fx.WriteIsr] = {}
+        self._registration = Registration(
+            identity_of(broker_id, f"host{broker_id}", 1, ""),
+            self.store,
+            MachineDirectories(self),
+            self.driver,
+            SimScheduler(self),
+            self._on_epoch,
+            boot_id=lambda: self.machine.boot_id,
+            trust_boot_id=True,
+        )
         handlers: dict[type[fx.Effect], Callable[[Any], None]] = {
             fx.ReplyToProduce: self._release,
             fx.ReplyToControl: self._reply_to_control,
@@ -148,7 +150,6 @@ class BrokerNode(Node):
             **self.logs.handlers,
         }
         self.driver.wire(handlers)
-        self.store.listen(self._on_store_event)
         dice = self.engine.dice(self.name)
         self.after(dice.randrange(1, 30), self.driver.start)
         self.after(dice.randrange(1, world.recipe.checkpoint_ms), self._checkpoint)
@@ -156,6 +157,11 @@ class BrokerNode(Node):
         keep_house(self)
 
     # -- what others look at -----------------------------------------------------------------------------------------
+
+    @property
+    def broker_epoch(self) -> BrokerEpoch:
+        """The registered epoch; -1 as soon as the session has expired."""
+        return self._own_epoch.value
 
     def replica(self, partition: TopicPartition) -> Replica | None:
         return self.core._replicas.get(partition)
@@ -203,95 +209,22 @@ class BrokerNode(Node):
                 break
             except TidemarkError:
                 await self.sleep(100)
-        await self._register()
+        try:
+            await self._registration.start()
+        except TidemarkError as error:
+            self._fail(error)
 
-    def _on_store_event(self, event: StoreEvent) -> None:
-        if event is not StoreEvent.SESSION_EXPIRED:
-            return
-        self._expired = True
-        self.broker_epoch = UNREGISTERED
-        self.world.tell(f"broker {self.broker_id} learns that its session has expired")
-        self.feed(ev.SessionExpired())
-        if not self._registering:
-            self.spawn(self._register())
+    def _fail(self, error: BaseException) -> None:
+        if isinstance(error, TidemarkError) and error.code is ErrorCode.BROKER_ID_TAKEN:
+            self.world.exits(self, error)
+        else:
+            self.engine.fail(error)
 
-    async def _register(self) -> None:
-        self._registering = True
-        while True:
-            try:
-                if self._expired:
-                    await self.store.new_session()
-                    self._expired = False
-                await self._attempt()
-            except TidemarkError as error:
-                if error.code is ErrorCode.BROKER_ID_TAKEN:
-                    self.world.exits(self, error)
-                    return
-                if error.code is not ErrorCode.COORDINATION_UNAVAILABLE:
-                    raise
-                await self.sleep(self.engine.dice(self.name).choice((20, 100)))
-                continue
-            if not self._expired:
-                break
-        self._registering = False
-
-    async def _attempt(self) -> None:
-        machine, store = self.machine, self.store
-        if self.logs.can_sync():
-            self.logs.sync()
-        previous = (await store.broker_epochs()).get(self.broker_id)
-        verdict = self._judge(previous)
-        clean = verdict.clean
-        known = await self._known_leader_epochs()
-        directories = () if machine.failed else (machine.directory_id,)
-        registration = BrokerRegistration(
-            self.broker_id, f"host{self.broker_id}", 1, directory_ids=directories, boot_id=machine.boot_id
-        )
-        epoch = await store.register_broker(
-            registration,
-            clean=clean,
-            flushed_kept=verdict.flushed_kept,
-            locked_directory_ids=frozenset(directories),
-        )
-        machine.registered(epoch)
-        if not machine.failed:
-            machine.incarnation = (machine.boot, epoch)
-        self._confirmed_epoch = epoch
-        if self._expired:
-            return
-        self.broker_epoch = epoch
-        self.world.tell(f"broker {self.broker_id} registers, broker epoch {epoch}{'' if clean else ', unclean'}")
-        self.feed(ev.BrokerRegistered(epoch, known))
-
-    def _judge(self, previous: BrokerEpochRecord | None) -> RegistrationVerdict:
-        """As broker/lifecycle/registration.py (rule T1)."""
-        machine = self.machine
-        ours = frozenset(() if machine.failed else (machine.directory_id,))
-        directories = frozenset(previous.directory_ids) if previous is not None else frozenset()
-        if self._judged is not None and not machine.failed and directories == ours:
-            if self._confirmed_epoch != UNREGISTERED:
-                return RegistrationVerdict(clean=True, reason="the process went on")
-            return self._judged
-        boot, epoch = machine.incarnation if machine.incarnation is not None else (0, None)
-        evidence = DirectoryEvidence(
-            machine.directory_id,
-            boot_id=f"boot-{boot}",
-            incarnation_epoch=None if epoch is None else BrokerEpoch(epoch),
-            synced=True,
-        )
-        self._judged = judge_registration(
-            previous, [evidence] if ours else [], boot_id=machine.boot_id, trust_boot_id=True
-        )
-        return self._judged
-
-    async def _known_leader_epochs(self) -> dict[TopicPartition, tuple[ReplicaIdentity, Any]]:
-        open_here = {view.partition for view in self.core.queries.replicas()}
-        on_disk = {name: log.identity for name, log in self.machine.logs.items() if name not in open_here}
-        states = await self.store.states(list(on_disk), sync=True)
-        return {
-            name: (identity, states[name].state.leader_epoch if name in states else NO_EPOCH)
-            for name, identity in on_disk.items()
-        }
+    def _on_epoch(self, broker_epoch: BrokerEpoch) -> None:
+        self._own_epoch.value = broker_epoch
+        registered = broker_epoch != UNREGISTERED
+        news = f"registers, broker epoch {broker_epoch}" if registered else "learns that its session has expired"
+        self.world.tell(f"broker {self.broker_id} {news}")
 
     def _checkpoint(self) -> None:
         marks = self._marks()
@@ -324,13 +257,10 @@ class BrokerNode(Node):
     # -- the controller's calls (rule F4) ----------------------------------------------------------------------------
 
     def refuses(self, controller_epoch: ControllerEpoch, broker_epoch: BrokerEpoch) -> TidemarkError | None:
-        """As broker/replication/control_service.py checks a header."""
-        if controller_epoch < self._controller_epoch:
-            sentence = f"controller epoch {controller_epoch} is older than {self._controller_epoch}"
-            return TidemarkError(ErrorCode.STALE_CONTROLLER_EPOCH, sentence)
-        if broker_epoch != self.broker_epoch or self.broker_epoch < 0:
-            return TidemarkError(ErrorCode.STALE_BROKER_EPOCH, f"this broker's epoch is {self.broker_epoch}")
-        self._controller_epoch = controller_epoch
+        try:
+            self._control_epochs.check(controller_epoch, broker_epoch)
+        except TidemarkError as error:
+            return error
         return None
 
     def command(self, command: LeaderAndIsrCommand | StopReplicaCommand, answered: Answered) -> None:

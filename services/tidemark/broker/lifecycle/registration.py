@@ -4,11 +4,11 @@ node (rules T1, Z3, E5, F2)."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from tidemark.broker.node.core_driver import BrokerDriver
 from tidemark.broker.node.own_epoch import UNREGISTERED
@@ -26,11 +26,11 @@ from tidemark.model import (
     TidemarkError,
     TopicPartition,
 )
-from tidemark.ports import MetadataStore, StoreEvent
-from tidemark.storage.directories.log_manager import LogManager
+from tidemark.ports import MetadataStore, Scheduler, StoreEvent
+from tidemark.storage.directories.log_directory import PreviousDirectory
 
-_RETRY_S: Final = 0.3
-_CHECK_S: Final = 5.0
+_RETRY_MS: Final = 300
+_CHECK_MS: Final = 5000
 _BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 
 _log = logging.getLogger(__name__)
@@ -44,25 +44,50 @@ def boot_id() -> str:
         return ""
 
 
+class RegisteredLogs(Protocol):
+    """The log directories, as a registration uses them; `LogManager` has the meaning of each member."""
+
+    @property
+    def directory_ids(self) -> tuple[str, ...]:
+        """Uuids of the online directories."""
+
+    @property
+    def previous(self) -> Sequence[PreviousDirectory]:
+        """The state in which the last process left each directory (rule T1)."""
+
+    def replicas(self) -> Mapping[TopicPartition, ReplicaIdentity]:
+        """The replicas on disk."""
+
+    def sync(self) -> None:
+        """Sync every online directory; raises STORAGE_ERROR."""
+
+    def confirm_registration(self, broker_epoch: BrokerEpoch, boot_id: str) -> None:
+        """Write the incarnation of a confirmed registration; raises STORAGE_ERROR."""
+
+
 class Registration:
     """Keeps this broker registered.
 
     Args:
+        scheduler: runs the registration's coroutines and blocking work; `stop` stops the scheduler.
         on_epoch: called with every new broker epoch before the core gets it, and with -1 when a session has expired.
+        boot_id: reads the kernel's boot id.
         trust_boot_id: `log.dirs.trust.boot.id`.
-        check_s: interval of the check that the node still exists.
+        check_ms: interval of the check that the node still exists.
     """
 
     def __init__(
         self,
         identity: BrokerRegistration,
         store: MetadataStore,
-        logs: LogManager,
+        logs: RegisteredLogs,
         driver: BrokerDriver,
+        scheduler: Scheduler,
         on_epoch: Callable[[BrokerEpoch], None],
         *,
         trust_boot_id: bool,
-        check_s: float = _CHECK_S,
+        boot_id: Callable[[], str] = boot_id,
+        check_ms: int = _CHECK_MS,
     ) -> None:
         self.broker_epoch = UNREGISTERED
         """Broker epoch of the last confirmed registration; kept after its session has expired."""
@@ -70,33 +95,29 @@ class Registration:
         self._store = store
         self._logs = logs
         self._driver = driver
+        self._scheduler = scheduler
         self._on_epoch = on_epoch
+        self._boot_id = boot_id
         self._trust_boot_id = trust_boot_id
-        self._check_s = check_s
-        self._expired = asyncio.Event()
-        self._lost = asyncio.Event()
+        self._check_ms = check_ms
+        self._expired = False
+        self._lost = scheduler.signal()
         self._judged: tuple[RegistrationVerdict, frozenset[str]] | None = None
-        self._tasks: list[asyncio.Task[None]] = []
         store.listen(self._on_store_event)
 
     async def start(self) -> None:
         """Register, retrying until ZooKeeper answers; raises BROKER_ID_TAKEN or STORAGE_ERROR."""
         await self._register()
-        for name, work in (("registration", self._keep()), ("registration check", self._check())):
-            task = asyncio.create_task(work, name=name)
-            task.add_done_callback(self._on_end)
-            self._tasks.append(task)
+        for work in (self._keep(), self._check()):
+            self._scheduler.spawn(work, self._driver.fail)
 
     async def stop(self) -> None:
         """Stop registering."""
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._scheduler.stop()
 
     def _on_store_event(self, event: StoreEvent) -> None:
         if event is StoreEvent.SESSION_EXPIRED:
-            self._expired.set()
+            self._expired = True
             self._end_leaderships()
 
     def _end_leaderships(self) -> None:
@@ -113,7 +134,7 @@ class Registration:
     async def _check(self) -> None:
         """Register again when the node is gone: its deletion ends no session, but this broker counts as failed."""
         while True:
-            await asyncio.sleep(self._check_s)
+            await self._scheduler.sleep_ms(self._check_ms)
             if self._lost.is_set():
                 continue
             broker_epoch = self.broker_epoch
@@ -127,34 +148,29 @@ class Registration:
                 _log.error("the registration is gone from ZooKeeper while the session lives: registering again")
                 self._end_leaderships()
 
-    def _on_end(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._driver.fail(error)
-
     async def _register(self) -> None:
         while True:
             try:
                 # A session may have expired while the logs were opened, before this listener was added.
-                if self._expired.is_set() or not self._store.lease_valid_until_ms():
+                if self._expired or not self._store.lease_valid_until_ms():
                     await self._store.new_session()
-                    self._expired.clear()
+                    self._expired = False
                 await self._attempt()
             except TidemarkError as error:
                 if error.code is not ErrorCode.COORDINATION_UNAVAILABLE:
                     raise
                 _log.warning("not registered yet", extra={"why": error.message})
-                await asyncio.sleep(_RETRY_S)
+                await self._scheduler.sleep_ms(_RETRY_MS)
                 continue
-            if not self._expired.is_set():
+            if not self._expired:
                 self._lost.clear()
                 return
 
     async def _attempt(self) -> None:
         """Sync the logs, judge whether the last stop was clean, register in ZooKeeper, and submit BrokerRegistered to
         the core."""
-        boot = boot_id()
-        synced = await asyncio.to_thread(self._sync)
+        boot = self._boot_id()
+        synced = await self._scheduler.in_thread(self._sync)
         broker_id = self._identity.broker_id
         previous = (await self._store.broker_epochs()).get(broker_id)
         known = await self._known_leader_epochs()
@@ -175,9 +191,9 @@ class Registration:
             flushed_kept=verdict.flushed_kept,
             locked_directory_ids=frozenset(directory_ids),
         )
-        await asyncio.to_thread(self._logs.confirm_registration, broker_epoch, boot)
+        await self._scheduler.in_thread(partial(self._logs.confirm_registration, broker_epoch, boot))
         self.broker_epoch = broker_epoch
-        if self._expired.is_set():
+        if self._expired:
             return  # that session has expired already; the next round makes another
         _log.info("registered", extra={"broker_epoch": broker_epoch, "clean": verdict.clean, "why": verdict.reason})
         self._on_epoch(broker_epoch)

@@ -13,13 +13,15 @@ import grpc
 
 from tidemark.broker.node.core_driver import BrokerDriver
 from tidemark.broker.node.metadata_cache import MetadataCache
-from tidemark.broker.node.own_epoch import UNREGISTERED, OwnEpoch
+from tidemark.broker.node.own_epoch import OwnEpoch
 from tidemark.broker.node.topic_settings import TopicTable
+from tidemark.broker.replication.control_epochs import ControlEpochs
 from tidemark.core.messages import LeaderAndIsrCommand, ReplicaDescription, ReplicaQuestion
 from tidemark.core.replication.effects import ReplyToControl
 from tidemark.core.replication.events import Event, LeaderAndIsrArrived, StopReplicaArrived
 from tidemark.model import (
     NO_EPOCH,
+    BrokerEpoch,
     ControllerEpoch,
     ErrorCode,
     ReplicaIdentity,
@@ -100,7 +102,7 @@ class BrokerControl(BrokerControlServiceServicer):
         self._metadata = metadata
         self._offline_directories = offline_directories
         self._on_ping = on_ping
-        self._controller_epoch = ControllerEpoch(-1)
+        self._epochs = ControlEpochs(epoch)
         self._waiting: dict[int, asyncio.Future[ReplyToControl]] = {}
         self._next_id = 0
         self._heartbeats: set[_HeartbeatStream] = set()
@@ -204,8 +206,10 @@ class BrokerControl(BrokerControlServiceServicer):
         self._heartbeats.add(stream)
         try:
             while (ping := await context.read()) is not grpc.aio.EOF:
-                if ping.header.controller_epoch < self._controller_epoch:
-                    await abort_with(context, self._stale_controller(ControllerEpoch(ping.header.controller_epoch)))
+                try:
+                    self._epochs.check_controller(ControllerEpoch(ping.header.controller_epoch))
+                except TidemarkError as error:
+                    await abort_with(context, error)
                 self._on_ping(ping.may_shut_down and ping.header.broker_epoch == self._epoch.value)
                 await self._answer(stream, ping.sequence)
         except asyncio.CancelledError:
@@ -238,24 +242,7 @@ class BrokerControl(BrokerControlServiceServicer):
         return waiting
 
     def _check(self, header: pb.ControlHeader) -> None:
-        """Rule F4, before any field of a command is used; the core checks again, in the order of its events."""
-        controller_epoch = ControllerEpoch(header.controller_epoch)
-        if controller_epoch < self._controller_epoch:
-            raise self._stale_controller(controller_epoch)
-        if header.broker_epoch != self._epoch.value or self._epoch.value == UNREGISTERED:
-            raise TidemarkError(
-                ErrorCode.STALE_BROKER_EPOCH,
-                f"the command is for broker epoch {header.broker_epoch}; this broker's is {self._epoch.value}",
-                {"broker_epoch": str(self._epoch.value)},
-            )
-        self._controller_epoch = controller_epoch
-
-    def _stale_controller(self, controller_epoch: ControllerEpoch) -> TidemarkError:
-        return TidemarkError(
-            ErrorCode.STALE_CONTROLLER_EPOCH,
-            f"controller epoch {controller_epoch} is older than {self._controller_epoch}",
-            {"controller_epoch": str(self._controller_epoch)},
-        )
+        self._epochs.check(ControllerEpoch(header.controller_epoch), BrokerEpoch(header.broker_epoch))
 
 
 def _whether_held(

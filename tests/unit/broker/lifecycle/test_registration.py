@@ -44,7 +44,7 @@ class Process:
     """One start of a broker, reduced to its registration."""
 
     def __init__(
-        self, store: FakeMetadataStore, directory: Path, *, trust_boot_id: bool = True, check_s: float = 5.0
+        self, store: FakeMetadataStore, directory: Path, *, trust_boot_id: bool = True, check_ms: int = 5000
     ) -> None:
         self.store = store
         self.core = RecordingCore()
@@ -57,9 +57,10 @@ class Process:
             store,
             self.logs,
             self.driver,
+            AsyncioScheduler(),
             self.epochs.append,
             trust_boot_id=trust_boot_id,
-            check_s=check_s,
+            check_ms=check_ms,
         )
 
     async def would_have_registered_again(self) -> None:
@@ -86,16 +87,16 @@ class Machine:
         self.directory = directory
         self._processes: list[Process] = []
 
-    async def start(self, *, trust_boot_id: bool = True, check_s: float = 5.0) -> Process:
+    async def start(self, *, trust_boot_id: bool = True, check_ms: int = 5000) -> Process:
         store = self.zookeeper.store()
         await store.start()
-        process = self.process(store, trust_boot_id=trust_boot_id, check_s=check_s)
+        process = self.process(store, trust_boot_id=trust_boot_id, check_ms=check_ms)
         await process.registration.start()
         return process
 
-    def process(self, store: FakeMetadataStore, *, trust_boot_id: bool = True, check_s: float = 5.0) -> Process:
+    def process(self, store: FakeMetadataStore, *, trust_boot_id: bool = True, check_ms: int = 5000) -> Process:
         """A process that has not registered yet."""
-        process = Process(store, self.directory, trust_boot_id=trust_boot_id, check_s=check_s)
+        process = Process(store, self.directory, trust_boot_id=trust_boot_id, check_ms=check_ms)
         self._processes.append(process)
         return process
 

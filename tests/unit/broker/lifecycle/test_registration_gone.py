@@ -30,7 +30,7 @@ async def registered_again(process: Process) -> None:
 
 @pytest.mark.parametrize("data", [None, b"", b"{}", b"\xff"])
 async def test_it_ends_its_leaderships_and_registers_under_a_new_epoch(machine: Machine, data: bytes | None) -> None:
-    process = await machine.start(check_s=0.0)
+    process = await machine.start(check_ms=0)
     process.core.registered.clear()
     if data is None:
         del machine.zookeeper.nodes[NODE]
@@ -60,6 +60,6 @@ async def test_a_corrupted_node_is_waited_for_until_its_session_ends(machine: Ma
 
 
 async def test_a_registered_broker_does_not_register_again(machine: Machine) -> None:
-    process = await machine.start(check_s=0.0)
+    process = await machine.start(check_ms=0)
     await process.would_have_registered_again()
     assert process.epochs == [0]
