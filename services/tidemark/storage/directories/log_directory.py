@@ -101,6 +101,8 @@ class FoundFuture(NamedTuple):
 class UnmadeDirectory:
     """A replica of the roster: makes its directory, and keeps its epochs in the roster until then."""
 
+    __slots__ = ("_found", "_roster")
+
     def __init__(self, roster: Roster, found: FoundReplica) -> None:
         self._roster = roster
         self._found = found

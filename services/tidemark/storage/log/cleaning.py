@@ -49,6 +49,8 @@ class SegmentCleaning:
     Stateless: the list of segments belongs to `LogSegments`, the clean point to its file.
     """
 
+    __slots__ = ("_context", "_replayed", "_segments")
+
     def __init__(self, context: LogContext, segments: LogSegments, replayed: ReplayedState) -> None:
         self._context = context
         self._segments = segments

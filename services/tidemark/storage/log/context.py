@@ -52,6 +52,8 @@ class LogContext:
         home: the log directory.
     """
 
+    __slots__ = ("broken", "files_lock", "home", "memory_lock", "path", "settings")
+
     def __init__(self, path: Path, settings: StorageSettings, home: Home) -> None:
         self.path = path
         self.settings = settings

@@ -51,6 +51,19 @@ class Durability:
         flushed_offset: everything below is on disk; written under `memory_lock`.
     """
 
+    __slots__ = (
+        "_captured_end",
+        "_context",
+        "_damaged_until",
+        "_high_watermark_max",
+        "_identity_behind",
+        "_names_behind",
+        "_replayed",
+        "_segments",
+        "_truncation_marked",
+        "flushed_offset",
+    )
+
     def __init__(
         self, recovered: Recovered, context: LogContext, segments: LogSegments, replayed: ReplayedState
     ) -> None:

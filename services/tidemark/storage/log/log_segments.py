@@ -45,6 +45,19 @@ class LogSegments:
         swaps: counts the beginnings and the ends of replacements by cleaned segments.
     """
 
+    __slots__ = (
+        "_context",
+        "_lowest_truncation",
+        "_pool",
+        "_tail",
+        "_trimmed",
+        "all",
+        "end_offset",
+        "start_offset",
+        "swaps",
+        "truncations",
+    )
+
     def __init__(
         self,
         segments: Sequence[Segment],

@@ -52,6 +52,8 @@ class PartitionLog:
         cleaning: the cleaner's view of the segments, and their replacement.
     """
 
+    __slots__ = ("_context", "_reader", "_replayed", "_successor", "_unmade", "cleaning", "durability", "segments")
+
     def __init__(
         self,
         path: Path,

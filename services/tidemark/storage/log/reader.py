@@ -28,6 +28,8 @@ class LogReader:
     read is repeated.
     """
 
+    __slots__ = ("_context", "_segments")
+
     def __init__(self, context: LogContext, segments: LogSegments) -> None:
         self._context = context
         self._segments = segments

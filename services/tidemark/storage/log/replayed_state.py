@@ -39,6 +39,16 @@ class ReplayedState:
     is that of every batch below the log end. Files are written under `files_lock`.
     """
 
+    __slots__ = (
+        "_context",
+        "_epochs",
+        "_epochs_behind",
+        "_latest_epoch",
+        "_producers",
+        "_snapshot_at",
+        "_unsnapshotted_batches",
+    )
+
     def __init__(self, recovered: Recovered, context: LogContext) -> None:
         self._context = context
         self._epochs: LeaderEpochs = recovered.epochs

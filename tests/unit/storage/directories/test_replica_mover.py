@@ -143,15 +143,15 @@ def test_a_copy_discards_a_read_after_a_truncation_that_it_lacks(root: Path, mon
     future = begin(logs)
     copy_all(future)
     lead(log, *(make_batch(["a", "b"]) for _ in range(5)))
-    read = log.read
+    read = PartitionLog.read
 
-    def cut_first(offset: Offset, *, end_offset: int, max_bytes: int) -> bytes | None:
-        monkeypatch.setattr(log, "read", read)
+    def cut_first(self: PartitionLog, offset: Offset, *, end_offset: int, max_bytes: int) -> bytes | None:
+        monkeypatch.setattr(PartitionLog, "read", read)
         log.truncate(Offset(50))
         lead(log, *(make_batch(["c"] * 7) for _ in range(12)), epoch=1)
-        return read(offset, end_offset=end_offset, max_bytes=max_bytes)
+        return read(self, offset, end_offset=end_offset, max_bytes=max_bytes)
 
-    monkeypatch.setattr(log, "read", cut_first)
+    monkeypatch.setattr(PartitionLog, "read", cut_first)
     copy_all(future)
     before = content(log)
     moved = logs.mover.finish(future, log.log_end_offset)

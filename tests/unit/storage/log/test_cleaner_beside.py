@@ -15,6 +15,7 @@ from tidemark.model import Offset
 from tidemark.record.checks import check_batches
 from tidemark.record.payload import with_offsets
 from tidemark.storage.files import Descriptor
+from tidemark.storage.log.log_segments import LogSegments
 from tidemark.storage.segments.segment import Segment
 
 from tests.unit.storage.batches import lead, memory_directory
@@ -100,20 +101,20 @@ def test_a_read_that_meets_a_swap_is_repeated(directory: Path, monkeypatch: pyte
     end = log.log_end_offset
     segments = log.cleaning.view(int(end)).segments  # type: ignore[union-attr]
     asked = Offset(segments[1].next_offset - 1)
-    open_segment, swapped = log.segments.open, threading.Event()
+    open_segment, swapped = LogSegments.open, threading.Event()
 
-    def open_after_a_swap(segment: Segment) -> Descriptor:
+    def open_after_a_swap(self: LogSegments, segment: Segment) -> Descriptor:
         if segment is segments[1] and not swapped.is_set():
             swapped.set()
             clean(log)
-        return open_segment(segment)
+        return open_segment(self, segment)
 
     def look() -> int:
         data = log.read(asked, end_offset=end, max_bytes=1)
         assert data
         return check_batches(data)[0].envelope.base_offset
 
-    monkeypatch.setattr(log.segments, "open", open_after_a_swap)
+    monkeypatch.setattr(LogSegments, "open", open_after_a_swap)
     found = look()
     assert swapped.is_set()
     assert found == look()
