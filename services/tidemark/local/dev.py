@@ -15,32 +15,16 @@ from rich.table import Table
 from tidemark.local.cluster import LocalCluster, fixed_ports
 from tidemark.runtime.interrupts import sigterm_as_interrupt
 
-DEFAULT_DIRECTORY: Final = Path(".tidemark-dev")
-
 _REFRESH_S: Final = 0.5
 
 
-def run(
-    directory: Path = DEFAULT_DIRECTORY,
-    *,
-    brokers: int = 3,
-    controllers: int = 2,
-    free_ports: bool = False,
-    console: Console | None = None,
-) -> None:
-    """Start a cluster, show it until SIGINT or SIGTERM, stop it in order.
-
-    Args:
-        directory: data of the cluster; a second start reuses it.
-        brokers: number of brokers.
-        controllers: number of controllers; one is active, the others stand by.
-        free_ports: use free ports instead of 9192, 9202, ... for brokers and 9194 for admin.
-        console: output; default: stdout.
+def run(directory: Path, *, brokers: int, controllers: int, free_ports: bool) -> None:
+    """Start a cluster, show it until SIGINT or SIGTERM, stop it in order; `free_ports`: instead of `fixed_ports`.
 
     Raises:
         TidemarkError: the cluster did not start, or did not stop cleanly.
     """
-    out = console or Console()
+    out = Console()
     ports = None if free_ports else fixed_ports(brokers, controllers)
     cluster = LocalCluster(directory, brokers=brokers, controllers=controllers, ports=ports)
     with sigterm_as_interrupt():

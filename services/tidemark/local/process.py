@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One process of a local cluster: start, signals, stop, end of its log. It is killed when this process ends."""
+"""Processes of a local cluster: start, signals, stop, end of the log. They are killed when this process ends."""
 
 from __future__ import annotations
 
@@ -12,40 +12,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from tidemark.local.guard import Guard
 from tidemark.model import ErrorCode, TidemarkError
 
 _TAIL_LINES: Final = 12
 
 
-class ServiceProcess:
-    """Runs `python -m <module> <arguments>` and appends its output to `log`.
-
-    Args:
-        name: name in messages, e.g. "broker-0".
-        module: module to run, e.g. "tidemark.broker".
-        arguments: flags.
-        log: file for stdout and stderr.
-        environment: variables added to this process's environment.
-        launcher: command prefix.
-    """
+class ChildProcess:
+    """A process that is killed when this process ends, for any reason; it runs in `directory`, if given."""
 
     def __init__(
-        self,
-        name: str,
-        module: str,
-        arguments: Sequence[str],
-        *,
-        log: Path,
-        environment: Mapping[str, str],
-        launcher: Sequence[str] = (),
+        self, name: str, command: Sequence[str], environment: Mapping[str, str], directory: Path | None = None
     ) -> None:
         self.name = name
-        self.log = log
-        self._command = [*launcher, sys.executable, "-m", module, *arguments]
+        self._command = list(command)
         self._environment = dict(environment)
+        self._cwd = directory
         self._process: subprocess.Popen[bytes] | None = None
-        self._guard: Guard | None = None
+        self._guard: _Guard | None = None
 
     @property
     def pid(self) -> int:
@@ -63,19 +46,17 @@ class ServiceProcess:
         """Exit status of the last run, negative for a signal; None while it runs, and before the first start."""
         return None if self._process is None else self._process.poll()
 
-    def start(self) -> None:
-        """Start the process, without waiting until it is SERVING."""
+    def _run(self, output: BinaryIO) -> None:
         assert not self.running, f"{self.name} runs already"
         self._release_guard()
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        with self.log.open("ab") as output:
-            self._process = self._spawn(output)
-        self._guard = Guard(self._process.pid)
+        self._process = self._spawn(output)
+        self._guard = _Guard(self._process.pid)
 
     def _spawn(self, output: BinaryIO) -> subprocess.Popen[bytes]:
         # A new session: Ctrl-C reaches only this process, which stops all processes in order.
         return subprocess.Popen(
             self._command,
+            cwd=self._cwd,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -111,6 +92,43 @@ class ServiceProcess:
             self._process.wait()
         self._release_guard()
 
+    def _release_guard(self) -> None:
+        if self._guard is not None:
+            self._guard.release()
+            self._guard = None
+
+
+class ServiceProcess(ChildProcess):
+    """Runs `python -m <module> <arguments>` and appends its output to `log`.
+
+    Args:
+        name: name in messages, e.g. "broker-0".
+        module: module to run, e.g. "tidemark.broker".
+        arguments: flags.
+        log: file for stdout and stderr.
+        environment: variables added to this process's environment.
+        launcher: command prefix.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        arguments: Sequence[str],
+        *,
+        log: Path,
+        environment: Mapping[str, str],
+        launcher: Sequence[str] = (),
+    ) -> None:
+        super().__init__(name, [*launcher, sys.executable, "-m", module, *arguments], environment)
+        self.log = log
+
+    def start(self) -> None:
+        """Start the process, without waiting until it is SERVING."""
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as output:
+            self._run(output)
+
     def died(self, when: str) -> TidemarkError:
         """The error for a process that ended, with the end of its log."""
         return TidemarkError(
@@ -124,7 +142,25 @@ class ServiceProcess:
             return "(no log)"
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
-    def _release_guard(self) -> None:
-        if self._guard is not None:
-            self._guard.release()
-            self._guard = None
+
+class _Guard:
+    """A shell that kills `pid` when the pipe to this process closes.
+
+    PR_SET_PDEATHSIG would fire at the end of the *thread* that started the child, and needs code after fork.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._shell = subprocess.Popen(
+            ["/bin/sh", "-c", f"read -r _; kill -9 {pid}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def release(self) -> None:
+        """End the guard, before the pid may belong to another process."""
+        self._shell.kill()
+        self._shell.wait()
+        assert self._shell.stdin is not None
+        self._shell.stdin.close()

@@ -3,22 +3,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import shutil
+import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tidemark.local.guard import Guard
+from tidemark.local.ports import HOST
+from tidemark.local.process import ChildProcess
 from tidemark.model import ErrorCode, TidemarkError
 
-HOST: Final = "127.0.0.1"
 JUTE_MAXBUFFER_BYTES: Final = 8 << 20
 """Largest request and answer, as on every ZooKeeper of ours (docs/formats.md)."""
 
@@ -65,7 +64,7 @@ rootLogger.appenderRef.file.ref = file
 """
 
 
-class ZooKeeperProcess:
+class ZooKeeperProcess(ChildProcess):
     """One ZooKeeper server. Its data stays in `directory`: a later start finds it.
 
     Args:
@@ -73,15 +72,14 @@ class ZooKeeperProcess:
         port: where it listens; None: a free one, kept as long as this object lives.
         java_options: more options of Java.
 
-    It dies with this process, however that ends.
+    The process is killed when this process ends.
     """
 
     def __init__(self, directory: Path, port: int | None = None, *, java_options: Sequence[str] = ()) -> None:
         self._directory = directory.absolute()
+        super().__init__("zookeeper", (), {}, self._directory)
         self._java_options = java_options
         self._port = port
-        self._process: subprocess.Popen[bytes] | None = None
-        self._guard: Guard | None = None
 
     @property
     def port(self) -> int:
@@ -94,17 +92,6 @@ class ZooKeeperProcess:
         """The value of `zookeeper.connect` for this server."""
         return f"{HOST}:{self.port}"
 
-    @property
-    def pid(self) -> int:
-        """Process id."""
-        assert self._process is not None, "not running"
-        return self._process.pid
-
-    @property
-    def running(self) -> bool:
-        """Whether the process lives."""
-        return self._process is not None and self._process.poll() is None
-
     def start(self, timeout_s: float = _START_TIMEOUT_S) -> None:
         """Start it and wait until it serves requests.
 
@@ -112,14 +99,14 @@ class ZooKeeperProcess:
             TidemarkError: COORDINATION_UNAVAILABLE when Java or PySpark is missing, or it does not come up in time.
         """
         assert not self.running, "running already"
-        command = java_command(self._directory, self._java_options)
+        self._command = [*java_command(self._directory, self._java_options), _MAIN, str(self._directory / "zoo.cfg")]
         attempts = 1 if self._port is not None else _CHOICES_OF_PORT
         for attempt in range(1, attempts + 1):
             chosen = self._port is None
             if self._port is None:
                 self._port = _free_port()
             try:
-                self._launch(command)
+                self._launch()
                 self._wait_until_serving(time.monotonic() + timeout_s)
                 return
             except TidemarkError:
@@ -134,22 +121,10 @@ class ZooKeeperProcess:
                 raise
 
     def stop(self, timeout_s: float = _STOP_TIMEOUT_S) -> None:
-        """SIGTERM, then SIGKILL after `timeout_s`; again is fine."""
-        if self._process is not None:
-            self._process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout_s)
+        """Send SIGTERM, and SIGKILL after `timeout_s`. Idempotent."""
+        self.signal(signal.SIGTERM)
+        self.wait(timeout_s)
         self.kill()
-
-    def kill(self) -> None:
-        """SIGKILL; again is fine."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-        if self._guard is not None:
-            self._guard.release()
-            self._guard = None
 
     def __enter__(self) -> ZooKeeperProcess:
         self.start()
@@ -158,30 +133,19 @@ class ZooKeeperProcess:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _launch(self, command: list[str]) -> None:
+    def _launch(self) -> None:
         data = self._directory / "data"
         data.mkdir(parents=True, exist_ok=True)
-        config = self._directory / "zoo.cfg"
-        config.write_text(_CONFIG.format(data=data, port=self.port, host=HOST), encoding="utf-8")
+        (self._directory / "zoo.cfg").write_text(_CONFIG.format(data=data, port=self.port, host=HOST), encoding="utf-8")
         log_config = self._directory / "log4j2.properties"
         log_config.write_text(_LOG_CONFIG.format(log=self._directory / "zookeeper.log"), encoding="utf-8")
         with (self._directory / "console.log").open("wb") as console:
-            # A session of its own: Ctrl-C reaches us alone, and we stop it after those that need it.
-            self._process = subprocess.Popen(
-                [*command, _MAIN, str(config)],
-                cwd=self._directory,
-                stdin=subprocess.DEVNULL,
-                stdout=console,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        self._guard = Guard(self._process.pid)
+            self._run(console)
 
     def _wait_until_serving(self, deadline_s: float) -> None:
-        assert self._process is not None
         while not _serves(self.port):
-            if self._process.poll() is not None:
-                raise self._not_up(f"ended with status {self._process.returncode}")
+            if not self.running:
+                raise self._not_up(f"ended with status {self.exit_status}")
             if time.monotonic() >= deadline_s:
                 raise self._not_up("did not serve in time")
             time.sleep(_POLL_INTERVAL_S)
