@@ -6,55 +6,23 @@ Topics are created and get partitions first, then settings change, and topics ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from tidemark.cli.apply.cluster_file import ClusterFile, Problem, WantedTopic
-from tidemark.client.created_topic import MIN_ISR, CreatedTopic, restart_warnings
+from tidemark.client.created_topic import MIN_ISR, restart_warnings
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.config_resource import ConfigKind, ConfigResource
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.runtime.configuration_entries import ConfigChange, changes_between
 
+if TYPE_CHECKING:
+    from tidemark.client import AdminClient
+
 INTERNAL_PREFIX = "__"
 """Internal topics are never deleted by --prune."""
-
-
-class Changing(Protocol):
-    """The part of an admin client that the steps call."""
-
-    def create_topic(
-        self,
-        name: str,
-        *,
-        partitions: int = 1,
-        replication_factor: int = 0,
-        configs: Mapping[str, str] | None = None,
-        validate_only: bool = False,
-        request_id: str = "",
-    ) -> CreatedTopic:
-        """Create a topic."""
-
-    def create_partitions(
-        self, topic: str, total_count: int, *, validate_only: bool = False, request_id: str = ""
-    ) -> object:
-        """Add partitions."""
-
-    def alter_configs(
-        self,
-        resource: ConfigResource,
-        set_: Mapping[str, str] | None = None,
-        *,
-        delete: Collection[str] = (),
-        validate_only: bool = False,
-        request_id: str = "",
-    ) -> object:
-        """Change settings."""
-
-    def delete_topic(self, name: str, *, validate_only: bool = False, request_id: str = "") -> object:
-        """Delete a topic."""
 
 
 class Action(StrEnum):
@@ -82,7 +50,7 @@ class Step:
     action: Action
     resource: str
     line: int
-    run: Callable[[Changing, bool, str], Sequence[str]]
+    run: Callable[[AdminClient, bool, str], Sequence[str]]
     summary: str = ""
     changes: tuple[ConfigChange, ...] = ()
     lines: Mapping[str, int] = field(default_factory=dict)
@@ -155,7 +123,7 @@ def _impossible(topic: WantedTopic, found: TopicView) -> Problem | None:
 def _creation(topic: WantedTopic) -> Step:
     partitions, factor, configs = topic.partitions or 1, topic.replication_factor or 0, dict(topic.configs or {})
 
-    def run(client: Changing, validate_only: bool, request_id: str) -> Sequence[str]:
+    def run(client: AdminClient, validate_only: bool, request_id: str) -> Sequence[str]:
         made = client.create_topic(
             topic.name,
             partitions=partitions,
@@ -183,7 +151,7 @@ def _changes_of(topic: WantedTopic, found: TopicView) -> list[Step]:
     total = topic.partitions
     if total is not None and total > len(found.partitions):
 
-        def grow(client: Changing, validate_only: bool, request_id: str) -> Sequence[str]:
+        def grow(client: AdminClient, validate_only: bool, request_id: str) -> Sequence[str]:
             client.create_partitions(topic.name, total, validate_only=validate_only, request_id=request_id)
             return ()
 
@@ -214,7 +182,7 @@ def _configuration(
     set_ = {change.key: change.after for change in changes if change.after is not None}
     delete = [change.key for change in changes if change.after is None]
 
-    def run(client: Changing, validate_only: bool, request_id: str) -> Sequence[str]:
+    def run(client: AdminClient, validate_only: bool, request_id: str) -> Sequence[str]:
         client.alter_configs(resource, set_, delete=delete, validate_only=validate_only, request_id=request_id)
         return warnings
 
@@ -222,7 +190,7 @@ def _configuration(
 
 
 def _deletion(name: str, line: int) -> Step:
-    def run(client: Changing, validate_only: bool, request_id: str) -> Sequence[str]:
+    def run(client: AdminClient, validate_only: bool, request_id: str) -> Sequence[str]:
         client.delete_topic(name, validate_only=validate_only, request_id=request_id)
         return ()
 

@@ -23,7 +23,7 @@ from tidemark.runtime.configuration_entries import ConfigSource
 
 if TYPE_CHECKING:
     from tidemark.cli.apply.cluster_file import ClusterFile, Problem
-    from tidemark.cli.apply.cluster_plan import Changing, Step
+    from tidemark.cli.apply.cluster_plan import Step
     from tidemark.client import AdminClient
 
 EXIT_REFUSED: Final = 1
@@ -132,7 +132,7 @@ def _set_of(client: AdminClient, broker: str) -> Mapping[str, str]:
     return {entry.key: entry.value for entry in entries if entry.source is source and entry.value is not None}
 
 
-def _checked(client: Changing, steps: Sequence[Step]) -> tuple[list[Problem], dict[int, Sequence[str]]]:
+def _checked(client: AdminClient, steps: Sequence[Step]) -> tuple[list[Problem], dict[int, Sequence[str]]]:
     """Validate the steps; returns refusals with their lines, and warnings by index of the step."""
     from tidemark.cli.apply.cluster_file import Problem
 
@@ -147,7 +147,7 @@ def _checked(client: Changing, steps: Sequence[Step]) -> tuple[list[Problem], di
     return problems, warnings
 
 
-def _carry_out(client: Changing, steps: Sequence[Step]) -> dict[int, TidemarkError]:
+def _carry_out(client: AdminClient, steps: Sequence[Step]) -> dict[int, TidemarkError]:
     """Execute every step; returns refusals by index of the step."""
     failed = {}
     for index, step in enumerate(steps):

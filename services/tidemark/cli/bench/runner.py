@@ -14,15 +14,16 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from multiprocessing.process import BaseProcess
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
 from tidemark.cli.bench.histogram import Measured, share, together
-from tidemark.cli.bench.workers import Load, Reading, Tick, WorkerLinks, consume_worker, produce_worker
-from tidemark.cli.common.options import connect_admin
+from tidemark.cli.bench.options import Place, Target
+from tidemark.cli.bench.workers import Reading, Tick, WorkerLinks, Workload, consume_worker, produce_worker
+from tidemark.cli.common.options import connect_admin, need_bootstrap, parse_configs
 from tidemark.cli.common.output import Output, counted, print_json, print_line, print_table
 from tidemark.cli.common.progress_line import ProgressLine, bar
 from tidemark.cli.common.units import shown_bytes
@@ -35,50 +36,22 @@ _SLACK_S: Final = 180.0
 _PROGRESS_TIMEOUT_S: Final = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """The load of a benchmark; `rate` in records per second of all producers (0: no limit)."""
-
-    kind: str
-    producers: int = 0
-    consumers: int = 0
-    rate: float = 0.0
-    message_bytes: int = 1000
-    keys: int = 0
-    bulk: bool = False
-    warm_up_s: float = 0.0
-    duration_s: float = 30.0
-    backlog_bytes: int = 0
-    settings: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The cluster and topic; without `topic`, one is created from the other fields and deleted at the end."""
-
-    bootstrap: str
-    admin: str
-    topic: str
-    partitions: int
-    replication_factor: int
-    configs: Mapping[str, str]
-
-
-def run(workload: Workload, target: Target, output: Output) -> None:
+def run(workload: Workload, target: Target, place: Place) -> None:
     """Run the workload and print the result.
 
     Raises:
         TidemarkError: the first error of a worker; REQUEST_TIMED_OUT if records failed or did not arrive.
     """
+    bootstrap, configs = need_bootstrap(place.bootstrap), parse_configs(target.configs or [])
     if workload.rate and workload.rate < workload.producers:
         raise TidemarkError(ErrorCode.INVALID_REQUEST, "--rate is less than one record a second for each producer")
-    with _topic(target) as topic:
+    with _topic(bootstrap, place.admin, target, configs) as topic:
         if workload.kind == "consume" and not target.topic:
-            _fill(target.bootstrap, topic, workload)
-        ends = _ends(target.bootstrap, topic)
+            _fill(bootstrap, topic, workload)
+        ends = _ends(bootstrap, topic)
         partitions = sorted(ends)
-        measured = _Run(workload, target.bootstrap, topic, ends).run()
-    _print(workload, topic, partitions, measured, output)
+        measured = _Run(workload, bootstrap, topic, ends).run()
+    _print(workload, topic, partitions, measured, Output.JSON if place.as_json else place.output)
     sys.stdout.flush()
     produced, consumed = measured.get("produce"), measured.get("consume")
     if produced is not None and produced.failed:
@@ -97,17 +70,14 @@ def _ends(bootstrap: str, topic: str) -> dict[int, int]:
 
 
 @contextlib.contextmanager
-def _topic(target: Target) -> Iterator[str]:
+def _topic(bootstrap: str, admin_address: str, target: Target, configs: Mapping[str, str]) -> Iterator[str]:
     if target.topic:
         yield target.topic
         return
     name = f"tidemark-bench-{uuid.uuid4().hex[:12]}"
-    with connect_admin(target.bootstrap, target.admin) as admin:
+    with connect_admin(bootstrap, admin_address) as admin:
         admin.create_topic(
-            name,
-            partitions=target.partitions,
-            replication_factor=target.replication_factor,
-            configs=dict(target.configs),
+            name, partitions=target.partitions, replication_factor=target.replication_factor, configs=configs
         )
         try:
             yield name
@@ -177,26 +147,18 @@ class _Run:
             until = (
                 {index: self._ends[index] for index in mine if self._ends[index]} if work.kind == "consume" else None
             )
-            reading = Reading(self._bootstrap, self._topic, mine, until, work.warm_up_s, work.duration_s)
+            reading = Reading(self._bootstrap, self._topic, mine, until, work.span)
             yield self._context.Process(target=consume_worker, args=(reading, self._links), daemon=True)
         for number in range(work.producers):
-            load = Load(
-                bootstrap=self._bootstrap,
-                topic=self._topic,
-                message_bytes=work.message_bytes,
-                rate=work.rate / work.producers,
-                keys=share(work.keys, work.producers, number) if work.keys else 0,
-                bulk=work.bulk,
-                warm_up_s=work.warm_up_s,
-                duration_s=work.duration_s,
-                settings=work.settings,
-            )
-            yield self._context.Process(target=produce_worker, args=(load, self._links), daemon=True)
+            keys = share(work.keys, work.producers, number)
+            load = replace(work, rate=work.rate / work.producers, keys=keys)
+            args = (self._bootstrap, self._topic, load, self._links)
+            yield self._context.Process(target=produce_worker, args=args, daemon=True)
 
     def _listen(self) -> None:
         """Receive progress until every worker is done, one fails, or the time limit is over."""
         work = self._workload
-        until_s = time.monotonic() + work.warm_up_s + work.duration_s + _SLACK_S
+        until_s = time.monotonic() + work.span.warm_up_s + work.span.duration_s + _SLACK_S
         producers = work.producers
         left = len(self._processes)
         while left and self._error is None:
@@ -220,7 +182,7 @@ class _Run:
                 self._records[tick.kind, tick.worker] = tick.records
 
     def _text(self) -> str:
-        whole_s = self._workload.warm_up_s + self._workload.duration_s
+        whole_s = self._workload.span.warm_up_s + self._workload.span.duration_s
         records_of = dict(self._records)  # a copy: the main thread changes the original
         done = {
             kind: sum(records for (mine, _), records in records_of.items() if mine == kind)
@@ -246,8 +208,8 @@ def _print(
                 "rate": workload.rate,
                 "keys": workload.keys,
                 "bulk": workload.bulk,
-                "warm_up_s": workload.warm_up_s,
-                "duration_s": workload.duration_s,
+                "warm_up_s": workload.span.warm_up_s,
+                "duration_s": workload.span.duration_s,
                 "settings": workload.settings,
                 **{kind: _json(one) for kind, one in (("produce", produced), ("consume", consumed)) if one is not None},
             }
@@ -257,7 +219,7 @@ def _print(
         f"{workload.kind}: {counted(workload.producers, 'producer')}, {counted(workload.consumers, 'consumer')}, "
         f"{counted(len(partitions), 'partition')}, {workload.message_bytes} bytes a record, "
         f"{f'{workload.rate:,.0f} records/s' if workload.rate else 'no rate limit'}, "
-        f"{workload.duration_s:g} s after {workload.warm_up_s:g} s"
+        f"{workload.span.duration_s:g} s after {workload.span.warm_up_s:g} s"
     )
     kinds = [(name, one) for name, one in (("produced", produced), ("consumed", consumed)) if one is not None]
     print_table(

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.cli.bench.histogram import Measured
+from tidemark.cli.bench.options import Span
 from tidemark.cli.common.no_pandas import keep_pandas_out
 from tidemark.client import Consumer, Producer
 from tidemark.model import TidemarkError
@@ -40,42 +41,37 @@ _GATHER_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """Task of one producer.
+class Workload:
+    """The load of a benchmark, or the share of one producer in it.
 
     Attributes:
-        rate: records per second; 0: no limit.
+        rate: records per second of all producers; 0: no limit.
         keys: number of distinct keys; 0: none.
         bulk: send tables of records without keys, instead of single records.
         settings: arguments of client.Producer.
     """
 
-    bootstrap: str
-    topic: str
+    kind: str
+    span: Span
     message_bytes: int
-    rate: float
-    keys: int
-    bulk: bool
-    warm_up_s: float
-    duration_s: float
     settings: dict[str, Any]
+    producers: int = 0
+    consumers: int = 0
+    rate: float = 0.0
+    keys: int = 0
+    bulk: bool = False
+    backlog_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Task of one consumer.
-
-    Attributes:
-        partitions: partitions to read.
-        until: end offset (exclusive) of each partition; None: read until `producers_done` is set.
-    """
+    """Task of one consumer; `until` has the end offset (exclusive) of each partition, None: until `producers_done`."""
 
     bootstrap: str
     topic: str
     partitions: tuple[int, ...]
     until: dict[int, int] | None
-    warm_up_s: float
-    duration_s: float
+    span: Span
 
 
 class Tick(NamedTuple):
@@ -96,9 +92,9 @@ class WorkerLinks(NamedTuple):
     producers_done: Any
 
 
-def produce_worker(load: Load, links: WorkerLinks) -> None:
+def produce_worker(bootstrap: str, topic: str, load: Workload, links: WorkerLinks) -> None:
     """Entry point of a producer's process."""
-    _work("produce", links, lambda: (_produce_tables if load.bulk else _produce)(load, links))
+    _work("produce", links, lambda: (_produce_tables if load.bulk else _produce)(bootstrap, topic, load, links))
 
 
 def consume_worker(reading: Reading, links: WorkerLinks) -> None:
@@ -119,14 +115,26 @@ def _work(kind: str, links: WorkerLinks, work: Callable[[], Measured]) -> None:
         links.progress.put(Tick(kind, os.getpid(), 0, measured))
 
 
-class _Acknowledged:
-    """Counts acknowledgements; called in the client's thread."""
+class _Progress:
+    """The clock of a producer, started together with all workers; counts acknowledgements in the client's thread."""
 
-    def __init__(self, message_bytes: int, from_s: float, to_s: float) -> None:
-        self.measured = Measured(seconds=to_s - from_s)
-        self._bytes = message_bytes
-        self._from_s = from_s
-        self._to_s = to_s
+    def __init__(self, load: Workload, links: WorkerLinks) -> None:
+        links.start.wait(START_TIMEOUT_S)
+        self._load = load
+        self._links = links
+        self.start_s, self.start_us = time.perf_counter(), time.time_ns() // 1000
+        self._reported_s = self.start_s
+        self._from_s = self.start_s + load.span.warm_up_s
+        self.end_s = self._from_s + load.span.duration_s
+        self.measured = Measured(seconds=load.span.duration_s)
+
+    def report(self, now_s: float, *, idle: bool) -> None:
+        """Report to the parent now and then; pauses where nothing is due."""
+        if now_s - self._reported_s >= _REPORT_INTERVAL_S:
+            self._reported_s = now_s
+            self._links.progress.put(Tick("produce", os.getpid(), self.measured.whole))
+        if idle:
+            time.sleep(_PAUSE_S)
 
     def note(self, due_s: float, handle: Any) -> None:
         error = handle.exception()
@@ -143,97 +151,80 @@ class _Acknowledged:
         now_s = time.perf_counter()
         measured = self.measured
         measured.whole += count
-        if self._from_s <= now_s < self._to_s:
+        if self._from_s <= now_s < self.end_s:
             measured.records += count
-            measured.size_bytes += self._bytes * count
-        if self._from_s <= due_s < self._to_s:
+            measured.size_bytes += self._load.message_bytes * count
+        if self._from_s <= due_s < self.end_s:
             measured.latencies.add((now_s - due_s) * 1e6, count)
 
 
-def _produce(load: Load, links: WorkerLinks) -> Measured:
+def _produce(bootstrap: str, topic: str, load: Workload, links: WorkerLinks) -> Measured:
     values = itertools.cycle([os.urandom(load.message_bytes) for _ in range(_VALUES)])
     keys = itertools.cycle([b"%d" % number for number in range(load.keys)] if load.keys else [None])
-    with Producer(load.bootstrap, **load.settings) as producer:
-        links.start.wait(START_TIMEOUT_S)
-        start_s, start_us = time.perf_counter(), time.time_ns() // 1000
-        from_s = start_s + load.warm_up_s
-        to_s = from_s + load.duration_s
-        acknowledged = _Acknowledged(load.message_bytes, from_s, to_s)
-        note = acknowledged.note
+    with Producer(bootstrap, **load.settings) as producer:
+        progress = _Progress(load, links)
+        note, start_s, start_us = progress.note, progress.start_s, progress.start_us
         sent = 0
-        reported_s = start_s
-        while (now_s := time.perf_counter()) < to_s:
+        while (now_s := time.perf_counter()) < progress.end_s:
             due = int((now_s - start_s) * load.rate) - sent if load.rate else _BURST
             for _ in range(min(due, _BURST)):
                 due_s = start_s + sent / load.rate if load.rate else time.perf_counter()
                 stamp_us = start_us + int((due_s - start_s) * 1e6)
-                handle = producer.send(load.topic, next(values), key=next(keys), timestamp_us=stamp_us)
+                handle = producer.send(topic, next(values), key=next(keys), timestamp_us=stamp_us)
                 handle.add_done_callback(partial(note, due_s))
                 sent += 1
-            if now_s - reported_s >= _REPORT_INTERVAL_S:
-                reported_s = now_s
-                links.progress.put(Tick("produce", os.getpid(), acknowledged.measured.whole))
-            if due <= 0:
-                time.sleep(_PAUSE_S)
+            progress.report(now_s, idle=due <= 0)
         producer.flush()
-    return acknowledged.measured
+    return progress.measured
 
 
-def _produce_tables(load: Load, links: WorkerLinks) -> Measured:
+def _produce_tables(bootstrap: str, topic: str, load: Workload, links: WorkerLinks) -> Measured:
     rows = max(1, load.settings["batch_bytes"] // load.message_bytes)
     values = pa.array([os.urandom(load.message_bytes) for _ in range(rows)], pa.binary())
     sending: deque[tuple[Any, float]] = deque()
-    with Producer(load.bootstrap, **load.settings) as producer:
-        links.start.wait(START_TIMEOUT_S)
-        start_s, start_us = time.perf_counter(), time.time_ns() // 1000
-        from_s = start_s + load.warm_up_s
-        to_s = from_s + load.duration_s
-        acknowledged = _Acknowledged(load.message_bytes, from_s, to_s)
+    with Producer(bootstrap, **load.settings) as producer:
+        progress = _Progress(load, links)
+        start_s = sent_s = progress.start_s
         sent = 0
-        reported_s = sent_s = start_s
-        while (now_s := time.perf_counter()) < to_s:
+        while (now_s := time.perf_counter()) < progress.end_s:
             due = min(int((now_s - start_s) * load.rate) - sent, rows) if load.rate else rows
             if 0 < due < rows and now_s - sent_s < _GATHER_S:
                 due = 0
             if due > 0:
                 sent_s = now_s
                 due_s = start_s + sent / load.rate if load.rate else now_s
-                stamps = pa.repeat(pa.scalar(start_us + int((due_s - start_s) * 1e6), TIMESTAMP_TYPE), due)
+                stamps = pa.repeat(pa.scalar(progress.start_us + int((due_s - start_s) * 1e6), TIMESTAMP_TYPE), due)
                 columns: list[pa.Array[Any]] = [values.slice(0, due), stamps]
                 table = pa.RecordBatch.from_arrays(columns, names=["value", "timestamp"])
-                sending.append((producer.send_table(load.topic, table, timestamp="timestamp"), due_s))
+                sending.append((producer.send_table(topic, table, timestamp="timestamp"), due_s))
                 sent += due
-            _reap(sending, acknowledged)
-            if now_s - reported_s >= _REPORT_INTERVAL_S:
-                reported_s = now_s
-                links.progress.put(Tick("produce", os.getpid(), acknowledged.measured.whole))
-            if due <= 0:
-                time.sleep(_PAUSE_S)
+            _reap(sending, progress)
+            progress.report(now_s, idle=due <= 0)
         while sending:
             sending[0][0].outcomes()
-            _reap(sending, acknowledged)
-    return acknowledged.measured
+            _reap(sending, progress)
+    return progress.measured
 
 
-def _reap(sending: deque[tuple[Any, float]], acknowledged: _Acknowledged) -> None:
+def _reap(sending: deque[tuple[Any, float]], progress: _Progress) -> None:
     """Count the tables that are done, in the order in which they were sent."""
     while sending and sending[0][0].done():
         handle, due_s = sending.popleft()
         went, refused = handle.outcomes()
-        acknowledged.add(sum(batch.record_count for batch in went), due_s)
+        progress.add(sum(batch.record_count for batch in went), due_s)
         for count, error in refused:
-            acknowledged.fail(count, error)
+            progress.fail(count, error)
 
 
 def _consume(reading: Reading, links: WorkerLinks) -> Measured:
     measured = Measured()
-    until = dict(reading.until or {})
+    until, span = dict(reading.until or {}), reading.span
     with Consumer(reading.bootstrap) as consumer:
         consumer.assign(reading.topic, reading.partitions, "earliest" if reading.until is not None else "latest")
         links.start.wait(START_TIMEOUT_S)
         start_s = reported_s = time.perf_counter()
-        from_s, from_us = start_s + reading.warm_up_s, time.time_ns() // 1000 + int(reading.warm_up_s * 1e6)
-        to_s = from_s + reading.duration_s
+        from_s, from_us = start_s + span.warm_up_s, time.time_ns() // 1000 + int(span.warm_up_s * 1e6)
+        to_s = from_s + span.duration_s
         last_s = from_s
         while (now_s := time.perf_counter()) < (to_s if reading.until is not None else to_s + _DRAIN_S):
             if reading.until is not None and not until:
@@ -250,7 +241,7 @@ def _consume(reading: Reading, links: WorkerLinks) -> Measured:
                 measured.size_bytes += payload_bytes(batch.rows)
                 last_s = now_s
             if reading.until is None:
-                _note_latencies(measured, batch.rows, from_us, from_us + int(reading.duration_s * 1e6))
+                _note_latencies(measured, batch.rows, from_us, from_us + int(span.duration_s * 1e6))
             else:
                 _cross_off(until, batch.partition, batch.rows)
             if now_s - reported_s >= _REPORT_INTERVAL_S:

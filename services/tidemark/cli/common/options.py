@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import wraps
+from inspect import Parameter, Signature, signature
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
@@ -63,7 +63,10 @@ class Cluster:
 
 
 class Commands(typer.Typer):
-    """A group of commands. A parameter whose type is a dataclass stands for the fields: an option for each."""
+    """A group of commands. A parameter whose type is a dataclass stands for the fields: an option for each.
+
+    The default of such a parameter, if any, has the defaults of the options.
+    """
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(no_args_is_help=True, rich_markup_mode=None, **settings)
@@ -84,14 +87,16 @@ def _with_fields(command: Callable[..., None]) -> Callable[..., None]:
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     parameters = []
-    for name, parameter in inspect.signature(command).parameters.items():
+    for name, parameter in signature(command).parameters.items():
         if name not in groups:
-            parameters.append(parameter.replace(annotation=hints[name], kind=parameter.KEYWORD_ONLY))
+            parameters.append(parameter.replace(annotation=hints[name], kind=Parameter.KEYWORD_ONLY))
             continue
         annotations = get_type_hints(groups[name], include_extras=True)
         for field in fields(groups[name]):
-            option = parameter.replace(name=field.name, annotation=annotations[field.name], default=field.default)
-            parameters.append(option.replace(kind=parameter.KEYWORD_ONLY))
+            default = Parameter.empty if field.default is MISSING else field.default
+            default = getattr(parameter.default, field.name, default)
+            annotation = annotations[field.name]
+            parameters.append(Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation))
 
     @wraps(command)
     def run(**given: Any) -> None:
@@ -99,7 +104,7 @@ def _with_fields(command: Callable[..., None]) -> Callable[..., None]:
             given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
         command(**given)
 
-    run.__dict__["__signature__"] = inspect.Signature(parameters)
+    run.__dict__["__signature__"] = Signature(parameters)
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 

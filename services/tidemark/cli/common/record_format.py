@@ -5,46 +5,17 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tidemark.client.records import ConsumerRecord
 
 _INT64_MAX = 2**63 - 1
 _MICROSECONDS = 1_000_000
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - UTC; formatting is faster without a zone
-
-
-class Record(Protocol):
-    """The fields of a consumed record that are printed."""
-
-    @property
-    def topic(self) -> str:
-        """Topic name."""
-
-    @property
-    def partition(self) -> int:
-        """Partition index."""
-
-    @property
-    def offset(self) -> int:
-        """Offset of the record."""
-
-    @property
-    def timestamp_us(self) -> int:
-        """Microseconds since 1970, UTC."""
-
-    @property
-    def key(self) -> bytes | None:
-        """Key, or None."""
-
-    @property
-    def value(self) -> bytes | None:
-        """Value; None is a tombstone."""
-
-    @property
-    def headers(self) -> Sequence[tuple[str, bytes | None]]:
-        """Names and values, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +46,13 @@ def parse_start(text: str) -> Start:
     raise ValueError(f"{text!r}: want earliest, latest, offset:N or timestamp:2013-01-01T05:00:00Z")
 
 
-def record_text(record: Record, key_separator: str) -> bytes:
+def record_text(record: ConsumerRecord, key_separator: str) -> bytes:
     """The value unchanged, after key and separator if a separator is given; a null key or value is empty."""
     value = record.value or b""
     return b"".join(((record.key or b""), key_separator.encode(), value)) if key_separator else value
 
 
-def record_json(record: Record) -> Mapping[str, object]:
+def record_json(record: ConsumerRecord) -> Mapping[str, object]:
     """A record as JSON; bytes that are not UTF-8 are in base64, under NAME_base64."""
     when = moment(record.timestamp_us)
     return {

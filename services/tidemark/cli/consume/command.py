@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from tidemark.cli.common.options import BootstrapOption, need_bootstrap
+from tidemark.cli.common.options import BootstrapOption, check_delimiter, need_bootstrap
 from tidemark.cli.common.record_format import parse_start
 
 
@@ -109,8 +109,7 @@ def consume(
         raise typer.BadParameter(str(error), param_hint="--from") from None
     if group is not None:
         _check_group(group, start)
-    if len(delimiter.encode()) != 1:
-        raise typer.BadParameter(f"{delimiter!r}: want one character", param_hint="--delimiter")
+    check_delimiter(delimiter)
     if output is Shape.PARQUET and file is None and sys.stdout.isatty():
         raise typer.BadParameter("Parquet needs a --file or a pipe, not a terminal", param_hint="--output")
     # A late import: help and bad usage shall not wait for the client's libraries.

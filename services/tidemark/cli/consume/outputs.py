@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, BinaryIO, Final, Protocol
+from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
 from pyarrow import csv as pa_csv
@@ -23,24 +24,30 @@ _GROUP_BYTES: Final = 16 << 20
 """Buffered rows of a Parquet file that become one row group."""
 
 
-class Sink(Protocol):
-    """Writes records in one format."""
+class Sink(ABC):
+    """Writes records to a file in one format."""
 
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    @abstractmethod
     def show(self, batch: PartitionBatch) -> None:
-        """Write, or buffer, the rows of one partition."""
+        """Write, or buffer, the rows of one partition; raises INVALID_REQUEST for text that is not UTF-8."""
 
     def flush(self) -> None:
         """Make written rows visible to readers, as far as the format allows."""
+        self._file.flush()
 
     def close(self) -> None:
         """Complete the output."""
+        self._file.flush()
 
 
-class Lines:
+class Lines(Sink):
     """A line for each record."""
 
     def __init__(self, file: BinaryIO, line: Callable[[Any], bytes]) -> None:
-        self._file = file
+        super().__init__(file)
         self._line = line
 
     def show(self, batch: PartitionBatch) -> None:
@@ -49,41 +56,30 @@ class Lines:
         lines.append(b"")
         self._file.write(b"\n".join(lines))
 
-    def flush(self) -> None:
-        """Flush the file."""
-        self._file.flush()
 
-    def close(self) -> None:
-        """Flush the file."""
-        self._file.flush()
-
-
-class Csv:
+class Csv(Sink):
     """Rows of partition, offset, timestamp, key and value, after a header row."""
 
     def __init__(self, file: BinaryIO, delimiter: str) -> None:
+        super().__init__(file)
         schema = _table_schema(strings=True, fields=_CSV_FIELDS)
-        self._file = file
         self._writer = pa_csv.CSVWriter(file, schema, write_options=pa_csv.WriteOptions(delimiter=delimiter))
 
     def show(self, batch: PartitionBatch) -> None:
-        """Write the rows of the records; raises INVALID_REQUEST for bytes that are not UTF-8."""
+        """Write the rows of the records."""
         self._writer.write_batch(_table_rows(batch, strings=True, fields=_CSV_FIELDS))
-
-    def flush(self) -> None:
-        """Flush the file."""
-        self._file.flush()
 
     def close(self) -> None:
         """Write the buffered rows."""
         self._writer.close()
-        self._file.flush()
+        super().close()
 
 
-class Parquet:
+class Parquet(Sink):
     """A table of partition, offset, timestamp, key, value and headers; readable after `close`."""
 
     def __init__(self, file: BinaryIO, *, strings: bool) -> None:
+        super().__init__(file)
         self._strings = strings
         self._schema = _table_schema(strings=strings, fields=_TABLE_FIELDS)
         self._writer = parquet.ParquetWriter(file, self._schema, compression="zstd")
@@ -91,7 +87,7 @@ class Parquet:
         self._bytes = 0
 
     def show(self, batch: PartitionBatch) -> None:
-        """Buffer the rows up to a row group; with `strings`, raises INVALID_REQUEST for bytes that are not UTF-8."""
+        """Buffer the rows up to a row group."""
         rows = _table_rows(batch, strings=self._strings, fields=_TABLE_FIELDS)
         self._rows.append(rows)
         self._bytes += rows.nbytes

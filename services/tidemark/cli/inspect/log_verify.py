@@ -132,8 +132,7 @@ def _directory_json(report: DirectoryReport) -> Mapping[str, object]:
         "findings": [_finding_json(one) for one in report.findings],
         "replicas": [
             {
-                "topic": replica.partition.topic,
-                "partition": replica.partition.partition,
+                **replica.partition._asdict(),
                 "path": str(replica.path),
                 "aside": replica.aside or None,
                 "segments": replica.segments,

@@ -59,7 +59,6 @@ def verify(
     rate = parse_rate(throttle) if throttle else 0
     # A late import: help and bad usage shall not wait for the client's libraries.
     from tidemark.cli.inspect import replicas_verify
-    from tidemark.cli.inspect.read_progress import ReadProgress
 
     shape = Output.JSON if as_json else output
-    replicas_verify.run(addresses, topics or [], partitions or [], ReadProgress(rate), shape, whole=whole)
+    replicas_verify.run(addresses, topics or [], partitions or [], shape, whole=whole, throttle_bytes_per_s=rate)

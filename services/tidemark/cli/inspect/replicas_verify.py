@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from tidemark.cli.common.output import Output, counted, print_json, print_line
+from tidemark.cli.common.progress_line import ProgressLine, bar
 from tidemark.cli.common.units import shown_bytes
-from tidemark.cli.inspect.read_progress import ReadProgress
 from tidemark.client.replicas.reader import ReplicaReader, addresses
 from tidemark.client.replicas.verifier import Difference, PartitionVerifier, Verified, partitions_of
 from tidemark.core.cluster_view import ClusterView
@@ -24,16 +24,47 @@ _VIEW_S = 10.0
 """Seconds until the metadata (leaders and ISRs) is fetched again."""
 
 
+class ReadProgress:
+    """Counts what was read of `count` partitions, under the throttle of all brokers together; 0: no throttle."""
+
+    def __init__(self, throttle_bytes_per_s: int) -> None:
+        self.line = ProgressLine(self._text)
+        self.read_bytes = 0
+        self.done = 0
+        self.count = 0
+        self.partition = ""
+        self._throttle_bytes_per_s = throttle_bytes_per_s
+
+    def on_read(self, count: int) -> None:
+        """A broker read `count` bytes; sleeps where that was above the throttle."""
+        self.read_bytes += count
+        if self._throttle_bytes_per_s:
+            early_s = self.read_bytes / self._throttle_bytes_per_s - self.line.elapsed_s
+            if early_s > 0:
+                time.sleep(early_s)
+
+    @property
+    def rate_bytes_per_s(self) -> float:
+        """Bytes of log per second, of all brokers together."""
+        return self.read_bytes / self.line.elapsed_s
+
+    def _text(self) -> str:
+        part = self.done / self.count if self.count else 0.0
+        rate = shown_bytes(self.rate_bytes_per_s)
+        return f"{bar(part)}  {self.done} of {self.count} partitions  {rate}/s  {self.partition}"
+
+
 def run(
     bootstrap: str,
     topics: Sequence[str],
     partitions: Sequence[int],
-    progress: ReadProgress,
     shape: Output,
     *,
     whole: bool,
+    throttle_bytes_per_s: int,
 ) -> None:
     """Compare and print; raises LOG_DIVERGED if replicas differ, after all partitions were compared."""
+    progress = ReadProgress(throttle_bytes_per_s)
     results = []
     with ReplicaReader(bootstrap) as reader:
         view = reader.view(topics)
@@ -139,8 +170,7 @@ def _sum_up(results: Sequence[Verified], progress: ReadProgress) -> None:
 def verified_json(verified: Verified) -> Mapping[str, object]:
     """A partition as JSON."""
     return {
-        "topic": verified.partition.topic,
-        "partition": verified.partition.partition,
+        **verified.partition._asdict(),
         "start_offset": verified.start,
         "end_offset": verified.end,
         "batches": verified.batches,

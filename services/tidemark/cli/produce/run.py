@@ -8,9 +8,7 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, BinaryIO, Final, Protocol
+from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
 import typer
@@ -19,8 +17,8 @@ from tidemark.cli.common.output import Output, counted, print_json, print_line
 from tidemark.cli.common.progress_line import ProgressLine, bar
 from tidemark.cli.common.units import shown_bytes
 from tidemark.cli.produce.inputs import Columns, csv_chunks, json_chunks, parquet_chunks, text_chunks
-from tidemark.client import Producer
-from tidemark.client.records import BatchMetadata
+from tidemark.cli.produce.options import Job
+from tidemark.client import Producer, TableHandle
 from tidemark.model import TidemarkError
 from tidemark.record.schema import TIMESTAMP_TYPE
 
@@ -30,41 +28,17 @@ _FLUSH_S: Final = 1.0
 """Time limit for acknowledgements after Ctrl-C."""
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """Input and topic of one command."""
-
-    topic: str
-    file: Path | None
-    input_format: str
-    columns: Columns
-    key_separator: str
-    delimiter: str
-    strings: bool
-    count: int | None
-
-
-class Sending(Protocol):
-    """A table in flight: client.producing.batching.TableHandle."""
-
-    def done(self) -> bool:
-        """Whether every batch is acknowledged or failed."""
-
-    def outcomes(self, timeout: float | None = None) -> tuple[list[BatchMetadata], list[tuple[int, TidemarkError]]]:
-        """Acknowledged batches; record counts and errors of failed batches."""
-
-
 class Tally:
     """Counts acknowledged and failed records; drops each handle that is done."""
 
     def __init__(self) -> None:
-        self._sending: deque[Sending] = deque()
+        self._sending: deque[TableHandle] = deque()
         self.by_partition: Counter[int] = Counter()
         self.sent = 0
         self.failed = 0
         self.first_error: TidemarkError | None = None
 
-    def add(self, sending: Sending, count: int) -> None:
+    def add(self, sending: TableHandle, count: int) -> None:
         """Add a table of `count` records in flight."""
         self._sending.append(sending)
         self.sent += count
@@ -85,7 +59,7 @@ class Tally:
         return self.by_partition.total()
 
 
-def run(bootstrap: str, job: Job, output: Output, *, acks: str, codec: str, timeout_s: float) -> None:
+def run(bootstrap: str, job: Job, output: Output) -> None:
     """Send the input and print the result.
 
     Raises:
@@ -98,8 +72,8 @@ def run(bootstrap: str, job: Job, output: Output, *, acks: str, codec: str, time
     with contextlib.ExitStack() as stack:
         stack.enter_context(seen.line)
         source = stack.enter_context(job.file.open("rb")) if job.file is not None else sys.stdin.buffer
-        timeout_ms = max(1, int(timeout_s * 1000))
-        with Producer(bootstrap, acks=acks, codec=codec, delivery_timeout_ms=timeout_ms) as producer:
+        timeout_ms = max(1, int(job.timeout_s * 1000))
+        with Producer(bootstrap, acks=job.acks, codec=job.codec, delivery_timeout_ms=timeout_ms) as producer:
             try:
                 for rows in limited(chunks(job, source), job.count):
                     send(producer, job.topic, rows, tally)
@@ -121,13 +95,14 @@ def run(bootstrap: str, job: Job, output: Output, *, acks: str, codec: str, time
 
 def chunks(job: Job, source: BinaryIO) -> Iterator[pa.RecordBatch]:
     """Rows of the input, by its format."""
-    match job.input_format:
+    columns = Columns(job.key or None, job.value or None, job.timestamp or None, job.timestamp_unit.value)
+    match job.input_format.value:
         case "json":
-            return json_chunks(source, job.columns)
+            return json_chunks(source, columns)
         case "csv":
-            return csv_chunks(source, job.columns, delimiter=job.delimiter, strings=job.strings)
+            return csv_chunks(source, columns, delimiter=job.delimiter, strings=job.strings)
         case "parquet":
-            return parquet_chunks(source, job.columns)
+            return parquet_chunks(source, columns)
         case _:
             return text_chunks(source, job.key_separator)
 
