@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, Self
 
 from tidemark.cli.common.output import print_warning
+from tidemark.cli.consume.options import ConsumeOptions, Shape
 from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.client.records import PartitionBatch
 from tidemark.client.sync.producer_consumer import Consumer
@@ -22,34 +23,19 @@ class GroupSource:
     """Reads the assigned partitions of a topic; a context manager that commits and leaves the group at its end.
 
     The offsets of batches passed to `wrote` are committed every few seconds, on a revocation, and at the end.
+    A Parquet file is readable only when it is complete, so its offsets are committed only at the end. With
+    `until_end` the source is finished when the group has committed, or this member has read, all records below the
+    current high watermarks.
 
-    Args:
-        bootstrap: addresses of brokers.
-        topic: topic name; raises UNKNOWN_TOPIC.
-        group: group id.
-        reset: "earliest" or "latest", for partitions without a committed offset.
-        until_end: finish when the group has committed, or this member has read, all records below the current high
-            watermarks.
-        whole_at_end: the output is readable only when complete, so commit only at the end.
-        rack: rack of this client; "": unknown.
-        patience_s: time limit for an answer of the brokers.
+    Raises:
+        TidemarkError: UNKNOWN_TOPIC.
     """
 
-    def __init__(
-        self,
-        bootstrap: str,
-        topic: str,
-        group: str,
-        reset: str,
-        *,
-        until_end: bool = False,
-        whole_at_end: bool = False,
-        rack: str = "",
-        patience_s: float,
-    ) -> None:
-        ends = _ends(bootstrap, topic, patience_s)  # raises for a missing topic; the group would wait for its creation
-        self._ends = ends if until_end else None
-        self._whole_at_end = whole_at_end
+    def __init__(self, bootstrap: str, options: ConsumeOptions, group: str, reset: str) -> None:
+        # Raises for a missing topic; the group would wait for its creation.
+        ends = _ends(bootstrap, options.topic, options.patience_s)
+        self._ends = ends if options.until_end else None
+        self._whole_at_end = options.output is Shape.PARQUET
         self._written: _Offsets = {}
         """Offset after the last written record of each partition, until it is committed."""
         self._commit_s = time.monotonic() + COMMIT_INTERVAL_S
@@ -59,11 +45,11 @@ class GroupSource:
             offset_reset=reset,
             auto_commit_interval_ms=0,
             client_id=_CLIENT_ID,
-            rack=rack,
-            request_timeout_ms=int(patience_s * 1000),
+            rack=options.rack,
+            request_timeout_ms=int(options.patience_s * 1000),
         )
         try:
-            self._consumer.subscribe([topic], on_revoked=self._on_revoked, on_lost=self._on_lost)
+            self._consumer.subscribe([options.topic], on_revoked=self._on_revoked, on_lost=self._on_lost)
         except BaseException:
             self._consumer.close()
             raise

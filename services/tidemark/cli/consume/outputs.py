@@ -13,6 +13,7 @@ from pyarrow import csv as pa_csv
 from pyarrow import parquet
 
 from tidemark.cli.common.record_format import record_json, record_text
+from tidemark.cli.consume.options import ConsumeOptions, Shape
 from tidemark.client.records import PartitionBatch, records_of
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.schema import OFFSET_SCHEMA
@@ -108,17 +109,17 @@ class Parquet(Sink):
             self._rows, self._bytes = [], 0
 
 
-def open_sink(shape: str, file: BinaryIO, *, key_separator: str, delimiter: str, strings: bool) -> Sink:
-    """The sink for "text", "json", "csv" or "parquet"."""
-    match shape:
-        case "json":
+def open_sink(file: BinaryIO, options: ConsumeOptions) -> Sink:
+    """The sink for the format of the output."""
+    match options.output:
+        case Shape.JSON:
             return Lines(file, lambda record: _encode(record_json(record)).encode())
-        case "csv":
-            return Csv(file, delimiter)
-        case "parquet":
-            return Parquet(file, strings=strings)
-        case _:
-            return Lines(file, lambda record: record_text(record, key_separator))
+        case Shape.CSV:
+            return Csv(file, options.delimiter)
+        case Shape.PARQUET:
+            return Parquet(file, strings=options.strings)
+        case Shape.TEXT:
+            return Lines(file, lambda record: record_text(record, options.key_separator))
 
 
 def _table_schema(*, strings: bool, fields: tuple[str, ...]) -> pa.Schema:

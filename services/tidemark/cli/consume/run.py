@@ -6,31 +6,21 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from tidemark.cli.common.output import counted
 from tidemark.cli.common.progress_line import ProgressLine
 from tidemark.cli.common.std_streams import give_up_output
 from tidemark.cli.common.units import shown_bytes
+from tidemark.cli.consume.options import ConsumeOptions
 from tidemark.cli.consume.outputs import Sink, open_sink
 from tidemark.client.records import PartitionBatch
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.runtime.interrupts import sigterm_as_interrupt
 
 _POLL_S_MAX: Final = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Ends:
-    """End conditions: after `count` records, after `timeout_s` without a record, at the current ends."""
-
-    count: int | None = None
-    timeout_s: float | None = None
-    until_end: bool = False
 
 
 class Source(Protocol):
@@ -74,18 +64,13 @@ class Reading:
         )
 
 
-def run(
-    open_source: Callable[[], AbstractContextManager[Source]],
-    ends: Ends,
-    file: Path | None,
-    shape: str,
-    layout: Mapping[str, Any],
-) -> None:
+def run(open_source: Callable[[], AbstractContextManager[Source]], options: ConsumeOptions) -> None:
     """Copy until an end condition, Ctrl-C or SIGTERM; the output is complete in each case.
 
     Raises:
         TidemarkError: as `copy`; STORAGE_ERROR if the file cannot be written.
     """
+    file = options.file
     reading = Reading(show=file is not None or not sys.stdout.isatty())
     try:
         with contextlib.ExitStack() as stack:
@@ -93,10 +78,10 @@ def run(
             stack.enter_context(sigterm_as_interrupt())
             source = stack.enter_context(open_source())
             target = sys.stdout.buffer if file is None else stack.enter_context(file.open("wb"))
-            sink = open_sink(shape, target, **layout)
+            sink = open_sink(target, options)
             stack.callback(sink.close)
             with contextlib.suppress(KeyboardInterrupt):
-                copy(source, sink, ends, reading=reading)
+                copy(source, sink, options, reading=reading)
     except BrokenPipeError:  # the reader of the pipe closed it
         give_up_output()
     except OSError as error:
@@ -107,7 +92,7 @@ def run(
 def copy(
     source: Source,
     sink: Sink,
-    ends: Ends,
+    ends: ConsumeOptions,
     *,
     reading: Reading,
     now_s: Callable[[], float] = time.monotonic,

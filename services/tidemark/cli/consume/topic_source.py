@@ -8,47 +8,30 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, Self
 
 from tidemark.cli.common.record_format import Start
+from tidemark.cli.consume.options import ConsumeOptions
 from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.client.records import PartitionBatch
-
-_DEADLINE_S: Final = 30.0
-_CONNECT_S: Final = 1.0
-"""Below this time, a --timeout gets up to half a second more for the connection, up to this time."""
 
 _RETRY_S: Final = 0.1
 
 
 class TopicReader:
-    """Reads from `start` on, with each poll; a context manager.
+    """Reads from `start` on, with each poll; a context manager. Raises UNKNOWN_TOPIC.
 
-    Args:
-        bootstrap: addresses of brokers.
-        topic: topic name; raises UNKNOWN_TOPIC.
-        start: start position in each partition. The reader waits for an offset that a partition has not reached yet,
-            and for the next record if all records are older than a timestamp.
-        until_end: read no record that is committed later than now.
-        rack: rack of this client; "": unknown.
-        timeout_s: time that the caller waits for records; None: no limit.
+    The reader waits for an offset that a partition has not reached yet, and for the next record if all records are
+    older than a timestamp. With `until_end` no record is read that is committed later than now.
     """
 
-    def __init__(
-        self,
-        bootstrap: str,
-        topic: str,
-        start: Start,
-        *,
-        until_end: bool = False,
-        rack: str = "",
-        timeout_s: float | None = None,
-    ) -> None:
-        self._reader = RangeReader(bootstrap, deadline_s=patience_s(timeout_s), rack=rack)
+    def __init__(self, bootstrap: str, options: ConsumeOptions, start: Start) -> None:
+        topic = options.topic
+        self._reader = RangeReader(bootstrap, deadline_s=options.patience_s, rack=options.rack)
         self._topic = topic
         try:
             self._view = self._reader.topics([topic])[topic]
             self._positions = {index: self._position(index, start) for index in sorted(self._view.partitions)}
             bounds = self._reader.bounds(topic, list(self._positions))
             self._ends = {index: one.latest for index, one in bounds.items()}
-            self._until_end = until_end
+            self._until_end = options.until_end
         except BaseException:
             self._reader.close()
             raise
@@ -121,10 +104,3 @@ class TopicReader:
                 return found
         bounds = self._reader.bounds(self._topic, [partition])[partition]
         return bounds.earliest if start.position == "earliest" else bounds.latest
-
-
-def patience_s(timeout_s: float | None) -> float:
-    """Time limit for an answer of the brokers, and for a partition without a leader."""
-    if timeout_s is None:
-        return _DEADLINE_S
-    return min(_DEADLINE_S, max(timeout_s, min(timeout_s + _CONNECT_S / 2, _CONNECT_S)))

@@ -6,12 +6,14 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Sequence
+from functools import partial
 
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from tidemark.cli.consume.options import ConsumeOptions, Shape
 from tidemark.cli.consume.outputs import open_sink
-from tidemark.cli.consume.run import Ends, Reading, copy
+from tidemark.cli.consume.run import Reading, copy
 from tidemark.client.records import PartitionBatch
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.schema import OFFSET_SCHEMA
@@ -80,19 +82,22 @@ class Screen:
         self.flush()
 
 
-def run(topic: Topic, screen: Screen, ends: Ends) -> int:
+options = partial(ConsumeOptions, "t")
+
+
+def run(topic: Topic, screen: Screen, ends: ConsumeOptions) -> int:
     return copy(topic, screen, ends, reading=Reading(show=False), now_s=topic.now_s)
 
 
 def test_it_ends_after_the_count_also_within_a_batch() -> None:
     topic, screen = Topic((0.0, [0, 1, 2, 3, 4]), (0.0, [5, 6, 7, 8, 9])), Screen()
-    assert run(topic, screen, Ends(count=7)) == 7
+    assert run(topic, screen, options(count=7)) == 7
     assert screen.seen == topic.written == list(range(7))
 
 
 def test_a_timeout_without_records_ends_it_and_each_record_restarts_the_timeout() -> None:
     topic, screen = Topic((1.5, [0]), (1.5, [1]), (2.5, [2])), Screen()
-    assert run(topic, screen, Ends(timeout_s=2.0)) == 2
+    assert run(topic, screen, options(timeout_s=2.0)) == 2
     assert screen.seen == [0, 1]
     assert topic.time_s == pytest.approx(5.0)
 
@@ -100,19 +105,19 @@ def test_a_timeout_without_records_ends_it_and_each_record_restarts_the_timeout(
 def test_a_timeout_before_the_count_is_an_error_with_the_number_of_records() -> None:
     topic, screen = Topic((0.0, [0, 1, 2])), Screen()
     with pytest.raises(TidemarkError, match="3 of 5 records") as refused:
-        run(topic, screen, Ends(count=5, timeout_s=0.5))
+        run(topic, screen, options(count=5, timeout_s=0.5))
     assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
     assert screen.seen == [0, 1, 2]
 
 
 def test_a_timeout_of_zero_reads_available_records() -> None:
     topic, screen = Topic((0.0, [0, 1])), Screen()
-    assert run(topic, screen, Ends(timeout_s=0.0)) == 2
+    assert run(topic, screen, options(timeout_s=0.0)) == 2
 
 
 def test_it_ends_at_the_ends_of_the_partitions_without_a_wait() -> None:
     topic, screen = Topic((0.0, [0, 1]), (0.5, [2]), ends=True), Screen()
-    assert run(topic, screen, Ends(until_end=True)) == 3
+    assert run(topic, screen, options(until_end=True)) == 3
     assert topic.time_s == pytest.approx(0.5)
 
 
@@ -125,7 +130,7 @@ def test_a_batch_interrupted_while_it_is_written_is_not_reported_as_written() ->
 
     topic, screen = Topic((0.0, [0, 1]), (0.0, [2, 3])), Interrupted()
     with pytest.raises(KeyboardInterrupt):
-        run(topic, screen, Ends())
+        run(topic, screen, options())
     assert (screen.seen, topic.written) == ([0, 1, 2, 3], [0, 1])
 
 
@@ -136,13 +141,14 @@ def test_a_batch_that_is_not_flushed_is_not_reported_as_written() -> None:
 
     topic = Topic((0.0, [0, 1]))
     with pytest.raises(BrokenPipeError):
-        run(topic, Broken(), Ends())
+        run(topic, Broken(), options())
     assert topic.written == []
 
 
 def written(shape: str, *batches: PartitionBatch, strings: bool = False, key_separator: str = "") -> bytes:
     file = io.BytesIO()
-    sink = open_sink(shape, file, key_separator=key_separator, delimiter=";", strings=strings)
+    options = ConsumeOptions("t", key_separator=key_separator, delimiter=";", strings=strings, output=Shape(shape))
+    sink = open_sink(file, options)
     for one in batches:
         sink.show(one)
     sink.close()

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of `tidemark consume`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from tidemark.cli.common.options import BootstrapOption
+
+_DEADLINE_S: Final = 30.0
+_CONNECT_S: Final = 1.0
+"""Below this time, a --timeout gets up to half a second more for the connection, up to this time."""
+
+
+class Shape(StrEnum):
+    """Output format of the records."""
+
+    TEXT = "text"
+    JSON = "json"
+    CSV = "csv"
+    PARQUET = "parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeOptions:
+    """The records to read, the end of reading, and the output."""
+
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to read.")]
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="WHERE",
+            help="earliest, latest, offset:N or timestamp:ISO (default zone UTC).",
+            show_default="latest; earliest with --until-end or --group",
+        ),
+    ] = None
+    count: Annotated[
+        int | None, typer.Option("--count", "--max-records", "--max-messages", "-n", min=1, help="Records to read.")
+    ] = None
+    until_end: Annotated[bool, typer.Option("--until-end", help="End at the current ends of the partitions.")] = False
+    timeout_s: Annotated[
+        float | None, typer.Option("--timeout", min=0.001, help="End after this time (seconds) without a record.")
+    ] = None
+    key_separator: Annotated[
+        str,
+        typer.Option("--key-separator", "-k", metavar="TEXT", help="text: print KEY, this and VALUE; default: VALUE."),
+    ] = ""
+    delimiter: Annotated[str, typer.Option("--delimiter", metavar="CHAR", help="csv: separator of cells.")] = ","
+    strings: Annotated[bool, typer.Option("--strings", help="parquet: write keys and values as text, not bytes.")] = (
+        False
+    )
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", "-f", dir_okay=False, help="Write to this file instead of stdout; replaces it."),
+    ] = None
+    group: Annotated[
+        str | None, typer.Option("--group", "-g", metavar="NAME", help="Read as a member of this consumer group.")
+    ] = None
+    rack: Annotated[
+        str, typer.Option("--rack", envvar="TIDEMARK_RACK", help="Rack of this client, for follower fetching.")
+    ] = ""
+    bootstrap: BootstrapOption = ""
+    output: Annotated[
+        Shape, typer.Option("--output", "--format", "-o", help="Format: lines of values, JSON lines, CSV, or Parquet.")
+    ] = Shape.TEXT
+
+    @property
+    def patience_s(self) -> float:
+        """Time limit for an answer of the brokers, and for a partition without a leader."""
+        if self.timeout_s is None:
+            return _DEADLINE_S
+        return min(_DEADLINE_S, max(self.timeout_s, min(self.timeout_s + _CONNECT_S / 2, _CONNECT_S)))
