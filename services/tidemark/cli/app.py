@@ -19,16 +19,14 @@ from tidemark.cli.apply.command import apply
 from tidemark.cli.bench.commands import bench_app
 from tidemark.cli.cluster.commands import cluster_app
 from tidemark.cli.cluster.log_dirs import log_dirs_app
-from tidemark.cli.common.no_pandas import keep_pandas_out
 from tidemark.cli.common.options import Commands
 from tidemark.cli.common.output import print_error
-from tidemark.cli.common.std_streams import check_streams, refusal_of_output
+from tidemark.cli.common.process import check_streams, keep_pandas_out, refusal_of_output
 from tidemark.cli.config import config_app
 from tidemark.cli.consume.command import consume
 from tidemark.cli.elect import elect
 from tidemark.cli.group.commands import group_app
-from tidemark.cli.inspect.log_commands import log_app
-from tidemark.cli.inspect.replica_commands import replicas_app
+from tidemark.cli.inspect.commands import log_app, replicas_app
 from tidemark.cli.produce.command import produce
 from tidemark.cli.reassign.commands import reassign_app
 from tidemark.cli.topic.commands import topic_app

@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from tidemark.cli.common.no_pandas import keep_pandas_out
+from tidemark.cli.common.process import keep_pandas_out
 
 from tests.integration.harness import patience, warm
 

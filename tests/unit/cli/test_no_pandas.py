@@ -8,7 +8,7 @@ import sys
 
 PROGRAM = """
 import sys
-from tidemark.cli.common.no_pandas import keep_pandas_out
+from tidemark.cli.common.process import keep_pandas_out
 keep_pandas_out()
 import pyarrow as pa
 print(pa.array([1, None, 3]).null_count, pa.scalar(5).as_py(), "pandas" in sys.modules)

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from tidemark.cli.bench.histogram import Measured
 from tidemark.cli.bench.options import Span
-from tidemark.cli.common.no_pandas import keep_pandas_out
+from tidemark.cli.common.process import keep_pandas_out
 from tidemark.client import Consumer, Producer
 from tidemark.model import TidemarkError
 from tidemark.record.schema import TIMESTAMP_TYPE

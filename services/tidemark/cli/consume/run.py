@@ -11,8 +11,8 @@ from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
 from tidemark.cli.common.output import counted
+from tidemark.cli.common.process import give_up_output
 from tidemark.cli.common.progress_line import ProgressLine
-from tidemark.cli.common.std_streams import give_up_output
 from tidemark.cli.common.units import shown_bytes
 from tidemark.cli.consume.options import ConsumeOptions
 from tidemark.cli.consume.outputs import Sink, open_sink

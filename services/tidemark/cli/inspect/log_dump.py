@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from tidemark.cli.common.output import Output, print_json, print_line, print_table
+from tidemark.cli.common.process import give_up_output
 from tidemark.cli.common.record_format import moment, named_bytes, shown_bytes_of
 from tidemark.model import NO_PRODUCER, ErrorCode, TidemarkError
 from tidemark.record.envelope import Attributes, Batch, Codec, Envelope
@@ -52,7 +52,7 @@ def run(path: Path, replica: str, wanted: Wanted, shape: Output) -> None:
         _dump(_which(path, replica), wanted, shape)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of the pipe, such as `head`, closed it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        give_up_output()
     except OSError as error:
         sentence = f"{error.filename or path} cannot be read: {error.strerror or error}"
         raise TidemarkError(ErrorCode.STORAGE_ERROR, sentence) from error
