@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from tidemark.model import BrokerId, TopicPartition
 
-from tests.simulation.invariants.replication import CommittedRead, Invariant, Read, is_told_of_another, lineage_of
+from tests.simulation.invariants.moment import Moment, is_told_of_another, lineage_of
+from tests.simulation.invariants.replication import CommittedRead, Invariant, Read
 from tests.simulation.records import Values, is_tombstone, key_of
 
 if TYPE_CHECKING:
@@ -33,24 +34,23 @@ class LatestKept(Invariant):
         self.came_of_age: set[int] = set()
         """Offsets of tombstones that are gone."""
 
-    def check(self, world: World, partition: TopicPartition) -> None:
+    def check(self, world: World, moment: Moment) -> None:
         if not world.recipe.compacted:
             return
-        for process in world.brokers.values():
-            log = process.replica_log(partition)
-            lineage = lineage_of(process, partition)
-            stored = world.machines[process.broker_id].logs.get(partition)
-            if log is None or log.truncating or lineage != 0 or stored is None:
+        partition = moment.partition
+        for now, log, lineage in moment.reconciled:
+            stored = now.stored
+            if lineage != 0 or stored is None:
                 continue
             committed = self._committed.of(partition, lineage)
             limit = min(log.high_watermark, len(committed))
             looked_at = (lineage, limit, stored.start, stored.cleanings, stored.cuts, len(committed))
-            if self._looked_at.get((partition, process.broker_id)) != looked_at:
-                self._looked_at[partition, process.broker_id] = looked_at
+            if self._looked_at.get((partition, now.broker_id)) != looked_at:
+                self._looked_at[partition, now.broker_id] = looked_at
                 latest = self._latest_of(world, partition, lineage, committed)
                 for key, offset in latest.items():
                     if stored.start <= offset < limit:
-                        where = f"{partition} at broker {process.broker_id}: {key}"
+                        where = f"{partition} at broker {now.broker_id}: {key}"
                         self._check_key(world, where, key, stored.values, stored.start, (partition, lineage, offset))
 
     def _latest_of(self, world: World, partition: TopicPartition, lineage: int, committed: Values) -> dict[str, int]:
@@ -97,26 +97,23 @@ class StartReleased(Invariant):
         shared = min(max(before, default=0), self._begins.get((partition, lineage), 0))
         return max(world.released_fronts.get((partition, lineage), 0), shared)
 
-    def check(self, world: World, partition: TopicPartition) -> None:
-        for process in world.brokers.values():
-            log = process.replica_log(partition)
-            leader = process.leading(partition)
-            if leader is not None:
-                self._begins.setdefault((partition, leader.state.lineage), leader.epoch_start_offset)
+    def check(self, world: World, moment: Moment) -> None:
+        partition = moment.partition
+        for _, leader in moment.leaders:
+            self._begins.setdefault((partition, leader.state.lineage), leader.epoch_start_offset)
+        for now in moment.replicas:
+            log, lineage = now.log, now.lineage
             if log is None or not log.log_start_offset:
                 continue
             start = log.log_start_offset
             if start > world.released_front:
                 self.fails(
-                    f"{partition}: broker {process.broker_id} starts at {start}, released was {world.released_front}"
+                    f"{partition}: broker {now.broker_id} starts at {start}, released was {world.released_front}"
                 )
-            lineage = lineage_of(process, partition)
             if lineage is not None and not log.truncating:
                 allowed = self._allowed(world, partition, lineage)
-                if start > allowed and not is_told_of_another(process, partition, lineage):
-                    self.fails(
-                        f"{partition}: broker {process.broker_id} starts at {start}, lineage {lineage} at {allowed}"
-                    )
+                if start > allowed and not is_told_of_another(now.replica, lineage):
+                    self.fails(f"{partition}: broker {now.broker_id} starts at {start}, lineage {lineage} at {allowed}")
                 committed = len(self._committed.of(partition, lineage))
                 if not (start <= committed or lineage > 0):
                     self.fails(f"{partition}: starts at {start}, {committed} are committed")
@@ -147,9 +144,9 @@ class DeletedStaysDeleted(Invariant):
             # Their disks may be slow: they go by what they have in mind, until they are killed.
             self._had[key], self._lived[key] = in_sync, set(in_sync)
 
-    def check(self, world: World, partition: TopicPartition) -> None:
-        found = world.state(partition) if self._before else None
-        if found is None:
+    def check(self, world: World, moment: Moment) -> None:
+        partition, found = moment.partition, moment.found
+        if found is None or not self._before:
             return
         key = (partition, found.state.lineage)
         before = self._before.get(key)

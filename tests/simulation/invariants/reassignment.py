@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tidemark.model import TopicPartition
 
+from tests.simulation.invariants.moment import Moment
 from tests.simulation.invariants.replication import Invariant
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ class ReplicaSet(Invariant):
     def __init__(self) -> None:
         self._looked_at = -1
 
-    def check(self, world: World, partition: TopicPartition) -> None:
+    def check(self, world: World, moment: Moment) -> None:
         topic = world.topic()
         if self._looked_at == topic.version:
             return

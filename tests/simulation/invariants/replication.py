@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from tidemark.core.replication.follower.partition_follower import PartitionFollower
 from tidemark.model import BrokerId, IsrEntry, Offset, TopicPartition, VersionedState
 
+from tests.simulation.invariants.moment import Moment, ReplicaNow, is_told_of_another, lineage_of
 from tests.simulation.records import Values, agree
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Invariant:
 
     name = ""
 
-    def check(self, world: World, partition: TopicPartition) -> None:
+    def check(self, world: World, moment: Moment) -> None:
         """After each event that a process handled."""
 
     def on_release(self, world: World, process: BrokerNode, partition: TopicPartition) -> None:
@@ -79,8 +79,8 @@ class Invariant:
 class LeaderInIsr(Invariant):
     name = "LEADER-IN-ISR"
 
-    def check(self, world: World, partition: TopicPartition) -> None:
-        found = world.state(partition)
+    def check(self, world: World, moment: Moment) -> None:
+        partition, found = moment.partition, moment.found
         if found is not None:
             state = found.state
             if not (state.leader < 0 or state.leader in state.isr_ids):
@@ -104,11 +104,10 @@ class OneLeader(Invariant):
         self._began: dict[TopicPartition, list[tuple[int, int, int]]] = {}
         self._registered: dict[tuple[TopicPartition, int], int] = {}
 
-    def check(self, world: World, partition: TopicPartition) -> None:
-        for process in world.brokers.values():
-            leader = process.leading(partition)
-            if leader is None:
-                continue
+    def check(self, world: World, moment: Moment) -> None:
+        partition = moment.partition
+        for now, leader in moment.leaders:
+            process = now.process
             me = (process.broker_id, process.life)
             key = (partition, leader.leader_epoch)
             first = self._leaders.get(key)
@@ -143,23 +142,22 @@ class OneLeader(Invariant):
 class ValidHighWatermark(Invariant):
     name = "VALID-HW"
 
-    def check(self, world: World, partition: TopicPartition) -> None:
-        found = world.state(partition)
-        for process in world.brokers.values():
-            log = process.replica_log(partition)
-            if log is None or found is None:
+    def check(self, world: World, moment: Moment) -> None:
+        partition, found = moment.partition, moment.found
+        if found is None:
+            return
+        for now in moment.replicas:
+            log, leader = now.log, now.leader
+            if log is None:
                 continue
-            end = len(world.values(process.broker_id, partition))
-            if not (log.high_watermark <= end or log.truncating):
-                self.fails(f"{partition} at {process.broker_id}: HW past its log end")
-            leader = process.leading(partition)
+            high_watermark = log.high_watermark
+            if not (high_watermark <= len(now.values) or log.truncating):
+                self.fails(f"{partition} at {now.broker_id}: HW past its log end")
             if leader is None or leader.leader_epoch != found.state.leader_epoch:
                 continue
-            for member in found.state.isr:
-                if world.machines[member.broker_id].keeps_promise_of(member.broker_epoch):
-                    end = len(world.values(member.broker_id, partition))
-                    if log.high_watermark > end:
-                        self.fails(f"{partition}: HW {log.high_watermark}, member {member.broker_id} ends at {end}")
+            for member, values in moment.trusted:
+                if high_watermark > len(values):
+                    self.fails(f"{partition}: HW {high_watermark}, member {member.broker_id} ends at {len(values)}")
 
 
 class CommittedRead(Invariant):
@@ -174,17 +172,14 @@ class CommittedRead(Invariant):
     def of(self, partition: TopicPartition, lineage: int) -> Values:
         return self.values.setdefault((partition, lineage), [])
 
-    def check(self, world: World, partition: TopicPartition) -> None:
-        for process in world.brokers.values():
-            leader = process.leading(partition)
-            if leader is None:
-                continue
-            committed = self.of(partition, leader.state.lineage)
-            values = world.values(process.broker_id, partition)
+    def check(self, world: World, moment: Moment) -> None:
+        partition = moment.partition
+        for now, leader in moment.leaders:
+            committed, values = self.of(partition, leader.state.lineage), now.values
             high_watermark = leader.log.high_watermark
             common = min(high_watermark, len(committed))
             if not agree(values[:common], committed[:common]):
-                self.fails(f"{partition}: broker {process.broker_id} serves other records than were committed")
+                self.fails(f"{partition}: broker {now.broker_id} serves other records than were committed")
             committed.extend(values[common:high_watermark])
 
     def on_read(self, world: World, process: BrokerNode, partition: TopicPartition, read: Read) -> None:
@@ -240,16 +235,13 @@ class StrongIsr(_OfCommitted):
                 )
         self._joined[partition] = (found.version, frozenset(found.state.isr))
 
-    def check(self, world: World, partition: TopicPartition) -> None:
-        found = world.state(partition)
+    def check(self, world: World, moment: Moment) -> None:
+        partition, found = moment.partition, moment.found
         if found is None:
             return
         self._check_joining(world, partition, found)
         committed = self._committed.of(partition, found.state.lineage)
-        for member in found.state.isr:
-            if not world.machines[member.broker_id].keeps_promise_of(member.broker_epoch):
-                continue
-            values = world.values(member.broker_id, partition)
+        for member, values in moment.trusted:
             if not (len(values) >= len(committed) and agree(values[: len(committed)], committed)):
                 self.fails(
                     f"{partition}: member {member.broker_id} lacks committed records: it ends at {len(values)} of "
@@ -262,8 +254,8 @@ class Flushed(_OfCommitted):
 
     name = "FLUSHED"
 
-    def check(self, world: World, partition: TopicPartition) -> None:
-        found = world.state(partition)
+    def check(self, world: World, moment: Moment) -> None:
+        partition, found = moment.partition, moment.found
         if found is None or not world.recipe.group_commit:
             return
         committed = len(self._committed.of(partition, found.state.lineage))
@@ -277,23 +269,19 @@ class Flushed(_OfCommitted):
 class LogMatch(_OfCommitted):
     name = "LOG-MATCH"
 
-    def check(self, world: World, partition: TopicPartition) -> None:
-        for process in world.brokers.values():
-            log = process.replica_log(partition)
-            lineage = lineage_of(process, partition)
-            if log is None or lineage is None or log.truncating:
-                continue
-            committed = self._committed.of(partition, lineage)
+    def check(self, world: World, moment: Moment) -> None:
+        partition = moment.partition
+        for now, log, lineage in moment.reconciled:
+            committed, values = self._committed.of(partition, lineage), now.values
             common = min(log.high_watermark, len(committed))
-            values = world.values(process.broker_id, partition)
             has_holes = None in values[log.log_start_offset :]
             if not (world.recipe.compacted or not has_holes):
-                self.fails(f"{partition}: a hole in the log of {process.broker_id}")
+                self.fails(f"{partition}: a hole in the log of {now.broker_id}")
             # Of another lineage, what lies below the leader's start is met before it is told to go.
             first = world.released_front if world.recipe.unclean else 0
             if not agree(values[first:common], committed[first:common]):
                 self.fails(
-                    f"{partition}: replica {process.broker_id} differs below its high watermark {log.high_watermark}"
+                    f"{partition}: replica {now.broker_id} differs below its high watermark {log.high_watermark}"
                 )
 
     def at_the_end(self, world: World) -> None:
@@ -310,8 +298,8 @@ class Healed(Invariant):
 
     name = "HEALED"
 
-    def check(self, world: World, partition: TopicPartition) -> None:
-        found = world.state(partition)
+    def check(self, world: World, moment: Moment) -> None:
+        partition, found = moment.partition, moment.found
         for member in found.state.isr if found is not None else ():
             process = world.brokers.get(member.broker_id)
             if process is None or process.broker_epoch != member.broker_epoch or member.broker_id == found.state.leader:
@@ -339,19 +327,17 @@ class HighWatermarkMonotonic(Invariant):
         self._own: dict[tuple[TopicPartition, int, int], tuple[ReplicaLog, int]] = {}
         self._stated: dict[tuple[TopicPartition, int], dict[int, int]] = {}
 
-    def check(self, world: World, partition: TopicPartition) -> None:
-        for process in world.brokers.values():
-            log = process.replica_log(partition)
-            lineage = lineage_of(process, partition)
-            if log is None or lineage is None or log.truncating:
-                continue
-            opening, before = self._own.get((partition, process.broker_id, lineage), (log, 0))
-            if is_told_of_another(process, partition, lineage):
+    def check(self, world: World, moment: Moment) -> None:
+        partition = moment.partition
+        for now, log, lineage in moment.reconciled:
+            key = (partition, now.broker_id, lineage)
+            opening, before = self._own.get(key, (log, 0))
+            if is_told_of_another(now.replica, lineage):
                 before = min(before, log.log_end_offset)
             if not (log.damaged is not None or log is not opening or log.high_watermark >= before):
-                self.fails(f"{partition}: HW of {process.broker_id} went back from {before} to {log.high_watermark}")
-            self._own[partition, process.broker_id, lineage] = (log, log.high_watermark)
-            leader = process.leading(partition)
+                self.fails(f"{partition}: HW of {now.broker_id} went back from {before} to {log.high_watermark}")
+            self._own[key] = (log, log.high_watermark)
+            leader = now.leader
             if leader is not None and leader.may_state_high_watermark:
                 self._state(partition, leader.state.lineage, leader.leader_epoch, log.high_watermark)
 
@@ -378,30 +364,26 @@ class EpochsMonotonic(Invariant):
         self._replicas: dict[tuple[TopicPartition, int, int], int] = {}
         self._looked_at: dict[tuple[TopicPartition, int, int], tuple[int, int, object, int]] = {}
 
-    def check(self, world: World, partition: TopicPartition) -> None:
-        found = world.state(partition)
+    def check(self, world: World, moment: Moment) -> None:
+        partition, found = moment.partition, moment.found
         if found is not None:
-            now = (found.version, found.state.leader_epoch, found.state.lineage)
-            before = self._nodes.get(partition, now)
-            if not (all(new >= old for new, old in zip(now, before, strict=True))):
+            node = (found.version, found.state.leader_epoch, found.state.lineage)
+            before = self._nodes.get(partition, node)
+            if node != before and not all(new >= old for new, old in zip(node, before, strict=True)):
                 self.fails(f"{partition}: {found}")
-            self._nodes[partition] = now
-        for process in world.brokers.values():
-            replica = process.replica(partition)
-            if replica is None:
-                continue
-            key = (partition, process.broker_id, process.life)
-            if not (replica.leader_epoch >= self._replicas.get(key, -1)):
-                self.fails(f"{partition} at {process.broker_id}: leader epoch fell to {replica.leader_epoch}")
-            self._replicas[key] = replica.leader_epoch
-            self._check_log(world, process, partition)
+            self._nodes[partition] = node
+        for now in moment.replicas:
+            key, epoch = (partition, now.broker_id, now.process.life), now.replica.leader_epoch
+            if not (epoch >= self._replicas.get(key, -1)):
+                self.fails(f"{partition} at {now.broker_id}: leader epoch fell to {epoch}")
+            self._replicas[key] = epoch
+            self._check_log(world, key, now)
 
-    def _check_log(self, world: World, process: BrokerNode, partition: TopicPartition) -> None:
-        log = process.replica_log(partition)
-        stored = world.machines[process.broker_id].logs.get(partition)
+    def _check_log(self, world: World, key: tuple[TopicPartition, int, int], now: ReplicaNow) -> None:
+        log, stored = now.log, now.stored
         if log is None or not log.quiet or stored is None:
             return
-        key = (partition, process.broker_id, process.life)
+        partition, broker_id, _ = key
         looked_at = (len(stored.batches), stored.cuts, log.epochs.entries, log.log_start_offset)
         if self._looked_at.get(key) == looked_at:
             return
@@ -411,7 +393,7 @@ class EpochsMonotonic(Invariant):
             epoch, base = batch.envelope.leader_epoch, batch.envelope.base_offset
             if epoch < last:
                 if not (world.recipe.unclean and base <= log.log_start_offset):
-                    self.fails(f"{partition} at {process.broker_id}: epoch {epoch} after {last}")
+                    self.fails(f"{partition} at {broker_id}: epoch {epoch} after {last}")
                 let_go = -1  # the log was cut where it starts; what lies below is of another lineage
             if batch.envelope.next_offset <= log.log_start_offset:
                 let_go = epoch
@@ -422,10 +404,10 @@ class EpochsMonotonic(Invariant):
         within = [entry for entry in cached if log.log_start_offset < entry.start_offset < log.log_end_offset]
         wrong = [epoch for epoch, first in begun.items() if log.epochs.epoch_at(Offset(first)) != epoch]
         if wrong or any(begun.get(epoch) != first for epoch, first in within):
-            self.fails(f"{partition} at {process.broker_id}: {cached} for {begun}")
+            self.fails(f"{partition} at {broker_id}: {cached} for {begun}")
         is_known = bool(cached) and cached[0].leader_epoch >= 0
         if is_known and let_go > cached[0].leader_epoch and not world.recipe.unclean:
-            self.fails(f"{partition} at {process.broker_id}: {cached}, but epoch {let_go} was let go")
+            self.fails(f"{partition} at {broker_id}: {cached}, but epoch {let_go} was let go")
         self._looked_at[key] = looked_at
 
 
@@ -475,9 +457,11 @@ class ExactlyOnceAppend(_OfCommitted):
         self._looked: dict[tuple[TopicPartition, int], int] = {}
         self._last: dict[tuple[TopicPartition, int, str], int] = {}
 
-    def check(self, world: World, partition: TopicPartition) -> None:
+    def check(self, world: World, moment: Moment) -> None:
         for (of, lineage), values in self._committed.values.items():
             looked = self._looked.get((of, lineage), 0)
+            if looked == len(values):
+                continue
             for value in values[looked:]:
                 if value is not None and value.startswith("p"):
                     self._next(of, lineage, value, world.recipe.compacted or world.released_front > 0)
@@ -492,26 +476,3 @@ class ExactlyOnceAppend(_OfCommitted):
         if sequence != last + 1:
             self.fails(f"{partition}: {value} was committed after batch {last} of {producer}")
         self._last[partition, lineage, producer] = sequence
-
-
-def lineage_of(process: BrokerNode, partition: TopicPartition) -> int | None:
-    """The lineage that a replica's log is in line with; None while unknown."""
-    replica = process.replica(partition)
-    if replica is None:
-        return None
-    leader = process.leading(partition)
-    if leader is not None:
-        return leader.state.lineage
-    role = replica.role
-    if isinstance(role, PartitionFollower) and role.reconciled and replica.command is not None:
-        return replica.command.state.lineage
-    if not process.world.recipe.unclean:
-        return 0
-    return replica.reconciled_lineage if replica.reconciled_lineage >= 0 else None
-
-
-def is_told_of_another(process: BrokerNode, partition: TopicPartition, lineage: int) -> bool:
-    """Whether a replica in line with one lineage is on its way to another: its log may be cut below what it knew to be
-    committed in the first, as rule E3 lets it be, and more than once."""
-    replica = process.replica(partition)
-    return replica is not None and replica.command is not None and replica.command.state.lineage != lineage
