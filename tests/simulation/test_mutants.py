@@ -10,7 +10,7 @@ import pytest
 
 from tests.simulation.groups.lives import GROUP_MUTANTS
 from tests.simulation.lives import live
-from tests.simulation.mutants.catalogue import MUTANTS, Mutant, catch
+from tests.simulation.mutants.catalogue import MUTANTS, WORLDS_MAX, Mutant, catch, seeds_for
 from tests.simulation.plan import Recipe, draw
 from tests.simulation.shrink import shrink, story
 
@@ -20,7 +20,7 @@ SOUND_WORLDS = 4
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_mutant_is_caught(mutant: Mutant) -> None:
-    assert catch(mutant) is not None, f"no world showed that {mutant.name} is wrong"
+    assert catch(mutant, seeds_for(mutant)) is not None, f"no world showed that {mutant.name} is wrong"
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_without_a_mutant_the_same_worlds_are_sound(recipe: Recipe) -> None:
 )
 def test_what_a_mutant_does_is_told_as_a_short_story(name: str, first_seed: int) -> None:
     mutant = next(one for one in MUTANTS if one.name == name)
-    caught = catch(mutant, first_seed=first_seed)
+    caught = catch(mutant, range(first_seed, first_seed + WORLDS_MAX))
     assert caught is not None
     with pytest.MonkeyPatch.context() as monkeypatch:
         mutant.patch(monkeypatch)
