@@ -115,7 +115,7 @@ $(READY): pyproject.toml constraints.txt hatch_build.py $(wildcard proto/tidemar
 	echo "installing pinned dependencies and generating stubs (a minute or two the first time)"; \
 	$(call PIP_INSTALL,dev); \
 	$(BIN)/python -m tidemark_spark.compile_pyspark >/dev/null; \
-	$(BIN)/python -m tidemark.local.class_archive >/dev/null || true; \
+	$(BIN)/python -m tidemark.local.zookeeper_process >/dev/null || true; \
 	touch $(READY)
 
 # Dependencies of one target are installed when that target first runs.

@@ -99,15 +99,9 @@ class ChildProcess:
 
 
 class ServiceProcess(ChildProcess):
-    """Runs `python -m <module> <arguments>` and appends its output to `log`.
+    """Runs `python -m <module> <arguments>` after the words of `launcher`, and appends its output to `log`.
 
-    Args:
-        name: name in messages, e.g. "broker-0".
-        module: module to run, e.g. "tidemark.broker".
-        arguments: flags.
-        log: file for stdout and stderr.
-        environment: variables added to this process's environment.
-        launcher: command prefix.
+    The variables of `environment` are added to those of this process; `name` is for messages, e.g. "broker-0".
     """
 
     def __init__(

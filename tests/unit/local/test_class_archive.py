@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tidemark.local import class_archive, zookeeper_process
+from tidemark.local import zookeeper_process
 from tidemark.local.zookeeper_process import ZooKeeperProcess, java_command
 
 
@@ -18,7 +18,7 @@ def test_java_maps_an_archive_only_where_there_is_one(tmp_path: Path, monkeypatc
     archive = tmp_path / "classes.jsa"
     monkeypatch.setattr(zookeeper_process, "CLASS_ARCHIVE", archive)
     assert archive_options(tmp_path) == []
-    class_archive.write_archive(archive)
+    zookeeper_process.write_archive(archive)
     assert archive.stat().st_size > 1 << 20
     assert archive_options(tmp_path) == [f"-XX:SharedArchiveFile={archive}"]
 

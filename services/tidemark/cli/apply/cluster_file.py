@@ -1,18 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parses the file of `tidemark apply`: the desired topics and settings. Reports every error with its line, all at once.
-
-topics:
-  flights:
-    partitions: 6
-    replication_factor: 3
-    configs:
-      retention.ms: 86400000
-  greetings:
-    delete: true
-brokers:
-  default:
-    replica.lag.time.max.ms: 20000
-"""
+"""Parses the file of `tidemark apply`, whose help has an example. Reports every error with its line, all at once."""
 
 from __future__ import annotations
 

@@ -142,8 +142,7 @@ def add_brokers(
         print_line(f"{counted(begun.begun, 'reassignment')} started; tidemark reassign list shows their progress")
     else:
         print_line(f"broker {listed(ids)} {'has its' if len(ids) == 1 else 'have their'} share")
-    if failed:
-        raise_all(failed)
+    raise_all(failed)
 
 
 @cluster_app.command("remove-brokers", short_help="Drain brokers and deregister them.")

@@ -82,9 +82,7 @@ def describe(
             for one in _by_path(broker):
                 if one.error is not None:
                     print_line(f"broker {broker.broker_id}, {one.path}: {one.error.message}")
-    silent = [broker.error for broker in found if broker.error is not None]
-    if silent:
-        raise_all(silent)
+    raise_all([broker.error for broker in found if broker.error is not None])
 
 
 @log_dirs_app.command("move", short_help="Move a replica to another directory of its broker.")

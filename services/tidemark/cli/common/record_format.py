@@ -39,11 +39,14 @@ def parse_start(text: str) -> Start:
             moment = datetime.fromisoformat(value)
         except ValueError:
             raise ValueError(f"{value!r} is not a time such as 2013-01-01T05:00:00Z") from None
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=UTC)
-        since = moment - datetime.fromtimestamp(0, UTC)
-        return Start(timestamp_us=(since.days * 86_400 + since.seconds) * _MICROSECONDS + since.microseconds)
+        return Start(timestamp_us=microseconds(moment))
     raise ValueError(f"{text!r}: want earliest, latest, offset:N or timestamp:2013-01-01T05:00:00Z")
+
+
+def microseconds(moment: datetime) -> int:
+    """Microseconds since 1970; a time without a zone is in UTC."""
+    since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime.fromtimestamp(0, UTC)
+    return since // timedelta(microseconds=1)
 
 
 def record_text(record: ConsumerRecord, key_separator: str) -> bytes:

@@ -14,7 +14,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time
+from datetime import date, datetime, time
 from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from pyarrow import csv as pa_csv
 from pyarrow import parquet
 
+from tidemark.cli.common.record_format import microseconds
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.schema import HEADERS_TYPE, SCHEMA, TIMESTAMP_TYPE
 
@@ -31,7 +32,9 @@ _LINE_BYTES_MAX: Final = 16 << 20
 _PARQUET_ROWS: Final = 10_000
 _UNITS_US: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+_Record = tuple[bytes | None, bytes | None, int | None, list[tuple[str, bytes | None]]]
+"""Key, value, timestamp and headers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +106,7 @@ def text_chunks(file: BinaryIO, key_separator: str) -> Iterator[pa.RecordBatch]:
         if keys:
             yield _rows(keys, values, None)
         if wrong:
-            raise _refusal(
-                f"line {number} has no key separator {key_separator!r}: want KEY{key_separator}VALUE",
-            )
+            raise _refusal(f"line {number} has no key separator {key_separator!r}: want KEY{key_separator}VALUE")
 
 
 def json_chunks(file: BinaryIO, columns: Columns) -> Iterator[pa.RecordBatch]:
@@ -116,7 +117,7 @@ def json_chunks(file: BinaryIO, columns: Columns) -> Iterator[pa.RecordBatch]:
     """
     number = 0
     for lines in line_blocks(file):
-        records: list[tuple[bytes | None, bytes | None, int | None, list[tuple[str, bytes | None]]]] = []
+        records: list[_Record] = []
         refused: TidemarkError | None = None
         for line in lines:
             number += 1
@@ -139,9 +140,7 @@ def json_chunks(file: BinaryIO, columns: Columns) -> Iterator[pa.RecordBatch]:
             raise refused
 
 
-def _json_record(
-    line: bytes, columns: Columns
-) -> tuple[bytes | None, bytes | None, int | None, list[tuple[str, bytes | None]]]:
+def _json_record(line: bytes, columns: Columns) -> _Record:
     try:
         document = json.loads(line)
     except json.JSONDecodeError as error:
@@ -180,17 +179,12 @@ def _stamp_us(document: Mapping[str, Any], columns: Columns) -> int:
     value = document.get(name)
     if isinstance(value, str):
         try:
-            return _microseconds(datetime.fromisoformat(value))
+            return microseconds(datetime.fromisoformat(value))
         except ValueError:
             raise ValueError(f"{name} is {value!r}, not a time such as 2013-01-01T05:00:00Z") from None
     if isinstance(value, int | float) and not isinstance(value, bool):
         return round(value * _UNITS_US[columns.timestamp_unit])
     raise ValueError(f"{name!r} is {'missing' if value is None else value}: want a time, or a number since 1970")
-
-
-def _microseconds(moment: datetime) -> int:
-    since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
 def _headers(document: Mapping[str, Any]) -> list[tuple[str, bytes | None]]:

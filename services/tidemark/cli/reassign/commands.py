@@ -180,8 +180,7 @@ def execute(
         done = f"{counted(len(ended) - len(failed), 'reassignment')} completed"
         print_line(f"{counted(len(missing), 'reassignment')} started; {_SEE_LIST}" if no_wait else done)
     failed += [error for _, error in placed if error is not None]
-    if failed:
-        raise_all(failed)
+    raise_all(failed)
 
 
 def _check(
@@ -201,8 +200,7 @@ def _check(
         _show_plan(checked, requested.moves, None if dry_run else present)
     if dry_run and cluster.json:
         print_json({"moves": [_outcome_json(one, requested.moves) for one in checked], "begun": False})
-    if refused:
-        raise_all(refused)
+    raise_all(refused)
     return checked, present
 
 
@@ -405,8 +403,7 @@ def cancel_moves(
             before = ", ".join(names["ended_meanwhile"])
             print_line(f"{counted(len(meanwhile), 'reassignment')} ended before: {before}")
     failed += refused.values()
-    if failed:
-        raise_all(failed)
+    raise_all(failed)
 
 
 class RequestedMoves(NamedTuple):
@@ -439,8 +436,7 @@ def read_file(file: Path, throttle: str) -> RequestedMoves:
 def read_moves(file: Path) -> tuple[PartitionReassignment, ...]:
     """The entries of a file, one or more; malformed entries are all printed, then raised."""
     moves, errors = parse_reassignments(_content(file))
-    if errors:
-        raise_all(errors)
+    raise_all(errors)
     if not moves:
         raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{file} names no partition")
     return moves

@@ -165,13 +165,7 @@ def placed(found: FoundReplica) -> str:
 
 
 class PlaceFollower:
-    """Follows log directory moves to their end.
-
-    Args:
-        client: client of the admin service.
-        pause: sleeps for the given seconds.
-        now_s: monotonic clock.
-    """
+    """Follows log directory moves to their end; `pause` sleeps for seconds, `now_s` is a monotonic clock."""
 
     def __init__(
         self,

@@ -138,13 +138,7 @@ def summary(moves: Sequence[ReassignmentProgress]) -> str:
 
 
 class MoveView:
-    """Shows progress on stdout.
-
-    Args:
-        silent: show nothing: JSON output has the result at the end.
-        now_s: monotonic clock.
-        ends: source and target of a move, as shown.
-    """
+    """Shows progress on stdout, unless `silent`; `ends` gives source and target of a move, as shown."""
 
     def __init__(
         self,

@@ -29,14 +29,7 @@ Originals = Mapping[TopicPartition, tuple[BrokerId, ...]]
 
 
 class MoveFeed:
-    """Reassignments of one command, from start to end.
-
-    Args:
-        client: client of the admin service.
-        moves: in the order in which they start.
-        throttle_bytes_per_s: throttle of all of them; 0: none.
-        request_id: id of all their requests.
-    """
+    """Reassignments of one command, from start to end, in their order; `throttle_bytes_per_s` 0: no throttle."""
 
     def __init__(
         self, client: AdminClient, moves: Sequence[PartitionReassignment], throttle_bytes_per_s: int, request_id: str
@@ -71,9 +64,7 @@ class MoveFeed:
                     raise
                 self._at_once = max(1, min(room, len(some) - 1))
                 continue
-            refused = [outcome.error for outcome in answer.outcomes if outcome.error is not None]
-            if refused:
-                raise_all(refused)
+            raise_refused(answer.outcomes)
             self._running |= {move.partition for move in some}
             self._waiting = self._waiting[len(some) :]
         return 0
@@ -159,16 +150,15 @@ def _has_ended(error: TidemarkError, original: tuple[BrokerId, ...]) -> bool:
 
 def raise_refused(outcomes: Sequence[ReassignmentOutcome]) -> None:
     """Raise the refusals among the outcomes, if any."""
-    refused = [outcome.error for outcome in outcomes if outcome.error is not None]
-    if refused:
-        raise_all(refused)
+    raise_all([outcome.error for outcome in outcomes if outcome.error is not None])
 
 
 def raise_all(refused: Sequence[TidemarkError]) -> None:
-    """Print every refusal but the last, and raise the last."""
+    """Print every refusal but the last, and raise the last, if any."""
     for error in refused[:-1]:
         print_error(error)
-    raise refused[-1]
+    if refused:
+        raise refused[-1]
 
 
 def interrupted(what: str) -> typer.Exit:
