@@ -103,7 +103,7 @@ def said(directory: Path, names: Sequence[str]) -> str:
 @pytest.mark.alone
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("with_controller", [False, True], ids=["a broker", "a broker and the active controller"])
-def test_producers_wait_no_longer_than_a_session_and_two_seconds_for_what_was_cut_off(
+def test_producers_of_a_partitioned_leader_wait_at_most_a_session_and_two_seconds(
     tmp_path: Path, with_controller: bool
 ) -> None:
     with Disks(tmp_path) as disks, Arena(tmp_path, disks) as arena:

@@ -15,7 +15,7 @@ ROUND_S = 30.0
 
 
 @pytest.mark.timeout(300)
-def test_a_round_of_misfortunes_loses_doubles_reorders_and_hides_nothing(tmp_path: Path) -> None:
+def test_a_round_of_faults_loses_doubles_and_reorders_no_record(tmp_path: Path) -> None:
     report = run_round(tmp_path, random.randrange(1 << 31), ROUND_S)
     assert not report.findings, report
     assert report.faults, "nothing befell anybody"

@@ -27,9 +27,7 @@ HEALTHY = {"version": 1, "host": "h", "port": 9192, "broker_epoch": 0}
         ("7", {**HEALTHY, "features": {"protocol": 1 << 40}}),
     ],
 )
-async def test_a_registration_that_nobody_can_go_by_is_passed_over(
-    cluster: Cluster, name: str, fields: dict[str, object]
-) -> None:
+async def test_an_absurd_registration_is_skipped(cluster: Cluster, name: str, fields: dict[str, object]) -> None:
     store = await cluster.store()
     await registered(store)
     session = store._session
@@ -52,7 +50,7 @@ async def test_an_epoch_that_no_broker_comes_to_is_not_counted_up_to(cluster: Cl
     assert await registered(store) == 0
 
 
-async def test_what_is_refused_of_a_partition_that_cannot_be_is_read_with_the_other_refusals(cluster: Cluster) -> None:
+async def test_refusals_of_an_impossible_partition_are_read_with_the_others(cluster: Cluster) -> None:
     store = await cluster.store()
     error = TidemarkError(ErrorCode.UNKNOWN_PARTITION, "there is none")
     refused = [Refusal("move", TopicPartition("t", index), error) for index in (3, 99_999_999_999)]

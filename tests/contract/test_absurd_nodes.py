@@ -38,7 +38,7 @@ LATER = {"version": 1, "topic_id": "id", "partitions": {"0": [0]}, "incarnations
         ("t", {**HEALTHY, "adding": {"0": [1 << 31]}}),
     ],
 )
-async def test_a_topic_that_nobody_can_go_by_is_unreadable_and_the_others_are_read(
+async def test_an_absurd_topic_is_unreadable_and_the_others_are_read(
     cluster: Cluster, caplog: pytest.LogCaptureFixture, name: str, fields: dict[str, object]
 ) -> None:
     store = await cluster.store()
@@ -54,7 +54,7 @@ async def test_a_topic_that_nobody_can_go_by_is_unreadable_and_the_others_are_re
     assert len(line["why"]) < 1000
 
 
-async def test_what_a_later_version_adds_to_a_topic_is_passed_over(cluster: Cluster) -> None:
+async def test_unknown_fields_of_a_topic_are_ignored(cluster: Cluster) -> None:
     store = await cluster.store()
     session = store._session
     await session.commit(lambda multi: multi.create("/brokers/topics/t", json.dumps(LATER).encode()))

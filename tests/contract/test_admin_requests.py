@@ -60,7 +60,7 @@ async def test_moves_are_read_as_they_were_submitted_and_watched(cluster: Cluste
     assert code_of(refused) is ErrorCode.REASSIGNMENT_IN_PROGRESS
 
 
-async def test_many_who_submit_at_once_lose_nothing(cluster: Cluster) -> None:
+async def test_concurrent_submissions_lose_no_request(cluster: Cluster) -> None:
     stores = [await cluster.store() for _ in range(3)]
     moves = [PartitionReassignment(TopicPartition("flights", index), (B1,)) for index in range(12)]
     await asyncio.gather(*(stores[index % 3].submit_moves([move]) for index, move in enumerate(moves)))
@@ -112,7 +112,7 @@ async def test_finished_moves_go_and_with_the_last_one_the_node(cluster: Cluster
     assert list(await store.refusals()) == []
 
 
-async def test_a_move_that_was_asked_for_anew_meanwhile_is_not_finished(cluster: Cluster) -> None:
+async def test_a_reassignment_requested_again_meanwhile_is_not_finished(cluster: Cluster) -> None:
     store = await cluster.store()
     await store.submit_moves([MOVE])
     await store.cancel_moves([F0])
@@ -120,7 +120,7 @@ async def test_a_move_that_was_asked_for_anew_meanwhile_is_not_finished(cluster:
     assert (await store.move_requests()).moves == (replace(MOVE, cancel=True),)
 
 
-async def test_what_is_malformed_is_told_apart_goes_with_the_next_answer_and_is_kept_as_refused(
+async def test_a_malformed_request_is_removed_with_the_next_answer_and_kept_as_refused(
     cluster: Cluster,
 ) -> None:
     store = await cluster.store()
@@ -155,7 +155,7 @@ async def test_a_node_that_cannot_be_understood_at_all_is_one_refusal_and_goes(c
     assert len(await store.refusals()) == 1
 
 
-async def test_the_latest_refusals_are_kept_whatever_they_say(cluster: Cluster) -> None:
+async def test_the_latest_refusals_are_kept_whatever_their_text(cluster: Cluster) -> None:
     store = await cluster.store()
     term = await elected(store)
     await store.submit_moves([MOVE])
@@ -247,7 +247,7 @@ async def test_partitions_of_a_topic_that_is_not_there_cannot_be_asked_for(clust
 
 
 @pytest.mark.parametrize(("name", "data"), [("2", b"[1]"), ("2", b"{}"), ("two", b'{"replicas":[1]}'), ("02", b"{}")])
-async def test_a_malformed_request_for_a_partition_is_told_apart_and_goes(
+async def test_a_malformed_request_for_a_partition_is_reported_and_removed(
     cluster: Cluster, name: str, data: bytes
 ) -> None:
     store = await cluster.store()

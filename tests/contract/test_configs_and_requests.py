@@ -20,7 +20,7 @@ NOON_MS = 1_700_000_000_000
 REQUEST = AdminRequest("deploy/7 of ./today", "AlterConfigs", "0123abcd", NOON_MS, {"topic_id": "77"})
 
 
-async def test_what_has_no_settings_reads_as_empty(cluster: Cluster) -> None:
+async def test_a_resource_without_settings_reads_as_empty(cluster: Cluster) -> None:
     store = await cluster.store()
     nothing = VersionedConfigs({}, -1)
     assert await store.configs([BROKER_3, FLIGHTS]) == {BROKER_3: nothing, FLIGHTS: nothing}
@@ -39,7 +39,7 @@ async def test_settings_of_a_topic_are_those_it_was_created_with_then_those_writ
     assert topic.configs_zxid > created.configs_zxid
 
 
-async def test_of_two_who_read_the_same_settings_one_writes(cluster: Cluster) -> None:
+async def test_of_two_writers_with_the_same_version_one_succeeds(cluster: Cluster) -> None:
     store = await cluster.store()
     assert await store.write_configs(BROKER_3, {"log.level": "debug"}, version=-1)
     assert not await store.write_configs(BROKER_3, {"log.level": "error"}, version=-1)
@@ -57,7 +57,7 @@ async def test_settings_of_a_topic_that_does_not_exist_are_refused(cluster: Clus
 
 
 @pytest.mark.parametrize("resource", [BROKER_3, EVERY_BROKER])
-async def test_whoever_watches_settings_hears_of_the_first_and_of_every_later_write(
+async def test_a_watch_on_settings_reports_the_first_and_every_later_write(
     cluster: Cluster, resource: ConfigResource
 ) -> None:
     store = await cluster.store()
@@ -70,7 +70,7 @@ async def test_whoever_watches_settings_hears_of_the_first_and_of_every_later_wr
         version += 1
 
 
-async def test_a_topic_that_is_watched_tells_of_new_settings(cluster: Cluster) -> None:
+async def test_a_watch_on_a_topic_reports_new_settings(cluster: Cluster) -> None:
     store = await cluster.store()
     await store.create_topic(topic_of("flights"))
     ear = Ear(store)
@@ -91,7 +91,7 @@ async def test_an_answer_is_kept_with_the_settings_it_is_about_or_neither_is(clu
     assert await store.kept_request("another") is None
 
 
-async def test_the_first_try_of_a_request_is_what_later_ones_find(cluster: Cluster) -> None:
+async def test_retries_find_the_first_attempt_of_a_request(cluster: Cluster) -> None:
     store = await cluster.store()
     assert await store.kept_request(REQUEST.request_id) is None
     begun = await store.begin_request(REQUEST)
@@ -114,7 +114,7 @@ async def test_ids_that_look_like_paths_are_ids(cluster: Cluster) -> None:
         assert found.request_id == request_id
 
 
-async def test_an_answer_beyond_what_a_node_holds_is_not_kept(cluster: Cluster) -> None:
+async def test_an_answer_larger_than_a_znode_is_not_kept(cluster: Cluster) -> None:
     store = await cluster.store()
     begun = await store.begin_request(REQUEST)
     noise = b"".join(index.to_bytes(4, "big") + bytes(str(index * index), "ascii") for index in range(60_000))
@@ -132,7 +132,7 @@ async def test_an_answer_is_kept_of_a_request_that_has_expired_meanwhile(cluster
     assert found.answer == b"late"
 
 
-async def test_a_request_is_forgotten_unless_somebody_has_answered_it(cluster: Cluster) -> None:
+async def test_an_unanswered_request_is_forgotten(cluster: Cluster) -> None:
     store = await cluster.store()
     begun = await store.begin_request(REQUEST)
     answered = await store.finish_request(replace(begun, answer=b"done"))
@@ -143,7 +143,7 @@ async def test_a_request_is_forgotten_unless_somebody_has_answered_it(cluster: C
     assert await store.kept_request(REQUEST.request_id) is None
 
 
-async def test_old_requests_expire_and_so_does_what_nobody_can_read(cluster: Cluster) -> None:
+async def test_old_and_unreadable_requests_expire(cluster: Cluster) -> None:
     store = await cluster.store()
     for index in range(5):
         await store.begin_request(replace(REQUEST, request_id=f"r{index}", at_ms=NOON_MS + index))

@@ -175,7 +175,7 @@ def test_truncation_at_any_offset_leaves_a_prefix(log: Log, end: int) -> None:
 
 
 @pytest.mark.parametrize("end", [10, 11])
-def test_after_a_truncation_at_the_log_start_what_lies_below_it_is_no_damage(world: World, end: int) -> None:
+def test_after_a_truncation_at_the_log_start_missing_records_below_are_no_damage(world: World, end: int) -> None:
     """After an unclean election: it is of a later epoch than what comes after the cut."""
     log, _ = world.open()
     lead(log, *(make_batch(["a", "b"]) for _ in range(10)), epoch=2)
@@ -188,7 +188,7 @@ def test_after_a_truncation_at_the_log_start_what_lies_below_it_is_no_damage(wor
     assert [batch.envelope.leader_epoch for batch in check_batches(read_all(log))] == [0, 1]
 
 
-def test_truncation_gives_the_producer_state_of_what_is_left(log: Log) -> None:
+def test_truncation_returns_the_producer_state_of_the_remaining_records(log: Log) -> None:
     for number in range(20):
         lead(log, make_batch(["a", "b"], producer_id=5, producer_epoch=1, sequence=2 * number))
     states = log.truncate(Offset(21))
@@ -299,13 +299,13 @@ def test_damage_stands_over_restarts_until_a_checkpoint_knows_that_it_is_over(wo
     assert (recovered.log_end_offset, recovered.damaged) == (3, None)
 
 
-def test_flush_tells_up_to_where_everything_is_on_disk(log: Log) -> None:
+def test_flush_returns_the_flushed_offset(log: Log) -> None:
     assert log.flush() == 0
     lead(log, *(make_batch(["a", "b"]) for _ in range(20)))
     assert log.flush() == 40
 
 
-def test_flushes_go_on_beside_appends_and_never_tell_what_is_not_written(log: Log) -> None:
+def test_concurrent_flushes_never_report_unwritten_records(log: Log) -> None:
     told: list[int] = []
     appended = threading.Event()
 
@@ -341,7 +341,7 @@ def test_another_identity_sets_the_old_log_aside(world: World) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["stray", "delete"])
-def test_what_is_set_aside_is_gone_and_may_be_made_anew(world: World, suffix: str) -> None:
+def test_a_log_that_was_set_aside_is_gone_and_may_be_created_again(world: World, suffix: str) -> None:
     log, _ = world.open()
     lead(log, make_batch(["old"]))
     world.logs.set_aside(PARTITION, suffix)
@@ -456,7 +456,7 @@ def _read(log: Log, offset: int, max_bytes: int) -> object:
     return batches[0] if batches else None
 
 
-def test_settings_that_change_leave_what_is_there_and_hold_for_what_comes(world: World) -> None:
+def test_changed_settings_apply_to_later_appends_only(world: World) -> None:
     log, _ = world.open()
     for number in range(10):
         lead(log, make_batch([f"{number}" * 100]))

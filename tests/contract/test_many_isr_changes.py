@@ -40,7 +40,7 @@ async def test_those_that_cannot_stand_fail_alone(cluster: Cluster) -> None:
     }
 
 
-async def test_what_is_gone_is_missing_from_what_is_read(cluster: Cluster) -> None:
+async def test_deleted_states_are_missing_from_the_result(cluster: Cluster) -> None:
     store = await cluster.store()
     topic = await store.create_topic(topic_of(partitions=3))
     term = await elected(store)

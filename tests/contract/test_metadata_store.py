@@ -95,7 +95,7 @@ def code_of(error: pytest.ExceptionInfo[TidemarkError]) -> ErrorCode:
     return error.value.code
 
 
-async def test_the_cluster_id_is_the_same_for_everybody_who_asks_at_once(cluster: Cluster) -> None:
+async def test_concurrent_first_readers_get_the_same_cluster_id(cluster: Cluster) -> None:
     stores = [await cluster.store() for _ in range(3)]
     ids = await asyncio.gather(*(store.cluster_id() for store in stores))
     assert len(set(ids)) == 1
@@ -105,7 +105,7 @@ async def test_the_cluster_id_is_the_same_for_everybody_who_asks_at_once(cluster
 # brokers
 
 
-async def test_a_registration_is_what_others_read_and_its_epoch_counts_registrations(cluster: Cluster) -> None:
+async def test_other_sessions_read_a_registration_and_its_epoch_counts_registrations(cluster: Cluster) -> None:
     one, other = await cluster.store(), await cluster.store()
     registration = registration_of(1)
     assert await register(one, registration) == 0
@@ -128,7 +128,7 @@ async def test_an_unclean_registration_leaves_its_epoch_and_clean_ones_keep_it(c
     assert found == [-1, 1, 1, 1]
 
 
-async def test_an_unclean_registration_that_kept_what_was_flushed_is_not_taken_for_a_loss_of_it(
+async def test_an_unclean_registration_that_kept_flushed_records_is_no_loss_of_them(
     cluster: Cluster,
 ) -> None:
     found = []
@@ -180,7 +180,7 @@ async def test_registering_again_in_the_same_session_gives_the_epoch_it_has(clus
     assert await register(store, replace(registration_of(1), host="elsewhere")) == 1
 
 
-async def test_a_watch_on_the_brokers_tells_of_a_bounce(cluster: Cluster) -> None:
+async def test_a_watch_on_the_brokers_reports_a_bounce(cluster: Cluster) -> None:
     store, broker, again = await cluster.store(), await cluster.store(), await cluster.store()
     await register(broker, registration_of(1))
     ear = Ear(store)
@@ -223,7 +223,7 @@ async def test_each_term_has_a_higher_epoch_and_the_standby_hears_of_the_end(clu
     assert later.epoch_version > term.epoch_version
 
 
-async def test_a_session_that_holds_the_office_is_told_its_term_again(cluster: Cluster) -> None:
+async def test_the_active_controllers_session_gets_its_term_again(cluster: Cluster) -> None:
     store = await cluster.store()
     assert await elected(store) == await elected(store)
 
@@ -286,7 +286,7 @@ async def test_a_topic_too_large_for_a_node_is_refused_with_the_number_that_fits
     assert (await store.create_topic(topic_of(partitions=fitting - fitting // 10))).version == 0
 
 
-async def test_a_watch_on_the_topics_tells_of_a_new_one(cluster: Cluster) -> None:
+async def test_a_watch_on_the_topics_reports_a_new_one(cluster: Cluster) -> None:
     store, other = await cluster.store(), await cluster.store()
     ear = Ear(store)
     await store.topics(watch=True)
@@ -436,7 +436,7 @@ async def test_a_leader_of_an_earlier_incarnation_neither_writes_nor_reads(clust
     assert await store.read_isr(TopicPartition("nobody", 0), ReplicaIdentity("x", "y")) is None
 
 
-async def test_a_malformed_state_is_left_out_told_apart_and_an_error_to_its_leader(cluster: Cluster) -> None:
+async def test_a_malformed_state_is_skipped_and_an_error_for_its_leader(cluster: Cluster) -> None:
     store = await cluster.store()
     topic = await store.create_topic(topic_of())
     term = await elected(store)
@@ -467,7 +467,7 @@ async def test_blocks_of_producer_ids_never_overlap(cluster: Cluster) -> None:
 # sessions
 
 
-async def test_an_expired_session_is_told_loses_its_nodes_and_can_be_replaced(cluster: Cluster) -> None:
+async def test_an_expired_session_gets_the_event_loses_its_nodes_and_can_be_replaced(cluster: Cluster) -> None:
     store, other = await cluster.store(), await cluster.store()
     ear, standby = Ear(store), Ear(other)
     await register(store, registration_of(1))

@@ -25,7 +25,7 @@ async def started(ensemble: FakeZooKeeper) -> FakeMetadataStore:
 
 
 @pytest.mark.parametrize("applied", [True, False])
-async def test_an_isr_write_without_an_answer_is_unknown_and_reading_tells(
+async def test_an_isr_write_without_an_answer_is_unknown_until_the_state_is_read(
     ensemble: FakeZooKeeper, applied: bool
 ) -> None:
     store = await started(ensemble)
@@ -75,7 +75,7 @@ async def test_a_candidate_that_is_overtaken_at_the_last_moment_is_not_elected(e
     assert await slow.elect_controller(BrokerId(100), "host:100") is None
 
 
-async def test_a_candidate_overtaken_by_one_who_resigned_at_once_is_elected_after_it(ensemble: FakeZooKeeper) -> None:
+async def test_a_candidate_overtaken_by_one_that_resigned_at_once_is_elected_next(ensemble: FakeZooKeeper) -> None:
     slow, fast = await started(ensemble), await started(ensemble)
 
     async def overtake() -> None:

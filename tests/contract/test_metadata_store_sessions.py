@@ -42,7 +42,7 @@ async def test_with_no_server_the_start_fails_in_time_and_names_the_address() ->
     await store.stop()
 
 
-async def test_the_lease_counts_from_the_sending_of_what_was_answered(zookeeper: ZooKeeperProcess) -> None:
+async def test_the_lease_counts_from_the_sending_of_the_answered_request(zookeeper: ZooKeeperProcess) -> None:
     clock = ManualClock(now_ms=1_000_000)
     store = ZooKeeperMetadataStore(zookeeper.connect + "/lease", 6000, clock)
     await store.start()
@@ -57,7 +57,7 @@ async def test_the_lease_counts_from_the_sending_of_what_was_answered(zookeeper:
     assert store.lease_valid_until_ms() == 0
 
 
-async def test_the_lease_goes_by_what_the_server_grants(zookeeper: ZooKeeperProcess) -> None:
+async def test_the_lease_uses_the_timeout_that_the_server_granted(zookeeper: ZooKeeperProcess) -> None:
     clock = ManualClock(now_ms=1_000_000)
     store = ZooKeeperMetadataStore(zookeeper.connect + "/granted", 100, clock)
     await store.start()
@@ -136,7 +136,7 @@ async def test_a_session_outlives_a_connection_that_its_only_server_takes_and_fo
         await store.stop()
 
 
-async def test_a_process_that_slept_past_its_session_finds_its_lease_over_before_it_is_told(
+async def test_a_process_suspended_past_its_session_has_no_lease_before_the_event(
     zookeeper: ZooKeeperProcess,
 ) -> None:
     clock = ManualClock(now_ms=1_000_000)
@@ -170,7 +170,7 @@ def test_a_second_start_finds_its_data_and_a_second_stop_is_fine(tmp_path: Path)
     assert not process.running
 
 
-def test_without_java_the_start_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_java_the_error_names_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(TidemarkError, match="install a JDK"):
@@ -187,7 +187,7 @@ def test_a_taken_port_is_an_error_that_names_the_log(tmp_path: Path, zookeeper: 
     assert not process.running
 
 
-async def test_what_is_said_of_writes_is_true_while_the_server_is_killed_again_and_again(tmp_path: Path) -> None:
+async def test_results_of_writes_are_true_while_the_server_is_killed_repeatedly(tmp_path: Path) -> None:
     with ZooKeeperProcess(tmp_path) as process:
         store = ZooKeeperMetadataStore(process.connect, 30_000, SystemClock())  # it outlives each start of the server
         await store.start()

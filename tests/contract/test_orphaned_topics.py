@@ -24,7 +24,7 @@ async def removed_by_hand(cluster: Cluster, path: str) -> None:
     assert not isinstance(answer, NoNodeError)
 
 
-async def test_a_topic_whose_node_was_deleted_is_unreadable_and_told_of_with_what_it_was(
+async def test_a_topic_whose_node_was_deleted_is_reported_unreadable_with_its_last_state(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = await cluster.store()

@@ -58,7 +58,7 @@ async def write_report(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_what_is_asked_for_is_read_as_it_was_written_and_watched(cluster: Cluster, kind: ElectionKind) -> None:
+async def test_an_election_request_reads_as_written_and_is_watched(cluster: Cluster, kind: ElectionKind) -> None:
     store, other = await cluster.store(), await cluster.store()
     ear = Ear(other)
     assert await other.requested_elections(kind, watch=True) is None
@@ -130,7 +130,7 @@ async def test_a_node_written_by_hand_in_kafkas_shape_is_understood(cluster: Clu
         b'{"version":1,"partitions":[],"request_id":"%s"}' % (b"r" * 129),
     ],
 )
-async def test_a_node_that_cannot_be_understood_says_why_and_can_be_removed(cluster: Cluster, data: bytes) -> None:
+async def test_a_malformed_election_request_has_a_reason_and_can_be_removed(cluster: Cluster, data: bytes) -> None:
     store = await cluster.store()
     await store.request_elections(ElectionKind.LAST_KNOWN, [F0], "r1")
     await cluster.corrupt(PATHS[ElectionKind.LAST_KNOWN], data)

@@ -31,7 +31,7 @@ def told(store: ZooKeeperMetadataStore) -> tuple[str, dict[str, float]]:
     return state, {name.removeprefix(f"{NAME}_"): value for (name, labels), value in found.items() if not labels}
 
 
-async def test_a_session_that_is_cut_off_expires_and_is_replaced_says_so(tmp_path: Path) -> None:
+async def test_metrics_count_a_partitioned_session_that_expires_and_is_replaced(tmp_path: Path) -> None:
     with ZooKeeperProcess(tmp_path) as process:
         store = ZooKeeperMetadataStore(process.connect, 1000, SystemClock())
         ear = Ear(store)

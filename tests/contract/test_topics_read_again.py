@@ -14,7 +14,7 @@ from tests.contract.test_metadata_store import elected, topic_of
 from tests.fakes.metadata_store import FakeSession
 
 
-async def test_each_change_is_seen_by_the_next_read_and_told_of_once_more(cluster: Cluster) -> None:
+async def test_the_next_read_returns_each_change_and_sets_the_watch_again(cluster: Cluster) -> None:
     store, other = await cluster.store(), await cluster.store()
     term = await elected(other)
     ear = Ear(store)

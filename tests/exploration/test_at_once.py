@@ -67,7 +67,7 @@ class Answered(Obeying):
     ],
     ids=["a crash", "a suspicion", "a lag and a broken stream", "a lag and a lost answer"],
 )
-def test_it_walks_what_a_search_finds_that_hears_everything_first(
+def test_a_walk_at_once_finds_the_states_of_a_search_with_all_deliveries_first(
     scope: Scope, cluster: type[Hearing], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search, "Cluster", cluster)
@@ -109,14 +109,14 @@ def test_a_mutant_is_found_though_messages_have_no_delay(
     assert report.story
 
 
-def test_what_was_walked_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_counts_the_walked_states(capsys: pytest.CaptureFixture[str]) -> None:
     only_a_batch = ["--batches", "1", "--crashes", "0", "--suspicions", "0", "--lost-answers", "0"]
     for kind, named in (("streams", "streams at once"), ("zookeeper", "streams, commands and requests at once")):
         assert main([*only_a_batch, "--at-once", kind]) == 0
         assert f"COMPLETE with {named}" in capsys.readouterr().out
 
 
-def test_it_is_not_mixed_with_walks_by_what_is_put_off(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_walk_at_once_is_not_combined_with_a_limit_of_delays(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--at-once", "streams", "--delays", "1"])
     assert "neither --delays nor --beam" in capsys.readouterr().err

@@ -32,7 +32,7 @@ def test_when_enough_deliveries_may_be_put_off_every_state_is_walked(scope: Scop
 
 
 @pytest.mark.parametrize("surprises_count", [False, True])
-def test_whatever_comes_of_few_deliveries_put_off_comes_of_more(surprises_count: bool) -> None:
+def test_states_with_few_delays_are_reached_with_more_delays(surprises_count: bool) -> None:
     scope = Scope(batches=0, crashes=1)
     found = [walked(Walk(scope, delays=delays, surprises_count=surprises_count)) for delays in range(4)]
     for (few, few_seen), (more, more_seen) in pairwise(found):
@@ -41,7 +41,7 @@ def test_whatever_comes_of_few_deliveries_put_off_comes_of_more(surprises_count:
     assert found[0][0].at_rest > 0
 
 
-def test_what_comes_while_nothing_is_on_its_way_is_less_than_what_comes_at_any_moment() -> None:
+def test_events_only_while_no_message_travels_reach_fewer_states() -> None:
     scope = Scope(batches=1, lags=1)
     (few, few_seen), (more, more_seen) = (
         walked(Walk(scope, delays=0, surprises_count=counts)) for counts in (True, False)
@@ -50,7 +50,7 @@ def test_what_comes_while_nothing_is_on_its_way_is_less_than_what_comes_at_any_m
     assert few_seen < more_seen
 
 
-def test_a_walk_after_another_finds_what_it_finds_alone() -> None:
+def test_a_walk_after_another_finds_the_same_as_alone() -> None:
     scope = Scope(batches=1, lags=1, lost_answers=1)
     before = Walk(scope, delays=0)
     assert before.run().complete
@@ -58,13 +58,13 @@ def test_a_walk_after_another_finds_what_it_finds_alone() -> None:
     assert (after.states, after.transitions, after.at_rest) == (alone.states, alone.transitions, alone.at_rest)
 
 
-def test_each_count_of_deliveries_that_is_walked_to_its_end_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_names_each_number_of_delays_walked_to_its_end(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--batches", "0", "--suspicions", "0", "--lost-answers", "0", "--crashes", "1", "--delays", "1"]) == 0
     said = capsys.readouterr().out
     assert said.index("COMPLETE with at most 0 deliveries put off") < said.index("COMPLETE with at most 1 delivery")
 
 
-def test_a_walk_that_stops_says_at_how_many_deliveries_put_off(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stopped_walk_reports_its_number_of_delayed_deliveries(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--delays", "1", "--minutes", "0"]) == 0
     assert "STOPPED before the end of 0 deliveries put off" in capsys.readouterr().out
 

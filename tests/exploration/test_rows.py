@@ -28,7 +28,7 @@ def test_a_table_finds_each_mark_with_its_number_while_it_grows() -> None:
     assert (table.find(stirred(np.arange(6000, 7000, dtype=np.uint64))) == -1).all()
 
 
-def test_a_table_without_numbers_knows_what_was_entered() -> None:
+def test_a_table_without_numbers_knows_its_entries() -> None:
     table = Table(bits=4, numbered=False)
     marks = stirred(np.arange(1, 101, dtype=np.uint64))
     table.add(marks[:50])
@@ -76,7 +76,7 @@ def test_a_process_under_other_names_is_worked_out_without_making_it_again() -> 
             assert brokers.views[brokers.twin(number, which)] == view_of(renamed)
 
 
-def test_a_look_at_what_is_not_known_says_which_column_is_needed() -> None:
+def test_a_lookup_of_an_unknown_value_names_the_missing_column() -> None:
     cells = Cells([7, UNKNOWN, 9], (0, 1, 2))
     assert cells[0] == 7
     with pytest.raises(NeedError) as looked:

@@ -33,7 +33,7 @@ def test_every_state_of_a_small_scope_is_right(scope: Scope) -> None:
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.patch.__name__)
-def test_a_mutant_is_found_and_its_story_told(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mutant_is_caught_and_its_story_printed(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant.patch(monkeypatch)
     walk = Walk(mutant.scope, parents=True)
     report = walk.run(seconds=SECONDS_MAX)
@@ -43,7 +43,7 @@ def test_a_mutant_is_found_and_its_story_told(mutant: Mutant, monkeypatch: pytes
     assert "a client sends the next batch" in "\n".join(lines)
 
 
-def test_a_story_is_told_by_a_walk_that_kept_no_parents(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_walk_without_parents_reconstructs_a_story(monkeypatch: pytest.MonkeyPatch) -> None:
     """It walks again and keeps them; the story is as short as the one that is found state by state."""
     mutant = next(one for one in MUTANTS if one.patch.__name__ == "change_in_flight_holds_nothing_back")
     mutant.patch(monkeypatch)
@@ -64,7 +64,7 @@ def test_a_story_is_told_by_a_walk_that_kept_no_parents(monkeypatch: pytest.Monk
     ],
     ids=["a suspicion", "a crash and a lost answer", "an expired session", "a broken stream", "slow disks"],
 )
-def test_a_walk_in_rows_sees_what_a_search_state_by_state_sees(scope: Scope) -> None:
+def test_a_walk_in_rows_sees_the_states_of_a_search_state_by_state(scope: Scope) -> None:
     """As many states, moves and ends, at the same depths, and the same constellations."""
     in_rows, by_walk = walked(Walk(scope, thrifty=False))
     searched, by_search = walked(Search(scope))
@@ -98,7 +98,7 @@ def test_a_twin_has_the_same_future() -> None:
         state = ahead[len(ahead) // 2]
 
 
-def test_what_is_taken_eagerly_hides_nothing() -> None:
+def test_eager_steps_hide_no_violation() -> None:
     """Logs, high watermarks, leaders and node are in as many constellations when it may come at any time."""
     (_, eager), (_, patient) = (
         walked(Search(Scope(batches=1, crashes=1, reduced=reduced))) for reduced in (True, False)
@@ -106,17 +106,17 @@ def test_what_is_taken_eagerly_hides_nothing() -> None:
     assert eager == patient
 
 
-def test_a_search_that_stops_at_its_bound_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_search_that_reaches_its_bound_reports_this(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--batches", "1", "--crashes", "1", "--minutes", "0"]) == 0
     assert "STOPPED at the bound" in capsys.readouterr().out
 
 
-def test_a_beam_says_that_it_has_not_seen_all(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_beam_reports_that_states_are_missing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--batches", "2", "--beam", "3"]) == 0
     assert "SAMPLED to the end" in capsys.readouterr().out
 
 
-def test_a_walk_that_would_take_too_much_memory_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_walk_beyond_the_memory_bound_reports_this(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--batches", "2", "--memory-gb", "0.000001"]) == 0
     assert "STOPPED at the bound" in capsys.readouterr().out
 

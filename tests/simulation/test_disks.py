@@ -15,7 +15,7 @@ WORLDS = 16
 
 
 @pytest.mark.parametrize("name", ["flipped", "flipped-single", "flipped-files"])
-def test_bits_flip_and_are_found_by_starts_by_who_is_given_them_and_by_people(name: str) -> None:
+def test_flipped_bits_are_found_by_starts_fetches_and_verification(name: str) -> None:
     counts: Counter[str] = Counter()
     told = []
     for seed in range(WORLDS):

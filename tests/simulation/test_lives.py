@@ -54,13 +54,13 @@ def test_the_same_seed_is_the_same_life() -> None:
         ("one-directory", ["no log directory is left"]),
     ],
 )
-def test_what_kinds_of_worlds_are_for_does_happen_in_them(name: str, sentences: list[str]) -> None:
+def test_each_kind_of_world_contains_its_faults(name: str, sentences: list[str]) -> None:
     told = [sentence for seed in range(6) for _, sentence in live(draw(seed, RECIPES[name])).world.story]
     assert [one for one in sentences if not any(one in sentence for sentence in told)] == []
 
 
 @pytest.mark.parametrize("name", ["compacted", "compacted-files", "tombstones", "tombstones-files"])
-def test_cleaned_logs_have_lost_what_is_covered_and_tombstones_in_their_time(name: str) -> None:
+def test_cleaned_logs_lose_covered_records_and_old_tombstones(name: str) -> None:
     recipe, records, left, gone = RECIPES[name], 0, 0, 0
     for seed in range(3):
         world = live(draw(seed, recipe)).world
@@ -73,7 +73,7 @@ def test_cleaned_logs_have_lost_what_is_covered_and_tombstones_in_their_time(nam
     assert (gone > 0) == (recipe.quiet_ms > recipe.delete_retention_ms)
 
 
-def test_an_unclean_election_deposes_nobody_who_is_in_sync_without_a_session() -> None:
+def test_an_unclean_election_deposes_no_in_sync_replica_without_a_session() -> None:
     """Brokers 0 and 1 live on without sessions, in sync with each other, while broker 2 is elected uncleanly: what the
     two acknowledge until they hear of it is lost by that election, and no mistake of theirs (rule F2)."""
     items = (
@@ -121,7 +121,7 @@ def _emptied(seed: int) -> Plan:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 4, 5])
-def test_a_replica_without_records_begins_anew_where_a_stale_one_leads_in_a_new_lineage(
+def test_an_empty_replica_starts_again_under_a_stale_leader_of_a_new_lineage(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else it would be in sync, once that leader has come so far, without what was acknowledged below its start."""

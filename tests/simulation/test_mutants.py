@@ -36,7 +36,7 @@ def test_without_a_mutant_the_same_worlds_are_sound(recipe: Recipe) -> None:
     ("name", "first_seed"),
     [("truncates_to_the_high_watermark", 15), ("stops_before_it_settles", 0), ("elects_uncleanly_on_suspicion", 0)],
 )
-def test_what_a_mutant_does_is_told_as_a_short_story(name: str, first_seed: int) -> None:
+def test_a_mutant_is_reported_as_a_short_story(name: str, first_seed: int) -> None:
     mutant = next(one for one in MUTANTS if one.name == name)
     caught = catch(mutant, range(first_seed, first_seed + WORLDS_MAX))
     assert caught is not None

@@ -62,7 +62,7 @@ def write_batch(spark: SparkSession, directory: Path) -> None:
 
 
 @pytest.mark.parametrize("job", [read_batch, read_stream, write_batch])
-def test_addresses_that_nobody_answers_are_told_each_with_its_cause_and_in_time(
+def test_unreachable_addresses_are_reported_in_time_each_with_its_cause(
     spark: SparkSession, tmp_path: Path, job: Callable[[SparkSession, Path], None]
 ) -> None:
     began_s = time.monotonic()
@@ -88,7 +88,7 @@ def test_addresses_that_nobody_answers_are_told_each_with_its_cause_and_in_time(
         ({"assign": '{"held": [4]}', "subscribe": ""}, r"subscribe and assign are"),
     ],
 )
-def test_a_wrong_place_is_told_with_its_option_and_partition(
+def test_an_invalid_offset_is_reported_with_its_option_and_partition(
     spark: SparkSession, cluster: LocalCluster, held: str, options: dict[str, str], sentence: str
 ) -> None:
     with pytest.raises(PySparkException, match=sentence):
@@ -102,7 +102,7 @@ def test_a_wrong_place_is_told_with_its_option_and_partition(
         ({"startingOffset": "earliest"}, "tidemark has no option 'startingoffset'"),
     ],
 )
-def test_a_wrong_option_of_a_stream_is_told_by_the_query(
+def test_a_query_reports_a_wrong_option_of_a_stream(
     spark: SparkSession, cluster: LocalCluster, held: str, tmp_path: Path, options: dict[str, str], sentence: str
 ) -> None:
     with pytest.raises(PySparkException, match=sentence):
@@ -137,7 +137,7 @@ def last_offsets(directory: Path) -> Path:
     return path
 
 
-def test_a_checkpoint_of_another_cluster_is_refused_and_says_which_both_are(
+def test_a_checkpoint_of_another_cluster_is_refused_with_both_cluster_ids(
     spark: SparkSession, cluster: LocalCluster, finished: Path, tmp_path: Path
 ) -> None:
     moved = shutil.copytree(finished, tmp_path / "moved")
@@ -151,7 +151,7 @@ def test_a_checkpoint_of_another_cluster_is_refused_and_says_which_both_are(
         run_stream(spark, moved, **of_held(cluster))
 
 
-def test_a_checkpoint_of_another_source_is_refused_and_says_what_to_do(
+def test_a_checkpoint_of_another_source_is_refused_with_the_next_step(
     spark: SparkSession, cluster: LocalCluster, finished: Path, tmp_path: Path
 ) -> None:
     moved = shutil.copytree(finished, tmp_path / "moved")

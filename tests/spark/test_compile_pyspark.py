@@ -75,7 +75,7 @@ def test_sources_stay_for_tracebacks_and_for_other_pythons(archives: list[Path],
     assert output(lines, *archives).strip() == "def read_int(stream):"
 
 
-def test_what_is_compiled_already_is_left_as_it_is(archives: list[Path]) -> None:
+def test_compiled_modules_are_not_compiled_again(archives: list[Path]) -> None:
     before = [path.read_bytes() for path in archives]
     assert all(line.endswith(": 0 modules compiled") for line in add_compiled(*archives).splitlines())
     assert [path.read_bytes() for path in archives] == before

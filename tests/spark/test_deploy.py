@@ -117,14 +117,14 @@ def test_claims_with_dots_and_several_of_them_are_volumes_of_driver_and_executor
         }
 
 
-def test_detached_it_says_how_to_follow_the_job_and_how_to_end_it(programs: Path) -> None:
+def test_a_detached_submit_prints_how_to_follow_and_end_the_job(programs: Path) -> None:
     done = submit(programs, "--detach", "--name", "tail", "archive", "--topic", "orders")
     assert (done.returncode, done.stdout) == (0, "")
     assert "kubectl logs -f -n data tail" in done.stderr
     assert "kubectl delete pod -n data tail" in done.stderr
 
 
-def test_submitting_ends_as_the_driver_did_and_shows_what_it_said(programs: Path) -> None:
+def test_submit_returns_the_drivers_status_and_output(programs: Path) -> None:
     done = submit(programs, "audit", "--bootstrap", "b:9192", "--topic", "orders")
     assert (done.returncode, done.stdout) == (1, "3 findings\n")
     refused = submit(programs, "audit", "--topic", "orders", REFUSED="yes")

@@ -170,7 +170,7 @@ def test_splitting_covers_every_offset_once_in_order(least: int, lengths: list[i
         ({**FLIGHTS, "failOnDataLoss": "maybe"}, "want true or false"),
     ],
 )
-def test_a_wrong_option_is_refused_with_what_would_be_right(options: dict[str, str], sentence: str) -> None:
+def test_a_wrong_option_is_refused_with_a_suggestion(options: dict[str, str], sentence: str) -> None:
     with pytest.raises(ValueError, match=re.escape(sentence)):
         parse_options(options)
 
@@ -203,7 +203,7 @@ def test_offsets_that_the_topic_does_not_hold_are_refused(options: dict[str, str
         ),
     ],
 )
-def test_a_wrong_option_of_a_stream_is_refused_with_what_would_be_right(options: dict[str, str], sentence: str) -> None:
+def test_a_wrong_option_of_a_stream_is_refused_with_a_suggestion(options: dict[str, str], sentence: str) -> None:
     with pytest.raises(ValueError, match=re.escape(sentence)):
         parse_options({**FLIGHTS, **options}, streaming=True)
 
@@ -213,6 +213,6 @@ def test_json_values_need_a_schema() -> None:
         parse_schema_options({"valueFormat": "json"}).ddl()
 
 
-def test_what_is_gone_is_passed_over_only_when_told_so() -> None:
+def test_deleted_records_are_skipped_only_by_option() -> None:
     options = {"startingOffsets": '{"flights": {"0": 4}}', "failOnDataLoss": "false"}
     assert plan_ranges(parse_options({**FLIGHTS, **options}), HELD)[0] == OffsetRange("flights", 0, 10, 110)

@@ -31,7 +31,7 @@ def test_delays_by_carrier_and_hour_equal_pandas_to_the_last_bit_although_leader
     assert outcome.windows == len(table.groupby(["carrier", "time_hour"]))
 
 
-def test_days_come_in_the_order_of_the_calendar_and_what_did_not_depart_has_no_delay() -> None:
+def test_days_are_in_calendar_order_and_cancelled_flights_have_no_delay() -> None:
     table = pd.DataFrame(
         {
             "year": ["2013", "2013", "2013"],
@@ -55,7 +55,7 @@ def test_days_come_in_the_order_of_the_calendar_and_what_did_not_depart_has_no_d
     )
 
 
-def test_a_number_that_differs_a_window_too_few_and_one_too_many_are_told() -> None:
+def test_different_numbers_and_missing_or_extra_windows_are_reported() -> None:
     def table(*rows: tuple[str, int, float]) -> pd.DataFrame:
         whole = [(pd.Timestamp(start), "UA", count, count, mean * count, mean, mean) for start, count, mean in rows]
         return flights.in_order(pd.DataFrame(whole, columns=flights.COLUMNS))

@@ -117,7 +117,7 @@ def test_an_archive_has_every_record_once_although_its_job_was_stopped_in_mid_ba
     assert (wrong.count(), table.select("date", "hour").distinct().count()) == (0, 2)
 
 
-def test_few_files_of_many_hold_the_same_rows_and_what_lands_later_joins_them(
+def test_compacted_archive_files_hold_the_same_rows_and_accept_later_ones(
     spark: SparkSession, cluster: LocalCluster, sales: str, tmp_path: Path
 ) -> None:
     root = str(tmp_path / "archive")
@@ -180,7 +180,7 @@ def test_an_audit_of_a_sound_topic_and_archive_finds_nothing(
     assert "no gap, duplicate or mismatch" in capsys.readouterr().out
 
 
-def test_an_audit_tells_gaps_duplicates_and_mismatches_of_an_archive_by_their_offsets(
+def test_an_audit_reports_gaps_duplicates_and_mismatches_with_their_offsets(
     spark: SparkSession, cluster: LocalCluster, sales: str, tmp_path: Path
 ) -> None:
     root = str(tmp_path / "archive")
@@ -210,7 +210,7 @@ def test_an_audit_tells_gaps_duplicates_and_mismatches_of_an_archive_by_their_of
     assert found[0].sentence == "offsets 20 to 29 are each in the topic and not in the archive"
 
 
-def test_an_audit_says_which_replica_it_could_not_read(spark: SparkSession, cluster: LocalCluster, sales: str) -> None:
+def test_an_audit_names_the_unreadable_replica(spark: SparkSession, cluster: LocalCluster, sales: str) -> None:
     cluster.kill(broker_name(1))
     try:
         found = audit.replica_findings(spark, cluster.bootstrap, sales, compacted=False)
@@ -220,7 +220,7 @@ def test_an_audit_says_which_replica_it_could_not_read(spark: SparkSession, clus
     assert all("the replica on broker 1 was not read" in one.sentence for one in found)
 
 
-def test_an_archive_is_not_blamed_for_what_retention_took_from_the_topic(spark: SparkSession) -> None:
+def test_an_audit_ignores_records_that_retention_deleted(spark: SparkSession) -> None:
     content = "topic string, partition int, offset bigint, content bigint"
     topic = spark.createDataFrame([("t", 0, offset, offset) for offset in range(50, 60)], content)
     rows = [("t", 0, offset, offset) for offset in range(10, 55) if offset not in (20, 21, 48, 49)]
@@ -295,7 +295,7 @@ def test_a_jobs_help_teaches_with_an_example(name: str) -> None:
     assert "--bootstrap HOST:PORT" in done.stdout
 
 
-def test_a_job_runs_under_spark_submit_and_says_what_is_wrong_in_a_sentence(cluster: LocalCluster) -> None:
+def test_a_job_runs_under_spark_submit_and_reports_an_error_in_one_sentence(cluster: LocalCluster) -> None:
     submit = Path(sys.executable).with_name("spark-submit")
     job = ROOT / "spark" / "pipelines" / "audit.py"
     done = subprocess.run(

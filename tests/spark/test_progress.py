@@ -14,7 +14,7 @@ def offset(partitions: dict[str, dict[str, Any]]) -> str:
     return json.dumps({"version": 1, "cluster": "c", "topics": {"flights": {"id": "f", "partitions": entries}}})
 
 
-def test_each_partition_says_what_it_read_what_it_is_behind_and_what_it_skipped() -> None:
+def test_each_partition_reports_read_lagging_and_skipped_records() -> None:
     source = {
         "startOffset": offset({"0": {"offset": 5}}),
         "endOffset": offset({"0": {"offset": 9, "skipped": 2}, "1": {"offset": 30, "begin": 10}}),
@@ -26,7 +26,7 @@ def test_each_partition_says_what_it_read_what_it_is_behind_and_what_it_skipped(
     ]
 
 
-def test_what_spark_does_not_report_is_not_made_up() -> None:
+def test_figures_that_spark_omits_stay_absent() -> None:
     assert partition_progress({"endOffset": offset({"0": {"offset": 9}}), "startOffset": None}) == [
         PartitionProgress("flights", 0, 9, None, None, 0)
     ]

@@ -44,7 +44,7 @@ def values(text: str) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_a_query_is_told_with_its_batches_rows_phases_and_partitions() -> None:
+def test_metrics_of_a_query_have_batches_rows_phases_and_partitions() -> None:
     metrics = QueryMetrics()
     metrics.started("q1", "copy", 90.0)
     metrics.progressed(progress(), 100.0)
@@ -72,7 +72,7 @@ def test_a_lag_that_spark_does_not_report_is_left_out() -> None:
     assert ("partition_lag_offsets", "flights", "0") not in told
 
 
-def test_a_query_that_failed_is_told_as_one_that_does_not_run_until_it_is_started_again() -> None:
+def test_a_failed_query_is_reported_as_stopped_until_its_restart() -> None:
     metrics = QueryMetrics()
     metrics.started("q1", "copy", 90.0)
     metrics.ended("q1", failed=True)

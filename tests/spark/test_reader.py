@@ -93,7 +93,7 @@ def test_any_cut_of_a_stream_into_micro_batches_gives_the_rows_of_a_batch_read(
     reader.stop()
 
 
-def test_a_stream_starts_at_the_end_unless_told_otherwise(cluster: LocalCluster, cut: str) -> None:
+def test_a_stream_starts_at_the_end_by_default(cluster: LocalCluster, cut: str) -> None:
     options = {"tidemark.bootstrap": cluster.bootstrap, "subscribe": cut}
     starts = stream_reader(options).initialOffset()["topics"][cut]["partitions"]
     assert {index: entry["offset"] for index, entry in starts.items()} == {"0": 28, "1": 33, "2": 0}
@@ -103,7 +103,7 @@ def test_a_stream_starts_at_the_end_unless_told_otherwise(cluster: LocalCluster,
 
 
 @needs_read_limits
-def test_an_available_now_query_ends_at_what_there_was_when_it_began(cluster: LocalCluster, topic: MakeTopic) -> None:
+def test_an_available_now_query_ends_at_the_end_offsets_of_its_start(cluster: LocalCluster, topic: MakeTopic) -> None:
     name = topic("available-now", partitions=2)
     fill(cluster, name, {0: 5})
     reader = stream_reader(options_of(cluster, name, minOffsetsPerTrigger="1000"))
@@ -198,7 +198,7 @@ def test_records_that_are_gone_end_a_query_with_their_offsets(cluster: LocalClus
         places(reader, reader.partitions(start, end))
 
 
-def test_records_that_are_gone_are_skipped_when_told_so_and_the_log_says_how_many(
+def test_deleted_records_are_skipped_by_option_and_the_log_counts_them(
     cluster: LocalCluster, shortened: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     reader = stream_reader(options_of(cluster, shortened, failOnDataLoss="false"))
@@ -217,7 +217,7 @@ def test_records_that_were_skipped_are_counted_in_the_offsets(
     assert "shortened-0: offsets 2 to 6 were deleted before they were read" in caplog.text
 
 
-def test_a_task_beyond_the_end_of_a_log_that_was_cut_is_an_error_or_nothing_as_told(
+def test_a_task_past_the_end_of_a_truncated_log_is_an_error_or_empty_by_option(
     cluster: LocalCluster, shortened: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     strict = parse_options(options_of(cluster, shortened))
@@ -232,7 +232,7 @@ def test_a_task_beyond_the_end_of_a_log_that_was_cut_is_an_error_or_nothing_as_t
     assert "5 offsets are skipped" in caplog.text
 
 
-def test_a_recreated_topic_is_an_error_or_a_fresh_start_as_told(cluster: LocalCluster, topic: MakeTopic) -> None:
+def test_a_recreated_topic_is_an_error_or_a_fresh_start_by_option(cluster: LocalCluster, topic: MakeTopic) -> None:
     name = topic("reborn", partitions=1)
     fill(cluster, name, {0: 5})
     options = options_of(cluster, name)
@@ -250,7 +250,7 @@ def test_a_recreated_topic_is_an_error_or_a_fresh_start_as_told(cluster: LocalCl
 
 @needs_read_limits
 @pytest.mark.usefixtures("impatient")
-def test_a_topic_that_was_deleted_is_an_error_or_left_out_as_told(
+def test_a_deleted_topic_is_an_error_or_skipped_by_option(
     cluster: LocalCluster, topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, other = topic("departed", partitions=1), topic("remaining", partitions=1)
@@ -273,7 +273,7 @@ def test_a_topic_that_was_deleted_is_an_error_or_left_out_as_told(
 @needs_read_limits
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("lenient", [False, True])
-def test_a_topic_that_is_deleted_while_a_micro_batch_is_planned_is_an_error_or_left_out_as_told(
+def test_a_topic_deleted_during_planning_is_an_error_or_skipped_by_option(
     cluster: LocalCluster, topic: MakeTopic, monkeypatch: pytest.MonkeyPatch, lenient: bool
 ) -> None:
     name, other = topic(f"vanishing-{lenient}", partitions=1), topic(f"lasting-{lenient}", partitions=1)
@@ -323,14 +323,14 @@ def test_a_checkpoint_of_another_cluster_or_source_is_refused(cluster: LocalClus
         ({"startingTimestamp": "9999999999999"}, "startingTimestamp asks for time 9999999999999 ms of cut-"),
     ],
 )
-def test_a_stream_that_cannot_begin_says_why(
+def test_a_stream_that_cannot_start_reports_the_cause(
     cluster: LocalCluster, cut: str, options: dict[str, str], sentence: str
 ) -> None:
     with pytest.raises((ValueError, TidemarkError), match=sentence):
         stream_reader({**options_of(cluster, cut), **options}).initialOffset()
 
 
-def test_assigning_a_partition_that_is_not_there_says_so(cluster: LocalCluster, cut: str) -> None:
+def test_assigning_an_unknown_partition_is_an_error(cluster: LocalCluster, cut: str) -> None:
     options = {"tidemark.bootstrap": cluster.bootstrap, "assign": '{"cut": [1, 9]}'}
     with pytest.raises(ValueError, match=r"assign names partitions of cut that do not exist: \[9\]; it has 3"):
         stream_reader(options).initialOffset()

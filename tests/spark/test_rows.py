@@ -64,7 +64,7 @@ def test_every_record_becomes_a_row_with_its_place() -> None:
     assert columns.column("value").to_pylist() == [b"1", b"2", None]
 
 
-def test_the_kind_of_time_is_told_as_kafka_does() -> None:
+def test_the_timestamp_type_has_kafkas_values() -> None:
     columns = convert(records(), timestamp_type=LOG_APPEND_TIME)
     assert columns.column("timestampType").to_pylist() == [1, 1, 1]
 

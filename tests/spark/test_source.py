@@ -66,7 +66,7 @@ def test_every_record_is_a_row_with_the_columns_of_sparks_kafka_source(
         assert headers == ([("n", str(number).encode()), ("none", None)] if number % 2 else [])
 
 
-def test_offsets_bound_what_is_read_and_many_tasks_share_it(
+def test_offsets_bound_a_read_that_many_tasks_share(
     spark: SparkSession, cluster: LocalCluster, places: dict[tuple[int, int], int]
 ) -> None:
     partition = max({place[0] for place in places}, key=[place[0] for place in places].count)
@@ -105,7 +105,7 @@ def test_an_empty_topic_is_an_empty_table(spark: SparkSession, cluster: LocalClu
         ({"tidemark.bootstrap": "127.0.0.1:1", "deadlineMs": "500"}, "127.0.0.1:1"),
     ],
 )
-def test_a_read_that_cannot_be_done_says_why(
+def test_an_impossible_read_reports_the_cause(
     spark: SparkSession, cluster: LocalCluster, options: dict[str, str], sentence: str
 ) -> None:
     with pytest.raises(PySparkException, match=sentence):

@@ -124,7 +124,7 @@ def test_a_query_goes_on_when_a_broker_is_killed_under_it(
         assert ["batch 0:" in line for line in told] == [True]
 
 
-def test_a_recreated_topic_ends_the_query_with_what_happened_and_what_to_do(
+def test_a_recreated_topic_ends_the_query_with_the_cause_and_the_next_step(
     spark: SparkSession, cluster: LocalCluster, topic: MakeTopic, tmp_path: Path
 ) -> None:
     name = topic("replaced", partitions=1)

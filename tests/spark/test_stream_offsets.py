@@ -81,7 +81,7 @@ def test_any_cut_into_micro_batches_reads_every_offset_once_in_order(
 
 @settings(deadline=None)
 @given(lengths=st.dictionaries(st.integers(0, 9), st.integers(0, 1000), min_size=1), limit=st.integers(1, 500))
-def test_a_limit_is_used_up_and_starves_nobody(lengths: dict[int, int], limit: int) -> None:
+def test_a_limit_is_used_up_and_starves_no_partition(lengths: dict[int, int], limit: int) -> None:
     wanted = {("flights", index): length for index, length in lengths.items()}
     shares = share(wanted, limit)
     assert sum(shares.values()) == min(limit, sum(wanted.values()))
@@ -91,7 +91,7 @@ def test_a_limit_is_used_up_and_starves_nobody(lengths: dict[int, int], limit: i
         assert all(shares[where] for where in waiting_ones)
 
 
-def test_what_does_not_move_stays_the_same_to_the_letter() -> None:
+def test_unchanged_offsets_serialize_identically() -> None:
     start = offset_of({"flights": {0: 5, 1: 7, 10: 2}}, epoch=1)
     later = advance(start, Available(offset_of({"flights": {0: 5, 1: 9, 10: 2}}, epoch=4)), None)
     assert later.topics["flights"].partitions[0] == start.topics["flights"].partitions[0]
@@ -107,7 +107,7 @@ def test_a_checkpoint_gives_back_the_offset(topics: dict[str, dict[int, int]]) -
     assert from_json(json.loads(json.dumps(offset.to_json()))) == offset
 
 
-def test_a_new_partition_is_read_from_its_first_offset_and_says_so_once() -> None:
+def test_a_new_partition_is_read_from_its_first_offset_and_logged_once() -> None:
     start = offset_of({"flights": {0: 5}})
     available = Available(offset_of({"flights": {0: 5, 1: 30}}), {("flights", 1): 10})
     first = advance(start, available, 8)
@@ -123,7 +123,7 @@ def test_an_available_now_query_stops_at_its_target() -> None:
     assert offsets_in(clamp(offset_of({"flights": {0: 7}}), target)) == {"flights": {0: 7}}
 
 
-def test_what_waits_is_counted_over_all_partitions() -> None:
+def test_pending_records_are_counted_over_all_partitions() -> None:
     start = offset_of({"flights": {0: 5, 1: 5}})
     available = Available(offset_of({"flights": {0: 9, 1: 5, 2: 20}}), {("flights", 2): 18})
     assert waiting(start, available) == 4 + 2

@@ -106,7 +106,7 @@ def test_rows_go_to_the_topic_and_partition_they_name_in_their_order(
         (["repeat('x', 2000000) as value"], {"topic": "written"}, "BATCH_TOO_LARGE"),
     ],
 )
-def test_a_write_that_cannot_be_done_says_why(
+def test_an_impossible_write_reports_the_cause(
     spark: SparkSession, cluster: LocalCluster, columns: list[str], options: dict[str, str], sentence: str
 ) -> None:
     with pytest.raises(PySparkException, match=sentence):
@@ -189,7 +189,7 @@ def test_a_micro_batch_cut_short_by_the_end_of_its_driver_is_written_again_and_l
     assert max(counted.values()) <= 2
 
 
-def test_a_streaming_query_refuses_what_it_could_only_pretend(
+def test_a_streaming_query_refuses_unsupported_options(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     table = spark.readStream.format("rate").load().groupBy("value").count().selectExpr("'x' as value")

@@ -73,7 +73,7 @@ def test_the_address_may_have_the_name_that_it_has_for_sparks_kafka_sink() -> No
         ),
     ],
 )
-def test_a_wrong_option_is_refused_with_what_would_be_right(options: dict[str, str], sentence: str) -> None:
+def test_a_wrong_option_is_refused_with_a_suggestion(options: dict[str, str], sentence: str) -> None:
     with pytest.raises(ValueError, match=re.escape(sentence)):
         parse_write_options(options)
 
@@ -144,7 +144,7 @@ def batch_of(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
 
 @settings(deadline=None)
 @given(rows=st.lists(ROW, min_size=1, max_size=40), cut=st.integers(0, 40))
-def test_every_row_goes_once_where_it_says_and_keeps_its_order_and_content(
+def test_every_row_is_written_once_to_its_partition_in_order_and_unchanged(
     rows: list[tuple[Any, ...]], cut: int
 ) -> None:
     whole = batch_of(rows)
@@ -197,7 +197,7 @@ def test_rows_as_pyspark_4_0_gives_them_become_the_same_columns() -> None:
     ]
 
 
-def test_what_tasks_wrote_is_told_by_partition() -> None:
+def test_the_commit_message_counts_rows_by_partition() -> None:
     one = TidemarkCommitMessage({("rows", 0): Written(10, 14, 3), ("rows", 1): Written(0, 0, 1)}, 40)
     two = TidemarkCommitMessage({("rows", 0): Written(11, 12, 2)}, 20)
     assert summary([one, None, two]) == (

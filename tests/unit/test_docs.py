@@ -17,7 +17,7 @@ NAMED = sorted(set(re.findall(rf"`((?:{'|'.join(ROOMS)})\.[\w.]+)`", PROTOCOL)))
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_what_the_protocol_page_names_exists(name: str) -> None:
+def test_names_on_the_protocol_page_exist(name: str) -> None:
     pkgutil.resolve_name(f"tidemark.{name}")
 
 
@@ -44,7 +44,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_the_code_column_of_the_glossary_names_only_what_exists() -> None:
+def test_the_code_column_of_the_glossary_names_existing_objects() -> None:
     package = ROOT / "services" / "tidemark"
     sources = "".join(path.read_text() for path in [*package.rglob("*.py"), *(ROOT / "proto").rglob("*.proto")])
     rows = re.findall(r"^\|[^|]*\|[^|]*\|([^|]*)\|[^|]*\|[^|]*\|$", GLOSSARY, re.MULTILINE)

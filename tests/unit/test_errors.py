@@ -52,7 +52,7 @@ def test_a_code_without_a_class_is_a_plain_refusal() -> None:
     assert type(TidemarkError(ErrorCode.THROTTLE_TOO_LOW, "why")) is TidemarkError
 
 
-def test_a_class_of_ones_own_stays_what_it_is() -> None:
+def test_a_custom_class_keeps_its_type() -> None:
     class MineError(TidemarkError):
         pass
 
@@ -69,14 +69,14 @@ def test_no_builtin_is_hidden_by_a_name() -> None:
     assert not names & set(vars(grpc))
 
 
-def test_a_topic_that_is_not_there_is_refused_with_what_to_do_next() -> None:
+def test_an_unknown_topic_is_refused_with_the_next_step() -> None:
     refusal = errors.unknown_topic("")
     assert refusal.code is ErrorCode.UNKNOWN_TOPIC
     assert refusal.message.startswith("there is no topic ''; `tidemark topic list` shows those there are")
     assert refusal.metadata == {"topic": ""}
 
 
-def test_nobody_writes_that_sentence_anew() -> None:
+def test_the_sentence_of_an_unknown_topic_is_written_once() -> None:
     home = Path(errors.__file__)
     others = [path for path in home.parent.rglob("*.py") if path != home and "v1" not in path.parts]
     assert [path.name for path in others if re.search(r"there is no topic \{(?!_shown)", path.read_text())] == []

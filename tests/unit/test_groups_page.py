@@ -15,7 +15,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "groups.md").read_text()
 
 
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"`((?:core|broker)\.[\w.]+)`", PAGE))))
-def test_what_the_page_of_groups_names_exists(name: str) -> None:
+def test_names_on_the_page_of_groups_exist(name: str) -> None:
     pkgutil.resolve_name(f"tidemark.{name}")
 
 

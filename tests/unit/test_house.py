@@ -103,7 +103,7 @@ def test_no_error_is_swallowed(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", PROTOS, ids=name_of)
-def test_every_message_field_and_call_says_what_it_is(path: Path) -> None:
+def test_every_message_field_and_rpc_has_a_comment(path: Path) -> None:
     lines = path.read_text().splitlines()
     declares = re.compile(r"^\s*(service|message|enum|rpc|oneof|(?:repeated |optional )?[\w.<>, ]+ \w+ = \d+)\b")
     bare = [

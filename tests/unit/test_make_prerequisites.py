@@ -49,13 +49,13 @@ def make(path: Path, *words: str) -> tuple[int, list[str]]:
     return done.returncode, [line for line in done.stderr.splitlines() if not line.startswith("make: ")]
 
 
-def test_with_everything_there_nothing_is_said(path: Path) -> None:
+def test_with_all_prerequisites_nothing_is_printed(path: Path) -> None:
     this_python(path)
     program(path, "java", JAVA_17)
     assert make(path) == (0, [])
 
 
-def test_without_python_it_says_how_to_get_one(path: Path) -> None:
+def test_without_python_the_error_names_how_to_install_it(path: Path) -> None:
     status, lines = make(path)
     assert status
     assert len(lines) == 1
@@ -73,7 +73,7 @@ def test_an_older_python_is_named(path: Path, words: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(("script", "found"), [(None, "none"), (JAVA_8, "8")])
-def test_without_a_java_that_is_new_enough_it_says_how_to_get_one(path: Path, script: str | None, found: str) -> None:
+def test_without_a_recent_java_the_error_names_how_to_install_it(path: Path, script: str | None, found: str) -> None:
     this_python(path)
     if script is not None:
         program(path, "java", script)

@@ -31,6 +31,9 @@ SHIPS = ("services", "spark", "docs", "charts", "deploy", "proto", "README.md", 
 ENDINGS = {".py", ".md", ".proto", ".yaml", ".tpl", ".txt", ".sh", ".json", ""}
 LISTS_THEM = {ROOT / "docs" / "glossary.md", ROOT / "CONTRIBUTING.md"}
 WORD = re.compile(rf"\b({'|'.join(BANNED)})\b", re.IGNORECASE)
+TEST_NAME = re.compile(r"^ *(?:async )?def (test_\w+)", re.MULTILINE)
+VAGUE_NAME = re.compile(rf"(?:_(?:who|what|told|said|{'|'.join(BANNED)}))(?:_|$)")
+NAMES_WITH_THE_WORDS = {"test_no_docstring_or_comment_begins_with_who_or_what"}
 VAGUE_START = re.compile(r'^[rf]*(?:"""|#\s*)(?:Who|Whom|What)\b(?!.*\?)')
 
 
@@ -55,7 +58,7 @@ def prose(path: Path) -> Iterator[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("path", sorted(set(shipped()) - LISTS_THEM), ids=lambda path: str(path.relative_to(ROOT)))
-def test_what_ships_has_no_banned_word(path: Path) -> None:
+def test_shipped_texts_have_no_banned_word(path: Path) -> None:
     found = [
         f"{path}:{line}: {word!r}: {BANNED[word.lower()]}" for line, text in prose(path) for word in WORD.findall(text)
     ]
@@ -70,6 +73,21 @@ def test_what_ships_has_no_banned_word(path: Path) -> None:
 def test_no_docstring_or_comment_begins_with_who_or_what(path: Path) -> None:
     found = [f"{path}:{line}: {text[:80]}" for line, text in prose(path) if VAGUE_START.match(text)]
     assert not found, "\n".join(found)
+
+
+def test_names_of_tests_have_a_component_as_subject() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        for name in TEST_NAME.findall(path.read_text(encoding="utf-8"))
+        if VAGUE_NAME.search(name) and name not in NAMES_WITH_THE_WORDS
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("name", ["test_what_is_gone", "test_a_broker_that_nobody_relieves", "test_a_limit_is_told"])
+def test_a_vague_name_of_a_test_is_found(name: str) -> None:
+    assert VAGUE_NAME.search(name)
 
 
 @pytest.mark.parametrize("text", ["# Nobody leads", '"""Whoever asks."""', "elect whom the ISR has"])

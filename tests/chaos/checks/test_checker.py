@@ -153,7 +153,7 @@ def test_every_anomaly_has_a_doctored_history() -> None:
     assert set(DOCTORED.values()) == set(Anomaly)
 
 
-def test_what_a_sender_gave_up_may_come_late_and_only_that() -> None:
+def test_only_records_that_timed_out_may_appear_late() -> None:
     history = good()
     reorder(history)
     history.hasty = True
@@ -174,7 +174,7 @@ def compacted() -> History:
     return history
 
 
-def test_what_a_later_record_of_its_key_covers_may_be_gone() -> None:
+def test_a_record_covered_by_a_later_one_of_its_key_may_be_missing() -> None:
     assert check(compacted()) == []
 
 
@@ -184,13 +184,13 @@ def test_the_latest_record_of_a_key_may_not_be_gone() -> None:
     assert {finding.anomaly for finding in check(history)} == {Anomaly.LOST, Anomaly.UNCOMMITTED}
 
 
-def test_what_is_gone_was_the_same_for_all() -> None:
+def test_all_consumers_miss_the_same_records() -> None:
     history = compacted()
     history.polled[0] = Polled("x", 0, 0, "a1")
     assert Anomaly.DIVERGED in {finding.anomaly for finding in check(history)}
 
 
-def test_what_lies_below_the_start_may_be_gone_and_only_that() -> None:
+def test_only_records_below_the_log_start_may_be_missing() -> None:
     history = good()
     history.starts = {0: 2}
     history.final[0] = history.final[0][2:]
@@ -209,13 +209,13 @@ def test_a_reader_begins_with_the_first_record_that_is_left(first: int) -> None:
     assert {finding.anomaly for finding in check(history)} == (set() if first <= 2 else {Anomaly.SKIPPED})
 
 
-def test_who_comes_when_the_topic_was_compacted_misses_nothing() -> None:
+def test_a_consumer_that_starts_after_compaction_misses_no_record() -> None:
     history = compacted()
     del history.polled[0]
     assert check(history) == []
 
 
-def test_who_was_not_to_read_everything_may_end_anywhere() -> None:
+def test_a_consumer_with_a_bound_may_end_anywhere() -> None:
     history = good()
     history.readers = ("x",)
     end_before_the_end(history)

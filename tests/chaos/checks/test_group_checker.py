@@ -226,7 +226,7 @@ def test_every_anomaly_has_a_doctored_history() -> None:
     assert set(DOCTORED.values()) == set(GroupAnomaly)
 
 
-def test_what_a_member_that_was_killed_had_not_committed_is_read_again() -> None:
+def test_uncommitted_records_of_a_killed_member_are_read_again() -> None:
     history = good()
     without(history, "a", LetGo(0.4, 1, (1,)), Taken(1.1, 3, (1,)), *reads(1.2, 3, 1, 4, 6), LetGo(1.3, 3, (0, 1)))
     without(history, "a", Closed(1.4), *reads(0.5, 2, 0, 2, 6))
@@ -237,7 +237,7 @@ def test_what_a_member_that_was_killed_had_not_committed_is_read_again() -> None
     assert check_group(history) == []
 
 
-def test_what_a_failed_commit_left_is_read_again() -> None:
+def test_records_of_a_failed_commit_are_read_again() -> None:
     history = good()
     repeat(history)
     with_more(history, "a", Troubled(0.45, "group g: what was processed is not committed"))
@@ -263,7 +263,7 @@ def test_a_line_that_a_kill_cut_short_is_none(tmp_path: Path) -> None:
     assert read_journal(tmp_path / "journal") == [Taken(0.5, 1, (0, 2))]
 
 
-def test_who_is_killed_right_after_it_let_go_may_not_have_committed() -> None:
+def test_a_member_killed_right_after_a_revocation_may_not_have_committed() -> None:
     history = good()
     repeat(history)
     history.journals["a"] = [one for one in history.journals["a"] if one.at_s < 0.5]

@@ -59,7 +59,7 @@ FIRST, SECOND = keyed(0, ("k", "old"), ("l", "only")), keyed(2, ("k", "new"), ("
 WHOLE, CLEANED = dict([FIRST, SECOND]), dict([keyed(1, ("l", "only")), SECOND])
 
 
-def test_compacted_replicas_may_lack_what_a_later_record_covers() -> None:
+def test_compacted_replicas_may_lack_records_that_a_later_one_covers() -> None:
     assert compacted(WHOLE, CLEANED, WHOLE) == []
 
 

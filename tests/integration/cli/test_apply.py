@@ -42,7 +42,7 @@ def codes(ended: Ended) -> list[str]:
     return [line.split(":")[0].removeprefix("error ") for line in ended.error.splitlines()]
 
 
-def test_a_cluster_becomes_what_the_file_says_and_stays_so(
+def test_apply_changes_a_cluster_to_the_file_and_a_second_run_changes_nothing(
     cluster: LocalCluster, admin: AdminClient, prefix: str, tmp_path: Path
 ) -> None:
     file = written(
@@ -89,7 +89,7 @@ brokers:
     assert admin.describe_topics([f"{prefix}-a"])[0].configs == made.configs
 
 
-def test_a_topic_grows_to_what_the_file_says(
+def test_apply_adds_partitions_up_to_the_file(
     cluster: LocalCluster, admin: AdminClient, prefix: str, tmp_path: Path
 ) -> None:
     before = admin.create_topic(f"{prefix}-a", partitions=2, replication_factor=2)
@@ -105,7 +105,7 @@ def test_a_topic_grows_to_what_the_file_says(
     assert succeeds(cluster, "apply", "-f", file) == "nothing to change: the cluster matches the file\n"
 
 
-def test_topics_go_only_where_the_file_says_so(
+def test_apply_deletes_only_topics_that_the_file_marks_for_deletion(
     cluster: LocalCluster, admin: AdminClient, prefix: str, tmp_path: Path
 ) -> None:
     for name in ("goes", "stays"):
@@ -118,7 +118,7 @@ def test_topics_go_only_where_the_file_says_so(
     assert f"topic {prefix}-stays" in [change["resource"] for change in pruned["changes"]]
 
 
-def test_all_problems_are_told_at_once_with_their_lines_and_nothing_is_changed(
+def test_all_problems_of_a_file_are_reported_with_their_lines_and_nothing_changes(
     cluster: LocalCluster, admin: AdminClient, prefix: str, tmp_path: Path
 ) -> None:
     admin.create_topic(f"{prefix}-there", partitions=2, replication_factor=1)

@@ -216,7 +216,7 @@ def test_a_file_is_produced_and_silence_ends_consuming(cluster: LocalCluster, to
 
 
 @pytest.mark.usefixtures("impatient")
-def test_producing_and_consuming_what_cannot_be_is_one_line_and_status_1(cluster: LocalCluster, topic: str) -> None:
+def test_invalid_produce_and_consume_commands_print_one_line_and_exit_with_1(cluster: LocalCluster, topic: str) -> None:
     refused(tidemark(cluster, "produce", "not-there", stdin="x\n"), "UNKNOWN_TOPIC")
     refused(tidemark(cluster, "consume", "not-there", "--from", "earliest"), "UNKNOWN_TOPIC")
     succeeds(cluster, "topic", "create", topic)
@@ -242,7 +242,7 @@ def run_in_shell(cluster: LocalCluster, words: str) -> Ended:
     return Ended(done.returncode, done.stdout, done.stderr)
 
 
-def test_streams_that_are_closed_or_full_are_told_of_in_one_line(cluster: LocalCluster, topic: str) -> None:
+def test_closed_and_full_streams_are_reported_in_one_line(cluster: LocalCluster, topic: str) -> None:
     refused(run_in_shell(cluster, f"topic create {topic} >&-"), "INVALID_REQUEST")
     assert topic not in succeeds(cluster, "topic", "list").splitlines(), "refused before anything is done"
     assert run_in_shell(cluster, f"topic create {topic} 2>&-").status == 0

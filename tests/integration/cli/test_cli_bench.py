@@ -54,7 +54,7 @@ def test_every_record_of_a_latency_run_arrives_and_people_get_a_table(cluster: L
 
 
 @pytest.mark.usefixtures("impatient")
-def test_what_cannot_be_measured_is_refused(cluster: LocalCluster) -> None:
+def test_impossible_measurements_are_refused(cluster: LocalCluster) -> None:
     refused(tidemark(cluster, "bench", "produce", "--topic", "not-there", *QUICK), "UNKNOWN_TOPIC")
     refused(tidemark(cluster, "bench", "latency", "-r", "9", *QUICK), "INVALID_REPLICATION_FACTOR")
     refused(tidemark(cluster, "bench", "latency", "--rate", "1", "--producers", "2", *QUICK), "INVALID_REQUEST")

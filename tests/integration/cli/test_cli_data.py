@@ -50,7 +50,7 @@ def test_a_csv_file_goes_in_and_comes_out_as_json_csv_and_parquet(
     assert len(succeeds(cluster, "consume", topic, "--until-end", "-o", "csv").splitlines()) == 2001
 
 
-def test_what_consume_prints_as_json_is_produced_into_another_topic(cluster: LocalCluster, topic: str) -> None:
+def test_json_output_of_consume_can_be_produced_into_another_topic(cluster: LocalCluster, topic: str) -> None:
     succeeds(cluster, "produce", topic, "-k", "=", stdin="a=1\nb=2\n")
     copy = f"{topic}-copy"
     succeeds(cluster, "topic", "create", copy, "--partitions", "3")
@@ -75,7 +75,7 @@ def test_a_parquet_file_is_sent_up_to_a_count_and_read_up_to_one(
     assert succeeds(cluster, "consume", topic, "--until-end", "--from", "latest") == ""
 
 
-def test_what_cannot_be_sent_says_where_and_how_much_was_acknowledged(
+def test_an_unsendable_record_is_reported_with_its_line_and_the_acknowledged_count(
     cluster: LocalCluster, topic: str, tmp_path: Path
 ) -> None:
     good = "".join(f'{{"k": {number}}}\n' for number in range(5))

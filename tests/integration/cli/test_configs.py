@@ -73,7 +73,7 @@ def test_a_topics_limit_moves_under_running_brokers(cluster: LocalCluster, admin
     assert admin.describe_topics([topic])[0].configs == {}
 
 
-def test_a_brokers_setting_takes_effect_without_a_restart_and_says_where_it_comes_from(
+def test_a_broker_setting_takes_effect_without_a_restart_and_shows_its_source(
     cluster: LocalCluster, admin: AdminClient, brokers_as_they_were: None
 ) -> None:
     def found(key: str) -> tuple[str | None, ConfigSource]:
@@ -161,9 +161,7 @@ def test_the_command_refuses_in_one_line_with_the_code(cluster: LocalCluster, to
         assert tidemark(cluster, "config", "set", *words).status == 2
 
 
-def test_who_leaves_a_topic_no_replica_to_spare_is_warned_though_nothing_changes_yet(
-    cluster: LocalCluster, topic: str
-) -> None:
+def test_a_min_isr_without_a_spare_replica_is_warned_about_in_a_dry_run(cluster: LocalCluster, topic: str) -> None:
     words = ("config", "set", "topic", topic)
     for more in (("--validate-only",), ()):
         ended = tidemark(cluster, *words, "min.insync.replicas=3", *more)
@@ -173,7 +171,7 @@ def test_who_leaves_a_topic_no_replica_to_spare_is_warned_though_nothing_changes
         assert tidemark(cluster, *words, *less).error == ""
 
 
-def test_scripts_get_json_and_what_would_change(cluster: LocalCluster, admin: AdminClient, topic: str) -> None:
+def test_json_output_of_a_dry_run_lists_the_changes(cluster: LocalCluster, admin: AdminClient, topic: str) -> None:
     set_ = ("config", "set", "topic", topic, "retention.ms=7", "-o", "json")
     change = {"key": "retention.ms", "before": None, "after": "7"}
     told = {"changes": [change], "warnings": []}
@@ -219,7 +217,7 @@ def test_how_many_must_be_in_sync_changes_under_running_brokers(hurt: LocalClust
     hurt.restart(broker_name(2))
 
 
-def test_what_was_changed_while_no_controller_lived_or_a_broker_was_away_holds_afterwards(hurt: LocalCluster) -> None:
+def test_changes_made_without_a_controller_or_during_a_brokers_absence_apply_later(hurt: LocalCluster) -> None:
     with AdminClient(hurt.admin_address) as admin:
         admin.create_topic("orders", partitions=1, replication_factor=1)
         leader = broker_name(admin.describe_topics(["orders"])[0].partitions[0].leader)

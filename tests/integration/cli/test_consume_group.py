@@ -67,7 +67,7 @@ def test_a_group_goes_on_behind_the_last_record_that_was_printed(cluster: LocalC
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_told_to_end_it_commits_what_was_printed_and_leaves(
+def test_a_stopped_group_consumer_commits_the_printed_records_and_leaves(
     cluster: LocalCluster, topic: str, group: str, tmp_path: Path, number: signal.Signals
 ) -> None:
     printed = tmp_path / "printed"
@@ -83,7 +83,7 @@ def test_told_to_end_it_commits_what_was_printed_and_leaves(
     assert committed(cluster, group) == [RECORDS]
 
 
-def test_a_member_that_takes_a_partition_over_goes_on_behind_what_the_other_printed(
+def test_a_member_continues_an_assigned_partition_after_the_records_printed_by_another(
     cluster: LocalCluster, group: str, tmp_path: Path
 ) -> None:
     topic = f"topic-{uuid.uuid4().hex[:12]}"
@@ -126,9 +126,7 @@ def test_a_reader_that_has_seen_enough_has_committed_no_more_than_was_written(
     assert succeeds(cluster, "consume", topic, "--group", group, "--until-end") == lines(*range(RECORDS))
 
 
-def test_what_is_in_a_whole_parquet_file_is_not_in_the_next_one(
-    cluster: LocalCluster, topic: str, group: str, tmp_path: Path
-) -> None:
+def test_no_record_is_in_two_parquet_files(cluster: LocalCluster, topic: str, group: str, tmp_path: Path) -> None:
     files = [str(tmp_path / name) for name in ("first.parquet", "second.parquet")]
     for file in files:
         succeeds(cluster, "consume", topic, "--group", group, "--until-end", "-o", "parquet", "--file", file)
@@ -146,7 +144,7 @@ def test_a_member_that_is_given_nothing_ends_when_the_others_have_committed_all(
         assert succeeds(cluster, "consume", topic, "--group", group, "--until-end") == ""
 
 
-def test_what_does_not_fit_a_group_is_told(cluster: LocalCluster, topic: str) -> None:
+def test_options_that_contradict_a_group_are_refused(cluster: LocalCluster, topic: str) -> None:
     for wrong in (("--group", " "), ("--group", "g", "--from", "offset:5")):
         ended = tidemark(cluster, "consume", topic, *wrong)
         assert ended.status == 2

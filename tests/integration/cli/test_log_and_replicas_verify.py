@@ -81,7 +81,7 @@ def test_the_directories_of_running_brokers_are_found_good_while_they_are_writte
     assert [json.loads(line)["offset"] for line in dumped.splitlines()] == [10, 11]
 
 
-def test_replicas_that_are_the_same_are_said_to_be_and_one_that_was_doctored_is_found(hurt: LocalCluster) -> None:
+def test_equal_replicas_are_reported_equal_and_a_modified_one_is_found(hurt: LocalCluster) -> None:
     succeeds(hurt, "topic", "create", "pairs", "-p", "2", "-r", "3", *CONFIGS)
     fill(hurt, "pairs", 1000)
     same = [json.loads(line) for line in succeeds(hurt, "replicas", "verify", "-t", "pairs", "--json").splitlines()]
@@ -136,7 +136,7 @@ def follow_the_advice(cluster: LocalCluster, broker_id: int, replica: Path) -> N
     succeeds(cluster, "log", "verify", str(replica))
 
 
-def test_replicas_of_a_compacted_topic_are_the_same_whatever_their_cleaners_have_done(hurt: LocalCluster) -> None:
+def test_replicas_of_a_compacted_topic_are_equal_after_any_cleaning(hurt: LocalCluster) -> None:
     policy = ("cleanup.policy=compact", "segment.bytes=20000", "min.cleanable.dirty.ratio=0.01")
     flags = [text for setting in policy for text in ("--config", setting)]
     succeeds(hurt, "topic", "create", "prices", "-p", "1", "-r", "3", *flags)
@@ -160,7 +160,7 @@ def test_replicas_of_a_compacted_topic_are_the_same_whatever_their_cleaners_have
     assert looks[-1]["batches"] < looks[-1]["end_offset"]
 
 
-def test_what_is_not_there_is_refused_in_a_sentence(hurt: LocalCluster) -> None:
+def test_a_missing_log_or_replica_is_refused_in_one_sentence(hurt: LocalCluster) -> None:
     refused(tidemark(hurt, "replicas", "verify", "-t", "not-there"), "UNKNOWN_TOPIC")
     refused(tidemark(hurt, "log", "verify", "/not/there"), "INVALID_REQUEST")
     assert tidemark(hurt, "topic", "create", "one", "-p", "1", "-r", "1").status == 0

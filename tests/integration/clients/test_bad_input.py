@@ -149,7 +149,7 @@ def test_records_for_a_topic_that_is_deleted(cluster: LocalCluster, style: Block
     )
 
 
-def test_records_for_a_topic_that_is_made_anew(
+def test_records_for_a_recreated_topic(
     cluster: LocalCluster, style: Blocking, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -253,7 +253,7 @@ def test_a_consumer_above_the_log_end(cluster: LocalCluster, style: Blocking, to
     assert error.metadata["diverging_end_offset"] == "10"
 
 
-def test_a_consumer_of_a_topic_that_was_made_anew_or_deleted(
+def test_a_consumer_of_a_topic_that_was_recreated_or_deleted(
     cluster: LocalCluster, style: Blocking, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     consumer = style.make("Consumer", cluster.bootstrap)
@@ -269,7 +269,7 @@ def test_a_consumer_of_a_topic_that_was_made_anew_or_deleted(
 
 
 @pytest.mark.usefixtures("impatient")
-def test_what_does_not_exist_or_cannot(cluster: LocalCluster, style: Blocking, topic: str) -> None:
+def test_missing_names_and_impossible_requests(cluster: LocalCluster, style: Blocking, topic: str) -> None:
     producer, consumer = style.make("Producer", cluster.bootstrap), style.make("Consumer", cluster.bootstrap)
     refused(UnknownTopicError, ErrorCode.UNKNOWN_TOPIC, lambda: style.do(lambda: producer.send("no-such", b"x")))
     refused(UnknownTopicError, ErrorCode.UNKNOWN_TOPIC, lambda: style.do(lambda: consumer.assign("no-such")))
@@ -292,7 +292,7 @@ def test_what_does_not_exist_or_cannot(cluster: LocalCluster, style: Blocking, t
     refused(InvalidRequestError, ErrorCode.INVALID_REQUEST, lambda: style.do(consumer.commit))
 
 
-def test_a_commit_of_who_is_out_of_the_group(cluster: LocalCluster, style: Blocking, topic: str) -> None:
+def test_a_commit_of_a_former_member(cluster: LocalCluster, style: Blocking, topic: str) -> None:
     group = f"out-{topic}"
     slow = style.make("Consumer", cluster.bootstrap, group=group, max_poll_interval_ms=1000, auto_commit_interval_ms=0)
     style.do(lambda: slow.subscribe([topic]))
@@ -358,7 +358,7 @@ def test_groups_that_cannot_be(cluster: LocalCluster, style: Blocking, topic: st
 
 
 @pytest.mark.usefixtures("impatient")
-def test_the_command_line_says_the_code_in_one_line(cluster: LocalCluster) -> None:
+def test_the_command_line_prints_the_code_in_one_line(cluster: LocalCluster) -> None:
     for command, code in (
         (["topic", "describe", "no-such"], "UNKNOWN_TOPIC"),
         (["consume", "no-such", "--timeout", "5"], "UNKNOWN_TOPIC"),

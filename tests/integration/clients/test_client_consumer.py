@@ -98,7 +98,7 @@ async def test_a_batch_that_is_partly_read_is_polled_from_where_the_reader_stand
     ],
     ids=["drop", "not leader", "not available", "unknown topic", "damaged on the way"],
 )
-async def test_whatever_befalls_a_fetch_each_record_comes_once(cluster: FakeCluster, faults: list[Fault]) -> None:
+async def test_each_record_comes_once_despite_any_fetch_failure(cluster: FakeCluster, faults: list[Fault]) -> None:
     cluster.fetch_faults.extend(faults)
     async with Consumer(cluster.bootstrap, max_partition_bytes=1) as consumer:
         await consumer.assign(TOPIC)
@@ -137,7 +137,7 @@ async def test_a_silent_leader_is_left_on_news(cluster: FakeCluster) -> None:
     assert cluster.fetched[-1][0] == 1
 
 
-async def test_a_leader_that_dies_is_replaced_and_the_epoch_of_the_last_record_is_told(cluster: FakeCluster) -> None:
+async def test_a_dead_leader_is_replaced_and_the_consumer_sends_its_last_leader_epoch(cluster: FakeCluster) -> None:
     async with Consumer(cluster.bootstrap) as consumer:
         await consumer.assign(TOPIC)
         assert await read(consumer, 12) == list(range(12))
@@ -163,7 +163,7 @@ async def test_the_metadata_stream_goes_on_at_another_broker(cluster: FakeCluste
         assert await read(consumer, 12) == list(range(12))
 
 
-async def test_what_is_gone_and_what_is_not_there_yet_are_errors_until_another_place_is_sought(
+async def test_offsets_out_of_range_are_errors_until_a_seek(
     cluster: FakeCluster,
 ) -> None:
     cluster.logs[ZERO].start = 3
@@ -190,7 +190,7 @@ async def test_a_seek_is_not_waited_for_behind_a_fetch_and_its_answer_is_not_use
         assert await read(consumer, 2) == [10, 11]
 
 
-async def test_a_start_is_looked_up_at_the_leader_whatever_befalls_the_lookup(cluster: FakeCluster) -> None:
+async def test_the_leader_answers_a_start_lookup_after_any_failure(cluster: FakeCluster) -> None:
     cluster.list_faults.extend([refuse(ErrorCode.OFFSET_NOT_AVAILABLE), refuse(ErrorCode.NOT_LEADER)])
     cluster.logs[ZERO].start = 3
     async with Consumer(cluster.bootstrap) as consumer:
@@ -206,7 +206,7 @@ async def test_a_start_is_looked_up_at_the_leader_whatever_befalls_the_lookup(cl
         assert await consumer.offset_for_timestamp(ZERO, NOON_US + 100) is None
 
 
-async def test_an_end_that_an_old_leader_tells_is_not_smaller_than_one_seen(cluster: FakeCluster) -> None:
+async def test_the_end_offset_of_an_old_leader_never_goes_backwards(cluster: FakeCluster) -> None:
     async with Consumer(cluster.bootstrap) as consumer:
         await consumer.assign(TOPIC)
         assert await consumer.end_offsets() == {ZERO: 12}
@@ -214,7 +214,7 @@ async def test_an_end_that_an_old_leader_tells_is_not_smaller_than_one_seen(clus
         assert await consumer.end_offsets() == {ZERO: 12}
 
 
-async def test_a_topic_created_anew_is_another_topic(cluster: FakeCluster) -> None:
+async def test_a_recreated_topic_is_another_topic(cluster: FakeCluster) -> None:
     async with Consumer(cluster.bootstrap) as consumer:
         await consumer.assign(TOPIC)
         assert await read(consumer, 12) == list(range(12))
@@ -273,7 +273,7 @@ async def test_partitions_take_turns_and_one_that_is_unassigned_is_read_no_more(
             assert set(rest) == {1}
 
 
-async def test_closing_tells_whoever_waits(cluster: FakeCluster) -> None:
+async def test_close_ends_waiting_polls_with_an_error(cluster: FakeCluster) -> None:
     consumer = Consumer(cluster.bootstrap)
     await consumer.start()
     await consumer.assign(TOPIC, start="latest")
@@ -297,7 +297,7 @@ async def test_a_partition_that_a_member_is_given_before_it_heard_of_it_is_waite
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_what_cannot_be_assigned_is_refused(cluster: FakeCluster) -> None:
+async def test_invalid_assignments_are_refused(cluster: FakeCluster) -> None:
     async with Consumer(cluster.bootstrap) as consumer:
         for topic, partitions, start, code in (
             ("other", None, "earliest", ErrorCode.UNKNOWN_TOPIC),

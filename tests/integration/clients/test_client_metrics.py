@@ -22,7 +22,7 @@ async def topic(cluster: LocalCluster) -> AsyncIterator[str]:
         yield name
 
 
-async def test_a_producer_counts_what_brokers_have_and_what_failed(cluster: LocalCluster, topic: str) -> None:
+async def test_a_producer_counts_acknowledged_and_failed_records(cluster: LocalCluster, topic: str) -> None:
     async with Producer(cluster.bootstrap) as producer:
         for number in range(10):
             await producer.send(topic, b"12345678", partition=number % 2)
@@ -41,7 +41,7 @@ async def test_a_producer_counts_what_brokers_have_and_what_failed(cluster: Loca
         assert producer.metrics().refusals > 0
 
 
-async def test_a_consumer_tells_its_lag_and_what_each_partition_waits_for(cluster: LocalCluster, topic: str) -> None:
+async def test_a_consumer_reports_its_lag_and_why_each_partition_waits(cluster: LocalCluster, topic: str) -> None:
     async with Producer(cluster.bootstrap) as producer, Consumer(cluster.bootstrap) as consumer:
         for number in range(6):
             await producer.send(topic, str(number).encode(), partition=0)
@@ -91,7 +91,7 @@ async def test_a_partitioner_of_the_applications_own_is_asked_for_records_and_ro
             assert refused.value.code is ErrorCode.UNKNOWN_PARTITION
 
 
-async def test_a_frame_of_pandas_is_sent_and_what_is_no_table_is_refused(cluster: LocalCluster, topic: str) -> None:
+async def test_a_data_frame_is_sent_and_other_types_are_refused(cluster: LocalCluster, topic: str) -> None:
     async with Producer(cluster.bootstrap) as producer, Consumer(cluster.bootstrap) as consumer:
         await (await producer.send_table(topic, pd.DataFrame({"key": ["k"], "value": ["v"]})))
         with pytest.raises(TidemarkError) as refused:

@@ -71,7 +71,7 @@ async def send(producer: Producer, count: int = COUNT) -> list[SendHandle]:
     ),
 )
 @pytest.mark.parametrize("gathered", [True, False], ids=["gathered", "one-by-one"])
-async def test_whatever_befalls_a_request_each_record_is_written_once_and_in_order(
+async def test_each_record_is_written_once_in_order_despite_any_request_failure(
     cluster: FakeCluster, faults: list[Fault], gathered: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.produce_faults.extend(faults)
@@ -166,7 +166,7 @@ async def test_a_refusal_for_good_fails_its_batch_and_the_rest_starts_over_with_
     assert cluster.producer_ids == 2
 
 
-async def test_what_is_behind_a_refused_batch_and_was_refused_for_the_gap_is_written_once(cluster: FakeCluster) -> None:
+async def test_batches_refused_for_a_sequence_gap_are_written_once(cluster: FakeCluster) -> None:
     cluster.produce_faults.extend([FINE, *[refuse(ErrorCode.INVALID_TIMESTAMP)] * 2])
     async with Producer(cluster.bootstrap, **ONE_RECORD_A_BATCH) as producer:
         handles = await send(producer, 1)
@@ -212,7 +212,7 @@ async def test_a_producer_forgotten_while_a_batch_is_in_doubt_raises_and_does_no
     assert cluster.values() == values(3)
 
 
-async def test_closing_sends_what_is_left_and_later_sends_are_refused(cluster: FakeCluster) -> None:
+async def test_close_sends_pending_records_and_later_sends_are_refused(cluster: FakeCluster) -> None:
     producer = Producer(cluster.bootstrap, linger_ms=60_000)
     await producer.start()
     handles = await send(producer)
@@ -223,7 +223,7 @@ async def test_closing_sends_what_is_left_and_later_sends_are_refused(cluster: F
     assert refusal.value.code == ErrorCode.CLIENT_CLOSED
 
 
-async def test_without_acknowledgement_the_offset_is_not_told(cluster: FakeCluster) -> None:
+async def test_without_acknowledgement_the_offset_is_unknown(cluster: FakeCluster) -> None:
     async with Producer(cluster.bootstrap, acks=0) as producer:
         assert (await (await producer.send(TOPIC, b"0"))).offset == -1
     assert cluster.produced[0][1] == [-1]
@@ -285,7 +285,7 @@ async def test_a_partition_that_was_added_just_now_is_asked_for_before_it_is_ref
         assert await consumer.assign(TOPIC, [1]) == [TopicPartition(TOPIC, 1)]
 
 
-async def test_when_no_broker_answers_the_cause_of_each_is_told() -> None:
+async def test_without_a_reachable_broker_the_error_names_each_cause() -> None:
     async with FakeCluster() as cluster:
         addresses = cluster.bootstrap.split(",")
     producer = Producer(",".join(addresses))

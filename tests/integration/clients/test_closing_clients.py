@@ -96,7 +96,7 @@ async def test_a_close_has_the_time_that_it_is_given(cluster: FakeCluster) -> No
         await handle
 
 
-async def test_who_closes_while_another_closes_waits_for_that(cluster: FakeCluster) -> None:
+async def test_a_second_close_waits_for_the_first(cluster: FakeCluster) -> None:
     producer = Producer(cluster.bootstrap, linger_ms=100)
     await producer.start()
     handle = await producer.send(TOPIC, b"x", partition=0)
@@ -105,7 +105,7 @@ async def test_who_closes_while_another_closes_waits_for_that(cluster: FakeClust
     assert left_behind() == []
 
 
-async def test_a_body_that_raises_sends_what_it_had(cluster: FakeCluster) -> None:
+async def test_a_with_block_that_raises_sends_its_records(cluster: FakeCluster) -> None:
     handles: list[SendHandle] = []
 
     async def body() -> None:
@@ -165,7 +165,7 @@ async def _a_turn() -> None:
         await asyncio.sleep(0)
 
 
-async def test_who_would_wait_on_the_loop_that_has_to_answer_is_refused(cluster: FakeCluster) -> None:
+async def test_a_blocking_call_on_the_clients_own_event_loop_is_refused(cluster: FakeCluster) -> None:
     async with Producer(cluster.bootstrap, linger_ms=100) as producer:
         handle = await producer.send(TOPIC, b"x", partition=0)
         with pytest.raises(InvalidRequestError, match="await the handle"):

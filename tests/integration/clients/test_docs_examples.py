@@ -33,7 +33,9 @@ def orders(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
 @pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.usefixtures("orders")
 @pytest.mark.parametrize("number", range(len(EXAMPLES)), ids=[example.heading for example in EXAMPLES])
-def test_an_example_prints_what_the_page_says(number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_example_prints_the_output_of_its_page(
+    number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     example: Example = EXAMPLES[number]
     program = tmp_path / "example.py"
     program.write_text(example.code)

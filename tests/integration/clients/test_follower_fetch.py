@@ -72,7 +72,7 @@ async def test_without_a_replica_in_the_rack_or_without_a_rack_the_leader_gives_
     ],
     ids=["drop", "not there", "not leader", "epoch", "below its start", "diverged", "topic id", "damaged", "silent"],
 )
-async def test_whatever_a_replica_refuses_the_leader_gives_and_each_record_comes_once(
+async def test_each_record_comes_once_when_a_replica_refuses_and_the_leader_serves(
     cluster: FakeCluster, faults: list[Fault]
 ) -> None:
     cluster.follower_faults.extend(faults)
@@ -82,7 +82,7 @@ async def test_whatever_a_replica_refuses_the_leader_gives_and_each_record_comes
         assert ALONE in {part.read_from for part in cluster.asked(of=LEADER)}, "it was left for a while"
 
 
-async def test_what_a_replica_lacks_comes_from_the_leader(cluster: FakeCluster) -> None:
+async def test_the_leader_serves_records_that_a_replica_lacks(cluster: FakeCluster) -> None:
     cluster.behind[NEAR] = 6
     async with Consumer(cluster.bootstrap, rack="b", max_partition_bytes=1) as consumer:
         await consumer.assign(TOPIC)
@@ -131,7 +131,7 @@ async def test_a_replica_that_is_out_of_sync_or_away_is_left_on_news(
         assert [part.read_from for part in cluster.asked(of=LEADER)][:2] == [NEAREST, ALONE]
 
 
-async def test_another_leader_is_asked_whom_to_read_from(cluster: FakeCluster) -> None:
+async def test_a_new_leader_chooses_the_replica_to_fetch_from_again(cluster: FakeCluster) -> None:
     cluster.racks = {LEADER: "a", NEAR: "c"}
     async with Consumer(cluster.bootstrap, rack="a", max_partition_bytes=1) as consumer:
         await consumer.assign(TOPIC)
@@ -166,7 +166,7 @@ async def test_partitions_of_one_broker_are_read_as_leader_and_as_follower_in_on
 @pytest.mark.parametrize(
     "faults", [[], [refuse(ErrorCode.OFFSET_NOT_AVAILABLE)], [FINE, DROP_BEFORE]], ids=["fine", "refused", "dropped"]
 )
-async def test_a_bounded_read_comes_from_the_nearest_replica_and_what_that_refuses_from_the_leader(
+async def test_a_bounded_read_uses_the_nearest_replica_and_falls_back_to_the_leader(
     cluster: FakeCluster, faults: list[Fault]
 ) -> None:
     cluster.follower_faults.extend(faults)

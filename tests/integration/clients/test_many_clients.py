@@ -44,7 +44,7 @@ async def pair(cluster: LocalCluster, partition: int, connected: asyncio.Barrier
         return [(await anext(consumer)).value for _ in range(RECORDS)]
 
 
-async def test_every_one_of_many_consumers_reads_what_its_producer_sent_and_brokers_keep_nothing_of_them(
+async def test_each_of_many_consumers_reads_its_producers_records_and_brokers_free_all_state(
     cluster: LocalCluster,
 ) -> None:
     async with AdminClient(cluster.admin_address) as admin:

@@ -180,7 +180,7 @@ def test_the_command_and_members_of_a_group_read_from_the_follower_in_their_rack
             assert consumer.committed() == {where: consumer.position(where)}
 
 
-def test_with_the_selector_set_to_leader_nobody_is_sent_to_a_follower_any_more(racks: LocalCluster) -> None:
+def test_with_the_leader_selector_no_consumer_is_sent_to_a_follower(racks: LocalCluster) -> None:
     topic = "switched"
     every_broker = ConfigResource(ConfigKind.BROKER, CLUSTER_DEFAULT)
     with AdminClient(racks.admin_address) as admin, Producer(racks.bootstrap) as producer:

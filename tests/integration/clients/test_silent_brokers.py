@@ -189,13 +189,13 @@ async def test_every_call_ends_in_time_when_no_broker_answers(cluster: FakeClust
     assert [name for name in late if again_s[name] > CALL_S + SLACK_S] == []
 
 
-async def test_nobody_says_that_a_partition_does_not_exist_while_nobody_answers(cluster: FakeCluster) -> None:
+async def test_silent_brokers_never_make_a_partition_unknown(cluster: FakeCluster) -> None:
     async with of_one_kind(cluster, "producer", aio) as producer:
         with pytest.raises(client.BrokerNotAvailableError):
             await producer.send(TOPIC, b"x", partition=9)
 
 
-async def test_a_consumer_says_that_it_is_not_answered_and_the_log_says_so_once(
+async def test_a_consumer_reports_missing_answers_and_logs_this_once(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with aio.Consumer(cluster.bootstrap, **TIMEOUTS) as consumer, asyncio.timeout(30):

@@ -36,9 +36,7 @@ def silent(request: pytest.FixtureRequest) -> Iterator[str]:
         (("cluster", "create", "--brokers", "0", "--timeout", str(GIVEN_S)), "REQUEST_TIMED_OUT"),
     ],
 )
-def test_a_command_ends_when_its_user_said_although_no_broker_answers(
-    silent: str, words: tuple[str, ...], code: str
-) -> None:
+def test_a_command_ends_at_the_users_deadline_without_a_broker(silent: str, words: tuple[str, ...], code: str) -> None:
     took_s = []
     while not took_s or (took_s[-1] >= GIVEN_S + SLACK_S and len(took_s) < ATTEMPTS):
         began_s = time.monotonic()

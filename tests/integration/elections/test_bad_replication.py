@@ -113,7 +113,7 @@ async def replicate(brokers: Brokers, *requests: pb.ReplicateRequest) -> pb.Repl
                 return response
 
 
-async def test_who_holds_no_replica_is_sent_nothing(one: Brokers, controller: HandController) -> None:
+async def test_a_broker_without_a_replica_gets_no_records(one: Brokers, controller: HandController) -> None:
     partition = await controller.create_topic("flights-mine", replicas=[0])
     me = (await controller.store.live_brokers())[BrokerId(0)]
     identity = controller.identity(partition)

@@ -73,7 +73,7 @@ def one_replica_lags(mine: LocalCluster, admin: AdminClient) -> int:
     return first
 
 
-def test_a_partition_whose_nodes_are_all_deleted_is_not_led_by_a_replica_that_lacks_what_was_acknowledged(
+def test_a_partition_with_deleted_nodes_is_not_led_by_a_replica_that_lacks_acknowledged_records(
     mine: LocalCluster, by_hand: KazooClient, admin: AdminClient
 ) -> None:
     lagging = one_replica_lags(mine, admin)

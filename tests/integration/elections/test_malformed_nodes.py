@@ -18,7 +18,7 @@ def in_sync(admin: AdminClient) -> bool:
     return all(len(topic.partitions[0].in_sync_replicas) == 2 for topic in topics)
 
 
-def test_whatever_lies_in_a_node_the_controller_and_the_next_one_go_on_and_no_replica_is_lost(
+def test_controllers_survive_any_content_of_a_znode_without_losing_a_replica(
     mine: LocalCluster, by_hand: KazooClient
 ) -> None:
     with AdminClient(mine.admin_address) as admin:

@@ -77,7 +77,7 @@ def test_leadership_goes_back_to_a_broker_that_has_returned(hurt: LocalCluster, 
         assert producer.send("levels", b"written", partition=lost).result(15).offset == 0
 
 
-def test_the_last_known_log_leads_when_somebody_asks_and_what_is_missing_is_told(
+def test_a_requested_election_elects_the_last_known_log_and_reports_missing_records(
     hurt: LocalCluster, admin: AdminClient
 ) -> None:
     admin.create_topic("gauges", partitions=1, replication_factor=2, configs={"min.insync.replicas": "1"})
@@ -161,7 +161,9 @@ def test_bad_input_has_a_code_and_one_line_and_changes_nothing(hurt: LocalCluste
         assert (ended.status, ended.out) == (2, "")
 
 
-def test_nodes_written_by_hand_are_carried_out_or_told_and_removed(hurt: LocalCluster, admin: AdminClient) -> None:
+def test_election_requests_written_by_hand_are_executed_or_refused_and_removed(
+    hurt: LocalCluster, admin: AdminClient
+) -> None:
     admin.create_topic("hands", partitions=1, replication_factor=1)
     client = KazooClient(hurt.zookeeper.connect, timeout=20)
     client.start()

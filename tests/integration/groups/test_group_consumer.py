@@ -72,9 +72,7 @@ async def until_reading(consumer: Consumer, count: int) -> None:
             await consumer.poll(0.05)
 
 
-async def test_what_was_read_is_remembered_and_the_next_member_goes_on_there(
-    cluster: LocalCluster, topic: str, group: str
-) -> None:
+async def test_the_next_member_continues_at_the_committed_offset(cluster: LocalCluster, topic: str, group: str) -> None:
     async with Consumer(cluster.bootstrap, group=group) as first:
         await first.subscribe([topic])
         before = await read(first, 70)
@@ -140,7 +138,7 @@ async def test_a_record_that_the_application_failed_on_is_read_again_and_none_be
     assert sorted(read_before + rest) == list(range(200))
 
 
-def test_threads_share_a_topic_and_give_back_what_they_have_not_worked_on(cluster: LocalCluster, group: str) -> None:
+def test_threads_share_a_topic_and_return_unprocessed_partitions(cluster: LocalCluster, group: str) -> None:
     topic = asyncio.run(filled(cluster, 400))
     found: list[int] = []
     failed: list[BaseException] = []
@@ -170,7 +168,7 @@ def test_threads_share_a_topic_and_give_back_what_they_have_not_worked_on(cluste
     assert sorted(found[:400]) == list(range(400))
 
 
-async def test_commits_by_hand_count_what_was_given_and_what_is_named(
+async def test_manual_commits_include_delivered_and_named_records(
     cluster: LocalCluster, topic: str, group: str
 ) -> None:
     async with Consumer(cluster.bootstrap, group=group, auto_commit_interval_ms=0) as consumer:
@@ -188,7 +186,7 @@ async def test_commits_by_hand_count_what_was_given_and_what_is_named(
 
 
 @pytest.mark.parametrize("leaves", ["closes", "subscribes to nothing"])
-async def test_who_commits_by_hand_can_do_so_when_it_is_told_that_its_partitions_go(
+async def test_a_member_with_manual_commits_can_commit_in_the_revocation_callback(
     cluster: LocalCluster, topic: str, group: str, leaves: str
 ) -> None:
     failed: list[TidemarkError] = []
@@ -209,7 +207,7 @@ async def test_who_commits_by_hand_can_do_so_when_it_is_told_that_its_partitions
         assert sum((await other.committed()).values()) == 10
 
 
-async def test_who_works_for_too_long_loses_its_partitions_is_told_and_comes_back(
+async def test_a_member_that_exceeds_the_poll_interval_is_evicted_informed_and_rejoins(
     cluster: LocalCluster, topic: str, group: str
 ) -> None:
     lost: list[TopicPartition] = []
@@ -230,9 +228,7 @@ async def test_who_works_for_too_long_loses_its_partitions_is_told_and_comes_bac
         await until_reading(slow, 4)
 
 
-async def test_partitions_are_told_of_when_they_come_and_when_they_go(
-    cluster: LocalCluster, topic: str, group: str
-) -> None:
+async def test_callbacks_report_assigned_and_revoked_partitions(cluster: LocalCluster, topic: str, group: str) -> None:
     told: list[tuple[str, int]] = []
 
     async def came(partitions: list[TopicPartition]) -> None:
@@ -279,7 +275,7 @@ async def _until_members(groups: Groups, group: str, count: int) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_what_cannot_be_has_its_code(cluster: LocalCluster, topic: str, group: str) -> None:
+async def test_impossible_requests_have_their_error_codes(cluster: LocalCluster, topic: str, group: str) -> None:
     async with Consumer(cluster.bootstrap) as alone:
         for refused in (alone.subscribe([topic]), alone.commit(), alone.committed()):
             assert await code_of(refused) is ErrorCode.INVALID_REQUEST

@@ -96,7 +96,9 @@ def _in_order(*members: Member) -> list[Member]:
     return sorted(members, key=lambda member: member.member_id)
 
 
-async def test_a_hand_over_takes_nothing_away_from_who_keeps_it(groups: Groups, topic: str, group: str) -> None:
+async def test_a_reconciliation_revokes_no_partition_that_a_member_keeps(
+    groups: Groups, topic: str, group: str
+) -> None:
     first = Member(groups, group, topic).start()
     await first.until(of(topic, 0, 1, 2, 3))
     others = [Member(groups, group, topic).start() for _ in range(3)]
@@ -189,7 +191,7 @@ async def _has_two(member: Member) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_lag_is_told_in_one_answer(cluster: LocalCluster, groups: Groups, topic: str, group: str) -> None:
+async def test_one_answer_contains_the_lag(cluster: LocalCluster, groups: Groups, topic: str, group: str) -> None:
     async with Producer(cluster.bootstrap) as producer:
         for _ in range(10):
             await producer.send(topic, b"x", partition=1)
@@ -229,7 +231,7 @@ async def test_offsets_are_reset_and_groups_deleted_only_without_members(
     assert (await groups.describe(group)).error.code == ErrorCode.GROUP_NOT_FOUND
 
 
-async def test_what_is_wrong_is_refused_with_its_own_code(groups: Groups, topic: str, group: str) -> None:
+async def test_invalid_requests_have_their_own_error_codes(groups: Groups, topic: str, group: str) -> None:
     await commit_once_known(groups, group, topic, {0: 0})
     assert await groups.commit(group, topic, {9: 1}) == {9: ErrorCode.UNKNOWN_PARTITION}
     assert await groups.commit(group, "no-such-topic", {0: 1}) == {0: ErrorCode.UNKNOWN_TOPIC}
@@ -249,7 +251,7 @@ async def test_what_is_wrong_is_refused_with_its_own_code(groups: Groups, topic:
     assert invalid.value.code is ErrorCode.INVALID_GROUP_ID
 
 
-async def test_nobody_but_coordinators_writes_what_groups_are(
+async def test_only_coordinators_write_the_offsets_topic(
     cluster: LocalCluster, groups: Groups, topic: str, group: str
 ) -> None:
     await groups.commit(group, topic, {0: 1})
@@ -269,7 +271,7 @@ async def test_members_read_partitions_that_are_added(cluster: LocalCluster, gro
     await member.leave()
 
 
-async def test_a_topic_that_is_deleted_and_made_anew_is_read_from_its_start(
+async def test_a_recreated_topic_is_read_from_its_start(
     cluster: LocalCluster, groups: Groups, topic: str, group: str
 ) -> None:
     other = await make_topic(cluster, 2)
@@ -319,7 +321,7 @@ async def test_another_broker_goes_on_when_the_coordinator_is_killed(tmp_path_fa
 
 
 @pytest.mark.alone
-async def test_nothing_hangs_without_enough_replicas_and_nobody_is_out_when_they_are_back(
+async def test_requests_below_min_isr_end_and_no_member_is_evicted(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     settings = {
@@ -418,7 +420,9 @@ def _cleaned(cluster: LocalCluster, broker_id: int) -> float:
     return float(lines["tidemark_broker_log_cleaner_runs_total"])
 
 
-async def test_what_was_compacted_is_what_groups_were(tmp_path_factory: pytest.TempPathFactory) -> None:
+async def test_compaction_of_the_offsets_topic_keeps_the_state_of_groups(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     settings = {"broker": {"offsets.topic.num.partitions": "1", "log.cleaner.backoff.ms": "50"}}
     started = LocalCluster(tmp_path_factory.mktemp("compacted"), settings=settings)
     async with started as cluster:

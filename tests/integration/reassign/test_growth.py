@@ -166,7 +166,7 @@ def test_a_restart_is_safe_until_another_broker_is_away(four: LocalCluster, admi
     wait_for(lambda: admin.obstacles_to_restart(2) == [], "all are in sync again")
 
 
-def test_what_is_asked_for_by_hand_and_malformed_is_told(four: LocalCluster, admin: AdminClient) -> None:
+def test_a_malformed_request_written_by_hand_is_reported(four: LocalCluster, admin: AdminClient) -> None:
     admin.create_topic("hands", partitions=1, replication_factor=1)
     client = KazooClient(four.zookeeper.connect, timeout=20)
     client.start()

@@ -173,7 +173,7 @@ def test_a_broker_that_is_killed_in_the_middle_of_a_move_goes_on_with_it(cluster
     assert consumed(cluster, len(found)) == found
 
 
-def test_a_move_is_cancelled_by_asking_for_where_the_replica_is_and_what_is_wrong_is_said(
+def test_a_log_dir_move_is_cancelled_by_naming_the_current_directory_and_errors_are_reported(
     cluster: LocalCluster,
 ) -> None:
     make_topic(cluster)

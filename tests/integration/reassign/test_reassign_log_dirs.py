@@ -91,7 +91,9 @@ def read(cluster: LocalCluster, partition: TopicPartition) -> list[int]:
         return found
 
 
-def test_new_replicas_are_made_where_the_move_says(cluster: LocalCluster, admin: AdminClient, tmp_path: Path) -> None:
+def test_new_replicas_are_created_in_the_named_directories(
+    cluster: LocalCluster, admin: AdminClient, tmp_path: Path
+) -> None:
     admin.create_topic("anew", partitions=2, replication_factor=1)
     write(cluster, TopicPartition("anew", 0))
     for index, disk in enumerate(("b", "a")):
@@ -128,7 +130,7 @@ def test_a_directory_that_is_not_there_is_refused_with_those_that_are(
     assert zookeeper.exists("/admin/reassign_partitions") is None
 
 
-def test_an_entry_written_by_hand_is_carried_out_and_what_cannot_be_is_said(
+def test_an_entry_written_by_hand_is_executed_and_impossible_ones_are_reported(
     cluster: LocalCluster, admin: AdminClient, zookeeper: KazooClient
 ) -> None:
     admin.create_topic("by-hand", partitions=2, replication_factor=1)

@@ -164,7 +164,7 @@ def elsewhere(replicas: list[int]) -> list[int]:
     return [broker for broker in range(4) if broker not in replicas][: len(replicas)]
 
 
-def test_a_throttled_move_tells_how_far_it_is_and_a_cancelled_one_restores_the_original_list(
+def test_a_throttled_reassignment_reports_progress_and_cancel_restores_the_original_replicas(
     four: LocalCluster, admin: AdminClient, zookeeper: KazooClient, tmp_path: Path
 ) -> None:
     admin.create_topic("heavy", partitions=1, replication_factor=2, configs={"min.insync.replicas": "1"})
@@ -211,7 +211,7 @@ def test_a_throttled_move_tells_how_far_it_is_and_a_cancelled_one_restores_the_o
         assert sum(consumer.end_offsets().values()) == 300
 
 
-def test_a_move_carries_all_records_while_more_are_written_and_what_it_printed_takes_it_back(
+def test_a_reassignment_under_load_keeps_all_records_and_its_printed_rollback_works(
     four: LocalCluster, admin: AdminClient, tmp_path: Path
 ) -> None:
     admin.create_topic("busy", partitions=2, replication_factor=2, configs={"min.insync.replicas": "1"})
@@ -235,7 +235,7 @@ def test_a_move_carries_all_records_while_more_are_written_and_what_it_printed_t
         assert sum(consumer.end_offsets().values()) == 200
 
 
-def test_a_move_to_a_broker_that_dies_says_what_it_waits_for(
+def test_a_reassignment_to_a_dead_broker_reports_the_missing_broker(
     four: LocalCluster, admin: AdminClient, zookeeper: KazooClient, tmp_path: Path
 ) -> None:
     admin.create_topic("stuck", partitions=1, replication_factor=1)
@@ -263,7 +263,7 @@ def test_a_move_to_a_broker_that_dies_says_what_it_waits_for(
         four.restart(broker_name(target))
 
 
-def test_an_interruption_leaves_the_move_going_and_says_so(
+def test_an_interrupted_command_leaves_the_reassignment_running_and_reports_this(
     four: LocalCluster, admin: AdminClient, zookeeper: KazooClient
 ) -> None:
     admin.create_topic("going", partitions=1, replication_factor=1)
@@ -293,7 +293,7 @@ def test_an_interruption_leaves_the_move_going_and_says_so(
     assert tidemark(four, "cluster", "add-brokers", str(before), "--yes").status == 0
 
 
-def test_a_bad_node_written_by_hand_is_told_by_the_list(four: LocalCluster, zookeeper: KazooClient) -> None:
+def test_list_reports_a_malformed_node_written_by_hand(four: LocalCluster, zookeeper: KazooClient) -> None:
     zookeeper.create("/admin/reassign_partitions", b"partition 2 to 2,1, please")
     wait_for(lambda: zookeeper.exists("/admin/reassign_partitions") is None, "removed")
     found = [one for one in listing(four)["refusals"] if one["kind"] == "reassign" and one["partition"] is None]
@@ -337,9 +337,7 @@ def test_bad_moves_are_one_line_each_with_their_code_and_change_nothing(
     assert assigned(admin, "bad") == before
 
 
-def test_a_dry_run_shows_what_would_be_and_changes_nothing(
-    four: LocalCluster, admin: AdminClient, tmp_path: Path
-) -> None:
+def test_a_dry_run_shows_the_plan_and_changes_nothing(four: LocalCluster, admin: AdminClient, tmp_path: Path) -> None:
     admin.create_topic("dry", partitions=1, replication_factor=1)
     ((before,),) = assigned(admin, "dry")
     file = file_of(tmp_path, document("dry", [(before + 1) % 4]))

@@ -50,7 +50,7 @@ def metric(cluster: LocalCluster, broker: int, name: str) -> float:
 
 
 @pytest.mark.alone
-def test_a_move_takes_as_long_as_its_throttle_says_and_producers_are_not_held_up_by_it(cluster: LocalCluster) -> None:
+def test_a_reassignment_keeps_to_its_throttle_and_does_not_delay_producers(cluster: LocalCluster) -> None:
     with AdminClient(cluster.admin_address) as admin, Producer(cluster.bootstrap, linger_ms=0) as producer:
         admin.create_topic(MOVED.topic, partitions=1, replication_factor=2)
         for handle in [producer.send(MOVED.topic, os.urandom(VALUE_BYTES), partition=0) for _ in range(RECORDS)]:

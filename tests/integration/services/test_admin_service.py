@@ -142,7 +142,7 @@ async def test_a_retry_with_the_same_request_id_finds_its_own_topic(admin: Admin
     assert again == first
 
 
-async def test_with_nobody_to_elect_leaders_the_answer_comes_in_time_and_says_what_is_missing(admin: Admin) -> None:
+async def test_without_a_controller_the_answer_arrives_in_time_and_names_the_cause(admin: Admin) -> None:
     await admin.controller.rest()
     async with asyncio.timeout(TIMEOUT_S):
         while True:  # its margin is a quarter of a second, in which a busy machine may miss the caller's deadline
@@ -157,7 +157,7 @@ async def test_with_nobody_to_elect_leaders_the_answer_comes_in_time_and_says_wh
     assert [partition.leader for partition in (await retry).topic.partitions] == [0, 1]
 
 
-async def test_a_deletion_that_nobody_carries_out_says_so(admin: Admin) -> None:
+async def test_a_deletion_without_a_controller_is_reported_as_pending(admin: Admin) -> None:
     await admin.stub.CreateTopic(creation("t"), timeout=TIMEOUT_S)
     await admin.controller.rest()
     refused = await refusal(admin.stub.DeleteTopic(pb.DeleteTopicRequest(topic="t"), timeout=1.5))
@@ -206,7 +206,7 @@ async def test_it_serves_again_when_zookeeper_is_back(admin: Admin, zookeeper: Z
                     raise
 
 
-async def test_without_zookeeper_it_says_not_serving_goes_on_trying_and_stops_cleanly(tmp_path: Path) -> None:
+async def test_without_zookeeper_the_service_is_not_serving_retries_and_stops_cleanly(tmp_path: Path) -> None:
     async with admin_process("127.0.0.1:1", tmp_path, *SHORT_SESSION, serving=False) as (_, metrics_address, process):
         assert "tidemark_" in await asyncio.to_thread(_metrics_of, metrics_address)
         process.signal(signal.SIGTERM)

@@ -55,7 +55,7 @@ async def test_an_address_that_leads_here_is_accepted_at_once() -> None:
             await asyncio.wait_for(check_advertised(HostPort(host, server.port), ME, 60_000), 10)
 
 
-async def test_an_address_where_nobody_listens_is_refused_with_the_cause(unheard_port: int) -> None:
+async def test_an_address_without_a_listener_is_refused_with_the_cause(unheard_port: int) -> None:
     assert "no process listens there" in await refusal(HostPort(HOST, unheard_port))
 
 
@@ -81,7 +81,7 @@ async def test_an_address_where_something_else_listens_is_refused() -> None:
         assert "does not answer as a broker" in await refusal(HostPort(HOST, port))
 
 
-async def test_an_address_that_swallows_what_it_is_sent_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_address_that_never_answers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     async def never(host: str, port: int) -> None:
         await asyncio.Event().wait()
 
@@ -104,7 +104,7 @@ async def test_an_address_that_leads_here_only_later_is_waited_for(unheard_port:
         await asyncio.wait_for(checking, 15)
 
 
-async def test_a_name_with_an_address_of_somebody_else_too_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_name_that_also_resolves_to_another_host_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A service's name instead of the pod's: now and then it leads here."""
 
     async def both(host: str, timeout_s: float) -> list[str]:

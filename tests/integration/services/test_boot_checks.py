@@ -124,7 +124,7 @@ def test_the_id_of_a_living_broker_is_refused(two: LocalCluster, newcomer: Newco
     assert "give this broker an id of its own, or stop the other one" in message
 
 
-def test_an_advertised_address_that_nobody_reaches_is_refused(newcomer: Newcomer) -> None:
+def test_an_unreachable_advertised_address_is_refused(newcomer: Newcomer) -> None:
     newcomer.flags["advertised.check.timeout.ms"] = SOON_MS
     newcomer.flags["advertised.listeners"] = f"{HOST}:{newcomer.ports['nobody']}"
     message = newcomer.refused()
@@ -144,7 +144,7 @@ def test_the_advertised_address_of_another_broker_is_refused(two: LocalCluster, 
     assert f"another process answers at {two.address(broker_name(0))}" in newcomer.refused()
 
 
-def test_a_wrong_address_is_told_at_once_though_zookeeper_is_away(newcomer: Newcomer) -> None:
+def test_a_wrong_address_is_reported_at_once_without_zookeeper(newcomer: Newcomer) -> None:
     newcomer.flags["advertised.check.timeout.ms"] = SOON_MS
     newcomer.flags["zookeeper.connect"] = f"{HOST}:{newcomer.ports['nobody']}"
     newcomer.flags["advertised.listeners"] = f"{HOST}:{newcomer.ports['nobody']}"
@@ -166,7 +166,7 @@ def test_wrong_settings_are_the_termination_message_too(newcomer: Newcomer) -> N
     assert "num.read.threads" in newcomer.refused(status=2)
 
 
-def test_a_zookeeper_that_dns_does_not_know_is_waited_for_and_said_and_a_stop_is_obeyed(newcomer: Newcomer) -> None:
+def test_a_start_waits_for_an_unresolved_zookeeper_reports_this_and_obeys_a_stop(newcomer: Newcomer) -> None:
     newcomer.flags["zookeeper.connect"] = "zookeeper-0.no-such-service.invalid:2181"
     process = newcomer.start()
     wait_for(lambda: "zookeeper-0.no-such-service.invalid cannot be resolved" in process.tail(), "it is said")

@@ -27,7 +27,7 @@ RECORDS = 3
 """In one sample batch."""
 
 
-async def test_what_all_in_sync_replicas_hold_is_acknowledged_and_read_back_as_the_same_bytes(
+async def test_records_in_all_in_sync_replicas_are_acknowledged_and_read_back_unchanged(
     three: Brokers, controller: HandController
 ) -> None:
     partition = await controller.create_topic("flights-read", replicas=[0, 1, 2], min_isr=2)
@@ -64,7 +64,7 @@ async def test_nothing_acknowledged_is_lost_when_the_leader_is_killed_and_the_de
         assert again.batches == found.batches
 
 
-async def test_a_leader_that_was_silent_past_its_session_acknowledges_nothing_and_registers_anew(
+async def test_a_leader_suspended_past_its_session_acknowledges_nothing_and_registers_again(
     three: Brokers, controller: HandController
 ) -> None:
     partition = await controller.create_topic("flights-silent", replicas=[0, 1, 2], min_isr=2)
@@ -216,7 +216,7 @@ async def test_append_time_replaces_the_producers_timestamps(one: Brokers, contr
         assert result.log_append_time_us == batch.envelope.max_timestamp_us > NOON_US
 
 
-async def test_metadata_is_what_the_controller_told_and_watchers_hear_of_changes(
+async def test_brokers_serve_the_controllers_metadata_and_watchers_get_changes(
     one: Brokers, controller: HandController
 ) -> None:
     async with open_channel(one.address(0)) as channel:
@@ -282,7 +282,7 @@ async def test_a_clean_stop_leaves_its_mark_and_the_next_start_is_trusted(
         assert (await client.fetch_until(partition, RECORDS)).high_watermark == RECORDS
 
 
-async def test_metrics_show_what_went_through(one: Brokers, controller: HandController) -> None:
+async def test_metrics_count_bytes_and_records(one: Brokers, controller: HandController) -> None:
     partition = await controller.create_topic("flights-metrics", replicas=[0])
     async with client_of(one, 0) as client:
         await client.produce(partition, [sample()], [sample()])
@@ -294,7 +294,7 @@ async def test_metrics_show_what_went_through(one: Brokers, controller: HandCont
     assert float(lines["tidemark_replica_leader_count"]) == 1
 
 
-async def test_what_was_produced_counts_what_was_appended_and_not_what_was_refused_or_came_again(
+async def test_produce_metrics_count_appends_and_neither_refusals_nor_duplicates(
     one: Brokers, controller: HandController
 ) -> None:
     partition = await controller.create_topic("flights-appended", replicas=[0])
@@ -318,7 +318,7 @@ async def produced(brokers: Brokers) -> list[float]:
     return [found[f"tidemark_broker_produced_{what}_total", ""] for what in ("batches", "records", "bytes")]
 
 
-async def test_a_broker_tells_what_lies_in_its_log_directories(three: Brokers, controller: HandController) -> None:
+async def test_a_broker_describes_its_log_directories(three: Brokers, controller: HandController) -> None:
     partition = await controller.create_topic("flights-dirs", replicas=[0, 1], min_isr=2)
     other = await controller.create_topic("flights-dirs-other", replicas=[0], min_isr=1)
     async with client_of(three, 0) as client:

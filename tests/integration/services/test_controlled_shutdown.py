@@ -85,7 +85,7 @@ async def ends(process: ServiceProcess) -> float:
 
 
 @pytest.mark.alone
-async def test_a_broker_that_is_told_to_stop_says_so_at_once_and_serves_until_it_may(
+async def test_a_stopping_broker_announces_this_and_serves_until_it_is_released(
     leads: tuple[Brokers, HandController, TopicPartition],
 ) -> None:
     brokers, controller, partition = leads

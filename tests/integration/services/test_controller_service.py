@@ -192,7 +192,7 @@ async def test_a_new_topic_has_a_leader_within_a_second_and_all_brokers_know(
         assert (await cluster.state(partition)).state.isr_ids == (0, 1)
 
 
-async def test_a_broken_topic_node_stops_nobody(tmp_path: Path, zookeeper: ZooKeeperProcess) -> None:
+async def test_a_malformed_topic_node_does_not_stop_the_controller(tmp_path: Path, zookeeper: ZooKeeperProcess) -> None:
     async with started(tmp_path, zookeeper, 0, 1) as cluster:
         client = KazooClient(cluster.connect)
         await asyncio.to_thread(client.start)
@@ -207,7 +207,7 @@ async def test_a_broken_topic_node_stops_nobody(tmp_path: Path, zookeeper: ZooKe
         assert "broken" in process.log.read_text()
 
 
-async def test_when_the_active_controller_is_killed_the_standby_tells_everybody_everything(
+async def test_the_standby_of_a_killed_controller_updates_every_broker(
     tmp_path: Path, zookeeper: ZooKeeperProcess
 ) -> None:
     async with started(tmp_path, zookeeper, 0, 1, 2) as cluster:
@@ -259,7 +259,7 @@ async def test_a_leader_that_gives_up_is_relieved_and_stays_in_sync(
         assert failures == []
 
 
-async def test_damage_counts_against_what_was_before_the_registration_and_a_failed_log_against_all(
+async def test_damage_invalidates_earlier_registrations_and_a_failed_log_all(
     tmp_path: Path, zookeeper: ZooKeeperProcess
 ) -> None:
     async with started(tmp_path, zookeeper, 0, 1, 2) as cluster:
@@ -306,7 +306,7 @@ async def test_a_controller_that_starts_before_zookeeper_answers_waits_for_it(
 
 
 @pytest.mark.alone
-async def test_a_controller_told_to_stop_resigns_at_once(tmp_path: Path, zookeeper: ZooKeeperProcess) -> None:
+async def test_a_stopping_controller_resigns_at_once(tmp_path: Path, zookeeper: ZooKeeperProcess) -> None:
     async with started(tmp_path, zookeeper, 0, 1) as cluster:
         first = await cluster.active()
         cluster.controllers[first].signal(signal.SIGTERM)

@@ -33,7 +33,7 @@ async def test_a_client_that_pings_an_idle_stream_more_often_than_the_server_wan
     assert await _is_ended(_PING_MS * 10 * _TOO_MANY)
 
 
-async def test_a_stream_of_news_ends_when_the_other_machine_is_cut_off_however_long_nothing_was_said(
+async def test_a_metadata_stream_ends_after_a_network_cut_however_long_it_was_idle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def sooner(options: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:

@@ -46,7 +46,7 @@ def wait_until_dead(pid: int) -> None:
         time.sleep(0.02)
 
 
-def test_every_service_says_serving_and_has_metrics(cluster: LocalCluster) -> None:
+def test_every_service_is_serving_and_has_metrics(cluster: LocalCluster) -> None:
     assert len(cluster.bootstrap.split(",")) == 3
     for name in cluster.names:
         with grpc.insecure_channel(cluster.address(name)) as channel:
@@ -74,7 +74,7 @@ def test_services_are_killed_paused_restarted_and_stopped_one_by_one(tmp_path: P
     assert not any(is_alive(pid) for pid in (*pids.values(), zookeeper))
 
 
-def test_a_start_that_fails_says_why_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failed_start_reports_its_cause_and_leaves_nothing(tmp_path: Path) -> None:
     broken = LocalCluster(tmp_path, brokers=1, controllers=1, settings={"broker": {"num.read.threads": "0"}})
     with pytest.raises(TidemarkError, match=r"num\.read\.threads") as refusal:
         broken.start()
@@ -106,7 +106,7 @@ def test_the_log_of_a_process_that_ended_is_in_the_error(tmp_path: Path) -> None
     assert "No module named no_such_module" in error.message
 
 
-def test_a_held_port_is_given_to_nobody_else() -> None:
+def test_a_reserved_port_is_given_once() -> None:
     ports = HeldPorts()
     try:
         port = ports.take("mine")
@@ -118,7 +118,7 @@ def test_a_held_port_is_given_to_nobody_else() -> None:
         ports.release()
 
 
-def test_a_port_on_which_somebody_listens_is_refused() -> None:
+def test_a_port_with_a_listener_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         ports = HeldPorts()
         with pytest.raises(TidemarkError, match="is taken") as refusal:

@@ -52,7 +52,7 @@ async def told() -> AsyncIterator[Any]:
     await server.stop(0)
 
 
-async def test_what_has_room_comes_whole(told: Any) -> None:
+async def test_a_short_refusal_is_sent_whole(told: Any) -> None:
     sentence = "there is no topic 'ünï%'; " * 20
     found = await told(sentence, {"topic": "ünï%", "seen": "x" * 500})
     assert (found.code, found.message) == (ErrorCode.UNKNOWN_TOPIC, sentence)
@@ -60,7 +60,7 @@ async def test_what_has_room_comes_whole(told: Any) -> None:
 
 
 @pytest.mark.parametrize("letter", ["a", "\n", "%", "ü", "💥"])
-async def test_what_is_too_long_is_shortened_and_keeps_its_code(told: Any, letter: str) -> None:
+async def test_a_long_refusal_is_shortened_and_keeps_its_code(told: Any, letter: str) -> None:
     found = await told(f"there is no topic {letter * LONG}", {"small": "1", "topic": letter * LONG, "more": "x"})
     assert found.code is ErrorCode.UNKNOWN_TOPIC
     assert found.message.startswith(f"there is no topic {letter * 100}")

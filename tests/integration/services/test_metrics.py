@@ -58,7 +58,7 @@ def total(found: list[Scrape], name: str, labels: str = "") -> float:
     return sum(value for one in found for (of, has), value in one.items() if of == name and labels in has)
 
 
-def test_what_was_produced_and_consumed_is_counted_everywhere(cluster: LocalCluster) -> None:
+def test_every_service_counts_produced_and_consumed_records(cluster: LocalCluster) -> None:
     with Consumer(cluster.bootstrap, group="readers") as consumer:
         consumer.subscribe([TOPIC])
         for _ in range(RECORDS // 2):
@@ -96,7 +96,7 @@ def test_what_was_produced_and_consumed_is_counted_everywhere(cluster: LocalClus
         assert one["tidemark_replica_lag_records_max", ""] == 0
 
 
-def test_the_controller_tells_of_the_cluster_and_its_standby_does_not(cluster: LocalCluster) -> None:
+def test_only_the_active_controller_exports_cluster_metrics(cluster: LocalCluster) -> None:
     found = controllers(cluster)
     assert total(found, "tidemark_controller_active") == 1
     assert total(found, "tidemark_controller_live_brokers") == 3
@@ -107,7 +107,7 @@ def test_the_controller_tells_of_the_cluster_and_its_standby_does_not(cluster: L
     assert total(found, "tidemark_controller_event_queue_seconds_count") > 0
 
 
-def test_a_partition_that_moves_is_told_until_it_is_there(cluster: LocalCluster) -> None:
+def test_metrics_show_a_reassignment_until_its_end(cluster: LocalCluster) -> None:
     with AdminClient(cluster.admin_address) as admin:
         first, second = admin.create_topic("moving", replication_factor=2).partitions[0].assigned_replicas
         (third,) = {0, 1, 2} - {first, second}
@@ -149,7 +149,7 @@ def test_series_of_partitions_and_groups_can_be_switched_off_while_brokers_run(c
     wait_for(lambda: told("tidemark_partition_"), "they are back")
 
 
-def test_the_page_of_metrics_names_what_is_scraped_and_nothing_else(cluster: LocalCluster) -> None:
+def test_the_metrics_page_names_exactly_the_exported_metrics(cluster: LocalCluster) -> None:
     on_page = set(re.findall(r"^\| `((?:tidemark|process)_\w+)` \|", PAGE, flags=re.MULTILINE))
     types = dict(re.findall(r"^\| `(\w+)` \| (\w+) \|", PAGE, flags=re.MULTILINE))
     labels_on_page = {

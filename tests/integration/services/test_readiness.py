@@ -110,7 +110,7 @@ def test_brokers_of_a_whole_cluster_that_starts_one_after_the_other_do_not_wait_
         wait_until_says(cluster, name, "readiness")
 
 
-def test_a_broker_without_zookeeper_is_alive_not_ready_and_says_what_it_waits_for(cluster: LocalCluster) -> None:
+def test_a_broker_without_zookeeper_is_alive_and_not_ready_with_a_reason(cluster: LocalCluster) -> None:
     name = broker_name(0)
     cluster.terminate(name)
     cluster.zookeeper.stop()
@@ -126,7 +126,7 @@ def test_a_broker_without_zookeeper_is_alive_not_ready_and_says_what_it_waits_fo
     wait_until_says(cluster, name, "readiness")
 
 
-def test_a_broker_that_is_told_to_stop_is_not_ready_while_it_serves_on(cluster: LocalCluster) -> None:
+def test_a_stopping_broker_is_not_ready_while_it_serves(cluster: LocalCluster) -> None:
     name, controllers = broker_name(0), (controller_name(0), controller_name(1))
     with AdminClient(cluster.admin_address) as admin:
         admin.create_topic("led", partitions=3, replication_factor=1)

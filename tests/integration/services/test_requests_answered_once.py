@@ -71,7 +71,7 @@ async def world(zookeeper: ZooKeeperProcess, tmp_path: Path) -> AsyncIterator[Wo
         await store.stop()
 
 
-async def test_what_a_killed_process_began_the_next_one_finishes_and_answers_the_same_for_ever_after(
+async def test_the_next_process_completes_a_killed_ones_request_with_the_same_answer(
     world: World,
 ) -> None:
     await world.killed_during("CreateTopic", CREATION)

@@ -73,13 +73,13 @@ async def health_of(server: GrpcServer, *services: str) -> list[bool]:
         return [answer.status == health_pb2.HealthCheckResponse.SERVING for answer in answers]
 
 
-async def test_health_of_a_service_is_not_serving_until_it_is_said_to_serve(server: GrpcServer) -> None:
+async def test_a_service_is_not_serving_until_its_status_is_set(server: GrpcServer) -> None:
     assert await health_of(server, NAME, READINESS) == [False, False]
     await server.set_serving(True)
     assert await health_of(server, NAME, READINESS) == [True, True]
 
 
-async def test_a_server_is_alive_whatever_its_services_do(server: GrpcServer) -> None:
+async def test_liveness_does_not_depend_on_services(server: GrpcServer) -> None:
     for serving in (False, True, False):
         await server.set_serving(serving)
         assert await health_of(server, "", LIVENESS) == [True, True]
@@ -122,7 +122,7 @@ async def test_a_refusal_arrives_with_code_sentence_and_facts(stub: Any) -> None
     assert (error.code, error.message, error.metadata) == (ErrorCode.NOT_LEADER, "broker 2 leads", {"leader": "2"})
 
 
-async def test_a_stream_ends_with_the_refusal_after_what_came_before_it(stub: Any) -> None:
+async def test_a_refused_stream_first_delivers_its_earlier_messages(stub: Any) -> None:
     call = stub.DescribeLogDirs(pb.DescribeLogDirsRequest(), timeout=30)
     await call.read()
     error = await refusal(call.read())
@@ -133,7 +133,7 @@ async def test_a_stream_ends_with_the_refusal_after_what_came_before_it(stub: An
     )
 
 
-async def test_what_nobody_foresaw_is_internal_and_the_server_goes_on(stub: Any) -> None:
+async def test_an_unexpected_exception_is_internal_and_the_server_continues(stub: Any) -> None:
     error = await refusal(stub.Fetch(pb.FetchRequest(), timeout=30))
     assert error.code is ErrorCode.INTERNAL
     assert "ZeroDivisionError" in error.message
@@ -169,7 +169,7 @@ async def _pass_on(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> 
     sink.close()
 
 
-async def test_a_port_that_is_taken_is_refused_with_what_to_do(server: GrpcServer) -> None:
+async def test_a_taken_port_is_refused_with_the_next_step(server: GrpcServer) -> None:
     late = make_server("127.0.0.1", server.port, [])
     with pytest.raises(TidemarkError, match="taken") as refused:
         await late.start()

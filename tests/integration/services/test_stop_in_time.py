@@ -22,7 +22,7 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("zookeeper", ["is silent", "is gone"])
-def test_a_broker_that_nobody_relieves_stops_within_the_sum_of_its_bounds(tmp_path: Path, zookeeper: str) -> None:
+def test_a_broker_without_a_controller_stops_within_the_sum_of_its_bounds(tmp_path: Path, zookeeper: str) -> None:
     with LocalCluster(tmp_path, brokers=1, controllers=1, settings=SETTINGS) as cluster:
         with AdminClient(cluster.admin_address) as admin:
             admin.create_topic("t", partitions=4, replication_factor=1)

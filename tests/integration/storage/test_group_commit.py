@@ -142,7 +142,7 @@ def partition_of(admin: AdminClient, topic: str) -> PartitionView:
     return admin.describe_topics([topic])[0].partitions[0]
 
 
-def test_where_a_flush_fails_another_replica_leads_and_what_was_sent_is_acknowledged(
+def test_after_a_failed_flush_another_replica_leads_and_pending_records_are_acknowledged(
     cluster: LocalCluster, gates: list[Gate]
 ) -> None:
     with AdminClient(cluster.admin_address) as admin, Producer(cluster.bootstrap) as producer:

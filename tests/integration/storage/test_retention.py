@@ -64,7 +64,7 @@ def all_start_at(cluster: LocalCluster, topic: str, offset: int) -> bool:
     return all(bases and bases[0] >= offset for bases in starts)
 
 
-def test_old_records_go_on_every_replica_and_a_consumer_is_told_where_the_log_starts(
+def test_every_replica_deletes_old_records_and_consumers_get_the_log_start(
     cluster: LocalCluster, admin: AdminClient
 ) -> None:
     admin.create_topic("aging", replication_factor=3, configs={**SMALL, "retention.ms": "1000"})

@@ -40,13 +40,15 @@ def test_a_script_that_the_environment_names_is_the_peer_and_ends_with_its_use(d
     assert calls == ["up", "produce 262144", "consume", "down"]
 
 
-def test_a_peer_is_ended_when_what_uses_it_fails(directory: Path) -> None:
+def test_a_peer_ends_when_its_benchmark_fails(directory: Path) -> None:
     with pytest.raises(ZeroDivisionError), kafka_peer():
         raise ZeroDivisionError
     assert (directory / "calls").read_text().split() == ["up", "down"]
 
 
-def test_without_a_peer_a_line_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_peer_a_line_reports_this(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("TIDEMARK_PEER_KAFKA", "none")
     with kafka_peer(fetch=True) as peer:
         assert peer is None

@@ -52,7 +52,7 @@ def test_an_election_lasts_until_the_new_leader_itself_has_answered_in_its_epoch
     assert found["tidemark_controller_records_maybe_lost_total", ""] == 4
 
 
-def test_a_standby_tells_nothing_of_the_cluster() -> None:
+def test_a_standby_exports_no_cluster_metrics() -> None:
     shown, waiting = Metrics(), [object()]
     metrics = ControllerMetrics(shown)
     metrics.term_begins(7, lambda: len(waiting))
@@ -72,7 +72,7 @@ def test_a_standby_tells_nothing_of_the_cluster() -> None:
     assert found["tidemark_replica_isr_shrinks_total", "reason=broker_failed"] == 3, "a counter never goes back"
 
 
-def test_what_may_be_lost_is_said_of_each_partition_however_many_there_are(caplog: pytest.LogCaptureFixture) -> None:
+def test_possible_loss_is_reported_for_each_of_any_number_of_partitions(caplog: pytest.LogCaptureFixture) -> None:
     metrics = ControllerMetrics(Metrics())
     with caplog.at_level("INFO"):
         for number in range(150):

@@ -39,7 +39,7 @@ class Office:
         await self.servicer.ReportIsrChanges(request, None)
 
 
-async def test_a_controller_takes_hints_when_it_knows_what_there_is_and_no_sooner() -> None:
+async def test_a_controller_accepts_hints_only_after_its_first_read() -> None:
     """What it has read already may be older than the hint, which comes again until it is taken."""
     office = Office()
     office.term.has_begun = False

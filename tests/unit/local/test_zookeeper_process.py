@@ -28,7 +28,7 @@ def test_under_spark_submit_its_jars_are_those_of_spark_home(monkeypatch: pytest
 
 
 @pytest.mark.usefixtures("zipped")
-def test_without_jars_it_says_where_they_were_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_jars_the_error_names_the_searched_places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     with pytest.raises(TidemarkError, match=f"no ZooKeeper among the jars in {tmp_path}/jars"):
         _class_path()

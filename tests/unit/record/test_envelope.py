@@ -46,7 +46,7 @@ def test_fields_have_the_positions_of_the_format() -> None:
     assert data[48:64].hex() == "0201000000000000" + "0300" + "000000000000"
 
 
-def test_the_two_crcs_cover_what_the_format_says() -> None:
+def test_the_two_crcs_cover_the_documented_bytes() -> None:
     data = sample()
     envelope = parse_envelope(data)
     assert envelope.header_crc == google_crc32c.value(data[0:12] + data[16:20])

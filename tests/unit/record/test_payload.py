@@ -176,7 +176,7 @@ def test_reading_checks_the_crc_first() -> None:
     assert refusal.value.code is ErrorCode.CORRUPT_BATCH
 
 
-def test_the_payload_is_what_arrow_calls_one_message() -> None:
+def test_the_payload_is_one_arrow_ipc_message() -> None:
     message = pa.ipc.read_message(pa.py_buffer(sample()).slice(ENVELOPE_BYTES))
     assert message.type == "record batch"
     assert pa.ipc.read_record_batch(message, SCHEMA).equals(three_records())

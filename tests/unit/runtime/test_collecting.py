@@ -27,7 +27,7 @@ def policy() -> Iterator[BoundedCollections]:
     policy.stop()
 
 
-def test_what_a_full_collection_found_alive_is_not_looked_at_again(policy: BoundedCollections) -> None:
+def test_objects_that_survive_a_full_collection_are_frozen(policy: BoundedCollections) -> None:
     kept = [[index] for index in range(1000)]
     gc.collect()
     assert len(gc.get_objects(generation=2)) < len(kept)

@@ -65,7 +65,7 @@ def test_the_configuration_page_is_current() -> None:
     )
 
 
-def test_what_is_not_given_has_its_default() -> None:
+def test_a_missing_setting_has_its_default() -> None:
     settings = broker()
     assert settings.broker_id == 0
     assert settings.log_dirs == (Path("/a"), Path("/b"))
@@ -78,7 +78,7 @@ def test_what_is_not_given_has_its_default() -> None:
 
 
 @pytest.mark.parametrize("anywhere", ["0.0.0.0:9192", "[::]:9192"])
-def test_where_it_listens_everywhere_it_must_be_told_what_others_call(anywhere: str) -> None:
+def test_a_wildcard_listener_needs_an_advertised_address(anywhere: str) -> None:
     for arguments in (["--listeners", anywhere], ["--advertised.listeners", anywhere]):
         refused = refusal("--zookeeper.connect", "zk:2181", "--broker.id", "0", "--log.dirs", "/a", *arguments)
         assert refused.code is ErrorCode.INVALID_CONFIG
@@ -154,7 +154,7 @@ def test_port_0_leaves_the_metrics_port_to_the_system_too() -> None:
         (["--config", "/nowhere/at/all.yaml"], ErrorCode.INVALID_CONFIG, "cannot read"),
     ],
 )
-def test_what_is_wrong_on_the_command_line_is_refused_with_what_would_be_right(
+def test_invalid_settings_on_the_command_line_are_refused_with_a_suggestion(
     argv: list[str], code: ErrorCode, says: str
 ) -> None:
     error = refusal(*argv)
@@ -173,7 +173,7 @@ def test_what_is_wrong_on_the_command_line_is_refused_with_what_would_be_right(
         ("stray.grace.ms: soon", "want a whole number"),
     ],
 )
-def test_what_is_wrong_in_the_file_is_refused(tmp_path: Path, text: str, says: str) -> None:
+def test_invalid_settings_in_the_file_are_refused(tmp_path: Path, text: str, says: str) -> None:
     file = tmp_path / "tidemark.yaml"
     file.write_text(text)
     error = refusal("--config", str(file))
@@ -181,7 +181,7 @@ def test_what_is_wrong_in_the_file_is_refused(tmp_path: Path, text: str, says: s
     assert "\n" not in str(error)
 
 
-def test_a_slip_in_the_environment_is_refused_and_what_is_not_ours_is_left_alone() -> None:
+def test_a_misspelt_variable_is_refused_and_foreign_ones_are_ignored() -> None:
     assert refusal(TIDEMARK_STRAY_GRACEMS="1").code is ErrorCode.UNKNOWN_CONFIG
     broker(
         TIDEMARK_BOOTSTRAP="b:9192",
@@ -191,7 +191,7 @@ def test_a_slip_in_the_environment_is_refused_and_what_is_not_ours_is_left_alone
     )
 
 
-def test_a_required_setting_that_is_missing_says_every_way_to_give_it() -> None:
+def test_a_missing_required_setting_is_reported_with_every_way_to_set_it() -> None:
     with pytest.raises(TidemarkError, match=r"--broker\.id VALUE, TIDEMARK_BROKER_ID"):
         read_settings(BrokerSettings, ["--zookeeper.connect", "zk:2181"], {})
 
@@ -265,7 +265,7 @@ NOT_ENFORCED: set[str] = set()
 """The page of settings says so of each."""
 
 
-def test_a_setting_that_nobody_reads_is_not_offered() -> None:
+def test_an_unused_setting_is_not_offered() -> None:
     services = Path(__file__).parents[3] / "services" / "tidemark"
     shipped = "".join(
         path.read_text(encoding="utf-8")

@@ -24,7 +24,7 @@ from tidemark.runtime.configuration_keys import keys_of
 from tidemark.runtime.host_port import HostPort
 
 
-def test_what_is_shown_of_a_setting_is_what_the_table_says() -> None:
+def test_a_setting_is_described_from_the_table() -> None:
     (entry,) = topic_entries({"max.message.bytes": "2048"}, ["max.message.bytes"])
     key = KEYS["max.message.bytes"]
     assert (entry.value, entry.source, entry.default_value) == ("2048", ConfigSource.TOPIC, "1048576")
@@ -60,7 +60,7 @@ def test_the_texts_of_values_are_read_as_the_same_values() -> None:
     assert text_of(False) == "false"
 
 
-def test_only_what_the_table_calls_dynamic_may_change_in_a_broker() -> None:
+def test_only_dynamic_settings_may_change_in_a_broker() -> None:
     for key in keys_of("broker").values():
         value = key.default or "1"
         if key.scope is Scope.BROKER_DYNAMIC:
@@ -77,7 +77,7 @@ def test_a_service_that_watches_no_settings_has_static_ones_only() -> None:
         assert {key.scope_for(owner) for key in keys_of(owner).values()} == {Scope.STATIC}
 
 
-def test_changes_are_by_key_and_only_what_differs() -> None:
+def test_changes_are_by_key_and_contain_only_differences() -> None:
     before, after = {"b": "1", "c": "1", "a": "1"}, {"b": "2", "c": "1", "d": "4"}
     assert changes_between(before, after) == [
         ConfigChange("a", "1", None),

@@ -74,24 +74,24 @@ async def test_it_is_tried_until_zookeeper_answers(caplog: pytest.LogCaptureFixt
     assert caplog.text == ""
 
 
-async def test_what_is_waited_for_is_said_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_wait_is_reported_repeatedly(monkeypatch: pytest.MonkeyPatch) -> None:
     assert await said_while_waiting(monkeypatch, "127.0.0.1:1/root", 3) == ["it does not answer"] * 3
 
 
-async def test_a_name_that_dns_does_not_know_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unresolved_name_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     (why,) = await said_while_waiting(monkeypatch, "no-such-zookeeper.invalid:2181,127.0.0.1:2181", 1)
     assert why.startswith("no-such-zookeeper.invalid cannot be resolved (")
     assert "127.0.0.1" not in why
 
 
-async def test_what_trying_again_does_not_mend_is_raised() -> None:
+async def test_a_permanent_error_is_raised_without_a_retry() -> None:
     store: Any = Store(ErrorCode.INVALID_CONFIG)
     with pytest.raises(TidemarkError, match="not yet"):
         await coordination.start_when_reachable(store)
     assert not store.started
 
 
-async def test_who_is_cancelled_while_it_waits_leaves_nothing_behind() -> None:
+async def test_a_cancelled_wait_leaves_nothing_behind() -> None:
     store = Store()
     store.let.clear()
     waiting: Any = store

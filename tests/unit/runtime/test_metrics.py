@@ -46,7 +46,7 @@ class Fish:
         return one + metrics_text.counter("tidemark_bites_total", "Bites", 2**53 + 1)
 
 
-def test_what_a_source_tells_is_text_that_prometheus_reads() -> None:
+def test_a_source_is_rendered_in_prometheus_text_format() -> None:
     metrics = Metrics()
     metrics.show(Fish())
     text = metrics.render().decode()
@@ -110,7 +110,7 @@ def test_a_scrape_may_ask_for_some_names_alone() -> None:
         server.close()
 
 
-def test_the_version_and_the_service_are_told() -> None:
+def test_metrics_have_the_version_and_the_service() -> None:
     tell_what_runs("broker")
     assert re.search(rb'tidemark_build_info\{service="broker",version="[^"]+"\} 1', METRICS.render())
 

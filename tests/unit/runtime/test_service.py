@@ -149,7 +149,7 @@ async def test_a_service_collects_garbage_in_bounded_pauses_and_gives_that_up_wh
     assert gc.get_threshold() == before
 
 
-async def test_what_failed_first_is_the_termination_message(tmp_path: Path) -> None:
+async def test_the_first_failure_is_the_termination_message(tmp_path: Path) -> None:
     path = tmp_path / "termination-log"
     path.write_text("of the last run, which was longer than that of this one will be" * 9)
 

@@ -98,7 +98,7 @@ def test_time_in_which_the_process_did_not_run_is_late_but_not_busy(loop: Manual
     assert meter.busy.longest_s() < 30.0
 
 
-def test_a_long_stall_is_told_with_the_place_where_the_loop_stood(
+def test_a_long_stall_is_logged_with_the_stack_of_the_loop(
     loop: ManualLoop, meter: StallMeter, caplog: pytest.LogCaptureFixture
 ) -> None:
     loop.run_timer(late_s=0.09)

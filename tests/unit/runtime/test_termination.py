@@ -10,7 +10,7 @@ from tidemark.runtime.configuration import AdminSettings, BrokerSettings, load_s
 from tidemark.runtime.termination import MESSAGE_BYTES_MAX, write_termination_message
 
 
-def test_a_long_message_is_cut_to_what_a_kubelet_keeps_and_stays_text(tmp_path: Path) -> None:
+def test_a_long_message_is_cut_to_the_kubelets_limit_and_stays_text(tmp_path: Path) -> None:
     path = tmp_path / "message"
     write_termination_message(str(path), "x" + "é" * 5000)
     written = path.read_bytes()
@@ -48,7 +48,7 @@ def test_settings_that_are_wrong_are_the_termination_message_too(
     assert path.read_text().strip().partition("INVALID_CONFIG: ")[2] in capsys.readouterr().err
 
 
-def test_wrong_settings_without_a_path_are_told_on_stderr_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_settings_without_a_path_are_reported_on_stderr_only(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         load_settings(BrokerSettings, ["--no.such", "1"], {})
     assert "no.such" in capsys.readouterr().err

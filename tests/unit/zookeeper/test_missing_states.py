@@ -16,7 +16,7 @@ WHOLE, GONE, NEW = (TopicPartition("flights", index) for index in range(3))
 STATE_OF_GONE = "/brokers/topics/flights/1/leaderAndISR"
 
 
-async def test_a_state_that_was_deleted_is_told_apart_from_one_that_never_was(
+async def test_a_deleted_state_differs_from_one_that_never_existed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     ensemble = FakeZooKeeper(SystemClock())

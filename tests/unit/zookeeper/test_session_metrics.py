@@ -32,7 +32,7 @@ def test_a_session_is_in_one_state_and_an_expired_one_stays_so_until_there_is_an
     assert state(tally) == ["closed"]
 
 
-def test_what_befell_sessions_and_how_long_requests_took_is_told() -> None:
+def test_session_metrics_count_events_and_request_times() -> None:
     tally = SessionTally()
     tally.connected(6000)
     for seconds in (0.0004, 0.004, 30.0):

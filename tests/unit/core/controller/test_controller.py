@@ -357,7 +357,7 @@ def test_a_damaged_single_replica_is_elected_uncleanly_exactly_once(answer_lost:
     assert (world.state("flights").leader, world.state("flights").lineage) == (0, 1)
 
 
-def test_a_damaged_single_replica_reports_what_may_be_lost() -> None:
+def test_a_damaged_single_replica_reports_possible_loss() -> None:
     world = cluster(0)
     world.topic("flights", (0,))
     world.answer(world.take(fx.WriteStates))

@@ -40,7 +40,7 @@ def test_a_lower_leader_epoch_is_refused_and_an_equal_one_changes_nothing() -> N
     assert stage.high_watermark() == 1
 
 
-def test_an_epoch_has_one_leader_whatever_a_command_names() -> None:
+def test_an_epoch_has_one_leader_for_any_command() -> None:
     stage = Stage().follows(leader=2)
     stage.command(node(1, 5, (1, 2)))
     assert stage.refusals() == [ErrorCode.FENCED_LEADER_EPOCH]

@@ -160,7 +160,7 @@ def test_a_follower_reports_a_flush_without_other_changes() -> None:
     assert follower.said().reports == (Report(P, 5, 3, 3),)
 
 
-def test_a_follower_begins_with_what_it_has_flushed_already() -> None:
+def test_a_follower_starts_with_its_flushed_offset() -> None:
     follower = Stage()
     follower.topic_configs = GROUP_COMMIT
     follower.command(node(2, 5, (1, 2)))

@@ -55,7 +55,7 @@ def check(log: PartitionLog, records: dict[int, int], limit: int) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(steps=STEPS)
-def test_every_time_finds_what_a_list_of_the_records_finds(path: Path, steps: list[Step]) -> None:
+def test_every_timestamp_finds_the_same_record_as_a_linear_search(path: Path, steps: list[Step]) -> None:
     directory = path / f"{len(list(path.iterdir()))}"
     logs = open_one(directory)
     log, _ = logs.open(PARTITION, IDENTITY, CONFIGS)

@@ -11,7 +11,7 @@ def test_without_a_message_there_is_no_contact() -> None:
     assert not LeaderContact().within(1 << 40, 0)
 
 
-def test_regular_messages_keep_contact_whatever_the_other_clock_shows() -> None:
+def test_regular_messages_keep_contact_for_any_clock_of_the_leader() -> None:
     contact = LeaderContact()
     for beat in range(10):
         contact.on_message(7_000_000 + 500 * beat, 1_003 + 500 * beat)
