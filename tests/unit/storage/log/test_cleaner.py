@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -76,10 +77,15 @@ def batches_of(log: PartitionLog) -> list[Batch]:
 def rows_of(log: PartitionLog) -> list[Row]:
     found: list[Row] = []
     for batch in batches_of(log):
-        rows = with_offsets(batch)
-        columns = (rows.column(name).to_pylist() for name in ("offset", "key", "value"))
-        found += zip(*columns, strict=True)
+        found += _rows_in(bytes(batch.data))
     return found
+
+
+@lru_cache(maxsize=1 << 10)
+def _rows_in(data: bytes) -> tuple[Row, ...]:
+    rows = with_offsets(Batch(parse_envelope(data), data))
+    columns = (rows.column(name).to_pylist() for name in ("offset", "key", "value"))
+    return tuple(zip(*columns, strict=True))
 
 
 def latest_of(rows: list[Row], *, below: int) -> list[Row]:
