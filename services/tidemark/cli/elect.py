@@ -14,10 +14,10 @@ from tidemark.cli.common.output import (
     counted,
     error_json,
     name_of,
-    print_error,
     print_json,
     print_line,
     print_table,
+    raise_all,
     shown_time,
 )
 from tidemark.model import ElectionKind, ElectionOutcome, TopicPartition, UncleanElection
@@ -135,7 +135,7 @@ def _show_preferred(cluster: Cluster, outcomes: Sequence[ElectionOutcome], *, va
         if moved or there:
             leaders = counted(len(moved), "leader")
             print_line(f"{leaders} {verb} to the preferred replica, {there} were there already")
-    _end(outcomes)
+    raise_all([outcome.error for outcome in outcomes if outcome.error is not None])
 
 
 def _show_unclean(cluster: Cluster, outcomes: Sequence[ElectionOutcome], what: str) -> None:
@@ -154,7 +154,7 @@ def _show_unclean(cluster: Cluster, outcomes: Sequence[ElectionOutcome], what: s
         for outcome in outcomes:
             if outcome.error is None and outcome.unclean is None:
                 print_line(f"{name_of(outcome.partition)}: broker {outcome.leader} returned and leads; nothing is lost")
-    _end(outcomes)
+    raise_all([outcome.error for outcome in outcomes if outcome.error is not None])
 
 
 def _show_reports(cluster: Cluster, reports: Sequence[UncleanElection]) -> None:
@@ -170,14 +170,6 @@ def _show_reports(cluster: Cluster, reports: Sequence[UncleanElection]) -> None:
                 for report in reports
             ],
         )
-
-
-def _end(outcomes: Iterable[ElectionOutcome]) -> None:
-    refused = [outcome.error for outcome in outcomes if outcome.error is not None]
-    for error in refused:
-        print_error(error)
-    if refused:
-        raise typer.Exit(1)
 
 
 def _row(report: UncleanElection) -> tuple[object, ...]:

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 import typer
 
 from tidemark.cli.common.options import Cluster, Commands, YesOption, confirm, parse_brokers, refuse_json_question
-from tidemark.cli.common.output import counted, listed, name_of, print_json, print_line, print_table
+from tidemark.cli.common.output import counted, listed, name_of, print_json, print_line, print_table, raise_all
 from tidemark.cli.common.units import parse_rate
 from tidemark.cli.reassign.commands import NoWaitOption, ThrottleOption
-from tidemark.cli.reassign.plan_view import plan_json, show_plan
-from tidemark.cli.reassign.progress_view import MoveView, ended_json
-from tidemark.cli.reassign.submit import MoveFeed, interrupted, raise_all
+from tidemark.cli.reassign.submit import MoveFeed, interrupted
+from tidemark.cli.reassign.views import MoveView, ended_json, plan_json, show_plan
 from tidemark.core.planning.restart_safety import RestartObstacle
 from tidemark.core.reassignment.progress import EndedReassignment, ReassignmentProgress
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition

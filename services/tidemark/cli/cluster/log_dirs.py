@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tidemark.cli.common.options import Cluster, Commands, fits_int32, parse_targets
-from tidemark.cli.common.output import error_json, name_of, print_json, print_line, print_table
+from tidemark.cli.common.output import error_json, name_of, print_json, print_line, print_table, raise_all
 from tidemark.cli.common.units import parse_rate, shown_bytes
 from tidemark.cli.reassign.log_dirs import FoundReplica, PlaceState, follow_places, found_json, look, placed
-from tidemark.cli.reassign.submit import raise_all
 from tidemark.core.reassignment.log_dir_placement import ReplicaLogDir
 from tidemark.model import BrokerId
 

@@ -70,6 +70,14 @@ def print_error(error: TidemarkError) -> None:
     sys.stderr.write(f"error {error.code}: {' '.join(error.message.split())}\n")
 
 
+def raise_all(refused: Sequence[TidemarkError]) -> None:
+    """Print every refusal but the last, and raise the last, if any."""
+    for error in refused[:-1]:
+        print_error(error)
+    if refused:
+        raise refused[-1]
+
+
 def print_warning(sentence: str) -> None:
     """Write `warning: sentence` to stderr; the command went on."""
     sys.stderr.write(f"warning: {sentence}\n")

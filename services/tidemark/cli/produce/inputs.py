@@ -254,17 +254,16 @@ def _shaped(batch: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
     """Rows in SCHEMA; timestamps are null without a timestamp column, and the producer sets them."""
     names = batch.schema.names
     _check_columns(names, columns)
-    count = batch.num_rows
-    keys = pa.nulls(count, pa.binary()) if columns.key is None else _binary(batch, columns.key)
+    keys = None if columns.key is None else _binary(batch, columns.key)
     if columns.value is None:
         values: Any = pa.array([_json_of(row) for row in batch.to_pylist()], pa.binary())
     else:
         values = _binary(batch, columns.value)
-    stamps = pa.nulls(count, TIMESTAMP_TYPE) if columns.timestamp is None else _times(batch, columns)
-    headers: Any = pa.nulls(count, HEADERS_TYPE)
+    stamps = None if columns.timestamp is None else _times(batch, columns)
+    headers: Any = None
     if columns.value is not None and "headers" in names and pa.types.is_map(batch.schema.field("headers").type):
         headers = batch.column("headers").cast(HEADERS_TYPE)
-    return pa.RecordBatch.from_arrays([keys, values, stamps, headers], schema=SCHEMA)
+    return _rows(keys, values, stamps, headers)
 
 
 def _check_columns(names: list[str], columns: Columns) -> None:
@@ -327,16 +326,13 @@ def _plain(value: object) -> object:
     return str(value)
 
 
-def _rows(
-    keys: list[Any] | None, values: list[Any], stamps: list[Any] | None, headers: list[Any] | None = None
-) -> pa.RecordBatch:
-    count = len(values)
-    columns: list[Any] = [
-        pa.nulls(count, pa.binary()) if keys is None else pa.array(keys, pa.binary()),
-        pa.array(values, pa.binary()),
-        pa.nulls(count, TIMESTAMP_TYPE) if stamps is None else pa.array(stamps, pa.int64()).cast(TIMESTAMP_TYPE),
-        pa.nulls(count, HEADERS_TYPE) if headers is None else pa.array(headers, HEADERS_TYPE),
-    ]
+def _rows(keys: Any, values: Any, stamps: Any, headers: Any = None) -> pa.RecordBatch:
+    """Rows in SCHEMA of lists or arrays; None is a column of nulls."""
+    columns: list[Any] = []
+    for column, field in zip((keys, values, stamps, headers), SCHEMA, strict=True):
+        if column is None:
+            column = pa.nulls(len(values), field.type)
+        columns.append(column if isinstance(column, pa.Array) else pa.array(column, field.type))
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 

@@ -23,12 +23,12 @@ from tidemark.cli.common.output import (
     print_json,
     print_line,
     print_table,
+    raise_all,
     shown_time,
 )
 from tidemark.cli.common.units import parse_rate
 from tidemark.cli.reassign.log_dirs import (
     FoundReplica,
-    Placed,
     Present,
     back,
     directories_state,
@@ -39,18 +39,19 @@ from tidemark.cli.reassign.log_dirs import (
     present_directories,
     print_places,
 )
-from tidemark.cli.reassign.plan_view import cost_of, plan_json
-from tidemark.cli.reassign.progress_view import (
+from tidemark.cli.reassign.submit import MoveFeed, cancel, ended_meanwhile, interrupted, raise_refused
+from tidemark.cli.reassign.views import (
     COLUMNS,
     REPLICA_COLUMNS,
     MoveView,
+    cost_of,
     ended_json,
+    plan_json,
     progress_json,
     refusal_json,
     replica_rows,
     row_of,
 )
-from tidemark.cli.reassign.submit import MoveFeed, cancel, ended_meanwhile, interrupted, raise_all, raise_refused
 from tidemark.core.reassignment.progress import EndedReassignment, ReassignmentOutcome
 from tidemark.core.reassignment.request import ANY_LOG_DIR, format_reassignments, named_log_dirs, parse_reassignments
 from tidemark.model import ErrorCode, PartitionReassignment, TidemarkError, TopicPartition
@@ -173,7 +174,15 @@ def execute(
     failed = list(errors.values())
     if cluster.json:
         rollback = json.loads(format_reassignments(back(checked, present)))
-        _print_ended(request_id, ended, placed, rollback, begun=bool(missing))
+        print_json(
+            {
+                "begun": bool(missing),
+                "request_id": request_id,
+                "ended": [ended_json(one) for one in ended],
+                "directories": [found_json(found) for found, _ in placed],
+                "rollback": rollback,
+            }
+        )
     else:
         if len(missing) < len(moves):
             print_line(f"{counted(len(moves) - len(missing), 'partition')} had these replicas already")
@@ -202,20 +211,6 @@ def _check(
         print_json({"moves": [_outcome_json(one, requested.moves) for one in checked], "begun": False})
     raise_all(refused)
     return checked, present
-
-
-def _print_ended(
-    request_id: str, ended: Sequence[EndedReassignment], placed: Sequence[Placed], rollback: object, *, begun: bool
-) -> None:
-    print_json(
-        {
-            "begun": begun,
-            "request_id": request_id,
-            "ended": [ended_json(one) for one in ended],
-            "directories": [found_json(found) for found, _ in placed],
-            "rollback": rollback,
-        }
-    )
 
 
 def _carry_out(cluster: Cluster, feed: MoveFeed, count: int, *, no_wait: bool) -> list[EndedReassignment]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from tidemark.cli.common.output import print_error
-from tidemark.cli.reassign.progress_view import MoveView
+from tidemark.cli.common.output import raise_all
+from tidemark.cli.reassign.views import MoveView
 from tidemark.core.reassignment.progress import EndedReassignment, ReassignmentOutcome
 from tidemark.model import BrokerId, ErrorCode, PartitionReassignment, TidemarkError, TopicPartition
 
@@ -151,14 +151,6 @@ def _has_ended(error: TidemarkError, original: tuple[BrokerId, ...]) -> bool:
 def raise_refused(outcomes: Sequence[ReassignmentOutcome]) -> None:
     """Raise the refusals among the outcomes, if any."""
     raise_all([outcome.error for outcome in outcomes if outcome.error is not None])
-
-
-def raise_all(refused: Sequence[TidemarkError]) -> None:
-    """Print every refusal but the last, and raise the last, if any."""
-    for error in refused[:-1]:
-        print_error(error)
-    if refused:
-        raise refused[-1]
 
 
 def interrupted(what: str) -> typer.Exit:

@@ -24,10 +24,10 @@ from tidemark.cli.common.options import (
 from tidemark.cli.common.output import (
     counted,
     error_json,
-    print_error,
     print_json,
     print_line,
     print_warning,
+    raise_all,
 )
 from tidemark.core.cluster_view import PartitionView, TopicView
 
@@ -249,7 +249,6 @@ def describe(topics: TopicsArgument = None, cluster: Cluster = Cluster()) -> Non
     """
     with cluster.connect() as client:
         views = client.describe_topics(topics or [])
-    refused = [view.error for view in views if view.error is not None]
     if cluster.json:
         print_json(
             [
@@ -261,10 +260,7 @@ def describe(topics: TopicsArgument = None, cluster: Cluster = Cluster()) -> Non
         for view in views:
             if view.error is None:
                 print_topic(view)
-    for error in refused:
-        print_error(error)
-    if refused:
-        raise typer.Exit(1)
+    raise_all([view.error for view in views if view.error is not None])
 
 
 @topic_app.command("delete", short_help="Delete a topic with all its records.")

@@ -12,7 +12,7 @@ from tidemark.cli.app import app
 from tidemark.cli.common import options
 from tidemark.cli.reassign import log_dirs
 from tidemark.cli.reassign.log_dirs import PlaceFollower, PlaceState, find
-from tidemark.cli.reassign.progress_view import MoveView
+from tidemark.cli.reassign.views import MoveView
 from tidemark.core.reassignment.log_dir_placement import ReplicaLogDir, ReplicaLogDirOutcome
 from tidemark.model import BrokerId, ErrorCode, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.rpc.broker_log_dirs import BrokerLogDirs

@@ -14,8 +14,8 @@ from tidemark.cli.app import app
 from tidemark.cli.common import options
 from tidemark.cli.reassign import commands as module
 from tidemark.cli.reassign import submit
-from tidemark.cli.reassign.progress_view import MoveView
 from tidemark.cli.reassign.submit import MoveFeed
+from tidemark.cli.reassign.views import MoveView
 from tidemark.client.aio.admin.results import AlteredReassignments, Reassignments, ReassignmentUpdate
 from tidemark.core.cluster_view import PartitionView, TopicView
 from tidemark.core.reassignment.progress import (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress of reassignments: a live table on a terminal, lines elsewhere, and JSON."""
+"""Output of reassignments: their plan; their progress as a live table on a terminal, lines elsewhere, and JSON."""
 
 from __future__ import annotations
 
@@ -8,26 +8,104 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from tidemark.cli.common.output import counted, error_json, listed, name_of, print_line
+from tidemark.cli.common.output import counted, error_json, listed, name_of, print_line, print_table
 from tidemark.cli.common.units import shown_bytes, shown_duration
 from tidemark.core.reassignment.progress import EndedReassignment, ReassignmentProgress
 from tidemark.core.reassignment.request import ANY_LOG_DIR
 from tidemark.model import Refusal, TopicPartition
 
+if TYPE_CHECKING:
+    from tidemark.client.aio.admin.results import PlannedMoves
+
 COLUMNS: Final = ("partition", "from", "to", "state", "copied", "rate", "left", "throttle", "waits for")
 REPLICA_COLUMNS: Final = ("partition", "broker", "is", "assigned", "state", "bytes", "directory")
 _LIVE_COLUMNS: Final = tuple(name for name in COLUMNS if name != "throttle")
+_PLAN_ROWS_MAX: Final = 50
 _ROWS_MAX: Final = 20
 _LINES_MAX: Final = 50
 """With more reassignments, only a summary is printed."""
 _REASONS_MAX: Final = 5
 _LINE_EVERY_S: Final = 10.0
+
+
+def show_plan(planned: PlannedMoves) -> None:
+    """Print a plan and its cost."""
+    plan = planned.plan
+    if not plan.moves:
+        print_line("no reassignment is needed")
+        return
+    before = {move.partition: move.replicas for move in plan.current}
+    print_table(
+        ("partition", "from", "to"),
+        [
+            (name_of(move.partition), listed(before.get(move.partition, ())), listed(move.replicas))
+            for move in plan.moves[:_PLAN_ROWS_MAX]
+        ],
+    )
+    if len(plan.moves) > _PLAN_ROWS_MAX:
+        print_line(f"... and {len(plan.moves) - _PLAN_ROWS_MAX} more; --output json has them all")
+    print_table(
+        ("broker", "replicas", "", "leaders", "", "bytes", ""),
+        [
+            (
+                broker,
+                was.replicas,
+                f"-> {plan.after[broker].replicas}",
+                was.leaders,
+                f"-> {plan.after[broker].leaders}",
+                shown_bytes(was.replica_bytes),
+                f"-> {shown_bytes(plan.after[broker].replica_bytes)}",
+            )
+            for broker, was in plan.before.items()
+        ],
+    )
+    print_line(cost_of(planned))
+
+
+def cost_of(planned: PlannedMoves) -> str:
+    """The cost of a plan in one line."""
+    plan = planned.plan
+    unknown = ""
+    if planned.unknown_sizes:
+        unknown = f"; the size of {counted(planned.unknown_sizes, 'partition')} is unknown"
+    return (
+        f"cost: {counted(len(plan.moves), 'reassignment')}, {counted(plan.moved_replicas, 'replica')} to copy, "
+        f"{shown_bytes(plan.moved_bytes)}{unknown}"
+    )
+
+
+def plan_json(planned: PlannedMoves) -> Mapping[str, object]:
+    """A plan and its cost as JSON; `moves` and `rollback` have the format of tidemark reassign execute."""
+    plan = planned.plan
+    return {
+        "moves": {"version": 1, "partitions": [_entry(move.partition, move.replicas) for move in plan.moves]},
+        "rollback": {"version": 1, "partitions": [_entry(move.partition, move.replicas) for move in plan.current]},
+        "moved_replicas": plan.moved_replicas,
+        "moved_bytes": plan.moved_bytes,
+        "unknown_sizes": planned.unknown_sizes,
+        "brokers": [
+            {
+                "broker_id": broker,
+                "replicas_before": was.replicas,
+                "replicas_after": plan.after[broker].replicas,
+                "leaders_before": was.leaders,
+                "leaders_after": plan.after[broker].leaders,
+                "bytes_before": was.replica_bytes,
+                "bytes_after": plan.after[broker].replica_bytes,
+            }
+            for broker, was in plan.before.items()
+        ],
+    }
+
+
+def _entry(partition: tuple[str, int], replicas: Sequence[int]) -> Mapping[str, object]:
+    return {"topic": partition[0], "partition": partition[1], "replicas": list(replicas)}
 
 
 def between_brokers(moved: ReassignmentProgress) -> tuple[str, str]:
