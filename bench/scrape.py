@@ -9,7 +9,7 @@ accepts gzip, like Prometheus; brokers take turns.
 `scrape_cpu_ms`: CPU time of a broker for a scrape, which is the duration on an idle machine.
 `without_partitions_ms`, `without_partitions_cpu_ms`: the same with metrics.partitions=false.
 `stall_ms`: the longest stall of these brokers' event loops during the scrapes; `stall_busy_ms`: the most of it that was
-    the broker's own work. Upper bounds of a histogram's buckets, up to 10 ms too low.
+    the broker's own work. Upper bounds of a histogram's buckets, up to 25 ms too low.
 `series`, `size_kb`, `zipped_kb`: size of one answer.
 
 `--partitions N` (3,000), `--scrapes N` of each broker (20).

@@ -8,7 +8,7 @@
     `controller_failover` (kill -9), `group` (500 members join one by one, and a tenth leaves), with N partitions of RF
         2.
 
-Times are upper bounds of a histogram's buckets. A timer of 10 ms measures them, so a stall may appear up to 10 ms
+Times are upper bounds of a histogram's buckets. A timer of 25 ms measures them, so a stall may appear up to 25 ms
 shorter.
 `--partitions N` (6,000), `--only EVENT ...`, `--seconds S` of steady load (20).
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures how late the event loop runs: a timer fires every 10 ms, and a thread samples the loop's stack ten times a
+"""Measures how late the event loop runs: a timer fires every 25 ms, and a thread samples the loop's stack ten times a
 second.
 
 The timer's delay is the delay of any callback that was due then, so its shares are shares of time. The measured stall
@@ -23,7 +23,7 @@ from typing import Final
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-PERIOD_S: Final = 0.01
+PERIOD_S: Final = 0.025
 LOUD_S: Final = 0.1
 """Shortest stall that is logged."""
 WINDOW_S: Final = 60
