@@ -138,7 +138,7 @@ def set_(
     for warning in warnings:
         print_warning(warning)
     if cluster.json:
-        shown = [change_json(one) for one in changes]
+        shown = [one._asdict() for one in changes]
         print_json({"changed": bool(changes) and not validate_only, "changes": shown, "warnings": warnings})
         return
     for line in change_lines(changes):
@@ -177,11 +177,6 @@ def change_lines(changes: Iterable[ConfigChange]) -> list[str]:
         else:
             lines.append(f"~ {change.key}: {change.before} -> {change.after}")
     return lines
-
-
-def change_json(change: ConfigChange) -> Mapping[str, object]:
-    """A change as JSON; null: not set."""
-    return change._asdict()
 
 
 def entry_json(entry: ConfigEntry) -> Mapping[str, object]:

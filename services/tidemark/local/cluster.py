@@ -8,7 +8,6 @@ import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
 import grpc
@@ -221,9 +220,7 @@ class LocalCluster:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.stop()
         else:
@@ -233,10 +230,8 @@ class LocalCluster:
         await asyncio.to_thread(self.start)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await asyncio.to_thread(self.__exit__, kind, error, traceback)
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        await asyncio.to_thread(self.__exit__, kind)
 
     def _take_ports(self) -> None:
         for name in self.names:
@@ -253,11 +248,7 @@ class LocalCluster:
             "metrics.listeners": self.metrics_address(name),
         }
         if kind == "broker":
-            flags |= {
-                "broker.id": number,
-                "log.dirs": str(self.directory / name),
-                "admin.address": self.admin_address,
-            }
+            flags |= {"broker.id": number, "log.dirs": str(self.directory / name), "admin.address": self.admin_address}
             (self.directory / name).mkdir(parents=True, exist_ok=True)
         if kind == "controller":
             flags["controller.id"] = number

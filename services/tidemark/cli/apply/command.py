@@ -16,7 +16,7 @@ import typer
 
 from tidemark.cli.common.options import Cluster
 from tidemark.cli.common.output import counted, error_json, print_error, print_json, print_line, print_warning
-from tidemark.cli.config import change_json, change_lines
+from tidemark.cli.config import change_lines
 from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.runtime.configuration_entries import ConfigSource
@@ -180,7 +180,7 @@ def _show(
                 "action": str(step.action),
                 "resource": step.resource,
                 "summary": step.summary,
-                "changes": [change_json(change) for change in step.changes],
+                "changes": [change._asdict() for change in step.changes],
                 "applied": not validate_only and index not in failed,
                 "error": error_json(failed.get(index)),
                 "warnings": warnings[index],

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -200,7 +200,7 @@ def _print_members(group: GroupDescription) -> None:
             one.host,
             one.state,
             one.member_epoch,
-            _names(one.assigned),
+            ", ".join(str(where) for where in one.assigned) or "-",
         )
         for one in group.members
     ]
@@ -222,10 +222,6 @@ def _print_offsets(group: GroupDescription) -> None:
     print_table(("partition", "committed", "end", "lag", "member", ""), rows)
 
 
-def _names(partitions: Sequence[TopicPartition]) -> str:
-    return ", ".join(str(one) for one in partitions) or "-"
-
-
 def _description_json(group: GroupDescription) -> dict[str, object]:
     lag, unknown = _lag(group.partitions)
     return {
@@ -236,8 +232,7 @@ def _description_json(group: GroupDescription) -> dict[str, object]:
         "partitions": [
             {
                 **one._asdict(),
-                "topic": one.partition.topic,
-                "partition": one.partition.partition,
+                **one.partition._asdict(),
                 "error": None if one.error is None else {"code": str(one.error.code), "message": one.error.message},
             }
             for one in group.partitions

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from posixpath import normpath
 from typing import TYPE_CHECKING, Final
@@ -225,6 +225,10 @@ class PlaceFollower:
 
     def _progress(self, found: FoundReplica) -> ReassignmentProgress:
         now_s, broker = self._now_s(), found.place.broker_id
+        seen = self._measure(found, now_s)
+        rate, eta_s = seen.rate_bytes_per_s, None
+        if rate and found.bytes_done is not None and found.bytes_total is not None:
+            eta_s = max(0, found.bytes_total - found.bytes_done) / rate
         moved = ReassignmentProgress(
             partition=found.place.partition,
             original=(broker,),
@@ -236,14 +240,12 @@ class PlaceFollower:
             phase=ReassignmentPhase.COPYING if found.state is PlaceState.COPYING else ReassignmentPhase.QUEUED,
             bytes_done=found.bytes_done,
             bytes_total=found.bytes_total,
+            rate_bytes_per_s=rate,
+            eta_s=eta_s,
+            waiting_for=_waits_for(found, now_s - seen.grew_at_s),
         )
         self._before.setdefault((moved.partition, moved.target), found)
-        seen = self._measure(found, now_s)
-        eta_s = None
-        if seen.rate_bytes_per_s and found.bytes_done is not None and found.bytes_total is not None:
-            eta_s = max(0, found.bytes_total - found.bytes_done) / seen.rate_bytes_per_s
-        rate = seen.rate_bytes_per_s
-        return replace(moved, rate_bytes_per_s=rate, eta_s=eta_s, waiting_for=_waits_for(found, now_s - seen.grew_at_s))
+        return moved
 
     def _measure(self, found: FoundReplica, now_s: float) -> _Seen:
         seen = self._seen.setdefault(found.place, _Seen(now_s, now_s))

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands whose options are fields of dataclasses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+from tidemark.cli.common.options import Commands
+from typer.testing import CliRunner
+
+
+@dataclass(frozen=True)
+class Source:
+    """A required argument and an option."""
+
+    name: Annotated[str, typer.Argument()]
+    count: Annotated[int, typer.Option("--count", "-n")] = 1
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Options with defaults."""
+
+    width: Annotated[int, typer.Option("--width")] = 80
+    colour: Annotated[bool, typer.Option("--colour")] = False
+
+
+app = Commands()
+seen: list[object] = []
+
+
+@app.command()
+def show(
+    source: Source,
+    loud: Annotated[bool, typer.Option("--loud")] = False,
+    layout: Layout = Layout(width=40),
+) -> None:
+    """Show a source."""
+    seen.append((source, loud, layout))
+
+
+def test_each_field_of_a_dataclass_is_an_option_in_the_place_of_its_parameter() -> None:
+    shown = CliRunner().invoke(app, ["--help"])
+    places = [shown.output.index(word) for word in ("Show a source.", "--count", "--loud", "--width", "--colour")]
+    assert places == sorted(places)
+    assert CliRunner().invoke(app, ["-n", "2"]).exit_code == 2, "the argument is required"
+
+
+def test_the_defaults_are_those_of_the_fields_or_of_the_default_instance() -> None:
+    seen.clear()
+    for words in (["a"], ["a", "-n", "3", "--loud", "--width", "9", "--colour"]):
+        assert CliRunner().invoke(app, words).exit_code == 0
+    assert seen == [
+        (Source("a"), False, Layout(width=40)),
+        (Source("a", 3), True, Layout(width=9, colour=True)),
+    ]
+
+
+def test_the_decorated_function_takes_the_dataclasses() -> None:
+    seen.clear()
+    show(Source("b", 2), layout=Layout())
+    assert seen == [(Source("b", 2), False, Layout())]
