@@ -23,9 +23,11 @@ ENOUGH = 40
     ids=["a suspicion", "a crash and a lost answer", "a lag"],
 )
 def test_when_enough_deliveries_may_be_put_off_every_state_is_walked(scope: Scope) -> None:
-    all_of_them, all_seen = walked(Walk(scope, thrifty=False))
+    walk = Walk(scope, thrifty=False)
+    all_of_them, all_seen = walked(walk)
     for surprises_count in (False, True):
-        bounded, seen = walked(Walk(scope, delays=ENOUGH, thrifty=False, surprises_count=surprises_count))
+        walk = Walk(scope, delays=ENOUGH, thrifty=False, surprises_count=surprises_count, after=walk)
+        bounded, seen = walked(walk)
         assert seen == all_seen
         for name in ("states", "transitions", "at_rest"):
             assert getattr(bounded, name) == getattr(all_of_them, name), name
@@ -34,7 +36,10 @@ def test_when_enough_deliveries_may_be_put_off_every_state_is_walked(scope: Scop
 @pytest.mark.parametrize("surprises_count", [False, True])
 def test_states_with_few_delays_are_reached_with_more_delays(surprises_count: bool) -> None:
     scope = Scope(batches=0, crashes=1)
-    found = [walked(Walk(scope, delays=delays, surprises_count=surprises_count)) for delays in range(4)]
+    walk, found = None, []
+    for delays in range(4):
+        walk = Walk(scope, delays=delays, surprises_count=surprises_count, after=walk)
+        found.append(walked(walk))
     for (few, few_seen), (more, more_seen) in pairwise(found):
         assert few.states < more.states
         assert few_seen <= more_seen
