@@ -8,6 +8,7 @@ the remedy. A start never serves a wrong byte, and never drops valid records beh
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -167,9 +168,7 @@ def tried(directory: Path, state: State, name: str, content: bytes | None) -> No
     try:
         judged(state, name, place, b"".join(content for content in image.values() if content is not None))
     finally:
-        for path in sorted(place.rglob("*"), reverse=True):
-            path.rmdir() if path.is_dir() else path.unlink()
-        place.rmdir()
+        shutil.rmtree(place)
 
 
 def judged(state: State, name: str, place: Path, whole: bytes) -> None:
@@ -187,7 +186,7 @@ def judged(state: State, name: str, place: Path, whole: bytes) -> None:
     if not missing:
         return
     assert found.damaged or found.refused or torn(state, missing, whole), f"{len(missing)} batches dropped quietly"
-    kept = b"".join(path.read_bytes() for path in place.rglob("*") if path.is_file())
+    kept = b"".join(content for content in read_image(place).values() if content is not None)
     gone = [base for base in missing if state.batches[base] in whole and state.batches[base] not in kept]
     assert not gone, f"whole batches at {gone} were deleted"
 
