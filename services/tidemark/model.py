@@ -206,6 +206,24 @@ class UncleanElection:
 
 
 @dataclass(frozen=True, slots=True)
+class StateWrite:
+    """One leaderAndISR node to write (rules R9, T2).
+
+    Attributes:
+        expected_version: version the node must have, -1 to create it (with its parents and its i-<incarnation> node).
+        broker_epochs: /brokers/epochs/<id> must be at these versions.
+        report: of an unclean election, kept by the same multi (rule T4).
+    """
+
+    partition: TopicPartition
+    identity: ReplicaIdentity
+    state: LeaderAndIsr
+    expected_version: int
+    broker_epochs: Mapping[BrokerId, BrokerEpoch] = field(default_factory=dict)
+    report: UncleanElection | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ElectionOutcome:
     """The result of an election request for one partition; with a dry run, the expected result.
 

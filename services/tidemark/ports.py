@@ -24,7 +24,6 @@ from tidemark.model import (
     ElectionKind,
     ElectionRequest,
     EpochEntry,
-    LeaderAndIsr,
     LeaderEpoch,
     Offset,
     PartitionReassignment,
@@ -37,6 +36,7 @@ from tidemark.model import (
     UncleanElection,
     VersionedState,
 )
+from tidemark.model import StateWrite as StateWrite
 from tidemark.record.envelope import Batch
 
 T = TypeVar("T")
@@ -231,24 +231,6 @@ class ControllerInfo(NamedTuple):
 
     controller_id: BrokerId
     address: str
-
-
-@dataclass(frozen=True, slots=True)
-class StateWrite:
-    """One leaderAndISR node to write (rules R9, T2).
-
-    Attributes:
-        expected_version: version the node must have, -1 to create it (with its parents and its i-<incarnation> node).
-        broker_epochs: /brokers/epochs/<id> must be at these versions.
-        report: of an unclean election, kept by the same multi (rule T4).
-    """
-
-    partition: TopicPartition
-    identity: ReplicaIdentity
-    state: LeaderAndIsr
-    expected_version: int
-    broker_epochs: Mapping[BrokerId, BrokerEpoch] = field(default_factory=dict)
-    report: UncleanElection | None = None
 
 
 class WriteOutcome(Enum):

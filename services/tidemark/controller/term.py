@@ -31,7 +31,7 @@ from tidemark.model import (
     TidemarkError,
     TopicPartition,
 )
-from tidemark.ports import Clock, ControllerTerm, MetadataStore, Scheduler, StateWrite, StoreEvent, WriteOutcome
+from tidemark.ports import Clock, ControllerTerm, MetadataStore, Scheduler, StoreEvent, WriteOutcome
 from tidemark.runtime.configuration import topic_settings
 
 _log = logging.getLogger(__name__)
@@ -282,14 +282,9 @@ class ActiveTerm:
 
     async def _write_states(self, effect: fx.WriteStates) -> None:
         writes = [
-            StateWrite(
-                change.partition,
-                change.identity,
-                change.state,
-                change.expected_version,
-                change.broker_epochs,
-                change.report and replace(change.report, elected_at_ms=self._clock.wall_us() // 1000),
-            )
+            replace(change, report=replace(change.report, elected_at_ms=self._clock.wall_us() // 1000))
+            if change.report is not None
+            else change
             for change in effect.changes
         ]
         try:

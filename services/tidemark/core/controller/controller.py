@@ -20,7 +20,7 @@ from tidemark.core.controller.command_answers import CommandAnswers
 from tidemark.core.controller.command_builder import CommandBuilder
 from tidemark.core.controller.context import ControllerContext
 from tidemark.core.controller.controlled_shutdown import ControlledShutdowns
-from tidemark.core.controller.effects import ControllerEffect, ReadStates, StateChange, WriteStates
+from tidemark.core.controller.effects import ControllerEffect, ReadStates, WriteStates
 from tidemark.core.controller.leader_election import BrokerFacts, Decision, decide
 from tidemark.core.controller.partition_count import PartitionCountChanges
 from tidemark.core.controller.partition_counts import PartitionCounts
@@ -35,6 +35,7 @@ from tidemark.core.controller.unclean_election import UncleanElections
 from tidemark.model import (
     NO_LEADER,
     BrokerId,
+    StateWrite,
     TopicDescription,
     TopicPartition,
     VersionedState,
@@ -182,7 +183,7 @@ class ControllerCore:
         if not dirty:
             return
         facts = ctx.broker_facts()
-        changes: list[tuple[PartitionState, StateChange]] = []
+        changes: list[tuple[PartitionState, StateWrite]] = []
         for partition in dirty:
             partition_state = ctx.partitions.get(partition)
             if partition_state is None or partition.topic in self._deletions:
@@ -219,7 +220,7 @@ class ControllerCore:
             return None if isinstance(elected, str) else elected
         return decision
 
-    def _change(self, partition_state: PartitionState, decision: Decision) -> StateChange:
+    def _change(self, partition_state: PartitionState, decision: Decision) -> StateWrite:
         state = replace(decision.state, controller_epoch=self._ctx.config.controller_epoch)
         partition_state.begin_write(state)
         old = partition_state.state
@@ -239,7 +240,7 @@ class ControllerCore:
                 before=NO_LEADER if old is None else old.leader,
             )
         report = self._elections.report(partition_state.partition, partition_state.identity.topic_id, decision)
-        return StateChange(
+        return StateWrite(
             partition_state.partition,
             partition_state.identity,
             state,
@@ -248,9 +249,9 @@ class ControllerCore:
             report,
         )
 
-    def _write(self, changes: list[tuple[PartitionState, StateChange]]) -> None:
+    def _write(self, changes: list[tuple[PartitionState, StateWrite]]) -> None:
         """In multis as large as each partition's conflicts allow (rule Z2)."""
-        by_limit: defaultdict[int, list[tuple[PartitionState, StateChange]]] = defaultdict(list)
+        by_limit: defaultdict[int, list[tuple[PartitionState, StateWrite]]] = defaultdict(list)
         for partition_state, change in changes:
             by_limit[partition_state.limit].append((partition_state, change))
         for limit, group in by_limit.items():

@@ -7,7 +7,7 @@ Durable first, then RPC (rule C1): each `Send…` carries only what has been wri
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tidemark.core.cluster_view import ClusterView
 from tidemark.core.messages import LeaderAndIsrCommand, ReplicaQuestion, StopReplicaCommand
@@ -15,39 +15,19 @@ from tidemark.model import (
     BrokerEpoch,
     BrokerId,
     ElectionRequest,
-    LeaderAndIsr,
     PartitionReassignment,
     Refusal,
-    ReplicaIdentity,
+    StateWrite,
     TopicDescription,
     TopicPartition,
-    UncleanElection,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class StateChange:
-    """One leaderAndISR node to write.
-
-    Attributes:
-        expected_version: of the node; -1: it is to be created.
-        broker_epochs: versions of /brokers/epochs/<id> that the multi checks (rule T2).
-        report: of an unclean election, written with it (rule T4); None: the election is clean.
-    """
-
-    partition: TopicPartition
-    identity: ReplicaIdentity
-    state: LeaderAndIsr
-    expected_version: int
-    broker_epochs: Mapping[BrokerId, BrokerEpoch] = field(default_factory=dict)
-    report: UncleanElection | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class WriteStates:
     """Write these nodes in multis that check /controller_epoch (rule Z1); answered by `StatesWritten`."""
 
-    changes: tuple[StateChange, ...]
+    changes: tuple[StateWrite, ...]
 
 
 @dataclass(frozen=True, slots=True)

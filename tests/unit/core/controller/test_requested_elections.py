@@ -10,7 +10,17 @@ from tidemark.core.controller import effects as fx
 from tidemark.core.controller import events as ev
 from tidemark.core.controller.requested_elections import EXPIRES_MS
 from tidemark.core.messages import ReplicaDescription
-from tidemark.model import NO_LEADER, BrokerId, ElectionKind, ErrorCode, IsrEntry, LeaderEpoch, Offset, TidemarkError
+from tidemark.model import (
+    NO_LEADER,
+    BrokerId,
+    ElectionKind,
+    ErrorCode,
+    IsrEntry,
+    LeaderEpoch,
+    Offset,
+    StateWrite,
+    TidemarkError,
+)
 from tidemark.model import TopicPartition as Partition
 
 from tests.unit.core.controller.worlds.controller_world import World
@@ -67,7 +77,7 @@ def refusals(world: World) -> list[tuple[Partition | None, Any]]:
     return [(one.partition, one.fields["why"]) for one in world.observed if one.kind == "election_refused"]
 
 
-def written(effects: list[Any]) -> list[fx.StateChange]:
+def written(effects: list[Any]) -> list[StateWrite]:
     return [change for one in effects if isinstance(one, fx.WriteStates) for change in one.changes]
 
 

@@ -31,6 +31,7 @@ from tidemark.model import (
     PartitionRequests,
     ReassignmentRequests,
     Refusal,
+    StateWrite,
     TidemarkError,
     TopicDescription,
     TopicPartition,
@@ -418,7 +419,7 @@ class World:
             return ev.StatesWritten({}, everything)
         return ev.StatesWritten({change.partition: change.expected_version + 1 for change in changes}, ())
 
-    def _may_write(self, change: fx.StateChange) -> bool:
+    def _may_write(self, change: StateWrite) -> bool:
         topic = self.topics.get(change.partition.topic)
         if topic is None or topic.topic_id != change.identity.topic_id:
             return False
