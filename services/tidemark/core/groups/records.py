@@ -99,8 +99,8 @@ def _value_out(value: Value) -> object:
                 "epoch": value.epoch,
                 "previous_epoch": value.previous_epoch,
                 "state": str(value.state),
-                "assigned": _partitions_out(value.assigned),
-                "revoking": _partitions_out(value.revoking),
+                "assigned": by_topic(value.assigned),
+                "revoking": by_topic(value.revoking),
                 "sequence": value.sequence,
                 "joined": value.joined,
             }
@@ -114,7 +114,7 @@ def _value_out(value: Value) -> object:
                 "committed_at_ms": value.committed_at_ms,
                 **({"turn": list(value.turn)} if value.turn.committer_id else {}),
             }
-    return {"partitions": _partitions_out(value)}
+    return {"partitions": by_topic(value)}
 
 
 def _value_in(key: Key, found: dict[str, Any]) -> Value:
@@ -162,10 +162,6 @@ def by_topic(partitions: Iterable[GroupPartition]) -> list[tuple[str, str, list[
     for topic, topic_id, partition in sorted(partitions):
         grouped.setdefault((topic, topic_id), []).append(partition)
     return [(topic, topic_id, indexes) for (topic, topic_id), indexes in grouped.items()]
-
-
-def _partitions_out(partitions: Partitions) -> list[tuple[str, str, list[int]]]:
-    return by_topic(partitions)
 
 
 def _partitions_in(found: list[Any]) -> Partitions:

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tidemark.core.groups.assignors import ASSIGNORS
-from tidemark.core.groups.assignors.plan import Subscriber
+from tidemark.core.groups.assignors import ASSIGNORS, Subscriber
 from tidemark.core.groups.group import Group, metadata_of
 from tidemark.core.groups.pending_changes import PendingChanges
 from tidemark.core.groups.settings import GroupSettings

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tidemark.core.groups.assignors import ASSIGNORS
-from tidemark.core.groups.assignors.plan import Plan, Subscriber
+from tidemark.core.groups.assignors import ASSIGNORS, Plan, Subscriber
 from tidemark.core.groups.state import NO_PARTITIONS, GroupPartition, TopicFacts
 
 _NAMES = ("a", "b", "c", "d")

@@ -1,19 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Balances the loads of the members of a group, which may subscribe to different topics.
-
-Balanced: no chain of moves, each to a member that subscribes to the topic, takes a partition from a member to one with
-at least two fewer. Then no assignment has a smaller sum of squared loads (Harvey et al., Semi-Matchings for
-Bipartite Graphs); with equal subscriptions loads differ by at most one.
-"""
+"""The assignors, by name. Members of a group may subscribe to different topics."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
-from tidemark.core.groups.assignors.plan import Plan, Subscriber
-from tidemark.core.groups.state import GroupPartition
+from tidemark.core.groups.state import GroupPartition, Partitions, TopicFacts
+
+
+class Subscriber(NamedTuple):
+    """A member, as input of an assignor.
+
+    Attributes:
+        topics: its subscription; some topics may not exist.
+        target: its previous target assignment.
+    """
+
+    member_id: str
+    topics: frozenset[str]
+    target: Partitions
+
+
+Plan = Mapping[str, Partitions]
+"""Target assignments by member id. Invariant: every member has an entry, and no partition is assigned twice."""
+
+Assignor = Callable[[Sequence[Subscriber], Mapping[str, TopicFacts]], Plan]
+"""Maps members (static ones keep their place in the order) and existing topics to a plan; deterministic."""
+
+
+def partitions_of(topic: str, facts: TopicFacts) -> list[GroupPartition]:
+    """All partitions of a topic, in order."""
+    return [GroupPartition(topic, facts.topic_id, index) for index in range(facts.partition_count)]
+
+
+def subscribers_by_topic(members: Sequence[Subscriber], topics: Mapping[str, TopicFacts]) -> dict[str, list[int]]:
+    """By existing topic with subscribers, in order of names, the indexes of its subscribers."""
+    found: dict[str, list[int]] = {}
+    for index, member in enumerate(members):
+        for topic in member.topics:
+            if topic in topics:
+                found.setdefault(topic, []).append(index)
+    return {topic: found[topic] for topic in sorted(found)}
 
 
 class _Step(NamedTuple):
@@ -25,6 +54,10 @@ class _Step(NamedTuple):
 
 class Loads:
     """An assignment in progress. Members are named by their index.
+
+    Balanced: no chain of moves, each to a member that subscribes to the topic, takes a partition from a member to one
+    with at least two fewer. Then no assignment has a smaller sum of squared loads (Harvey et al., Semi-Matchings for
+    Bipartite Graphs); with equal subscriptions loads differ by at most one.
 
     Args:
         subscribers: by topic, the indexes of its subscribers.
@@ -122,3 +155,59 @@ class Loads:
             at = giver
         self._load[start] -= 1
         self._load[taker] += 1
+
+
+def assign_sticky(members: Sequence[Subscriber], topics: Mapping[str, TopicFacts]) -> Plan:
+    """Keep the members' previous targets as far as balance (see `Loads`) and subscriptions allow.
+
+    If all members subscribe to the same topics, no balanced assignment moves fewer partitions.
+    """
+    loads = Loads(members, subscribers_by_topic(members, topics))
+    for index, member in enumerate(members):
+        for partition in sorted(member.target):
+            facts = topics.get(partition.topic)
+            if facts is None or facts.topic_id != partition.topic_id or partition.partition >= facts.partition_count:
+                continue  # the partition does not exist any more
+            if partition.topic in member.topics:
+                loads.keep(index, partition)
+    for topic in loads.hardest_first():
+        loads.hand_out([one for one in partitions_of(topic, topics[topic]) if not loads.has_owner(one)])
+    loads.balance()
+    return loads.plan()
+
+
+def assign_uniform(members: Sequence[Subscriber], topics: Mapping[str, TopicFacts]) -> Plan:
+    """Assign all partitions in order, each to the subscriber with the lowest load so far; balanced as in `Loads`.
+
+    Ignores previous assignments: groups with the same members and topics have the same assignment.
+    """
+    loads = Loads(members, subscribers_by_topic(members, topics))
+    for topic in loads.hardest_first():
+        loads.hand_out(partitions_of(topic, topics[topic]))
+    loads.balance()
+    return loads.plan()
+
+
+def assign_range(members: Sequence[Subscriber], topics: Mapping[str, TopicFacts]) -> Plan:
+    """Assign to each member one range of partitions of each topic; topics of equal partition counts have equal ranges.
+
+    For joins of topics with the same partitioning. The first members in order get one partition more if there is a
+    rest.
+    """
+    plan: list[list[GroupPartition]] = [[] for _ in members]
+    for topic, subscribers in subscribers_by_topic(members, topics).items():
+        partitions = partitions_of(topic, topics[topic])
+        size, more = divmod(len(partitions), len(subscribers))
+        first = 0
+        for place, index in enumerate(subscribers):
+            end = first + size + (place < more)
+            plan[index].extend(partitions[first:end])
+            first = end
+    return {member.member_id: frozenset(mine) for member, mine in zip(members, plan, strict=True)}
+
+
+ASSIGNORS: Final[Mapping[str, Assignor]] = {
+    "sticky": assign_sticky,
+    "uniform": assign_uniform,
+    "range": assign_range,
+}
