@@ -1,20 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the state of a broker's replicas for its services (rules K1, E2, E4, E6, F2, T4)."""
+"""Reads the state of a broker's replicas for its services (rules K1, E2, E4, E6, F2, T4).
+
+Fetching from followers (rule K1, KIP-392): a leader names an in-sync follower in the consumer's rack. A follower
+returns records that its leader has committed, in the leader epoch in which it follows, while it is in sync and in
+contact. It refuses all other requests with the id of the leader, since only a leader can decide that an offset does
+not exist.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from typing import Final, NoReturn
 
 from tidemark.core.messages import ReplicaDescription, ReplicaQuestion
 from tidemark.core.replication.context import BrokerContext, MoveTraffic
-from tidemark.core.replication.follower_fetch import preferred_replica, readable_here
+from tidemark.core.replication.follower.partition_follower import PartitionFollower
+from tidemark.core.replication.leader import isr as isr_rules
+from tidemark.core.replication.leader.follower_progress import FollowerProgress
 from tidemark.core.replication.leader.partition_leader import PartitionLeader
-from tidemark.core.replication.replica import ReadableRange, Replica, ReplicaView, StatedOffsets, not_leader
+from tidemark.core.replication.replica import (
+    ReadableRange,
+    Replica,
+    ReplicaView,
+    StatedOffsets,
+    check_epoch,
+    diverging_end,
+    log_truncated,
+    not_leader,
+)
 from tidemark.core.replication.replica_stats import ReplicaFigures, figures_of
 from tidemark.core.replication.streams import BrokerStreams
 from tidemark.model import (
     NO_EPOCH,
     NO_LEADER,
+    BrokerEpoch,
     BrokerId,
     BrokerRegistration,
     EpochEntry,
@@ -25,6 +44,9 @@ from tidemark.model import (
     TidemarkError,
     TopicPartition,
 )
+
+CONTACT_HEARTBEATS: Final = 3
+"""Heartbeat intervals without a message after which contact is lost; a controller suspects a broker later."""
 
 
 class BrokerQueries:
@@ -70,11 +92,30 @@ class BrokerQueries:
         fetch_offset: Offset,
         now_ms: int,
     ) -> BrokerId | None:
-        """The follower that a consumer in a rack should read from, None for this leader (K1); raises NOT_LEADER."""
-        leader = self._replica(partition).leading()
-        return preferred_replica(
-            self._ctx, leader, rack=rack, brokers=brokers, fetch_offset=fetch_offset, now_ms=now_ms
-        )
+        """The follower with the highest log end that may serve a consumer in this rack; None: the leader serves it.
+
+        Args:
+            brokers: the live brokers, with their racks.
+            fetch_offset: next offset of the consumer, which the leader has found readable.
+
+        Raises:
+            TidemarkError: NOT_LEADER.
+        """
+        ctx, leader = self._ctx, self._replica(partition).leading()
+        own = brokers.get(ctx.broker_id)
+        if not ctx.config.rack_aware_reads or not rack or (own is not None and own.rack == rack):
+            return None
+        if not leader.may_state_high_watermark:
+            return None  # some in-sync replica has not reached the start of this epoch (rule E6)
+        in_rack = {broker_id for broker_id, broker in brokers.items() if broker.rack == rack}
+        sure = isr_rules.minimal_isr(leader.isr) & in_rack - ctx.suspected
+        fit = [
+            one
+            for one in leader.attached
+            if one.broker_id in sure
+            and _may_serve(one, fetch_offset, brokers[one.broker_id].broker_epoch, now_ms - contact_timeout_ms(ctx))
+        ]
+        return max(fit, key=lambda one: (one.log_end_offset, -one.broker_id)).broker_id if fit else None
 
     def readable_here(
         self,
@@ -87,16 +128,44 @@ class BrokerQueries:
         in_sync_replicas: Collection[BrokerId],
         now_ms: int,
     ) -> ReadableRange:
-        """The range that a consumer may read from a follower here; see `follower_fetch.readable_here`."""
-        return readable_here(
-            self._ctx,
-            self._replica(partition),
-            identity=identity,
-            current_leader_epoch=current_leader_epoch,
-            fetch_offset=fetch_offset,
-            last_fetched_epoch=last_fetched_epoch,
-            in_sync_replicas=in_sync_replicas,
-            now_ms=now_ms,
+        """The range that a consumer may read from this follower, with the high watermark that the leader sent last.
+
+        Args:
+            identity: as the consumer knows it; this and the leader epoch must equal those of the replica.
+            in_sync_replicas: the ISR in that epoch, from the metadata of this broker.
+
+        Raises:
+            TidemarkError: UNKNOWN_TOPIC_ID, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH; NOT_LEADER if this broker does
+                not follow, or serves no reads as a follower; OFFSET_NOT_AVAILABLE if the consumer must ask the leader;
+                LOG_TRUNCATED if the consumer's log diverges from this one.
+        """
+        ctx, replica = self._ctx, self._replica(partition)
+        follower = replica.role
+        if not ctx.config.rack_aware_reads or not isinstance(follower, PartitionFollower):
+            _refuse(replica, ErrorCode.NOT_LEADER, "cannot be read from this broker")
+        if identity != replica.identity:
+            _refuse(replica, ErrorCode.UNKNOWN_TOPIC_ID, "has another topic id or incarnation here")
+        check_epoch(replica, current_leader_epoch, follower.leader_epoch)
+        log = follower.log
+        if ctx.broker_id not in in_sync_replicas or not follower.reconciled or log.damaged is not None:
+            _refuse(replica, ErrorCode.OFFSET_NOT_AVAILABLE, "is not in sync at this broker, as far as it knows")
+        if not follower.in_contact(contact_timeout_ms(ctx), now_ms):
+            _refuse(
+                replica,
+                ErrorCode.OFFSET_NOT_AVAILABLE,
+                "is followed by this broker, which is out of contact with the leader",
+            )
+        if not log.log_start_offset <= fetch_offset <= log.log_end_offset:
+            there = f"{log.log_start_offset} to {log.log_end_offset}, not {fetch_offset}"
+            _refuse(replica, ErrorCode.OFFSET_NOT_AVAILABLE, f"has the offsets {there} at this broker")
+        end = diverging_end(follower, fetch_offset, last_fetched_epoch)
+        if end is not None:
+            raise log_truncated(partition, fetch_offset, end)
+        return ReadableRange(
+            max(follower.committed_offset, fetch_offset),
+            follower.leader_high_watermark,
+            log.log_start_offset,
+            log.log_end_offset,
         )
 
     def stated_offsets(
@@ -197,3 +266,29 @@ class BrokerQueries:
         if replica is None:
             raise not_leader(partition, NO_LEADER, NO_EPOCH)
         return replica
+
+
+def _may_serve(progress: FollowerProgress, fetch_offset: Offset, broker_epoch: BrokerEpoch, since_ms: int) -> bool:
+    """Whether a follower has the fetch offset or ends there, has got a high watermark, and sent a message since."""
+    sender = progress.sender
+    return (
+        sender is not None
+        and progress.acknowledged
+        and sender.sent_high_watermark >= 0
+        and sender.follower_log_start <= fetch_offset <= progress.log_end_offset
+        and sender.session.broker_epoch == broker_epoch
+        and sender.session.last_message_ms >= since_ms
+    )
+
+
+def contact_timeout_ms(ctx: BrokerContext) -> int:
+    """The longest silence of a leader, or of a follower, that is in contact."""
+    return CONTACT_HEARTBEATS * ctx.config.replica_heartbeat_interval_ms
+
+
+def _refuse(replica: Replica, code: ErrorCode, sentence: str) -> NoReturn:
+    raise TidemarkError(
+        code,
+        f"{replica.partition} {sentence}; ask its leader, broker {replica.leader}",
+        {"leader": str(replica.leader), "leader_epoch": str(replica.leader_epoch)},
+    )

@@ -234,11 +234,7 @@ class Replica:
         diverged = diverging_end(leader, fetch_offset, last_fetched_epoch)
         if fetch_offset > log.log_end_offset or diverged is not None:
             end = diverged if diverged is not None else EpochEntry(log.epochs.latest, log.log_end_offset)
-            raise TidemarkError(
-                ErrorCode.LOG_TRUNCATED,
-                f"{self.partition} has no record at {fetch_offset} that continues the caller's; its log was truncated",
-                {"diverging_epoch": str(end.leader_epoch), "diverging_end_offset": str(end.start_offset)},
-            )
+            raise log_truncated(self.partition, fetch_offset, end)
         stated = log.high_watermark if leader.may_state_high_watermark else UNKNOWN_HIGH_WATERMARK
         return ReadableRange(max(log.high_watermark, fetch_offset), stated, log.log_start_offset, log.log_end_offset)
 
@@ -323,6 +319,15 @@ def diverging_end(
     if end.leader_epoch == last_epoch and offset <= end.start_offset:
         return None
     return end
+
+
+def log_truncated(partition: TopicPartition, fetch_offset: Offset, end: EpochEntry) -> TidemarkError:
+    """The error for a caller whose log diverges from this one at `end`."""
+    return TidemarkError(
+        ErrorCode.LOG_TRUNCATED,
+        f"{partition} has no record at {fetch_offset} that continues the caller's; its log was truncated",
+        {"diverging_epoch": str(end.leader_epoch), "diverging_end_offset": str(end.start_offset)},
+    )
 
 
 def fenced_leader_epoch(replica: Replica, leader_epoch: LeaderEpoch) -> TidemarkError:

@@ -26,8 +26,7 @@ from tidemark.core.replication.leader.append_backlog import AppendBacklog
 from tidemark.core.replication.leader.follower_progress import FollowerProgress
 from tidemark.core.replication.leader.follower_session import FollowerSession, PartitionSender
 from tidemark.core.replication.leader.isr import Committed, IsrState, PendingExpand
-from tidemark.core.replication.leader.produce_validation import ACKS_ALL, check_request
-from tidemark.core.replication.leader.sequence_validation import check_sequences
+from tidemark.core.replication.leader.produce_validation import ACKS_ALL, check_request, check_sequences
 from tidemark.core.replication.replica_log import ReplicaLog
 from tidemark.model import (
     BrokerId,

@@ -1,14 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks a produce request before its sequence numbers (rules R4, C7, P1)."""
+"""Checks a produce request, and separates its new batches from those in the log already (rules R4, C7, P1, P2, P4)."""
 
 from __future__ import annotations
 
-from tidemark.core.producer_state import is_idempotent
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tidemark.core.producer_state import REMEMBERED_BATCHES, ProducerEntry, is_idempotent
 from tidemark.core.replication.events import ProduceArrived
-from tidemark.core.replication.leader.sequence_validation import Refuse
-from tidemark.model import ErrorCode, LeaderAndIsr
+from tidemark.core.replication.replica_log import ReplicaLog
+from tidemark.model import ErrorCode, LeaderAndIsr, Offset, TidemarkError
+from tidemark.record.envelope import Batch
 
 ACKS_ALL = -1
+
+Refuse = Callable[[ErrorCode, str], TidemarkError]
+"""Makes the error for a partition of a code and of the text that follows the name of the partition."""
+
+
+class DuplicateRange(NamedTuple):
+    """Offsets of the batches that are in the log already: from the first record to the end of the last (exclusive)."""
+
+    base_offset: Offset
+    end_offset: Offset
 
 
 def check_request(event: ProduceArrived, state: LeaderAndIsr, *, in_sync: int, full: bool, refuse: Refuse) -> None:
@@ -39,3 +53,53 @@ def check_request(event: ProduceArrived, state: LeaderAndIsr, *, in_sync: int, f
             )
     elif any(is_idempotent(batch.envelope) for batch in event.batches):
         raise refuse(ErrorCode.INVALID_ACKS, "accepts batches of an idempotent producer with acks=all only")
+
+
+def check_sequences(
+    log: ReplicaLog, epoch_start_offset: Offset, batches: tuple[Batch, ...], now_ms: int, refuse: Refuse
+) -> tuple[tuple[Batch, ...], DuplicateRange | None]:
+    """The batches to append, and the range of the duplicates, None without any. One bad batch refuses the request.
+
+    Raises:
+        TidemarkError: the errors of `ProducerStates.check`; INVALID_REQUEST for a sixth batch in flight.
+    """
+    producers = log.producers
+    if not any(is_idempotent(batch.envelope) for batch in batches):
+        return batches, None
+    undo: dict[int, ProducerEntry | None] = {}
+    fresh: list[Batch] = []
+    first: Offset | None = None
+    end: int = 0
+    next_offset: int = log.next_offset
+    try:
+        for batch in batches:
+            envelope = batch.envelope
+            duplicate = producers.check(envelope)
+            if duplicate is not None:
+                first = duplicate.first_offset if first is None else first
+                end = max(end, duplicate.last_offset + 1)
+                continue
+            fresh.append(batch)
+            if is_idempotent(envelope):
+                entry = producers.entry(envelope.producer_id)
+                _check_in_flight(log, epoch_start_offset, entry, refuse)
+                undo.setdefault(envelope.producer_id, entry)
+                producers.observe(envelope._replace(base_offset=next_offset), now_ms)
+            next_offset += envelope.last_offset_delta + 1
+    finally:
+        # the append records the batches; here each was recorded only to check the next one
+        for producer_id, known in undo.items():
+            producers.restore(producer_id, known)
+    return tuple(fresh), None if first is None else DuplicateRange(first, Offset(end))
+
+
+def _check_in_flight(log: ReplicaLog, epoch_start_offset: Offset, entry: ProducerEntry | None, refuse: Refuse) -> None:
+    """Refuse a sixth batch, which would evict a batch that the producer may still retry (rule P1)."""
+    if entry is None or len(entry.batches) < REMEMBERED_BATCHES:
+        return
+    oldest = entry.batches[0]
+    if oldest.first_offset >= epoch_start_offset and oldest.last_offset >= log.high_watermark:
+        raise refuse(
+            ErrorCode.INVALID_REQUEST,
+            f"accepts at most {REMEMBERED_BATCHES} unacknowledged batches of one idempotent producer",
+        )
