@@ -18,13 +18,7 @@ from tidemark.core.controller.leader_election import BrokerFacts, Decision, Part
 from tidemark.core.controller.partition_state import PartitionState
 from tidemark.core.controller.reassignment import BEFORE_STEP_1, Effect, Fence, Input, Phase, Reassignment
 from tidemark.core.controller.reassignment_entries import ReassignmentEntries
-from tidemark.core.controller.reassignment_log_dirs import (
-    are_known,
-    is_first_refusal,
-    log_dir_refusal,
-    name_log_dirs,
-    note_acknowledged,
-)
+from tidemark.core.reassignment.request import named_log_dirs
 from tidemark.core.reassignment.status import status
 from tidemark.core.reassignment.topic_draft import TopicDraft
 from tidemark.model import (
@@ -42,6 +36,9 @@ _DRAFTS: Final[Mapping[Effect, Callable[[TopicDraft, int, tuple[BrokerId, ...]],
     Effect.DRAFT_REVERT: lambda draft, index, target: draft.revert(index),
     Effect.DRAFT_TARGET: lambda draft, index, target: draft.complete(index, target),
 }
+
+LOG_DIR_REFUSALS: Final = frozenset((ErrorCode.LOG_DIR_NOT_FOUND, ErrorCode.LOG_DIR_OFFLINE, ErrorCode.REPLICA_OFFLINE))
+"""A broker adopts the partition but rejects the log directory named for its replica."""
 
 
 class Reassignments:
@@ -90,7 +87,7 @@ class Reassignments:
     def _set_entry(self, one: Reassignment, entry: PartitionReassignment | None) -> None:
         one.take_entry(entry)
         self._throttle(one)
-        self._name_log_dirs_if_begun(one)
+        self._name_log_dirs(one)
         self._keep_indexes(one)
 
     def _throttle(self, one: Reassignment) -> None:
@@ -101,7 +98,7 @@ class Reassignments:
             if one.named_in_node or not bytes_per_s:
                 self._ctx.send_leader_and_isr(partition_state)
 
-    def _name_log_dirs_if_begun(self, one: Reassignment) -> None:
+    def _name_log_dirs(self, one: Reassignment) -> None:
         """From step 1 on, or at once where the replicas stay; until then commands name no log directory."""
         partition_state, entry = self._ctx.partitions.get(one.partition), one.entry
         if partition_state is not None:
@@ -327,9 +324,6 @@ class Reassignments:
     def _in_node(self, one: Reassignment) -> list[BrokerId]:
         return list(self._ctx.topics[one.partition.topic].partitions.get(one.partition.partition, ()))
 
-    def _name_log_dirs(self, one: Reassignment) -> None:
-        self._name_log_dirs_if_begun(one)
-
     def _assign_target(self, one: Reassignment) -> None:
         partition_state = self._ctx.partitions[one.partition]
         self._ctx.assign(partition_state, one.target)
@@ -365,3 +359,56 @@ class Reassignments:
             if one.entry is not None and not one.entry.cancel and state is not None:
                 left += len(set(one.entry.replicas).difference(state.isr_ids))
         return left
+
+
+def name_log_dirs(
+    ctx: ControllerContext, one: Reassignment, partition_state: PartitionState, entry: PartitionReassignment | None
+) -> None:
+    """Commands name the log directories of this entry from now on; None: they name none, and none need be sent.
+
+    Every LeaderAndIsr to a broker names the log directory of its replica, so that a new replica is created there and
+    an existing one is moved there by its broker (rules M1, M3). The entry leaves its node once each of these brokers
+    has acknowledged; a copy from one log directory to another continues on its broker without the controller.
+    """
+    named = {} if entry is None or entry.cancel else named_log_dirs(entry)
+    if named == partition_state.log_dirs:
+        return
+    partition_state.log_dirs = named
+    one.log_dirs_known_by = set() if named else None
+    one.log_dirs_refused_by.clear()
+    if named:
+        ctx.send_leader_and_isr(partition_state)
+        ctx.dirty.add(partition_state.partition)
+
+
+def note_acknowledged(ctx: ControllerContext, one: Reassignment, partition_state: PartitionState) -> None:
+    """Brokers have acknowledged commands about this partition."""
+    if one.log_dirs_known_by is None or partition_state.state is None:
+        return
+    for broker in partition_state.log_dirs:
+        pending = ctx.commands.get(broker)
+        if pending is not None and pending.is_acknowledged(partition_state.partition):
+            one.log_dirs_known_by.add(broker)
+
+
+def are_known(one: Reassignment, partition_state: PartitionState) -> bool:
+    """Whether every broker has acknowledged the log directory named for it."""
+    return partition_state.log_dirs.keys() <= (one.log_dirs_known_by or set())
+
+
+def is_first_refusal(one: Reassignment, broker: BrokerId) -> bool:
+    """Whether this refusal of a log directory has to be reported; each broker's is reported once."""
+    if one.log_dirs_known_by is None or broker in one.log_dirs_refused_by:
+        return False
+    one.log_dirs_refused_by.add(broker)
+    return True
+
+
+def log_dir_refusal(broker: BrokerId, error: TidemarkError) -> TidemarkError:
+    """The refusal to keep: the reassignment continues, only the log directory differs."""
+    return TidemarkError(
+        error.code,
+        f"broker {broker} rejected the log directory named for its replica: {error.message}; the reassignment "
+        "continues with a log directory that the broker chose; change it with: tidemark log-dirs move",
+        {**error.metadata, "broker": str(broker)},
+    )
