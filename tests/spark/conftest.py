@@ -63,8 +63,9 @@ def spark(spark_home: Path) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Three brokers, two controllers and an admin service."""
-    with LocalCluster(tmp_path_factory.mktemp("cluster")) as started:
+    """Three brokers, two controllers and an admin service. Records of the tests are years old: retention never runs."""
+    never = {"broker": {"log.retention.check.interval.ms": "86400000"}}
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), settings=never) as started:
         yield started
 
 
