@@ -6,7 +6,6 @@ Order of the sources: flag, environment (`TIDEMARK_` + upper snake case), YAML f
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import ipaddress
 import itertools
@@ -413,9 +412,3 @@ def render_documentation() -> str:
             values = key.valid_values.replace("|", "\\|")
             lines.append(f"| `{key.name}` | {key.doc} | {shown} | {values} | {key.unit} | {key.scope_for(owner)} |")
     return "\n".join(lines) + "\n"
-
-
-def attributes_of(cls: type[object]) -> frozenset[str]:
-    """Field names of a settings class."""
-    assert dataclasses.is_dataclass(cls)
-    return frozenset(field.name for field in dataclasses.fields(cls))

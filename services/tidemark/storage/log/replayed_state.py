@@ -65,11 +65,6 @@ class ReplayedState:
         return producers.expiring(self._context.settings.producer_id_expiration_ms, monotonic_ms())
 
     @property
-    def latest_epoch(self) -> int:
-        """The leader epoch that appends continue, -1 for none."""
-        return self._latest_epoch
-
-    @property
     def epochs(self) -> tuple[EpochEntry, ...]:
         """Leader epochs and their start offsets."""
         return self._epochs.entries

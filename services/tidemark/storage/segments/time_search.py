@@ -83,24 +83,3 @@ def newest_below(descriptor: int, end_offset: int, *, start: int, end: int) -> i
             break
         newest = max(newest, envelope.max_timestamp_us)
     return newest
-
-
-def newest_between(descriptor: int, start_offset: int, end_offset: int, *, start: int, end: int) -> int:
-    """Largest timestamp of the records from `start_offset` on, of the batches in [start, end) below `end_offset`.
-
-    Raises:
-        Damage: a header is damaged.
-        TidemarkError: the batch that spans `start_offset` is damaged.
-    """
-    newest = NO_TIMESTAMP_US
-    for position, envelope in walk(descriptor, start, end):
-        if envelope.next_offset > end_offset:
-            break
-        if envelope.base_offset >= start_offset:
-            newest = max(newest, envelope.max_timestamp_us)
-        elif envelope.next_offset > start_offset:
-            rows = with_offsets(check_envelope(read_exactly(descriptor, envelope.batch_length, position)))
-            times = pc.cast(rows.column(_TIMESTAMPS), pa.int64())
-            left = pc.max(times.filter(pc.greater_equal(rows.column(_OFFSETS), pa.scalar(start_offset)))).as_py()
-            newest = newest if left is None else max(newest, left)
-    return newest
