@@ -47,7 +47,7 @@ def refusal(*argv: str, **environ: str) -> TidemarkError:
     ],
 )
 def test_every_settings_class_has_an_attribute_for_each_of_its_keys(cls: type[object], owner: str) -> None:
-    assert {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type] == {key.attribute for key in keys_of(owner).values()}
+    assert {field.name for field in dataclasses.fields(cls)} == {key.attribute for key in keys_of(owner).values()}
 
 
 def test_every_default_of_the_table_is_valid() -> None:
