@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One Spark session and one cluster for all tests here."""
+"""One Spark session and one cluster for all tests of a worker."""
 
 from __future__ import annotations
 
@@ -16,10 +16,20 @@ from tidemark.client.consuming import range_reader
 from tidemark.client.metadata import cluster as client_cluster
 from tidemark.local.cluster import LocalCluster
 
+from tests.integration.harness.warm_service import warm_services
+from tests.spark.warm_python import write_python
+
 ROOT = Path(__file__).parents[2]
 
 _DEFAULTS = "spark.driver.extraJavaOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC\n"
 """Queries on a few rows end before Java's optimizing compiler pays: without it they take a fifth less CPU time."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm() -> Iterator[None]:
+    """Services start without the time that their imports take."""
+    with warm_services():
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -38,11 +48,21 @@ def spark_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def spark(spark_home: Path) -> Iterator[SparkSession]:
+def spark_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What Spark starts as Python."""
+    if sys.platform != "linux":
+        return Path(sys.executable)
+    python = tmp_path_factory.mktemp("spark-python") / "python"
+    write_python(python)
+    return python
+
+
+@pytest.fixture(scope="session")
+def spark(spark_home: Path, spark_python: Path) -> Iterator[SparkSession]:
     """A local session with this Python, whose workers import what is here."""
     paths = [str(ROOT / "services"), str(ROOT / "spark"), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ |= {
-        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": str(spark_python),
         "PYTHONPATH": os.pathsep.join(paths),
         "SPARK_HOME": str(spark_home),
         "SPARK_LOCAL_IP": "127.0.0.1",

@@ -40,7 +40,7 @@ def _server() -> Path:
     return warm.start_server("tests.integration.harness.warm_command", environment={"PYTHONPATH": places})
 
 
-def _tell_the_end(connection: socket.socket, process: int) -> None:
+def tell_the_end(connection: socket.socket, process: int) -> None:
     """To the launcher, as an exit status; whose own end is that of the command too."""
     ended = os.pidfd_open(process)
     readable, _, _ = select.select([connection, ended], [], [])
@@ -65,6 +65,6 @@ if __name__ == "__main__":
 
     keep_pandas_out()
     _import_everything()
-    sys.argv = ["tidemark", *warm.serve(sys.argv[1], attend=_tell_the_end)]
+    sys.argv = ["tidemark", *warm.serve(sys.argv[1], attend=tell_the_end)]
     patience.as_told()
     main()
