@@ -5,11 +5,35 @@ from __future__ import annotations
 
 import gc
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # How long an example takes says more of the machine than of the code.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+LONGEST_FILES = (
+    "spark/test_driver_killed.py",
+    "contract/test_metadata_store_sessions.py",
+    "contract/test_metadata_store.py",
+    "contract/test_metadata_store_lost_answers.py",
+    "charts/test_alerts.py",
+    "integration/groups/test_groups_adversity.py",
+    "integration/groups/test_groups.py",
+    "integration/reassign/test_reassign_log_dirs.py",
+    "integration/reassign/test_log_dir_moves.py",
+    "integration/reassign/test_reassignments.py",
+    "integration/services/test_broker_recovery.py",
+    "integration/services/test_rolling_restart.py",
+    "integration/clients/test_silent_brokers.py",
+)
+"""A worker that takes one of these last keeps the others waiting."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Collect the longest files first; the order of the others stays."""
+    places = {name: place for place, name in enumerate(LONGEST_FILES)}
+    items.sort(key=lambda item: places.get("/".join(item.path.parts[-3:]).removeprefix("tests/"), len(places)))
 
 
 def pytest_collection_finish() -> None:

@@ -24,6 +24,8 @@ _BIN = Path(_PYTHON).parent
 _CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 _MOST_WORKERS = 4
 _TIMED_OUT = 124
+_FILES_AS_COLLECTED = ("--dist=loadfile", "--no-loadscope-reorder")
+"""tests/conftest.py collects the longest files first."""
 
 
 class Part(NamedTuple):
@@ -55,7 +57,12 @@ def _pytest_on_every_core(*directories: str) -> tuple[str, ...]:
 def _pytest_by_files(directory: str) -> tuple[str, ...]:
     """For tests that mostly wait for processes: whole files go to one worker each, which has processes of its own."""
     workers = min(_CORES + (_CORES + 1) // 2, _MOST_WORKERS)  # while one waits another computes
-    return (*_pytest(directory), f"--numprocesses={workers}", "--dist=loadfile")
+    return (*_pytest(directory), f"--numprocesses={workers}", *_FILES_AS_COLLECTED)
+
+
+def _pytest_by_files_of_two(directory: str) -> tuple[str, ...]:
+    """For tests with time limits, which mostly wait, and for Spark's, which have a JVM and a cluster per worker."""
+    return (*_pytest(directory), f"--numprocesses={min(_CORES, 2)}", *_FILES_AS_COLLECTED)
 
 
 LINT = (
@@ -66,8 +73,9 @@ LINT = (
 _SIMULATION = (_pytest_on_every_core("tests/simulation", "tests/exploration", "tests/crash"),)
 _INTEGRATION = (
     (*_pytest_by_files("tests/integration"), "-m", "not alone"),
-    (*_pytest("tests/integration"), "-m", "alone"),
+    (*_pytest_by_files_of_two("tests/integration"), "-m", "alone"),
 )
+_SPARK = (_pytest_by_files_of_two("tests/spark"),)
 _CHAOS = (
     (*_pytest_on_every_core("tests/chaos"), "-m", "not alone"),
     (*_pytest("tests/chaos"), "-m", "alone"),
@@ -81,7 +89,7 @@ _PARTS = (
     Part("contract", (_pytest_by_files("tests/contract"),), 360),
     Part("integration", _INTEGRATION, 900),
     Part("chaos", _CHAOS, 480),
-    Part("spark", (_pytest("tests/spark"),), 1200),
+    Part("spark", _SPARK, 1200),
 )
 
 THOROUGH = ("test_*_crashes.py", "test_*_everywhere.py", "test_*_random*.py", "test_*fuzz.py", "test_bounds.py")
