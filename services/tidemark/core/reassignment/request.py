@@ -149,7 +149,7 @@ def _entries(text: str | bytes) -> list[object]:
 def _move(entry: object) -> PartitionReassignment:
     if not isinstance(entry, dict):
         raise _invalid(f"an entry is a JSON object, not {_shown(entry)}")
-    partition = TopicPartition(_topic(entry.get("topic")), _partition(entry.get("partition")))
+    partition = TopicPartition(_topic(entry.get("topic")), _whole(entry.get("partition"), '"partition"', _INT32_MAX))
     request_id = _text(entry.get("request_id", ""), "request_id", partition)
     if len(request_id) > REQUEST_ID_CHARACTERS_MAX:
         raise _invalid(f"the request_id of {partition} may have {REQUEST_ID_CHARACTERS_MAX} characters; shorten it")
@@ -205,10 +205,6 @@ def _topic(value: object) -> str:
     return value
 
 
-def _partition(value: object) -> int:
-    return _whole(value, '"partition"', _INT32_MAX)
-
-
 def _whole(value: object, what: str, highest: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= highest:
         raise _invalid(f"{what} is a whole number from 0 to {highest}, not {_shown(value)}")
@@ -252,19 +248,16 @@ def _invalid(message: str) -> TidemarkError:
 
 
 def _duplicate_partition(partition: TopicPartition) -> TidemarkError:
-    return TidemarkError(
-        ErrorCode.DUPLICATE_PARTITION,
-        f"partition {partition} is named more than once; name each partition once",
-        _facts(partition),
-    )
+    message = f"partition {partition} is named more than once; name each partition once"
+    return _refusal(ErrorCode.DUPLICATE_PARTITION, partition, message)
 
 
 def _log_dirs_mismatch(move: PartitionReassignment) -> TidemarkError:
-    return TidemarkError(
+    return _refusal(
         ErrorCode.LOG_DIRS_MISMATCH,
+        move.partition,
         f"the entry of {move.partition} has {len(move.log_dirs)} log_dirs for {len(move.replicas)} replicas; "
         f'give one for each replica, "{ANY_LOG_DIR}" where the broker is to choose, or leave log_dirs out',
-        _facts(move.partition),
     )
 
 
@@ -273,74 +266,54 @@ def _check_target(move: PartitionReassignment) -> None:
     if move.log_dirs and len(move.log_dirs) != len(replicas):
         raise _log_dirs_mismatch(move)
     if not replicas:
-        raise TidemarkError(
-            ErrorCode.EMPTY_REPLICAS,
-            f"the entry of {partition} names no replicas; name the target brokers",
-            _facts(partition),
-        )
+        message = f"the entry of {partition} names no replicas; name the target brokers"
+        raise _refusal(ErrorCode.EMPTY_REPLICAS, partition, message)
     twice = [broker for broker, times in Counter(replicas).items() if times > 1]
     if twice:
-        raise TidemarkError(
-            ErrorCode.DUPLICATE_REPLICA,
-            f"the entry of {partition} names broker {_ids(twice)} more than once; name each broker once",
-            {**_facts(partition), "brokers": _ids(twice)},
-        )
+        message = f"the entry of {partition} names broker {_ids(twice)} more than once; name each broker once"
+        raise _refusal(ErrorCode.DUPLICATE_REPLICA, partition, message, brokers=_ids(twice))
     unnamed = [broker for broker, directory in zip(replicas, move.log_dirs, strict=False) if not directory.strip()]
     if unnamed:
-        raise TidemarkError(
-            ErrorCode.LOG_DIR_NOT_FOUND,
+        message = (
             f"the entry of {partition} names no log directory for broker {_ids(unnamed)}; give the path or the uuid of "
-            f'one that tidemark log-dirs describe shows, or "{ANY_LOG_DIR}"',
-            {**_facts(partition), "brokers": _ids(unnamed)},
+            f'one that tidemark log-dirs describe shows, or "{ANY_LOG_DIR}"'
         )
+        raise _refusal(ErrorCode.LOG_DIR_NOT_FOUND, partition, message, brokers=_ids(unnamed))
 
 
 def _check_exists(partition: TopicPartition, topics: Mapping[str, TopicDescription]) -> None:
     topic = topics.get(partition.topic)
     if topic is None:
-        raise TidemarkError(
-            ErrorCode.UNKNOWN_TOPIC,
-            f"there is no topic {_shown(partition.topic)}; leave the entry out, or create the topic first",
-            _facts(partition),
-        )
+        message = f"there is no topic {_shown(partition.topic)}; leave the entry out, or create the topic first"
+        raise _refusal(ErrorCode.UNKNOWN_TOPIC, partition, message)
     if partition.partition not in topic.partitions:
-        raise TidemarkError(
-            ErrorCode.UNKNOWN_PARTITION,
+        message = (
             f"topic {partition.topic} has {len(topic.partitions)} partitions, and no partition {partition.partition}; "
-            "leave the entry out, or add partitions first",
-            _facts(partition),
+            "leave the entry out, or add partitions first"
         )
+        raise _refusal(ErrorCode.UNKNOWN_PARTITION, partition, message)
 
 
 def _check_live(move: PartitionReassignment, live: Collection[BrokerId]) -> None:
-    missing = [broker for broker in move.replicas if broker not in live]
+    missing = _ids(broker for broker in move.replicas if broker not in live)
     if missing:
-        raise TidemarkError(
-            ErrorCode.BROKER_NOT_AVAILABLE,
-            f"{move.partition} needs broker {_ids(missing)}, which is not live; start it or name another",
-            {**_facts(move.partition), "brokers": _ids(missing)},
-        )
+        message = f"{move.partition} needs broker {missing}, which is not live; start it or name another"
+        raise _refusal(ErrorCode.BROKER_NOT_AVAILABLE, move.partition, message, brokers=missing)
 
 
 def _check_progress(move: PartitionReassignment, in_progress: Collection[TopicPartition]) -> None:
     running = move.partition in in_progress
     if running and not move.cancel:
-        raise TidemarkError(
-            ErrorCode.REASSIGNMENT_IN_PROGRESS,
-            f"partition {move.partition} is being reassigned already; wait for that, or cancel it first",
-            _facts(move.partition),
-        )
+        message = f"partition {move.partition} is being reassigned already; wait for that, or cancel it first"
+        raise _refusal(ErrorCode.REASSIGNMENT_IN_PROGRESS, move.partition, message)
     if move.cancel and not running:
-        raise TidemarkError(
-            ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
-            f"partition {move.partition} is not being reassigned; there is nothing to cancel",
-            _facts(move.partition),
-        )
+        message = f"partition {move.partition} is not being reassigned; there is nothing to cancel"
+        raise _refusal(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, move.partition, message)
 
 
 def _ids(brokers: Iterable[BrokerId]) -> str:
     return ", ".join(str(broker) for broker in brokers)
 
 
-def _facts(partition: TopicPartition) -> dict[str, str]:
-    return {"topic": partition.topic, "partition": str(partition.partition)}
+def _refusal(code: ErrorCode, partition: TopicPartition, message: str, **facts: str) -> TidemarkError:
+    return TidemarkError(code, message, {"topic": partition.topic, "partition": str(partition.partition), **facts})
