@@ -390,12 +390,6 @@ class MetadataStore(Protocol):
     ) -> Mapping[TopicPartition, VersionedState]:
         """Sync, then read; omits partitions whose node or incarnation is deleted."""
 
-    async def write_isr(self, write: StateWrite) -> WriteResult:
-        """`write_isrs` of one partition."""
-
-    async def read_isr(self, partition: TopicPartition, identity: ReplicaIdentity) -> VersionedState | None:
-        """`read_isrs` of one partition; None if its node or incarnation is deleted."""
-
     # requested elections
     async def request_elections(
         self, kind: ElectionKind, partitions: Sequence[TopicPartition], request_id: str = ""

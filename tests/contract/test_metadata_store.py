@@ -20,8 +20,9 @@ from tidemark.model import (
     TidemarkError,
     TopicDescription,
     TopicPartition,
+    VersionedState,
 )
-from tidemark.ports import ControllerTerm, StateWrite, StoreEvent, WriteOutcome
+from tidemark.ports import ControllerTerm, MetadataStore, StateWrite, StoreEvent, WriteOutcome, WriteResult
 from tidemark.zookeeper.store import SessionMetadataStore
 
 from tests.contract.conftest import Cluster, Ear
@@ -58,6 +59,14 @@ def write_of(
         version,
         {BrokerId(int(name[1:])): BrokerEpoch(epoch) for name, epoch in epochs.items()},
     )
+
+
+async def write_isr(store: MetadataStore, write: StateWrite) -> WriteResult:
+    return (await store.write_isrs([write]))[0]
+
+
+async def read_isr(store: MetadataStore, partition: TopicPartition, identity: ReplicaIdentity) -> VersionedState | None:
+    return (await store.read_isrs({partition: identity})).get(partition)
 
 
 def registration_of(
@@ -418,11 +427,11 @@ async def test_a_leader_changes_its_isr_at_the_version_it_knows_only(cluster: Cl
     await store.write_states(term, [write_of(topic, 0, -1)])
     identity = ReplicaIdentity(topic.topic_id, topic.incarnations[0])
     shrunk = replace(STATE, isr=STATE.isr[:1])
-    assert await leader.write_isr(write_of(topic, 0, 0, shrunk)) == (WriteOutcome.WRITTEN, 1)
-    assert (await leader.write_isr(write_of(topic, 0, 0))).outcome is WriteOutcome.CONFLICT
-    assert (await leader.write_isr(write_of(topic, 0, 1, b2=5))).outcome is WriteOutcome.CONFLICT
-    assert await leader.write_isr(write_of(topic, 0, 1, b2=0)) == (WriteOutcome.WRITTEN, 2)
-    assert await leader.read_isr(TopicPartition(topic.topic, 0), identity) == (STATE, 2)
+    assert await write_isr(leader, write_of(topic, 0, 0, shrunk)) == (WriteOutcome.WRITTEN, 1)
+    assert (await write_isr(leader, write_of(topic, 0, 0))).outcome is WriteOutcome.CONFLICT
+    assert (await write_isr(leader, write_of(topic, 0, 1, b2=5))).outcome is WriteOutcome.CONFLICT
+    assert await write_isr(leader, write_of(topic, 0, 1, b2=0)) == (WriteOutcome.WRITTEN, 2)
+    assert await read_isr(leader, TopicPartition(topic.topic, 0), identity) == (STATE, 2)
 
 
 async def test_a_leader_of_an_earlier_incarnation_neither_writes_nor_reads(cluster: Cluster) -> None:
@@ -431,9 +440,9 @@ async def test_a_leader_of_an_earlier_incarnation_neither_writes_nor_reads(clust
     term = await elected(store)
     await store.write_states(term, [write_of(topic, 0, -1)])
     earlier = replace(topic, incarnations={0: "gone"})
-    assert (await store.write_isr(write_of(earlier, 0, 0))).outcome is WriteOutcome.CONFLICT
-    assert await store.read_isr(TopicPartition(topic.topic, 0), ReplicaIdentity(topic.topic_id, "gone")) is None
-    assert await store.read_isr(TopicPartition("nobody", 0), ReplicaIdentity("x", "y")) is None
+    assert (await write_isr(store, write_of(earlier, 0, 0))).outcome is WriteOutcome.CONFLICT
+    assert await read_isr(store, TopicPartition(topic.topic, 0), ReplicaIdentity(topic.topic_id, "gone")) is None
+    assert await read_isr(store, TopicPartition("nobody", 0), ReplicaIdentity("x", "y")) is None
 
 
 async def test_a_malformed_state_is_skipped_and_an_error_for_its_leader(cluster: Cluster) -> None:
@@ -449,7 +458,7 @@ async def test_a_malformed_state_is_skipped_and_an_error_for_its_leader(cluster:
         assert unreadable == {TopicPartition("flights", 0)}
         assert await store.states([TopicPartition("flights", 0)]) == {}
         with pytest.raises(TidemarkError) as refusal:
-            await store.read_isr(TopicPartition("flights", 0), write_of(topic, 0, -1).identity)
+            await read_isr(store, TopicPartition("flights", 0), write_of(topic, 0, -1).identity)
         assert code_of(refusal) is ErrorCode.INTERNAL
         assert refusal.value.metadata["path"] == path
 
@@ -502,14 +511,14 @@ async def test_while_nothing_answers_calls_fail_in_time_and_the_session_comes_ba
     assert store.lease_length_ms() == 8000 - 8000 // 6
     async with asyncio.timeout(10):
         with pytest.raises(TidemarkError) as refusal:
-            await store.write_isr(write_of(topic, 0, 0))
+            await write_isr(store, write_of(topic, 0, 0))
     assert code_of(refusal) is ErrorCode.COORDINATION_UNAVAILABLE
     assert store.lease_valid_until_ms() == lease_ms, "the lease runs out"
     await cluster.serve_again()
     await ear.hears(StoreEvent.SESSION_RESTORED)
     assert set(await store.live_brokers()) == {1}
     assert store.lease_valid_until_ms() >= lease_ms
-    assert await store.write_isr(write_of(topic, 0, 0)) == (WriteOutcome.WRITTEN, 1)
+    assert await write_isr(store, write_of(topic, 0, 0)) == (WriteOutcome.WRITTEN, 1)
 
 
 async def test_a_closed_session_takes_its_ephemeral_nodes_along(cluster: Cluster) -> None:

@@ -9,7 +9,16 @@ import pytest
 from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.ports import WriteOutcome
 
-from tests.contract.test_metadata_store import STATE, elected, register, registration_of, topic_of, write_of
+from tests.contract.test_metadata_store import (
+    STATE,
+    elected,
+    read_isr,
+    register,
+    registration_of,
+    topic_of,
+    write_isr,
+    write_of,
+)
 from tests.fakes.metadata_store import FakeMetadataStore, FakeZooKeeper, ManualClock
 
 
@@ -33,8 +42,8 @@ async def test_an_isr_write_without_an_answer_is_unknown_until_the_state_is_read
     term = await elected(store)
     await store.write_states(term, [write_of(topic, 0, -1)])
     store.session.lose_answers(1, applied=applied)
-    assert (await store.write_isr(write_of(topic, 0, 0))).outcome is WriteOutcome.UNKNOWN
-    found = await store.read_isr(TopicPartition(topic.topic, 0), ReplicaIdentity("id-1", "id-1-0"))
+    assert (await write_isr(store, write_of(topic, 0, 0))).outcome is WriteOutcome.UNKNOWN
+    found = await read_isr(store, TopicPartition(topic.topic, 0), ReplicaIdentity("id-1", "id-1-0"))
     assert found == (STATE, 1 if applied else 0)
 
 

@@ -19,7 +19,7 @@ from tidemark.zookeeper.store import ZooKeeperMetadataStore
 
 from tests.children import resume, suspend
 from tests.contract.conftest import Ear
-from tests.contract.test_metadata_store import elected, topic_of, write_of
+from tests.contract.test_metadata_store import elected, read_isr, topic_of, write_isr, write_of
 from tests.fakes.metadata_store import ManualClock
 
 T = TypeVar("T")
@@ -200,7 +200,7 @@ async def test_results_of_writes_are_true_while_the_server_is_killed_repeatedly(
             if killing.done():  # no death met a write that was under way, as on a machine that others keep busy
                 killing, rounds = asyncio.create_task(kill_and_start(process, times=4)), rounds + 1
             try:
-                result = await store.write_isr(write_of(topic, 0, version))
+                result = await write_isr(store, write_of(topic, 0, version))
             except TidemarkError as error:
                 if error.metadata["sent"] != "false":  # a write that was sent is answered or unknown
                     raise
@@ -212,7 +212,7 @@ async def test_results_of_writes_are_true_while_the_server_is_killed_repeatedly(
                 continue
             assert result.outcome is WriteOutcome.UNKNOWN, "nobody else writes"
             unknown += 1
-            found = await once_it_answers(lambda: store.read_isr(partition, identity))
+            found = await once_it_answers(lambda: read_isr(store, partition, identity))
             assert found is not None
             assert found.version in (version, version + 1)
             version = found.version

@@ -210,14 +210,6 @@ class SessionMetadataStore:
         """Sync, then read; partitions whose state or incarnation was deleted are left out."""
         return await states.read_for_leader(self._session, asked)
 
-    async def write_isr(self, write: StateWrite) -> WriteResult:
-        """One of `write_isrs`."""
-        return (await self.write_isrs([write]))[0]
-
-    async def read_isr(self, partition: TopicPartition, identity: ReplicaIdentity) -> VersionedState | None:
-        """One of `read_isrs`."""
-        return (await self.read_isrs({partition: identity})).get(partition)
-
     # requested elections
 
     async def request_elections(
