@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import pickle
 import subprocess
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
+import numpy as np
 import pytest
 from tidemark import client
 from tidemark.client import (
@@ -374,3 +377,49 @@ def test_the_command_line_prints_the_code_in_one_line(cluster: LocalCluster) -> 
         assert ended.returncode == 1, ended
         assert ended.stderr.startswith(f"error {code}: "), ended
         assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"partition": 0.0},
+        {"partition": "0"},
+        {"partition": math.nan},
+        {"timestamp_us": "x"},
+        {"timestamp_us": math.nan},
+        {"timestamp_us": 1.9},
+        {"timestamp_us": 1 << 63},
+        {"timestamp_us": datetime(2026, 11, 23)},  # noqa: DTZ001 - this is the error
+        {"key": 7},
+        {"headers": [("name", 7)]},
+    ],
+    ids=str,
+)
+def test_send_refuses_a_wrong_argument_at_the_call_and_its_neighbours_are_written(
+    style: Blocking, cluster: LocalCluster, topic: str, wrong: dict[str, Any]
+) -> None:
+    producer = style.make("Producer", cluster.bootstrap, linger_ms=100)
+    before = style.do(lambda: producer.send(topic, b"before", partition=0))
+    with pytest.raises((TypeError, TidemarkError)) as refused:
+        style.do(lambda: producer.send(topic, b"wrong", **{"partition": 0, **wrong}))
+    assert next(iter(wrong)).removesuffix("s") in str(refused.value) or "time zone" in str(refused.value)
+    after = style.do(lambda: producer.send(topic, b"after", partition=0))
+    assert [style.acknowledged(before).offset, style.acknowledged(after).offset] == [10, 11]
+
+
+def test_send_accepts_integers_of_any_type_and_times_with_a_zone(
+    style: Blocking, cluster: LocalCluster, topic: str
+) -> None:
+    producer = style.make("Producer", cluster.bootstrap)
+    when = datetime(2026, 11, 23, 12, tzinfo=timezone(timedelta(hours=2)))
+    for timestamp_us in (when, np.int64(1_795_428_000_000_000)):
+        sent = style.do(lambda given=timestamp_us: producer.send(topic, b"x", partition=np.int8(0), timestamp_us=given))
+        assert style.acknowledged(sent).timestamp_us == 1_795_428_000_000_000
+
+
+def test_a_partitioner_that_returns_no_integer_is_refused_at_the_call(
+    style: Blocking, cluster: LocalCluster, topic: str
+) -> None:
+    producer = style.make("Producer", cluster.bootstrap, partitioner=lambda *_: 0.5)
+    with pytest.raises(TypeError, match=r"the partitioner's result is 0\.5, a float, not an integer"):
+        style.do(lambda: producer.send(topic, b"x"))

@@ -15,6 +15,7 @@ import pyarrow as pa
 from tidemark.client.lifecycle import INTERRUPTED_S, INTERRUPTIONS, Lifecycle
 from tidemark.client.metadata.cluster import Cluster, unknown_partition
 from tidemark.client.producing import table as tables
+from tidemark.client.producing.arguments import Timestamp, checked, integer
 from tidemark.client.producing.batching import SendHandle, TableHandle
 from tidemark.client.producing.metrics import ProducerMetrics
 from tidemark.client.producing.partitioner import Partitioner, partition_of
@@ -100,7 +101,7 @@ class Producer(Lifecycle):
         *,
         key: bytes | None = None,
         headers: Headers | None = None,
-        timestamp_us: int | None = None,
+        timestamp_us: Timestamp | None = None,
         partition: int | None = None,
     ) -> SendHandle:
         """Add a record to its batch; waits while the buffer is full. `await` the handle for the record's outcome.
@@ -110,21 +111,23 @@ class Producer(Lifecycle):
             value: None for a tombstone.
             key: records with the same key go to the same partition, in order.
             headers: (name, value) pairs.
-            timestamp_us: microseconds since 1970; None: now.
+            timestamp_us: microseconds since 1970, or a datetime with a time zone; None: now.
             partition: index of the partition; None: the partitioner chooses.
 
         Raises:
-            TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION; REQUEST_TIMED_OUT if the buffer stayed full for the
-                delivery timeout; CLIENT_CLOSED.
+            TypeError: an argument has a wrong type; no record is added.
+            TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, INVALID_TIMESTAMP; REQUEST_TIMED_OUT if the buffer stayed
+                full for the delivery timeout; CLIENT_CLOSED.
         """
-        handle = self.send_now(topic, value, key, headers, timestamp_us, partition)
+        stamp_us, partition = checked(topic, timestamp_us, partition)
+        handle = self.send_now(topic, value, key, headers, stamp_us, partition)
         if handle is not None:
             return handle
         sender = self.sender
         count = await self.partition_count(topic, beyond=-1 if partition is None else partition)
         if sender.accumulator.is_full:
             await self._wait_for_room(sender)
-        return self.add(topic, value, count, key, headers, timestamp_us, partition)
+        return self.add(topic, value, count, key, headers, stamp_us, partition)
 
     def send_now(
         self,
@@ -135,7 +138,7 @@ class Producer(Lifecycle):
         timestamp_us: int | None,
         partition: int | None,
     ) -> SendHandle | None:
-        """Call `send` on any thread if it need not wait; otherwise return None without effect."""
+        """Call `send` with checked arguments, on any thread, if it need not wait; otherwise return None, no effect."""
         sender, view = self._sender, self.cluster.topic_now(topic)
         if sender is None or view is None:
             return None
@@ -182,6 +185,7 @@ class Producer(Lifecycle):
             TidemarkError: INVALID_PAYLOAD if `table` is not a table, or a named column is missing or cannot be
                 converted; UNKNOWN_TOPIC, UNKNOWN_PARTITION; REQUEST_TIMED_OUT if the buffer stayed full.
         """
+        _, partition = checked(topic, None, partition)
         count = await self.partition_count(topic, beyond=-1 if partition is None else partition)
         if partition is not None and not 0 <= partition < count:
             raise unknown_partition(TopicPartition(topic, partition), count)
@@ -220,9 +224,9 @@ class Producer(Lifecycle):
         timestamp_us: int | None,
         partition: int | None,
     ) -> SendHandle:
-        """Add a record without waiting; any thread may call it."""
+        """Add a record with checked arguments, without waiting; any thread may call it."""
         if partition is None and self._partitioner is not None:
-            partition = self._partitioner(topic, key, value, partitions)
+            partition = integer("the partitioner's result", self._partitioner(topic, key, value, partitions))
         if partition is None:
             if key is not None:
                 partition = partition_of(key, partitions)
@@ -235,7 +239,10 @@ class Producer(Lifecycle):
         if self._partitioner is None:
             return tables.by_partition(rows, count)
         keys, values = rows.column(0).to_pylist(), rows.column(1).to_pylist()
-        chosen = [self._partitioner(topic, key, value, count) for key, value in zip(keys, values, strict=True)]
+        chosen = [
+            integer("the partitioner's result", self._partitioner(topic, key, value, count))
+            for key, value in zip(keys, values, strict=True)
+        ]
         for index in chosen:
             if not 0 <= index < count:
                 raise unknown_partition(TopicPartition(topic, index), count)

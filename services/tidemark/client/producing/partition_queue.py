@@ -148,6 +148,10 @@ class PartitionQueue:
         except TidemarkError as error:
             self._resolve(batch, error)
             return None
+        except Exception as error:  # noqa: BLE001 - the other batches of the producer go on
+            sentence = f"{self.partition}: the batch cannot be built: {type(error).__name__}: {error}"
+            self._resolve(batch, TidemarkError(ErrorCode.INVALID_PAYLOAD, sentence))
+            return None
         batch.attempt = attempt
         self._in_flight.append(batch)
         return batch

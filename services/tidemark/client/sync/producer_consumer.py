@@ -16,6 +16,7 @@ from tidemark.client.aio.producer import Producer as AsyncProducer
 from tidemark.client.consuming.offset_lookup import Start
 from tidemark.client.group.group_reader import RebalanceCallback
 from tidemark.client.lifecycle import INTERRUPTED_S, INTERRUPTIONS
+from tidemark.client.producing.arguments import Timestamp, checked
 from tidemark.client.producing.batching import SendHandle
 from tidemark.client.producing.metrics import ProducerMetrics
 from tidemark.client.producing.partitioner import Partitioner
@@ -62,7 +63,7 @@ class Producer(SyncClient[AsyncProducer]):
         *,
         key: bytes | None = None,
         headers: Headers | None = None,
-        timestamp_us: int | None = None,
+        timestamp_us: Timestamp | None = None,
         partition: int | None = None,
     ) -> SendHandle:
         """Add a record to its batch; blocks while the buffer is full. The handle's `result()` waits for its outcome.
@@ -72,17 +73,19 @@ class Producer(SyncClient[AsyncProducer]):
             value: None for a tombstone.
             key: records with the same key go to the same partition, in order.
             headers: (name, value) pairs.
-            timestamp_us: microseconds since 1970; None: now.
+            timestamp_us: microseconds since 1970, or a datetime with a time zone; None: now.
             partition: index of the partition; None: the partitioner chooses.
 
         Raises:
-            TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION; REQUEST_TIMED_OUT if the buffer stayed full for the
-                delivery timeout; CLIENT_CLOSED.
+            TypeError: an argument has a wrong type; no record is added.
+            TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, INVALID_TIMESTAMP; REQUEST_TIMED_OUT if the buffer stayed
+                full for the delivery timeout; CLIENT_CLOSED.
         """
         if self._background.forked:
             raise forked()
+        stamp_us, partition = checked(topic, timestamp_us, partition)
         producer = self._client
-        handle = producer.send_now(topic, value, key, headers, timestamp_us, partition)
+        handle = producer.send_now(topic, value, key, headers, stamp_us, partition)
         if handle is not None:
             return handle
         accumulator = producer.sender.accumulator
@@ -90,7 +93,7 @@ class Producer(SyncClient[AsyncProducer]):
         count = self._background.call(producer.partition_count(topic, beyond=beyond), self._delivery_s)
         if accumulator.is_full:
             accumulator.wait_for_room(self._delivery_s)
-        return producer.add(topic, value, count, key, headers, timestamp_us, partition)
+        return producer.add(topic, value, count, key, headers, stamp_us, partition)
 
     def send_many(self, topic: str, records: Iterable[tuple[bytes | None, bytes | None]]) -> list[SendHandle]:
         """Call `send` for each (key, value)."""

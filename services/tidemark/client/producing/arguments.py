@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments of `send`, checked by the caller's call: a wrong argument must not fail other records of its batch."""
+
+from __future__ import annotations
+
+import operator
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from tidemark.model import ErrorCode, TidemarkError
+
+TIMESTAMP_MAX_US: Final = (1 << 63) - 1
+"""Largest distance of a timestamp from 1970."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+Timestamp = int | datetime
+"""Microseconds since 1970, or a datetime with a time zone."""
+
+
+def checked(topic: object, timestamp_us: Timestamp | None, partition: int | None) -> tuple[int | None, int | None]:
+    """Timestamp and partition as int: of any integer type, and of a datetime with a time zone.
+
+    Raises:
+        TypeError: an argument has another type.
+        TidemarkError: INVALID_TIMESTAMP: outside 64 bits, or a datetime without a time zone.
+    """
+    if type(topic) is not str and not isinstance(topic, str):
+        raise TypeError(f"topic is a {type(topic).__name__}, not a str")
+    if partition is not None and type(partition) is not int:
+        partition = integer("partition", partition)
+    if timestamp_us is None:
+        return None, partition
+    if type(timestamp_us) is not int or not -TIMESTAMP_MAX_US <= timestamp_us <= TIMESTAMP_MAX_US:
+        return _timestamp_us(timestamp_us), partition
+    return timestamp_us, partition
+
+
+def integer(name: str, given: Any) -> int:
+    """Convert an integer of any type, such as one of numpy; raises TypeError for a float, a text and the like."""
+    try:
+        return operator.index(given)
+    except TypeError:
+        raise TypeError(f"{name} is {given!r}, a {type(given).__name__}, not an integer") from None
+
+
+def _timestamp_us(given: Any) -> int:
+    if isinstance(given, datetime):
+        if given.tzinfo is None:
+            raise _invalid(f"{given!r} has no time zone: add one, for example with .astimezone()")
+        timestamp_us = (given - _EPOCH) // _MICROSECOND
+    else:
+        timestamp_us = integer("timestamp_us", given)
+    if abs(timestamp_us) > TIMESTAMP_MAX_US:
+        raise _invalid(f"timestamp_us is {timestamp_us}, more than 64 bits: give microseconds since 1970")
+    return timestamp_us
+
+
+def _invalid(sentence: str) -> TidemarkError:
+    return TidemarkError(ErrorCode.INVALID_TIMESTAMP, sentence)
