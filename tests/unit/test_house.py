@@ -7,6 +7,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -31,20 +32,27 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
-@pytest.mark.parametrize("path", PRODUCTION, ids=name_of)
-def test_a_file_can_be_held_in_mind(path: Path) -> None:
-    source = path.read_text()
-    assert len(source.splitlines()) <= LINES_MAX
-    too_long = {
-        function.name: function.end_lineno - function.lineno + 1
-        for function in functions(ast.parse(source))
+def test_no_file_is_longer_than_the_limit() -> None:
+    lines = {name_of(path): len(path.read_text().splitlines()) for path in PRODUCTION}
+    assert not {name: count for name, count in lines.items() if count > LINES_MAX}
+
+
+def test_every_function_fits_a_screen() -> None:
+    assert not {
+        f"{name_of(path)} {function.name}": function.end_lineno - function.lineno + 1
+        for path in PRODUCTION
+        for function in functions(parsed(path))
         if function.end_lineno is not None and function.end_lineno - function.lineno >= FUNCTION_LINES_MAX
     }
-    assert not too_long, "functions that do not fit a screen"
 
 
 def test_no_folder_of_the_services_is_crowded() -> None:
@@ -55,7 +63,7 @@ def test_no_folder_of_the_services_is_crowded() -> None:
 def imports(path: Path, modules: Collection[str]) -> set[str]:
     """The modules among `modules` that a file imports, at run time or for types only, and inside functions too."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -79,24 +87,23 @@ def test_no_modules_import_one_another_in_a_cycle() -> None:
         pytest.fail(f"these modules import one another: {' -> '.join(error.args[1])}")
 
 
-@pytest.mark.parametrize("path", [*PRODUCTION, *PROTOS], ids=name_of)
-def test_a_source_file_names_its_licence(path: Path) -> None:
-    assert LICENCE in "\n".join(path.read_text().splitlines()[:2])
+def test_every_source_file_names_its_licence() -> None:
+    sources = [*PRODUCTION, *PROTOS]
+    assert not [name_of(path) for path in sources if LICENCE not in "\n".join(path.read_text().splitlines()[:2])]
 
 
-@pytest.mark.parametrize("path", PRODUCTION, ids=name_of)
-def test_nothing_is_left_for_later(path: Path) -> None:
-    left = re.findall(r"\b(?:TODO|FIXME|XXX|HACK|NotImplementedError)\b", path.read_text())
-    assert not left
+def test_nothing_is_left_for_later() -> None:
+    left = re.compile(r"\b(?:TODO|FIXME|XXX|HACK|NotImplementedError)\b")
+    assert not [f"{name_of(path)}: {word}" for path in PRODUCTION for word in left.findall(path.read_text())]
 
 
-@pytest.mark.parametrize("path", PRODUCTION, ids=name_of)
-def test_no_error_is_swallowed(path: Path) -> None:
-    handlers = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ExceptHandler)]
+def test_no_error_is_swallowed() -> None:
     swallowed = [
-        handler.lineno
-        for handler in handlers
-        if (handler.type is None or getattr(handler.type, "id", "") in ("Exception", "BaseException"))
+        f"{name_of(path)}:{handler.lineno}"
+        for path in PRODUCTION
+        for handler in ast.walk(parsed(path))
+        if isinstance(handler, ast.ExceptHandler)
+        and (handler.type is None or getattr(handler.type, "id", "") in ("Exception", "BaseException"))
         and all(isinstance(statement, ast.Pass) for statement in handler.body)
     ]
     assert not swallowed
