@@ -119,7 +119,7 @@ class Producer(Lifecycle):
             TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, INVALID_TIMESTAMP; REQUEST_TIMED_OUT if the buffer stayed
                 full for the delivery timeout; CLIENT_CLOSED.
         """
-        stamp_us, partition = checked(topic, timestamp_us, partition)
+        stamp_us, partition = checked(timestamp_us, partition)
         handle = self.send_now(topic, value, key, headers, stamp_us, partition)
         if handle is not None:
             return handle
@@ -185,7 +185,7 @@ class Producer(Lifecycle):
             TidemarkError: INVALID_PAYLOAD if `table` is not a table, or a named column is missing or cannot be
                 converted; UNKNOWN_TOPIC, UNKNOWN_PARTITION; REQUEST_TIMED_OUT if the buffer stayed full.
         """
-        _, partition = checked(topic, None, partition)
+        _, partition = checked(None, partition)
         count = await self.partition_count(topic, beyond=-1 if partition is None else partition)
         if partition is not None and not 0 <= partition < count:
             raise unknown_partition(TopicPartition(topic, partition), count)

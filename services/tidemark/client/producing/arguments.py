@@ -19,15 +19,13 @@ Timestamp = int | datetime
 """Microseconds since 1970, or a datetime with a time zone."""
 
 
-def checked(topic: object, timestamp_us: Timestamp | None, partition: int | None) -> tuple[int | None, int | None]:
+def checked(timestamp_us: Timestamp | None, partition: int | None) -> tuple[int | None, int | None]:
     """Timestamp and partition as int: of any integer type, and of a datetime with a time zone.
 
     Raises:
         TypeError: an argument has another type.
         TidemarkError: INVALID_TIMESTAMP: outside 64 bits, or a datetime without a time zone.
     """
-    if type(topic) is not str and not isinstance(topic, str):
-        raise TypeError(f"topic is a {type(topic).__name__}, not a str")
     if partition is not None and type(partition) is not int:
         partition = integer("partition", partition)
     if timestamp_us is None:

@@ -83,7 +83,7 @@ class Producer(SyncClient[AsyncProducer]):
         """
         if self._background.forked:
             raise forked()
-        stamp_us, partition = checked(topic, timestamp_us, partition)
+        stamp_us, partition = checked(timestamp_us, partition)
         producer = self._client
         handle = producer.send_now(topic, value, key, headers, stamp_us, partition)
         if handle is not None:
