@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tests.exploration.cells import NeedError
 from tests.exploration.cluster import Cluster
 from tests.exploration.columns import CONTROL, LEFT, PROCESS, SESSIONS, WIDTH, Columns, Facts
 from tests.exploration.partial import Evaluator, Group, Outcome, groups
+from tests.exploration.state import NeedError
 from tests.exploration.table import Costs, Marks, Numbers, Rows, Table, joined
 
 

@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple, cast
 
-from tests.exploration.cells import UNKNOWN, Cells, NeedError, raw
 from tests.exploration.cluster import Cluster
 from tests.exploration.columns import ASKED, COMMANDS, CONTROL, LEFT, PROCESS, SESSIONS, STREAM, WIDTH, Columns, Facts
 from tests.exploration.invariants import InvariantError
-from tests.exploration.state import EVERYBODY, PAIRS, State
+from tests.exploration.state import EVERYBODY, PAIRS, UNKNOWN, Cells, NeedError, State, raw
 from tests.exploration.turn import Move, Turn
 
 _CONTROLS: Final = ("node", "due", "news", "suspected", "refused")

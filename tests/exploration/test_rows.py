@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from tests.exploration.brokers import view_of
-from tests.exploration.cells import UNKNOWN, Cells, NeedError, own, raw
 from tests.exploration.cluster import Cluster
 from tests.exploration.columns import ASKED, COMMANDS, CONTROL, PROCESS, SEEN, SESSIONS, STREAM, Columns, marks
 from tests.exploration.frozen import RENAMES, freeze, thaw
 from tests.exploration.partial import Evaluator, groups
-from tests.exploration.state import Names, Scope
+from tests.exploration.state import UNKNOWN, Cells, Names, NeedError, Scope, own, raw
 from tests.exploration.table import Table, stirred
 from tests.exploration.walk import Walk
 

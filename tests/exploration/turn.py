@@ -14,7 +14,6 @@ from typing import Any
 from tidemark.model import BrokerId, VersionedState
 
 from tests.exploration.brokers import Brokers, Disk, Effect, Event
-from tests.exploration.cells import own, raw
 from tests.exploration.frozen import BROKERS
 from tests.exploration.invariants import InvariantError, Seen, look
 from tests.exploration.state import (
@@ -30,6 +29,8 @@ from tests.exploration.state import (
     Scope,
     State,
     Stream,
+    own,
+    raw,
 )
 
 Move = tuple[Any, ...]
