@@ -295,3 +295,51 @@ async def test_ctrl_c_ends_the_produce_command_though_brokers_are_silent(cluster
         if process.returncode is None:
             process.kill()
     assert said.startswith(b"error CLIENT_CLOSED: 2 records were not acknowledged, 0 were: "), said
+
+
+UNCLOSED = textwrap.dedent(
+    """
+    import logging, sys
+    from tidemark.client import Producer
+
+    bootstrap, topic, action = sys.argv[1:]
+    logging.basicConfig(format="%(levelname)s %(message)s")
+    producer = Producer(bootstrap, linger_ms=60_000)
+    producer.send(topic, b"one", partition=0)
+    producer.send(topic, b"two", partition=0)
+    exec(action)
+    """
+)
+
+
+async def without_close(cluster: FakeCluster, action: str) -> tuple[int | None, str, float]:
+    """Exit status and stderr of a process that sends two records and ends without a close; its seconds."""
+    began_s = time.monotonic()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-W", "always", "-c", UNCLOSED, cluster.bootstrap, TOPIC, action),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(60):
+            _, printed = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    return process.returncode, printed.decode(), time.monotonic() - began_s
+
+
+@pytest.mark.parametrize("action", ["", "sys.exit(0)", "del producer"])
+async def test_a_process_that_ends_without_close_sends_its_records_first(cluster: FakeCluster, action: str) -> None:
+    status, printed, _ = await without_close(cluster, action)
+    assert (status, cluster.values()) == (0, [b"one", b"two"]), printed
+    assert ("a Producer was dropped without close()" in printed) == (action == "del producer")
+
+
+async def test_a_process_that_ends_while_brokers_are_silent_logs_the_number_of_lost_records(
+    cluster: FakeCluster,
+) -> None:
+    cluster.produce_faults.extend([HOLD] * 10)
+    status, printed, took_s = await without_close(cluster, "")
+    assert status == 0
+    assert "ERROR 2 records were lost: their producer was not closed, and could not send them in time" in printed
+    assert took_s < IN_TIME_S

@@ -7,6 +7,7 @@ The producer adds records on the caller's thread. All other work is done on the 
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Final, TypeVar
@@ -21,6 +22,7 @@ from tidemark.client.producing.batching import SendHandle
 from tidemark.client.producing.metrics import ProducerMetrics
 from tidemark.client.producing.partitioner import Partitioner
 from tidemark.client.records import ConsumerRecord, PartitionBatch, as_partition, records_of
+from tidemark.client.sync import unclosed
 from tidemark.client.sync.event_loop_thread import forked
 from tidemark.client.sync.forwarding import START_S, SyncClient, blocking, on_loop
 from tidemark.model import TopicPartition
@@ -55,6 +57,10 @@ class Producer(SyncClient[AsyncProducer]):
         producer = AsyncProducer(bootstrap, partitioner=partitioner, **settings)
         self._delivery_s = producer.settings.delivery_timeout_ms / 1000
         super().__init__(producer, call_s=self._delivery_s)
+        unclosed.add(producer, self._background)
+        # Without a reference to this object: an object that is not closed can be collected.
+        self._forgotten = weakref.finalize(self, unclosed.warn_and_close, producer)
+        self._forgotten.atexit = False
 
     def send(
         self,
@@ -120,6 +126,8 @@ class Producer(SyncClient[AsyncProducer]):
             timeout_s: time to send buffered records; None: the delivery timeout.
         """
         if self._closes_now():
+            self._forgotten.detach()
+            unclosed.remove(self._client)
             bound_s = self._delivery_s if timeout_s is None else timeout_s
             self._background.call(self._client.close(timeout_s), bound_s + _CLOSE_SLACK_S)
 
