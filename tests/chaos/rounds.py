@@ -11,8 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from tidemark.client import AdminClient
+from tidemark.client import AdminClient, Consumer
 from tidemark.client.consuming.range_reader import RangeReader
+from tidemark.core.config_resource import ConfigKind, ConfigResource
 from tidemark.core.groups.coordinator_partition import OFFSETS_TOPIC
 from tidemark.core.groups.state import OffsetKey
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
@@ -83,6 +84,20 @@ class Report:
         )
 
 
+def _keep_records_of_groups(bootstrap: str, admin: AdminClient) -> None:
+    """Create `__consumer_offsets`, and delay its compaction: the checker needs every record of the coordinators.
+
+    A truncation of flushed records rolls a segment, which the cleaner would compact within the round.
+    """
+    until_s = time.monotonic() + BEGIN_S
+    with Consumer(bootstrap, group="first") as consumer:
+        consumer.subscribe([SHARED.topic])
+        while not consumer.assignment:
+            assert time.monotonic() < until_s, "the first group got no partition"
+            consumer.poll(timeout_s=0.1)
+    admin.alter_configs(ConfigResource(ConfigKind.TOPIC, OFFSETS_TOPIC), {"min.compaction.lag.ms": "3600000"})
+
+
 def run_round(directory: Path, seed: int, duration_s: float) -> Report:
     """A round in an empty directory, which holds the evidence afterwards."""
     histories = {load.topic: History(hasty=load.patience_ms > 0, readers=load.readers) for load in LOADS}
@@ -94,6 +109,7 @@ def run_round(directory: Path, seed: int, duration_s: float) -> Report:
                     admin.create_topic(
                         load.topic, partitions=load.partitions, replication_factor=3, configs=load.topic_configs
                     )
+                _keep_records_of_groups(arena.bootstrap, admin)
                 mover = Mover(arena.cluster.admin_address, PLAIN.topic, PLAIN.partitions, seed)
                 with Troop(directory / "troop", arena, SHARED, seed) as troop:
                     _live_through(arena, nemesis, mover, troop, histories, duration_s)
