@@ -137,20 +137,23 @@ def _of_generations(sessions: list[Session], story: CoordinatorStory) -> Iterato
 
 
 def _of_overlaps(sessions: list[Session]) -> Iterator[GroupFinding]:
-    """Who asks when another one was told already that a partition is its own may not be given more of it."""
+    """A member gets no records of a partition that it requests after another member was assigned it in a later epoch.
+
+    A member that was suspended may report an assignment of an earlier epoch, from an answer that waited meanwhile.
+    """
     by_partition: defaultdict[Partition, list[Session]] = defaultdict(list)
     for session in sorted(sessions, key=lambda one: one.taken.at_s):
         by_partition[session.partition].append(session)
     for partition, ordered in by_partition.items():
         for index, session in enumerate(ordered):
-            following = next((one for one in ordered[index + 1 :] if one.life != session.life), None)
-            if following is None:
-                continue
-            late = [one for one in session.given if one.asked_s > following.taken.at_s]
-            if late:
-                behind_s = late[-1].asked_s - following.taken.at_s
-                told = f"{following.life} had it, and {session.life} was given more {behind_s:.3f} s later"
-                yield GroupFinding(GroupAnomaly.READ_BY_TWO, partition, told)
+            for following in ordered[index + 1 :]:
+                taken = following.taken
+                late = [one for one in session.given if one.asked_s > taken.at_s and max(one.epochs) < taken.epoch]
+                if late and following.life != session.life:
+                    behind_s = late[-1].asked_s - taken.at_s
+                    told = f"{following.life} had it, and {session.life} was given more {behind_s:.3f} s later"
+                    yield GroupFinding(GroupAnomaly.READ_BY_TWO, partition, told)
+                    break
 
 
 def _of_beginnings(sessions: list[Session]) -> Iterator[GroupFinding]:

@@ -237,6 +237,13 @@ def test_uncommitted_records_of_a_killed_member_are_read_again() -> None:
     assert check_group(history) == []
 
 
+def test_a_suspended_member_may_report_an_assignment_of_an_earlier_epoch() -> None:
+    history = good()
+    stale: list[Event] = [Taken(1.15, 2, (1,)), Troubled(1.16, "UNKNOWN_MEMBER"), LetGo(1.17, 0, (1,), True)]
+    history.journals["c"] = [Named(0.1, "c", "", False), *stale, Closed(1.18)]
+    assert check_group(history) == []
+
+
 def test_records_of_a_failed_commit_are_read_again() -> None:
     history = good()
     repeat(history)
