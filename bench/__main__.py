@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-_HELPERS = ("figures", "peers", "watching")
+_HELPERS = ("figures", "peers", "steady_load", "watching")
 
 
 def main(arguments: list[str]) -> int:
