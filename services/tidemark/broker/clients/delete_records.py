@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from tidemark.broker.clients.request_limits import check_wait
 from tidemark.broker.node.session_lease import Lease
 from tidemark.core.replication import effects as ef
 from tidemark.core.replication.events import Event, LogStartRequested
@@ -57,16 +58,17 @@ class DeleteRecords:
         """Delete, and wait for the followers.
 
         Raises:
-            TidemarkError: OFFSET_OUT_OF_RANGE beyond the high watermark, INVALID_REQUEST below -1, NOT_LEADER,
-                UNKNOWN_TOPIC_ID, FENCED_LEADER_EPOCH, OFFSET_NOT_AVAILABLE while a new leader may not state its high
-                watermark (rule E6).
+            TidemarkError: OFFSET_OUT_OF_RANGE beyond the high watermark, INVALID_REQUEST below -1 and for a negative
+                wait, NOT_LEADER, UNKNOWN_TOPIC_ID, FENCED_LEADER_EPOCH, OFFSET_NOT_AVAILABLE while a new leader may not
+                state its high watermark (rule E6).
         """
+        check_wait(request.timeout_ms, "timeout_ms")
         partition = TopicPartition(request.topic, request.partition)
         target, epoch = self._target(partition, request)
         view = self._queries.replica(partition)
         assert view is not None, "a led partition has a replica"
         self._submit(LogStartRequested(partition, view.identity, epoch, target))
-        timeout_ms = request.timeout_ms if request.timeout_ms > 0 else _TIMEOUT_MS
+        timeout_ms = request.timeout_ms or _TIMEOUT_MS
         until_ms = self._now_ms() + min(timeout_ms, _TIMEOUT_MS_MAX)
         while True:
             event = self._waiting.setdefault(partition, asyncio.Event())

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from tidemark.broker.clients.request_limits import check_wait
 from tidemark.broker.logs.append_threads import LogThreads
 from tidemark.broker.metrics.broker import BrokerMetrics
 from tidemark.broker.node.metadata_cache import MetadataCache
@@ -117,9 +118,14 @@ class FetchService:
         self._lease = lease
 
     async def fetch(self, request: pb.FetchRequest) -> list[Fetched]:
-        """The partitions in order, once `min_bytes` are available, one is refused, or `max_wait_ms` have passed."""
+        """The partitions in order, once `min_bytes` are available, one is refused, or `max_wait_ms` have passed.
+
+        Raises:
+            TidemarkError: INVALID_REQUEST for a negative wait.
+        """
+        check_wait(request.max_wait_ms, "max_wait_ms")
         partitions = [TopicPartition(part.topic, part.partition) for part in request.partitions]
-        deadline_ms = self._clock.now_ms() + min(max(request.max_wait_ms, 0), _WAIT_MS_MAX)
+        deadline_ms = self._clock.now_ms() + min(request.max_wait_ms, _WAIT_MS_MAX)
         began_s, waited_s = time.perf_counter(), 0.0
         as_follower = any(part.read_from == pb.READ_FROM_FOLLOWER for part in request.partitions)
         while True:
@@ -180,6 +186,11 @@ class FetchService:
     ) -> bytes:
         """Read the batches; other results go into `facts`."""
         partition = TopicPartition(part.topic, part.partition)
+        if part.fetch_offset < 0:
+            raise TidemarkError(
+                ErrorCode.INVALID_REQUEST,
+                f"{partition}: fetch_offset is {part.fetch_offset}: give an offset from 0, as of ListOffsets",
+            )
         readable = self._readable(partition, part)
         nearest = self._nearest(partition, part, rack) if part.read_from == pb.READ_FROM_NEAREST else None
         data = b""

@@ -9,6 +9,8 @@ from typing import Any
 import grpc
 
 from tidemark.broker.clients.fetch import FetchService
+from tidemark.errors import TidemarkError
+from tidemark.rpc.errors import abort_with
 
 
 class FetchStreams:
@@ -31,7 +33,11 @@ class FetchStreams:
             request = await self._next(context)
             if request is grpc.aio.EOF:
                 return
-            await context.write(await self._fetch.fetch(request))
+            try:
+                fetched = await self._fetch.fetch(request)
+            except TidemarkError as error:
+                await abort_with(context, error)
+            await context.write(fetched)
 
     async def _next(self, context: Any) -> Any:
         task = asyncio.current_task()

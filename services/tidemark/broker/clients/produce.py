@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import grpc
 
-from tidemark.broker.clients.request_limits import check_named
+from tidemark.broker.clients.request_limits import check_named, check_wait
 from tidemark.broker.metrics.broker import BrokerMetrics
 from tidemark.broker.node.core_driver import BrokerDriver
 from tidemark.broker.node.metadata_cache import MetadataCache
@@ -120,6 +120,9 @@ class ProduceService:
         """Check a request in slices, then pass all its partitions to the core at once."""
         parts = request.partitions
         check_named(parts, "partitions")
+        check_wait(request.timeout_ms, "timeout_ms")
+        if not parts:
+            raise TidemarkError(ErrorCode.INVALID_REQUEST, "a produce request names at least one partition")
         call = _Call(stream, self._metrics, request.correlation_id, request.acks, len(parts))
         stream.began()
         events: list[Event] = []
@@ -160,8 +163,11 @@ class ProduceService:
         if call.partitions[index].topic == OFFSETS_TOPIC:
             raise TidemarkError(
                 ErrorCode.INVALID_REQUEST,
-                f"{OFFSETS_TOPIC} is written by the coordinators of consumer groups only: commit offsets, or reset "
-                f"{OFFSETS_TOPIC} is written by group coordinators only: commit offsets, or reset ",
+                f"{OFFSETS_TOPIC} is written by group coordinators only: commit offsets, or reset those of a group",
+            )
+        if not batches:
+            raise TidemarkError(
+                ErrorCode.INVALID_REQUEST, f"{call.partitions[index]}: the request has no batch for this partition"
             )
         rules = self._topics.rules(call.partitions[index].topic)
         limits = rules.limits

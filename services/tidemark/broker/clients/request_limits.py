@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The limit on the number of items that a request names; larger requests are refused before any work.
+"""Checks of a request before any work: the number of items that it names, and its waits.
 
 Requests within the limit are handled in slices (`runtime.slices.Pace`), and their answers fit into a message even if
 each item is refused.
@@ -23,3 +23,9 @@ def check_named(named: Sized, what: str) -> None:
             f"a request names at most {NAMED_MAX} {what}, this one {len(named)}; send several requests",
             {"named_max": str(NAMED_MAX)},
         )
+
+
+def check_wait(wait_ms: int, name: str) -> None:
+    """Raises INVALID_REQUEST for a negative wait; `name` is that of the field."""
+    if wait_ms < 0:
+        raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{name} is {wait_ms}: give 0 or more milliseconds")

@@ -88,6 +88,18 @@ async def test_a_fetch_returns_records_and_offsets_within_the_lease_and_neither_
     assert (result.error.code, result.batches, result.high_watermark) == (ErrorCode.NOT_LEADER, b"", -1)
 
 
+async def test_a_fetch_at_a_negative_offset_is_an_invalid_request(service: FetchService) -> None:
+    result = await fetch(service, -1)
+    assert (result.error.code, result.batches, result.high_watermark) == (ErrorCode.INVALID_REQUEST, b"", -1)
+    assert "fetch_offset is -1: give an offset from 0" in result.error.message
+
+
+async def test_a_fetch_with_a_negative_wait_is_an_invalid_request(service: FetchService) -> None:
+    with pytest.raises(TidemarkError, match="max_wait_ms is -1: give 0 or more milliseconds") as refused:
+        await service.fetch(pb.FetchRequest(max_wait_ms=-1))
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
+
+
 async def test_past_the_lease_no_offset_is_listed_and_no_epoch_end_answered(
     service: FetchService, clock: ManualClock
 ) -> None:

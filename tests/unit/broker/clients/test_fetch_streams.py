@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
+import pytest
 from tidemark.broker.clients.fetch_streams import FetchStreams
+from tidemark.model import ErrorCode, TidemarkError
 
 
 class Fetches:
@@ -21,10 +23,18 @@ class Fetches:
         return request
 
 
+class Refusing:
+    """Refuses each request."""
+
+    async def fetch(self, request: Any) -> Any:
+        raise TidemarkError(ErrorCode.INVALID_REQUEST, "max_wait_ms is -1")
+
+
 class Context:
     """A client's end of a stream."""
 
     def __init__(self) -> None:
+        self.aborted: tuple[grpc.StatusCode, str] | None = None
         self.asked: asyncio.Queue[Any] = asyncio.Queue()
         self.answers: list[Any] = []
 
@@ -34,6 +44,10 @@ class Context:
     async def write(self, answer: Any) -> None:
         self.answers.append(answer)
 
+    async def abort(self, code: grpc.StatusCode, details: str, trailing_metadata: Any = ()) -> NoReturn:
+        self.aborted = (code, details)
+        raise grpc.aio.AbortError(details)
+
 
 async def test_each_request_is_answered_before_the_next_until_the_client_ends_the_stream() -> None:
     fetches, context = Fetches(), Context()
@@ -42,6 +56,14 @@ async def test_each_request_is_answered_before_the_next_until_the_client_ends_th
         context.asked.put_nowait(request)
     await FetchStreams(fetches).serve(context)  # type: ignore[arg-type]
     assert context.answers == ["first", "second"]
+
+
+async def test_a_refused_request_ends_its_stream_with_the_error() -> None:
+    fetches, context = Refusing(), Context()
+    context.asked.put_nowait("first")
+    with pytest.raises(grpc.aio.AbortError):
+        await FetchStreams(fetches).serve(context)  # type: ignore[arg-type]
+    assert context.aborted == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST: max_wait_ms is -1")
 
 
 async def test_stopping_ends_an_idle_stream_at_once_and_a_busy_one_after_its_answer() -> None:

@@ -110,6 +110,42 @@ async def test_a_produce_request_beyond_the_limit_ends_its_stream_after_earlier_
     assert "at most 10 partitions" in sentence
 
 
+async def test_a_produce_request_without_batches_is_refused_for_that_partition_alone(
+    produced: tuple[Harness, Aborted],
+) -> None:
+    harness, context = produced
+    context.send(1)
+    result = (await harness.response()).partitions[0]
+    assert (result.error.code, result.base_offset) == (ErrorCode.INVALID_REQUEST, -1)
+    assert "has no batch for this partition" in result.error.message
+    assert context.refused is None
+
+
+@pytest.mark.parametrize(
+    ("request_", "sentence"),
+    [
+        (pb.ProduceRequest(correlation_id=2, acks=-1, timeout_ms=1), "names at least one partition"),
+        (
+            pb.ProduceRequest(timeout_ms=-1, partitions=[pb.PartitionProduce(topic="flights")]),
+            "timeout_ms is -1: give 0 or more milliseconds",
+        ),
+    ],
+    ids=["no partition", "negative wait"],
+)
+async def test_an_empty_produce_request_and_a_negative_wait_end_the_stream_after_earlier_answers(
+    produced: tuple[Harness, Aborted], request_: pb.ProduceRequest, sentence: str
+) -> None:
+    harness, context = produced
+    context.send(1, b"no batch")
+    context.requests.put_nowait(request_)
+    assert (await harness.response()).correlation_id == 1
+    await asyncio.wait({harness.stream}, timeout=5)
+    assert context.refused is not None
+    code, told = context.refused
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert sentence in told
+
+
 async def test_metadata_of_many_topics_is_found_and_written_in_slices() -> None:
     cache = MetadataCache("")
     cache.update(replace(ClusterView(), complete=True))
