@@ -423,3 +423,98 @@ def test_a_partitioner_that_returns_no_integer_is_refused_at_the_call(
     producer = style.make("Producer", cluster.bootstrap, partitioner=lambda *_: 0.5)
     with pytest.raises(TypeError, match=r"the partitioner's result is 0\.5, a float, not an integer"):
         style.do(lambda: producer.send(topic, b"x"))
+
+
+AT_ONCE_S = 0.5
+"""A request or two on a busy machine; the first look-up of a missing topic is retried for a second here."""
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_missing_topic_costs_its_patience_once_and_the_error_suggests_a_name(
+    cluster: LocalCluster, style: Blocking, topic: str
+) -> None:
+    producer, consumer = style.make("Producer", cluster.bootstrap), style.make("Consumer", cluster.bootstrap)
+    wrong = topic.removesuffix(topic[-1])
+    for call in (lambda: producer.send(wrong, b"x"), lambda: consumer.assign(wrong)):
+        error = refused(UnknownTopicError, ErrorCode.UNKNOWN_TOPIC, lambda call=call: style.do(call))  # type: ignore[misc]
+        assert error.message.endswith(f"did you mean {topic!r}?")
+        assert error.metadata["did_you_mean"] == topic
+        began_s = time.monotonic()
+        for _ in range(3):
+            again = refused(UnknownTopicError, ErrorCode.UNKNOWN_TOPIC, lambda call=call: style.do(call))  # type: ignore[misc]
+            assert again.message == error.message
+        assert time.monotonic() - began_s < AT_ONCE_S
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_missing_partition_costs_its_patience_once(cluster: LocalCluster, style: Blocking, topic: str) -> None:
+    producer = style.make("Producer", cluster.bootstrap)
+    wrong = lambda: style.do(lambda: producer.send(topic, b"x", partition=7))  # noqa: E731
+    refused(UnknownPartitionError, ErrorCode.UNKNOWN_PARTITION, wrong)
+    began_s = time.monotonic()
+    for _ in range(3):
+        refused(UnknownPartitionError, ErrorCode.UNKNOWN_PARTITION, wrong)
+    assert time.monotonic() - began_s < AT_ONCE_S
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_topic_that_is_created_after_an_error_is_written_to_at_once(
+    cluster: LocalCluster, style: Blocking, topic: str
+) -> None:
+    producer, late = style.make("Producer", cluster.bootstrap), f"{topic}-late"
+    refused(UnknownTopicError, ErrorCode.UNKNOWN_TOPIC, lambda: style.do(lambda: producer.send(late, b"x")))
+    with AdminClient(cluster.admin_address) as admin:
+        admin.create_topic(late)
+        try:
+            assert style.acknowledged(style.do(lambda: producer.send(late, b"x"))).offset == 0
+        finally:
+            admin.delete_topic(late)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_health_shows_a_subscribed_topic_that_does_not_exist(
+    cluster: LocalCluster, style: Blocking, topic: str
+) -> None:
+    missing = f"{topic}-nope"
+    member = style.make("Consumer", cluster.bootstrap, group=f"health-{topic}")
+    style.do(lambda: member.subscribe([topic, missing]))
+    until_s = time.monotonic() + IN_TIME_S
+    while "did you mean" not in (found := style.do(member.health).get((missing, -1), ("", "")))[1]:
+        assert time.monotonic() < until_s, found
+        style.do(lambda: member.poll(timeout_s=0.1))
+    assert (found.state, found.position, found.lag) == ("unknown topic", -1, -1)
+    assert f"there is no topic {missing!r}" in found.detail
+    with AdminClient(cluster.admin_address) as admin:
+        admin.create_topic(missing, partitions=1)
+        try:
+            while (missing, -1) in style.do(member.health):
+                assert time.monotonic() < until_s
+                style.do(lambda: member.poll(timeout_s=0.1))
+        finally:
+            style.do(lambda: member.subscribe([]))
+            admin.delete_topic(missing)
+
+
+def test_an_admin_client_takes_brokers_first_and_finds_the_admin_service(
+    cluster: LocalCluster, style: Blocking, topic: str
+) -> None:
+    for made in (
+        style.make("AdminClient", cluster.bootstrap),
+        style.make("AdminClient", cluster.bootstrap.split(",")),
+        style.make("AdminClient", cluster.admin_address),
+        style.make("AdminClient", f"{cluster.admin_address},{cluster.bootstrap}"),
+        style.make("AdminClient", admin=cluster.admin_address),
+    ):
+        assert topic in style.do(made.list_topics)
+
+
+def test_a_client_of_brokers_is_refused_at_once_at_the_port_of_the_admin_service(
+    cluster: LocalCluster, style: Blocking
+) -> None:
+    began_s = time.monotonic()
+    for name in ("Producer", "Consumer", "Groups"):
+        error = refused(
+            InvalidConfigError, ErrorCode.INVALID_CONFIG, lambda name=name: style.make(name, cluster.admin_address)
+        )
+        assert error.message.startswith(f"bootstrap: {cluster.admin_address} is not a broker: give the address of a")
+    assert time.monotonic() - began_s < 3 * AT_ONCE_S

@@ -71,7 +71,7 @@ class GroupSource:
         """Whether the group has reached the ends; always False without `until_end`."""
         if self._ends is None:
             return False
-        mine = {where: health.position for where, health in self._consumer.health().items()}
+        mine = {where: health.position for where, health in self._consumer.health().items() if where.partition >= 0}
         if any(position < self._ends.get(where, 0) for where, position in mine.items()):
             return False
         others = self._ends.keys() - mine

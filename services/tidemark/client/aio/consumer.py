@@ -6,13 +6,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Mapping
 from copy import copy
 from types import TracebackType
 from typing import Any
 
 from tidemark.client.consuming.fetcher import Fetcher
-from tidemark.client.consuming.health import ConsumerMetrics, PartitionHealth, health_of, lag_of, total_lag
+from tidemark.client.consuming.health import (
+    ConsumerMetrics,
+    PartitionHealth,
+    health_of,
+    lag_of,
+    total_lag,
+    unknown_topics,
+)
 from tidemark.client.consuming.offset_lookup import OffsetLookup, Start
 from tidemark.client.consuming.partition_cursor import Cursor
 from tidemark.client.group.group_reader import GroupReader, RebalanceCallback
@@ -72,7 +79,8 @@ class Consumer(Lifecycle):
         """The cursor of the last returned records."""
         self._failed = False
         self._given_records = 0
-        self._resets: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        """Look-ups in the background: of positions to reset, and of subscribed topics."""
         self._records: list[ConsumerRecord] = []
         """Records of the batch that is being iterated, from the last to the next."""
         self._reading: tuple[Cursor, int] | None = None
@@ -103,11 +111,11 @@ class Consumer(Lifecycle):
             await self._end()
 
     async def _end(self) -> None:
-        for task in self._resets:
+        for task in self._tasks:
             task.cancel()
         fetcher, self._started = self._started, None
         try:
-            await asyncio.gather(*self._resets, return_exceptions=True)
+            await asyncio.gather(*self._tasks, return_exceptions=True)
         finally:
             if fetcher is not None:
                 await fetcher.stop()
@@ -192,6 +200,17 @@ class Consumer(Lifecycle):
             raise TidemarkError(ErrorCode.INVALID_REQUEST, "subscribe or assign: this consumer has partitions assigned")
         self._done_with_last()
         await group.subscribe(topics, on_assigned=on_assigned, on_revoked=on_revoked, on_lost=on_lost)
+        self.cluster.follow(topics)
+        self._in_background(self._log_missing(topics))
+
+    async def _log_missing(self, topics: Iterable[str]) -> None:
+        """Log the subscribed topics that do not exist; `health` has them too."""
+        for topic in sorted(topics):
+            try:
+                await self.cluster.topic(topic, timeout_s=self.settings.request_timeout_ms / 1000)
+            except TidemarkError as error:
+                rarely = logging.WARNING if error.code is ErrorCode.UNKNOWN_TOPIC else logging.DEBUG
+                _log.log(rarely, "subscribed to %s, which is read once it exists: %s", topic, error)
 
     async def commit(self, offsets: Mapping[TopicPartition | tuple[str, int], int] | None = None) -> None:
         """Commit offsets for the group.
@@ -271,9 +290,13 @@ class Consumer(Lifecycle):
         return {where: lag_of(cursor) for where, cursor in sorted(self._fetcher.cursors.items())}
 
     def health(self) -> dict[TopicPartition, PartitionHealth]:
-        """Return the state of each assigned partition, and the reason if it returns no records."""
+        """Return the state of each assigned partition, and the reason if it returns no records.
+
+        A subscribed topic that does not exist has one entry, with the partition -1.
+        """
         fetcher = self._fetcher
-        return health_of(fetcher.cursors, self.cluster, fetcher.nearest, suspended=fetcher.suspended)
+        missing = unknown_topics(frozenset() if self._group is None else self._group.topics, self.cluster)
+        return missing | health_of(fetcher.cursors, self.cluster, fetcher.nearest, suspended=fetcher.suspended)
 
     def metrics(self) -> ConsumerMetrics:
         """Count returned records and bytes read ahead."""
@@ -448,11 +471,14 @@ class Consumer(Lifecycle):
         """Whether `out_of_range` moves the position; starts the look-up."""
         if self.settings.out_of_range == "fail":
             return False
-        task = asyncio.ensure_future(self._reset(cursor, error))
-        self._resets.add(task)
-        task.add_done_callback(self._resets.discard)
+        self._in_background(self._reset(cursor, error))
         cursor.retry_s = time.monotonic() + self.settings.request_timeout_ms / 1000
         return True
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _reset(self, cursor: Cursor, error: TidemarkError) -> None:
         generation = cursor.generation

@@ -34,8 +34,8 @@ class PartitionHealth(NamedTuple):
     """The state of a partition.
 
     Attributes:
-        state: "reading", "caught up", "paused", "being handed over", "suspended", "without leader", "not answered" or
-            "failed".
+        state: "reading", "caught up", "paused", "being handed over", "suspended", "without leader", "not answered",
+            "failed", or "unknown topic" (partition -1).
         detail: a sentence that names the leader, or the problem and what to do.
         position: offset of the next record to return.
         lag: high watermark - position; -1 before the first fetch.
@@ -69,6 +69,15 @@ def health_of(
             _reads_from(where, cluster, nearest),
         )
         for where, cursor in sorted(cursors.items())
+    }
+
+
+def unknown_topics(topics: Iterable[str], cluster: Cluster) -> dict[TopicPartition, PartitionHealth]:
+    """Return the health of each subscribed topic that brokers do not know, as partition -1."""
+    return {
+        TopicPartition(topic, -1): PartitionHealth("unknown topic", f"{error.message}; read once it exists", -1, -1, 0)
+        for topic in sorted(topics)
+        if (error := cluster.missing(topic)) is not None
     }
 
 

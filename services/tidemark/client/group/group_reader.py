@@ -69,6 +69,11 @@ class GroupReader:
         return self._membership is not None
 
     @property
+    def topics(self) -> frozenset[str]:
+        """The subscribed topics."""
+        return frozenset() if self._membership is None else self._membership.topics
+
+    @property
     def member_id(self) -> str:
         """Member id in the group; "" without a subscription."""
         return "" if self._membership is None else self._membership.member_id

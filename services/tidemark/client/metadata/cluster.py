@@ -15,13 +15,17 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from asyncio import to_thread
+from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import grpc
 
 from tidemark.client.metadata.backoff import Backoff
+from tidemark.client.metadata.unknown_topics import UnknownTopics
+from tidemark.client.suggestions import nearest
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView, apply
 from tidemark.core.topic_name import check_topic_name
 from tidemark.model import (
@@ -56,6 +60,10 @@ ON_ITS_WAY: Final = frozenset({ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_PARTIT
 _NEXT_BROKER_S: Final = 0.2
 """Time to wait for one broker before the next one is asked as well."""
 _ASK_S_MIN: Final = 0.05
+_NAMES_S: Final = 1.0
+"""Time limit of the request for all names, of which an error suggests one."""
+_NAMES_AT_ONCE: Final = 1_000
+"""Names that are compared on the event loop; more of them are compared on another thread."""
 _WARN_S: Final = 30.0
 """Interval of the log line that no broker answers."""
 
@@ -104,6 +112,8 @@ class Cluster:
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._stubs: dict[str, BrokerServiceAsyncStub] = {}
         self._wanted: set[str] = set()
+        self._followed: frozenset[str] = frozenset()
+        self._unknown = UnknownTopics()
         self._listeners: list[Callable[[], None]] = []
         self._updated = asyncio.Event()
         self._refreshing: asyncio.Task[None] | None = None
@@ -194,6 +204,8 @@ class Cluster:
     async def topic(self, topic: str, *, timeout_s: float) -> TopicView:
         """Return a topic, from a broker if it is unknown; retries for a moment, in case it was just created.
 
+        A topic that stayed unknown is remembered: further calls ask once, or not at all (`unknown_topics`).
+
         Raises:
             TidemarkError: UNKNOWN_TOPIC, INVALID_TOPIC_NAME, BROKER_NOT_AVAILABLE.
             TypeError: `topic` is not a str.
@@ -203,6 +215,9 @@ class Cluster:
         check_topic_name(topic)
         self._want(topic)
         started_s = time.monotonic()
+        patience_s = TOPIC_PATIENCE_S
+        if (found := self.topic_now(topic)) is None or not found.partitions:
+            patience_s = self._unknown.patience_s(topic, TOPIC_PATIENCE_S, started_s)
         backoff = Backoff()
         while (found := self.topic_now(topic)) is None or not found.partitions:
             left_s = started_s + timeout_s - time.monotonic()
@@ -212,12 +227,64 @@ class Cluster:
             waited_s = time.monotonic() - started_s
             if causes is not None and waited_s >= timeout_s:
                 raise _none_answers(causes)
-            if causes is None and waited_s >= min(TOPIC_PATIENCE_S, timeout_s):
-                self._wanted.discard(topic)
-                view = self._view.topics.get(topic)
-                raise view.error if view is not None and view.error is not None else unknown_topic(topic)
+            error = self._error_of(topic)
+            patient_s = patience_s if error.code is ErrorCode.UNKNOWN_TOPIC else TOPIC_PATIENCE_S
+            if causes is None and waited_s >= min(patient_s, timeout_s):
+                raise await self._stayed_unknown(topic, error)
             await self.wait_for_update(backoff.next_s())
         return found
+
+    def _error_of(self, topic: str) -> TidemarkError:
+        view = self._view.topics.get(topic)
+        return view.error if view is not None and view.error is not None else unknown_topic(topic)
+
+    async def _stayed_unknown(self, topic: str, error: TidemarkError) -> TidemarkError:
+        """Remember a topic that no broker knows. The metadata stream goes on to watch for its creation."""
+        if error.code is not ErrorCode.UNKNOWN_TOPIC:
+            self._forget(topic)
+            return error
+        error = self._unknown.error(topic) or await self._with_suggestion(topic, error)
+        for forgotten in self._unknown.add(topic, error, time.monotonic()):
+            if isinstance(forgotten, str):
+                self._forget(forgotten)
+        return copy(error)
+
+    def _forget(self, topic: str) -> None:
+        if topic not in self._followed:
+            self._wanted.discard(topic)
+
+    async def _with_suggestion(self, topic: str, error: TidemarkError) -> TidemarkError:
+        """Add the name that was meant, if one of the visible topics has a similar name."""
+        names = [name for name in await self._topic_names() if not name.startswith("__")]
+        similar = nearest(topic, names) if len(names) <= _NAMES_AT_ONCE else await to_thread(nearest, topic, names)
+        if similar is None:
+            return error
+        metadata = {**error.metadata, "did_you_mean": similar}
+        return TidemarkError(error.code, f"{error.message}; did you mean {similar!r}?", metadata)
+
+    async def _topic_names(self) -> list[str]:
+        """List the topics that this client may see, as one broker knows them; none if that broker does not answer."""
+        address = random.choice(self.addresses())
+        try:
+            response = await self.stub(address).GetMetadata(pb.GetMetadataRequest(all_topics=True), timeout=_NAMES_S)
+        except grpc.aio.AioRpcError as error:
+            _log.debug("no names of topics: %s", from_rpc_error(error, address=address))
+            return []
+        return [topic.topic for topic in response.metadata.topics]
+
+    def follow(self, topics: Iterable[str]) -> None:
+        """Keep the metadata of these topics, existing or not, instead of those of the call before."""
+        self._followed = frozenset(topics)
+        for topic in self._followed:
+            self._want(topic)
+
+    def missing(self, topic: str) -> TidemarkError | None:
+        """Return the error of a topic that brokers do not know; None for a known topic, and before the first answer."""
+        view = self._view.topics.get(topic)
+        if view is None or view.error is None:
+            return None
+        remembered = self._unknown.error(topic)
+        return view.error if remembered is None or view.error.code is not remembered.code else remembered
 
     async def partition_count(self, topic: str, *, timeout_s: float, beyond: int = -1) -> int:
         """Return the number of partitions of a topic.
@@ -232,6 +299,13 @@ class Cluster:
         """
         started_s = time.monotonic()
         count = len((await self.topic(topic, timeout_s=timeout_s)).partitions)
+        if count > beyond:
+            return count
+        where = TopicPartition(topic, beyond)
+        try:
+            patience_s = self._unknown.patience_s(where, TOPIC_PATIENCE_S, started_s)
+        except TidemarkError:
+            return count
         backoff = Backoff()
         while count <= beyond:
             left_s = started_s + timeout_s - time.monotonic()
@@ -240,9 +314,11 @@ class Cluster:
             waited_s = time.monotonic() - started_s
             if causes is not None and count <= beyond and waited_s >= timeout_s:
                 raise _none_answers(causes)
-            if count > beyond or (causes is None and waited_s >= min(TOPIC_PATIENCE_S, timeout_s)):
+            if count <= beyond and causes is None and waited_s >= min(patience_s, timeout_s):
+                self._unknown.add(where, unknown_partition(where, count), time.monotonic())
                 break
-            await self.wait_for_update(backoff.next_s())
+            if count <= beyond:
+                await self.wait_for_update(backoff.next_s())
         return count
 
     async def leader_in_time(self, partition: TopicPartition, *, deadline_s: float) -> Leader:
