@@ -150,7 +150,7 @@ def _go_to_the_start(consumer: Consumer, bootstrap: str, load: Load, positions: 
 def delete_until(admin: str, load: Load, ended: threading.Event, seed: int, history: History) -> None:
     """Delete some of a partition's front now and then; what is refused or not answered may have happened or not."""
     chance = random.Random(seed)
-    with AdminClient(admin, timeout_s=5.0) as client:
+    with AdminClient(admin=admin, timeout_s=5.0) as client:
         while not ended.wait(chance.uniform(0.5, 3.0)):
             partition = chance.randrange(load.partitions)
             try:

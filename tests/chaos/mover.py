@@ -30,7 +30,7 @@ class Mover:
 
     def move_until(self, ended: threading.Event) -> None:
         """One request after the other."""
-        with AdminClient(self._admin, timeout_s=_CALL_S) as admin:
+        with AdminClient(admin=self._admin, timeout_s=_CALL_S) as admin:
             while not ended.wait(self._chance.uniform(*_PAUSE_S)):
                 partition = self._chance.choice(self._partitions)
                 try:
@@ -50,7 +50,7 @@ class Mover:
     def bring_home(self, deadline_s: float) -> list[str]:
         """Every partition on all three brokers again; what is wrong if they are not there in time."""
         why = "nothing was tried"
-        with AdminClient(self._admin, timeout_s=_CALL_S) as admin:
+        with AdminClient(admin=self._admin, timeout_s=_CALL_S) as admin:
             while time.monotonic() < deadline_s:
                 try:
                     under_way = admin.list_partition_reassignments().moves

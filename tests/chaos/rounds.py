@@ -104,7 +104,7 @@ def run_round(directory: Path, seed: int, duration_s: float) -> Report:
     with Disks(directory) as disks:
         with Arena(directory, disks) as arena:
             nemesis = Nemesis(arena, seed)
-            with AdminClient(arena.cluster.admin_address) as admin:
+            with AdminClient(admin=arena.cluster.admin_address) as admin:
                 for load in LOADS:
                     admin.create_topic(
                         load.topic, partitions=load.partitions, replication_factor=3, configs=load.topic_configs

@@ -107,7 +107,7 @@ def test_producers_of_a_partitioned_leader_wait_at_most_a_session_and_two_second
     tmp_path: Path, with_controller: bool
 ) -> None:
     with Disks(tmp_path) as disks, Arena(tmp_path, disks) as arena:
-        with AdminClient(arena.cluster.address(ADMIN)) as admin:
+        with AdminClient(admin=arena.cluster.address(ADMIN)) as admin:
             admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3, configs={"min.insync.replicas": "2"})
             active = f"controller-{admin.describe_cluster().view.controller_id}"
         assert active in CONTROLLERS

@@ -64,7 +64,7 @@ def test_a_full_disk_costs_no_acknowledged_record_and_space_alone_brings_the_rep
         ballast = seen_from_here / "ballast"
         ballast.write_bytes(bytes(BALLAST_BYTES))
         with LocalCluster(tmp_path, launchers={"broker-1": entering(keeper)}) as cluster:
-            with AdminClient(cluster.admin_address) as admin, Producer(cluster.bootstrap) as producer:
+            with AdminClient(admin=cluster.admin_address) as admin, Producer(cluster.bootstrap) as producer:
                 admin.create_topic(
                     TOPIC, partitions=PARTITIONS, replication_factor=3, configs={"min.insync.replicas": "2"}
                 )

@@ -210,7 +210,7 @@ class Troop:
     def _grow(self) -> None:
         """By one partition, unless it has grown enough; the answer may be lost."""
         try:
-            with AdminClient(self._arena.cluster.admin_address, timeout_s=_CALL_S) as admin:
+            with AdminClient(admin=self._arena.cluster.admin_address, timeout_s=_CALL_S) as admin:
                 self.partitions = len(admin.describe_topics([self._load.topic])[0].partitions)
                 if self.partitions < self._load.grows_to:
                     admin.create_partitions(self._load.topic, total_count=self.partitions + 1)

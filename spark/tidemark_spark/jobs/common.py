@@ -22,7 +22,7 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
-from tidemark.client.metadata.cluster import BOOTSTRAP_VARIABLE
+from tidemark.client.metadata.bootstrap import BOOTSTRAP_VARIABLE
 from tidemark.model import TidemarkError
 
 from tidemark_spark.compat import finish_available_now

@@ -68,7 +68,7 @@ class NodesCluster:
             data.mkdir()
             flags = {"broker.id": str(node), "log.dirs": str(data), "admin.address": f"{_OUTSIDE}:9194"}
             self._start(node, "broker", flags | {"listeners": f"{node_address(node)}:9192"})
-        with AdminClient(f"{_OUTSIDE}:9194") as admin:
+        with AdminClient(admin=f"{_OUTSIDE}:9194") as admin:
             deadline_s = time.monotonic() + _READY_S
             while not _has_all_brokers(admin):
                 assert time.monotonic() < deadline_s, "brokers do not register"
@@ -120,7 +120,7 @@ def one_round(kind: str, directory: Path, zookeeper: dict[str, str], flags: dict
         cluster = NodesCluster(network, directory, zookeeper, flags)
         try:
             victim = cluster.start(kind)
-            with AdminClient(f"{_OUTSIDE}:9194") as admin:
+            with AdminClient(admin=f"{_OUTSIDE}:9194") as admin:
                 admin.create_topic(
                     "load", partitions=_PARTITIONS, replication_factor=3, configs={"min.insync.replicas": "2"}
                 )

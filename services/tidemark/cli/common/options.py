@@ -140,7 +140,7 @@ def connect_admin(bootstrap: str, admin: str, *, timeout_s: float = 30.0) -> Adm
     # A late import: help and bad usage shall not wait for the client's libraries.
     from tidemark.client import AdminClient
 
-    return AdminClient(admin or None, bootstrap=bootstrap or None, timeout_s=timeout_s)
+    return AdminClient(bootstrap or None, admin=admin or None, timeout_s=timeout_s)
 
 
 def _checked(addresses: str, option: str) -> str:

@@ -12,10 +12,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from tidemark.client.argument_types import integer
 from tidemark.client.lifecycle import INTERRUPTED_S, INTERRUPTIONS, Lifecycle
 from tidemark.client.metadata.cluster import Cluster, unknown_partition
 from tidemark.client.producing import table as tables
-from tidemark.client.producing.arguments import Timestamp, checked, integer
+from tidemark.client.producing.arguments import Timestamp, checked
 from tidemark.client.producing.batching import SendHandle, TableHandle
 from tidemark.client.producing.metrics import ProducerMetrics
 from tidemark.client.producing.partitioner import Partitioner, partition_of

@@ -19,12 +19,12 @@ import pyarrow as pa
 
 from tidemark.client.consuming.preferred_replica import PreferredReplicas
 from tidemark.client.metadata.backoff import Backoff
+from tidemark.client.metadata.bootstrap import Bootstrap, parse_bootstrap
 from tidemark.client.metadata.cluster import (
     ON_ITS_WAY,
     TOPIC_PATIENCE_S,
     Leader,
     none_answers,
-    parse_bootstrap,
     unknown_partition,
 )
 from tidemark.core.cluster_view import ClusterView, TopicView, apply
@@ -77,7 +77,7 @@ class RangeReader:
         rack: rack of this reader: rows come from an in-sync replica there, if there is one; "": from leaders.
     """
 
-    def __init__(self, bootstrap: str | None, *, deadline_s: float, rack: str = "") -> None:
+    def __init__(self, bootstrap: Bootstrap | None, *, deadline_s: float, rack: str = "") -> None:
         self._bootstrap = parse_bootstrap(bootstrap)
         self._deadline_s = deadline_s
         self._until_s = 0.0

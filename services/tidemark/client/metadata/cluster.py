@@ -11,11 +11,10 @@ import asyncio
 import contextlib
 import logging
 import math
-import os
 import random
 import time
-from collections import Counter
 from asyncio import to_thread
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import replace
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 import grpc
 
 from tidemark.client.metadata.backoff import Backoff
+from tidemark.client.metadata.bootstrap import Bootstrap, parse_bootstrap
 from tidemark.client.metadata.unknown_topics import UnknownTopics
 from tidemark.client.suggestions import nearest
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView, apply
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tidemark.client")
 
-BOOTSTRAP_VARIABLE: Final = "TIDEMARK_BOOTSTRAP"
 _CALL_TIMEOUT_S: Final = 2.0
 CONNECT_TIMEOUT_S = 10.0
 """Longest time that `start` looks for a broker that answers."""
@@ -78,34 +77,15 @@ class Leader(NamedTuple):
     incarnation: str
 
 
-def parse_bootstrap(bootstrap: str | None) -> tuple[str, ...]:
-    """Parse "host:port[,host:port...]"; None: the value of TIDEMARK_BOOTSTRAP.
-
-    Raises:
-        TidemarkError: INVALID_CONFIG.
-    """
-    text = os.environ.get(BOOTSTRAP_VARIABLE, "") if bootstrap is None else bootstrap
-    addresses = tuple(part.strip() for part in text.split(",") if part.strip())
-    if not addresses:
-        raise TidemarkError(
-            ErrorCode.INVALID_CONFIG, f"no broker is named: give host:port[,host:port...] or set {BOOTSTRAP_VARIABLE}"
-        )
-    for address in addresses:
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise TidemarkError(ErrorCode.INVALID_CONFIG, f"bootstrap: {address!r} is not host:port")
-    return addresses
-
-
 class Cluster:
     """One client's metadata of the cluster; used on one event loop.
 
     Args:
-        bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
+        bootstrap: addresses of any brokers; None: TIDEMARK_BOOTSTRAP.
         timeout_s: time that `start` looks for a broker that answers, if less than CONNECT_TIMEOUT_S.
     """
 
-    def __init__(self, bootstrap: str | None, *, timeout_s: float = math.inf) -> None:
+    def __init__(self, bootstrap: Bootstrap | None, *, timeout_s: float = math.inf) -> None:
         self._bootstrap = parse_bootstrap(bootstrap)
         self._timeout_s = timeout_s
         self._view = ClusterView()
@@ -123,6 +103,8 @@ class Cluster:
         self._used: Counter[str] = Counter()
         self._warned_s = -math.inf
         self._closed = False
+        self.other_services: set[str] = set()
+        """Addresses that answered without BrokerService: no brokers, but perhaps the admin service."""
 
     # -- start and stop ------------------------------------------------------------------------------------------------
 
@@ -130,7 +112,8 @@ class Cluster:
         """Find a broker that answers.
 
         Raises:
-            TidemarkError: BROKER_NOT_AVAILABLE, with the error of each address.
+            TidemarkError: BROKER_NOT_AVAILABLE, with the error of each address; INVALID_CONFIG at once if every address
+                answers, and none is a broker.
         """
         deadline_s = time.monotonic() + min(self._timeout_s, CONNECT_TIMEOUT_S)
         backoff = Backoff()
@@ -138,6 +121,8 @@ class Cluster:
             causes = await self._ask_any(timeout_s=min(_CALL_TIMEOUT_S, deadline_s - time.monotonic()))
             if causes is None:
                 return
+            if self.other_services.issuperset(causes):
+                raise _no_brokers(causes)
             pause_s = backoff.next_s()
             if time.monotonic() + pause_s >= deadline_s:
                 raise _none_answers(causes)
@@ -438,6 +423,8 @@ class Cluster:
         try:
             response = await self.stub(address).GetMetadata(request, timeout=timeout_s, wait_for_ready=False)
         except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                self.other_services.add(address)
             return from_rpc_error(error, address=address)
         view = view_from_proto(response.metadata, shared=True)
         if not view.brokers:
@@ -511,6 +498,14 @@ def none_answers(causes: Mapping[str, str]) -> TidemarkError:
         ErrorCode.BROKER_NOT_AVAILABLE,
         f"no broker answers ({'; '.join(named)}): start one, or check the address and the network",
         causes,
+    )
+
+
+def _no_brokers(addresses: Iterable[str]) -> TidemarkError:
+    named = ", ".join(addresses)
+    return TidemarkError(
+        ErrorCode.INVALID_CONFIG,
+        f"bootstrap: {named} is not a broker: give the address of a broker, port 9192 by default",
     )
 
 

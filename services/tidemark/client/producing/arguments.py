@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import operator
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from tidemark.client.argument_types import integer
 from tidemark.model import ErrorCode, TidemarkError
 
 TIMESTAMP_MAX_US: Final = (1 << 63) - 1
@@ -33,14 +33,6 @@ def checked(timestamp_us: Timestamp | None, partition: int | None) -> tuple[int 
     if type(timestamp_us) is not int or not -TIMESTAMP_MAX_US <= timestamp_us <= TIMESTAMP_MAX_US:
         return _timestamp_us(timestamp_us), partition
     return timestamp_us, partition
-
-
-def integer(name: str, given: Any) -> int:
-    """Convert an integer of any type, such as one of numpy; raises TypeError for a float, a text and the like."""
-    try:
-        return operator.index(given)
-    except TypeError:
-        raise TypeError(f"{name} is {given!r}, a {type(given).__name__}, not an integer") from None
 
 
 def _timestamp_us(given: Any) -> int:

@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple, Self
 import grpc
 
 from tidemark.client.metadata.backoff import Backoff
-from tidemark.client.metadata.cluster import none_answers, parse_bootstrap
+from tidemark.client.metadata.bootstrap import Bootstrap, parse_bootstrap
+from tidemark.client.metadata.cluster import none_answers
 from tidemark.client.replicas.comparison import Piece, pieces_of
 from tidemark.core.cluster_view import ClusterView
 from tidemark.model import ErrorCode, ReplicaIdentity, TidemarkError, TopicPartition, unknown_topic
@@ -57,7 +58,7 @@ class ReplicaReader:
         bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
     """
 
-    def __init__(self, bootstrap: str | None) -> None:
+    def __init__(self, bootstrap: Bootstrap | None) -> None:
         self._bootstrap = parse_bootstrap(bootstrap)
         self._brokers: tuple[str, ...] = ()
         self._channels: dict[str, grpc.Channel] = {}

@@ -5,23 +5,27 @@ from __future__ import annotations
 
 from tidemark.client.aio.admin.client import AdminClient as AsyncAdminClient
 from tidemark.client.aio.admin.connection import TIMEOUT_S
+from tidemark.client.metadata.bootstrap import Bootstrap
 from tidemark.client.sync.forwarding import SyncClient, blocking, iterating
 
 
 class AdminClient(SyncClient[AsyncAdminClient]):
     """`tidemark.client.aio.AdminClient` for threads: its methods block.
 
-    with AdminClient(bootstrap="127.0.0.1:9192") as admin:
+    with AdminClient("127.0.0.1:9192") as admin:
         admin.create_topic("greetings", partitions=3)
 
     Args:
-        admin: host:port of the admin service; None: a broker is asked for it.
-        bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
+        bootstrap: "host:port[,host:port...]" of any brokers, which know the admin service, or a list of such texts. The
+            address of the admin service is accepted too. None: TIDEMARK_BOOTSTRAP.
+        admin: host:port of the admin service; None: found with `bootstrap`.
         timeout_s: timeout of each call, and of the wait for each update of a stream.
     """
 
-    def __init__(self, admin: str | None = None, *, bootstrap: str | None = None, timeout_s: float = TIMEOUT_S) -> None:
-        super().__init__(AsyncAdminClient(admin, bootstrap=bootstrap, timeout_s=timeout_s))
+    def __init__(
+        self, bootstrap: Bootstrap | None = None, *, admin: str | None = None, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        super().__init__(AsyncAdminClient(bootstrap, admin=admin, timeout_s=timeout_s))
 
     create_topic = blocking(AsyncAdminClient.create_topic)
     delete_topic = blocking(AsyncAdminClient.delete_topic)

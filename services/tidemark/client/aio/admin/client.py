@@ -24,7 +24,9 @@ from tidemark.client.aio.admin.results import (
 from tidemark.client.created_topic import CreatedTopic
 from tidemark.client.lifecycle import Lifecycle
 from tidemark.client.metadata.backoff import Backoff
+from tidemark.client.metadata.bootstrap import Bootstrap
 from tidemark.client.metadata.cluster import Leader, unknown_partition
+from tidemark.client.metadata.unknown_topics import note_creation
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.config_resource import ConfigResource
 from tidemark.core.planning.restart_safety import RestartObstacle
@@ -74,13 +76,16 @@ class AdminClient(Lifecycle):
     id that it has completed from its records, and refuses one with different arguments with REQUEST_ID_REUSED.
 
     Args:
-        admin: host:port of the admin service; None: a broker is asked for it.
-        bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
+        bootstrap: "host:port[,host:port...]" of any brokers, which know the admin service, or a list of such texts. The
+            address of the admin service is accepted too. None: TIDEMARK_BOOTSTRAP.
+        admin: host:port of the admin service; None: found with `bootstrap`.
         timeout_s: timeout of each call, and of the wait for each update of a stream.
     """
 
-    def __init__(self, admin: str | None = None, *, bootstrap: str | None = None, timeout_s: float = TIMEOUT_S) -> None:
-        self._connection = AdminConnection(admin, bootstrap, timeout_s)
+    def __init__(
+        self, bootstrap: Bootstrap | None = None, *, admin: str | None = None, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        self._connection = AdminConnection(bootstrap, admin, timeout_s)
         self._timeout_s = timeout_s
 
     async def start(self) -> None:
@@ -127,6 +132,7 @@ class AdminClient(Lifecycle):
             request_id=request_id,
         )
         response = await self._connection.call(lambda stub: stub.CreateTopic, request)
+        note_creation()
         return CreatedTopic.of(topic_from_proto(response.topic))
 
     async def delete_topic(self, name: str, *, validate_only: bool = False, request_id: str = "") -> None:
@@ -188,6 +194,7 @@ class AdminClient(Lifecycle):
             request_id=request_id,
         )
         response = await self._connection.call(lambda stub: stub.CreatePartitions, request)
+        note_creation()
         return topic_from_proto(response.topic)
 
     async def delete_partitions(

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 import grpc
 
+from tidemark.client.argument_types import seconds
+from tidemark.client.metadata.bootstrap import Bootstrap, parse_bootstrap
 from tidemark.client.metadata.cluster import Cluster
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc import errors
@@ -28,15 +30,16 @@ class AdminConnection:
     """One channel to the admin service; gRPC errors become TidemarkError.
 
     Args:
-        address: host:port of the admin service; None: `open` asks a broker for it.
-        bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
+        bootstrap: addresses of any brokers, which know the admin service, or of the admin service itself; None:
+            TIDEMARK_BOOTSTRAP.
+        address: host:port of the admin service; None: `open` finds it with `bootstrap`.
         timeout_s: timeout of each unary call, and of the wait for each streamed response.
     """
 
-    def __init__(self, address: str | None, bootstrap: str | None, timeout_s: float) -> None:
-        self.timeout_s = timeout_s
-        self._address = address
-        self._bootstrap = bootstrap
+    def __init__(self, bootstrap: Bootstrap | None, address: str | None, timeout_s: float) -> None:
+        self.timeout_s = seconds("timeout_s", timeout_s)
+        self._address = None if address is None else parse_bootstrap(address, name="admin")[0]
+        self._cluster = None if address is not None else Cluster(bootstrap, timeout_s=self.timeout_s)
         self._channel: grpc.aio.Channel | None = None
 
     async def open(self) -> None:
@@ -46,17 +49,26 @@ class AdminConnection:
             TidemarkError: BROKER_NOT_AVAILABLE: no broker answers, or the brokers have no address of an admin service.
         """
         if self._address is None:
-            cluster = Cluster(self._bootstrap, timeout_s=self.timeout_s)
-            try:
-                await cluster.start()
-                self._address = cluster.view.admin_address
-            finally:
-                await cluster.close()
-            if not self._address:
-                raise TidemarkError(
-                    ErrorCode.BROKER_NOT_AVAILABLE, "the brokers know no admin service: name it (admin='host:port')"
-                )
+            self._address = await self._find()
         self._channel = open_channel(self._address)
+
+    async def _find(self) -> str:
+        cluster = self._cluster
+        assert cluster is not None, "without an address there are brokers to ask"
+        try:
+            await cluster.start()
+            address = cluster.view.admin_address
+        except TidemarkError:
+            if not cluster.other_services:
+                raise
+            address = min(cluster.other_services)  # the first call shows whether it is the admin service
+        finally:
+            await cluster.close()
+        if not address:
+            raise TidemarkError(
+                ErrorCode.BROKER_NOT_AVAILABLE, "the brokers know no admin service: name it (admin='host:port')"
+            )
+        return address
 
     async def close(self) -> None:
         """Close the channel; repeated calls have no effect."""

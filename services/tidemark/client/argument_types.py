@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of arguments at the call: TypeError for a wrong type, INVALID_REQUEST for a wrong value, by argument name."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Collection, Iterable
+from typing import Any, SupportsFloat
+
+from tidemark.client.suggestions import nearest
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+
+
+def integer(name: str, given: Any) -> int:
+    """Convert an integer of any type, such as one of numpy; raises TypeError for a float, a text and the like."""
+    try:
+        return operator.index(given)
+    except TypeError:
+        raise _wrong(name, given, "an integer") from None
+
+
+def number(name: str, given: Any) -> float:
+    """Return an int or a float; raises TypeError for another type, and INVALID_REQUEST for NaN."""
+    if isinstance(given, int | float):
+        found = given
+    elif isinstance(given, SupportsFloat):
+        found = float(given)
+    else:
+        raise _wrong(name, given, "a number")
+    if math.isnan(found):
+        raise _invalid(f"{name} is NaN: give a number")
+    return found
+
+
+def seconds(name: str, given: Any) -> float:
+    """Return a time in seconds; raises TypeError for another type, and INVALID_REQUEST below 0."""
+    found = number(name, given)
+    if found < 0:
+        raise _invalid(f"{name} is {given}: give 0 or more seconds")
+    return found
+
+
+def text(name: str, given: Any) -> str:
+    """Return a text; raises TypeError for another type."""
+    if not isinstance(given, str):
+        raise _wrong(name, given, "a text")
+    return given
+
+
+def flag(name: str, given: Any) -> bool:
+    """Return a boolean; raises TypeError for another type, since a text such as "False" would count as true."""
+    if not isinstance(given, bool):
+        raise _wrong(name, given, "True or False")
+    return given
+
+
+def texts(name: str, given: Any) -> list[str]:
+    """Return a list of texts; raises TypeError for another type, and for one text, whose letters would be the items."""
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise _wrong(name, given, "a list of texts")
+    return [text(f"an item of {name}", one) for one in given]
+
+
+def integers(name: str, given: Any) -> list[int]:
+    """Return a list of integers; raises TypeError for another type."""
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise _wrong(name, given, "a list of integers")
+    return [integer(f"an item of {name}", one) for one in given]
+
+
+def partition_of(name: str, given: Any) -> TopicPartition:
+    """Convert a (topic, index) pair; raises TypeError for another type."""
+    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str):
+        return TopicPartition(given[0], integer(f"the partition of {name}", given[1]))
+    raise _wrong(name, given, "a TopicPartition or a pair of topic and partition")
+
+
+def partitions_of(name: str, given: Any) -> list[TopicPartition]:
+    """Convert (topic, index) pairs; raises TypeError for another type."""
+    if isinstance(given, str | bytes | TopicPartition) or not isinstance(given, Iterable):
+        raise _wrong(name, given, "a list of TopicPartition or of pairs of topic and partition")
+    return [partition_of(f"an item of {name}", one) for one in given]
+
+
+def check_names(owner: str, given: Iterable[str], known: Collection[str]) -> None:
+    """Raise TypeError for the name of an argument that `owner` does not have, with the one that was meant."""
+    for name in given:
+        if name not in known:
+            similar = nearest(name, known)
+            hint = f"did you mean {similar}?" if similar else f"its arguments are {', '.join(sorted(known))}"
+            raise TypeError(f"{owner} has no argument {name!r}: {hint}")
+
+
+def _wrong(name: str, given: Any, wanted: str) -> TypeError:
+    shown = repr(given)
+    return TypeError(
+        f"{name} is {shown if len(shown) <= 60 else shown[:60] + '...'}, a {type(given).__name__}, not {wanted}"
+    )
+
+
+def _invalid(sentence: str) -> TidemarkError:
+    return TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
