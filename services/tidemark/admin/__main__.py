@@ -42,6 +42,7 @@ async def serve(settings: AdminSettings) -> int:
     topics = TopicAdministration(
         store,
         default_replication_factor=settings.default_replication_factor,
+        default_min_insync_replicas=settings.default_min_insync_replicas,
         admin_address=str(settings.advertised_listeners),
         writing=placing,
     )

@@ -18,6 +18,10 @@ from tidemark.runtime.configuration import topic_settings
 from tidemark.zookeeper.codecs import encode_topic
 from tidemark.zookeeper.topics import NODE_BYTES_MAX
 
+_MIN_ISR: Final = "min.insync.replicas"
+MIN_ISR_DEFAULT: Final = topic_settings({}).min_insync_replicas
+"""min.insync.replicas of a topic without the setting."""
+
 _SAMPLE_PARTITIONS: Final = 20_000
 """More partitions than fit into a znode; placing these suffices to compute the number that fits."""
 
@@ -36,12 +40,12 @@ class TopicRequest:
 def check_configs(configs: Mapping[str, str], *, replication_factor: int) -> None:
     """Refuse topic settings that are unknown, out of range or above the replicas: UNKNOWN_CONFIG, INVALID_CONFIG."""
     settings = topic_settings(configs)
-    if "min.insync.replicas" in configs and settings.min_insync_replicas > replication_factor:
+    if _MIN_ISR in configs and settings.min_insync_replicas > replication_factor:
         raise TidemarkError(
             ErrorCode.INVALID_CONFIG,
             f"min.insync.replicas is {settings.min_insync_replicas}, more than the replication factor, "
             f"{replication_factor}: nothing could ever be acknowledged with acks=all",
-            {"config": "min.insync.replicas"},
+            {"config": _MIN_ISR},
         )
 
 
@@ -62,6 +66,7 @@ def plan_topic(
     *,
     topic_id: str,
     default_replication_factor: int,
+    default_min_insync_replicas: int = MIN_ISR_DEFAULT,
     draining: Collection[BrokerId] = (),
     new_uuid: Callable[[], str] = lambda: uuid.uuid4().hex,
 ) -> TopicDescription:
@@ -73,6 +78,7 @@ def plan_topic(
         existing: all topics; their preferred leaders decide where the placement starts (rule C4).
         topic_id: of the request, or a new one.
         default_replication_factor: replaces a replication factor of 0.
+        default_min_insync_replicas: of a request without min.insync.replicas; at most the replication factor.
         draining: brokers that get no new replicas.
         new_uuid: makes the incarnations (rule C7).
 
@@ -90,6 +96,7 @@ def plan_topic(
     open_brokers = _open_brokers(brokers, draining)
     check_counts(len(open_brokers), partitions=request.partitions, replication_factor=factor)
     check_configs(request.configs, replication_factor=factor)
+    configs = _with_min_isr(request.configs, default_min_insync_replicas, factor)
     assigned = assign_replicas(
         open_brokers,
         partitions=min(request.partitions, _SAMPLE_PARTITIONS),
@@ -101,10 +108,17 @@ def plan_topic(
         topic_id=topic_id,
         partitions=dict(enumerate(assigned)),
         incarnations={partition: new_uuid() for partition in range(len(assigned))},
-        configs=dict(request.configs),
+        configs=configs,
     )
     _check_fits(planned, request.partitions, factor)
     return planned
+
+
+def _with_min_isr(configs: Mapping[str, str], default: int, replication_factor: int) -> dict[str, str]:
+    """Add min.insync.replicas, unless given or the default of all topics."""
+    if _MIN_ISR in configs or default == MIN_ISR_DEFAULT:
+        return dict(configs)
+    return {**configs, _MIN_ISR: str(min(default, replication_factor))}
 
 
 def plan_partitions(

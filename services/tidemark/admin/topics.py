@@ -10,7 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from tidemark.admin.planning import TopicRequest, already_exists, check_may_go, new_topic_id, plan_topic
+from tidemark.admin.planning import (
+    MIN_ISR_DEFAULT,
+    TopicRequest,
+    already_exists,
+    check_may_go,
+    new_topic_id,
+    plan_topic,
+)
 from tidemark.admin.polling import poll
 from tidemark.admin.views import Counts, count, partitions_of, partitions_without_leader, topic_view
 from tidemark.core.cluster_view import ClusterView, TopicView
@@ -27,6 +34,7 @@ class TopicAdministration:
     Args:
         store: started.
         default_replication_factor: of topics created with replication factor 0.
+        default_min_insync_replicas: of topics created without min.insync.replicas.
         admin_address: host:port at which clients reach this service.
         writing: held during replica placement: topics planned concurrently would start at the same broker (rule C4).
     """
@@ -36,11 +44,13 @@ class TopicAdministration:
         store: MetadataStore,
         *,
         default_replication_factor: int,
+        default_min_insync_replicas: int = MIN_ISR_DEFAULT,
         admin_address: str,
         writing: asyncio.Lock | None = None,
     ) -> None:
         self._store = store
         self._default_replication_factor = default_replication_factor
+        self._default_min_insync_replicas = default_min_insync_replicas
         self._admin_address = admin_address
         self._writing = writing or asyncio.Lock()
 
@@ -77,6 +87,7 @@ class TopicAdministration:
             topics.values(),
             topic_id=topic_id,
             default_replication_factor=self._default_replication_factor,
+            default_min_insync_replicas=self._default_min_insync_replicas,
             draining=draining,
         )
 

@@ -125,6 +125,7 @@ class AdminSettings(_ServiceSettings):
 
     admin_request_timeout_ms: int
     default_replication_factor: int
+    default_min_insync_replicas: int
 
 
 @dataclass(frozen=True, slots=True)

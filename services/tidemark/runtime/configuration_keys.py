@@ -308,6 +308,15 @@ _ADMIN: Final = (
         minimum=1,
         maximum=32_767,
     ),
+    whole_number(
+        "default.min.insync.replicas",
+        ("admin",),
+        2,
+        "",
+        "min.insync.replicas of a topic created without it; at most the replication factor of the topic",
+        minimum=1,
+        maximum=32_767,
+    ),
 )
 
 _TOPIC: Final = (

@@ -56,6 +56,31 @@ def test_creating_the_offsets_topic_is_refused() -> None:
     assert refused.value.code is ErrorCode.INVALID_REQUEST
 
 
+@pytest.mark.parametrize(
+    ("default", "factor", "given", "stored"),
+    [
+        (2, 3, {}, {}),
+        (3, 3, {}, {"min.insync.replicas": "3"}),
+        (1, 3, {}, {"min.insync.replicas": "1"}),
+        (3, 2, {}, {"min.insync.replicas": "2"}),
+        (3, 0, {}, {"min.insync.replicas": "3"}),
+        (3, 3, {"min.insync.replicas": "2"}, {"min.insync.replicas": "2"}),
+    ],
+)
+def test_a_topic_gets_the_default_min_isr_unless_given(
+    default: int, factor: int, given: dict[str, str], stored: dict[str, str]
+) -> None:
+    topic = plan_topic(
+        TopicRequest("t", 1, factor, given),
+        BROKERS,
+        (),
+        topic_id="id",
+        default_replication_factor=3,
+        default_min_insync_replicas=default,
+    )
+    assert topic.configs == stored
+
+
 def test_replication_factor_zero_is_the_default() -> None:
     assert [len(replicas) for replicas in plan(TopicRequest("t", 2)).partitions.values()] == [3, 3]
 
