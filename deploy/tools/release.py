@@ -39,6 +39,7 @@ COPIES: Final = (
     Place("charts/tidemark/Chart.yaml", "appVersion", r'(?m)^(appVersion: ")[^"]*(")$'),
     Place("charts/tidemark/Chart.yaml", "dependencies[zookeeper].version", r"(?m)^(    version: )\S+()$"),
     Place("charts/zookeeper/Chart.yaml", "version", r"(?m)^(version: )\S+()$"),
+    Place("deploy/spark/Chart.yaml", "version", r"(?m)^(version: )\S+()$"),
 )
 _CHANGES: Final = "CHANGELOG.md"
 _UNRELEASED: Final = "## [Unreleased]\n"

@@ -12,13 +12,12 @@ import yaml
 from tests.cluster.basics import records_go_through
 from tests.cluster.images import reference
 from tests.cluster.kube import ROOT, wait_for
-from tests.cluster.world import World
+from tests.cluster.world import RELEASE, World
 
 _MANIFESTS: Final = ROOT / "deploy" / "spark"
 _PROGRAM: Final = Path(__file__).with_name("count_rows.py")
 _JOB: Final = "count-rows"
 _JOB_TIMEOUT_S: Final = 300.0
-_SMALL: Final = ("--conf=spark.kubernetes.executor.request.cores=100m", "--driver-memory=512m")
 
 
 def spark_reads_a_topic(world: World) -> str:
@@ -28,7 +27,7 @@ def spark_reads_a_topic(world: World) -> str:
     world.cluster.kubectl("apply", "-k", str(_MANIFESTS))
     world.cluster.kubectl("delete", "job,configmap", _JOB, "--ignore-not-found")
     world.cluster.kubectl("create", "configmap", _JOB, f"--from-file={_PROGRAM}")
-    world.cluster.kubectl("apply", "-f", "-", stdin=json.dumps(_job()))
+    world.cluster.kubectl("apply", "-f", "-", stdin=json.dumps(_job(world)))
     executors: set[str] = set()
 
     def ended() -> bool:
@@ -47,18 +46,22 @@ def spark_reads_a_topic(world: World) -> str:
     return f"{found['rows']:,} rows, read by {len(found['hosts'])} of {len(executors)} executor pods; {took_s:.0f} s"
 
 
-def _job() -> dict[str, Any]:
-    """The Job of deploy/spark/driver.yaml with the test's image and program, small enough for the test's nodes."""
-    text = (_MANIFESTS / "driver.yaml").read_text(encoding="utf-8")
-    for image in ("docker.io/tidemark/tidemark-spark:latest", "tidemark/tidemark-spark:latest"):
-        text = text.replace(image, reference("tidemark-spark"))
-    job: dict[str, Any] = yaml.safe_load(text)
+def _job(world: World) -> dict[str, Any]:
+    """The Job of deploy/spark with the test's image and program, small enough for the test's nodes."""
+    repository, _, tag = reference("tidemark-spark").rpartition(":")
+    values = {
+        "release": RELEASE,
+        "image": {"repository": repository, "tag": tag},
+        "job": f"/job/{_PROGRAM.name}",
+        "args": ["kept"],
+        "conf": {"spark.kubernetes.executor.request.cores": "100m", "spark.driver.memory": "512m"},
+        "driver": {"resources": {"requests": {"cpu": "100m", "memory": "512Mi"}, "limits": None}},
+    }
+    given = [f"--set-json={name}={json.dumps(value)}" for name, value in values.items()]
+    job: dict[str, Any] = yaml.safe_load(world.cluster.helm("template", _JOB, str(_MANIFESTS), *given))
     job["metadata"] = {"name": _JOB, "labels": job["metadata"]["labels"]}
     pod = job["spec"]["template"]["spec"]
     (driver,) = pod["containers"]
-    driver["resources"] = {"requests": {"cpu": "100m", "memory": "512Mi"}}
-    flags = [argument for argument in driver["args"] if argument.startswith("--") and "topic" not in argument]
-    driver["args"] = [*flags, *_SMALL, f"/job/{_PROGRAM.name}", "kept"]
     driver["volumeMounts"].append({"name": "job", "mountPath": "/job"})
     pod["volumes"].append({"name": "job", "configMap": {"name": _JOB}})
     return job

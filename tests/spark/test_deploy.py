@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import helm_python
 import pytest
 import yaml
 
@@ -51,6 +52,24 @@ def submit(programs: Path, *words: str, **environment: str) -> subprocess.Comple
 
 def documents(name: str) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all((DEPLOY / name).read_text()))
+
+
+def driver(values: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The job that `helm template audit deploy/spark` makes of these values."""
+    with helm_python.Chart.load(DEPLOY) as chart:
+        made = chart.render(values or {}, name="audit", namespace="data")
+    job: dict[str, Any] = yaml.safe_load(made["tidemark-spark-driver/templates/driver.yaml"])
+    return job
+
+
+def container_of(job: dict[str, Any]) -> dict[str, Any]:
+    (only,) = job["spec"]["template"]["spec"]["containers"]
+    return dict(only)
+
+
+def bootstrap_of(job: dict[str, Any]) -> str:
+    (address,) = [each["value"] for each in container_of(job)["env"] if each["name"] == "TIDEMARK_BOOTSTRAP"]
+    return str(address)
 
 
 def test_submitting_makes_pods_of_the_template_in_the_namespace_of_the_context(programs: Path) -> None:
@@ -165,8 +184,7 @@ def test_help_has_every_job_and_an_example(programs: Path) -> None:
 
 def test_pods_of_drivers_and_executors_satisfy_the_level_restricted() -> None:
     (pod,) = documents("pod.yaml")
-    (job,) = documents("driver.yaml")
-    for spec in (pod["spec"], job["spec"]["template"]["spec"]):
+    for spec in (pod["spec"], driver()["spec"]["template"]["spec"]):
         assert spec["securityContext"]["runAsNonRoot"] is True
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         (container,) = spec["containers"]
@@ -182,7 +200,7 @@ def test_pods_of_drivers_and_executors_satisfy_the_level_restricted() -> None:
 
 def test_the_drivers_account_has_a_role_in_its_namespace_only() -> None:
     account, role, binding = documents("rbac.yaml")
-    (job,) = documents("driver.yaml")
+    job = driver()
     assert (role["kind"], binding["kind"]) == ("Role", "RoleBinding")
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account["metadata"]["name"]}]
@@ -190,3 +208,64 @@ def test_the_drivers_account_has_a_role_in_its_namespace_only() -> None:
     (rule,) = role["rules"]
     assert {"pods", "services", "configmaps"} <= set(rule["resources"])
     assert "secrets" not in rule["resources"]
+
+
+@pytest.mark.parametrize(
+    ("values", "address"),
+    [
+        ({"release": "tide"}, "tide-tidemark-bootstrap:9192"),
+        ({"release": "tide", "releaseNamespace": "streams"}, "tide-tidemark-bootstrap.streams:9192"),
+        ({"release": "my-tidemark"}, "my-tidemark-bootstrap:9192"),
+        ({"release": "tide", "bootstrap": "b0.example.org:9192"}, "b0.example.org:9192"),
+    ],
+)
+def test_the_driver_calls_the_brokers_of_the_release(values: dict[str, Any], address: str) -> None:
+    assert bootstrap_of(driver(values)) == address
+
+
+@pytest.mark.parametrize("release", ["tide", "my-tidemark", "r" * 53])
+def test_the_driver_names_the_service_that_the_chart_makes(release: str) -> None:
+    with helm_python.Chart.load(ROOT / "charts" / "tidemark") as chart:
+        made = chart.render({}, name=release, namespace="data")["tidemark/templates/services.yaml"]
+    services = [each["metadata"]["name"] for each in yaml.safe_load_all(made)]
+    assert bootstrap_of(driver({"release": release})).removesuffix(":9192") in services
+
+
+def test_driver_and_executors_run_the_same_image_from_the_values() -> None:
+    version = yaml.safe_load((DEPLOY / "Chart.yaml").read_text())["version"]
+    assert container_of(driver())["image"] == f"docker.io/tidemark/tidemark-spark:{version}"
+    digest = f"sha256:{'1' * 64}"
+    container = container_of(driver({"image": {"repository": "registry/spark", "digest": digest}}))
+    assert container["image"] == f"registry/spark@{digest}"
+    assert f"--conf=spark.kubernetes.container.image=registry/spark@{digest}" in container["args"]
+
+
+def test_job_arguments_settings_and_volume_come_from_the_values() -> None:
+    job = driver(
+        {
+            "job": "archive",
+            "args": ["--topic=orders", "--to=/archives/all orders"],
+            "conf": {"spark.executor.cores": 2, "spark.ui.enabled": True},
+            "executors": {"replicas": 5, "memory": "3g"},
+            "volume": {"claim": "team.archives"},
+        }
+    )
+    args = container_of(job)["args"]
+    assert args[-3:] == ["/opt/pipelines/archive.py", "--topic=orders", "--to=/archives/all orders"]
+    claim = "--conf=spark.kubernetes.executor.volumes.persistentVolumeClaim.team-archives"
+    assert {
+        "--num-executors=5",
+        "--executor-memory=3g",
+        "--conf=spark.executor.cores=2",
+        "--conf=spark.ui.enabled=true",
+        f"{claim}.options.claimName=team.archives",
+        f"{claim}.mount.path=/archives",
+    } <= set(args)
+    assert {"name": "volume", "mountPath": "/archives"} in container_of(job)["volumeMounts"]
+    assert container_of(driver({"job": "/job/mine.py"}))["args"][-2] == "/job/mine.py"
+
+
+def test_a_schedule_makes_a_cron_job_of_the_same_pod() -> None:
+    job = driver({"schedule": "0 * * * *"})
+    assert (job["kind"], job["metadata"]["name"], job["spec"]["schedule"]) == ("CronJob", "audit", "0 * * * *")
+    assert job["spec"]["jobTemplate"]["spec"] == driver()["spec"]
