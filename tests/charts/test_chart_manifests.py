@@ -184,6 +184,37 @@ def test_grace_period_covers_wait_and_stop() -> None:
     assert "lifecycle" not in at_once["containers"][0]
 
 
+def test_grace_period_of_the_ensemble_covers_the_brokers_stop_and_its_own() -> None:
+    pod = dict(pods(list(rendered("default"))))["tide-zookeeper"]
+    broker = dict(pods(list(rendered("default"))))[BROKER]
+    _, script, wait_s, _ = pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+    assert int(wait_s) >= 30 + 60
+    assert pod["terminationGracePeriodSeconds"] == int(wait_s) + 30 > broker["terminationGracePeriodSeconds"]
+    assert "mntr" in one(rendered("default"), "ConfigMap", "tide-zookeeper")["data"][script.removeprefix("/hooks/")]
+    at_once = dict(pods(manifests({"zookeeper": {"registrationWaitSeconds": 0}})))["tide-zookeeper"]
+    assert at_once["terminationGracePeriodSeconds"] == 30
+    assert "lifecycle" not in at_once["containers"][0]
+
+
+def test_min_insync_replicas_of_the_values_reaches_new_topics() -> None:
+    data = one(manifests({"topics": {"minInsyncReplicas": 1}}), "ConfigMap", "tide-tidemark")["data"]
+    assert yaml.safe_load(data["admin.yaml"])["default.min.insync.replicas"] == "1"
+
+
+def test_the_ensemble_tolerates_the_fsyncs_of_a_starved_machine() -> None:
+    """Fsyncs of 2.9 s were seen; a follower that acknowledges no write for `syncLimit` ticks is dropped."""
+    lines = one(rendered("default"), "ConfigMap", "tide-zookeeper")["data"]["zoo.cfg"].splitlines()
+    config = dict(line.split("=", 1) for line in lines)
+    assert int(config["tickTime"]) * int(config["syncLimit"]) > 2900
+
+
+def test_lines_of_the_ensembles_configuration_may_be_added_changed_and_removed() -> None:
+    values = {"zookeeper": {"config": {"syncLimit": 20, "globalOutstandingLimit": 1000, "snapCount": None}}}
+    lines = one(manifests(values), "ConfigMap", "tide-zookeeper")["data"]["zoo.cfg"].splitlines()
+    assert {"syncLimit=20", "globalOutstandingLimit=1000", "tickTime=500"} <= set(lines)
+    assert not [line for line in lines if line.startswith("snapCount")]
+
+
 def test_only_broker_settings_restart_brokers() -> None:
     def checksums(values: dict[str, Any]) -> dict[str, str]:
         return {
@@ -283,6 +314,30 @@ def test_zookeeper_is_reachable_from_services_only(name: str) -> None:
         assert admits(policy, of["tide-zookeeper"], port)
         assert not admits(policy, test, port)
         assert not admits(policy, {}, port)
+
+
+@pytest.mark.parametrize(
+    ("policy", "broker", "admin"),
+    [
+        ({}, {"client", "operator", "prometheus"}, {"client", "operator", "prometheus"}),
+        ({"clients": ["client"]}, {"client"}, {"client"}),
+        ({"clients": ["client"], "admin": ["operator"]}, {"client"}, {"operator"}),
+        ({"clients": ["client"], "admin": []}, {"client"}, {"client", "operator", "prometheus"}),
+        ({"admin": ["operator"]}, {"client", "operator", "prometheus"}, {"operator"}),
+    ],
+)
+def test_clients_operators_and_metrics_have_separate_lists(
+    policy: dict[str, list[str]], broker: set[str], admin: set[str]
+) -> None:
+    peers = {name: [{"podSelector": {"matchLabels": {"is": each}}} for each in given] for name, given in policy.items()}
+    metrics = [{"podSelector": {"matchLabels": {"is": "prometheus"}}}]
+    found = manifests({"networkPolicy": {**peers, "metrics": metrics}})
+    pods_of = {"broker": broker, "admin": admin, "controller": set()}
+    for component, callers in pods_of.items():
+        spec = one(found, "NetworkPolicy", f"tide-tidemark-{component}")["spec"]
+        for name in ("client", "operator", "prometheus"):
+            assert admits(spec, {"is": name}, "grpc") is (name in callers), (component, name)
+            assert admits(spec, {"is": name}, "metrics") is (name == "prometheus"), (component, name)
 
 
 def test_named_clients_may_not_call_controllers() -> None:

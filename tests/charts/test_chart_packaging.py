@@ -57,14 +57,19 @@ def test_settings_of_the_chart_equal_those_of_the_services() -> None:
 
 def test_shipped_values_render() -> None:
     for path in (*VALUES.glob("*.yaml"), *(ROOT / "deploy").glob("values-*.yaml")):
-        assert texts(yaml.safe_load(path.read_text())), path
+        values = yaml.safe_load(path.read_text()) or {}
+        if values.get("image", {}).get("digestRequired"):
+            values["image"]["digest"] = f"sha256:{'0' * 64}"
+        assert texts(values), path
 
 
 def test_the_package_includes_dashboards_and_alerts_only(tmp_path: Path) -> None:
     """They are links: a chart cannot read files outside, and a copy would become outdated."""
     archive = Path(helm_python.package(CHARTS / "tidemark", destination=tmp_path))
     with tarfile.open(archive) as packed:
-        names = {name.removeprefix("tidemark/files/") for name in packed.getnames() if "/files/" in name}
+        names = {
+            name.removeprefix("tidemark/files/") for name in packed.getnames() if name.startswith("tidemark/files/")
+        }
     dashboards = {f"grafana/{path.name}" for path in (ROOT / "deploy" / "grafana").glob("*.json")}
     alerts = {f"prometheus/{path.name}" for path in (ROOT / "deploy" / "prometheus").glob("tidemark-*.yaml")}
     assert dashboards

@@ -13,6 +13,61 @@ from tests.charts.rendering import texts
 EXTERNAL = {"enabled": True, "hosts": ["a.example", "b.example", "c.example"]}
 
 SENTENCES: dict[str, tuple[dict[str, Any], str]] = {
+    "a name that Kubernetes refuses": (
+        {"fullnameOverride": "Tide_Mark"},
+        'names of objects would begin with "Tide_Mark"',
+    ),
+    "a name with a better one": (
+        {"fullnameOverride": "Tide_Mark"},
+        "set fullnameOverride, for example to tide-mark",
+    ),
+    "a name that begins with a digit": ({"fullnameOverride": "3tide"}, "for example to t-3tide"),
+    "a name from a part": ({"nameOverride": "Log.One"}, "for example to tide-log-one"),
+    "a name of the ensemble": (
+        {"zookeeper": {"fullnameOverride": "Zoo.Keeper"}},
+        "set zookeeper.fullnameOverride, for example to zoo-keeper",
+    ),
+    "a label of the selector": (
+        {"broker": {"podLabels": {"app.kubernetes.io/name": "log"}}},
+        "broker.podLabels names app.kubernetes.io/name, which the chart or Kubernetes sets itself; remove it",
+    ),
+    "a label of all pods": (
+        {"admin": {"podLabels": {"app.kubernetes.io/part-of": "shop"}}},
+        "admin.podLabels names app.kubernetes.io/part-of",
+    ),
+    "the label with the broker id": (
+        {"broker": {"podLabels": {"apps.kubernetes.io/pod-index": "7"}}},
+        "broker.podLabels names apps.kubernetes.io/pod-index",
+    ),
+    "a label of the ensemble": (
+        {"zookeeper": {"podLabels": {"app.kubernetes.io/component": "zk"}}},
+        "zookeeper: podLabels names app.kubernetes.io/component",
+    ),
+    "the annotation that restarts pods": (
+        {"controller": {"podAnnotations": {"checksum/config": "0"}}},
+        "controller.podAnnotations names checksum/config",
+    ),
+    "the annotation that restarts the ensemble": (
+        {"zookeeper": {"podAnnotations": {"checksum/config": "0"}}},
+        "zookeeper: podAnnotations names checksum/config",
+    ),
+    "a label of a monitor": (
+        {"monitoring": {"serviceMonitor": {"labels": {"helm.sh/chart": "mine"}}}},
+        "monitoring.serviceMonitor.labels names helm.sh/chart",
+    ),
+    "a tag where a digest is required": (
+        {"image": {"digestRequired": True}},
+        "image.digestRequired is true and image.digest is empty: a tag such as docker.io/tidemark/tidemark:0.1.0",
+    ),
+    "a tag of the ensemble where a digest is required": (
+        {"zookeeper": {"image": {"digestRequired": True}}},
+        "set zookeeper.image.digest to the digest",
+    ),
+    "registrations that outlive the ensemble": (
+        {"broker": {"shutdownSeconds": 300}},
+        "zookeeper.registrationWaitSeconds is 100, but a broker may take broker.safeToRestartWaitSeconds and "
+        "broker.shutdownSeconds, 330 s together",
+    ),
     "no broker": ({"broker": {"replicas": 0}}, "a cluster needs a broker"),
     "fewer brokers than min ISR": (
         {"broker": {"replicas": 1}},
@@ -115,6 +170,15 @@ SCHEMA: dict[str, tuple[dict[str, Any], str]] = {
     "no log directory": ({"broker": {"logDirs": []}}, "/broker/logDirs"),
     "a rack from nowhere": ({"rack": {"source": "sky"}}, "/rack/source"),
     "an address that is none": ({"externalZookeeper": {"connect": "zk"}}, "/externalZookeeper/connect"),
+    "a label that Kubernetes refuses": ({"broker": {"podLabels": {"team": "a b"}}}, "/broker/podLabels/team"),
+    "a label's name that Kubernetes refuses": (
+        {"broker": {"podLabels": {"a/b/c": "d"}}},
+        "'a/b/c' does not match pattern",
+    ),
+    "a label of the ensemble that Kubernetes refuses": (
+        {"zookeeper": {"podLabels": {"team": "-"}}},
+        "/podLabels/team",
+    ),
     "a setting that is a list": ({"config": {"log.level": ["debug"]}}, "/config/log.level"),
 }
 

@@ -1,5 +1,8 @@
 {{/* Checks beyond the schema: each invalid combination of values fails with a sentence. */}}
 {{- define "tidemark.check" -}}
+{{- include "tidemark.checkNames" . -}}
+{{- include "tidemark.checkLabels" . -}}
+{{- include "tidemark.checkImage" . -}}
 {{- include "tidemark.checkReplicas" . -}}
 {{- include "tidemark.checkZooKeeper" . -}}
 {{- include "tidemark.checkLogDirs" . -}}
@@ -7,6 +10,13 @@
 {{- include "tidemark.checkStop" . -}}
 {{- include "tidemark.checkSettings" . -}}
 {{- include "tidemark.checkEnvironment" . -}}
+{{- include "tidemark.checkNodes" . -}}
+{{- end -}}
+
+{{- define "tidemark.checkImage" -}}
+{{- if and .Values.image.digestRequired (not .Values.image.digest) -}}
+{{- fail (printf "image.digestRequired is true and image.digest is empty: a tag such as %s can change; set image.digest to the digest of the image that you tested, or digestRequired: false" (include "tidemark.image" .)) -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "tidemark.checkReplicas" -}}
@@ -98,6 +108,13 @@
 {{- $given := mul 1000 (int .Values.broker.shutdownSeconds) -}}
 {{- if gt $needed $given -}}
 {{- fail (printf "broker.shutdownSeconds is %d, but controlled.shutdown.max.wait.ms, shutdown.grace.ms, zookeeper.session.timeout.ms and 10 s for the logs are %d ms together: brokers would be killed during their shutdown; use at least %d" (int .Values.broker.shutdownSeconds) $needed (div (add $needed 999) 1000)) -}}
+{{- end -}}
+{{- if .Values.zookeeper.enabled -}}
+{{- $registered := int .Subcharts.zookeeper.Values.registrationWaitSeconds -}}
+{{- $stop := add (int .Values.broker.safeToRestartWaitSeconds) (int .Values.broker.shutdownSeconds) -}}
+{{- if and (gt $registered 0) (lt $registered (int $stop)) -}}
+{{- fail (printf "zookeeper.registrationWaitSeconds is %d, but a broker may take broker.safeToRestartWaitSeconds and broker.shutdownSeconds, %d s together, to stop: at an uninstall its registration would outlive ZooKeeper; use at least %d, or 0 for no wait" $registered $stop $stop) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 

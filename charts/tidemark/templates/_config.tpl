@@ -21,6 +21,7 @@
 {{- else if eq $component "admin" -}}
 {{- $_ := set $settings "advertised.listeners" (include "tidemark.adminAddress" $root) -}}
 {{- $_ := set $settings "default.replication.factor" (int $root.Values.topics.replicationFactor) -}}
+{{- $_ := set $settings "default.min.insync.replicas" (int $root.Values.topics.minInsyncReplicas) -}}
 {{- end -}}
 {{- $given := merge (deepCopy (index $root.Values $component).config) $root.Values.config -}}
 {{- range $key, $value := merge (deepCopy $given) $settings }}

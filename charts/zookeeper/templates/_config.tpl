@@ -3,9 +3,10 @@
 dataDir=/data
 dataLogDir=/data/log
 clientPort=2181
-{{- $defaults := dict "tickTime" 500 "initLimit" 60 "syncLimit" 4 "maxClientCnxns" 0 "maxSessionTimeout" 120000 "autopurge.snapRetainCount" 3 "autopurge.purgeInterval" 1 "snapCount" 100000 }}
-{{- range $key, $value := merge (deepCopy .Values.config) $defaults }}
+{{- range $key, $value := .Values.config }}
+{{- if not (kindIs "invalid" $value) }}
 {{ $key }}={{ if kindIs "float64" $value }}{{ int64 $value }}{{ else }}{{ $value }}{{ end }}
+{{- end }}
 {{- end }}
 4lw.commands.whitelist=ruok,srvr,mntr
 admin.enableServer=false

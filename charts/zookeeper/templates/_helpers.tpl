@@ -51,6 +51,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 
 {{- define "zookeeper.check" -}}
+{{- include "zookeeper.checkNames" . -}}
+{{- if and .Values.image.digestRequired (not .Values.image.digest) -}}
+{{- fail (printf "zookeeper: image.digestRequired is true and image.digest is empty: a tag such as %s can change; set zookeeper.image.digest to the digest of the image that you tested, or digestRequired: false" (include "zookeeper.image" .)) -}}
+{{- end -}}
 {{- if eq (mod (int .Values.replicas) 2) 0 -}}
 {{- fail (printf "zookeeper: replicas is %d: an even number of servers survives no more losses than one server less; choose 1, 3, 5 or 7" (int .Values.replicas)) -}}
 {{- end -}}
@@ -62,5 +66,24 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if or (has $key $ours) (hasPrefix "server." $key) -}}
 {{- fail (printf "zookeeper: config names %s, which the chart writes itself; remove it" $key) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Names become names of Services: a name that Kubernetes refuses would end an install half-way. */}}
+{{- define "zookeeper.checkNames" -}}
+{{- $name := include "zookeeper.fullname" . -}}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) -}}
+{{- $better := regexReplaceAll "[^a-z0-9]+" (lower $name) "-" | trimAll "-" -}}
+{{- if not (regexMatch "^[a-z]" $better) -}}{{- $better = printf "zk-%s" $better -}}{{- end -}}
+{{- fail (printf "zookeeper: names of objects would begin with %q, from fullnameOverride, nameOverride or the release: Kubernetes permits a-z, 0-9 and \"-\", and a letter first; set zookeeper.fullnameOverride, for example to %s" $name $better) -}}
+{{- end -}}
+{{- $labels := include "zookeeper.selectorLabels" . | fromYaml -}}
+{{- range $label, $_ := .Values.podLabels -}}
+{{- if or (hasKey $labels $label) (has $label (list "app.kubernetes.io/part-of" "apps.kubernetes.io/pod-index" "statefulset.kubernetes.io/pod-name" "controller-revision-hash")) -}}
+{{- fail (printf "zookeeper: podLabels names %s, which the chart or Kubernetes sets itself; remove it" $label) -}}
+{{- end -}}
+{{- end -}}
+{{- if hasKey .Values.podAnnotations "checksum/config" -}}
+{{- fail "zookeeper: podAnnotations names checksum/config, which the chart sets itself; remove it" -}}
 {{- end -}}
 {{- end -}}

@@ -24,10 +24,8 @@ _START_S: Final = 60.0
 
 def chart_settings() -> dict[str, str]:
     """What the chart says of ticks and limits."""
-    text = (_CHART / "templates" / "_config.tpl").read_text(encoding="utf-8")
-    (defaults,) = re.findall(r"\$defaults := dict (.*?) }}", text)
-    words = re.findall(r'"?([\w.]+)"?', defaults)
-    return dict(zip(words[::2], words[1::2], strict=True))
+    values = yaml.safe_load((_CHART / "values.yaml").read_text(encoding="utf-8"))
+    return {name: str(value) for name, value in values["config"].items()}
 
 
 def chart_flags() -> list[str]:

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pods that no node could take are refused with a sentence, from the nodes and pods that `lookup` would return."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import helm_python
+import pytest
+import yaml
+
+from tests.charts.rendering import CHARTS, NAME, NAMESPACE, ROOT, Manifest, one
+
+Render = Callable[..., list[Manifest]]
+
+HARD = {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "kubernetes.io/hostname"}]}
+BROKERS = "StatefulSet/tide-tidemark-broker"
+CONTROLLERS = "Deployment/tide-tidemark-controller"
+ENSEMBLE = "StatefulSet/tide-zookeeper"
+SKIP = "nodeCheck: false skips this check"
+
+
+def node(*taints: dict[str, str], cordoned: bool = False, **labels: str) -> dict[str, Any]:
+    spec: dict[str, Any] = {"taints": list(taints)} if taints else {}
+    return {"metadata": {"labels": labels}, "spec": spec | ({"unschedulable": True} if cordoned else {})}
+
+
+def live(replicas: int, anti_affinity: dict[str, Any] | None = None) -> dict[str, Any]:
+    affinity = {"affinity": {"podAntiAffinity": anti_affinity}} if anti_affinity else {}
+    return {"spec": {"replicas": replicas, "template": {"spec": affinity}}}
+
+
+THREE = [node(), node(), node()]
+CONTROL_PLANE = node({"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"})
+PREFERRED = node({"key": "busy", "effect": "PreferNoSchedule"})
+DEDICATED = node({"key": "tidemark", "value": "yes", "effect": "NoSchedule"})
+
+
+@pytest.fixture(scope="module")
+def chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the charts, whose `lookup` a test replaces."""
+    directory = tmp_path_factory.mktemp("charts")
+    shutil.copytree(CHARTS, directory / "charts", symlinks=True)
+    (directory / "deploy").symlink_to(ROOT / "deploy")
+    return directory / "charts" / "tidemark"
+
+
+@pytest.fixture
+def render(chart: Path) -> Render:
+    """Renders the chart as an upgrade of a cluster with these nodes and objects (by kind and name) does."""
+
+    def rendered(
+        values: dict[str, Any], nodes: list[dict[str, Any]] | None = None, objects: dict[str, Any] | None = None
+    ) -> list[Manifest]:
+        found = json.dumps({"items": nodes} if nodes is not None else {})
+        (chart / "templates" / "_lookup.tpl").write_text(
+            f'{{{{- define "tidemark.nodes" -}}}}{found}{{{{- end -}}}}\n'
+            f'{{{{- define "tidemark.live" -}}}}{{{{- $all := `{json.dumps(objects or {})}` | fromJson -}}}}'
+            '{{- get $all (printf "%s/%s" (index . 1) (index . 2)) | default dict | toJson -}}{{- end -}}\n'
+        )
+        with helm_python.Chart.load(chart) as loaded:
+            texts = loaded.render(values, name=NAME, namespace=NAMESPACE)
+        made = [each for path in texts if path.endswith(".yaml") for each in yaml.safe_load_all(texts[path])]
+        return [each for each in made if each]
+
+    return rendered
+
+
+REFUSED: dict[str, tuple[dict[str, Any], list[dict[str, Any]] | None, dict[str, Any], str]] = {
+    "more brokers than nodes": (
+        {"broker": {"replicas": 4, "antiAffinity": "hard"}},
+        THREE,
+        {},
+        "broker.antiAffinity is hard and broker.replicas is 4, but 3 of 3 nodes can take such a pod",
+    ),
+    "a node that the pods do not tolerate": (
+        {"broker": {"antiAffinity": "hard"}},
+        [node(), PREFERRED, CONTROL_PLANE, node(cordoned=True)],
+        {},
+        "broker.replicas is 3, but 2 of 4 nodes can take such a pod",
+    ),
+    "a taint with another value": (
+        {
+            "broker": {
+                "antiAffinity": "hard",
+                "tolerations": [{"key": "tidemark", "value": "no", "effect": "NoSchedule"}],
+            }
+        },
+        [node(), node(), DEDICATED],
+        {},
+        "2 of 3 nodes",
+    ),
+    "a node selector": (
+        {"controller": {"replicas": 2, "antiAffinity": "hard", "nodeSelector": {"disk": "ssd"}}},
+        [node(disk="ssd"), node(disk="hdd"), node()],
+        {},
+        "controller.replicas is 2, but 1 of 3 nodes",
+    ),
+    "more servers of the ensemble than nodes": (
+        {"zookeeper": {"replicas": 5, "antiAffinity": "hard"}},
+        THREE,
+        {},
+        "zookeeper.antiAffinity is hard and zookeeper.replicas is 5",
+    ),
+    "more brokers and softer in one upgrade": (
+        {"broker": {"replicas": 4}},
+        THREE,
+        {BROKERS: live(3, HARD)},
+        "upgrade twice, first with broker.replicas: 3 and then with 4",
+    ),
+    "softer with pods that are Pending": (
+        {"broker": {"replicas": 5}},
+        THREE,
+        {BROKERS: live(5, HARD)},
+        "upgrade twice, first with broker.replicas: 3 and then with 5",
+    ),
+    "more brokers and softer, nodes unknown": (
+        {"broker": {"replicas": 4}, "rack": {"source": "none"}},
+        None,
+        {BROKERS: live(3, HARD)},
+        "upgrade twice, first with broker.replicas: 3 and then with 4",
+    ),
+    "more servers and softer": (
+        {"zookeeper": {"replicas": 5}},
+        THREE,
+        {ENSEMBLE: live(3, HARD)},
+        "zookeeper.antiAffinity changes from hard to soft",
+    ),
+    "nodes are read on request": (
+        {"broker": {"replicas": 4, "antiAffinity": "hard"}, "rack": {"source": "none"}, "nodeCheck": True},
+        THREE,
+        {},
+        "3 of 3 nodes",
+    ),
+}
+
+ACCEPTED: dict[str, tuple[dict[str, Any], list[dict[str, Any]] | None, dict[str, Any]]] = {
+    "a node for each pod": ({"broker": {"antiAffinity": "hard"}}, THREE, {}),
+    "soft anti-affinity": ({"broker": {"replicas": 4}}, THREE, {}),
+    "pods that share nodes already": ({"broker": {"replicas": 4}}, THREE, {BROKERS: live(4)}),
+    "softer with a node for each pod": ({"broker": {"replicas": 4}}, [*THREE, node()], {BROKERS: live(3, HARD)}),
+    "softer, nodes unknown": ({"rack": {"source": "none"}}, None, {BROKERS: live(3, HARD)}),
+    "nodes that the installer may not read": (
+        {"broker": {"replicas": 4, "antiAffinity": "hard"}, "rack": {"source": "pod"}},
+        THREE,
+        {},
+    ),
+    "an autoscaler": ({"broker": {"replicas": 4, "antiAffinity": "hard"}, "nodeCheck": False}, THREE, {}),
+    "affinity of one's own": (
+        {"broker": {"replicas": 4, "antiAffinity": "hard", "affinity": {"podAffinity": {}}}},
+        THREE,
+        {},
+    ),
+    "a tolerated taint": (
+        {"broker": {"antiAffinity": "hard", "tolerations": [{"key": "tidemark", "operator": "Exists"}]}},
+        [node(), node(), DEDICATED],
+        {},
+    ),
+    "any taint": (
+        {"broker": {"antiAffinity": "hard", "tolerations": [{"operator": "Exists"}]}},
+        [node(), CONTROL_PLANE, DEDICATED],
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_pods_that_would_stay_pending_are_refused(case: str, render: Render) -> None:
+    values, nodes, objects, sentence = REFUSED[case]
+    with pytest.raises(helm_python.HelmError) as caught:
+        render(values, nodes, objects)
+    assert sentence in str(caught.value)
+    assert SKIP in str(caught.value)
+
+
+@pytest.mark.parametrize("case", ACCEPTED)
+def test_pods_that_have_a_node_are_accepted(case: str, render: Render) -> None:
+    values, nodes, objects = ACCEPTED[case]
+    assert one(render(values, nodes, objects), "StatefulSet", "tide-tidemark-broker")
+
+
+@pytest.mark.parametrize(("before", "surge"), [(live(3), 1), (live(3, HARD), 0)])
+def test_a_softer_deployment_needs_no_extra_node_for_its_upgrade(
+    before: dict[str, Any], surge: int, render: Render
+) -> None:
+    found = render({"controller": {"replicas": 3}}, THREE, {CONTROLLERS: before})
+    update = one(found, "Deployment", "tide-tidemark-controller")["spec"]["strategy"]["rollingUpdate"]
+    assert update == {"maxSurge": surge, "maxUnavailable": 1 - surge}
