@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import helm_python
 import kubernetes_validate
 import pytest
 import typer.main
@@ -18,7 +19,9 @@ from tidemark.cli.apply.cluster_file import parse
 
 from tests.charts.rendering import ROOT, Manifest, containers, manifests, pods
 
-VALUES = ("deploy/values-dev.yaml", "deploy/values-production.yaml", "tests/cluster/values.yaml")
+PRODUCTION = "deploy/values-production.yaml"
+VALUES = ("deploy/values-dev.yaml", PRODUCTION, "tests/cluster/values.yaml")
+DIGEST = f"sha256:{'0' * 64}"
 TARGETS = set(re.findall(r"^FROM .* AS (tidemark[\w-]*)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE))
 
 
@@ -32,7 +35,10 @@ def schemas_read_once() -> Iterator[None]:
 
 @functools.cache
 def rendered(path: str) -> list[Manifest]:
-    return manifests(loaded(path))
+    values = loaded(path)
+    if path == PRODUCTION:
+        values["image"]["digest"] = DIGEST  # the only value that an install adds
+    return manifests(values)
 
 
 def loaded(path: str) -> Any:
@@ -56,10 +62,26 @@ def test_every_container_has_requests_and_a_read_only_root(path: str) -> None:
 
 
 def test_production_survives_the_loss_of_a_node() -> None:
-    values = loaded("deploy/values-production.yaml")
+    values = loaded(PRODUCTION)
     for component in ("broker", "controller", "admin", "zookeeper"):
         assert values[component]["replicas"] >= 2, component
     assert values["topics"]["minInsyncReplicas"] < values["topics"]["replicationFactor"]
+
+
+def test_production_runs_images_by_their_digests_only() -> None:
+    with pytest.raises(helm_python.HelmError, match="is empty: a tag such as"):
+        manifests(loaded(PRODUCTION))
+    images = {container["image"] for _, pod in pods(rendered(PRODUCTION)) for container in containers(pod)}
+    assert len(images) == 2
+    for image in images:
+        assert re.fullmatch(r"docker\.io/\w+/\w+@sha256:[0-9a-f]{64}", image), image
+
+
+def test_production_names_the_callers_of_every_port() -> None:
+    for each in rendered(PRODUCTION):
+        if each["kind"] == "NetworkPolicy":
+            for rule in each["spec"]["ingress"]:
+                assert rule.get("from"), each["metadata"]["name"]
 
 
 def test_apply_accepts_the_topics_under_version_control() -> None:
@@ -68,13 +90,37 @@ def test_apply_accepts_the_topics_under_version_control() -> None:
     assert wanted.topics
 
 
-def test_skaffold_builds_targets_of_the_dockerfile_and_installs_the_chart() -> None:
+def test_skaffold_builds_the_images_that_it_deploys() -> None:
     config = loaded("skaffold.yaml")
-    assert {artifact["docker"]["target"] for artifact in config["build"]["artifacts"]} <= TARGETS
+    (artifact,) = config["build"]["artifacts"]
+    assert artifact["docker"]["target"] in TARGETS
     (release,) = config["deploy"]["helm"]["releases"]
-    for path in (release["chartPath"], *release["valuesFiles"], *config["profiles"][0]["patches"][0]["value"]):
-        assert (ROOT / path).exists(), path
-    (forwarded,) = config["portForward"]
+    assert release["skipBuildDependencies"], "Helm would package charts/zookeeper beside the link to it"
+    templates = release["setValueTemplates"]
+    built = artifact["image"]
+    assert templates["image.repository"] == f"{{{{.IMAGE_REPO_{built}}}}}"
+    (values,) = release["valuesFiles"]
+    deployed = manifests(loaded(values) | {"image": {"repository": built, "tag": "built"}})
+    images = {container["image"] for _, pod in pods(deployed) for container in containers(pod)}
+    ours = {image for image in images if "library/" not in image}
+    assert ours == {f"{built}:built"}
+    (verified,) = config["verify"]
+    assert verified["container"]["image"] == built
+
+
+def test_profiles_of_skaffold_render_and_build_other_targets() -> None:
+    config = loaded("skaffold.yaml")
+    production, spark = config["profiles"]
+    files, digest = production["patches"]
+    assert files["value"] == [PRODUCTION]
+    assert digest["path"].endswith("/setValueTemplates/image.digest")
+    assert digest["value"] == "{{.IMAGE_DIGEST_tidemark}}"
+    artifact, _ = spark["patches"]
+    assert artifact["value"]["docker"]["target"] in TARGETS
+
+
+def test_skaffold_forwards_an_existing_service() -> None:
+    (forwarded,) = loaded("skaffold.yaml")["portForward"]
     services = {
         each["metadata"]["name"] for each in manifests({"fullnameOverride": "tidemark"}) if each["kind"] == "Service"
     }
