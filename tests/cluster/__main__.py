@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from tests.cluster import basics, day_two, spark_job
+from tests.cluster import basics, day_two, spark_job, under_load
 from tests.cluster.images import TARGETS, build_and_load
 from tests.cluster.kube import Cluster, CommandError
 from tests.cluster.world import World
@@ -33,14 +33,21 @@ SCENARIOS: tuple[Scenario, ...] = (
     day_two.deleted_pod_comes_back_with_its_volume,
     day_two.brokers_are_added,
     day_two.brokers_are_removed,
+    under_load.two_pods_are_deleted_at_once,
+    under_load.node_is_drained,
+    under_load.whole_release_is_upgraded,
+    under_load.brokers_come_and_go_under_one_load,
     day_two.node_is_cut_off,
+    under_load.starved_cluster_loses_nothing,
     day_two.uninstall_leaves_the_volumes,
     day_two.another_clusters_volume_is_refused,
 )
 """The order matters: later scenarios use the state of earlier ones. The first scenario installs the release."""
 
-ON_OUR_OWN: frozenset[Scenario] = frozenset({day_two.node_is_cut_off})
-"""Scenarios that need a cluster whose nodes can be disconnected."""
+ON_OUR_OWN: frozenset[Scenario] = frozenset(
+    {day_two.node_is_cut_off, under_load.node_is_drained, under_load.starved_cluster_loses_nothing}
+)
+"""Scenarios that disconnect or drain nodes, or take the CPU of this machine."""
 
 
 def main(arguments: list[str]) -> int:

@@ -12,7 +12,8 @@ from tests.cluster.world import RELEASE, World, is_ready, no_record_lost
 
 _BROKER: Final = f"{RELEASE}-broker"
 _PARTITIONS: Final = 300
-_TWO: Final = ("--config", "min.insync.replicas=2")
+_SETTLED_S: Final = 20.0
+"""Longer than sessions of an earlier ensemble can last."""
 _PAUSE_S_MAX: Final = 2.0
 _BACK_S: Final = 180.0
 _CUT_S: Final = 30.0
@@ -21,9 +22,7 @@ _CUT_S: Final = 30.0
 
 def rolling_restart_loses_nothing(world: World) -> str:
     """A rolling restart of three brokers with 300 partitions loses no record and pauses no producer for 2 s."""
-    if "load" not in world.cli("topic", "list").split():
-        world.cli("topic", "create", "load", "--partitions", str(_PARTITIONS), "--replication-factor", "3", *_TWO)
-    world.wait_until_in_sync(60)
+    world.topic_of_load()
     before = _uids(world)
     with world.load("load") as load:
         begun_s = time.monotonic()
@@ -60,7 +59,7 @@ def brokers_are_added(world: World) -> str:
         world.upgrade(broker__replicas="5")
         world.cli("cluster", "add-brokers", "3", "4", "--yes", timeout_s=300)
         kept = no_record_lost(load.end())
-    share = _replicas(world)
+    share = world.replicas("load")
     assert all(share.get(broker, 0) > _PARTITIONS // 3 for broker in range(5)), share
     return f"{kept}; replicas of each broker: {share}"
 
@@ -69,7 +68,7 @@ def brokers_are_removed(world: World) -> str:
     """Five brokers become three: `tidemark cluster remove-brokers` drains two, then `helm upgrade` stops their pods."""
     with world.load("load") as load:
         world.cli("cluster", "remove-brokers", "3", "4", "--yes", timeout_s=300)
-        share = _replicas(world)
+        share = world.replicas("load")
         assert not {3, 4} & set(share), share
         world.upgrade(broker__replicas="3")
         kept = no_record_lost(load.end())
@@ -93,25 +92,33 @@ def node_is_cut_off(world: World) -> str:
 
 
 def uninstall_leaves_the_volumes(world: World) -> str:
-    """`helm uninstall` keeps the claims, and a new install with them has the cluster and its records."""
+    """`helm uninstall` keeps the claims; a new install has the cluster and its records, and leaders that stay."""
     if "kept" not in world.cli("topic", "list").split():
         records_go_through(world)
     claims = _claims(world)
     identity = world.cli_json("cluster", "describe")["cluster_id"]
     values = values_of(world, "kept")
-    world.cluster.helm("uninstall", RELEASE, "--wait", "--timeout", "180s", timeout_s=200)
-    assert _claims(world) == claims
-    begun_s = time.monotonic()
-    world.install()
-    took_s = time.monotonic() - begun_s
-    assert world.cli_json("cluster", "describe")["cluster_id"] == identity
-    assert values_of(world, "kept") == values
-    return f"{len(claims)} claims stayed; ready again after {took_s:.0f} s with {len(values):,} records"
+    found = []
+    for in_order in (True, False):
+        gone_s = world.uninstall(in_order=in_order)
+        assert _claims(world) == claims
+        begun_s = time.monotonic()
+        world.install()
+        took_s = time.monotonic() - begun_s
+        seen = world.health_over_time(_SETTLED_S)
+        unhealthy = [one for one in seen if one.offline or one.under_replicated]
+        assert not unhealthy, f"partitions without a leader or a replica after the install: {unhealthy}"
+        assert world.cli_json("cluster", "describe")["cluster_id"] == identity
+        assert values_of(world, "kept") == values
+        found.append(
+            f"{'brokers first' if in_order else 'all at once'}: gone in {gone_s:.0f} s, ready in {took_s:.0f} s"
+        )
+    return f"{len(claims)} claims stayed with {len(values):,} records; {'; '.join(found)}"
 
 
 def another_clusters_volume_is_refused(world: World) -> str:
     """A broker with a volume of another cluster refuses to start, and the termination message has the reason."""
-    world.cluster.helm("uninstall", RELEASE, "--wait", "--timeout", "180s", timeout_s=200)
+    world.uninstall(in_order=False)
     ensemble = [claim for claim in _claims(world) if "zookeeper" in claim]
     world.cluster.kubectl("delete", "pvc", *ensemble)
     world.install_only()
@@ -144,15 +151,6 @@ def _claims(world: World, pod: str = "") -> list[str]:
 def _under_replicated(world: World) -> int:
     count: int = world.cli_json("cluster", "describe")["under_replicated_count"]
     return count
-
-
-def _replicas(world: World) -> dict[int, int]:
-    """Number of replicas of the topic `load` on each broker."""
-    share: dict[int, int] = {}
-    for partition in world.cli_json("topic", "describe", "load")[0]["partitions"]:
-        for broker in partition["replicas"]:
-            share[broker] = share.get(broker, 0) + 1
-    return dict(sorted(share.items()))
 
 
 def _last_words(pod: dict[str, Any]) -> str:

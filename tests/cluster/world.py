@@ -6,8 +6,10 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
+import time
+from collections import Counter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tests.cluster.images import reference
 from tests.cluster.kube import ROOT, Cluster, CommandError, wait_for
@@ -17,9 +19,13 @@ CHART: Final = ROOT / "charts" / "tidemark"
 VALUES: Final = Path(__file__).with_name("values.yaml")
 CLIENT: Final = "client"
 _LOAD: Final = Path(__file__).with_name("load.py")
+_HEALTH_INTERVAL_S: Final = 1.0
 _STOP_FILE: Final = "/tmp/stop"
 _INSTALL_TIMEOUT_S: Final = 300.0
 _LOAD_TIMEOUT_S: Final = 180.0
+_UNINSTALL_TIMEOUT_S: Final = 300.0
+"""More than the grace periods of brokers and ensemble."""
+_PARTITIONS: Final = 300
 
 _CLIENT_POD: Final[dict[str, Any]] = {
     "apiVersion": "v1",
@@ -50,6 +56,14 @@ _CLIENT_POD: Final[dict[str, Any]] = {
         "volumes": [{"name": "scratch", "emptyDir": {}}],
     },
 }
+
+
+class Health(NamedTuple):
+    """Counts of partitions at a time."""
+
+    at_s: float
+    offline: int
+    under_replicated: int
 
 
 class World:
@@ -99,6 +113,38 @@ class World:
             self._sets = before  # later scenarios use the unchanged release
             raise
 
+    def uninstall(self, *, in_order: bool) -> float:
+        """Uninstall and wait until all pods are gone; returns the seconds.
+
+        Args:
+            in_order: stop the brokers first, as docs/kubernetes.md advises; otherwise all pods stop at once.
+        """
+        begun_s = time.monotonic()
+        if in_order:
+            self.cluster.kubectl("scale", "statefulset", f"{RELEASE}-broker", "--replicas=0")
+            self._wait_without_pods(",app.kubernetes.io/component=broker")
+        self.cluster.helm("uninstall", RELEASE, "--wait", "--timeout", "180s", timeout_s=200)
+        self._wait_without_pods("")
+        return time.monotonic() - begun_s
+
+    def _wait_without_pods(self, more: str) -> None:
+        selector = f"app.kubernetes.io/instance={RELEASE}{more}"
+        wait_for(
+            f"no pod of {selector}",
+            _UNINSTALL_TIMEOUT_S,
+            lambda: not self.cluster.objects("pods", "-l", selector)["items"],
+        )
+
+    def health_over_time(self, seconds: float) -> list[Health]:
+        """Counts of unhealthy partitions, about once a second for that time."""
+        seen: list[Health] = []
+        begun_s = time.monotonic()
+        while (at_s := time.monotonic() - begun_s) < seconds:
+            found = self.cli_json("cluster", "describe")
+            seen.append(Health(round(at_s, 1), found["offline_count"], found["under_replicated_count"]))
+            time.sleep(_HEALTH_INTERVAL_S)
+        return seen
+
     def client(self) -> None:
         """Start the client pod; in a started cluster on the first node, since the others may be disconnected."""
         node = {"kubernetes.io/hostname": "node-1"} if self.cluster.own else {}
@@ -136,6 +182,22 @@ class World:
             timeout_s,
             lambda: self.cli_json("cluster", "describe")["under_replicated_count"] == 0,
         )
+
+    def topic_of_load(self) -> None:
+        """Create the topic `load` with 300 partitions, unless it exists, and wait until all replicas are in sync."""
+        if "load" not in self.cli("topic", "list").split():
+            flags = ("--partitions", str(_PARTITIONS), "--replication-factor", "3")
+            self.cli("topic", "create", "load", *flags, "--config", "min.insync.replicas=2")
+        self.wait_until_in_sync(60)
+
+    def replicas(self, topic: str) -> dict[int, int]:
+        """Number of replicas of a topic on each broker."""
+        share = Counter(
+            broker
+            for partition in self.cli_json("topic", "describe", topic)[0]["partitions"]
+            for broker in partition["replicas"]
+        )
+        return dict(sorted(share.items()))
 
     def load(self, topic: str) -> Load:
         """Start to produce to a topic."""
