@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The entry point `tidemark`: runs the command, or names the extra that installs its packages.
+
+The base installation is the client, without typer, rich and PyYAML. So this module imports the standard library only.
+"""
+
+from __future__ import annotations
+
+import sys
+
+EXIT_NOT_INSTALLED = 2
+
+
+def main() -> None:
+    """Run the `tidemark` command; without the packages of its extra, a sentence and exit status 2."""
+    try:
+        from tidemark.cli import app
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "tidemark"):
+            raise
+        sys.stderr.write(f"error: the tidemark command needs {package}: pip install 'tidemark[cli]'\n")
+        sys.exit(EXIT_NOT_INSTALLED)
+    app.main()
+
+
+if __name__ == "__main__":
+    main()

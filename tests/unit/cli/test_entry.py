@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The entry point without the packages of the extra `cli`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+PYPROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
+
+
+@pytest.mark.parametrize("package", ["typer", "rich"])
+def test_without_the_extra_a_sentence_names_it(package: str) -> None:
+    module, _, function = PYPROJECT["project"]["scripts"]["tidemark"].partition(":")
+    code = f"import sys; sys.modules[{package!r}] = None; import {module} as entry; entry.{function}()"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.stdout == ""
+    assert ended.stderr == f"error: the tidemark command needs {package}: pip install 'tidemark[cli]'\n"
+    assert ended.returncode == 2
+
+
+def test_the_extra_is_defined() -> None:
+    wanted = " ".join(PYPROJECT["project"]["optional-dependencies"]["cli"])
+    assert "typer" in wanted
+    assert "rich" in wanted
