@@ -11,14 +11,16 @@ import logging
 import sys
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
+from tidemark.cli import completion as shells
 from tidemark.cli.apply.command import apply
 from tidemark.cli.bench.commands import bench_app
 from tidemark.cli.cluster.commands import cluster_app
 from tidemark.cli.cluster.log_dirs import log_dirs_app
+from tidemark.cli.common.help_text import by_task
 from tidemark.cli.common.options import Commands
 from tidemark.cli.common.output import print_error
 from tidemark.cli.common.process import check_streams, keep_pandas_out, refusal_of_output
@@ -33,9 +35,20 @@ from tidemark.cli.topic.commands import topic_app
 from tidemark.model import ErrorCode, TidemarkError
 
 EXIT_REFUSED = 1
+PROGRAM: Final = "tidemark"
+
+TASKS: Final = {
+    "Records": ("produce", "consume"),
+    "Topics": ("topic", "config", "apply"),
+    "Consumer groups": ("group",),
+    "Brokers and replicas": ("cluster", "reassign", "elect", "log-dirs", "replicas", "log"),
+    "This machine": ("dev", "bench", "completion"),
+}
+"""Commands in the order of the help, by task."""
 
 app = Commands(
-    name="tidemark",
+    name=PROGRAM,
+    cls=by_task(TASKS),
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -51,8 +64,9 @@ app.add_typer(bench_app, name="bench")
 app.add_typer(replicas_app, name="replicas")
 app.command(short_help="Send lines or rows as records.")(produce)
 app.command(short_help="Print records, or write them to a file.")(consume)
-app.command()(elect)
+app.command(short_help="Elect leaders on request.")(elect)
 app.command()(apply)
+app.command(short_help="Print the completion script of a shell.")(shells.completion)
 
 
 def _tell_version(wanted: bool) -> None:
@@ -84,10 +98,12 @@ def tidemark(
 @app.command()
 def dev(
     directory: Annotated[
-        Path, typer.Option("--directory", "-d", help="Data of the cluster; a second start reuses it.")
+        Path, typer.Option("--directory", "-d", metavar="DIR", help="Data of the cluster; a second start reuses it.")
     ] = Path(".tidemark-dev"),
-    brokers: Annotated[int, typer.Option(min=1, max=9, help="Number of brokers.")] = 3,
-    controllers: Annotated[int, typer.Option(min=1, max=9, help="Number of controllers.")] = 2,
+    brokers: Annotated[int, typer.Option("--brokers", metavar="N", min=1, max=9, help="Number of brokers.")] = 3,
+    controllers: Annotated[
+        int, typer.Option("--controllers", metavar="N", min=1, max=9, help="Number of controllers.")
+    ] = 2,
     free_ports: Annotated[bool, typer.Option("--free-ports", help="Use free ports instead of 9192, 9202, ...")] = False,
 ) -> None:
     """Run a whole cluster on this machine until Ctrl-C.
@@ -110,7 +126,9 @@ def main() -> None:
     keep_pandas_out()
     try:
         check_streams()
-        app()
+        if shells.is_asked():
+            shells.answer(lambda: app(prog_name=PROGRAM))
+        app(prog_name=PROGRAM)
     except TidemarkError as error:
         print_error(error)
     except ModuleNotFoundError as error:

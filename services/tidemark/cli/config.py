@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tidemark.cli.common.options import Cluster, Commands, parse_configs
+from tidemark.cli.common import completion
+from tidemark.cli.common.options import Cluster, Commands, DryRunOption, parse_configs
 from tidemark.cli.common.output import print_json, print_line, print_table, print_warning
 from tidemark.client.created_topic import MIN_ISR, restart_warnings
 from tidemark.core.config_resource import ConfigKind, ConfigResource
@@ -34,9 +35,17 @@ class Whose(StrEnum):
 
 WhoseArgument = Annotated[Whose, typer.Argument(metavar="topic|broker", help="Kind of the resource.")]
 NameArgument = Annotated[
-    str, typer.Argument(metavar="NAME", help="Topic name; broker id, or 'default' for all brokers.")
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="Topic name; broker id, or 'default' for all brokers.",
+        autocompletion=completion.config_names,
+    ),
 ]
-KeysArgument = Annotated[list[str] | None, typer.Argument(metavar="KEY", help="Settings; default: all.")]
+KeysArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KEY", help="Settings; default: all.", autocompletion=completion.config_keys),
+]
 RequestIdOption = Annotated[
     str,
     typer.Option("--request-id", metavar="ID", help="A repeat with the same id changes nothing; default: a new id."),
@@ -102,15 +111,23 @@ def set_(
     whose: WhoseArgument,
     name: NameArgument,
     settings: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="New values; applied all together or not at all.")
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE",
+            help="New values; applied all together or not at all.",
+            autocompletion=completion.config_changes,
+        ),
     ] = None,
     delete: Annotated[
         list[str] | None,
-        typer.Option("--delete", "-d", metavar="KEY", help="Remove the override of KEY; repeatable."),
+        typer.Option(
+            "--delete",
+            metavar="KEY",
+            help="Remove the override of KEY; repeatable.",
+            autocompletion=completion.config_keys,
+        ),
     ] = None,
-    validate_only: Annotated[
-        bool, typer.Option("--validate-only", help="Check and show the changes, without making them.")
-    ] = False,
+    dry_run: DryRunOption = False,
     request_id: RequestIdOption = "",
     cluster: Cluster = Cluster(),
 ) -> None:
@@ -121,7 +138,7 @@ def set_(
       tidemark config set topic flights retention.ms=86400000 flush.policy=group-commit
       tidemark config set topic flights --delete retention.ms
       tidemark config set broker 0 log.level=debug
-      tidemark config set broker default replica.lag.time.max.ms=20000 --validate-only
+      tidemark config set broker default replica.lag.time.max.ms=20000 --dry-run
     """
     configs = parse_configs(settings or [], option=None)
     if not configs and not delete:
@@ -131,15 +148,15 @@ def set_(
             ConfigResource(ConfigKind[whose.name], name),
             configs,
             delete=delete or (),
-            validate_only=validate_only,
-            request_id=request_id or ("" if validate_only else uuid.uuid4().hex),
+            validate_only=dry_run,
+            request_id=request_id or ("" if dry_run else uuid.uuid4().hex),
         )
         warnings = _noticed(client, name, changes) if whose is Whose.TOPIC else ()
     for warning in warnings:
         print_warning(warning)
     if cluster.json:
         shown = [one._asdict() for one in changes]
-        print_json({"changed": bool(changes) and not validate_only, "changes": shown, "warnings": warnings})
+        print_json({"changed": bool(changes) and not dry_run, "changes": shown, "warnings": warnings})
         return
     for line in change_lines(changes):
         print_line(line)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tidemark.cli.common.options import Cluster, confirm, parse_targets, refuse_json_question
+from tidemark.cli.common import completion
+from tidemark.cli.common.options import Cluster, DryRunOption, confirm, parse_targets, refuse_json_question
 from tidemark.cli.common.output import (
     counted,
     error_json,
@@ -41,7 +42,11 @@ _FORESEEN: Final = "would be elected, as far as it is known"
 def elect(
     targets: Annotated[
         list[str] | None,
-        typer.Argument(metavar="TOPIC[:PARTITION]", help="--last-known wants TOPIC:PARTITION."),
+        typer.Argument(
+            metavar="TOPIC[:PARTITION]",
+            help="--last-known wants TOPIC:PARTITION.",
+            autocompletion=completion.places,
+        ),
     ] = None,
     preferred: Annotated[
         bool, typer.Option("--preferred", help="Elect the preferred replicas; without TOPIC, of all topics.")
@@ -53,9 +58,7 @@ def elect(
         bool, typer.Option("--reports", help="Show losses of unclean elections; without TOPIC, of all topics.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation before records may be lost.")] = False,
-    validate_only: Annotated[
-        bool, typer.Option("--validate-only", help="Check and show the result; change nothing.")
-    ] = False,
+    dry_run: DryRunOption = False,
     cluster: Cluster = Cluster(),
 ) -> None:
     """Elect leaders where the controller does not do so automatically.
@@ -79,7 +82,7 @@ def elect(
       tidemark elect --preferred
       tidemark elect --preferred flights orders:3
       tidemark elect --last-known flights:0 flights:4
-      tidemark elect --last-known flights:0 --validate-only
+      tidemark elect --last-known flights:0 --dry-run
       tidemark elect --reports flights --output json | jq 'map(.records_maybe_lost) | add'
     """
     if preferred + last_known + reports != 1:
@@ -92,24 +95,22 @@ def elect(
     if reports and partitions:
         raise typer.BadParameter("reports are listed by topic: omit :PARTITION", param_hint="--reports")
     if last_known:
-        refuse_json_question(cluster.output, yes=yes, dry_run=validate_only, options="--yes or --validate-only")
+        refuse_json_question(cluster.output, yes=yes, dry_run=dry_run)
     with cluster.connect() as client:
         if reports:
             _show_reports(cluster, client.list_unclean_elections(topics))
         elif preferred:
-            outcomes = client.elect_leaders(
-                ElectionKind.PREFERRED, partitions, topics=topics, validate_only=validate_only
-            )
-            _show_preferred(cluster, outcomes, validate_only=validate_only)
+            outcomes = client.elect_leaders(ElectionKind.PREFERRED, partitions, topics=topics, validate_only=dry_run)
+            _show_preferred(cluster, outcomes, dry_run=dry_run)
         else:
-            _elect_last_known(cluster, client, partitions, yes=yes, validate_only=validate_only)
+            _elect_last_known(cluster, client, partitions, yes=yes, dry_run=dry_run)
 
 
 def _elect_last_known(
-    cluster: Cluster, client: AdminClient, partitions: Sequence[TopicPartition], *, yes: bool, validate_only: bool
+    cluster: Cluster, client: AdminClient, partitions: Sequence[TopicPartition], *, yes: bool, dry_run: bool
 ) -> None:
     foreseen = client.elect_leaders(ElectionKind.LAST_KNOWN, partitions, validate_only=True)
-    if validate_only or any(outcome.error is not None for outcome in foreseen):
+    if dry_run or any(outcome.error is not None for outcome in foreseen):
         _show_unclean(cluster, foreseen, _FORESEEN)
         return
     if not cluster.json:
@@ -120,7 +121,7 @@ def _elect_last_known(
     _show_unclean(cluster, outcomes, "elected")
 
 
-def _show_preferred(cluster: Cluster, outcomes: Sequence[ElectionOutcome], *, validate_only: bool) -> None:
+def _show_preferred(cluster: Cluster, outcomes: Sequence[ElectionOutcome], *, dry_run: bool) -> None:
     if cluster.json:
         print_json([outcome_json(outcome) for outcome in outcomes])
     else:
@@ -131,7 +132,7 @@ def _show_preferred(cluster: Cluster, outcomes: Sequence[ElectionOutcome], *, va
                 [(name_of(one.partition), _leader(one.leader_before), _leader(one.leader)) for one in moved],
             )
         there = sum(outcome.error is None and not outcome.changed for outcome in outcomes)
-        verb = "would move" if validate_only else "moved"
+        verb = "would move" if dry_run else "moved"
         if moved or there:
             leaders = counted(len(moved), "leader")
             print_line(f"{leaders} {verb} to the preferred replica, {there} were there already")

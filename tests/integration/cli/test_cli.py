@@ -93,7 +93,7 @@ def test_describe_prints_the_lines_of_kafkas_tools(cluster: LocalCluster, topic:
 
 
 def test_scripts_get_json_everywhere(cluster: LocalCluster, topic: str) -> None:
-    planned = json.loads(succeeds(cluster, "topic", "create", topic, "--validate-only", "-o", "json"))
+    planned = json.loads(succeeds(cluster, "topic", "create", topic, "--dry-run", "-o", "json"))
     assert (planned["created"], planned["partition_count"]) == (False, 1)
     assert topic not in json.loads(succeeds(cluster, "topic", "list", "-o", "json"))
     made = json.loads(succeeds(cluster, "topic", "create", topic, "-p", "2", "-r", "3", "-o", "json"))
@@ -107,7 +107,10 @@ def test_scripts_get_json_everywhere(cluster: LocalCluster, topic: str) -> None:
     found = json.loads(succeeds(cluster, "cluster", "describe", "-o", "json"))
     assert [broker["broker_id"] for broker in found["brokers"]] == [0, 1, 2]
     assert (found["offline_count"], found["admin_address"]) == (0, cluster.admin_address)
-    assert json.loads(succeeds(cluster, "topic", "delete", topic, "-o", "json")) == {"topic": topic, "deleted": True}
+    assert json.loads(succeeds(cluster, "topic", "delete", topic, "--yes", "-o", "json")) == {
+        "topic": topic,
+        "deleted": True,
+    }
     assert topic not in json.loads(succeeds(cluster, "topic", "list", "-o", "json"))
 
 

@@ -163,7 +163,7 @@ def test_the_command_refuses_in_one_line_with_the_code(cluster: LocalCluster, to
 
 def test_a_min_isr_without_a_spare_replica_is_warned_about_in_a_dry_run(cluster: LocalCluster, topic: str) -> None:
     words = ("config", "set", "topic", topic)
-    for more in (("--validate-only",), ()):
+    for more in (("--dry-run",), ()):
         ended = tidemark(cluster, *words, "min.insync.replicas=3", *more)
         assert ended.status == 0, ended
         assert ended.error.startswith(f"warning: {topic} has no replica to spare")
@@ -175,7 +175,7 @@ def test_json_output_of_a_dry_run_lists_the_changes(cluster: LocalCluster, admin
     set_ = ("config", "set", "topic", topic, "retention.ms=7", "-o", "json")
     change = {"key": "retention.ms", "before": None, "after": "7"}
     told = {"changes": [change], "warnings": []}
-    assert json.loads(succeeds(cluster, *set_, "--validate-only")) == {"changed": False, **told}
+    assert json.loads(succeeds(cluster, *set_, "--dry-run")) == {"changed": False, **told}
     assert admin.describe_topics([topic])[0].configs == {}
     assert json.loads(succeeds(cluster, *set_)) == {"changed": True, **told}
     got = json.loads(succeeds(cluster, "config", "get", "topic", topic, "-o", "json"))

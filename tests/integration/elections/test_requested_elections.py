@@ -140,7 +140,7 @@ def _foreseen(cluster: LocalCluster, *, unheard: list[int]) -> dict[str, dict[st
     found: list[dict[str, dict[str, int]]] = []
 
     def the_others_are_heard() -> bool:
-        ended = tidemark(cluster, "elect", "--last-known", "gauges:0", "--validate-only", "-o", "json")
+        ended = tidemark(cluster, "elect", "--last-known", "gauges:0", "--dry-run", "-o", "json")
         found[:] = json.loads(ended.out)
         return ended.status == 0 and found[0]["unclean"]["unheard"] == unheard
 

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Help: whole sentences in 80 columns, usage lines, examples, and the version."""
+"""Help: whole sentences in 80 columns, usage lines, examples, plain words, short options, and the version."""
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from importlib.metadata import version
+from typing import Any
 
 import pytest
-from tidemark.cli.app import app
+from tidemark.cli.app import TASKS, app
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -16,7 +19,7 @@ GROUPS = [(), *((name,) for name, one in get_command(app).commands.items() if ha
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: " ".join(group) or "tidemark")
 def test_a_list_of_commands_truncates_no_sentence(group: tuple[str, ...]) -> None:
     shown = CliRunner().invoke(app, [*group, "--help"], env={"COLUMNS": "80"}).stdout
-    listed = shown.split("Commands:")[1].splitlines()
+    listed = shown[shown.index("Commands:" if group else f"{next(iter(TASKS))}:") :].splitlines()
     assert len(listed) > 1
     assert [line for line in listed if line.endswith("...")] == []
 
@@ -38,6 +41,61 @@ def test_usage_can_be_typed_and_help_has_an_example(command: tuple[str, ...]) ->
     assert "...}" not in usage
     assert "Example" in shown
     assert f"  tidemark {' '.join(command)}" in shown
+
+
+def test_the_help_lists_each_command_under_one_task() -> None:
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    assert sorted(name for names in TASKS.values() for name in names) == sorted(commands)
+    shown = CliRunner().invoke(app, ["--help"]).stdout
+    headings = [line[:-1] for line in shown.splitlines() if line[:-1] in TASKS and line.endswith(":")]
+    assert headings == list(TASKS)
+
+
+FRAMEWORK = re.compile(r"<[^>]*>|\b(TEXT|INTEGER|FLOAT|DIRECTORY|FILENAME|RANGE)\b|[<>]=|\bx\b")
+"""Types as Typer and Click print them."""
+
+
+@pytest.mark.parametrize("command", [*GROUPS, *_commands()], ids=lambda command: " ".join(command) or "tidemark")
+def test_arguments_and_options_are_described_without_words_of_the_framework(command: tuple[str, ...]) -> None:
+    shown = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "200"}).stdout
+    place = re.search(r"^(Arguments|Options):$", shown, re.MULTILINE)
+    assert place is not None
+    assert [line for line in shown[place.start() :].splitlines() if FRAMEWORK.search(line)] == []
+
+
+def _options() -> list[Any]:
+    top = get_command(app)
+    found = []
+    for words in [(), *GROUPS, *_commands()]:
+        command: Any = top
+        for word in words:
+            command = command.commands[word]
+        found += [one for one in command.params if one.param_type_name == "option"]
+    return found
+
+
+def test_a_short_option_stands_for_one_long_option_in_all_commands() -> None:
+    meanings: defaultdict[str, set[str]] = defaultdict(set)
+    for option in _options():
+        names = [name for name in option.opts if name.startswith("--")]
+        for short in set(option.opts) - set(names):
+            meanings[short].add(names[0])
+    assert "-o" in meanings
+    assert {short: longs for short, longs in meanings.items() if len(longs) > 1} == {}
+
+
+def test_a_long_option_has_the_same_short_option_in_all_commands() -> None:
+    shorts: defaultdict[str, set[tuple[str, ...]]] = defaultdict(set)
+    for option in _options():
+        long = next(name for name in option.opts if name.startswith("--"))
+        shorts[long].add(tuple(name for name in option.opts if not name.startswith("--")))
+    assert {long: found for long, found in shorts.items() if len(found) > 1} == {}
+
+
+def test_one_visible_option_checks_without_a_change() -> None:
+    names = {name for option in _options() for name in option.opts if not option.hidden}
+    assert "--dry-run" in names
+    assert "--validate-only" not in names
 
 
 def test_version_is_printed() -> None:

@@ -21,6 +21,7 @@ BROKER = ("--bootstrap", "127.0.0.1:1")
         (("topic", "list", "--admin", "somewhere"), "'somewhere': want HOST:PORT"),
         (("consume", "flights", "--bootstrap", "somewhere"), "'somewhere': want HOST:PORT"),
         (("produce", "flights", "--bootstrap", "somewhere"), "'somewhere': want HOST:PORT"),
+        (("completion", "tcsh"), "tcsh"),
         (("group", "list", "--bootstrap", "somewhere"), "'somewhere': want HOST:PORT"),
         (("replicas", "verify", "--bootstrap", "somewhere"), "'somewhere': want HOST:PORT"),
         (("bench", "produce", "--bootstrap", "somewhere"), "'somewhere': want HOST:PORT"),

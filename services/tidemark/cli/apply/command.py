@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tidemark.cli.common.options import Cluster
+from tidemark.cli.common.options import Cluster, DryRunOption
 from tidemark.cli.common.output import counted, error_json, print_error, print_json, print_line, print_warning
 from tidemark.cli.config import change_lines
 from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource
@@ -40,7 +40,7 @@ _SIGNS: Final = {"create": "+", "grow": "~", "configure": "~", "delete": "-"}
 
 def apply(
     file: Annotated[Path, typer.Option("--file", "-f", metavar="FILE", help="The desired state; '-' is stdin.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and show the changes; change nothing.")] = False,
+    dry_run: DryRunOption = False,
     check: Annotated[bool, typer.Option("--check", help="As --dry-run; exit status 2 if anything differs.")] = False,
     prune: Annotated[bool, typer.Option("--prune", help="Delete topics that the file does not name.")] = False,
     cluster: Cluster = Cluster(),

@@ -29,7 +29,7 @@ bench_app = Commands(help="Measure throughput and latency of a cluster.")
 @bench_app.command(short_help="Throughput of producers.")
 def produce(
     rate: Annotated[
-        float, typer.Option("--rate", min=0, help="Records per second of all producers; 0: no limit.")
+        float, typer.Option("--rate", metavar="N", min=0, help="Records per second of all producers; 0: no limit.")
     ] = 0.0,
     producers: ProducersOption = 1,
     size: SizeOption = "1kB",
@@ -114,7 +114,9 @@ def consume(
 
 @bench_app.command(short_help="Latency at a fixed rate.")
 def latency(
-    rate: Annotated[float, typer.Option("--rate", min=0.1, help="Records per second of all producers.")] = 1000.0,
+    rate: Annotated[
+        float, typer.Option("--rate", metavar="N", min=0.1, help="Records per second of all producers.")
+    ] = 1000.0,
     producers: ProducersOption = 1,
     consumers: ConsumersOption = 1,
     size: SizeOption = "1kB",

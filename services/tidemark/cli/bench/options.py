@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from tidemark.cli.common import completion
 from tidemark.cli.common.options import AdminOption, BootstrapOption, JsonOption, OutputOption
 from tidemark.cli.common.output import Output
 from tidemark.cli.common.units import parse_size
@@ -20,12 +21,18 @@ _LINGER_MS_MAX: Final = 60_000
 SizeOption = Annotated[
     str, typer.Option("--message-size", metavar="SIZE", help="Random bytes of each value: 100, 1kB, 64KiB.")
 ]
-ProducersOption = Annotated[int, typer.Option("--producers", min=1, max=256, help="Number of producer processes.")]
+ProducersOption = Annotated[
+    int, typer.Option("--producers", metavar="N", min=1, max=256, help="Number of producer processes.")
+]
 ConsumersOption = Annotated[
-    int, typer.Option("--consumers", min=1, max=256, help="Number of consumer processes; they share the partitions.")
+    int,
+    typer.Option(
+        "--consumers", metavar="N", min=1, max=256, help="Number of consumer processes; they share the partitions."
+    ),
 ]
 KeysOption = Annotated[
-    int, typer.Option("--keys", min=0, max=1_000_000, help="Distinct keys, round-robin; 0 disables keys.")
+    int,
+    typer.Option("--keys", metavar="N", min=0, max=1_000_000, help="Distinct keys, round-robin; 0 disables keys."),
 ]
 BatchOption = Annotated[str, typer.Option("--batch-size", metavar="SIZE", help="Bytes of a producer's batch.")]
 
@@ -37,15 +44,31 @@ class Target:
     topic: Annotated[
         str,
         typer.Option(
-            "--topic", "-t", metavar="TOPIC", help="An existing topic; default: a new one, deleted at the end."
+            "--topic",
+            "-t",
+            metavar="TOPIC",
+            help="An existing topic; default: a new one, deleted at the end.",
+            autocompletion=completion.topics,
         ),
     ] = ""
-    partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, help="Partitions of the new topic.")] = 6
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", metavar="N", min=1, help="Partitions of the new topic.")
+    ] = 6
     replication_factor: Annotated[
-        int, typer.Option("--replication-factor", "-r", min=0, help="Of the new topic; 0: the cluster's default.")
+        int,
+        typer.Option(
+            "--replication-factor", "-r", metavar="N", min=0, help="Of the new topic; 0: the cluster's default."
+        ),
     ] = 0
     configs: Annotated[
-        list[str] | None, typer.Option("--config", metavar="KEY=VALUE", help="A setting of the new topic; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="KEY=VALUE",
+            help="A setting of the new topic; repeatable.",
+            autocompletion=completion.topic_settings,
+        ),
     ] = None
 
 
@@ -56,7 +79,14 @@ class Batches:
     acks: AcksOption = Acks.ALL
     codec: CodecOption = Compression.NONE
     linger_ms: Annotated[
-        float, typer.Option("--linger-ms", min=0, max=_LINGER_MS_MAX, help="How long a batch waits for more records.")
+        float,
+        typer.Option(
+            "--linger-ms",
+            metavar="MS",
+            min=0,
+            max=_LINGER_MS_MAX,
+            help="How long a batch waits for more records.",
+        ),
     ] = 5.0
     batch_size: BatchOption = "128KiB"
 
@@ -74,8 +104,12 @@ class Batches:
 class Span:
     """The measured time."""
 
-    warm_up_s: Annotated[float, typer.Option("--warm-up", min=0, help="Seconds before the measurement.")] = 5.0
-    duration_s: Annotated[float, typer.Option("--duration", min=0.1, help="Seconds of the measurement.")] = 30.0
+    warm_up_s: Annotated[
+        float, typer.Option("--warm-up", metavar="SECONDS", min=0, help="Time before the measurement.")
+    ] = 5.0
+    duration_s: Annotated[
+        float, typer.Option("--duration", metavar="SECONDS", min=0.1, help="Time of the measurement.")
+    ] = 30.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,8 @@ import pyarrow as pa
 from tidemark.cli.bench.histogram import Measured, share, together
 from tidemark.cli.bench.options import Place, Target
 from tidemark.cli.bench.workers import Reading, Tick, WorkerLinks, Workload, consume_worker, produce_worker
-from tidemark.cli.common.options import connect_admin, need_bootstrap, parse_configs
+from tidemark.cli.common.connection import connect_admin, need_bootstrap
+from tidemark.cli.common.options import parse_configs
 from tidemark.cli.common.output import Output, counted, print_json, print_line, print_table
 from tidemark.cli.common.progress_line import ProgressLine, bar
 from tidemark.cli.common.units import shown_bytes

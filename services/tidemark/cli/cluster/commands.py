@@ -11,10 +11,20 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
-from tidemark.cli.common.options import Cluster, Commands, YesOption, confirm, parse_brokers, refuse_json_question
+from tidemark.cli.common import completion
+from tidemark.cli.common.options import (
+    Cluster,
+    Commands,
+    DryRunOption,
+    YesOption,
+    confirm,
+    parse_brokers,
+    refuse_json_question,
+)
 from tidemark.cli.common.output import counted, listed, name_of, print_json, print_line, print_table, raise_all
 from tidemark.cli.common.units import parse_rate
 from tidemark.cli.reassign.commands import NoWaitOption, ThrottleOption
+from tidemark.cli.reassign.copy_time import warn_of_long_copies
 from tidemark.cli.reassign.submit import MoveFeed, interrupted
 from tidemark.cli.reassign.views import MoveView, ended_json, plan_json, show_plan
 from tidemark.core.planning.restart_safety import RestartObstacle
@@ -35,8 +45,10 @@ _NAMED_MAX: Final = 5
 
 _Answer = TypeVar("_Answer")
 
-BrokersArgument = Annotated[list[str], typer.Argument(metavar="BROKER", help="Broker ids, such as 3 4.")]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the plan and its cost; change nothing.")]
+BrokersArgument = Annotated[
+    list[str],
+    typer.Argument(metavar="BROKER", help="Broker ids, such as 3 4.", autocompletion=completion.brokers),
+]
 
 cluster_app = Commands(help="Show the cluster and change its brokers.")
 
@@ -97,6 +109,52 @@ def _ask(cluster: Cluster, timeout_s: float, ask: Callable[[AdminClient], _Answe
         return error
 
 
+@cluster_app.command("describe", short_help="Brokers, controller, counts of partitions.")
+def describe(cluster: Cluster = Cluster()) -> None:
+    """Show brokers, the active controller, and counts of under-replicated and offline partitions.
+
+    \b
+    Examples:
+      tidemark cluster describe
+      tidemark cluster describe --output json | jq .offline_count
+    """
+    with cluster.connect() as client:
+        found = client.describe_cluster()
+    brokers = [found.view.brokers[broker_id] for broker_id in sorted(found.view.brokers)]
+    counts = {
+        "topic_count": found.topic_count,
+        "partition_count": found.partition_count,
+        "under_replicated_count": found.under_replicated_count,
+        "under_min_isr_count": found.under_min_isr_count,
+        "offline_count": found.offline_count,
+    }
+    if cluster.json:
+        print_json(
+            {
+                "cluster_id": found.view.cluster_id,
+                "controller_id": found.view.controller_id,
+                "admin_address": found.view.admin_address,
+                "brokers": [
+                    {"broker_id": broker.broker_id, "host": broker.host, "port": broker.port, "rack": broker.rack}
+                    for broker in brokers
+                ],
+                **counts,
+                "draining_brokers": list(found.draining_brokers),
+            }
+        )
+        return
+    controller = found.view.controller_id if found.view.controller_id >= 0 else "none"
+    print_line(f"cluster {found.view.cluster_id}, controller {controller}, admin {found.view.admin_address}")
+    print_table(
+        ("broker", "address", "rack", "epoch"),
+        [(broker.broker_id, f"{broker.host}:{broker.port}", broker.rack, broker.broker_epoch) for broker in brokers],
+    )
+    if found.draining_brokers:
+        draining = ", ".join(str(broker) for broker in found.draining_brokers)
+        print_line(f"draining: broker {draining}; no new replicas until tidemark cluster add-brokers")
+    print_table(("topics", "partitions", "under-replicated", "under min ISR", "offline"), [tuple(counts.values())])
+
+
 @cluster_app.command("add-brokers", short_help="Give new brokers their share of replicas.")
 def add_brokers(
     brokers: BrokersArgument,
@@ -124,6 +182,7 @@ def add_brokers(
     request_id = uuid.uuid4().hex
     with cluster.connect() as client:
         planned = client.add_brokers(ids, throttle_bytes_per_s=rate, validate_only=True, request_id=request_id)
+        _warn_of_long_copies(client, planned, rate)
         if not _agreed(cluster, planned, f"add broker {listed(ids)}", dry_run, yes=yes or not planned.plan.moves):
             return
         try:
@@ -172,6 +231,7 @@ def remove_brokers(
         (first,) = client.remove_brokers(ids, throttle_bytes_per_s=rate, validate_only=True)
         planned = first.planned
         assert planned is not None, "the first update has the plan"
+        _warn_of_long_copies(client, planned, rate)
         if not _agreed(cluster, planned, f"remove broker {listed(ids)}", dry_run, yes=yes):
             return
         try:
@@ -199,6 +259,11 @@ def _agreed(cluster: Cluster, planned: PlannedMoves, purpose: str, dry_run: bool
     return not dry_run
 
 
+def _warn_of_long_copies(client: AdminClient, planned: PlannedMoves, rate: int) -> None:
+    before = {move.partition: move.replicas for move in planned.plan.current}
+    warn_of_long_copies(client, planned.plan.moves, before, rate)
+
+
 def _drain(client: AdminClient, ids: Sequence[int], rate: int, view: MoveView) -> None:
     request_id = uuid.uuid4().hex
     patience_until_s = time.monotonic() + _PATIENCE_S
@@ -224,7 +289,14 @@ def _drain(client: AdminClient, ids: Sequence[int], rate: int, view: MoveView) -
 @cluster_app.command("safe-to-restart", short_help="Check if a broker can be restarted now.")
 def safe_to_restart(
     broker: Annotated[
-        str, typer.Argument(metavar="BROKER", envvar="TIDEMARK_BROKER_ID", help="Broker id.", show_envvar=True)
+        str,
+        typer.Argument(
+            metavar="BROKER",
+            envvar="TIDEMARK_BROKER_ID",
+            help="Broker id.",
+            show_envvar=True,
+            autocompletion=completion.brokers,
+        ),
     ],
     wait_s: Annotated[
         float, typer.Option("--wait", min=0, metavar="SECONDS", help="Time to wait until the restart is safe.")
@@ -298,49 +370,3 @@ def _print_verdict(cluster: Cluster, broker: int, obstacles: Sequence[RestartObs
             some = ", ".join(name_of(partition) for partition in one.partitions[:_NAMED_MAX])
             more = ", ..." if len(one.partitions) > _NAMED_MAX else ""
             print_line(f"  {one.reason}: {one.message}{f' ({some}{more})' if some else ''}")
-
-
-@cluster_app.command("describe", short_help="Brokers, controller, counts of partitions.")
-def describe(cluster: Cluster = Cluster()) -> None:
-    """Show brokers, the active controller, and counts of under-replicated and offline partitions.
-
-    \b
-    Examples:
-      tidemark cluster describe
-      tidemark cluster describe --output json | jq .offline_count
-    """
-    with cluster.connect() as client:
-        found = client.describe_cluster()
-    brokers = [found.view.brokers[broker_id] for broker_id in sorted(found.view.brokers)]
-    counts = {
-        "topic_count": found.topic_count,
-        "partition_count": found.partition_count,
-        "under_replicated_count": found.under_replicated_count,
-        "under_min_isr_count": found.under_min_isr_count,
-        "offline_count": found.offline_count,
-    }
-    if cluster.json:
-        print_json(
-            {
-                "cluster_id": found.view.cluster_id,
-                "controller_id": found.view.controller_id,
-                "admin_address": found.view.admin_address,
-                "brokers": [
-                    {"broker_id": broker.broker_id, "host": broker.host, "port": broker.port, "rack": broker.rack}
-                    for broker in brokers
-                ],
-                **counts,
-                "draining_brokers": list(found.draining_brokers),
-            }
-        )
-        return
-    controller = found.view.controller_id if found.view.controller_id >= 0 else "none"
-    print_line(f"cluster {found.view.cluster_id}, controller {controller}, admin {found.view.admin_address}")
-    print_table(
-        ("broker", "address", "rack", "epoch"),
-        [(broker.broker_id, f"{broker.host}:{broker.port}", broker.rack, broker.broker_epoch) for broker in brokers],
-    )
-    if found.draining_brokers:
-        draining = ", ".join(str(broker) for broker in found.draining_brokers)
-        print_line(f"draining: broker {draining}; no new replicas until tidemark cluster add-brokers")
-    print_table(("topics", "partitions", "under-replicated", "under min ISR", "offline"), [tuple(counts.values())])

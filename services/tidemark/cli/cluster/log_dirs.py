@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tidemark.cli.common.options import Cluster, Commands, fits_int32, parse_targets
+from tidemark.cli.common import completion
+from tidemark.cli.common.options import Cluster, Commands, DryRunOption, fits_int32, parse_targets
 from tidemark.cli.common.output import error_json, name_of, print_json, print_line, print_table, raise_all
 from tidemark.cli.common.units import parse_rate, shown_bytes
+from tidemark.cli.reassign.copy_time import warn_of_long_copy
 from tidemark.cli.reassign.log_dirs import FoundReplica, PlaceState, follow_places, found_json, look, placed
 from tidemark.core.reassignment.log_dir_placement import ReplicaLogDir
 from tidemark.model import BrokerId
@@ -39,10 +41,20 @@ chosen log directories.
 @log_dirs_app.command("describe", short_help="Space, state and replicas of log directories.")
 def describe(
     brokers: Annotated[
-        list[int] | None, typer.Option("--broker", metavar="N", help="A broker; repeatable; default: all.")
+        list[int] | None,
+        typer.Option(
+            "--broker", metavar="N", help="A broker; repeatable; default: all.", autocompletion=completion.brokers
+        ),
     ] = None,
     topics: Annotated[
-        list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Only replicas of this topic; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--topic",
+            "-t",
+            metavar="TOPIC",
+            help="Only replicas of this topic; repeatable.",
+            autocompletion=completion.topics,
+        ),
     ] = None,
     replicas: Annotated[bool, typer.Option("--replicas", help="Also list the replicas.")] = False,
     cluster: Cluster = Cluster(),
@@ -86,10 +98,20 @@ def describe(
 
 @log_dirs_app.command("move", short_help="Move a replica to another directory of its broker.")
 def move(
-    target: Annotated[str, typer.Argument(metavar="TOPIC:PARTITION", help="Partition of the replica.")],
+    target: Annotated[
+        str,
+        typer.Argument(metavar="TOPIC:PARTITION", help="Partition of the replica.", autocompletion=completion.places),
+    ],
     broker: Annotated[
         int,
-        typer.Option("--broker", metavar="N", callback=fits_int32, help="Its broker.", show_default=False),
+        typer.Option(
+            "--broker",
+            metavar="N",
+            callback=fits_int32,
+            help="Its broker.",
+            show_default=False,
+            autocompletion=completion.brokers,
+        ),
     ],
     to: Annotated[
         str,
@@ -102,7 +124,7 @@ def move(
         ),
     ] = "",
     wait: Annotated[bool, typer.Option("--wait", help="Show the progress until the end.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check only; change nothing.")] = False,
+    dry_run: DryRunOption = False,
     cluster: Cluster = Cluster(),
 ) -> None:
     """Move a replica into another log directory of its broker.
@@ -128,6 +150,8 @@ def move(
         if answer.error is not None:
             raise answer.error
         (found,) = look(client, [place])
+        if found.state is not PlaceState.THERE and found.bytes_total is not None:
+            warn_of_long_copy(f"the replica has {shown_bytes(found.bytes_total)}", found.bytes_total, rate)
         error = None
         if wait and not dry_run:
             ((found, error),) = follow_places(client, [place], silent=cluster.json)

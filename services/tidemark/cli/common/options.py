@@ -13,14 +13,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 import typer
 from typer.models import CommandFunctionType
 
-from tidemark.cli.common.output import Output
+from tidemark.cli.common import completion
+from tidemark.cli.common.connection import connect_admin
+from tidemark.cli.common.help_text import PlainCommand, PlainGroup
+from tidemark.cli.common.output import Output, print_warning
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
-from tidemark.runtime.host_port import HostPort
 
 if TYPE_CHECKING:
     from tidemark.client import AdminClient
 
 _INT32_MAX: Final = 2**31 - 1
+_DRY_RUN: Final = "dry_run"
+_FORMER_DRY_RUN: Final = "validate_only"
 
 BootstrapOption = Annotated[
     str,
@@ -39,9 +43,15 @@ AdminOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="The same as --output json.")]
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Output format.")]
-TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic name.")]
-TopicsArgument = Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="Topics; default: all.")]
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic name.", autocompletion=completion.topics)]
+TopicsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="TOPIC", help="Topics; default: all.", autocompletion=completion.topics),
+]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check and show the result; change nothing.")]
+"""A command with a parameter `dry_run` also takes the option's former name, which no help shows."""
+_FormerDryRunOption = Annotated[bool, typer.Option("--validate-only", hidden=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +79,11 @@ class Commands(typer.Typer):
     """
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(no_args_is_help=True, rich_markup_mode=None, **settings)
+        super().__init__(no_args_is_help=True, rich_markup_mode=None, **{"cls": PlainGroup, **settings})
 
     def command(self, *names: Any, **settings: Any) -> Callable[[CommandFunctionType], CommandFunctionType]:
         """As typer's decorator."""
-        register = super().command(*names, **settings)
+        register = super().command(*names, cls=PlainCommand, **settings)
 
         def add(function: CommandFunctionType) -> CommandFunctionType:
             register(_with_fields(function))
@@ -98,8 +108,17 @@ def _with_fields(command: Callable[..., None]) -> Callable[..., None]:
             annotation = annotations[field.name]
             parameters.append(Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation))
 
+    takes_former_name = any(parameter.name == _DRY_RUN for parameter in parameters)
+    if takes_former_name:
+        parameters.append(
+            Parameter(_FORMER_DRY_RUN, Parameter.KEYWORD_ONLY, default=False, annotation=_FormerDryRunOption)
+        )
+
     @wraps(command)
     def run(**given: Any) -> None:
+        if takes_former_name and given.pop(_FORMER_DRY_RUN):
+            print_warning("--validate-only is now --dry-run, and will be removed in the next release")
+            given[_DRY_RUN] = True
         for name, group in groups.items():
             given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
         command(**given)
@@ -114,44 +133,6 @@ def fits_int32(value: int) -> int:
     if not -(2**31) <= value <= _INT32_MAX:
         raise typer.BadParameter(f"{value} is out of range")
     return value
-
-
-def need_bootstrap(bootstrap: str) -> str:
-    """The brokers' addresses; bad usage without any."""
-    bootstrap = bootstrap.strip(" ,")
-    if not bootstrap:
-        raise typer.BadParameter(
-            "no cluster is given: want HOST:PORT of any broker, or TIDEMARK_BOOTSTRAP", param_hint="--bootstrap"
-        )
-    return _checked(bootstrap, "--bootstrap")
-
-
-def connect_admin(bootstrap: str, admin: str, *, timeout_s: float = 30.0) -> AdminClient:
-    """A client of the admin service at `admin`, or of the one that the brokers name; bad usage without either."""
-    bootstrap = bootstrap.strip(" ,")
-    if not bootstrap and not admin:
-        raise typer.BadParameter(
-            "no cluster is given: want HOST:PORT of any broker or of the admin service, "
-            "or TIDEMARK_BOOTSTRAP or TIDEMARK_ADMIN",
-            param_hint=["--bootstrap", "--admin"],
-        )
-    _checked(bootstrap, "--bootstrap")
-    _checked(admin, "--admin")
-    # A late import: help and bad usage shall not wait for the client's libraries.
-    from tidemark.client import AdminClient
-
-    return AdminClient(bootstrap or None, admin=admin or None, timeout_s=timeout_s)
-
-
-def _checked(addresses: str, option: str) -> str:
-    for address in filter(None, (part.strip() for part in addresses.split(","))):
-        try:
-            port = HostPort.parse(address).port
-        except ValueError:
-            port = 0
-        if port == 0:
-            raise typer.BadParameter(f"{address!r}: want HOST:PORT", param_hint=option)
-    return addresses
 
 
 def parse_configs(settings: Sequence[str], *, option: str | None = "--config") -> dict[str, str]:

@@ -57,10 +57,12 @@ def print_json(value: object) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a table; cells are never truncated or folded when stdout is not a terminal."""
+    """Write a table, or nothing without rows; cells are not truncated or folded when stdout is no terminal."""
     table = Table(*columns)
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
+    if not table.row_count:
+        return
     console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL)
     console.print(table, soft_wrap=not console.is_terminal)
 

@@ -8,13 +8,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from tidemark.client.records import ConsumerRecord
 
 _INT64_MAX = 2**63 - 1
 _MICROSECONDS = 1_000_000
+_FORMATS: Final = {".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".parquet": "parquet"}
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - UTC; formatting is faster without a zone
 
 
@@ -41,6 +43,11 @@ def parse_start(text: str) -> Start:
             raise ValueError(f"{value!r} is not a time such as 2013-01-01T05:00:00Z") from None
         return Start(timestamp_us=microseconds(moment))
     raise ValueError(f"{text!r}: want earliest, latest, offset:N or timestamp:2013-01-01T05:00:00Z")
+
+
+def format_of(file: Path | None) -> str:
+    """Format of a file by its extension: "json", "csv" or "parquet"; otherwise, and without a file, "text"."""
+    return "text" if file is None else _FORMATS.get(file.suffix.lower(), "text")
 
 
 def microseconds(moment: datetime) -> int:

@@ -8,7 +8,8 @@ from contextlib import AbstractContextManager
 
 import typer
 
-from tidemark.cli.common.options import check_delimiter, need_bootstrap
+from tidemark.cli.common.connection import need_bootstrap
+from tidemark.cli.common.options import check_delimiter
 from tidemark.cli.common.record_format import Start, parse_start
 from tidemark.cli.consume.options import ConsumeOptions, Shape
 
@@ -17,9 +18,10 @@ def consume(options: ConsumeOptions) -> None:
     """Print records, one per line, until Ctrl-C, --count, --until-end or --timeout.
 
     \b
-    Exit status 1 if --timeout ends the command before --count. CSV and Parquet have the columns partition, offset,
-    timestamp, key and value; Parquet also has headers. If records go to a file or a pipe, a line on the terminal shows
-    their number and rate, and the number of committed records left to read.
+    Exit status 1 if --timeout ends the command before --count. The extension of --file tells its format: .json, .jsonl,
+    .ndjson, .csv or .parquet. CSV and Parquet have the columns partition, offset, timestamp, key and value; Parquet
+    also has headers. If records go to a file or a pipe, a line on the terminal shows their number and rate, and the
+    number of committed records left to read.
 
     \b
     With --group the members of the group share the partitions. Offsets of printed records are committed every 5 s, when
@@ -33,11 +35,11 @@ def consume(options: ConsumeOptions) -> None:
       tidemark consume greetings --from earliest
       tidemark consume flights --from offset:1000 --count 10 --output json | jq .value
       tidemark consume flights --from timestamp:2013-01-01T05:00:00Z --timeout 5
-      tidemark consume flights --until-end -o parquet --strings --file flights.parquet
+      tidemark consume flights --until-end --strings --file flights.parquet
       tidemark consume flights --until-end -o csv > flights.csv
       tidemark consume flights --rack eu-west-1a
       tidemark consume orders --group billing
-      tidemark consume flights --group nightly --until-end -o parquet --file new-flights.parquet
+      tidemark consume flights --group nightly --until-end --file new-flights.parquet
     """
     bootstrap, start = need_bootstrap(options.bootstrap), _checked(options)
     # A late import: help and bad usage shall not wait for the client's libraries.
@@ -70,6 +72,6 @@ def _checked(options: ConsumeOptions) -> Start:
             param_hint="--from",
         )
     check_delimiter(options.delimiter)
-    if options.output is Shape.PARQUET and options.file is None and sys.stdout.isatty():
+    if options.shape is Shape.PARQUET and options.file is None and sys.stdout.isatty():
         raise typer.BadParameter("Parquet needs a --file or a pipe, not a terminal", param_hint="--output")
     return start

@@ -35,7 +35,7 @@ class GroupSource:
         # Raises for a missing topic; the group would wait for its creation.
         ends = _ends(bootstrap, options.topic, options.patience_s)
         self._ends = ends if options.until_end else None
-        self._whole_at_end = options.output is Shape.PARQUET
+        self._whole_at_end = options.shape is Shape.PARQUET
         self._written: _Offsets = {}
         """Offset after the last written record of each partition, until it is committed."""
         self._commit_s = time.monotonic() + COMMIT_INTERVAL_S

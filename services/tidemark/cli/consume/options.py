@@ -10,7 +10,9 @@ from typing import Annotated, Final
 
 import typer
 
+from tidemark.cli.common import completion
 from tidemark.cli.common.options import BootstrapOption
+from tidemark.cli.common.record_format import format_of
 
 _DEADLINE_S: Final = 30.0
 _CONNECT_S: Final = 1.0
@@ -30,7 +32,7 @@ class Shape(StrEnum):
 class ConsumeOptions:
     """The records to read, the end of reading, and the output."""
 
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to read.")]
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to read.", autocompletion=completion.topics)]
     start: Annotated[
         str | None,
         typer.Option(
@@ -41,15 +43,17 @@ class ConsumeOptions:
         ),
     ] = None
     count: Annotated[
-        int | None, typer.Option("--count", "--max-records", "--max-messages", "-n", min=1, help="Records to read.")
+        int | None,
+        typer.Option("--count", "--max-records", "--max-messages", "-n", metavar="N", min=1, help="Records to read."),
     ] = None
     until_end: Annotated[bool, typer.Option("--until-end", help="End at the current ends of the partitions.")] = False
     timeout_s: Annotated[
-        float | None, typer.Option("--timeout", min=0.001, help="End after this time (seconds) without a record.")
+        float | None,
+        typer.Option("--timeout", metavar="SECONDS", min=0.001, help="End after this time without a record."),
     ] = None
     key_separator: Annotated[
         str,
-        typer.Option("--key-separator", "-k", metavar="TEXT", help="text: print KEY, this and VALUE; default: VALUE."),
+        typer.Option("--key-separator", "-k", metavar="CHARS", help="text: print KEY, this and VALUE; default: VALUE."),
     ] = ""
     delimiter: Annotated[str, typer.Option("--delimiter", metavar="CHAR", help="csv: separator of cells.")] = ","
     strings: Annotated[bool, typer.Option("--strings", help="parquet: write keys and values as text, not bytes.")] = (
@@ -57,18 +61,46 @@ class ConsumeOptions:
     )
     file: Annotated[
         Path | None,
-        typer.Option("--file", "-f", dir_okay=False, help="Write to this file instead of stdout; replaces it."),
+        typer.Option(
+            "--file",
+            "-f",
+            metavar="FILE",
+            dir_okay=False,
+            help="Write to this file instead of stdout; replaces it.",
+        ),
     ] = None
     group: Annotated[
-        str | None, typer.Option("--group", "-g", metavar="NAME", help="Read as a member of this consumer group.")
+        str | None,
+        typer.Option(
+            "--group",
+            "-g",
+            metavar="GROUP",
+            help="Read as a member of this consumer group.",
+            autocompletion=completion.groups,
+        ),
     ] = None
     rack: Annotated[
-        str, typer.Option("--rack", envvar="TIDEMARK_RACK", help="Rack of this client, for follower fetching.")
+        str,
+        typer.Option(
+            "--rack", envvar="TIDEMARK_RACK", metavar="RACK", help="Rack of this client, for follower fetching."
+        ),
     ] = ""
     bootstrap: BootstrapOption = ""
     output: Annotated[
-        Shape, typer.Option("--output", "--format", "-o", help="Format: lines of values, JSON lines, CSV, or Parquet.")
-    ] = Shape.TEXT
+        Shape | None,
+        typer.Option(
+            "--output",
+            "--format",
+            "-o",
+            help="Format: lines of values, JSON lines, CSV, or Parquet.",
+            show_default="by the extension of --file; otherwise text",
+        ),
+    ] = None
+
+    @property
+    def shape(self) -> Shape:
+        """Output format: as given, else by the extension of the file."""
+        return Shape(format_of(self.file)) if self.output is None else self.output
 
     @property
     def patience_s(self) -> float:

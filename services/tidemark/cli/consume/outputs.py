@@ -111,7 +111,7 @@ class Parquet(Sink):
 
 def open_sink(file: BinaryIO, options: ConsumeOptions) -> Sink:
     """The sink for the format of the output."""
-    match options.output:
+    match options.shape:
         case Shape.JSON:
             return Lines(file, lambda record: _encode(record_json(record)).encode())
         case Shape.CSV:

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidemark.cli.common import completion
+from tidemark.cli.common.connection import need_bootstrap
 from tidemark.cli.common.options import (
     BootstrapOption,
     Commands,
+    DryRunOption,
     OutputOption,
     YesOption,
     confirm,
-    need_bootstrap,
     parse_places,
     refuse_json_question,
 )
@@ -29,8 +31,10 @@ if TYPE_CHECKING:
 
 group_app = Commands(help="Show consumer groups, reset their offsets, delete them.")
 
-GroupsArgument = Annotated[list[str], typer.Argument(metavar="GROUP", help="Group ids.")]
-GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="Group id.")]
+GroupsArgument = Annotated[
+    list[str], typer.Argument(metavar="GROUP", help="Group ids.", autocompletion=completion.groups)
+]
+GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="Group id.", autocompletion=completion.groups)]
 
 
 @group_app.command("list")
@@ -94,12 +98,19 @@ def describe(
 def reset_offsets(
     group: GroupArgument,
     topics: Annotated[
-        list[str], typer.Option("--topic", "-t", metavar="TOPIC[:PARTITION]", help="Topic or partition; repeatable.")
+        list[str],
+        typer.Option(
+            "--topic",
+            "-t",
+            metavar="TOPIC[:PARTITION]",
+            help="Topic or partition; repeatable.",
+            autocompletion=completion.places,
+        ),
     ],
     to: Annotated[
         str, typer.Option("--to", metavar="WHERE", help="earliest, latest, offset:N or timestamp:ISO (UTC by default).")
     ],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the new offsets; change nothing.")] = False,
+    dry_run: DryRunOption = False,
     yes: YesOption = False,
     bootstrap: BootstrapOption = "",
     output: OutputOption = Output.TEXT,

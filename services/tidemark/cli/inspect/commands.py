@@ -8,13 +8,14 @@ from typing import Annotated
 
 import typer
 
+from tidemark.cli.common import completion
+from tidemark.cli.common.connection import need_bootstrap
 from tidemark.cli.common.options import (
     BootstrapOption,
     Commands,
     JsonOption,
     OutputOption,
     fits_int32,
-    need_bootstrap,
 )
 from tidemark.cli.common.output import Output
 from tidemark.cli.common.units import parse_rate
@@ -31,7 +32,7 @@ def dump(
     replica: Annotated[
         str, typer.Argument(metavar="REPLICA", help="TOPIC-PARTITION, if PATH is a log directory.")
     ] = "",
-    records: Annotated[bool, typer.Option("--records", "-r", help="Print records instead of batches.")] = False,
+    records: Annotated[bool, typer.Option("--records", help="Print records instead of batches.")] = False,
     start: Annotated[int, typer.Option("--from", metavar="OFFSET", min=0, help="First offset.")] = 0,
     end: Annotated[
         int, typer.Option("--to", metavar="OFFSET", min=0, help="Last offset.", show_default=False)
@@ -109,11 +110,18 @@ def replicas() -> None:
 @replicas_app.command("verify", short_help="Compare all replicas while the cluster runs.")
 def verify_replicas(
     topics: Annotated[
-        list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this topic; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--topic",
+            "-t",
+            metavar="TOPIC",
+            help="Only this topic; repeatable.",
+            autocompletion=completion.topics,
+        ),
     ] = None,
     partitions: Annotated[
         list[int] | None,
-        typer.Option("--partition", "-p", help="Only this partition of the single --topic; repeatable."),
+        typer.Option("--partition", metavar="N", help="Only this partition of the single --topic; repeatable."),
     ] = None,
     whole: Annotated[
         bool, typer.Option("--bytes", help="Compare the bytes too, not only lengths, fields and CRCs.")

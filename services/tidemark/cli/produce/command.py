@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import typer
 
-from tidemark.cli.common.options import BootstrapOption, OutputOption, check_delimiter, need_bootstrap
+from tidemark.cli.common.connection import need_bootstrap
+from tidemark.cli.common.options import BootstrapOption, OutputOption, check_delimiter
 from tidemark.cli.common.output import Output
 from tidemark.cli.produce.options import InputFormat, Job
 
@@ -14,7 +15,8 @@ def produce(job: Job, bootstrap: BootstrapOption = "", output: OutputOption = Ou
     """Send lines or rows as records, and wait until all are acknowledged.
 
     \b
-    Lines are sent as they arrive, so a pipe may stay open. A row or JSON line is sent as JSON, unless --value-column
+    Lines are sent as they arrive, so a pipe may stay open. The extension of --file tells its format: .json, .jsonl,
+    .ndjson, .csv or .parquet; of a pipe --format tells it. A row or JSON line is sent as JSON, unless --value-column
     names the value. Malformed input ends the command with exit status 1; the error has the place and the number of
     records acknowledged before. On a terminal a line shows the progress, the rate, and records without acknowledgement.
 
@@ -22,9 +24,9 @@ def produce(job: Job, bootstrap: BootstrapOption = "", output: OutputOption = Ou
     Examples:
       echo hello | tidemark produce greetings
       tidemark produce flights --file flights.tsv --key-separator ,
-      tidemark produce flights --file flights.csv --format csv --key-column carrier --timestamp-column time_hour
+      tidemark produce flights --file flights.csv --key-column carrier --timestamp-column time_hour
       tail -f app.jsonl | tidemark produce logs --format json --key-column host
-      tidemark produce flights -f flights.parquet --format parquet --key-column carrier --codec zstd
+      tidemark produce flights -f flights.parquet --key-column carrier --codec zstd
       tidemark consume a --until-end -o json | tidemark produce b --format json --key-column key --value-column value
     """
     addresses = need_bootstrap(bootstrap)
@@ -38,8 +40,8 @@ def produce(job: Job, bootstrap: BootstrapOption = "", output: OutputOption = Ou
 def _check_usage(job: Job) -> None:
     columns = {"--key-column": job.key, "--value-column": job.value, "--timestamp-column": job.timestamp}
     named = [option for option, given in columns.items() if given]
-    if named and job.input_format is InputFormat.TEXT:
+    if named and job.format is InputFormat.TEXT:
         raise typer.BadParameter("lines have no columns: add --format json, csv or parquet", param_hint=named[0])
-    if job.key_separator and job.input_format is not InputFormat.TEXT:
-        raise typer.BadParameter("only for lines: use --key-column", param_hint="--key-separator")
+    if job.key_separator and job.format is not InputFormat.TEXT:
+        raise typer.BadParameter("only for lines: use --key-column, or add --format text", param_hint="--key-separator")
     check_delimiter(job.delimiter)

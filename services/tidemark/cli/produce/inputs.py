@@ -30,7 +30,8 @@ _BLOCK_BYTES: Final = 1 << 20
 _LINE_BYTES_MAX: Final = 16 << 20
 """More than the largest batch."""
 _PARQUET_ROWS: Final = 10_000
-_UNITS_US: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
+UNITS_US: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
+"""Microseconds of each unit of numbers in a timestamp column."""
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 _Record = tuple[bytes | None, bytes | None, int | None, list[tuple[str, bytes | None]]]
@@ -144,7 +145,7 @@ def _json_record(line: bytes, columns: Columns) -> _Record:
     try:
         document = json.loads(line)
     except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from None
+        raise ValueError(f"not JSON: {error.msg} at column {error.colno}; want a JSON document in each line") from None
     except UnicodeDecodeError:
         raise ValueError("not JSON: not UTF-8") from None
     if not isinstance(document, dict) and (columns.key, columns.value, columns.timestamp) != (None, None, None):
@@ -183,7 +184,7 @@ def _stamp_us(document: Mapping[str, Any], columns: Columns) -> int:
         except ValueError:
             raise ValueError(f"{name} is {value!r}, not a time such as 2013-01-01T05:00:00Z") from None
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return round(value * _UNITS_US[columns.timestamp_unit])
+        return round(value * UNITS_US[columns.timestamp_unit])
     raise ValueError(f"{name!r} is {'missing' if value is None else value}: want a time, or a number since 1970")
 
 
@@ -288,10 +289,10 @@ def _times(batch: pa.RecordBatch, columns: Columns) -> Any:
     if column.null_count:
         raise _refusal(f"column {columns.timestamp!r} has {column.null_count} empty cells: each record needs a time")
     if pa.types.is_integer(column.type):
-        factor = pa.scalar(_UNITS_US[columns.timestamp_unit], pa.int64())
+        factor = pa.scalar(UNITS_US[columns.timestamp_unit], pa.int64())
         return pc.multiply_checked(column.cast(pa.int64()), factor).cast(TIMESTAMP_TYPE)
     if pa.types.is_floating(column.type):
-        fine = pc.multiply(column.cast(pa.float64()), pa.scalar(float(_UNITS_US[columns.timestamp_unit]), pa.float64()))
+        fine = pc.multiply(column.cast(pa.float64()), pa.scalar(float(UNITS_US[columns.timestamp_unit]), pa.float64()))
         return pc.round(fine).cast(pa.int64()).cast(TIMESTAMP_TYPE)
     try:
         return column.cast(TIMESTAMP_TYPE)

@@ -10,6 +10,9 @@ from typing import Annotated
 
 import typer
 
+from tidemark.cli.common import completion
+from tidemark.cli.common.record_format import format_of
+
 
 class Acks(StrEnum):
     """Condition of the acknowledgement of a record."""
@@ -54,17 +57,30 @@ CodecOption = Annotated[Compression, typer.Option("--codec", help="Compression o
 class Job:
     """Topic, input and producer of one command."""
 
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="An existing topic.")]
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="An existing topic.", autocompletion=completion.topics)]
     file: Annotated[
         Path | None,
-        typer.Option("--file", "-f", exists=True, dir_okay=False, readable=True, help="Read this instead of stdin."),
+        typer.Option(
+            "--file",
+            "-f",
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            readable=True,
+            help="Read this instead of stdin.",
+        ),
     ] = None
     input_format: Annotated[
-        InputFormat, typer.Option("--format", help="Input: lines, JSON lines, CSV with a header row, or Parquet.")
-    ] = InputFormat.TEXT
+        InputFormat | None,
+        typer.Option(
+            "--format",
+            help="Input: lines, JSON lines, CSV with a header row, or Parquet.",
+            show_default="by the extension of --file; otherwise text",
+        ),
+    ] = None
     key_separator: Annotated[
         str,
-        typer.Option("--key-separator", "-k", metavar="TEXT", help="text: separator of key and value."),
+        typer.Option("--key-separator", "-k", metavar="CHARS", help="text: separator of key and value."),
     ] = ""
     key: Annotated[
         str, typer.Option("--key-column", metavar="NAME", help="Column, or member of the JSON object, of the key.")
@@ -87,9 +103,23 @@ class Job:
     strings: Annotated[bool, typer.Option("--strings", help="csv: all cells are text in the JSON, also numbers.")] = (
         False
     )
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Number of records to send.")] = None
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", metavar="N", min=1, help="Number of records to send.")
+    ] = None
     acks: AcksOption = Acks.ALL
     codec: CodecOption = Compression.NONE
     timeout_s: Annotated[
-        float, typer.Option("--timeout", min=0.001, max=86_400, help="Seconds until the acknowledgement of a record.")
+        float,
+        typer.Option(
+            "--timeout",
+            metavar="SECONDS",
+            min=0.001,
+            max=86_400,
+            help="Time until the acknowledgement of a record.",
+        ),
     ] = 30.0
+
+    @property
+    def format(self) -> InputFormat:
+        """Format of the input: as given, else by the extension of the file."""
+        return InputFormat(format_of(self.file)) if self.input_format is None else self.input_format

@@ -17,6 +17,7 @@ from tidemark.cli.common.output import Output, counted, print_json, print_line
 from tidemark.cli.common.progress_line import ProgressLine, bar
 from tidemark.cli.common.units import shown_bytes
 from tidemark.cli.produce.inputs import Columns, csv_chunks, json_chunks, parquet_chunks, text_chunks
+from tidemark.cli.produce.old_timestamps import OldTimestamps
 from tidemark.cli.produce.options import Job
 from tidemark.client import Producer, TableHandle
 from tidemark.model import TidemarkError
@@ -69,6 +70,7 @@ def run(bootstrap: str, job: Job, output: Output) -> None:
     interrupted = False
     refused: TidemarkError | None = None
     seen = _Seen(job, tally)
+    old = OldTimestamps(job.timestamp_unit.value)
     with contextlib.ExitStack() as stack:
         stack.enter_context(seen.line)
         source = stack.enter_context(job.file.open("rb")) if job.file is not None else sys.stdin.buffer
@@ -76,6 +78,7 @@ def run(bootstrap: str, job: Job, output: Output) -> None:
         with Producer(bootstrap, acks=job.acks, codec=job.codec, delivery_timeout_ms=timeout_ms) as producer:
             try:
                 for rows in limited(chunks(job, source), job.count):
+                    old.look_at(rows)
                     send(producer, job.topic, rows, tally)
                     seen.read(rows, source)
                     if tally.first_error is not None:
@@ -96,7 +99,7 @@ def run(bootstrap: str, job: Job, output: Output) -> None:
 def chunks(job: Job, source: BinaryIO) -> Iterator[pa.RecordBatch]:
     """Rows of the input, by its format."""
     columns = Columns(job.key or None, job.value or None, job.timestamp or None, job.timestamp_unit.value)
-    match job.input_format.value:
+    match job.format.value:
         case "json":
             return json_chunks(source, columns)
         case "csv":

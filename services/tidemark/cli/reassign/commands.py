@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
-from tidemark.cli.common.options import Cluster, Commands, TopicsArgument, parse_brokers, parse_targets
+from tidemark.cli.common import completion
+from tidemark.cli.common.options import (
+    Cluster,
+    Commands,
+    DryRunOption,
+    TopicsArgument,
+    parse_brokers,
+    parse_targets,
+)
 from tidemark.cli.common.output import (
     counted,
     error_json,
@@ -27,6 +35,7 @@ from tidemark.cli.common.output import (
     shown_time,
 )
 from tidemark.cli.common.units import parse_rate
+from tidemark.cli.reassign.copy_time import warn_of_long_copies
 from tidemark.cli.reassign.log_dirs import (
     FoundReplica,
     Present,
@@ -131,7 +140,7 @@ def generate(
 def execute(
     file: FileArgument,
     throttle: ThrottleOption = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and show the plan; change nothing.")] = False,
+    dry_run: DryRunOption = False,
     no_wait: NoWaitOption = False,
     cluster: Cluster = Cluster(),
 ) -> None:
@@ -210,6 +219,8 @@ def _check(
     if dry_run and cluster.json:
         print_json({"moves": [_outcome_json(one, requested.moves) for one in checked], "begun": False})
     raise_all(refused)
+    before = {one.partition: one.before for one in checked}
+    warn_of_long_copies(client, requested.moves, before, requested.throttle_bytes_per_s)
     return checked, present
 
 
@@ -288,7 +299,12 @@ def verify(file: FileArgument, cluster: Cluster) -> None:
 @reassign_app.command("list", short_help="List running reassignments.")
 def list_moves(
     targets: Annotated[
-        list[str] | None, typer.Argument(metavar="TOPIC[:PARTITION]", help="Topics or partitions; default: all.")
+        list[str] | None,
+        typer.Argument(
+            metavar="TOPIC[:PARTITION]",
+            help="Topics or partitions; default: all.",
+            autocompletion=completion.places,
+        ),
     ] = None,
     cluster: Cluster = Cluster(),
 ) -> None:
@@ -342,7 +358,8 @@ def list_moves(
 @reassign_app.command("cancel", short_help="Cancel: restore the original replicas.")
 def cancel_moves(
     targets: Annotated[
-        list[str] | None, typer.Argument(metavar="TOPIC[:PARTITION]", help="Topics or partitions.")
+        list[str] | None,
+        typer.Argument(metavar="TOPIC[:PARTITION]", help="Topics or partitions.", autocompletion=completion.places),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All reassignments.")] = False,
     no_wait: NoWaitOption = False,

@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Annotated, Final
 
 import typer
 
+from tidemark.cli.common import completion
 from tidemark.cli.common.options import (
     Cluster,
     Commands,
+    DryRunOption,
     TopicArgument,
     TopicsArgument,
     YesOption,
@@ -36,8 +37,110 @@ _I64_MAX: Final = (1 << 63) - 1
 topic_app = Commands(help="Create, list, describe and delete topics.")
 
 NameArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="1 to 249 letters, digits, '.', '_' or '-'.")]
-TotalOption = Annotated[int, typer.Option("--total", callback=fits_int32, help="New number of partitions.")]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check and show the result; change nothing.")]
+TotalOption = Annotated[
+    int, typer.Option("--total", metavar="N", callback=fits_int32, help="New number of partitions.")
+]
+
+
+@topic_app.command("create", short_help="Create a topic.")
+def create(
+    topic: NameArgument,
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", metavar="N", callback=fits_int32, help="Number of partitions.")
+    ] = 1,
+    replication_factor_: Annotated[
+        int,
+        typer.Option(
+            "--replication-factor",
+            "-r",
+            metavar="N",
+            callback=fits_int32,
+            help="Replicas of each partition; 0: the cluster's default.",
+        ),
+    ] = 0,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="KEY=VALUE",
+            help="A topic setting; repeatable.",
+            autocompletion=completion.topic_settings,
+        ),
+    ] = None,
+    dry_run: DryRunOption = False,
+    cluster: Cluster = Cluster(),
+) -> None:
+    """Create a topic and wait until every partition has a leader.
+
+    \b
+    Examples:
+      tidemark topic create greetings
+      tidemark topic create flights --partitions 6 --replication-factor 3 \\
+          --config min.insync.replicas=2 --config retention.ms=86400000
+      tidemark topic create flights --partitions 6 --dry-run --output json
+    """
+    configs = parse_configs(config or [])
+    with cluster.connect() as client:
+        made = client.create_topic(
+            topic,
+            partitions=partitions,
+            replication_factor=replication_factor_,
+            configs=configs,
+            validate_only=dry_run,
+        )
+    for warning in made.warnings:
+        print_warning(warning)
+    if cluster.json:
+        print_json({**topic_json(made), "created": not dry_run, "warnings": made.warnings})
+        return
+    verb, partitions_made = "would create" if dry_run else "created", counted(len(made.partitions), "partition")
+    print_line(f"{verb} topic {made.topic}: {partitions_made}, replication factor {replication_factor(made)}")
+    if dry_run:
+        print_topic(made)
+
+
+@topic_app.command("list")
+def list_topics(cluster: Cluster = Cluster()) -> None:
+    """List the names of all topics, one per line.
+
+    \b
+    Examples:
+      tidemark topic list
+      tidemark topic list --output json
+    """
+    with cluster.connect() as client:
+        names = client.list_topics()
+    if cluster.json:
+        print_json(names)
+        return
+    for name in names:
+        print_line(name)
+
+
+@topic_app.command("describe", short_help="Show partitions, leaders and replicas.")
+def describe(topics: TopicsArgument = None, cluster: Cluster = Cluster()) -> None:
+    """Show partitions, leaders, replicas and in-sync replicas of topics.
+
+    \b
+    Examples:
+      tidemark topic describe flights
+      tidemark topic describe flights --output json | jq '.[0].partitions[].leader'
+    """
+    with cluster.connect() as client:
+        views = client.describe_topics(topics or [])
+    if cluster.json:
+        print_json(
+            [
+                topic_json(view) if view.error is None else {"topic": view.topic, "error": error_json(view.error)}
+                for view in views
+            ]
+        )
+    else:
+        for view in views:
+            if view.error is None:
+                print_topic(view)
+    raise_all([view.error for view in views if view.error is not None])
 
 
 @topic_app.command("add-partitions", short_help="Add partitions, up to TOTAL.")
@@ -118,7 +221,10 @@ def remove_partitions(
 def delete_records(
     topic: TopicArgument,
     partition: Annotated[
-        int, typer.Option("--partition", "-p", callback=fits_int32, help="Partition index, from 0.", show_default=False)
+        int,
+        typer.Option(
+            "--partition", metavar="N", callback=fits_int32, help="Partition index, from 0.", show_default=False
+        ),
     ],
     before: Annotated[
         int,
@@ -168,115 +274,23 @@ def delete_records(
         print_line(f"not confirmed by broker {brokers}: unavailable or too slow, deletes them later")
 
 
-@topic_app.command("create", short_help="Create a topic.")
-def create(
-    topic: NameArgument,
-    partitions: Annotated[
-        int, typer.Option("--partitions", "-p", callback=fits_int32, help="Number of partitions.")
-    ] = 1,
-    replication_factor_: Annotated[
-        int,
-        typer.Option(
-            "--replication-factor",
-            "-r",
-            callback=fits_int32,
-            help="Replicas of each partition; 0: the cluster's default.",
-        ),
-    ] = 0,
-    config: Annotated[
-        list[str] | None, typer.Option("--config", "-c", metavar="KEY=VALUE", help="A topic setting; repeatable.")
-    ] = None,
-    validate_only: Annotated[
-        bool, typer.Option("--validate-only", help="Check and show the topic, without creating it.")
-    ] = False,
-    cluster: Cluster = Cluster(),
-) -> None:
-    """Create a topic and wait until every partition has a leader.
-
-    \b
-    Examples:
-      tidemark topic create greetings
-      tidemark topic create flights --partitions 6 --replication-factor 3 \\
-          --config min.insync.replicas=2 --config retention.ms=86400000
-      tidemark topic create flights --partitions 6 --validate-only --output json
-    """
-    configs = parse_configs(config or [])
-    with cluster.connect() as client:
-        made = client.create_topic(
-            topic,
-            partitions=partitions,
-            replication_factor=replication_factor_,
-            configs=configs,
-            validate_only=validate_only,
-        )
-    for warning in made.warnings:
-        print_warning(warning)
-    if cluster.json:
-        print_json({**topic_json(made), "created": not validate_only, "warnings": made.warnings})
-        return
-    verb, partitions_made = "would create" if validate_only else "created", counted(len(made.partitions), "partition")
-    print_line(f"{verb} topic {made.topic}: {partitions_made}, replication factor {replication_factor(made)}")
-    if validate_only:
-        print_topic(made)
-
-
-@topic_app.command("list")
-def list_topics(cluster: Cluster = Cluster()) -> None:
-    """List the names of all topics, one per line.
-
-    \b
-    Examples:
-      tidemark topic list
-      tidemark topic list --output json
-    """
-    with cluster.connect() as client:
-        names = client.list_topics()
-    if cluster.json:
-        print_json(names)
-        return
-    for name in names:
-        print_line(name)
-
-
-@topic_app.command("describe", short_help="Show partitions, leaders and replicas.")
-def describe(topics: TopicsArgument = None, cluster: Cluster = Cluster()) -> None:
-    """Show partitions, leaders, replicas and in-sync replicas of topics.
-
-    \b
-    Examples:
-      tidemark topic describe flights
-      tidemark topic describe flights --output json | jq '.[0].partitions[].leader'
-    """
-    with cluster.connect() as client:
-        views = client.describe_topics(topics or [])
-    if cluster.json:
-        print_json(
-            [
-                topic_json(view) if view.error is None else {"topic": view.topic, "error": error_json(view.error)}
-                for view in views
-            ]
-        )
-    else:
-        for view in views:
-            if view.error is None:
-                print_topic(view)
-    raise_all([view.error for view in views if view.error is not None])
-
-
 @topic_app.command("delete", short_help="Delete a topic with all its records.")
 def delete(
-    topic: NameArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation on a terminal.")] = False,
+    topic: TopicArgument,
+    yes: YesOption = False,
     cluster: Cluster = Cluster(),
 ) -> None:
     """Delete a topic with all its records, and wait for the end of the deletion.
+
+    The command asks for confirmation. Without a terminal it changes nothing, unless --yes is given.
 
     \b
     Examples:
       tidemark topic delete greetings
       tidemark topic delete greetings --yes
     """
-    if not yes and sys.stdin.isatty():
+    refuse_json_question(cluster.output, yes=yes, options="--yes")
+    if not yes:
         confirm(f"Delete topic {topic} with all its records?")
     with cluster.connect() as client:
         client.delete_topic(topic)

@@ -29,10 +29,14 @@ from tidemark.model import (
     BrokerRegistration,
     ErrorCode,
     LeaderEpoch,
+    Offset,
     PartitionReassignment,
+    ReplicaIdentity,
     TidemarkError,
     TopicPartition,
 )
+from tidemark.rpc.broker_log_dirs import BrokerLogDirs
+from tidemark.rpc.log_dirs import LogDirectoryContent, ReplicaOnDisk
 from typer.testing import CliRunner
 
 T0 = TopicPartition("t", 0)
@@ -53,6 +57,7 @@ class Client:
         self.live = [0, 1]
         self.planned = PLANNED
         self.failures: list[TidemarkError] = []
+        self.size_bytes = 0
 
     def __enter__(self) -> Client:
         return self
@@ -94,6 +99,13 @@ class Client:
             raise self.failures.pop()
         yield RemovalProgress([], 1, None, ())
         yield RemovalProgress([], 0, None, tuple(BrokerId(one) for one in brokers))
+
+    def describe_log_dirs(
+        self, brokers: Sequence[int] = (), *, partitions: Sequence[TopicPartition] = ()
+    ) -> list[BrokerLogDirs]:
+        zero, identity = Offset(0), ReplicaIdentity("id", "i")
+        leader = ReplicaOnDisk(T0, identity, self.size_bytes, zero, zero, zero, True, 0, 0.0, False)
+        return [BrokerLogDirs(FROM[0], (LogDirectoryContent("u", "/data", -1, -1, None, (leader,)),))]
 
     def create_partitions(
         self, topic: str, total: int, *, assignments: Sequence[Sequence[int]] = (), validate_only: bool = False
@@ -166,6 +178,15 @@ def test_brokers_are_added_and_removed(client: Client) -> None:
     removed = run("cluster", "remove-brokers", "1", "--yes")
     assert removed.stdout.endswith("broker 1 is removed and holds nothing: stop it now\n")
     assert client.did == ["add [3, 4]", "add [3]", "add [3]", "remove [1]"]
+
+
+@pytest.mark.parametrize("command", ["add-brokers", "remove-brokers"])
+def test_a_throttle_that_makes_the_copies_long_is_warned_of_before_the_question(client: Client, command: str) -> None:
+    client.size_bytes = 3_600_000
+    result = run("cluster", command, "1", "--throttle", "1KB")
+    assert code_of(result) is ErrorCode.INVALID_REQUEST
+    assert result.stderr.startswith("warning: the copy takes 1 h 00 min or longer: broker 1 has 3.6 MB to send")
+    assert run("cluster", command, "1", "--throttle", "2KB", "--dry-run").stderr == ""
 
 
 def test_a_removal_continues_after_an_outage_of_the_service(client: Client) -> None:

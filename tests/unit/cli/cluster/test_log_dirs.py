@@ -168,6 +168,16 @@ def test_a_dry_run_only_validates(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "would move to /data/b" in found.stdout
 
 
+def test_a_throttle_that_makes_the_move_long_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = disks(a=[replica(61_440_000, leader=True)])
+    words = ("move", "orders:0", "--broker", "1", "--to", "/data/b", "--dry-run", "--throttle")
+    assert run(monkeypatch, Client(large), *words, "1KB").stderr == (
+        "warning: the copy takes 17 h 04 min or longer: the replica has 61.4 MB, and the throttle is 1.0 kB/s; "
+        "a higher --throttle makes it shorter\n"
+    )
+    assert run(monkeypatch, Client(large), *words, "1MB").stderr == ""
+
+
 def test_the_current_directory_as_target_cancels_a_move(monkeypatch: pytest.MonkeyPatch) -> None:
     found = run(monkeypatch, Client(BEFORE), "move", "orders:0", "--broker", "1", "--to", "ua")
     assert found.stdout == "orders:0 is on broker 1 in /data/a; a move to another log directory is cancelled\n"

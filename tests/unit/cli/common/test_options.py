@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import typer
-from tidemark.cli.common.options import Commands
+from tidemark.cli.common.options import Commands, DryRunOption
 from typer.testing import CliRunner
 
 
@@ -62,3 +62,21 @@ def test_the_decorated_function_takes_the_dataclasses() -> None:
     seen.clear()
     show(Source("b", 2), layout=Layout())
     assert seen == [(Source("b", 2), False, Layout())]
+
+
+changing = Commands()
+
+
+@changing.command()
+def change(dry_run: DryRunOption = False) -> None:
+    """Change something."""
+    seen.append(dry_run)
+
+
+def test_the_former_name_of_dry_run_works_with_a_warning_and_is_not_in_the_help() -> None:
+    seen.clear()
+    ended = [CliRunner().invoke(changing, words) for words in ([], ["--dry-run"], ["--validate-only"])]
+    assert seen == [False, True, True]
+    assert [bool(one.stderr) for one in ended] == [False, False, True]
+    assert ended[2].stderr.startswith("warning: --validate-only is now --dry-run")
+    assert "--validate-only" not in CliRunner().invoke(changing, ["--help"]).stdout

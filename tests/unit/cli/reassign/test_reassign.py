@@ -29,11 +29,15 @@ from tidemark.model import (
     BrokerId,
     ErrorCode,
     LeaderEpoch,
+    Offset,
     PartitionReassignment,
     Refusal,
+    ReplicaIdentity,
     TidemarkError,
     TopicPartition,
 )
+from tidemark.rpc.broker_log_dirs import BrokerLogDirs
+from tidemark.rpc.log_dirs import LogDirectoryContent, ReplicaOnDisk
 from typer.testing import CliRunner
 
 T2, T3 = TopicPartition("test", 2), TopicPartition("test", 3)
@@ -75,6 +79,7 @@ class Client:
         self.ends_first: list[TidemarkError] = []
         self.originals: dict[TopicPartition, tuple[BrokerId, ...]] = {}
         self.too_late: set[TopicPartition] = set()
+        self.sizes_bytes: dict[TopicPartition, int] | None = None
 
     def __enter__(self) -> Client:
         return self
@@ -130,6 +135,35 @@ class Client:
         gone = [name for name in partitions if name in self.cancelled]
         ends = [EndedReassignment(name, TWO_ONE if name in self.too_late else ONE_TWO, self.ends_with) for name in gone]
         yield ReassignmentUpdate([], ends)
+
+    def describe_log_dirs(
+        self, brokers: Sequence[int] = (), *, partitions: Sequence[TopicPartition] = ()
+    ) -> list[BrokerLogDirs]:
+        if self.sizes_bytes is None:
+            raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "no broker answers")
+        zero = Offset(0)
+        return [
+            BrokerLogDirs(
+                broker,
+                (
+                    LogDirectoryContent(
+                        f"u{broker}",
+                        "/data",
+                        -1,
+                        -1,
+                        None,
+                        tuple(
+                            ReplicaOnDisk(
+                                name, ReplicaIdentity("id", "i"), size, zero, zero, zero, broker == 1, 0, 0.0, False
+                            )
+                            for name, size in self.sizes_bytes.items()
+                            if name in partitions
+                        ),
+                    ),
+                ),
+            )
+            for broker in map(BrokerId, brokers)
+        ]
 
     def describe_topics(self, names: Sequence[str] = ()) -> list[TopicView]:
         partition = PartitionView(2, BrokerId(1), LeaderEpoch(0), TWO_ONE, TWO_ONE, "i")
@@ -202,6 +236,44 @@ def test_a_dry_run_starts_nothing(client: Client, tmp_path: Path) -> None:
     assert (result.exit_code, client.wanted) == (0, [])
     assert "1,2" in result.stdout
     assert json.loads(run("execute", file_of(tmp_path), "--dry-run", "-o", "json").stdout)["begun"] is False
+
+
+def test_without_a_plan_there_is_no_table(client: Client, tmp_path: Path) -> None:
+    client.refusals[T2] = TidemarkError(ErrorCode.UNKNOWN_TOPIC, "there is no topic test")
+    for more in ((), ("--dry-run",)):
+        result = run("execute", file_of(tmp_path), *more)
+        assert (code_of(result), result.stdout) == (ErrorCode.UNKNOWN_TOPIC, "")
+
+
+GROWN = {"version": 1, "partitions": [{"topic": "test", "partition": 2, "replicas": [2, 3, 4]}]}
+"""Two new replicas; broker 1 leads and sends both."""
+
+
+@pytest.mark.parametrize("more", [(), ("--dry-run",), ("--no-wait", "-o", "json")])
+def test_a_throttle_that_makes_a_copy_long_is_warned_of_with_the_time(
+    client: Client, tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    client.sizes_bytes = {T2: 30_720_000}
+    result = run("execute", file_of(tmp_path, GROWN), "--throttle", "1KB", *more)
+    assert result.exit_code == 0
+    assert result.stderr == (
+        "warning: the copy takes 17 h 04 min or longer: broker 1 has 61.4 MB to send, and the throttle is 1.0 kB/s; "
+        "a higher --throttle makes it shorter\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "throttle", "size_bytes"),
+    [(GROWN, ("--throttle", "1MB"), 30_720_000), (GROWN, (), 30_720_000), (FILE, ("--throttle", "1KB"), 30_720_000),
+     (GROWN, ("--throttle", "1KB"), None)],
+    ids=["fast", "no throttle", "nothing to copy", "size unknown"],
+)  # fmt: skip
+def test_other_copies_are_not_warned_of(
+    client: Client, tmp_path: Path, content: object, throttle: tuple[str, ...], size_bytes: int | None
+) -> None:
+    client.sizes_bytes = None if size_bytes is None else {T2: size_bytes}
+    result = run("execute", file_of(tmp_path, content), *throttle)
+    assert (result.exit_code, result.stderr) == (0, "")
 
 
 def test_no_wait_names_the_list_command(client: Client, tmp_path: Path) -> None:

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`tidemark topic delete` needs a confirmation, or --yes in a pipe."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tidemark.cli.app import app
+from tidemark.cli.common import options
+from tidemark.model import ErrorCode, TidemarkError
+from typer.testing import CliRunner
+
+
+class Cluster:
+    """Records the deleted topics."""
+
+    def __init__(self) -> None:
+        self.deleted: list[str] = []
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def delete_topic(self, name: str) -> None:
+        self.deleted.append(name)
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    made = Cluster()
+    monkeypatch.setattr(options, "connect_admin", lambda *_, **__: made)
+    return made
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(app, ["topic", "delete", "t", *arguments], input="y\n")
+
+
+def test_in_a_pipe_nothing_is_deleted_and_the_error_names_the_option(cluster: Cluster) -> None:
+    ended = run()
+    assert isinstance(ended.exception, TidemarkError)
+    assert ended.exception.code is ErrorCode.INVALID_REQUEST
+    assert ended.exception.message == ("nothing was changed: it must be confirmed, and stdin is no terminal; add --yes")
+    assert cluster.deleted == []
+
+
+def test_with_yes_the_topic_is_deleted(cluster: Cluster) -> None:
+    assert run("--yes").stdout == "deleted topic t\n"
+    assert json.loads(run("-y", "-o", "json").stdout) == {"topic": "t", "deleted": True}
+    assert cluster.deleted == ["t", "t"]
+
+
+def test_json_output_without_yes_is_bad_usage(cluster: Cluster) -> None:
+    assert run("-o", "json").exit_code == 2
+    assert cluster.deleted == []
