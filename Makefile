@@ -11,6 +11,7 @@ PARTS := lint types unit simulation charts contract integration chaos spark
 NAME ?= produce
 SEEDS ?= 1000
 LIVES ?= 20
+GO_TOOLS := github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.4 github.com/bojand/ghz/cmd/ghz@v0.93.0
 
 # Your own choice: make PYTHON=/path/to/python3.12 demo
 PYTHON ?=
@@ -22,7 +23,7 @@ FIND_PYTHON = found=; older=; for python in $(CANDIDATES); do \
 PIP_INSTALL = [ -w "$${HOME:-/}" ] || export PIP_NO_CACHE_DIR=1; $(BIN)/pip install --quiet --disable-pip-version-check --editable '.[$(1)]' -c constraints.txt || { \
 	  echo "pip could not install Tidemark's dependencies (its errors are above): behind a proxy, run make again with HTTPS_PROXY=http://host:port (now $${HTTPS_PROXY:-$${https_proxy:-not set}}), and with PIP_CERT=/path/to/ca.crt if the proxy has its own certificate authority" >&2; exit 1; }
 
-.PHONY: help demo test check test-alerts test-cluster $(PARTS) soak explore bench docs release version stubs clean prerequisites
+.PHONY: help demo test check test-alerts test-cluster grpc-tools $(PARTS) soak explore bench docs release version stubs clean prerequisites
 
 # deploy/tools/help.awk has the forms of the comments that begin with ##.
 help: ## Show this list
@@ -90,6 +91,13 @@ test-alerts: $(READY) ## Incidents on a local cluster, a real Prometheus, and th
 
 test-cluster: $(READY) ## KUBECONFIG=FILE [ARGS="SCENARIO..."] | The chart and the images on a Kubernetes cluster; KUBE=DIRECTORY has scripts that start one
 	@KUBE="$(or $(KUBE),../shared/kube)" $(BIN)/python -m tests.cluster $(ARGS)
+
+grpc-tools: $(READY) ## grpcurl and ghz, built with Go into .peers/go, call a local cluster; from then on make test runs these tests, too
+	@command -v go >/dev/null || { echo "grpcurl and ghz are Go programs, and there is no Go: install it (apt install golang-go, brew install go)" >&2; exit 1; }
+	@for tool in $(GO_TOOLS); do \
+	  GOBIN="$(CURDIR)/.peers/go/bin" go install "$$tool" || { echo "go could not build $$tool (its errors are above): GOPROXY names the module proxy" >&2; exit 1; }; \
+	done
+	@$(BIN)/python -m pytest -q tests/integration/services/test_grpc_tools.py
 
 bench: $(READY) ## NAME=produce [ARGS="--partitions 1000"] | One benchmark: produce, latency, compare, durability, failover, controller, log, record, stalls, many_clients, spark or scrape
 	@$(BIN)/python -m bench $(NAME) $(ARGS)

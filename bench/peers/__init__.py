@@ -23,7 +23,7 @@ from bench.peers.clients import BATCH_BYTES, confluent_is_there, confluent_per_s
 __all__ = ["BATCH_BYTES", "KafkaPeer", "confluent_is_there", "confluent_per_s", "kafka_peer"]
 
 OURS = Path(__file__).with_name("kafka.sh")
-_JARS = Path(__file__).parents[2] / ".peers"
+_DOWNLOADS = Path(__file__).parents[2] / ".peers"
 
 
 class KafkaPeer:
@@ -79,7 +79,7 @@ def kafka_peer(*, fetch: bool = False) -> Iterator[KafkaPeer | None]:
         yield None
         return
     ours = script == str(OURS)
-    if ours and not fetch and not _JARS.is_dir() and "TIDEMARK_PEER_KAFKA_LIBS" not in os.environ:
+    if ours and not fetch and not any(_DOWNLOADS.glob("kafka-*")) and "TIDEMARK_PEER_KAFKA_LIBS" not in os.environ:
         print(f"no peer: `{OURS} DIR fetch` downloads Kafka; peer and ratio are null", file=sys.stderr)
         yield None
         return

@@ -18,17 +18,18 @@ from typing import Any, Final, NamedTuple, cast
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
-from grpc_reflection.v1alpha import reflection
 
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.channel import LIMITS, WINDOW
 from tidemark.rpc.errors import abort_with
+from tidemark.rpc.reflection import add_reflection
 from tidemark.runtime.limits import connections_max
 
 _log = logging.getLogger(__name__)
 
 LIVENESS: Final = "liveness"
 READINESS: Final = "readiness"
+_HEALTH: Final = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 
 PING_ACCEPTED_MS = 2_000
 """A client that pings an idle connection more often is disconnected. Clients ping every `channel.KEEPALIVE_MS`; those
@@ -74,7 +75,7 @@ class GrpcServer:
         self._server = grpc.aio.server(interceptors=[_Refusals()], options=options)
         self._health = health_aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        reflection.enable_server_reflection((*self._names, reflection.SERVICE_NAME), self._server)
+        add_reflection((*self._names, _HEALTH), self._server)
         if services:
             self.add(services)
         self._server.add_generic_rpc_handlers((self._services,))

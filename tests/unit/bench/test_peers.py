@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bench import peers
 from bench.compare import figures_of
 from bench.peers import OURS, kafka_peer
 
@@ -53,6 +54,18 @@ def test_without_a_peer_a_line_reports_this(
     with kafka_peer(fetch=True) as peer:
         assert peer is None
     assert "no peer" in capsys.readouterr().err
+
+
+def test_other_downloads_are_no_kafka(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for name in ("TIDEMARK_PEER_KAFKA", "TIDEMARK_PEER_KAFKA_LIBS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(peers, "_DOWNLOADS", tmp_path)
+    (tmp_path / "go").mkdir()
+    with kafka_peer() as peer:
+        assert peer is None
+    assert "downloads Kafka" in capsys.readouterr().err
 
 
 def test_a_directory_without_kafka_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
