@@ -100,6 +100,7 @@ class ErrorCode(StrEnum):
     CONTROLLER_NOT_ACTIVE = "CONTROLLER_NOT_ACTIVE"
     # others
     BROKER_NOT_AVAILABLE = "BROKER_NOT_AVAILABLE"
+    UNKNOWN_BROKER = "UNKNOWN_BROKER"  # no broker of this id ever registered
     COORDINATION_UNAVAILABLE = "COORDINATION_UNAVAILABLE"  # ZooKeeper cannot be reached
     SHUTTING_DOWN = "SHUTTING_DOWN"
     CLIENT_CLOSED = "CLIENT_CLOSED"  # the client object is closed, or was not started

@@ -153,7 +153,7 @@ class BrokerAdministration:
         """Drain brokers and deregister them; yields the plan, then updates; with `validate_only` only the plan.
 
         Raises:
-            TidemarkError: INVALID_REQUEST; BROKER_NOT_AVAILABLE for a broker that never registered;
+            TidemarkError: INVALID_REQUEST; UNKNOWN_BROKER for a broker that never registered;
                 INVALID_REPLICATION_FACTOR if too few brokers would be left; THROTTLE_TOO_LOW;
                 NO_REASSIGNMENT_IN_PROGRESS if another request adds one of the brokers again.
         """
@@ -185,7 +185,7 @@ class BrokerAdministration:
         yield RemovalUpdate(removed=tuple(brokers))
 
     async def obstacles_to_restart(self, broker: BrokerId) -> list[RestartObstacle]:
-        """List why the broker must not be restarted now; raises BROKER_NOT_AVAILABLE if it never registered."""
+        """List why the broker must not be restarted now; raises UNKNOWN_BROKER if it never registered."""
         snapshot = await self._read()
         await self._check_known([broker], snapshot)
         states = await self._store.states(partitions_of(snapshot.topics.values()), sync=True)
@@ -285,7 +285,7 @@ class BrokerAdministration:
             if broker not in snapshot.live and broker not in epochs:
                 known = ", ".join(str(one) for one in sorted({*snapshot.live, *epochs})) or "none"
                 raise TidemarkError(
-                    ErrorCode.BROKER_NOT_AVAILABLE,
+                    ErrorCode.UNKNOWN_BROKER,
                     f"broker {broker} never registered in this cluster; there are {known}",
                     {"broker": str(broker)},
                 )

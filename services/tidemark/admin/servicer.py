@@ -462,6 +462,8 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     ) -> brokers_pb.SafeToRestartResponse:
         """List the reasons why a broker must not be restarted now."""
         async with observed("SafeToRestart", context):
+            if not request.HasField("broker_id"):
+                raise TidemarkError(ErrorCode.INVALID_REQUEST, "the request names no broker: set broker_id")
             obstacles = await self._brokers.obstacles_to_restart(BrokerId(request.broker_id))
             return brokers_pb.SafeToRestartResponse(
                 safe=not obstacles, obstacles=[obstacle_to_proto(obstacle) for obstacle in obstacles]

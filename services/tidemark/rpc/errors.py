@@ -29,6 +29,7 @@ _STATUS: dict[ErrorCode, grpc.StatusCode] = {
     ErrorCode.TOPIC_ALREADY_EXISTS: grpc.StatusCode.ALREADY_EXISTS,
     ErrorCode.UNKNOWN_TOPIC: grpc.StatusCode.NOT_FOUND,
     ErrorCode.UNKNOWN_PARTITION: grpc.StatusCode.NOT_FOUND,
+    ErrorCode.UNKNOWN_BROKER: grpc.StatusCode.NOT_FOUND,
     ErrorCode.UNKNOWN_TOPIC_ID: grpc.StatusCode.FAILED_PRECONDITION,
     ErrorCode.NOT_LEADER: grpc.StatusCode.FAILED_PRECONDITION,
     ErrorCode.FENCED_LEADER_EPOCH: grpc.StatusCode.FAILED_PRECONDITION,

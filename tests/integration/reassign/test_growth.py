@@ -87,7 +87,7 @@ def test_a_broker_is_drained_stays_empty_and_gets_its_share_again(four: LocalClu
 
 def test_brokers_that_cannot_be_added_or_removed_are_one_line(four: LocalCluster) -> None:
     refused(tidemark(four, "cluster", "add-brokers", "9", "--dry-run"), "BROKER_NOT_AVAILABLE")
-    refused(tidemark(four, "cluster", "remove-brokers", "9", "--dry-run"), "BROKER_NOT_AVAILABLE")
+    refused(tidemark(four, "cluster", "remove-brokers", "9", "--dry-run"), "UNKNOWN_BROKER")
     refused(tidemark(four, "cluster", "remove-brokers", "0", "1", "2", "3", "--yes"), "INVALID_REQUEST")
     late = tidemark(four, "cluster", "create", "--brokers", "0,1,7", "--timeout", "0")
     refused(late, "REQUEST_TIMED_OUT")

@@ -13,12 +13,14 @@ from typing import NamedTuple
 
 import grpc
 import pytest
+from tidemark.local.ports import HOST
 from tidemark.local.process import ServiceProcess
 from tidemark.local.zookeeper_process import ZooKeeperProcess
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError, TopicDescription
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.errors import from_rpc_error
 from tidemark.runtime.clock import SystemClock
+from tidemark.v1 import admin_brokers_pb2 as brokers_pb
 from tidemark.v1 import admin_service_pb2 as pb
 from tidemark.v1.admin_service_pb2_grpc import AdminServiceStub
 from tidemark.zookeeper.store import ZooKeeperMetadataStore
@@ -38,6 +40,7 @@ class Admin(NamedTuple):
     controller: StandInController
     address: str
     metrics_address: str
+    connect: str
 
 
 @pytest.fixture
@@ -57,7 +60,7 @@ async def admin(zookeeper: ZooKeeperProcess, tmp_path: Path) -> AsyncIterator[Ad
             ),
             open_channel(address) as channel,
         ):
-            yield Admin(AdminServiceStub(channel), process, store, controller, address, metrics_address)
+            yield Admin(AdminServiceStub(channel), process, store, controller, address, metrics_address, connect)
     finally:
         await controller.rest()
         await store.stop()
@@ -174,6 +177,53 @@ async def test_many_creations_of_one_topic_at_once_make_one(admin: Admin) -> Non
         if isinstance(answer, grpc.aio.AioRpcError):
             assert from_rpc_error(answer, address="admin").code is ErrorCode.TOPIC_ALREADY_EXISTS
     assert len((await admin.store.topics())["t"].partitions) == len(made[0].topic.partitions)
+
+
+async def test_changes_of_other_processes_are_in_the_next_answer(admin: Admin) -> None:
+    other = ZooKeeperMetadataStore(admin.connect, 6000, SystemClock())
+    for number in range(3):
+        before = await admin.stub.DescribeCluster(pb.DescribeClusterRequest(), timeout=TIMEOUT_S)
+        assert before == await admin.stub.DescribeCluster(pb.DescribeClusterRequest(), timeout=TIMEOUT_S)
+        await admin.store.create_topic(TopicDescription(f"t{number}", f"i{number}", {0: (BrokerId(0),)}, {0: "i"}))
+        listed = await admin.stub.ListTopics(pb.ListTopicsRequest(), timeout=TIMEOUT_S)
+        assert len(listed.topics) == number + 1
+        described = await admin.stub.DescribeTopics(pb.DescribeTopicsRequest(), timeout=TIMEOUT_S)
+        assert [topic.topic for topic in described.topics] == list(listed.topics)
+        await other.start()
+        await other.register_broker(
+            BrokerRegistration(BrokerId(7), HOST, 1, directory_ids=("d",), boot_id=f"{number}"),
+            clean=True,
+            locked_directory_ids=frozenset({"d"}),
+        )
+        more = await admin.stub.DescribeCluster(pb.DescribeClusterRequest(), timeout=TIMEOUT_S)
+        assert len(more.metadata.brokers) == len(before.metadata.brokers) + 1
+        await other.stop()  # the session ends, as that of a broker that was killed does in the end
+        after = await admin.stub.DescribeCluster(pb.DescribeClusterRequest(), timeout=TIMEOUT_S)
+        assert len(after.metadata.brokers) == len(before.metadata.brokers)
+
+
+async def test_calls_at_the_same_time_share_an_answer_and_see_their_own_topic(admin: Admin) -> None:
+    async def describe() -> list[str]:
+        return list((await admin.stub.ListTopics(pb.ListTopicsRequest(), timeout=TIMEOUT_S)).topics)
+
+    async def create_and_list(number: int) -> None:
+        await admin.stub.CreateTopic(creation(f"t{number}"), timeout=TIMEOUT_S)
+        assert f"t{number}" in await describe()
+
+    await asyncio.gather(*(create_and_list(number) for number in range(5)), *(describe() for _ in range(50)))
+    assert await asyncio.gather(*(describe() for _ in range(50))) == [[f"t{number}" for number in range(5)]] * 50
+
+
+async def test_a_restart_needs_a_broker_that_is_known(admin: Admin) -> None:
+    for request, status in (
+        (brokers_pb.SafeToRestartRequest(broker_id=9), grpc.StatusCode.NOT_FOUND),
+        (brokers_pb.SafeToRestartRequest(), grpc.StatusCode.INVALID_ARGUMENT),
+    ):
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await admin.stub.SafeToRestart(request, timeout=TIMEOUT_S)
+        assert refused.value.code() is status
+    known = await admin.stub.SafeToRestart(brokers_pb.SafeToRestartRequest(broker_id=0), timeout=TIMEOUT_S)
+    assert known.safe
 
 
 async def test_changes_are_in_the_audit_log_metrics_are_served_and_sigterm_ends_it_cleanly(admin: Admin) -> None:

@@ -214,7 +214,7 @@ async def test_offline_broker_can_be_removed(cluster: Cluster, brokers: BrokerAd
     [
         ((), ErrorCode.INVALID_REQUEST),
         ((1, 1), ErrorCode.INVALID_REQUEST),
-        ((9,), ErrorCode.BROKER_NOT_AVAILABLE),
+        ((9,), ErrorCode.UNKNOWN_BROKER),
         ((0, 1, 3), ErrorCode.INVALID_REPLICATION_FACTOR),
         ((0, 1, 2, 3), ErrorCode.INVALID_REQUEST),
     ],
@@ -242,7 +242,7 @@ async def test_topics_are_placed_again_on_the_named_brokers(brokers: BrokerAdmin
 
 
 async def test_restart_of_a_never_registered_broker_is_refused(brokers: BrokerAdministration) -> None:
-    assert await refusal(brokers.obstacles_to_restart(BrokerId(9))) is ErrorCode.BROKER_NOT_AVAILABLE
+    assert await refusal(brokers.obstacles_to_restart(BrokerId(9))) is ErrorCode.UNKNOWN_BROKER
 
 
 async def test_obstacles_to_a_restart_follow_from_zookeeper_state(

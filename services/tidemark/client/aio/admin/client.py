@@ -609,7 +609,11 @@ class AdminClient(Lifecycle):
                 )
 
     async def obstacles_to_restart(self, broker: int) -> list[RestartObstacle]:
-        """List the reasons why a broker must not be restarted now, the most severe first; empty: a restart is safe."""
+        """List the reasons why a broker must not be restarted now, the most severe first; empty: a restart is safe.
+
+        Raises:
+            TidemarkError: UNKNOWN_BROKER if no broker of this id ever registered.
+        """
         request = admin_brokers_pb2.SafeToRestartRequest(broker_id=broker)
         response = await self._connection.call(lambda stub: stub.SafeToRestart, request)
         return [obstacle_from_proto(obstacle) for obstacle in response.obstacles]
