@@ -80,34 +80,34 @@ class Panel:
 
 
 def stat(title: str, about: str, expr: str, **more: Any) -> Panel:
-    """One present number."""
+    """A panel with the current value of a query."""
     shape: dict[str, Any] = {"width": 3, "height": 4, "steps": NONE_IS_GOOD}
     return Panel(title, about, (Query(expr),), kind="stat", **(shape | more))
 
 
 def graph(title: str, about: str, unit: str, *queries: tuple[str, str], **more: Any) -> Panel:
-    """Lines over time, from pairs of a query and its legend."""
+    """A panel with lines over time, from pairs of a query and its legend."""
     return Panel(title, about, tuple(Query(*query) for query in queries), unit, **more)
 
 
 def quantile(share: float, histogram: str, by: str = "instance") -> str:
-    """The query for a quantile of a histogram, one line for each value of the labels `by`."""
+    """The query for a quantile (`share`, 0 to 1) of a histogram, one line for each combination of the labels `by`."""
     name, brace, matchers = histogram.partition("{")
     return f"histogram_quantile({share}, sum by (le, {by}) (rate({name}_bucket{brace}{matchers}[$__rate_interval])))"
 
 
 def rate(counter: str, by: str = "instance", legend: str = "") -> tuple[str, str]:
-    """The growth of a counter per second and its legend, one line for each value of the label `by`."""
+    """The query for the growth of a counter per second, and its legend; one line for each value of the label `by`."""
     return f"sum by ({by}) (rate({counter}[$__rate_interval]))", legend or f"{{{{{by}}}}}"
 
 
 def increase(counter: str, by: str = "instance", legend: str = "", over: str = "$__rate_interval") -> tuple[str, str]:
-    """The growth of a counter over a time and its legend, one line for each value of the label `by`."""
+    """The query for the growth of a counter in the range `over`, and its legend; one line for each value of `by`."""
     return f"sum by ({by}) (increase({counter}[{over}]))", legend or f"{{{{{by}}}}}"
 
 
 def ten_partitions(gauge: str, prefix: str = "") -> tuple[str, str]:
-    """The ten partitions with the highest values and their legend."""
+    """The query for the ten partitions with the highest values, and its legend."""
     return f"topk(10, max by (topic, partition) ({gauge}))", prefix + "{{topic}}-{{partition}}"
 
 

@@ -124,7 +124,10 @@ class Log(Protocol):
     def append(
         self, batches: Sequence[Batch], *, base_offset: Offset, leader_epoch: LeaderEpoch, stamp: bool
     ) -> Offset:
-        """As `effects.AppendToLog`; gives the new log end. All written with write(2) when it returns (rule R1)."""
+        """Append the batches as `effects.AppendToLog` states; gives the new log end (exclusive).
+
+        On return the operating system has all bytes (rule R1); only `flush` makes them durable.
+        """
 
     def read(self, offset: Offset, *, end_offset: Offset, max_bytes: int, cached_only: bool = False) -> bytes | None:
         """Whole batches from the batch with `offset`, all below `end_offset` (exclusive); b"" without any.
@@ -152,13 +155,16 @@ class Log(Protocol):
         """The log start by these limits, at most the high watermark; thread-safe, never blocks."""
 
     def end_damage(self) -> None:
-        """As `effects.ClearDamage`: forgotten with the next checkpoint, which vouches for the log as it is now."""
+        """As `effects.ClearDamage`; the next checkpoint covers the log as it is now, and removes the damage."""
 
     def save_epochs(self, entries: Sequence[EpochEntry]) -> None:
         """Write the leader-epoch-checkpoint."""
 
     def flush(self) -> Offset:
-        """fdatasync; all offsets below the result are on disk. Thread-safe beside one appender; final once failed."""
+        """fdatasync; all offsets below the result are on disk. Thread-safe beside one appender.
+
+        A failed flush is not retried: the replica is offline.
+        """
 
     def offset_for_timestamp(self, timestamp_us: int, *, end_offset: Offset) -> TimestampOffset | None:
         """First record at or after `timestamp_us` and below `end_offset`."""

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Splits rows of a Spark task into tables of the client, by topic and partition. Pure; creates no object per row."""
+"""Splits the rows of a Spark task into record batches in the client's schema, by topic and partition.
+
+Pure; creates no Python object for a row.
+"""
 
 from __future__ import annotations
 

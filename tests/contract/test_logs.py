@@ -291,7 +291,7 @@ def test_damage_stands_over_restarts_until_a_checkpoint_knows_that_it_is_over(wo
     log.end_damage()
     world.restart()
     log, recovered = world.open()
-    assert recovered.damaged is not None, "no checkpoint vouches for the log as it was then"
+    assert recovered.damaged is not None, "no checkpoint covers the log as it was then"
     log.end_damage()
     world.logs.checkpoint({PARTITION: Offset(3)})
     world.restart()

@@ -197,7 +197,7 @@ def change_lines(changes: Iterable[ConfigChange]) -> list[str]:
 
 
 def entry_json(entry: ConfigEntry) -> Mapping[str, object]:
-    """A setting as JSON; a value of null is unknown."""
+    """A setting as a JSON object; `value` is null if the effective value is unknown."""
     return {
         "key": entry.key,
         "value": entry.value,

@@ -95,9 +95,9 @@ os.register_at_fork(after_in_child=_after_fork)
 async def close_channels(channels: Sequence[grpc.aio.Channel]) -> None:
     """Close channels, and return when gRPC has reported the end of every call on them.
 
-    All event loops of a process share one queue of completions. A completion for a closed event loop fails,
-    with a traceback in the log of the event loop that takes it. A last call, which fails at once,
-    follows all others through the queue.
+    All event loops of a process share one queue of gRPC's completions. If an event loop is closed too early, its
+    completions fail in another one, which logs a traceback. This function therefore makes a last call, which fails at
+    once: its completion follows all others through the queue.
     """
     for channel in channels:
         await channel.close()

@@ -189,5 +189,5 @@ def _sweep(files: Files, manifest: Manifest, grace_ms: int) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point of spark-submit."""
+    """Run the job, as spark-submit does; returns the exit status."""
     return run_job(NAME, parser(), run, arguments)

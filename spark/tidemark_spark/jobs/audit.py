@@ -287,5 +287,5 @@ def findings_of(parts: list[DataFrame]) -> list[Finding]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point of spark-submit."""
+    """Run the job, as spark-submit does; returns the exit status."""
     return run_job(NAME, parser(), run, arguments)

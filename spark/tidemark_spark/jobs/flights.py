@@ -369,5 +369,5 @@ def _report(outcome: Outcome) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point of spark-submit."""
+    """Run the job, as spark-submit does; returns the exit status."""
     return run_job(NAME, parser(), run, arguments)

@@ -104,5 +104,5 @@ def _check_partitions(table: DataFrame, arguments: argparse.Namespace) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point of spark-submit."""
+    """Run the job, as spark-submit does; returns the exit status."""
     return run_job(NAME, parser(), run, arguments)

@@ -119,5 +119,5 @@ def _groups(arguments: argparse.Namespace) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point of spark-submit."""
+    """Run the job, as spark-submit does; returns the exit status."""
     return run_job(NAME, parser(), run, arguments)

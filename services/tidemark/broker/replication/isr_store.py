@@ -49,29 +49,29 @@ class IsrStore:
         self._hinting = False
 
     def write(self, effect: WriteIsr) -> None:
-        """Carry out `WriteIsr`."""
+        """Write an ISR to ZooKeeper, as `WriteIsr` states; writes of one moment share a call."""
         self._writes.append(effect)
         if len(self._writes) == 1:
             self._spawn(self._write())
 
     def read(self, effect: ReadIsr) -> None:
-        """Carry out `ReadIsr`."""
+        """Read an ISR from ZooKeeper, as `ReadIsr` states; reads of one moment share a call."""
         self._reads.append(effect)
         if len(self._reads) == 1:
             self._spawn(self._read())
 
     def report(self, effect: ReportIsrChange) -> None:
-        """Carry out `ReportIsrChange`; hints of one moment share a call."""
+        """Send `ReportIsrChange` to the controller; hints of one moment share a call."""
         self._changed[effect.partition] = None
         self._send_soon()
 
     def resign(self, effect: ResignLeadership) -> None:
-        """Carry out `ResignLeadership` in the next call of hints."""
+        """Send `ResignLeadership` to the controller with the next hints."""
         self._resigned[effect.partition] = effect
         self._send_soon()
 
     def report_failed(self, effect: ReportLogFailed) -> None:
-        """Carry out `ReportLogFailed` in the next call of hints."""
+        """Send `ReportLogFailed` to the controller with the next hints."""
         self._failed[effect.partition] = effect
         self._send_soon()
 

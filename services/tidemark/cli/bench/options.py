@@ -123,5 +123,5 @@ class Place:
 
 
 def batch_bytes(text: str) -> int:
-    """Bytes of a record or batch; bad usage above the largest batch."""
+    """Bytes of a record or batch; raises BadParameter above the largest batch."""
     return parse_size(text, bytes_max=_BATCH_BYTES_MAX)

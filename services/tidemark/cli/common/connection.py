@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def need_bootstrap(bootstrap: str) -> str:
-    """The brokers' addresses; bad usage without any."""
+    """The brokers' addresses; raises BadParameter without any."""
     bootstrap = bootstrap.strip(" ,")
     if not bootstrap:
         raise typer.BadParameter(
@@ -24,7 +24,10 @@ def need_bootstrap(bootstrap: str) -> str:
 
 
 def connect_admin(bootstrap: str, admin: str, *, timeout_s: float = 30.0) -> AdminClient:
-    """A client of the admin service at `admin`, or of the one that the brokers name; bad usage without either."""
+    """A client of the admin service at `admin`, or of the one that the brokers name.
+
+    Raises BadParameter without either.
+    """
     bootstrap = bootstrap.strip(" ,")
     if not bootstrap and not admin:
         raise typer.BadParameter(

@@ -68,7 +68,7 @@ class Cluster:
         return self.output is Output.JSON
 
     def connect(self, *, timeout_s: float = 30.0) -> AdminClient:
-        """A client of the admin service; bad usage without an address."""
+        """A client of the admin service; raises BadParameter without an address."""
         return connect_admin(self.bootstrap, self.admin, timeout_s=timeout_s)
 
 
@@ -129,14 +129,14 @@ def _with_fields(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def fits_int32(value: int) -> int:
-    """The value, or bad usage if the protocol's int32 cannot carry it; the service validates the rest."""
+    """The value; raises BadParameter if it is no int32. The service validates the rest."""
     if not -(2**31) <= value <= _INT32_MAX:
         raise typer.BadParameter(f"{value} is out of range")
     return value
 
 
 def parse_configs(settings: Sequence[str], *, option: str | None = "--config") -> dict[str, str]:
-    """Key and value of each KEY=VALUE; bad usage for another form, or a key that is given twice."""
+    """Key and value of each KEY=VALUE; raises BadParameter for another form, or a key that is given twice."""
     configs: dict[str, str] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
@@ -149,14 +149,14 @@ def parse_configs(settings: Sequence[str], *, option: str | None = "--config") -
 
 
 def parse_targets(targets: Iterable[str]) -> tuple[list[str], list[TopicPartition]]:
-    """The topics, and the partitions; bad usage for an argument that is neither."""
+    """The topics, and the partitions; raises BadParameter for an argument that is neither."""
     places = parse_places(targets)
     topics = [topic for topic, index in places if index is None]
     return topics, [TopicPartition(topic, index) for topic, index in places if index is not None]
 
 
 def parse_places(targets: Iterable[str]) -> list[tuple[str, int | None]]:
-    """Each topic with its partition (None: all partitions); bad usage for an argument of another form."""
+    """Each topic with its partition (None: all partitions); raises BadParameter for another form."""
     places: list[tuple[str, int | None]] = []
     for target in targets:
         topic, colon, index = target.partition(":")
@@ -167,7 +167,7 @@ def parse_places(targets: Iterable[str]) -> list[tuple[str, int | None]]:
 
 
 def parse_brokers(words: Sequence[str]) -> list[int]:
-    """Broker ids of "3 4" or "3,4", in order; bad usage for other text, no id, or an id that is given twice."""
+    """Broker ids of "3 4" or "3,4", in order; raises BadParameter for other text, no id, or an id given twice."""
     ids = []
     for word in words:
         for part in word.split(","):
@@ -182,7 +182,7 @@ def parse_brokers(words: Sequence[str]) -> list[int]:
 
 
 def check_delimiter(delimiter: str) -> None:
-    """Bad usage for a --delimiter that is not one byte."""
+    """Raises BadParameter for a --delimiter that is not one byte."""
     if len(delimiter.encode()) != 1:
         raise typer.BadParameter(f"{delimiter!r}: want one character", param_hint="--delimiter")
 
@@ -199,6 +199,10 @@ def confirm(question: str) -> None:
 def refuse_json_question(
     output: Output, *, yes: bool, dry_run: bool = False, options: str = "--yes or --dry-run"
 ) -> None:
-    """Bad usage where JSON output would need a question; `options` names those that avoid the question."""
+    """Raises BadParameter where a command with JSON output would ask for confirmation.
+
+    Args:
+        options: command-line options that avoid the question, for the error.
+    """
     if output is Output.JSON and not (yes or dry_run):
         raise typer.BadParameter(f"JSON output asks no question: add {options}", param_hint="--output")

@@ -26,7 +26,7 @@ _KILO: Final = 1000
 
 
 def parse_rate(text: str) -> int:
-    """Bytes per second of "50MB", "50MB/s", "1.5GiB" or "1000000"; bad usage for other text, and for 0."""
+    """Bytes per second of "50MB", "50MB/s", "1.5GiB" or "1000000"; raises BadParameter for other text and 0."""
     rate = _bytes(text.strip().removesuffix("/s"))
     if rate is None:
         raise typer.BadParameter(f"{text!r}: want bytes per second, such as 50MB, 512KiB or 1000000")
@@ -38,7 +38,7 @@ def parse_rate(text: str) -> int:
 
 
 def parse_size(text: str, *, bytes_max: int = _INT64_MAX) -> int:
-    """Bytes of "100", "1kB" or "64KiB"; bad usage for other text, for 0, and above `bytes_max`."""
+    """Bytes of "100", "1kB" or "64KiB"; raises BadParameter for other text, for 0, and above `bytes_max`."""
     size = _bytes(text.strip())
     if size is None:
         raise typer.BadParameter(f"{text!r}: want bytes, such as 100, 1kB or 64KiB")

@@ -57,7 +57,7 @@ def consume(options: ConsumeOptions) -> None:
 
 
 def _checked(options: ConsumeOptions) -> Start:
-    """The start position; bad usage for options that do not fit together."""
+    """The start position; raises BadParameter for options that do not fit together."""
     default = "latest" if options.group is None and not options.until_end else "earliest"
     try:
         start = parse_start(default if options.start is None else options.start)

@@ -16,13 +16,13 @@ from tidemark.model import BrokerId, TopicPartition
 
 
 class Held(NamedTuple):
-    """A replica in the order in which `find` tries a broker's replicas.
+    """A replica on a broker; `find` tries the replicas of a broker in the order of these fields.
 
     Attributes:
         size_bytes: of the replica.
-        share: the part of the topic's replicas on this broker up to this one, so that replicas of similar size are
-            taken from all topics alike.
-        place: index of the partition in the layout.
+        share: number of this replica among the broker's replicas of its topic, divided by their count: 1/n to 1.
+            Replicas of equal size are therefore taken from all topics in proportion.
+        place: index of the partition in `ReplicaLayout.partitions`.
     """
 
     size_bytes: int
@@ -72,7 +72,7 @@ class ReplicaLayout:
                     self.load_bytes[broker] += self.size_bytes[index]
 
     def look_through(self, movable: Iterable[tuple[int, BrokerId]] | None = None) -> None:
-        """Have `find` try these replicas; None: all on live brokers."""
+        """Set the replicas that `find` tries, as (partition index, broker); None: all on live brokers."""
         if movable is None:
             movable = (
                 (index, broker)

@@ -86,9 +86,9 @@ class DirectoryState(NamedTuple):
 
 
 class LogManager:
-    """The log directories in configured order. One thread at a time may open the same partition.
+    """The log directories of a broker, in the order of `log.dirs`. Only one thread at a time may open a partition.
 
-    `_lock` guards where replicas are (`_found`) and the strays; it is held across file operations.
+    `_lock` guards the replicas of each directory (`_found`) and the stray ones; it is held across file operations.
     """
 
     def __init__(

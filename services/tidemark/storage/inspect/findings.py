@@ -58,9 +58,9 @@ class Finding:
 
     Attributes:
         position: byte of the file, None for the whole file.
-        offset: in the log, None for an unknown one.
+        offset: of the log; None: unknown.
         sentence: the description.
-        advice: what to do next; empty for nothing.
+        advice: the next step; empty for none.
     """
 
     severity: Severity
@@ -78,7 +78,7 @@ class ReplicaReport:
 
     Attributes:
         aside: "future", "delete" or "stray" of a replica that is not served.
-        suppressed: findings beyond those that are kept.
+        suppressed: number of findings that were counted and not kept.
     """
 
     partition: TopicPartition
@@ -94,7 +94,7 @@ class ReplicaReport:
     suppressed: int = 0
 
     def add(self, finding: Finding) -> None:
-        """Add a finding; only count it beyond the bound."""
+        """Add a finding; the report keeps the first 100, and only counts the others."""
         if len(self.findings) < _FINDINGS_MAX:
             self.findings.append(finding)
         else:

@@ -29,7 +29,7 @@ _INDEX_BEHIND_ENTRIES: Final = 64
 
 
 class Captured(NamedTuple):
-    """The log at one instant, as a checkpoint will vouch for it.
+    """The log at one instant, as the next checkpoint covers it.
 
     Attributes:
         truncations: `LogSegments.truncations` at that instant.
@@ -45,7 +45,7 @@ class Captured(NamedTuple):
 
 
 class Durability:
-    """Flushes a log and vouches for it in checkpoints, beside its appends. Calls are thread-safe unless they say more.
+    """Flushes a log and gives its offsets to checkpoints. Thread-safe beside appends, unless a method says otherwise.
 
     Attributes:
         flushed_offset: everything below is on disk; written under `memory_lock`.
@@ -225,7 +225,7 @@ class Durability:
             return captured
 
     def checkpointed(self, captured: Captured, *, has_high_watermark: bool) -> None:
-        """After the checkpoints were renamed: they vouch for the captured state.
+        """After the checkpoints were renamed: they cover the captured state.
 
         `has_high_watermark`: they hold a reported high watermark, so the next one is taken later than this capture.
 
@@ -268,7 +268,7 @@ class Durability:
 
     @property
     def is_damaged(self) -> bool:
-        """Records are missing, or no checkpoint yet vouches for the refetched log (rule T5)."""
+        """Records are missing, or no checkpoint covers the refetched log yet (rule T5)."""
         return self._damaged_until is not None
 
     def end_damage(self) -> None:

@@ -110,7 +110,7 @@ class PartitionLog:
 
     @property
     def is_damaged(self) -> bool:
-        """Records are missing, or no checkpoint yet vouches for the refetched log (rule T5)."""
+        """Records are missing, or no checkpoint covers the refetched log yet (rule T5)."""
         return self.durability.is_damaged
 
     @property
@@ -463,7 +463,7 @@ class PartitionLog:
                 raise_storage_error(f"write {EPOCH_FILE} of {self.path.name}", error)
 
     def end_damage(self) -> None:
-        """The log is refetched: the next checkpoint, which vouches for the log as it is, forgets the damage."""
+        """The log is refetched: the next checkpoint covers the log as it is, and removes the damage."""
         self.durability.end_damage()
 
     def finish(self) -> None:

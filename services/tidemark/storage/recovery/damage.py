@@ -34,7 +34,7 @@ _SEARCH_BYTES: Final = 8 << 20
 
 
 class CutPoint(NamedTuple):
-    """The mark of a truncation: checkpoints vouch for nothing at or past `end_offset`.
+    """The mark of a truncation: checkpoints prove nothing at or past `end_offset`.
 
     Attributes:
         log_start: of the log after the truncation.
@@ -57,7 +57,7 @@ class KnownDamage(NamedTuple):
 
 
 def write_cut_point(directory: Path, cut: CutPoint) -> None:
-    """Write the mark before a truncation. Not synced: after a power loss an empty mark vouches for nothing.
+    """Write the mark before a truncation. Not synced: after a power loss an empty mark proves nothing.
 
     The mark of a reset is synced: the producer states of a half deleted log without snapshots would be wrong.
     """
@@ -65,7 +65,7 @@ def write_cut_point(directory: Path, cut: CutPoint) -> None:
 
 
 def read_cut_point(directory: Path) -> CutPoint | None:
-    """The truncation since the last checkpoint; UNKNOWN for a damaged file: nothing vouches for the log then."""
+    """The truncation since the last checkpoint; UNKNOWN for a damaged file: no checkpoint proves the log then."""
     try:
         document = read_json(directory / CUT_FILE, end_offset=int, log_start=int)
     except BadFile:

@@ -200,7 +200,7 @@ def _recover(directory: Path, expected: Expected, reading: _Reading, *, trusting
             lost_until,
         )
     if damage is None and expected.log_start == UNKNOWN and segments[0].base_offset > 0:
-        damage = KnownDamage(f"nothing vouches for the log to start at {segments[0].base_offset}", end + 1)
+        damage = KnownDamage(f"no checkpoint proves that the log starts at {segments[0].base_offset}", end + 1)
     damage = _remembered(directory, damage, end)
     recovered = Recovered(
         segments,

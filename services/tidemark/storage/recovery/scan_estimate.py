@@ -12,7 +12,7 @@ from tidemark.storage.segments.segment import Segment
 
 
 def bytes_to_scan(directory: Path, recovery_point: int) -> int:
-    """Bytes of the log past the recovery point that no end mark vouches for; 0 where there is no log.
+    """Bytes of the log past the recovery point that no end mark covers; 0 where there is no log.
 
     The same rules as recovery's, without reading batches. Damage may make recovery read more.
     """

@@ -147,7 +147,7 @@ def test_a_replica_that_has_lost_its_first_records_stays_damaged_however_far_it_
     """The log start is not proved; as a leader this replica would make all others delete the records below."""
     stage = Stage()
     stage.command(node(2, 5, (2,)))
-    stage.opened(200, (3, 100), start=100, damaged="nothing vouches for the log to start at 100")
+    stage.opened(200, (3, 100), start=100, damaged="no checkpoint proves that the log starts at 100")
     stage.feed(ev.LeaderConnected(2))
     stage.from_leader(ends=[EpochEnd(P, 5, 3, 200, 200, 0)])
     assert not stage.got(fx.ClearDamage)

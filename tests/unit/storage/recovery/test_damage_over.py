@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rule T5: the core ends damage, in any lineage; a checkpoint that vouches for the log forgets the damage."""
+"""Rule T5: the core ends damage, in any lineage; a checkpoint that covers the log removes the damage."""
 
 from __future__ import annotations
 
