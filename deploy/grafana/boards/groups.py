@@ -43,7 +43,7 @@ _NOW: Final = Row(
         ),
         stat(
             "Lag unknown",
-            "Partitions with a committed offset whose high watermark is unknown: they have no leader, or the leader "
+            "Partitions that the group reads whose high watermark is unknown: they have no leader, or the leader "
             "does not answer.",
             "sum(tidemark_group_lag_unknown_partitions{G})",
             width=4,

@@ -195,10 +195,11 @@ async def test_one_answer_contains_the_lag(cluster: LocalCluster, groups: Groups
     async with Producer(cluster.bootstrap) as producer:
         for _ in range(10):
             await producer.send(topic, b"x", partition=1)
+        await producer.send(topic, b"x", partition=3)
     await commit_once_known(groups, group, topic, {1: 4, 2: 0})
     described = await described_with_lag(groups, group)
     rows = {row.partition: (row.committed_offset, row.high_watermark, row.lag) for row in described.partitions}
-    assert rows == {1: (4, 10, 6), 2: (0, 0, 0)}
+    assert rows == {0: (-1, 0, 0), 1: (4, 10, 6), 2: (0, 0, 0), 3: (-1, 1, 1)}
 
 
 async def test_offsets_are_reset_and_groups_deleted_only_without_members(

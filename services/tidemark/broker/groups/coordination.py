@@ -50,7 +50,7 @@ class GroupCoordination:
         )
         offsets = GroupOffsets(self._coordinators, self._ends)
         self.service = GroupService(self._coordinators, offsets)
-        self._lags = GroupLagMetrics(self._coordinators.known, offsets.is_current, self._ends.ask)
+        self._lags = GroupLagMetrics(self._coordinators.known, offsets.progress, self._ends.ask)
         METRICS.show(self._lags)
         self.use_settings(settings)
 

@@ -15,7 +15,6 @@ from typing import Final, NamedTuple
 
 from tidemark.broker.groups.partition_ends import Ends
 from tidemark.core.groups.group import Group
-from tidemark.core.groups.state import Committed
 from tidemark.model import TidemarkError, TopicPartition
 from tidemark.runtime.metrics import LABEL_SETS_MAX, LabelLimit
 from tidemark.runtime.metrics_text import family, gauge, labels
@@ -57,7 +56,7 @@ class GroupLagMetrics:
 
     Args:
         groups: returns the groups of this broker.
-        is_current: whether the partition of a committed offset still exists, and was not recreated (rule C7).
+        progress: returns each partition that a group reads, with its committed offset; -1: none.
         ask: returns the ends of partitions, or the errors.
 
     Attributes:
@@ -67,7 +66,7 @@ class GroupLagMetrics:
     def __init__(
         self,
         groups: Callable[[], Iterable[Group]],
-        is_current: Callable[[TopicPartition, Committed], bool],
+        progress: Callable[[Group], Iterable[tuple[TopicPartition, int]]],
         ask: Callable[[Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, Ends | TidemarkError]]],
         *,
         now_s: Callable[[], float] = time.monotonic,
@@ -75,7 +74,7 @@ class GroupLagMetrics:
     ) -> None:
         self.groups_shown = True
         self._groups = groups
-        self._is_current = is_current
+        self._progress = progress
         self._ask = ask
         self._now_s = now_s
         self._pairs, self._ids = LabelLimit(limit), LabelLimit(limit)
@@ -95,8 +94,11 @@ class GroupLagMetrics:
         if result is None:
             return ""
         of = {labels(group=group, topic=topic): lag for (group, topic), lag in result.lags.items()}
-        name, doc = "tidemark_group_lag_records", "Records from committed offset to high watermark"
-        unknown = "Partitions with a committed offset whose high watermark is unknown"
+        name, doc = (
+            "tidemark_group_lag_records",
+            "Records from committed offset (none: log start offset) to high watermark",
+        )
+        unknown = "Partitions that the group reads whose high watermark is unknown"
         return (
             family(name, "gauge", f"{doc}, of all partitions", {label: lag.records for label, lag in of.items()})
             + family(f"{name}_max", "gauge", doc, {label: lag.records_max for label, lag in of.items()})
@@ -133,9 +135,8 @@ class GroupLagMetrics:
         pace, committed, members = Pace(), list[tuple[str, TopicPartition, int]](), dict[str, int]()
         for group in tuple(self._groups()):
             members[group.group_id] = len(group.members)
-            for partition, one in tuple(group.offsets.items()):
-                if self._is_current(partition, one):
-                    committed.append((group.group_id, partition, one.offset))
+            for partition, offset in self._progress(group):
+                committed.append((group.group_id, partition, offset))
                 if pace.is_due:
                     await pace.give_way()
         at_s = self._now_s()

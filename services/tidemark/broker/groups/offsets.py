@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from tidemark.broker.groups.coordinators import GroupCoordinators
 from tidemark.broker.groups.partition_ends import Ends, PartitionEnds
@@ -76,17 +76,15 @@ class GroupOffsets:
         )
 
     def rows(self, group: Group) -> list[pb.GroupPartition]:
-        """Every partition that has an offset or is assigned to a member, without its high watermark."""
+        """The progress of the group in every partition that it reads, without the high watermark."""
         owners: dict[TopicPartition, str] = {}
         for member_id in group.members:
             for one in group.current(member_id).held:
                 if self._is_known(one):
                     owners[TopicPartition(one.topic, one.partition)] = member_id
         rows = []
-        for partition in sorted({*owners, *group.offsets}):
+        for partition in sorted(owners.keys() | self._read_by(group)):
             committed = self.to_proto(partition, group.offsets.get(partition))
-            if committed.offset < 0 and partition not in owners:
-                continue  # the offset belongs to another incarnation
             topic = self._groups.metadata.view.topics.get(partition.topic)
             known = None if topic is None else topic.partitions.get(partition.partition)
             rows.append(
@@ -106,6 +104,21 @@ class GroupOffsets:
                 )
             )
         return rows
+
+    def progress(self, group: Group) -> Iterator[tuple[TopicPartition, int]]:
+        """Every partition that the group reads, with its committed offset; -1: none."""
+        for partition in self._read_by(group):
+            yield partition, self.to_proto(partition, group.offsets.get(partition)).offset
+
+    def _read_by(self, group: Group) -> set[TopicPartition]:
+        """Partitions with an offset, and all others of topics with an offset or with a subscription of a member.
+
+        A partition without an offset counts: its records wait for the group, also while no member is assigned to it.
+        """
+        committed = {partition for partition, one in group.offsets.items() if self.is_current(partition, one)}
+        known = self._groups.metadata.view.topics
+        names = {*group.subscribed_topics, *(partition.topic for partition in committed)} & known.keys()
+        return committed | {TopicPartition(name, index) for name in names for index in known[name].partitions}
 
     async def add_lag(self, groups: Iterable[pb.GroupDescription]) -> None:
         """Fetch high watermarks and fill in the lag."""

@@ -68,6 +68,7 @@ def describe(
     """Show committed offsets, lag and members of groups.
 
     \b
+    All partitions are shown of each topic that the group reads: members subscribe to it, or it has a committed offset.
     The lag of a partition without a committed offset counts from the log start offset.
 
     \b

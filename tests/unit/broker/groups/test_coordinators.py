@@ -19,7 +19,7 @@ from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.core.groups.coordinator_partition import OFFSETS_TOPIC
 from tidemark.core.groups.group import Group
-from tidemark.core.groups.state import Committed, TopicFacts
+from tidemark.core.groups.state import Committed, MemberMetadata, MemberMetadataKey, TopicFacts
 from tidemark.model import (
     NO_LEADER,
     BrokerId,
@@ -194,6 +194,26 @@ def test_the_offset_of_a_hidden_topic_is_in_the_list_of_its_group() -> None:
         group.offsets[TopicPartition(name, 0)] = Committed(7, LeaderEpoch(4), "", f"{name}-id", "", 0)
     (row,) = GroupOffsets(groups, cast(PartitionEnds, None)).rows(group)
     assert (row.topic, row.committed_offset, row.topic_id) == ("bad", 7, "")
+
+
+def topic_of(name: str, partitions: int) -> TopicView:
+    there = {index: PartitionView(index, HERE, LeaderEpoch(1), (HERE,), (HERE,)) for index in range(partitions)}
+    return TopicView(name, f"{name}-id", 1, 1, there, partition_count=partitions)
+
+
+def test_partitions_without_a_commit_are_in_the_list_of_a_group_that_reads_the_topic() -> None:
+    groups, _ = groups_of(THERE)
+    topics = {one.topic: one for one in (topic_of("committed", 3), topic_of("subscribed", 2), topic_of("other", 1))}
+    groups.metadata.update(replace(view(THERE), topics=topics))
+    group = Group("g")
+    group.offsets[TopicPartition("committed", 1)] = Committed(7, LeaderEpoch(4), "", "committed-id", "", 0)
+    group.offsets[TopicPartition("other", 0)] = Committed(7, LeaderEpoch(4), "", "a former id", "", 0)
+    group.put(MemberMetadataKey("g", "m"), MemberMetadata("", "", "", 1, ("subscribed", "not created yet"), ""))
+    offsets = GroupOffsets(groups, cast(PartitionEnds, None))
+    expected = [("committed", 0, -1), ("committed", 1, 7), ("committed", 2, -1)]
+    expected += [("subscribed", 0, -1), ("subscribed", 1, -1)]
+    assert [(row.topic, row.partition, row.committed_offset) for row in offsets.rows(group)] == expected
+    assert sorted((*where, offset) for where, offset in offsets.progress(group)) == expected
 
 
 @pytest.mark.parametrize("assignors", ["best", "sticky,best", "sticky,sticky", ","])

@@ -26,7 +26,7 @@ class World:
         self.asked: list[Collection[TopicPartition]] = []
         self.metrics = GroupLagMetrics(
             lambda: self.groups.values(),
-            lambda partition, committed: partition not in self.gone,
+            lambda group: ((where, one.offset) for where, one in group.offsets.items() if where not in self.gone),
             self._ask,
             now_s=lambda: self.now_s,
             limit=limit,
@@ -81,6 +81,13 @@ async def test_lag_is_never_negative_and_unknown_lag_is_counted() -> None:
     found = await world.computed()
     assert found["tidemark_group_lag_records", "group=g,topic=a"] == 0
     assert found["tidemark_group_lag_unknown_partitions", "group=g,topic=a"] == 1
+
+
+async def test_a_partition_without_a_commit_counts_from_its_log_start_offset() -> None:
+    world = World()
+    world.commits("g", "a", 0, -1)
+    world.ends = {TopicPartition("a", 0): Ends(40, 100)}
+    assert (await world.computed())["tidemark_group_lag_records", "group=g,topic=a"] == 60
 
 
 async def test_scrapes_share_a_recent_computation_and_report_its_age() -> None:
