@@ -80,7 +80,7 @@ _CHAOS = (
     (*_pytest_on_every_core("tests/chaos"), "-m", "not alone"),
     (*_pytest("tests/chaos"), "-m", "alone"),
 )
-_PARTS = (
+PARTS = (
     Part("lint", LINT, 60),
     Part("types", ((_PYTHON, "-m", "mypy"), (_PYTHON, "-m", "tests.examples")), 180),
     Part("unit", (_pytest_on_every_core("tests/unit"),), 480),
@@ -106,7 +106,7 @@ _ALIASES = {"check": ("lint", "types", "quick-unit", "worlds")}
 
 def main(names: list[str]) -> int:
     """Run the named parts, or all."""
-    known = {part.name: part for part in (*_PARTS, *_CHECK_ONLY)}
+    known = {part.name: part for part in (*PARTS, *_CHECK_ONLY)}
     unknown = [name for name in names if name not in {*known, *_ALIASES}]
     if unknown:
         sys.stderr.write(f"no such part: {', '.join(unknown)}; there are {', '.join((*known, *_ALIASES))}\n")
@@ -116,7 +116,7 @@ def main(names: list[str]) -> int:
     # Some environments forbid it; each of the hundreds of processes to come would compile what it imports anew.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     chosen = {part for name in names for part in _ALIASES.get(name, (name,))}
-    wanted = [part for part in known.values() if part.name in chosen] or [part for part in _PARTS if _exists(part)]
+    wanted = [part for part in known.values() if part.name in chosen] or [part for part in PARTS if _exists(part)]
     started_s = time.monotonic()
     outcomes = []
     for part in wanted:
