@@ -7,6 +7,7 @@ needs no event loop, so it works in a worker process that an engine has forked.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -63,12 +64,23 @@ class StatedOffset(NamedTuple):
     leader_epoch: int
 
 
+class RangeStart(NamedTuple):
+    """Where a range begins; the fields are arguments of `RangeReader.read`."""
+
+    topic: str
+    partition: int
+    start: int
+    topic_id: str = ""
+    incarnation: str = ""
+    last_epoch: int = NO_EPOCH
+
+
 Position = Literal["earliest", "latest"] | int
 """A position: the log start, the high watermark, or a time in microseconds since 1970."""
 
 
 class RangeReader:
-    """A blocking client for reads between known offsets.
+    """A blocking client for reads between known offsets; safe for several threads.
 
     Args:
         bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
@@ -80,9 +92,12 @@ class RangeReader:
     def __init__(self, bootstrap: Bootstrap | None, *, deadline_s: float, rack: str = "") -> None:
         self._bootstrap = parse_bootstrap(bootstrap)
         self._deadline_s = deadline_s
-        self._until_s = 0.0
+        self._calls = threading.local()
+        """The deadline of the call that a thread makes: `until_s`."""
         self._view = ClusterView()
         self._channels: dict[str, grpc.Channel] = {}
+        self._is_closed = False
+        self._lock = threading.Lock()
         self._nearest = PreferredReplicas(rack, lambda: self._view)
         self._turn = 0
 
@@ -95,8 +110,10 @@ class RangeReader:
         self.close()
 
     def close(self) -> None:
-        """Close the connections."""
-        channels, self._channels = list(self._channels.values()), {}
+        """Close the connections; calls of other threads end with CLIENT_CLOSED."""
+        with self._lock:
+            self._is_closed = True
+            channels, self._channels = list(self._channels.values()), {}
         for channel in channels:
             channel.close()
 
@@ -159,10 +176,12 @@ class RangeReader:
         incarnation: str = "",
         last_epoch: int = NO_EPOCH,
         fetch_bytes: int = FETCH_BYTES,
+        first: bytes | memoryview = b"",
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of [start, end) in record.schema.OFFSET_SCHEMA, in order, each once.
 
-        The next fetch is in flight while rows are processed. A compacted log may have fewer rows than offsets.
+        The next fetch is in flight while rows are processed; a caller that stops early does not wait for it. A
+        compacted log may have fewer rows than offsets.
 
         Args:
             topic: name of the topic.
@@ -173,25 +192,25 @@ class RangeReader:
             incarnation: incarnation that the partition must have; "": any.
             last_epoch: upper bound of the leader epochs of the records before `start`; -1: unknown (rule E4).
             fetch_bytes: soft limit of one response.
+            first: result of `fetch_together` for this range; b"": none.
 
         Raises:
             TidemarkError: OFFSET_OUT_OF_RANGE if rows were deleted; UNKNOWN_TOPIC_ID if the topic or partition was
                 recreated; LOG_TRUNCATED after an unclean election; REQUEST_TIMED_OUT at the deadline.
         """
 
-        def fetch(offset: int, epoch: int) -> Future[bytes | memoryview]:
-            return ahead.submit(self._fetch, topic, partition, offset, epoch, topic_id, incarnation, fetch_bytes)
+        def fetch(offset: int, epoch: int) -> bytes | memoryview:
+            return self._fetch(topic, partition, offset, epoch, topic_id, incarnation, fetch_bytes)
 
         position = start
-        with ThreadPoolExecutor(1, "fetch-ahead") as ahead:
-            if position < end:
-                coming = fetch(position, last_epoch)
+        with _FetchAhead() as ahead:
             while position < end:
-                data = coming.result()
+                data = first or ahead.result() or fetch(position, last_epoch)
+                first = b""
                 batches = split_batches(data)
-                following = batches[-1].envelope.next_offset if batches else position
+                following = batches[-1].envelope.next_offset
                 if following < end:
-                    coming = fetch(following, batches[-1].envelope.leader_epoch if batches else last_epoch)
+                    ahead.submit(fetch, following, batches[-1].envelope.leader_epoch)
                 for batch in batches:
                     if batch.envelope.is_control:
                         continue
@@ -199,6 +218,29 @@ class RangeReader:
                     if rows.num_rows:
                         yield rows
                 position = max(position, following)
+
+    def fetch_together(
+        self, ranges: Sequence[RangeStart], *, fetch_bytes: int = FETCH_BYTES
+    ) -> list[bytes | memoryview]:
+        """Return the first batches of each range, with one fetch to each leader and without retries.
+
+        b"" stands for a range that `read` must fetch itself: after a refusal, if the response has no room for it, and
+        for a reader with a rack. `fetch_bytes` is the soft limit of a response.
+        """
+        found: list[bytes | memoryview] = [b""] * len(ranges)
+        if self._nearest.rack:
+            return found
+        self._calls.until_s = time.monotonic() + min(_CALL_S, self._deadline_s)
+        for address, (indexes, parts) in self._parts_by_leader(ranges, fetch_bytes).items():
+            request = pb.FetchRequest(max_bytes=fetch_bytes, partitions=parts)
+            try:
+                results = self._call(address, fetch_method, request)
+            except TidemarkError:
+                continue  # `read` meets the same error, and retries or reports it
+            for index, (facts, batches) in zip(indexes, results, strict=True):
+                if not facts.HasField("error"):
+                    found[index] = batches
+        return found
 
     # -- one attempt ---------------------------------------------------------------------------------------------------
 
@@ -213,23 +255,36 @@ class RangeReader:
         fetch_bytes: int,
     ) -> bytes | memoryview:
         where = TopicPartition(topic, partition)
+        begin = RangeStart(topic, partition, offset, topic_id, incarnation, last_epoch)
 
         def ask() -> bytes | memoryview:
             leader = self._leader(topic, partition)
             self._nearest.revalidate(where, leader, time.monotonic())
-            part = pb.PartitionFetch(
-                topic=topic,
-                partition=partition,
-                current_leader_epoch=leader.leader_epoch,
-                fetch_offset=offset,
-                last_fetched_epoch=last_epoch,
-                max_bytes=fetch_bytes,
-                topic_id=topic_id,
-                incarnation=incarnation,
-            )
-            return self._fetch_nearest(where, leader, part)
+            return self._fetch_nearest(where, leader, _partition_fetch(begin, leader, fetch_bytes))
 
         return self._retrying(ask)
+
+    def _parts_by_leader(
+        self, ranges: Sequence[RangeStart], fetch_bytes: int
+    ) -> dict[str, tuple[list[int], list[pb.PartitionFetch]]]:
+        """Indexes and requests of the ranges by address of the leader, without the ranges that have none."""
+        unknown = {one.topic for one in ranges} - set(self._view.topics)
+        found: dict[str, tuple[list[int], list[pb.PartitionFetch]]] = defaultdict(lambda: ([], []))
+        try:
+            if unknown:
+                self._refresh(sorted(unknown))
+        except TidemarkError:
+            return found
+        part_bytes = max(1, fetch_bytes // len(ranges))
+        for index, one in enumerate(ranges):
+            try:
+                leader = self._leader(one.topic, one.partition)
+            except TidemarkError:
+                continue
+            indexes, parts = found[leader.address]
+            indexes.append(index)
+            parts.append(_partition_fetch(one, leader, part_bytes))
+        return found
 
     def _fetch_nearest(self, where: TopicPartition, leader: Leader, part: pb.PartitionFetch) -> bytes | memoryview:
         """Fetch from the replica that the leader names, if any; after its refusal, from the leader."""
@@ -352,19 +407,23 @@ class RangeReader:
             raise errors.from_rpc_error(error, address=address) from None
 
     def _channel(self, address: str) -> grpc.Channel:
-        channel = self._channels.get(address)
-        if channel is None:
-            channel = self._channels[address] = grpc.insecure_channel(address, options=list(CHANNEL_OPTIONS))
-        return channel
+        with self._lock:
+            if self._is_closed:
+                raise TidemarkError(ErrorCode.CLIENT_CLOSED, "this reader is closed; open another one")
+            channel = self._channels.get(address)
+            if channel is None:
+                channel = self._channels[address] = grpc.insecure_channel(address, options=list(CHANNEL_OPTIONS))
+            return channel
 
     def _call_s(self) -> float:
-        return min(_CALL_S, max(self._until_s - time.monotonic(), 0.01))
+        until_s: float = getattr(self._calls, "until_s", 0.0)
+        return min(_CALL_S, max(until_s - time.monotonic(), 0.01))
 
     def _retrying(self, ask: Callable[[], T]) -> T:
         """Repeat the request until it succeeds, is refused for good, or its deadline passes."""
         backoff = Backoff()
         started_s = time.monotonic()
-        self._until_s = started_s + self._deadline_s
+        self._calls.until_s = until_s = started_s + self._deadline_s
         missing: TidemarkError | None = None
         while True:
             try:
@@ -372,7 +431,7 @@ class RangeReader:
             except TidemarkError as error:
                 pause_s = backoff.next_s()
                 again_s = time.monotonic() + pause_s
-                in_time = again_s < self._until_s
+                in_time = again_s < until_s
                 if not error.retriable:
                     if error.code not in ON_ITS_WAY or again_s >= started_s + TOPIC_PATIENCE_S or not in_time:
                         raise
@@ -398,6 +457,50 @@ class RangeReader:
             self._refresh(list(self._view.topics) or None)
         except TidemarkError:
             return  # the next attempt meets the same error
+
+
+class _FetchAhead:
+    """The next fetch of a range in a thread, which starts at the first `submit`.
+
+    The end of a range does not wait for a fetch in flight, which may last as long as a leader election.
+    """
+
+    def __init__(self) -> None:
+        self._thread: ThreadPoolExecutor | None = None
+        self._coming: Future[bytes | memoryview] | None = None
+
+    def __enter__(self) -> _FetchAhead:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._thread is not None:
+            self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def submit(self, fetch: Callable[[int, int], bytes | memoryview], offset: int, epoch: int) -> None:
+        """Start the next fetch."""
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "fetch-ahead")
+        self._coming = self._thread.submit(fetch, offset, epoch)
+
+    def result(self) -> bytes | memoryview:
+        """Wait for the fetch in flight; b"" if there is none."""
+        coming, self._coming = self._coming, None
+        return b"" if coming is None else coming.result()
+
+
+def _partition_fetch(begin: RangeStart, leader: Leader, max_bytes: int) -> pb.PartitionFetch:
+    return pb.PartitionFetch(
+        topic=begin.topic,
+        partition=begin.partition,
+        current_leader_epoch=leader.leader_epoch,
+        fetch_offset=begin.start,
+        last_fetched_epoch=begin.last_epoch,
+        max_bytes=max_bytes,
+        topic_id=begin.topic_id,
+        incarnation=begin.incarnation,
+    )
 
 
 def _metadata_method(channel: grpc.Channel) -> Any:

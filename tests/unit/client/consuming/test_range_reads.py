@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Range reads from brokers of this process: fetches that ranges share, fetches in flight, and closed readers."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tidemark.client.consuming import range_reader
+from tidemark.client.consuming.range_reader import RangeReader, RangeStart
+from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
+from tidemark.model import (
+    BrokerEpoch,
+    BrokerId,
+    BrokerRegistration,
+    ControllerEpoch,
+    ErrorCode,
+    LeaderEpoch,
+    TidemarkError,
+)
+from tidemark.record.envelope import Batch, parse_envelope, stamped
+from tidemark.record.payload import build_batch, from_columns
+from tidemark.rpc import errors
+from tidemark.rpc.fetch_codec import Fetched
+from tidemark.rpc.metadata_codec import view_to_proto
+from tidemark.rpc.raw_methods import fetch_method
+from tidemark.v1 import broker_service_pb2 as pb
+
+PATIENCE_S = 20.0
+BROKERS = 3
+PARTITIONS = 6
+BATCHES = 4
+BATCH_RECORDS = 5
+RECORDS = BATCHES * BATCH_RECORDS
+
+
+def log() -> list[bytes]:
+    """The batches of each partition."""
+    found = []
+    for first in range(0, RECORDS, BATCH_RECORDS):
+        data = build_batch(from_columns(None, [b"v"] * BATCH_RECORDS, [7] * BATCH_RECORDS))
+        found.append(stamped(Batch(parse_envelope(data), data), base_offset=first, leader_epoch=0).data)
+    return found
+
+
+LOG = log()
+
+
+class Cluster:
+    """Brokers h:9000 and so on; broker n leads the partitions n, n + 3 of topic t until `move`."""
+
+    def __init__(self) -> None:
+        self.leaders = {index: index % BROKERS for index in range(PARTITIONS)}
+        self.epochs = dict.fromkeys(range(PARTITIONS), 1)
+        self.fetches: list[list[int]] = []
+        self.now_s = 100.0
+
+    def move(self, partition: int) -> None:
+        """Elect another leader."""
+        self.leaders[partition] = (self.leaders[partition] + 1) % BROKERS
+        self.epochs[partition] += 1
+
+    def view(self) -> ClusterView:
+        brokers = {
+            BrokerId(one): BrokerRegistration(BrokerId(one), "h", 9000 + one, BrokerEpoch(0)) for one in range(BROKERS)
+        }
+        partitions = {
+            index: PartitionView(index, BrokerId(leader), LeaderEpoch(epoch), (), (), partition_epoch=epoch)
+            for (index, leader), epoch in zip(self.leaders.items(), self.epochs.values(), strict=True)
+        }
+        topic = TopicView("t", "id", created_zxid=1, partitions=partitions, partition_count=PARTITIONS)
+        return ClusterView(brokers=brokers, controller_epoch=ControllerEpoch(1), topics={"t": topic}, complete=True)
+
+    def call(self, reader: RangeReader, address: str, method: Any, request: Any, at_most_s: float = 5.0) -> Any:
+        """Takes the place of `RangeReader._call`."""
+        if method is not fetch_method:
+            return SimpleNamespace(metadata=view_to_proto(self.view()))
+        self.fetches.append([part.partition for part in request.partitions])
+        found, room_bytes = [], request.max_bytes
+        for part in request.partitions:
+            found.append(self._fetched(int(address[-1]), part, room_bytes, first=not any(one.batches for one in found)))
+            room_bytes -= len(found[-1].batches)
+        return found
+
+    def _fetched(self, broker: int, part: pb.PartitionFetch, room_bytes: int, *, first: bool) -> Fetched:
+        facts = pb.PartitionFetchResult(topic=part.topic, partition=part.partition)
+        if self.leaders[part.partition] != broker or self.epochs[part.partition] != part.current_leader_epoch:
+            facts.error.CopyFrom(errors.to_proto(TidemarkError(ErrorCode.NOT_LEADER, "another broker leads it")))
+            return Fetched(facts)
+        if room_bytes <= 0 and not first:
+            return Fetched(facts)
+        batches = LOG[part.fetch_offset // BATCH_RECORDS :]
+        count = max(1, min(room_bytes, part.max_bytes) // len(LOG[0]))
+        return Fetched(facts, b"".join(batches[:count]))
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    made = Cluster()
+
+    def sleep(seconds: float) -> None:
+        made.now_s += seconds
+
+    monkeypatch.setattr(range_reader, "time", SimpleNamespace(monotonic=lambda: made.now_s, sleep=sleep))
+    monkeypatch.setattr(RangeReader, "_call", lambda *arguments: made.call(*arguments))
+    return made
+
+
+def reader() -> RangeReader:
+    return RangeReader("h:9000", deadline_s=30.0)
+
+
+def offsets(reader: RangeReader, partition: int, start: int, end: int, first: bytes | memoryview = b"") -> list[int]:
+    found: list[int] = []
+    for rows in reader.read("t", partition, start, end, fetch_bytes=len(LOG[0]), first=first):
+        found += rows.column("offset").to_pylist()
+    return found
+
+
+def test_small_ranges_of_one_leader_share_a_fetch(cluster: Cluster) -> None:
+    with reader() as shares:
+        ranges = [RangeStart("t", index, 10) for index in range(PARTITIONS)]
+        firsts = shares.fetch_together(ranges)
+        assert cluster.fetches == [[0, 3], [1, 4], [2, 5]]
+        found = [offsets(shares, index, 10, 15, first) for index, first in enumerate(firsts)]
+    assert found == [list(range(10, 15))] * PARTITIONS
+    assert len(cluster.fetches) == BROKERS, "the ranges need no further fetch"
+
+
+@given(
+    ranges=st.lists(
+        st.tuples(st.integers(0, PARTITIONS - 1), st.integers(0, RECORDS - 1), st.integers(1, RECORDS)), min_size=1
+    ),
+    fetch_bytes=st.integers(1, 40 * len(LOG[0])),
+    moved=st.sets(st.integers(0, PARTITIONS - 1)),
+    moved_later=st.sets(st.integers(0, PARTITIONS - 1)),
+)
+def test_shared_fetches_give_the_rows_of_each_range_for_any_leaders_and_response_sizes(
+    ranges: list[tuple[int, int, int]], fetch_bytes: int, moved: set[int], moved_later: set[int]
+) -> None:
+    cluster = Cluster()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(range_reader, "time", SimpleNamespace(monotonic=lambda: 100.0, sleep=lambda seconds: None))
+        patch.setattr(RangeReader, "_call", lambda *arguments: cluster.call(*arguments))
+        with reader() as shares:
+            shares.topics(["t"])
+            for partition in moved:
+                cluster.move(partition)
+            firsts = shares.fetch_together(
+                [RangeStart("t", partition, start) for partition, start, _ in ranges], fetch_bytes=fetch_bytes
+            )
+            for partition in moved_later:
+                cluster.move(partition)
+            for (partition, start, count), first in zip(ranges, firsts, strict=True):
+                end = min(RECORDS, start + count)
+                assert offsets(shares, partition, start, end, first) == list(range(start, end))
+
+
+def test_a_reader_finds_the_leaders_that_were_elected_since_its_last_read(cluster: Cluster) -> None:
+    with reader() as kept:
+        assert offsets(kept, 0, 0, RECORDS) == list(range(RECORDS))
+        cluster.move(0)
+        assert offsets(kept, 0, 0, RECORDS) == list(range(RECORDS))
+
+
+def test_a_range_of_one_fetch_starts_no_thread(cluster: Cluster) -> None:
+    with reader() as small:
+        assert offsets(small, 0, 0, BATCH_RECORDS) == list(range(BATCH_RECORDS))
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("fetch-ahead")]
+
+
+def test_an_abandoned_read_does_not_wait_for_its_fetch_in_flight(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, answer, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def call(*arguments: Any) -> Any:
+        if arguments[2] is fetch_method and cluster.fetches:
+            begun.set()
+            answer.wait(PATIENCE_S)
+            ended.set()
+        return cluster.call(*arguments)
+
+    monkeypatch.setattr(RangeReader, "_call", call)
+    with reader() as abandoned:
+        rows = abandoned.read("t", 0, 0, RECORDS, fetch_bytes=len(LOG[0]))
+        next(rows)
+        assert begun.wait(PATIENCE_S)
+        del rows
+        assert not ended.is_set()
+        answer.set()
+        assert ended.wait(PATIENCE_S)
+        assert offsets(abandoned, 1, 0, RECORDS) == list(range(RECORDS)), "the reader is as good as before"
+
+
+def test_a_closed_reader_opens_no_connection(cluster: Cluster) -> None:
+    closed = reader()
+    closed.close()
+    with pytest.raises(TidemarkError) as refused:
+        closed._channel("h:9000")
+    assert refused.value.code is ErrorCode.CLIENT_CLOSED
+    assert not refused.value.retriable
+
+
+def test_a_call_has_its_own_deadline_when_another_thread_calls(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def call(*arguments: Any) -> Any:
+        if arguments[2] is fetch_method:
+            asked.append(cluster.now_s)
+            assert len(asked) < 5, "the read does not end"
+            cluster.now_s += 20.0
+            with ThreadPoolExecutor(1) as other:
+                other.submit(busy.topics, ["t"]).result(PATIENCE_S)
+            raise TidemarkError(ErrorCode.NOT_LEADER, "another broker leads it")
+        return cluster.call(*arguments)
+
+    monkeypatch.setattr(RangeReader, "_call", call)
+    with reader() as busy, pytest.raises(TidemarkError) as refused:
+        next(busy.read("t", 0, 0, RECORDS))
+    assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
+    assert len(asked) == 2, "30 s allow a fetch at 0 s and one at 20 s"
