@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tidemark_spark.addresses import ADDRESSES, parse_bootstrap
 from tidemark_spark.columns import Columns, parse_columns
+from tidemark_spark.common_options import ADDRESSES, parse_bootstrap, unknown_option
 from tidemark_spark.places import EARLIEST, LATEST, Place, parse_json_object, parse_place
 
 __all__ = ["EARLIEST", "LATEST", "ReadOptions", "parse_options", "parse_schema_options"]
@@ -54,6 +54,7 @@ _WITHOUT_EFFECT: Final = frozenset(
 """Options of Spark's Kafka source without a counterpart here; accepted and ignored, so that a job may keep them."""
 _KAFKA_RACK: Final = "kafka.client.rack"
 _DEADLINE_MS: Final = 60_000
+_NAMED_MAX: Final = 3
 _UNITS_MS: Final = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 """Durations as in Spark's Kafka source: a number without a unit is milliseconds."""
 
@@ -69,7 +70,7 @@ class ReadOptions:
         ending: end of the read, exclusive; LATEST for a stream.
         topics: topics with their selected partitions (None: all); empty with a pattern.
         pattern: matches the whole names of topics to read, including later ones.
-        min_partitions: least number of ranges, reached by splitting.
+        min_partitions: least number of tasks, reached by splitting; None: `pack` chooses.
         max_records_per_partition: most offsets of a range, reached by splitting; None: no bound.
         fail_on_data_loss: whether deleted records end the query, or are skipped, counted and logged.
         deadline_ms: longest time without progress in the driver or a task.
@@ -86,7 +87,7 @@ class ReadOptions:
     ending: Place
     topics: Mapping[str, frozenset[int] | None]
     pattern: re.Pattern[str] | None = None
-    min_partitions: int = 1
+    min_partitions: int | None = None
     max_records_per_partition: int | None = None
     fail_on_data_loss: bool = True
     deadline_ms: int = _DEADLINE_MS
@@ -102,6 +103,13 @@ class ReadOptions:
             return sorted(set(names) & set(self.topics))
         pattern = self.pattern
         return sorted(name for name in names if not name.startswith("__") and pattern.fullmatch(name))
+
+    def no_match(self, names: Iterable[str]) -> str:
+        """The warning that the pattern matches none of these names."""
+        assert self.pattern is not None
+        parts = sorted(name for name in names if not name.startswith("__") and self.pattern.search(name))
+        hint = f", and this one matches only a part of {', '.join(parts[:_NAMED_MAX])}" if parts else ""
+        return f"subscribePattern {self.pattern.pattern!r} matches no topic; it must match the whole name{hint}"
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
@@ -129,7 +137,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Rea
         for topic, partitions in place.named().items():
             _check_named(place, topic, partitions, topics, pattern)
     limit, least = given.get("maxoffsetspertrigger"), given.get("minoffsetspertrigger")
-    most_a_task = given.get("maxrecordsperpartition")
+    least_tasks, most_a_task = given.get("minpartitions"), given.get("maxrecordsperpartition")
     parsed = ReadOptions(
         bootstrap=parse_bootstrap(given),
         columns=parse_columns(given),
@@ -137,7 +145,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Rea
         ending=ending,
         topics=topics,
         pattern=pattern,
-        min_partitions=_positive("minPartitions", given.get("minpartitions", "1")),
+        min_partitions=None if least_tasks is None else _positive("minPartitions", least_tasks),
         max_records_per_partition=None if most_a_task is None else _positive("maxRecordsPerPartition", most_a_task),
         fail_on_data_loss=_boolean("failOnDataLoss", given.get("failondataloss", "true")),
         deadline_ms=_positive("deadlineMs", given.get("deadlinems", str(_DEADLINE_MS))),
@@ -165,10 +173,8 @@ def _check_names(given: Mapping[str, str]) -> None:
             continue
         if name in _WITHOUT_EFFECT:
             _log.info("option %s of Spark's Kafka source has no effect on tidemark", name)
-        elif name.startswith("kafka."):
-            raise ValueError(f"tidemark has no option {name!r}: it configures Kafka's client; remove it")
         else:
-            raise ValueError(f"tidemark has no option {name!r}; it has {', '.join(sorted(_KNOWN.values()))}")
+            raise unknown_option(name, (*_KNOWN.values(), *ADDRESSES, _KAFKA_RACK), "reads")
 
 
 def _topics(given: Mapping[str, str]) -> tuple[dict[str, frozenset[int] | None], re.Pattern[str] | None]:

@@ -4,15 +4,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Final
 
 from tidemark_spark.filters import EVERYTHING, Narrowing
 from tidemark_spark.options import ReadOptions
 from tidemark_spark.places import EARLIEST, LATEST, Place
 
 _log = logging.getLogger("tidemark.spark")
+
+SMALL_OFFSETS: Final = 1000
+"""Most offsets of a task with several ranges."""
+TASKS_MIN: Final = 32
+"""Without minPartitions, a read of more ranges has at least this number of tasks, to occupy the cores of a cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +144,7 @@ def check_partitions(name: str, topic: str, partitions: Collection[int], held: C
 def split(ranges: Sequence[OffsetRange], options: ReadOptions) -> list[OffsetRange]:
     """Split each range by its share of all offsets, rounded up, and below the bound of a task."""
     total = sum(part.end - part.start for part in ranges)
-    least, most = options.min_partitions, options.max_records_per_partition
+    least, most = options.min_partitions or 1, options.max_records_per_partition
     pieces = []
     for part in ranges:
         length = part.end - part.start
@@ -148,6 +154,34 @@ def split(ranges: Sequence[OffsetRange], options: ReadOptions) -> list[OffsetRan
         cuts = [part.start + length * index // count for index in range(count + 1)]
         pieces += [OffsetRange(part.topic, part.partition, start, end) for start, end in pairwise(cuts)]
     return pieces
+
+
+def pack(
+    ranges: Sequence[OffsetRange], options: ReadOptions, leader_of: Callable[[OffsetRange], int]
+) -> list[list[OffsetRange]]:
+    """Divide ranges among tasks: small ranges of one leader share a task, without fewer tasks than `min_partitions`.
+
+    Args:
+        ranges: ranges, none empty.
+        options: options of the read.
+        leader_of: returns the broker id of the leader.
+    """
+    most = min(SMALL_OFFSETS, options.max_records_per_partition or SMALL_OFFSETS)
+    least = TASKS_MIN if options.min_partitions is None else options.min_partitions
+    small = sum(part.end - part.start < most for part in ranges)
+    count_max = small // max(1, least - (len(ranges) - small))
+    tasks: list[list[OffsetRange]] = []
+    open_tasks: dict[int, tuple[list[OffsetRange], int]] = {}
+    for part in ranges:
+        leader, length = leader_of(part), part.end - part.start
+        task, held = open_tasks.get(leader, ([], most))
+        if held + length > most or len(task) >= count_max:
+            task, held = [], 0
+            tasks.append(task)
+        task.append(part)
+        if length < most:
+            open_tasks[leader] = task, held + length
+    return tasks
 
 
 def _range(options: ReadOptions, topic: str, partition: int, held: PartitionBounds, by_time: ByTime) -> OffsetRange:

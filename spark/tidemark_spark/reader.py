@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The batch reader: the driver plans the ranges once, and each task reads one range."""
+"""The batch reader: the driver plans the ranges once, and each task reads one range, or several small ones."""
 
 from __future__ import annotations
 
 import functools
 import gc
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +22,7 @@ from tidemark_spark.columns import Columns
 from tidemark_spark.compat import arrow_schema
 from tidemark_spark.filters import EVERYTHING, Comparison, narrow
 from tidemark_spark.options import ReadOptions
-from tidemark_spark.ranges import OffsetRange, plan_ranges, times_of
+from tidemark_spark.ranges import OffsetRange, pack, plan_ranges, times_of
 from tidemark_spark.topics import Assignment
 from tidemark_spark.values import check_type
 
@@ -29,7 +31,7 @@ from tidemark_spark.values import check_type
 class TidemarkInputPartition(InputPartition):
     """Input of one task; stateless, so a retried task reads the same rows."""
 
-    task: Assignment
+    ranges: tuple[Assignment, ...]
 
 
 def check_schema(schema: StructType, columns: Columns) -> None:
@@ -53,11 +55,16 @@ def read_task(options: ReadOptions, schema: StructType, partition: InputPartitio
     if partition is None or (type(partition) is InputPartition and partition.value is None):
         return
     assert isinstance(partition, TidemarkInputPartition)
-    task = partition.task
     _settle()
-    shaped = rows.Rows(task.offsets, options.columns, arrow_schema(schema), timestamp_type=task.timestamp_type)
-    for records in rows.merged(topics.read(options, task)):
-        yield shaped.to_columns(records)
+    found = _columns(options, arrow_schema(schema), partition.ranges)
+    yield from found if len(partition.ranges) == 1 else rows.merged(found)
+
+
+def _columns(options: ReadOptions, schema: pa.Schema, ranges: Sequence[Assignment]) -> Iterator[pa.RecordBatch]:
+    for one, found in itertools.groupby(topics.read(options, ranges), key=itemgetter(0)):
+        shaped = rows.Rows(one.offsets, options.columns, schema, timestamp_type=one.timestamp_type)
+        for records in rows.merged(map(itemgetter(1), found)):
+            yield shaped.to_columns(records)
 
 
 @functools.cache
@@ -82,17 +89,18 @@ class TidemarkReader(DataSourceReader):
         self._narrowing = EVERYTHING
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One task per range; the ends are the current high watermarks."""
+        """Tasks; the ends of their ranges are the current high watermarks."""
         options = self._options
         with topics.open_reader(options) as reader:
             found = topics.find_topics(reader, options)
             bounds = topics.find_bounds(reader, options, found)
             by_time = topics.find_times(reader, times_of(options, bounds, self._narrowing))
         planned = plan_ranges(options, bounds, by_time, self._narrowing)
-        return [TidemarkInputPartition(_assignment(part, found)) for part in planned]
+        tasks = pack(planned, options, functools.partial(topics.leader_of, found))
+        return [TidemarkInputPartition(tuple(_assignment(part, found) for part in task)) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Rows of one range."""
+        """Rows of one task."""
         return read_task(self._options, self._schema, partition)
 
 

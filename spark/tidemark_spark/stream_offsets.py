@@ -277,6 +277,9 @@ def _loss(where: str, known: Position, now: Position | None, available: Availabl
             f"ends at {now.offset} (leader epoch {now.leader_epoch}): an unclean election truncated its log"
         )
     first = available.log_starts.get((topic, index), 0)
-    if first > known.offset:
-        return f"{where}: offsets {known.offset} to {first} were deleted before they were read"
-    return ""
+    return deleted(topic, index, known.offset, first) if first > known.offset else ""
+
+
+def deleted(topic: str, partition: int, offset: int, first: int) -> str:
+    """The sentence about records from `offset` on that a query did not read before the log start moved to `first`."""
+    return f"{topic}-{partition}: offsets {offset} to {first} were deleted before they were read"

@@ -6,8 +6,10 @@ A micro-batch needs one metadata request and one request to each leader, for any
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +22,7 @@ from tidemark.model import NO_EPOCH, TidemarkError, TopicPartition
 
 from tidemark_spark import compat, topics
 from tidemark_spark.options import ReadOptions
-from tidemark_spark.ranges import OffsetRange, check_partitions, resolve, split, times_of
+from tidemark_spark.ranges import OffsetRange, check_partitions, pack, resolve, split, times_of
 from tidemark_spark.reader import TidemarkInputPartition, check_schema, read_task
 from tidemark_spark.rows import CREATE_TIME
 from tidemark_spark.stream_offsets import (
@@ -32,6 +34,7 @@ from tidemark_spark.stream_offsets import (
     advance,
     check_cluster,
     clamp,
+    deleted,
     from_json,
     losses,
     waiting,
@@ -41,6 +44,7 @@ from tidemark_spark.topics import ADVICE, Assignment
 _log = logging.getLogger("tidemark.spark")
 
 _NAMED_MAX: Final = 3
+_WARNED_MAX: Final = 1000
 _PATIENCE_S: Final = 1.0
 _AGAIN_S: Final = 0.1
 
@@ -52,6 +56,32 @@ class _Whole(NamedTuple):
     topic_id: str
     end: Position
     epoch_before: int
+
+    def begin_at(self, offset: int) -> _Whole | None:
+        """The part from an offset on; None if it is empty."""
+        part = self.offsets
+        if offset <= part.start:
+            return self
+        if offset >= part.end:
+            return None
+        return self._replace(offsets=OffsetRange(part.topic, part.partition, offset, part.end), epoch_before=NO_EPOCH)
+
+
+def _whole(start: StreamOffset, end: StreamOffset) -> dict[tuple[str, int], _Whole]:
+    """Ranges between two offsets of a query, by topic and partition."""
+    found: dict[tuple[str, int], _Whole] = {}
+    for name, topic in end.topics.items():
+        before = start.topics.get(name)
+        for index, position in topic.partitions.items():
+            known = None if before is None or before.topic_id != topic.topic_id else before.partitions.get(index)
+            if known is not None and known.incarnation != position.incarnation:
+                known = None
+            first = (position.begin or 0) if known is None else known.offset
+            if first < position.offset:
+                epoch = NO_EPOCH if known is None else known.leader_epoch
+                part = OffsetRange(name, index, first, position.offset)
+                found[name, index] = _Whole(part, topic.topic_id, position, epoch)
+    return found
 
 
 class StreamPlanner:
@@ -69,6 +99,7 @@ class StreamPlanner:
         self._target: StreamOffset | None = None
         self._waiting_since_s: float | None = None
         self._some_are_gone = False
+        self._warned: deque[str] = deque(maxlen=_WARNED_MAX)
 
     def __getstate__(self) -> dict[str, Any]:
         """State that is sent to tasks, without connections."""
@@ -81,7 +112,7 @@ class StreamPlanner:
         """Start of a query without a checkpoint."""
         options = self._options
         client = self._client()
-        self._topics = topics.find_topics(client, options)
+        self._topics = topics.find_topics(client, options, self._warn)
         bounds = topics.find_bounds(client, options, self._topics)
         by_time = topics.find_times(client, times_of(options, bounds))
         found: dict[str, TopicPosition] = {}
@@ -121,7 +152,7 @@ class StreamPlanner:
             available = self._available(start)
             gone = losses(start, available)
         if gone:
-            self._note_loss(gone)
+            self._note_losses(gone)
         if self._target is not None:
             available = Available(clamp(available.latest, self._target), available.log_starts)
         if not unlimited and self._target is None and self._should_wait(start, available):
@@ -136,29 +167,23 @@ class StreamPlanner:
         """Latest offsets at the last `next_end` or `set_target`."""
         return self._latest
 
-    def plan(self, start: StreamOffset, end: StreamOffset) -> list[Assignment]:
-        """Tasks of a micro-batch; always the same for the same offsets."""
+    def plan(self, start: StreamOffset, end: StreamOffset) -> list[tuple[Assignment, ...]]:
+        """Tasks of a micro-batch: always the same rows for the same offsets.
+
+        Raises:
+            DataLossError: if records of the micro-batch were deleted.
+        """
         if not self._topics:  # restarted during a micro-batch: no metadata was fetched yet
             self._topics = self._find_topics(start)
             check_cluster(end, self._client().cluster_id)
         check_cluster(start, end.cluster_id)
         gone = losses(start, Available(end)) if self._options.fail_on_data_loss else []
         if gone:  # PySpark does not always pass the start to `next_end`; here both offsets are known
-            self._note_loss(gone)
-        whole: dict[tuple[str, int], _Whole] = {}
-        for name, topic in end.topics.items():
-            before = start.topics.get(name)
-            for index, position in topic.partitions.items():
-                known = None if before is None or before.topic_id != topic.topic_id else before.partitions.get(index)
-                if known is not None and known.incarnation != position.incarnation:
-                    known = None
-                first = (position.begin or 0) if known is None else known.offset
-                if first < position.offset:
-                    epoch = NO_EPOCH if known is None else known.leader_epoch
-                    part = OffsetRange(name, index, first, position.offset)
-                    whole[name, index] = _Whole(part, topic.topic_id, position, epoch)
+            self._note_losses(gone)
+        whole = self._without_deleted(_whole(start, end), start)
         pieces = split([one.offsets for one in whole.values()], self._options)
-        return [self._assignment(piece, whole[piece.topic, piece.partition]) for piece in pieces]
+        tasks = pack(pieces, self._options, functools.partial(topics.leader_of, self._topics))
+        return [tuple(self._assignment(piece, whole[piece.topic, piece.partition]) for piece in task) for task in tasks]
 
     def stop(self) -> None:
         """Close the connections."""
@@ -208,11 +233,11 @@ class StreamPlanner:
         """Wait for a missing topic once, not in every micro-batch without it."""
         if not self._some_are_gone:
             try:
-                return topics.find_topics(self._client(), self._options)
+                return topics.find_topics(self._client(), self._options, self._warn)
             except TidemarkError as error:
                 self._check_may_go_on(error, start)
-                _log.warning("%s; the query goes on without it", error)
-        found = topics.find_existing(self._client(), self._options)
+                self._warn(f"{error}; the query goes on without it")
+        found = topics.find_existing(self._client(), self._options, self._warn)
         self._some_are_gone = len(found) < len(self._options.topics)
         return found
 
@@ -238,13 +263,40 @@ class StreamPlanner:
             return False
         return True
 
-    def _note_loss(self, gone: list[str]) -> None:
-        sentence = "; ".join(gone[:_NAMED_MAX]) + (
-            f"; and {len(gone) - _NAMED_MAX} more" if len(gone) > _NAMED_MAX else ""
-        )
+    def _without_deleted(
+        self, whole: dict[tuple[str, int], _Whole], start: StreamOffset
+    ) -> dict[tuple[str, int], _Whole]:
+        """Ranges without deleted records, before tasks meet the loss; raises DataLossError, or logs the loss."""
+        if not whole:
+            return whole
+        try:
+            earliest = topics.find_earliest(self._client(), [TopicPartition(*where) for where in whole])
+        except TidemarkError as error:
+            self._check_may_go_on(error, start)
+            return whole  # the tasks skip the partitions that are gone
+        starts = {where: earliest[TopicPartition(*where)].offset for where in whole}
+        gone = [
+            deleted(*where, one.offsets.start, starts[where])
+            for where, one in whole.items()
+            if starts[where] > one.offsets.start
+        ]
+        if gone:
+            self._note_losses(gone)
+        return {where: kept for where, one in whole.items() if (kept := one.begin_at(starts[where])) is not None}
+
+    def _note_losses(self, gone: list[str]) -> None:
         if self._options.fail_on_data_loss:
-            raise DataLossError(f"{sentence}; {ADVICE}")
-        _log.warning("%d losses are skipped: %s", len(gone), sentence)
+            raise DataLossError(f"{_enumerated(gone)}; {ADVICE}")
+        fresh = [sentence for sentence in gone if sentence not in self._warned]
+        if fresh:
+            self._warned += fresh
+            _log.warning("skipped: %s", _enumerated(fresh))
+
+    def _warn(self, sentence: str) -> None:
+        """Log a warning once, since Spark asks again and again while nothing changes."""
+        if sentence not in self._warned:
+            self._warned.append(sentence)
+            _log.warning("%s", sentence)
 
     def _assignment(self, piece: OffsetRange, whole: _Whole) -> Assignment:
         topic = self._topics.get(piece.topic)
@@ -256,6 +308,11 @@ class StreamPlanner:
         if self._reader is None:
             self._reader = topics.open_reader(self._options)
         return self._reader
+
+
+def _enumerated(sentences: Sequence[str]) -> str:
+    more = len(sentences) - _NAMED_MAX
+    return "; ".join(sentences[:_NAMED_MAX]) + (f"; and {more} more" if more > 0 else "")
 
 
 class _Reader(compat.AvailableNow, DataSourceStreamReader):  # type: ignore[misc]

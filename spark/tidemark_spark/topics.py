@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests of the source to brokers: topics, offsets, and the rows of a range. Each call has a deadline."""
+"""Requests of the source to brokers: topics, offsets, and the rows of a task. Each call has a deadline."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
-from tidemark.client.consuming.range_reader import Position, RangeReader, StatedOffset
+from tidemark.client.consuming.range_reader import Position, RangeReader, RangeStart, StatedOffset
 from tidemark.core.cluster_view import TopicView
-from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, TopicPartition
+from tidemark.model import NO_EPOCH, NO_LEADER, ErrorCode, TidemarkError, TopicPartition
 
 from tidemark_spark.options import ReadOptions
 from tidemark_spark.ranges import ByTime, OffsetRange, PartitionBounds, check_partitions
+from tidemark_spark.reader_pool import ReaderPool
 from tidemark_spark.rows import CREATE_TIME, LOG_APPEND_TIME
 from tidemark_spark.stream_offsets import DataLossError
 
@@ -24,12 +26,16 @@ _log = logging.getLogger("tidemark.spark")
 GONE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_PARTITION})
 _LOST: Final = GONE | {ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.LOG_TRUNCATED}
 _BAD_READS_MAX: Final = 3
+_TOGETHER_MAX: Final = 100
+"""Most ranges of one fetch."""
 ADVICE: Final = "with failOnDataLoss=false the query skips, counts and logs such records"
+
+_pool: Final = ReaderPool()
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Range of one task, with the ids of its topic and partition.
+    """One range of a task, with the ids of its topic and partition.
 
     Attributes:
         offsets: range of one partition.
@@ -51,17 +57,35 @@ def open_reader(options: ReadOptions) -> RangeReader:
     return RangeReader(options.bootstrap, deadline_s=options.deadline_ms / 1000, rack=options.rack)
 
 
-def find_topics(reader: RangeReader, options: ReadOptions) -> dict[str, TopicView]:
-    """Topics that the options select, by name; raises TidemarkError, e.g. UNKNOWN_TOPIC."""
+def lend_reader(options: ReadOptions) -> AbstractContextManager[RangeReader]:
+    """A client of an earlier task of this process, if one is unused; else as `open_reader`."""
+    return _pool.lend((options.bootstrap, options.deadline_ms, options.rack), lambda: open_reader(options))
+
+
+def find_topics(
+    reader: RangeReader, options: ReadOptions, warn: Callable[[str], None] = _log.warning
+) -> dict[str, TopicView]:
+    """Topics that the options select, by name; raises TidemarkError, e.g. UNKNOWN_TOPIC.
+
+    Args:
+        reader: a client.
+        options: options of the read.
+        warn: logs that a pattern matches no topic.
+    """
     if options.pattern is None:
         return dict(reader.topics(sorted(options.topics)))
-    return find_existing(reader, options)
+    return find_existing(reader, options, warn)
 
 
-def find_existing(reader: RangeReader, options: ReadOptions) -> dict[str, TopicView]:
+def find_existing(
+    reader: RangeReader, options: ReadOptions, warn: Callable[[str], None] = _log.warning
+) -> dict[str, TopicView]:
     """As `find_topics`, without missing topics."""
     found = reader.topics(None)
-    return {name: found[name] for name in options.chosen(found)}
+    chosen = options.chosen(found)
+    if not chosen and options.pattern is not None:
+        warn(options.no_match(found))
+    return {name: found[name] for name in chosen}
 
 
 def partitions_of(options: ReadOptions, topic: TopicView) -> list[TopicPartition]:
@@ -110,55 +134,80 @@ def find_earliest(reader: RangeReader, wanted: list[TopicPartition]) -> dict[Top
     return reader.offsets(dict.fromkeys(wanted, "earliest"))
 
 
+def leader_of(topics: Mapping[str, TopicView], part: OffsetRange) -> int:
+    """Broker id of the leader of a range; NO_LEADER if it is unknown."""
+    topic = topics.get(part.topic)
+    known = None if topic is None else topic.partitions.get(part.partition)
+    return NO_LEADER if known is None else known.leader
+
+
 def timestamp_type(topic: TopicView) -> int:
     """CREATE_TIME or LOG_APPEND_TIME."""
     append_time = topic.configs.get("message.timestamp.type") == "LogAppendTime"
     return LOG_APPEND_TIME if append_time else CREATE_TIME
 
 
-def read(options: ReadOptions, task: Assignment) -> Iterator[pa.RecordBatch]:
-    """Rows of one range in record.schema.OFFSET_SCHEMA, in order, each once.
+def read(options: ReadOptions, tasks: Sequence[Assignment]) -> Iterator[tuple[Assignment, pa.RecordBatch]]:
+    """Rows of the ranges of one task in record.schema.OFFSET_SCHEMA: range by range, in order, each once.
 
     During a failover the read waits for the new leader. With failOnDataLoss=false deleted records are skipped, counted
-    and logged.
+    and logged. The first fetches of several ranges are one request.
 
     Raises:
         DataLossError: names the range and the loss.
         TidemarkError: REQUEST_TIMED_OUT, with the last refusal.
     """
+    with lend_reader(options) as reader:
+        for at in range(0, len(tasks), _TOGETHER_MAX):
+            together = tasks[at : at + _TOGETHER_MAX]
+            firsts = reader.fetch_together([_start(one) for one in together]) if len(together) > 1 else [b""]
+            for task, first in zip(together, firsts, strict=True):
+                for found in _read_range(options, reader, task, first):
+                    yield task, found
+
+
+def _start(task: Assignment) -> RangeStart:
+    part = task.offsets
+    return RangeStart(part.topic, part.partition, part.start, task.topic_id, task.incarnation, task.last_epoch)
+
+
+def _read_range(
+    options: ReadOptions, reader: RangeReader, task: Assignment, first: bytes | memoryview
+) -> Iterator[pa.RecordBatch]:
     part = task.offsets
     started_s = time.monotonic()
     position, end, last_epoch = part.start, part.end, task.last_epoch
     rows, skipped, size_bytes, bad_reads = 0, 0, 0, 0
-    with open_reader(options) as reader:
-        while position < end:
-            try:
-                for found in reader.read(
-                    part.topic,
-                    part.partition,
-                    position,
-                    end,
-                    topic_id=task.topic_id,
-                    incarnation=task.incarnation,
-                    last_epoch=last_epoch,
-                ):
-                    yield found
-                    rows += found.num_rows
-                    size_bytes += found.nbytes
-                    position = found.column(4)[-1].as_py() + 1
-                    last_epoch = NO_EPOCH
-                break
-            except TidemarkError as error:
-                if error.code is ErrorCode.CORRUPT_BATCH and bad_reads < _BAD_READS_MAX:
-                    bad_reads += 1
-                    continue
-                if error.code not in _LOST:
-                    raise TidemarkError(error.code, f"{part}: {error.message}", error.metadata) from error
-                if options.fail_on_data_loss:
-                    raise DataLossError(f"{part}: {error}; {ADVICE}") from error
-                before, (position, end, last_epoch) = end - position, _go_on(reader, part, position, end, error)
-                skipped += before - (end - position)
-                _log.warning("%s: %s; %d offsets are skipped", part, error, before - (end - position))
+    while position < end:
+        try:
+            for found in reader.read(
+                part.topic,
+                part.partition,
+                position,
+                end,
+                topic_id=task.topic_id,
+                incarnation=task.incarnation,
+                last_epoch=last_epoch,
+                first=first,
+            ):
+                yield found
+                rows += found.num_rows
+                size_bytes += found.nbytes
+                position = found.column(4)[-1].as_py() + 1
+                last_epoch = NO_EPOCH
+            break
+        except TidemarkError as error:
+            first = b""
+            if error.code is ErrorCode.CORRUPT_BATCH and bad_reads < _BAD_READS_MAX:
+                bad_reads += 1
+                continue
+            if error.code not in _LOST:
+                raise TidemarkError(error.code, f"{part}: {error.message}", error.metadata) from error
+            if options.fail_on_data_loss:
+                raise DataLossError(f"{part}: {error}; {ADVICE}") from error
+            before, (position, end, last_epoch) = end - position, _go_on(reader, part, position, end, error)
+            skipped += before - (end - position)
+            _log.warning("%s: %s; %d offsets are skipped", part, error, before - (end - position))
     took_s = time.monotonic() - started_s
     _log.info("read %s: %d rows, %d bytes in %.2f s, %d skipped", part, rows, size_bytes, took_s, skipped)
 

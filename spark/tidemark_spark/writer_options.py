@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 from tidemark.client.settings import producer_settings
 from tidemark.model import TidemarkError
 
-from tidemark_spark.addresses import ADDRESSES, parse_bootstrap
+from tidemark_spark.common_options import ADDRESSES, parse_bootstrap, unknown_option
 
 _PREFIXES: Final = ("tidemark.", "kafka.")
 
@@ -65,6 +65,8 @@ _SETTINGS: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
 }
 """Producer settings by Kafka's name."""
 
+_NAMES: Final = (*ADDRESSES, "topic", "deadlineMs", *(prefix + name for prefix in _PREFIXES for name in _SETTINGS))
+
 BATCH_BYTES: Final = 512 << 10
 """Default batch size; larger than the client's, since no caller waits for a single record of a task."""
 
@@ -89,8 +91,8 @@ class WriteOptions:
 def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     """Parse the options that Spark passes, with names in any case; ValueError names the valid form."""
     given = {name.lower(): value for name, value in options.items()}
-    bootstrap = parse_bootstrap(given)
     settings = _settings(given)
+    bootstrap = parse_bootstrap(given)
     topic = given.get("topic")
     if topic is not None and not topic.strip():
         raise ValueError("option 'topic' names no topic")
@@ -110,10 +112,7 @@ def _settings(given: Mapping[str, str]) -> dict[str, Any]:
             continue
         setting = next((name.removeprefix(prefix) for prefix in _PREFIXES if name.startswith(prefix)), "")
         if setting not in _SETTINGS:
-            if name.startswith("kafka."):
-                raise ValueError(f"tidemark has no option {name!r} for writes: it configures Kafka's client; remove it")
-            known = ["tidemark.bootstrap", "topic", "deadlineMs", *(f"tidemark.{known}" for known in _SETTINGS)]
-            raise ValueError(f"tidemark has no option {name!r} for writes; it has {', '.join(known)}")
+            raise unknown_option(name, _NAMES, "writes")
         keyword, parse = _SETTINGS[setting]
         value = parse(name, text)
         if settings.setdefault(keyword, value) != value:

@@ -99,7 +99,10 @@ def test_an_invalid_offset_is_reported_with_its_option_and_partition(
     ("options", "sentence"),
     [
         ({"endingOffsets": "latest"}, "option 'endingOffsets' is for batch reads; this is a stream"),
-        ({"startingOffset": "earliest"}, "tidemark has no option 'startingoffset'"),
+        (
+            {"startingOffset": "earliest"},
+            "tidemark has no option 'startingoffset' for reads; did you mean 'startingOffsets'\\?",
+        ),
     ],
 )
 def test_a_query_reports_a_wrong_option_of_a_stream(

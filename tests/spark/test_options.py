@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tidemark_spark.columns import Malformed, ValueFormat
 from tidemark_spark.filters import Comparison, narrow
 from tidemark_spark.options import parse_options, parse_schema_options
-from tidemark_spark.ranges import OffsetRange, PartitionBounds, plan_ranges, times_of
+from tidemark_spark.ranges import SMALL_OFFSETS, TASKS_MIN, OffsetRange, PartitionBounds, pack, plan_ranges, times_of
 
 BOOTSTRAP = {"tidemark.bootstrap": "127.0.0.1:9192"}
 FLIGHTS = {**BOOTSTRAP, "subscribe": "flights"}
@@ -130,6 +130,36 @@ def test_splitting_covers_every_offset_once_in_order(least: int, lengths: list[i
     assert all(part.end > part.start for part in planned)
 
 
+@settings(deadline=None)
+@given(
+    least=st.none() | st.integers(1, 90),
+    most=st.none() | st.integers(1, 2000),
+    lengths=st.lists(st.integers(1, 40) | st.integers(1, 3000), max_size=120),
+    brokers=st.integers(1, 4),
+)
+def test_tasks_share_small_ranges_of_one_leader_and_cover_each_range_once(
+    least: int | None, most: int | None, lengths: list[int], brokers: int
+) -> None:
+    given_ = {"minPartitions": least, "maxRecordsPerPartition": most}
+    options = parse_options({**FLIGHTS, **{name: str(value) for name, value in given_.items() if value is not None}})
+    ranges = [OffsetRange("flights", index, 5, 5 + length) for index, length in enumerate(lengths)]
+    tasks = pack(ranges, options, lambda part: part.partition % brokers)
+    assert sorted((part for task in tasks for part in task), key=lambda part: part.partition) == ranges
+    assert len(tasks) >= min(len(ranges), TASKS_MIN if least is None else least)
+    for task in tasks:
+        assert len({part.partition % brokers for part in task}) == 1
+        length = sum(part.end - part.start for part in task)
+        assert len(task) == 1 or length <= min(SMALL_OFFSETS, most or SMALL_OFFSETS)
+
+
+def test_many_small_ranges_become_few_tasks() -> None:
+    ranges = [OffsetRange("flights", index, 0, 20) for index in range(500)]
+    few = pack(ranges, parse_options(FLIGHTS), lambda part: part.partition % 3)
+    assert TASKS_MIN <= len(few) <= TASKS_MIN + 2 * 3
+    fewer = pack(ranges, parse_options({**FLIGHTS, "minPartitions": "1"}), lambda part: part.partition % 3)
+    assert len(fewer) <= 500 * 20 // SMALL_OFFSETS + 3
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -154,7 +184,14 @@ def test_splitting_covers_every_offset_once_in_order(least: int, lengths: list[i
         ),
         ({**FLIGHTS, "assign": '{"flights": [0]}'}, "one of the options"),
         ({**BOOTSTRAP, "subscribe": " , "}, "names no topic"),
-        ({**FLIGHTS, "startingOffset": "earliest"}, "no option 'startingoffset'"),
+        (
+            {**FLIGHTS, "startingOffset": "earliest"},
+            "no option 'startingoffset' for reads; did you mean 'startingOffsets'?",
+        ),
+        ({"tidemark.bootstap": "h:1", "subscribe": "f"}, "did you mean 'tidemark.bootstrap'?"),
+        ({"kafka.bootstrap.server": "h:1", "subscribe": "f"}, "did you mean 'kafka.bootstrap.servers'?"),
+        ({**FLIGHTS, "kafka.client.id": "c"}, "'kafka.client.id' for reads: it configures Kafka's client; remove it"),
+        ({**FLIGHTS, "x": "y"}, "no option 'x' for reads; it has assign, columns, "),
         ({**FLIGHTS, "startingOffsets": "latest"}, "startingOffsets is 'latest'"),
         ({**FLIGHTS, "endingOffsets": "earliest"}, "endingOffsets is 'earliest'"),
         ({**FLIGHTS, "startingOffsets": '{"flights": {"0": -1}}'}, "-2 for earliest"),

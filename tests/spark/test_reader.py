@@ -190,21 +190,68 @@ def start_at(cluster: LocalCluster, topic: str, offset: int) -> dict[str, Any]:
     return start
 
 
-def test_records_that_are_gone_end_a_query_with_their_offsets(cluster: LocalCluster, shortened: str) -> None:
+def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What the source warned of."""
+    return [one.getMessage() for one in caplog.records if one.name == "tidemark.spark" and one.levelname == "WARNING"]
+
+
+def test_deleted_records_end_a_query_in_planning_with_their_offsets(cluster: LocalCluster, shortened: str) -> None:
     reader = stream_reader(options_of(cluster, shortened))
     start = start_at(cluster, shortened, 2)
-    end = next_end(reader, start)
-    with pytest.raises(DataLossError, match=r"shortened-0 \[2, 10\): OFFSET_OUT_OF_RANGE: .* failOnDataLoss=false"):
-        places(reader, reader.partitions(start, end))
+    with pytest.raises(DataLossError, match=r"shortened-0: offsets 2 to 6 were deleted .* failOnDataLoss=false"):
+        reader.partitions(start, next_end(reader, start))
 
 
-def test_deleted_records_are_skipped_by_option_and_the_log_counts_them(
+def test_records_deleted_between_the_plan_and_the_task_end_the_task(cluster: LocalCluster, topic: MakeTopic) -> None:
+    name = topic("hurried", partitions=1)
+    fill(cluster, name, {0: 10})
+    reader = stream_reader(options_of(cluster, name))
+    tasks, _ = planned(reader, reader.initialOffset())
+    with AdminClient(cluster.admin_address) as admin:
+        admin.delete_records(name, 0, 6)
+    with pytest.raises(DataLossError, match=r"hurried-0 \[0, 10\): OFFSET_OUT_OF_RANGE: .* failOnDataLoss=false"):
+        places(reader, tasks)
+
+
+def test_deleted_records_are_skipped_by_option_with_one_warning(
     cluster: LocalCluster, shortened: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     reader = stream_reader(options_of(cluster, shortened, failOnDataLoss="false"))
     tasks, _ = planned(reader, start_at(cluster, shortened, 2))
     assert [offset for _, _, offset in places(reader, tasks)] == [6, 7, 8, 9]
-    assert "4 offsets are skipped" in caplog.text
+    (told,) = warnings_in(caplog)
+    assert "shortened-0: offsets 2 to 6 were deleted before they were read" in told
+
+
+@needs_read_limits
+def test_a_loss_is_warned_of_once_while_the_query_waits_for_more(
+    cluster: LocalCluster, shortened: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = stream_reader(options_of(cluster, shortened, failOnDataLoss="false", minOffsetsPerTrigger="1000"))
+    start = start_at(cluster, shortened, 2)
+    for _ in range(2):
+        assert next_end(reader, start, at_least(1000)) == start
+    assert len(warnings_in(caplog)) == 1
+
+
+def test_a_pattern_without_a_match_is_warned_of_once(
+    cluster: LocalCluster, topic: MakeTopic, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic("unmatched-1", partitions=1)
+    options = {"tidemark.bootstrap": cluster.bootstrap, "subscribePattern": "unmatched"}
+    assert batch_reader(options).partitions() == []
+    (told,) = warnings_in(caplog)
+    assert told == (
+        "subscribePattern 'unmatched' matches no topic; it must match the whole name, and this one matches only a part "
+        "of unmatched-1"
+    )
+    caplog.clear()
+    reader = stream_reader(options)
+    start = reader.initialOffset()
+    for _ in range(2):
+        tasks, start = planned(reader, start)
+        assert list(tasks) == []
+    assert warnings_in(caplog) == [told]
 
 
 @needs_read_limits
@@ -226,9 +273,9 @@ def test_a_task_past_the_end_of_a_truncated_log_is_an_error_or_empty_by_option(
     part = OffsetRange(shortened, 0, 15, 20)
     task = Assignment(part, found.topic_id, found.partitions[0].incarnation, CREATE_TIME, last_epoch=7)
     with pytest.raises(DataLossError, match=r"shortened-0 \[15, 20\): LOG_TRUNCATED"):
-        list(topics.read(strict, task))
+        list(topics.read(strict, [task]))
     lenient = parse_options(options_of(cluster, shortened, failOnDataLoss="false"))
-    assert list(topics.read(lenient, task)) == []
+    assert list(topics.read(lenient, [task])) == []
     assert "5 offsets are skipped" in caplog.text
 
 

@@ -53,7 +53,9 @@ def test_the_address_may_have_the_name_that_it_has_for_sparks_kafka_sink() -> No
     ("options", "sentence"),
     [
         ({}, "'tidemark.bootstrap' is missing"),
-        ({**BOOTSTRAP, "topics": "rows"}, "no option 'topics' for writes; it has tidemark.bootstrap, topic"),
+        ({**BOOTSTRAP, "topics": "rows"}, "no option 'topics' for writes; did you mean 'topic'?"),
+        ({"tidemark.bootstap": "h:1", "topic": "rows"}, "did you mean 'tidemark.bootstrap'?"),
+        ({**BOOTSTRAP, "x": "y"}, "no option 'x' for writes; it has deadlineMs, tidemark.acks, "),
         ({**BOOTSTRAP, "topic": " "}, "'topic' names no topic"),
         ({**BOOTSTRAP, "tidemark.batch.size": "64k"}, "'tidemark.batch.size' is '64k'; want a whole number"),
         ({**BOOTSTRAP, "kafka.transactional.id": "t"}, "no option 'kafka.transactional.id'"),

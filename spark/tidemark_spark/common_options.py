@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of both reads and writes: the brokers' addresses, and the error for an unknown name. Pure."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+ADDRESSES: Final = ("tidemark.bootstrap", "kafka.bootstrap.servers")
+
+_LIKE: Final = 0.6
+_LIKE_OF_KAFKAS: Final = 0.9
+"""Least similarity of a suggested name, from 0 to 1. Many names of Kafka's clients are like one another."""
+
+
+def parse_bootstrap(given: Mapping[str, str]) -> str:
+    """host:port[,host:port...] from options with lower-case names; ValueError names the valid form."""
+    found = {name: given[name].strip() for name in ADDRESSES if given.get(name, "").strip()}
+    if not found:
+        raise ValueError("option 'tidemark.bootstrap' is missing: host:port[,host:port...] of brokers")
+    if len(set(found.values())) > 1:
+        raise ValueError(f"options {' and '.join(map(repr, found))} name different brokers; remove one of them")
+    name, text = next(iter(found.items()))
+    for address in text.split(","):
+        host, _, port = address.strip().rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise ValueError(f"option {name!r}: {address.strip()!r} is not host:port")
+    return text
+
+
+def unknown_option(name: str, known: Iterable[str], kind: str) -> ValueError:
+    """The error for an unknown name: with the known name that is most like it, or else with all of them.
+
+    Args:
+        name: the given name in lower case, as Spark passes it.
+        known: all names, as the documentation spells them.
+        kind: "reads" or "writes".
+    """
+    by_lower = {one.lower(): one for one in known}
+    of_kafka = name.startswith("kafka.")
+    like = difflib.get_close_matches(name, by_lower, n=1, cutoff=_LIKE_OF_KAFKAS if of_kafka else _LIKE)
+    if like:
+        return ValueError(f"tidemark has no option {name!r} for {kind}; did you mean {by_lower[like[0]]!r}?")
+    if of_kafka:
+        return ValueError(f"tidemark has no option {name!r} for {kind}: it configures Kafka's client; remove it")
+    shown = ", ".join(sorted(one for one in by_lower.values() if not one.startswith("kafka.")))
+    return ValueError(f"tidemark has no option {name!r} for {kind}; it has {shown}")
