@@ -22,6 +22,7 @@ from tidemark_spark.columns import Columns
 from tidemark_spark.compat import arrow_schema
 from tidemark_spark.filters import EVERYTHING, Comparison, narrow
 from tidemark_spark.options import ReadOptions
+from tidemark_spark.plain_errors import plain_errors
 from tidemark_spark.ranges import OffsetRange, pack, plan_ranges, times_of
 from tidemark_spark.topics import Assignment
 from tidemark_spark.values import check_type
@@ -56,8 +57,9 @@ def read_task(options: ReadOptions, schema: StructType, partition: InputPartitio
         return
     assert isinstance(partition, TidemarkInputPartition)
     _settle()
-    found = _columns(options, arrow_schema(schema), partition.ranges)
-    yield from found if len(partition.ranges) == 1 else rows.merged(found)
+    with plain_errors():
+        found = _columns(options, arrow_schema(schema), partition.ranges)
+        yield from found if len(partition.ranges) == 1 else rows.merged(found)
 
 
 def _columns(options: ReadOptions, schema: pa.Schema, ranges: Sequence[Assignment]) -> Iterator[pa.RecordBatch]:
@@ -88,6 +90,7 @@ class TidemarkReader(DataSourceReader):
         self._schema = schema
         self._narrowing = EVERYTHING
 
+    @plain_errors()
     def partitions(self) -> Sequence[InputPartition]:
         """Tasks; the ends of their ranges are the current high watermarks."""
         options = self._options

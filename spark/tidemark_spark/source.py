@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from tidemark_spark.options import parse_options, parse_schema_options
+from tidemark_spark.plain_errors import plain_errors
 
 if TYPE_CHECKING:
     from tidemark_spark.writer import TidemarkStreamWriter
@@ -39,10 +40,12 @@ class TidemarkDataSource(DataSource):
         """The argument of format()."""
         return NAME
 
+    @plain_errors()
     def schema(self) -> str:
         """Columns as DDL, with the names and types of Spark's Kafka source."""
         return parse_schema_options(self.options).ddl()
 
+    @plain_errors()
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch reader; options are checked here, in the driver."""
         from tidemark_spark.compat import pushdown_is_on

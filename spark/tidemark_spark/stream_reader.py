@@ -22,6 +22,7 @@ from tidemark.model import NO_EPOCH, TidemarkError, TopicPartition
 
 from tidemark_spark import compat, topics
 from tidemark_spark.options import ReadOptions
+from tidemark_spark.plain_errors import plain_errors
 from tidemark_spark.ranges import OffsetRange, check_partitions, pack, resolve, split, times_of
 from tidemark_spark.reader import TidemarkInputPartition, check_schema, read_task
 from tidemark_spark.rows import CREATE_TIME
@@ -324,10 +325,12 @@ class _Reader(compat.AvailableNow, DataSourceStreamReader):  # type: ignore[misc
         self._schema = schema
         self._planner = StreamPlanner(options)
 
+    @plain_errors()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - these names are Spark's
         """Start of a query without a checkpoint."""
         return self._planner.initial().to_json()
 
+    @plain_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Tasks of a micro-batch."""
         return [TidemarkInputPartition(task) for task in self._planner.plan(from_json(start), from_json(end))]
@@ -343,6 +346,7 @@ class _Reader(compat.AvailableNow, DataSourceStreamReader):  # type: ignore[misc
         """Close the connections at the end of the query."""
         self._planner.stop()
 
+    @plain_errors()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the current offsets as the end of the query."""
         self._planner.set_target()
@@ -360,6 +364,7 @@ class _Reader(compat.AvailableNow, DataSourceStreamReader):  # type: ignore[misc
 class LimitedStreamReader(_Reader):
     """A streaming read, PySpark >= 4.2: Spark passes the end of the last micro-batch."""
 
+    @plain_errors()
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # noqa: N802
         """How far the next micro-batch goes."""
         begun = from_json(start)
@@ -378,11 +383,13 @@ class PlainStreamReader(_Reader):
         super().__init__(options, schema)
         self._end: StreamOffset | None = None
 
+    @plain_errors()
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802
         """How far the next micro-batch goes."""
         self._end = self._planner.next_end(self._end, unlimited=False)
         return self._end.to_json()
 
+    @plain_errors()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Start of a query without a checkpoint, not beyond the end that Spark received already."""
         found = self._planner.initial()
@@ -403,6 +410,7 @@ class RefusedStreamReader(compat.AvailableNow, DataSourceStreamReader):  # type:
     def __init__(self, error: ValueError) -> None:
         self._error = error
 
+    @plain_errors()
     def refuse(self, *_: Any) -> Any:
         """Raise the error."""
         raise self._error

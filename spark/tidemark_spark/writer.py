@@ -19,6 +19,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceWriter, Writ
 from pyspark.sql.types import StructType
 from tidemark.client.consuming.range_reader import RangeReader
 
+from tidemark_spark.plain_errors import plain_errors
 from tidemark_spark.writer_compat import StreamWriterBase
 from tidemark_spark.writer_options import WriteOptions, check_columns, parse_write_options
 from tidemark_spark.writer_rows import destined
@@ -55,6 +56,7 @@ class TidemarkCommitMessage(WriterCommitMessage):
     size_bytes: int = 0
 
 
+@plain_errors()
 def open_writer(options: Any, schema: StructType, *, overwrite: bool) -> DataSourceWriter:
     """Create a batch writer; checks options, columns and topic here, in the driver.
 
@@ -72,6 +74,7 @@ def open_writer(options: Any, schema: StructType, *, overwrite: bool) -> DataSou
     return TidemarkWriter(parsed)
 
 
+@plain_errors()
 def open_stream_writer(options: Any, schema: StructType, *, overwrite: bool) -> TidemarkStreamWriter:
     """Create a writer of micro-batches; Spark calls this for each of them, so this sends no request.
 
@@ -124,6 +127,7 @@ class TidemarkStreamWriter(StreamWriterBase):
         _log.warning("micro-batch %d failed and is not undone; completed before: %s", batchId, summary(messages))
 
 
+@plain_errors()
 def write_task(options: WriteOptions, batches: Iterable[pa.RecordBatch]) -> TidemarkCommitMessage:
     """Write rows in order, and wait until all are acknowledged.
 

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors that explain themselves reach Spark without Python's stack trace, which would come before the sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from typing import Final
+
+from tidemark.errors import ErrorCode, TidemarkError
+
+_log = logging.getLogger("tidemark.spark")
+
+_HIDE_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
+"""Set by spark.sql.execution.pyspark.udf.hideTraceback.enabled; PySpark reads it when it reports an error."""
+
+
+@contextlib.contextmanager
+def plain_errors() -> Iterator[None]:
+    """For the entry points that Spark calls: let PySpark report an error that explains itself as one sentence.
+
+    Spark's Python process ends after an error, so the setting concerns no other error. In other processes nothing
+    changes.
+    """
+    try:
+        yield
+    except Exception as error:
+        if _explains_itself(error) and _is_sparks_process():
+            _log.debug("the stack trace that Spark's message leaves out", exc_info=True)
+            os.environ[_HIDE_TRACEBACK] = "1"
+        raise
+
+
+def _explains_itself(error: Exception) -> bool:
+    """Whether it is an error of a broker or of this source, and neither a library's error nor a defect."""
+    if isinstance(error, TidemarkError):
+        return error.code is not ErrorCode.INTERNAL
+    return type(error) is ValueError or type(error).__module__.startswith("tidemark_spark.")
+
+
+def _is_sparks_process() -> bool:
+    """Whether Spark started this process to plan, to read or to write."""
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return main is not None and main.name.startswith("pyspark.")
