@@ -19,6 +19,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 WARM_ROUNDS = 3
+SMALL_ROUNDS = 5
 MICRO_BATCHES = 12
 _WAIT_S = 300
 
@@ -33,6 +34,7 @@ class Task:
         topic: the topic to read; it has `records`.
         sink_topic: the topic that gets `write_rows` rows.
         wide_topic: a topic of many partitions with 1,000 records in partition 0 for each micro-batch; "": skip.
+        small_topic: a topic of many partitions with few records each, `small_records` in all; "": skip.
         jars: jars for Spark.
         streams: whether the source supports streaming.
     """
@@ -44,6 +46,8 @@ class Task:
     sink_topic: str
     write_rows: int
     wide_topic: str = ""
+    small_topic: str = ""
+    small_records: int = 0
     jars: list[str] = field(default_factory=list)
     streams: bool = True
 
@@ -64,13 +68,17 @@ def session(jars: list[str]) -> SparkSession:
     return spark
 
 
-def batch_read_per_s(spark: SparkSession, task: Task) -> float:
-    """A count and the length of all values, so that every value is read."""
+def batch_read_s(spark: SparkSession, task: Task, topic: str, records: int) -> float:
+    """Time of a count and the length of all values, so that every value is read."""
     started_s = time.perf_counter()
-    table = spark.read.format(task.format).options(**task.bootstrap, subscribe=task.topic).load()
+    table = spark.read.format(task.format).options(**task.bootstrap, subscribe=topic).load()
     row = table.selectExpr("count(*)", "sum(length(value))").collect()[0]
-    assert row[0] == task.records, f"{row[0]} rows of {task.records}"
-    return task.records / (time.perf_counter() - started_s)
+    assert row[0] == records, f"{row[0]} rows of {records}"
+    return time.perf_counter() - started_s
+
+
+def batch_read_per_s(spark: SparkSession, task: Task) -> float:
+    return task.records / batch_read_s(spark, task, task.topic, task.records)
 
 
 def stream_read_per_s(spark: SparkSession, task: Task) -> float:
@@ -122,6 +130,9 @@ def measure(task: Task) -> dict[str, Any]:
         found["stream_read"] = max(stream_read_per_s(spark, task) for _ in range(WARM_ROUNDS))
     found["write"] = max(write_per_s(spark, task) for _ in range(WARM_ROUNDS))
     found["write_keyed"] = max(write_per_s(spark, task, keyed=True) for _ in range(WARM_ROUNDS))
+    if task.small_topic:
+        rounds_s = [batch_read_s(spark, task, task.small_topic, task.small_records) for _ in range(SMALL_ROUNDS)]
+        found["small_ranges_ms"] = min(rounds_s) * 1000
     if task.streams and task.wide_topic:
         rate = {"rowsPerBatch": "1000", "numPartitions": "1"}
         options = {**task.bootstrap, "subscribe": task.wide_topic, "startingOffsets": "earliest"}

@@ -10,6 +10,7 @@ that version with Apache Kafka, if both are in .peers/ (`--fetch-peer` downloads
 - `stream_read`: availableNow over all records, from start to end, best of three.
 - `write`: a quarter as many rows, acks=all, best of three.
 - `write_keyed`: the same, each row with its own key, whose hash chooses the partition.
+- `small_ranges_ms`: a count and the length of all values, of 20 records in each of 500 partitions; best of five.
 - `microbatch_overhead_ms`: driver time of a micro-batch on a topic of 1,000 partitions (without its tasks), minus the
   same with Spark's `rate-micro-batch` source; median of ten.
 """
@@ -38,7 +39,8 @@ RECORDS = 4_000_000
 JOB = Path(__file__).with_name("_spark_job.py")
 LIMIT_S = 900
 WIDE_RECORDS = 1000 * (MICRO_BATCHES + 1)
-SOURCE, SINK, WIDE = "spark-source", "spark-sink", "spark-wide"
+SMALL_PARTITIONS, SMALL_RECORDS = 500, 20
+SOURCE, SINK, WIDE, SMALL = "spark-source", "spark-sink", "spark-wide", "spark-small"
 
 
 def run(python: Path | str, task: Task) -> dict[str, float]:
@@ -63,13 +65,16 @@ def ours(arguments: argparse.Namespace) -> dict[str, float]:
         with AdminClient(cluster.admin_address) as admin:
             for topic in (SOURCE, SINK):
                 admin.create_topic(topic, partitions=produce.PARTITIONS, replication_factor=3)
-            admin.create_topic(
-                WIDE, partitions=arguments.partitions, replication_factor=1, configs={"min.insync.replicas": "1"}
-            )
+            for topic, partitions in ((WIDE, arguments.partitions), (SMALL, SMALL_PARTITIONS)):
+                admin.create_topic(
+                    topic, partitions=partitions, replication_factor=1, configs={"min.insync.replicas": "1"}
+                )
         produce.arrow_per_s(cluster.bootstrap, SOURCE, records=arguments.records)
         with Producer(cluster.bootstrap) as producer:
             for _ in range(WIDE_RECORDS):
                 producer.send(WIDE, b"x", partition=0)
+            for number in range(SMALL_PARTITIONS * SMALL_RECORDS):
+                producer.send(SMALL, bytes(produce.SIZE_BYTES), partition=number % SMALL_PARTITIONS)
         task = Task(
             "tidemark",
             {"tidemark.bootstrap": cluster.bootstrap},
@@ -78,6 +83,8 @@ def ours(arguments: argparse.Namespace) -> dict[str, float]:
             SINK,
             arguments.records // 4,
             WIDE,
+            SMALL,
+            SMALL_PARTITIONS * SMALL_RECORDS,
             streams=not arguments.batch_only,
         )
         return run(sys.executable, task)
@@ -118,8 +125,8 @@ def main() -> int:
     parser.add_argument("--fetch-peer", action="store_true", help="download Kafka and Spark's connector if missing")
     arguments = parser.parse_args()
     peer, found = theirs(arguments), ours(arguments)
-    units = {"microbatch_overhead_ms": "ms"}
-    names = ("batch_read_warm", "batch_read_cold", "stream_read", "write", "write_keyed", "microbatch_overhead_ms")
+    units = {"small_ranges_ms": "ms", "microbatch_overhead_ms": "ms"}
+    names = ("batch_read_warm", "batch_read_cold", "stream_read", "write", "write_keyed", *units)
     figures = {
         name: Figure(found[name], units.get(name, "records/s"), peer.get(name), lower_is_better=name in units)
         for name in names
