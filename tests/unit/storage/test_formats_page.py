@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import shutil
 import uuid
@@ -14,9 +15,10 @@ from typing import Any, NamedTuple
 import pytest
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import RememberedBatch
-from tidemark.model import BrokerEpoch, EpochEntry, LeaderEpoch, Offset, ReplicaIdentity, TopicPartition
+from tidemark.model import BrokerEpoch, EpochEntry, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.record.envelope import Envelope, unpack_envelope
 from tidemark.storage.directories.log_manager import LogManager
+from tidemark.storage.log import cleaning
 from tidemark.storage.log.log_state import LogState
 from tidemark.storage.log.partition_log import PartitionLog
 
@@ -420,6 +422,26 @@ def test_the_tables_parse_every_byte_of_log_directories(directories: list[Left])
     formats = {row["format"].strip("[").partition("]")[0] for row in TABLES[FORMATS]}
     used = {row["format"] for rows in TABLES.values() for row in rows if {"path", "format"} <= row.keys()}
     assert used == {*formats, "directory"}
+
+
+def test_the_tables_parse_a_compacted_segment_that_is_not_in_its_place_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(swap: Path) -> None:
+        raise OSError(errno.EIO, f"{swap.name} cannot be renamed")
+
+    with memory_directory() as root:
+        logs = open_two(root)
+        log = open_log(logs, AIRPORTS)
+        fill(log, random.Random(21), 24, keys=5)
+        monkeypatch.setattr(cleaning, "finish_swap", fail)
+        with pytest.raises(TidemarkError, match="replace segments"):
+            clean(log)
+        logs.close()
+        files = DirectoryReader(TABLES).read(root / "a").replicas[str(AIRPORTS)]
+        (swap,) = (name for name in files.segments if name.endswith(".swap"))
+        content = (root / "a" / str(AIRPORTS) / swap).read_bytes()
+    for batch in files.segments[swap]:
+        assert [batch[field] for field in Envelope._fields] == list(unpack_envelope(content, batch["position"]))
+    assert len(files.segments[swap]) > 1
 
 
 def test_a_file_without_a_row_is_found(directories: list[Left]) -> None:
