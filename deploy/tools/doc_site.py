@@ -103,7 +103,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def indented(markdown: str) -> str:
-    """The text with list items continued by four spaces, which Python-Markdown wants, where GitHub accepts three."""
+    """The text with the further lines of list items indented by four spaces: Python-Markdown does not accept three."""
     lines, is_fenced = [], False
     for line in markdown.splitlines():
         is_fenced ^= line.startswith("```")

@@ -130,7 +130,7 @@ questions_from_proto: Final = _QUESTION.from_protos
 
 
 def descriptions_to_proto(described: Mapping[TopicPartition, ReplicaDescription]) -> list[pb.ReplicaDescription]:
-    """The descriptions of replicas."""
+    """The messages for these descriptions of replicas."""
     return [
         pb.ReplicaDescription(
             partition=ref_to_proto(partition),
@@ -145,7 +145,7 @@ def descriptions_to_proto(described: Mapping[TopicPartition, ReplicaDescription]
 
 
 def descriptions_from_proto(messages: Iterable[pb.ReplicaDescription]) -> dict[TopicPartition, ReplicaDescription]:
-    """The descriptions of replicas."""
+    """The descriptions of replicas in these messages, by partition."""
     return {
         ref_from_proto(message.partition): ReplicaDescription(
             LeaderEpoch(message.last_epoch),

@@ -12,7 +12,7 @@ from typing import Protocol
 
 
 class TextSource(Protocol):
-    """A source of many series."""
+    """A source that gives whole families of series as text at each scrape."""
 
     def render(self, names: Collection[str] = ()) -> str:
         """The present families in Prometheus' text format, or "" when they are unknown. With `names`, at least the

@@ -28,7 +28,7 @@ class InternalAppends:
         self._waiting: dict[int, asyncio.Future[Offset]] = {}
 
     def reply(self, effect: ReplyToProduce) -> None:
-        """Carry out `ReplyToProduce`."""
+        """Pass the result of a produce request to the caller of `append`, or to `others`."""
         if effect.request_id < _FIRST_ID:
             self._others(effect)
             return

@@ -72,7 +72,7 @@ class ProduceService:
             stream.end_of_requests()
 
     def reply(self, effect: ReplyToProduce) -> None:
-        """Carry out `ReplyToProduce`."""
+        """Enter the result for one partition into the answer of its produce request."""
         call, index = self._waiting.pop(effect.request_id)
         result = effect.result
         if result.error is not None:

@@ -145,7 +145,7 @@ class BrokerMetrics:
         self._fetch_errors.labels(str(code)).inc()
 
     def observe(self, effect: Observed) -> None:
-        """Carry out `Observed`: count it, and log it."""
+        """Count and log an observation of the core."""
         kind = effect.kind
         self._observed.labels(kind).inc()
         if kind in ("isr_shrunk", "isr_expanded"):

@@ -124,7 +124,7 @@ class BrokerControl(BrokerControlServiceServicer):
                 _log.debug("a heartbeat stream ends", extra={"why": type(error).__name__})
 
     def reply(self, effect: ReplyToControl) -> None:
-        """Carry out `ReplyToControl`."""
+        """Answer the waiting call of the controller; an answer to an ended call is dropped."""
         waiting = self._waiting.pop(effect.request_id, None)
         if waiting is not None and not waiting.done():
             waiting.set_result(effect)

@@ -48,7 +48,7 @@ class FollowerReads:
         self._last: tuple[_Read, tuple[Batch, ...]] | None = None
 
     def read(self, effect: ReadForFollower) -> None:
-        """Carry out `ReadForFollower`."""
+        """Read batches for a follower; the result comes as the event `FollowerReadDone`."""
         began_s = time.perf_counter()
         log = self._logs.log(effect.partition)
         if log is None:

@@ -192,7 +192,7 @@ class Reassignment:
         return effects
 
     def take_entry(self, entry: PartitionReassignment | None) -> None:
-        """The entry as it is now; None: there is none any more."""
+        """Take the present entry of the partition; None: the entry was removed."""
         self.entry = entry
         if entry is None:
             self.take(Input.WITHDRAW)
@@ -202,7 +202,7 @@ class Reassignment:
             self.target = entry.replicas
 
     def take_node(self, found: ReassignmentStatus) -> tuple[Effect, ...]:
-        """The topic's node, which names this reassignment. After step 7 no other target counts any more."""
+        """Take the status of this reassignment in the topic's node; a later target is ignored after step 7."""
         if self.committed:
             return ()
         self.original, self.target = found.original, found.target
@@ -213,7 +213,10 @@ class Reassignment:
         return effects
 
     def leave_node(self, happened: Input) -> tuple[Effect, ...]:
-        """NODE_ENDS or TOPIC_GONE: what is left is to compare the entry, if there is one, with the replicas."""
+        """The topic's node names this reassignment no more (NODE_ENDS), or there is no topic (TOPIC_GONE).
+
+        An entry that is still there is compared with the replicas again.
+        """
         effects = self.take(happened)
         if self.phase is Phase.REQUESTED:
             self.original = self.adding = self.removing = ()

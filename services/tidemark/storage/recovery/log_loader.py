@@ -58,7 +58,7 @@ class Expected:
 
     @property
     def is_nothing(self) -> bool:
-        """No checkpoint says that the replica ever held a record."""
+        """Whether no checkpoint states that the replica ever held a record."""
         return self.recovery_point <= 0 and self.high_watermark <= 0 and self.log_start in (None, UNKNOWN, 0)
 
     def after(self, cut: CutPoint | None) -> Expected:
