@@ -149,6 +149,11 @@ class ElectionKind(StrEnum):
 
     PREFERRED = "preferred"  # the first assigned replica leads again
     LAST_KNOWN = "last_known"  # the live replica with the longest log leads an offline partition (rule T4)
+    REBUILD_STATE = "rebuild_state"  # the same, for a partition whose leaderAndISR node is unreadable (rule Z4)
+
+
+REQUESTED_ELECTIONS = (ElectionKind.PREFERRED, ElectionKind.LAST_KNOWN)
+"""Kinds with a node of their own; a request for REBUILD_STATE uses the node of LAST_KNOWN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +226,24 @@ class StateWrite:
     expected_version: int
     broker_epochs: Mapping[BrokerId, BrokerEpoch] = field(default_factory=dict)
     report: UncleanElection | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StateRebuild:
+    """A damaged or deleted leaderAndISR node to write again (rule Z4).
+
+    Attributes:
+        topic_version: version of the topic's node, which must not have changed.
+        damaged_version: version of the unreadable node; -1: the node is missing.
+        above_version: the new node gets a higher version than this one, the highest that a replica knows.
+    """
+
+    partition: TopicPartition
+    identity: ReplicaIdentity
+    state: LeaderAndIsr
+    topic_version: int
+    damaged_version: int
+    above_version: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ from tidemark.model import (
     UncleanElection,
     VersionedState,
 )
+from tidemark.model import StateRebuild as StateRebuild
 from tidemark.model import StateWrite as StateWrite
 from tidemark.record.envelope import Batch
 
@@ -385,16 +386,30 @@ class MetadataStore(Protocol):
         Raises CONTROLLER_NOT_ACTIVE when the term's check fails.
         """
 
+    async def damaged_versions(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Versions of leaderAndISR nodes, whatever they hold; -1: the node is missing."""
+
+    async def rebuild_states(self, term: ControllerTerm, rebuilds: Sequence[StateRebuild]) -> Sequence[bool]:
+        """Write damaged or deleted nodes again, each in a multi that checks the term (rule Z4).
+
+        False: the node or its topic changed meanwhile. Raises CONTROLLER_NOT_ACTIVE when the term's check fails.
+        """
+
     async def write_isrs(self, writes: Sequence[StateWrite]) -> Sequence[WriteResult]:
         """Conditional writes of a leader (rule R9) that check i-<incarnation>; one result per write, in order.
+
+        A broker in `broker_epochs` must be registered, too.
 
         The writes share multis; each succeeds or fails alone.
         """
 
     async def read_isrs(
-        self, asked: Mapping[TopicPartition, ReplicaIdentity]
+        self, asked: Mapping[TopicPartition, ReplicaIdentity], *, unreadable: set[TopicPartition] | None = None
     ) -> Mapping[TopicPartition, VersionedState]:
-        """Sync, then read; omits partitions whose node or incarnation is deleted."""
+        """Sync, then read; omits partitions whose incarnation is deleted.
+
+        A state whose node does not parse, or was deleted by hand, is omitted and added to `unreadable`.
+        """
 
     # requested elections
     async def request_elections(

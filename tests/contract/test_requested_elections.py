@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from tidemark.model import (
+    REQUESTED_ELECTIONS,
     BrokerId,
     ElectionKind,
     ErrorCode,
@@ -24,7 +25,7 @@ from tidemark.zookeeper.store import SessionMetadataStore
 from tests.contract.conftest import Cluster, Ear
 from tests.contract.test_metadata_store import STATE, elected, topic_of, write_of
 
-KINDS = list(ElectionKind)
+KINDS = list(REQUESTED_ELECTIONS)
 PATHS = {
     ElectionKind.PREFERRED: "/admin/preferred_replica_election",
     ElectionKind.LAST_KNOWN: "/admin/last_known_election",
@@ -93,6 +94,17 @@ async def test_two_requests_without_an_id_are_never_the_same(cluster: Cluster) -
     store = await cluster.store()
     assert await store.request_elections(ElectionKind.PREFERRED, [F0])
     assert not await store.request_elections(ElectionKind.PREFERRED, [F0])
+
+
+async def test_a_request_to_rebuild_states_shares_the_node_of_unclean_elections(cluster: Cluster) -> None:
+    store = await cluster.store()
+    assert await store.request_elections(ElectionKind.REBUILD_STATE, [F0], "r1")
+    assert not await store.request_elections(ElectionKind.LAST_KNOWN, [F1], "r2")
+    found = await store.requested_elections(ElectionKind.LAST_KNOWN)
+    assert found is not None
+    assert (found.kind, found.partitions, found.request_id) == (ElectionKind.REBUILD_STATE, (F0,), "r1")
+    await store.finish_elections(await elected(store), found)
+    assert await store.requested_elections(ElectionKind.REBUILD_STATE) is None
 
 
 @pytest.mark.parametrize("kind", KINDS)

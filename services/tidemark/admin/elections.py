@@ -24,6 +24,7 @@ from tidemark.model import (
     ElectionKind,
     ElectionOutcome,
     ErrorCode,
+    LeaderAndIsr,
     ReplicaIdentity,
     TidemarkError,
     TopicDescription,
@@ -54,6 +55,7 @@ class _Snapshot:
     brokers: BrokerFacts
     facts: dict[TopicPartition, PartitionFacts] = field(default_factory=dict)
     identities: dict[TopicPartition, ReplicaIdentity] = field(default_factory=dict)
+    unreadable: set[TopicPartition] = field(default_factory=set)
     settled: dict[TopicPartition, ElectionOutcome] = field(default_factory=dict)
 
 
@@ -80,13 +82,12 @@ class ElectionAdministration:
         _check(query)
         snapshot = await self._read(query)
         wanted = [partition for partition in snapshot.facts if partition not in snapshot.settled]
-        if query.kind is ElectionKind.LAST_KNOWN and query.request_id:
+        if query.kind is not ElectionKind.PREFERRED and query.request_id:
             done = await self._done_before(wanted, query.request_id)
             snapshot.settled |= done
             wanted = [partition for partition in wanted if partition not in done]
-        judge = _judge_preferred if query.kind is ElectionKind.PREFERRED else _judge_last_known
         for partition in wanted:
-            outcome = judge(partition, snapshot.facts[partition], snapshot.brokers)
+            outcome = _judge(query.kind, partition, snapshot)
             if outcome is not None:
                 snapshot.settled[partition] = outcome
         wanted = [partition for partition in wanted if partition not in snapshot.settled]
@@ -133,7 +134,7 @@ class ElectionAdministration:
             topic = there.get(name)
             targets |= {TopicPartition(name, -1)} if topic is None else _all_of(topic)
         known = {partition for partition in targets if _is_known(partition, there)}
-        states = await self._store.states(sorted(known), sync=True)
+        states = await self._store.states(sorted(known), sync=True, unreadable=snapshot.unreadable)
         for partition in sorted(targets):
             topic = there.get(partition.topic)
             if topic is None or partition not in known:
@@ -173,7 +174,9 @@ class ElectionAdministration:
                 )
                 for partition in wanted
             }
-        asked = {partition: (snapshot.identities[partition], snapshot.facts[partition]) for partition in wanted}
+        asked = {
+            partition: (snapshot.identities[partition], _with_state(snapshot.facts[partition])) for partition in wanted
+        }
         return {
             partition: _elected_uncleanly(report)
             for partition, report in (await self._survey.foresee(asked, snapshot.brokers)).items()
@@ -246,8 +249,10 @@ class ElectionAdministration:
             if partition in done:
                 outcomes[partition] = done[partition]
             elif state is None:
-                outcomes[partition] = replace(before, error=unknown_topic(partition.topic))
-            elif state.leader == first or (kind is ElectionKind.LAST_KNOWN and state.leader != NO_LEADER):
+                refused = _refused(kind, partition, snapshot.facts[partition])
+                gone = refused if partition in snapshot.unreadable else unknown_topic(partition.topic)
+                outcomes[partition] = replace(before, error=late or gone)
+            elif state.leader == first or (kind is not ElectionKind.PREFERRED and state.leader != NO_LEADER):
                 outcomes[partition] = replace(
                     before, leader=state.leader, leader_epoch=state.leader_epoch, changed=True
                 )
@@ -263,10 +268,10 @@ def _check(query: ElectionQuery) -> None:
         raise TidemarkError(
             ErrorCode.INVALID_REQUEST, f"a request_id has {REQUEST_ID_CHARACTERS_MAX} characters at most"
         )
-    if query.kind is ElectionKind.LAST_KNOWN and (query.topics or not query.partitions):
+    if query.kind is not ElectionKind.PREFERRED and (query.topics or not query.partitions):
         raise TidemarkError(
             ErrorCode.INVALID_REQUEST,
-            "name each partition whose last known leader is to be elected: this election may lose records",
+            "name each partition: this election may lose records",
         )
 
 
@@ -280,8 +285,38 @@ def _is_known(partition: TopicPartition, topics: Mapping[str, TopicDescription])
 
 def _before(partition: TopicPartition, snapshot: _Snapshot) -> ElectionOutcome:
     state = snapshot.facts[partition].state
-    assert state is not None, "those without a state are refused"
+    if state is None:  # unreadable
+        return ElectionOutcome(partition)
     return ElectionOutcome(partition, state.leader, state.leader, state.leader_epoch)
+
+
+def _with_state(facts: PartitionFacts) -> PartitionFacts:
+    """A partition whose node is unreadable is asked about in no leader epoch."""
+    unknown = LeaderAndIsr(leader=NO_LEADER, leader_epoch=NO_EPOCH, isr=())
+    return facts if facts.state is not None else replace(facts, state=unknown)
+
+
+def _judge(kind: ElectionKind, partition: TopicPartition, snapshot: _Snapshot) -> ElectionOutcome | None:
+    """The outcome that needs no controller; None when the controller must decide."""
+    facts, brokers = snapshot.facts[partition], snapshot.brokers
+    if kind is ElectionKind.REBUILD_STATE:
+        return _judge_rebuild(partition, facts, brokers, unreadable=partition in snapshot.unreadable)
+    if partition in snapshot.unreadable:
+        command = f"run `tidemark elect --rebuild-state {partition.topic}:{partition.partition}`"
+        sentence = f"the node of {partition} in ZooKeeper is unreadable: {command}"
+        return _refusal(partition, facts, ErrorCode.LEADER_NOT_AVAILABLE, sentence)
+    judge = _judge_preferred if kind is ElectionKind.PREFERRED else _judge_last_known
+    return judge(partition, facts, brokers)
+
+
+def _judge_rebuild(
+    partition: TopicPartition, facts: PartitionFacts, brokers: BrokerFacts, *, unreadable: bool
+) -> ElectionOutcome | None:
+    """The outcome that needs no controller; None when the controller must decide."""
+    if not unreadable:
+        sentence = f"the node of {partition} in ZooKeeper is readable: there is no state to rebuild"
+        return _refusal(partition, facts, ErrorCode.ELECTION_NOT_NEEDED, sentence)
+    return None if live_replicas(facts, brokers) else _no_live_replica(partition, facts)
 
 
 def _judge_preferred(partition: TopicPartition, facts: PartitionFacts, brokers: BrokerFacts) -> ElectionOutcome | None:
@@ -325,14 +360,12 @@ def _judge_last_known(partition: TopicPartition, facts: PartitionFacts, brokers:
             ErrorCode.ELECTION_NOT_NEEDED,
             f"broker {state.leader} leads {partition}: this election is for partitions without a leader",
         )
-    if not live_replicas(facts, brokers):
-        return _refusal(
-            partition,
-            facts,
-            ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
-            f"no replica of {partition} is live: start one of the brokers {_listed(facts.assigned)}",
-        )
-    return None
+    return None if live_replicas(facts, brokers) else _no_live_replica(partition, facts)
+
+
+def _no_live_replica(partition: TopicPartition, facts: PartitionFacts) -> ElectionOutcome:
+    sentence = f"no replica of {partition} is live: start one of the brokers {_listed(facts.assigned)}"
+    return _refusal(partition, facts, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, sentence)
 
 
 def _refusal(partition: TopicPartition, facts: PartitionFacts, code: ErrorCode, sentence: str) -> ElectionOutcome:

@@ -30,7 +30,13 @@ from tidemark.model import (
 from tidemark.ports import MetadataStore
 from tidemark.rpc import errors
 from tidemark.rpc.channel import open_channel
-from tidemark.rpc.control_codec import descriptions_from_proto, questions_to_proto, refusals_from_proto
+from tidemark.rpc.control_codec import (
+    HELD,
+    descriptions_from_proto,
+    held_from_proto,
+    questions_to_proto,
+    refusals_from_proto,
+)
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1.controller_service_pb2_grpc import ControllerServiceStub
 
@@ -78,8 +84,13 @@ class ThroughController:
         except grpc.RpcError as error:
             raise errors.from_rpc_error(error, address=f"controller {controller.controller_id}") from None
         refused = refusals_from_proto(response.errors)
-        again = {partition for partition, error in refused if error.code is ErrorCode.OFFSET_NOT_AVAILABLE}
-        return Answer(descriptions_from_proto(response.replicas), frozenset(again))
+        again = {
+            partition
+            for partition, error in refused
+            if error.code is ErrorCode.OFFSET_NOT_AVAILABLE and HELD not in error.metadata
+        }
+        held = {one: known.log for one, known in held_from_proto(response.held).items() if known.log is not None}
+        return Answer({**descriptions_from_proto(response.replicas), **held}, frozenset(again))
 
 
 class Survey:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tidemark elect`: leader election of preferred replicas, or of the last known log (rule T4)."""
+"""`tidemark elect`: leader election of preferred replicas, or of the last known log (rules T4, Z4)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def elect(
         list[str] | None,
         typer.Argument(
             metavar="TOPIC[:PARTITION]",
-            help="--last-known wants TOPIC:PARTITION.",
+            help="--last-known and --rebuild-state want TOPIC:PARTITION.",
             autocompletion=completion.places,
         ),
     ] = None,
@@ -53,6 +53,10 @@ def elect(
     ] = False,
     last_known: Annotated[
         bool, typer.Option("--last-known", help="Elect the longest live log of a partition without a leader.")
+    ] = False,
+    rebuild_state: Annotated[
+        bool,
+        typer.Option("--rebuild-state", help="Elect the longest live log where the ZooKeeper node is unreadable."),
     ] = False,
     reports: Annotated[
         bool, typer.Option("--reports", help="Show losses of unclean elections; without TOPIC, of all topics.")
@@ -70,6 +74,10 @@ def elect(
                   for such a replica if it can return. Otherwise this elects the live replica with the longest log.
                   Records that only other replicas have are LOST, even when those return; a new lineage begins.
                   The command shows the known loss and asks for confirmation first.
+    --rebuild-state
+                  For a partition whose leaderAndISR node in ZooKeeper was damaged or deleted by hand. The controller
+                  writes the node again by itself where the live replicas prove its content. Start all brokers first.
+                  Otherwise this accepts what the live replicas know, and elects as --last-known does.
     --reports     Shows the losses of such elections, and of those by unclean.leader.election.enable=true.
 
     \b
@@ -83,33 +91,40 @@ def elect(
       tidemark elect --preferred flights orders:3
       tidemark elect --last-known flights:0 flights:4
       tidemark elect --last-known flights:0 --dry-run
+      tidemark elect --rebuild-state flights:0
       tidemark elect --reports flights --output json | jq 'map(.records_maybe_lost) | add'
     """
-    if preferred + last_known + reports != 1:
-        raise typer.BadParameter("want one of --preferred, --last-known and --reports")
+    if preferred + last_known + rebuild_state + reports != 1:
+        raise typer.BadParameter("want one of --preferred, --last-known, --rebuild-state and --reports")
     topics, partitions = parse_targets(targets or [])
-    if last_known and (topics or not partitions):
-        raise typer.BadParameter(
-            "want partitions as TOPIC:PARTITION, since records may be lost", param_hint="--last-known"
-        )
+    unclean = ElectionKind.REBUILD_STATE if rebuild_state else ElectionKind.LAST_KNOWN if last_known else None
+    if unclean is not None and (topics or not partitions):
+        hint = "--rebuild-state" if rebuild_state else "--last-known"
+        raise typer.BadParameter("want partitions as TOPIC:PARTITION, since records may be lost", param_hint=hint)
     if reports and partitions:
         raise typer.BadParameter("reports are listed by topic: omit :PARTITION", param_hint="--reports")
-    if last_known:
+    if unclean is not None:
         refuse_json_question(cluster.output, yes=yes, dry_run=dry_run)
     with cluster.connect() as client:
         if reports:
             _show_reports(cluster, client.list_unclean_elections(topics))
-        elif preferred:
+        elif unclean is None:
             outcomes = client.elect_leaders(ElectionKind.PREFERRED, partitions, topics=topics, validate_only=dry_run)
             _show_preferred(cluster, outcomes, dry_run=dry_run)
         else:
-            _elect_last_known(cluster, client, partitions, yes=yes, dry_run=dry_run)
+            _elect_uncleanly(cluster, client, unclean, partitions, yes=yes, dry_run=dry_run)
 
 
-def _elect_last_known(
-    cluster: Cluster, client: AdminClient, partitions: Sequence[TopicPartition], *, yes: bool, dry_run: bool
+def _elect_uncleanly(
+    cluster: Cluster,
+    client: AdminClient,
+    kind: ElectionKind,
+    partitions: Sequence[TopicPartition],
+    *,
+    yes: bool,
+    dry_run: bool,
 ) -> None:
-    foreseen = client.elect_leaders(ElectionKind.LAST_KNOWN, partitions, validate_only=True)
+    foreseen = client.elect_leaders(kind, partitions, validate_only=True)
     if dry_run or any(outcome.error is not None for outcome in foreseen):
         _show_unclean(cluster, foreseen, _FORESEEN)
         return
@@ -117,7 +132,7 @@ def _elect_last_known(
         _show_unclean(cluster, foreseen, _FORESEEN)
         if not yes:
             confirm(f"Elect {counted(len(foreseen), 'leader')}, and lose the missing records for ever?")
-    outcomes = client.elect_leaders(ElectionKind.LAST_KNOWN, partitions, request_id=uuid.uuid4().hex)
+    outcomes = client.elect_leaders(kind, partitions, request_id=uuid.uuid4().hex)
     _show_unclean(cluster, outcomes, "elected")
 
 

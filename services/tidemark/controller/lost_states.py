@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Partitions without a state node where nodes were deleted: new partitions, or states deleted by hand.
+"""Partitions whose leaderAndISR node is damaged or missing: new partitions, or nodes changed by hand (rule Z4).
 
-ZooKeeper does not distinguish the two, brokers do. A new partition gets its first state. The leader and the ISR of the
-other are lost: that partition gets a state that trusts no replica (rule T4). So no replica truncates acknowledged
-records that it lacks, and `tidemark elect --last-known` finds the replica with the most records.
+ZooKeeper does not distinguish a new partition from one whose nodes were deleted, brokers do. A new partition gets its
+first state. For the other, live brokers know the last state, and this module writes the node again where the answers
+prove that state. Where they do not, an operator decides: `tidemark elect --rebuild-state` writes a state that trusts no
+replica (rule T4), and elects the furthest live log.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol
 
 from tidemark.core.controller.effects import DescribeReplicas
 from tidemark.core.controller.events import ReplicasDescribed
 from tidemark.core.controller.partition_state import TopicPolicy
-from tidemark.core.messages import ReplicaQuestion
+from tidemark.core.controller.state_rebuild import Known, overwritten, rebuilt, untrusted
+from tidemark.core.messages import HeldState, ReplicaQuestion
 from tidemark.model import (
     NO_EPOCH,
     NO_LEADER,
@@ -28,17 +31,28 @@ from tidemark.model import (
     LeaderAndIsr,
     LeaderEpoch,
     ReplicaIdentity,
+    StateRebuild,
     TidemarkError,
     TopicDescription,
     TopicPartition,
 )
-from tidemark.ports import ControllerTerm, MetadataStore, StateWrite, WriteOutcome
+from tidemark.ports import ControllerTerm, MetadataStore
 from tidemark.rpc.control_codec import HELD
 
 _log = logging.getLogger(__name__)
 
-_FIRST_EPOCH = LeaderEpoch(0)
-_NEVER = BrokerEpoch(-1)
+_FIRST_EPOCH: Final = LeaderEpoch(0)
+_NEVER: Final = BrokerEpoch(-1)
+
+
+class KnowsStates(Protocol):
+    """Knowledge of the core of this term; `ControllerCore`."""
+
+    def last_known(self, partition: TopicPartition) -> Known | None:
+        """The state that this term read or wrote last, and the highest leader epoch that it decided on."""
+
+    def rebuilds(self, partition: TopicPartition) -> bool:
+        """Whether an operator requested to rebuild the state with possible loss."""
 
 
 @dataclass(slots=True)
@@ -46,26 +60,39 @@ class _Found:
     """The answers of the brokers for one partition.
 
     Attributes:
-        held: a broker holds a replica.
+        topic: of the partition, with its assigned replicas.
+        stored: a broker has a replica.
         nothing: the brokers without a replica.
         silent: the brokers without an answer.
+        states: the states that brokers know.
         highest: the highest leader epoch in the answers.
     """
 
+    topic: TopicDescription
     identity: ReplicaIdentity
     assigned: tuple[BrokerId, ...]
-    held: bool = False
+    stored: bool = False
     nothing: set[BrokerId] = field(default_factory=set)
     silent: set[BrokerId] = field(default_factory=set)
+    states: dict[BrokerId, HeldState] = field(default_factory=dict)
     highest: LeaderEpoch = NO_EPOCH
 
 
+class _Written(NamedTuple):
+    """A state to write, and the reason for the log."""
+
+    state: LeaderAndIsr
+    how: str
+    trusted: bool = True
+
+
 class LostStates:
-    """Creates missing state nodes.
+    """Writes damaged and missing state nodes.
 
     Args:
         ask: sends DescribeReplicas to a live broker.
         policy_of: reads the settings of a topic.
+        core: of this term.
     """
 
     def __init__(
@@ -74,41 +101,59 @@ class LostStates:
         store: MetadataStore,
         ask: Callable[[DescribeReplicas], Awaitable[ReplicasDescribed]],
         policy_of: Callable[[Mapping[str, str]], TopicPolicy],
+        core: KnowsStates,
     ) -> None:
         self._term = term
         self._store = store
         self._ask = ask
         self._policy_of = policy_of
+        self._core = core
+        self._told: dict[TopicPartition, str] = {}
+        """The reason logged last for each partition that waits."""
 
     async def make(self, partitions: Collection[TopicPartition]) -> bool:
-        """Create the states that the answers of the brokers allow; returns whether any was created."""
+        """Write the states that are proven, or requested by an operator; returns whether any was written."""
         topics = await self._store.topics(unreadable=set())  # unreadable topics do not delay the others
+        going = await self._store.requested_deletions()
         brokers = await self._store.live_brokers()
-        found = await self._surveyed(partitions, topics, brokers)
-        writes = []
-        for partition, one in found.items():
-            state = self._state_of(one, topics[partition.topic], brokers)
-            if state is None:
-                _log.warning(
-                    "a partition has no readable state, and not all of its brokers have answered: waiting for them",
-                    extra={"partition": str(partition), "waits_for": sorted(set(one.assigned) - one.nothing)},
-                )
-                continue
-            epochs = {entry.broker_id: entry.broker_epoch for entry in state.isr}
-            writes.append(StateWrite(partition, one.identity, state, -1, epochs))
-        results = await self._store.write_states(self._term, writes) if writes else ()
-        made = [write for write, result in zip(writes, results, strict=True) if result.outcome is WriteOutcome.WRITTEN]
-        for write in made:
-            if not write.state.isr:
-                _log.error(
-                    "the state of a partition was deleted by hand, its ISR is lost: the partition has no leader until "
-                    "`tidemark elect --last-known` chooses the replica with the most records",
-                    extra={
-                        "partition": str(write.partition),
-                        "path": f"/brokers/topics/{write.partition.topic}/{write.partition.partition}",
-                    },
-                )
-        return bool(made)
+        there = [one for one in partitions if one.topic not in going and _exists(one, topics)]
+        versions = await self._store.damaged_versions(there)
+        known = {one: self._core.last_known(one) for one in there}
+        chosen: dict[TopicPartition, _Written] = {}
+        for one in there:
+            last = overwritten(known[one], versions[one])
+            if last is not None:
+                chosen[one] = _Written(last, "as this controller knew it")
+        found = await self._surveyed([one for one in there if one not in chosen], topics, brokers)
+        for one, answers in found.items():
+            written = self._state_of(one, answers, known[one], brokers)
+            if isinstance(written, str):
+                self._tell(one, written)
+            else:
+                chosen[one] = written
+        return await self._write(chosen, topics, versions, known, found)
+
+    async def _write(
+        self,
+        chosen: Mapping[TopicPartition, _Written],
+        topics: Mapping[str, TopicDescription],
+        versions: Mapping[TopicPartition, int],
+        known: Mapping[TopicPartition, Known | None],
+        found: Mapping[TopicPartition, _Found],
+    ) -> bool:
+        rebuilds = []
+        for partition, written in chosen.items():
+            topic, last, answers = topics[partition.topic], known[partition], found.get(partition)
+            above = [-1 if last is None else last[0].version]
+            above += [] if answers is None else [one.command.partition_epoch for one in answers.states.values()]
+            identity, version = _identity(topic, partition.partition), versions[partition]
+            rebuilds.append(StateRebuild(partition, identity, written.state, topic.version, version, max(above)))
+        results = await self._store.rebuild_states(self._term, rebuilds) if rebuilds else ()
+        for rebuild, done in zip(rebuilds, results, strict=True):
+            if done:
+                self._told.pop(rebuild.partition, None)
+                _tell_written(rebuild, chosen[rebuild.partition])
+        return any(results)
 
     async def _surveyed(
         self,
@@ -119,11 +164,9 @@ class LostStates:
         found: dict[TopicPartition, _Found] = {}
         questions: defaultdict[BrokerId, list[ReplicaQuestion]] = defaultdict(list)
         for partition in partitions:
-            topic = topics.get(partition.topic)
-            if topic is None or partition.partition not in topic.partitions:
-                continue
-            identity = ReplicaIdentity(topic.topic_id, topic.incarnations.get(partition.partition, ""))
-            one = found[partition] = _Found(identity, topic.partitions[partition.partition])
+            topic = topics[partition.topic]
+            identity = _identity(topic, partition.partition)
+            one = found[partition] = _Found(topic, identity, topic.partitions[partition.partition])
             for broker in one.assigned:
                 if broker in brokers:
                     questions[broker].append(ReplicaQuestion(partition, identity, NO_EPOCH))
@@ -133,21 +176,54 @@ class LostStates:
         return found
 
     def _state_of(
-        self, one: _Found, topic: TopicDescription, brokers: Mapping[BrokerId, BrokerRegistration]
-    ) -> LeaderAndIsr | None:
-        """None while the answers do not show whether the partition is new, or in which epoch its replicas are."""
-        min_isr = min(self._policy_of(topic.configs).min_insync_replicas, len(one.assigned))
-        if one.held and not one.silent:
-            # A lineage starts with an election, so that it never exceeds the leader epoch.
-            epoch = LeaderEpoch(one.highest + 1)
-            last = tuple(IsrEntry(broker, _epoch_of(brokers.get(broker))) for broker in one.assigned)
-            return LeaderAndIsr(
-                leader=NO_LEADER, leader_epoch=epoch, isr=(), last_known=last, min_isr=min_isr, lineage=epoch
+        self,
+        partition: TopicPartition,
+        one: _Found,
+        known: Known | None,
+        brokers: Mapping[BrokerId, BrokerRegistration],
+    ) -> _Written | str:
+        """The state to write; a text: why the answers prove none."""
+        policy = self._policy_of(one.topic.configs)
+        min_isr = min(policy.min_insync_replicas, len(one.assigned))
+        entries = tuple(IsrEntry(broker, _epoch_of(brokers.get(broker))) for broker in one.assigned)
+        if known is None and one.nothing == set(one.assigned):
+            first = LeaderAndIsr(leader=NO_LEADER, leader_epoch=_FIRST_EPOCH, isr=entries, min_isr=min_isr)
+            return _Written(first, "new: no broker has a replica")
+        state = rebuilt(one.assigned, min_isr, known, one.states)
+        if isinstance(state, LeaderAndIsr):
+            return _Written(state, "as its replicas know it")
+        requested, answered = self._core.rebuilds(partition), one.stored or bool(one.nothing)
+        only_one = len(one.assigned) == 1 and one.stored  # there is no other replica to wait for
+        unclean = policy.unclean_allowed and one.stored and not one.silent
+        if not answered or not (requested or only_one or unclean):
+            return state
+        highest = max(one.highest, NO_EPOCH if known is None else known[1])
+        how = "requested by an operator" if requested else "no other replica can prove it"
+        return _Written(untrusted(one.assigned, min_isr, highest, entries), how, trusted=False)
+
+    def _tell(self, partition: TopicPartition, why: str) -> None:
+        if self._told.get(partition) != why:
+            self._told[partition] = why
+            _log.error(
+                "the state of a partition cannot be rebuilt without possible loss: start the brokers of its replicas, "
+                f"or run `tidemark elect --rebuild-state {partition.topic}:{partition.partition}`",
+                extra={"partition": str(partition), "why": why},
             )
-        if not one.held and one.nothing == set(one.assigned):
-            everyone = tuple(IsrEntry(broker, _epoch_of(brokers.get(broker))) for broker in one.assigned)
-            return LeaderAndIsr(leader=NO_LEADER, leader_epoch=_FIRST_EPOCH, isr=everyone, min_isr=min_isr)
-        return None
+
+
+def _tell_written(rebuild: StateRebuild, written: _Written) -> None:
+    extra = {
+        "partition": str(rebuild.partition),
+        "how": written.how,
+        "leader_epoch": rebuild.state.leader_epoch,
+        "isr": ",".join(str(entry.broker_id) for entry in rebuild.state.isr),
+    }
+    if rebuild.state.leader_epoch == _FIRST_EPOCH and rebuild.damaged_version < 0:
+        _log.info("the first state of a partition is written", extra=extra)
+    elif written.trusted:
+        _log.warning("the state of a partition was damaged by hand, and is written again", extra=extra)
+    else:
+        _log.error("the state of a partition was damaged by hand, and its ISR is lost", extra=extra)
 
 
 def _note(
@@ -158,14 +234,26 @@ def _note(
 ) -> None:
     for question in asked:
         one = found[question.partition]
+        held = answer.held.get(question.partition)
+        if held is not None:
+            one.states[broker] = held
+            one.highest = max(one.highest, held.command.state.leader_epoch)
         refusal = answer.error or answer.refused.get(question.partition)
         if refusal is None or refusal.code is ErrorCode.FENCED_LEADER_EPOCH or HELD in refusal.metadata:
-            one.held = True
+            one.stored = True
             one.highest = max(one.highest, _epoch_in(refusal))
         elif answer.error is None and refusal.code in (ErrorCode.NOT_A_REPLICA, ErrorCode.UNKNOWN_TOPIC_ID):
             one.nothing.add(broker)
         else:
             one.silent.add(broker)
+
+
+def _exists(partition: TopicPartition, topics: Mapping[str, TopicDescription]) -> bool:
+    return partition.topic in topics and partition.partition in topics[partition.topic].partitions
+
+
+def _identity(topic: TopicDescription, index: int) -> ReplicaIdentity:
+    return ReplicaIdentity(topic.topic_id, topic.incarnations.get(index, ""))
 
 
 def _epoch_in(refusal: TidemarkError | None) -> LeaderEpoch:

@@ -31,6 +31,7 @@ _COUNTS: Final = {
     "leader_and_isr_pending": "Brokers that have not answered a LeaderAndIsr yet",
     "live_brokers": "Registered brokers",
     "suspected_brokers": "Brokers that are registered but do not answer heartbeats",
+    "unreadable_nodes": "Topics and partitions whose ZooKeeper node cannot be read",
     "moves": "Partitions with a queued or running reassignment",
     "replicas_to_move": "Replicas that reassignments add and that are not in sync yet",
 }
@@ -38,7 +39,7 @@ _NAMES: Final = {"moves": "reassignments", "replicas_to_move": "reassignment_rep
 
 
 class _Elected(NamedTuple):
-    """The elected leader, its leader epoch (-1: unknown), and the time of the election."""
+    """The elected leader, its leader epoch (-1: unknown), and the time at which the controller chose it."""
 
     leader: int
     epoch: int
@@ -92,7 +93,8 @@ class ControllerMetrics:
             self._elections[effect.kind == "leader_elected"].inc()
             assert effect.partition is not None, "an election is of a partition"
             leader, epoch = int(effect.fields["leader"]), int(effect.fields.get("leader_epoch", NO_EPOCH))
-            self._elected[effect.partition] = _Elected(leader, epoch, time.perf_counter())
+            chosen_s = time.perf_counter() - int(effect.fields.get("write_ms", 0)) / 1000
+            self._elected[effect.partition] = _Elected(leader, epoch, chosen_s)
         elif effect.kind == "partition_offline" and effect.partition is not None:
             self._elected.pop(effect.partition, None)
         self._maybe_lost.inc(int(effect.fields.get("records_maybe_lost", 0)))

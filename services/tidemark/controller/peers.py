@@ -14,13 +14,14 @@ import grpc
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.controller.effects import DescribeReplicas, SendLeaderAndIsr, SendStopReplica, SendUpdateMetadata
 from tidemark.core.controller.events import ControlAnswered, ReplicasDescribed
-from tidemark.core.messages import LeaderAndIsrCommand, ReplicaDescription
+from tidemark.core.messages import HeldState, LeaderAndIsrCommand, ReplicaDescription
 from tidemark.model import BrokerId, BrokerRegistration, ControllerEpoch, ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc import errors
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.control_codec import (
     descriptions_from_proto,
     header_to_proto,
+    held_from_proto,
     leader_and_isr_in_steps,
     questions_to_proto,
     refusals_from_proto,
@@ -103,14 +104,17 @@ class BrokerPeers:
         header = header_to_proto(self._controller_id, self._controller_epoch, effect.broker_epoch)
         request = pb.DescribeReplicasRequest(header=header, replicas=questions_to_proto(effect.partitions))
         described: dict[TopicPartition, ReplicaDescription] = {}
+        held: dict[TopicPartition, HeldState] = {}
 
         async def send(stub: Any) -> Refused:
             response = await stub.DescribeReplicas(request, timeout=_DESCRIBE_DEADLINE_S)
             described.update(descriptions_from_proto(response.replicas))
+            held.update(held_from_proto(response.held))
             return refusals_from_proto(response.errors)
 
         answered = await self._answered(effect.broker, effect.request_id, send)
-        return ReplicasDescribed(effect.broker, effect.request_id, answered.error, described, dict(answered.refused))
+        refused = dict(answered.refused)
+        return ReplicasDescribed(effect.broker, effect.request_id, answered.error, described, refused, held)
 
     async def _answered(self, broker: BrokerId, request_id: int, send: Callable[[Any], Any]) -> ControlAnswered:
         try:

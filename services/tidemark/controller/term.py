@@ -22,6 +22,7 @@ from tidemark.core.controller import events as ev
 from tidemark.core.controller.controller import ControllerCore, partitions_of
 from tidemark.core.controller.partition_state import TopicPolicy
 from tidemark.model import (
+    REQUESTED_ELECTIONS,
     BrokerId,
     BrokerRegistration,
     ElectionKind,
@@ -41,6 +42,11 @@ _SLICE_S: Final = 0.004
 """A burst of events gives the scheduler back after this time, so that streams and timers continue."""
 _EPOCH_CHECK_MS: Final = 5000
 """Interval of the check that every live broker's epoch node exists; no watch covers these nodes."""
+
+
+_STATE_CHECK_MS: Final = 10_000
+_STATES_CHECKED: Final = 2_000
+"""States read in each interval: ZooKeeper answers 200 of these reads per second at most."""
 
 
 class ActiveTerm:
@@ -76,7 +82,7 @@ class ActiveTerm:
         self._observer = observer
         self._stopwatch_s = stopwatch_s
         self._epochs = EpochKeeper(term, store)
-        self._lost_states = LostStates(term, store, channels.describe_replicas, policy_of)
+        self._lost_states = LostStates(term, store, channels.describe_replicas, policy_of, core)
         self._events: deque[tuple[ev.ControllerEvent, float]] = deque()
         """Events in order of arrival, each with its arrival time on the stopwatch."""
         self._draining = False
@@ -132,6 +138,7 @@ class ActiveTerm:
             self._spawn(self._read_states(fx.ReadStates(tuple(bad_states))))
         self._spawn(self._tick())
         self._spawn(self._keep_broker_epochs())
+        self._spawn(self._check_states())
         self._has_begun = True
         for event in StoreEvent:  # in the order of the enumeration, so that a seed replays
             if event in self._early or event is StoreEvent.ELECTIONS:
@@ -232,7 +239,7 @@ class ActiveTerm:
         those topics.
         """
         finished = list(self._finished)
-        elections = {kind: await self._read_elections(kind) for kind in ElectionKind}
+        elections = {kind: await self._read_elections(kind) for kind in REQUESTED_ELECTIONS}
         moves = await self._store.move_requests(watch=True)
         partitions = await self._store.partition_requests(watch=True)
         unreadable: set[str] = set()
@@ -252,27 +259,53 @@ class ActiveTerm:
     async def _read_elections(self, kind: ElectionKind) -> ElectionRequest | None:
         """Leave out partitions with a loss report of this request: an earlier controller has elected their leaders."""
         request = await self._store.requested_elections(kind, watch=True)
-        if request is None or kind is not ElectionKind.LAST_KNOWN:
+        if request is None or kind is ElectionKind.PREFERRED:
             return request
         kept = await self._store.unclean_elections(request.partitions)
         held = {one.partition for reports in kept.values() for one in reports if one.request_id == request.request_id}
         return replace(request, partitions=tuple(one for one in request.partitions if one not in held))
 
     async def _read_states(self, effect: fx.ReadStates) -> None:
-        while True:
-            unreadable: set[TopicPartition] = set()
+        """Damaged and missing nodes are written again where possible (rule Z4), after the others were submitted."""
+        left = effect.partitions
+        while left:
             try:
-                found = await self._store.states(effect.partitions, sync=True, unreadable=unreadable)
-                if unreadable and await self._lost_states.make(unreadable):
-                    found = await self._store.states(effect.partitions, sync=True)
+                left = await self._read_some(left)
             except TidemarkError as error:
                 if self._fenced(error):
                     return
-                _log.warning("states not read", extra={"count": len(effect.partitions), "why": str(error)})
+                _log.warning("states not read", extra={"count": len(left), "why": str(error)})
                 await self._retry_pause()
-                continue
-            self.submit(ev.StatesRead(effect.partitions, found))
-            return
+
+    async def _read_some(self, partitions: tuple[TopicPartition, ...]) -> tuple[TopicPartition, ...]:
+        """Submit what is read; returns the partitions whose nodes were written again, to be read once more."""
+        unreadable: set[TopicPartition] = set()
+        found = await self._store.states(partitions, sync=True, unreadable=unreadable)
+        readable = tuple(one for one in partitions if one not in unreadable)
+        if readable:
+            self.submit(ev.StatesRead(readable, found))
+        rest = tuple(one for one in partitions if one in unreadable)
+        if not rest:
+            return ()
+        if await self._lost_states.make(rest):
+            return rest
+        self.submit(ev.StatesRead(rest, {}, frozenset(rest)))
+        return ()
+
+    async def _check_states(self) -> None:
+        """Find nodes that were damaged by hand while their leaders still know the ISR. No watch covers these nodes."""
+        partitions: list[TopicPartition] = []
+        while True:
+            await self._scheduler.sleep_ms(_STATE_CHECK_MS)
+            partitions = partitions or partitions_of(self.core.topics())
+            some, partitions = partitions[:_STATES_CHECKED], partitions[_STATES_CHECKED:]
+            unreadable: set[TopicPartition] = set()
+            try:
+                await self._store.states(some, unreadable=unreadable)
+            except TidemarkError as error:
+                _log.info("states not checked", extra={"why": error.message})
+            if unreadable:
+                self.submit(ev.IsrChangesReported(tuple(sorted(unreadable))))
 
     def _follow(self, brokers: Mapping[BrokerId, BrokerRegistration]) -> None:
         self._channels.follow(brokers)
@@ -290,7 +323,7 @@ class ActiveTerm:
         try:
             results = await self._store.write_states(self.term, writes)
         except TidemarkError as error:
-            if self._fenced(error):
+            if self._fenced(error, not_written=[write.partition for write in writes]):
                 return
             _log.warning("states not written", extra={"count": len(writes), "why": str(error)})
             self.submit(ev.StatesWritten({}, tuple(write.partition for write in writes)))
@@ -419,11 +452,14 @@ class ActiveTerm:
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         self._scheduler.spawn(work, self._fail)
 
-    def _fenced(self, error: TidemarkError) -> bool:
+    def _fenced(self, error: TidemarkError, not_written: Sequence[TopicPartition] = ()) -> bool:
         """Whether another controller was elected; the term ends in that case."""
         if error.code is not ErrorCode.CONTROLLER_NOT_ACTIVE:
             return False
-        _log.warning("fenced: another controller was elected", extra={"why": error.message})
+        extra: dict[str, object] = {"why": error.message, "controller_epoch": self.term.epoch}
+        if not_written:
+            extra |= {"not_written": len(not_written), "first": str(not_written[0])}
+        _log.warning("fenced, not written: another controller was elected", extra=extra)
         self.ended.set()
         return True
 

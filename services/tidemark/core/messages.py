@@ -226,6 +226,19 @@ class ReplicaDescription(NamedTuple):
     log_start_offset: Offset = Offset(0)
 
 
+class HeldState(NamedTuple):
+    """The leaderAndISR that a replica knows (rule Z4).
+
+    `command` is the last command. At the leader, `command` has the newest ISR that certainly holds every committed
+    record. `led`: this process leads in that leader epoch, or has led in it since its start.
+    `log`: None while the log is not open.
+    """
+
+    command: PartitionCommand
+    led: bool
+    log: ReplicaDescription | None
+
+
 @dataclass(frozen=True, slots=True)
 class StopReplicaCommand:
     """Replicas to stop; `sequence` as in `LeaderAndIsrCommand`, from the same counter."""

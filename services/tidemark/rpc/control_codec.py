@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Final
 
 from tidemark.core.messages import (
+    HeldState,
     LeaderAndIsrCommand,
     PartitionCommand,
     ReplicaDescription,
@@ -131,31 +132,56 @@ questions_from_proto: Final = _QUESTION.from_protos
 
 def descriptions_to_proto(described: Mapping[TopicPartition, ReplicaDescription]) -> list[pb.ReplicaDescription]:
     """The messages for these descriptions of replicas."""
-    return [
-        pb.ReplicaDescription(
-            partition=ref_to_proto(partition),
-            last_epoch=replica.last_epoch,
-            log_end_offset=replica.log_end_offset,
-            high_watermark=replica.high_watermark,
-            damaged=replica.damaged,
-            log_start_offset=replica.log_start_offset,
-        )
-        for partition, replica in described.items()
-    ]
+    return [_description_to_proto(partition, replica) for partition, replica in described.items()]
+
+
+def _description_to_proto(partition: TopicPartition, replica: ReplicaDescription) -> pb.ReplicaDescription:
+    return pb.ReplicaDescription(
+        partition=ref_to_proto(partition),
+        last_epoch=replica.last_epoch,
+        log_end_offset=replica.log_end_offset,
+        high_watermark=replica.high_watermark,
+        damaged=replica.damaged,
+        log_start_offset=replica.log_start_offset,
+    )
 
 
 def descriptions_from_proto(messages: Iterable[pb.ReplicaDescription]) -> dict[TopicPartition, ReplicaDescription]:
     """The descriptions of replicas in these messages, by partition."""
-    return {
-        ref_from_proto(message.partition): ReplicaDescription(
-            LeaderEpoch(message.last_epoch),
-            Offset(message.log_end_offset),
-            Offset(message.high_watermark),
-            message.damaged,
-            Offset(message.log_start_offset),
+    return {ref_from_proto(message.partition): _description_from_proto(message) for message in messages}
+
+
+def _description_from_proto(message: pb.ReplicaDescription) -> ReplicaDescription:
+    return ReplicaDescription(
+        LeaderEpoch(message.last_epoch),
+        Offset(message.log_end_offset),
+        Offset(message.high_watermark),
+        message.damaged,
+        Offset(message.log_start_offset),
+    )
+
+
+def held_to_proto(held: Mapping[TopicPartition, HeldState]) -> list[pb.HeldState]:
+    """The states that replicas know (rule Z4)."""
+    return [
+        pb.HeldState(
+            state=_state_to_proto(one.command),
+            topic_id=one.command.identity.topic_id,
+            led=one.led,
+            log=None if one.log is None else _description_to_proto(partition, one.log),
         )
-        for message in messages
-    }
+        for partition, one in held.items()
+    ]
+
+
+def held_from_proto(messages: Iterable[pb.HeldState]) -> dict[TopicPartition, HeldState]:
+    """The states that replicas know (rule Z4)."""
+    found = {}
+    for message in messages:
+        command = _state_from_proto(message.topic_id, message.state)
+        log = _description_from_proto(message.log) if message.HasField("log") else None
+        found[command.partition] = HeldState(command, message.led, log)
+    return found
 
 
 def header_to_proto(

@@ -12,6 +12,7 @@ from tidemark.v1 import admin_service_pb2 as pb
 _TYPES: Final = {
     ElectionKind.PREFERRED: pb.ELECTION_TYPE_PREFERRED,
     ElectionKind.LAST_KNOWN: pb.ELECTION_TYPE_LAST_KNOWN,
+    ElectionKind.REBUILD_STATE: pb.ELECTION_TYPE_REBUILD_STATE,
 }
 
 
@@ -26,7 +27,8 @@ def kind_from_proto(number: int) -> ElectionKind:
         if known == number:
             return kind
     raise TidemarkError(
-        ErrorCode.INVALID_REQUEST, f"election type {number} is unknown: request PREFERRED or LAST_KNOWN"
+        ErrorCode.INVALID_REQUEST,
+        f"election type {number} is unknown: request PREFERRED, LAST_KNOWN or REBUILD_STATE",
     )
 
 

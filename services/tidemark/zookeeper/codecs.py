@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from tidemark.core.reassignment.request import fields_of
 from tidemark.model import (
@@ -48,30 +48,50 @@ _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{0,128}")
 T = TypeVar("T")
 
 
+class _MalformedError(ValueError):
+    """The content is not of the format; the message is a sentence for an operator."""
+
+
 def encode(fields: Mapping[str, object]) -> bytes:
     """Compact JSON with the format's version in front."""
     return json.dumps({"version": VERSION, **fields}, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def _decode(path: str, data: bytes, build: Callable[[Mapping[str, Any]], T]) -> T:
+def decode(path: str, data: bytes, build: Callable[[Mapping[str, Any]], T]) -> T:
+    """Build a value from the JSON object in a node; raises INTERNAL with a reason for an operator."""
+    try:
+        return build(_object_of(data))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise TidemarkError(
+            ErrorCode.INTERNAL, f"the ZooKeeper node {path} cannot be understood: {_why(error)}", {"path": path}
+        ) from error
+
+
+def _object_of(data: bytes) -> dict[str, Any]:
+    if not data:
+        raise _MalformedError("it is empty")
     try:
         fields = json.loads(data)
-        if not isinstance(fields, dict):
-            raise TypeError("it is no JSON object")
-        return build(fields)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        why = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
-        raise TidemarkError(
-            ErrorCode.INTERNAL, f"the ZooKeeper node {path} cannot be understood: {why}", {"path": path}
-        ) from error
+    except (ValueError, RecursionError) as error:  # bytes of no encoding are a ValueError, too
+        raise _MalformedError("its content is no JSON") from error
+    if not isinstance(fields, dict):
+        raise _MalformedError("it is no JSON object")
+    return fields
+
+
+def _why(error: Exception) -> str:
+    """The reason for an operator; the messages of Python's own errors name no field."""
+    if isinstance(error, _MalformedError):
+        return str(error)
+    return f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else "a field has a wrong type or value"
 
 
 def _int(value: object, bits: int = 64) -> int:
     """An integer with the width of its protobuf field; a larger one would fail only when a message carries it."""
     if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{value!r} is no whole number")
+        raise _MalformedError(f"{value!r} is no whole number")
     if not -(1 << bits - 1) <= value < 1 << bits - 1:
-        raise ValueError(f"the number is none of {bits} bits")
+        raise _MalformedError(f"the number is none of {bits} bits")
     return value
 
 
@@ -81,33 +101,33 @@ def _int32(value: object) -> int:
 
 def _not_negative(value: object, most: int) -> int:
     if not 0 <= _int(value) <= most:
-        raise ValueError(f"{value!r} is not between 0 and {most}")
+        raise _MalformedError(f"{value!r} is not between 0 and {most}")
     return _int(value)
 
 
 def _broker_id(value: object) -> BrokerId:
     broker_id = BrokerId(_int32(value))
     if broker_id < 0:
-        raise ValueError(f"{broker_id} is no id of a broker")
+        raise _MalformedError(f"{broker_id} is no id of a broker")
     return broker_id
 
 
 def _name(value: object) -> str:
     """A name that is safe as part of a path."""
     if _NAME.fullmatch(_str(value)) is None:
-        raise ValueError("a name has letters, digits, '.', '_' and '-' only")
+        raise _MalformedError("a name has letters, digits, '.', '_' and '-' only")
     return _str(value)
 
 
 def _str(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no string")
+        raise _MalformedError(f"{value!r} is no string")
     return value
 
 
 def _bool(value: object) -> bool:
     if not isinstance(value, bool):
-        raise TypeError(f"{value!r} is neither true nor false")
+        raise _MalformedError(f"{value!r} is neither true nor false")
     return value
 
 
@@ -130,7 +150,7 @@ def encode_state(state: LeaderAndIsr) -> bytes:
 
 def decode_state(path: str, data: bytes) -> LeaderAndIsr:
     """Inverse of `encode_state`."""
-    return _decode(
+    return decode(
         path,
         data,
         lambda fields: LeaderAndIsr(
@@ -168,7 +188,7 @@ def encode_registration(registration: BrokerRegistration) -> bytes:
 
 def decode_registration(path: str, data: bytes, broker_id: BrokerId) -> BrokerRegistration:
     """Inverse of `encode_registration`."""
-    return _decode(
+    return decode(
         path,
         data,
         lambda fields: BrokerRegistration(
@@ -191,7 +211,7 @@ def encode_broker_epoch(directory_ids: Iterable[str], unclean_at: BrokerEpoch, l
 
 def decode_broker_epoch(path: str, data: bytes, version: int) -> BrokerEpochRecord:
     """Inverse of `encode_broker_epoch`, with the znode's version as the epoch."""
-    return _decode(
+    return decode(
         path,
         data,
         lambda fields: BrokerEpochRecord(
@@ -222,7 +242,7 @@ def decode_topic(path: str, data: bytes, name: str) -> TopicDescription:
     if _TOPIC_NAME.fullmatch(name) is None:
         sentence = f"the ZooKeeper node {path} cannot be understood: no topic has such a name; delete the node"
         raise TidemarkError(ErrorCode.INTERNAL, sentence, {"path": path})
-    return _decode(
+    return decode(
         path,
         data,
         lambda fields: TopicDescription(
@@ -248,16 +268,16 @@ def _replicas_in(partitions: Mapping[str, Iterable[Any]]) -> dict[int, tuple[Bro
 def _all_partitions(partitions: Mapping[str, Iterable[Any]]) -> dict[int, tuple[BrokerId, ...]]:
     found = _replicas_in(partitions)
     if not found or set(found) != set(range(len(found))):
-        raise ValueError("its partitions are not numbered from 0 on")
+        raise _MalformedError("its partitions are not numbered from 0 on")
     for index, replicas in found.items():
         if not replicas or len(set(replicas)) < len(replicas):
-            raise ValueError(f"partition {index} has no replicas, or one twice")
+            raise _MalformedError(f"partition {index} has no replicas, or one twice")
     return found
 
 
 def _index(text: str) -> int:
     if not text.isdecimal() or str(int(text)) != text:
-        raise ValueError(f"{text[:40]!r} is no number of a partition")
+        raise _MalformedError(f"{text[:40]!r} is no number of a partition")
     return _int32(int(text))
 
 
@@ -268,36 +288,45 @@ def encode_configs(configs: Mapping[str, str]) -> bytes:
 
 def decode_configs(path: str, data: bytes) -> dict[str, str]:
     """Inverse of `encode_configs`."""
-    return _decode(
+    return decode(
         path, data, lambda fields: {_str(key): _str(value) for key, value in fields.get("config", {}).items()}
     )
 
 
-def encode_elections(partitions: Iterable[TopicPartition], request_id: str) -> bytes:
-    """A request for elections, in the JSON of Kafka's preferred_replica_election; `request_id` is Tidemark's
-    addition."""
+def encode_elections(partitions: Iterable[TopicPartition], request_id: str, *, rebuilds_states: bool = False) -> bytes:
+    """A request for elections, in the JSON of Kafka's preferred_replica_election; `request_id` and `rebuild_state` are
+    Tidemark's additions."""
     fields: dict[str, object] = {"partitions": [{"topic": one.topic, "partition": one.partition} for one in partitions]}
-    return encode(fields | {"request_id": request_id} if request_id else fields)
+    fields |= {"request_id": request_id} if request_id else {}
+    return encode(fields | {"rebuild_state": True} if rebuilds_states else fields)
 
 
-def decode_elections(path: str, data: bytes) -> tuple[tuple[TopicPartition, ...], str]:
-    """Partitions, each once, and the request id; operators write this znode by hand, too."""
+class DecodedElections(NamedTuple):
+    """Partitions, each once; the request id; and whether unreadable states are to be rebuilt (rule Z4)."""
 
-    def build(fields: Mapping[str, Any]) -> tuple[tuple[TopicPartition, ...], str]:
+    partitions: tuple[TopicPartition, ...]
+    request_id: str
+    rebuilds_states: bool
+
+
+def decode_elections(path: str, data: bytes) -> DecodedElections:
+    """Inverse of `encode_elections`; operators write this znode by hand, too."""
+
+    def build(fields: Mapping[str, Any]) -> DecodedElections:
         if _int(fields.get("version", VERSION)) != VERSION:
-            raise ValueError(f"its version is {fields['version']}, not {VERSION}")
+            raise _MalformedError(f"its version is {fields['version']}, not {VERSION}")
         if not isinstance(fields["partitions"], list):
-            raise TypeError("its partitions are no list")
+            raise _MalformedError("its partitions are no list")
         request_id = _str(fields.get("request_id", ""))
         if len(request_id) > REQUEST_ID_CHARACTERS_MAX:
-            raise ValueError(f"its request_id has more than {REQUEST_ID_CHARACTERS_MAX} characters")
+            raise _MalformedError(f"its request_id has more than {REQUEST_ID_CHARACTERS_MAX} characters")
         named = [TopicPartition(_str(one["topic"]), _int(one["partition"])) for one in fields["partitions"]]
         for one in named:
             if _TOPIC_NAME.fullmatch(one.topic) is None or one.topic in (".", "..") or one.partition < 0:
-                raise ValueError(f"{one.topic[:40]!r}, {one.partition} cannot be a partition")
-        return tuple(dict.fromkeys(named)), request_id
+                raise _MalformedError(f"{one.topic[:40]!r}, {one.partition} cannot be a partition")
+        return DecodedElections(tuple(dict.fromkeys(named)), request_id, _bool(fields.get("rebuild_state", False)))
 
-    return _decode(path, data, build)
+    return decode(path, data, build)
 
 
 def encode_moves(moves: Iterable[PartitionReassignment]) -> bytes:
@@ -312,7 +341,7 @@ def encode_added_partition(replicas: Iterable[BrokerId]) -> bytes:
 
 def decode_added_partition(path: str, data: bytes) -> tuple[BrokerId, ...]:
     """The assigned replicas of the new partition; operators write this znode by hand, too."""
-    return _decode(path, data, lambda fields: tuple(BrokerId(_int(replica)) for replica in fields["replicas"]))
+    return decode(path, data, lambda fields: tuple(BrokerId(_int(replica)) for replica in fields["replicas"]))
 
 
 def encode_removed_partition(force: bool) -> bytes:
@@ -322,7 +351,7 @@ def encode_removed_partition(force: bool) -> bytes:
 
 def decode_removed_partition(path: str, data: bytes) -> bool:
     """Whether to remove a partition that still has records; an empty znode means no."""
-    return _decode(path, data or b"{}", lambda fields: _bool(fields.get("force", False)))
+    return decode(path, data or b"{}", lambda fields: _bool(fields.get("force", False)))
 
 
 def encode_refusals(refusals: Iterable[Refusal]) -> bytes:
@@ -347,7 +376,7 @@ def encode_refusals(refusals: Iterable[Refusal]) -> bytes:
 
 def decode_refusals(path: str, data: bytes) -> tuple[Refusal, ...]:
     """Inverse of `encode_refusals`."""
-    return _decode(path, data, lambda fields: tuple(_refusal(one) for one in fields["refusals"]))
+    return decode(path, data, lambda fields: tuple(_refusal(one) for one in fields["refusals"]))
 
 
 def _refusal(fields: Mapping[str, Any]) -> Refusal:
@@ -386,7 +415,7 @@ def encode_unclean_elections(reports: Iterable[UncleanElection]) -> bytes:
 
 def decode_unclean_elections(path: str, data: bytes) -> tuple[UncleanElection, ...]:
     """Inverse of `encode_unclean_elections`."""
-    return _decode(path, data, lambda fields: tuple(_unclean_election(one) for one in fields["elections"]))
+    return decode(path, data, lambda fields: tuple(_unclean_election(one) for one in fields["elections"]))
 
 
 def _unclean_election(fields: Mapping[str, Any]) -> UncleanElection:
@@ -416,7 +445,7 @@ def encode_controller(controller_id: BrokerId, address: str) -> bytes:
 
 def decode_controller(path: str, data: bytes) -> ControllerInfo:
     """Inverse of `encode_controller`."""
-    return _decode(
+    return decode(
         path, data, lambda fields: ControllerInfo(BrokerId(_int32(fields["id"])), _str(fields.get("address", "")))
     )
 
@@ -428,7 +457,7 @@ def encode_number(name: str, number: int) -> bytes:
 
 def decode_number(path: str, data: bytes, name: str) -> int:
     """Inverse of `encode_number`."""
-    return _decode(path, data, lambda fields: _int(fields[name]))
+    return decode(path, data, lambda fields: _int(fields[name]))
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:
@@ -438,4 +467,4 @@ def encode_cluster_id(cluster_id: str) -> bytes:
 
 def decode_cluster_id(path: str, data: bytes) -> str:
     """Inverse of `encode_cluster_id`."""
-    return _decode(path, data, lambda fields: _str(fields["id"]))
+    return decode(path, data, lambda fields: _str(fields["id"]))

@@ -43,6 +43,7 @@ INCARNATION_PREFIX: Final = "i-"
 _ELECTIONS: Final = {
     ElectionKind.PREFERRED: "/admin/preferred_replica_election",
     ElectionKind.LAST_KNOWN: "/admin/last_known_election",
+    ElectionKind.REBUILD_STATE: "/admin/last_known_election",
 }
 
 
@@ -72,7 +73,7 @@ def topic_deletion(name: str) -> str:
 
 
 def elections(kind: ElectionKind) -> str:
-    """Exists while an election request of this kind is open."""
+    """Exists while an election request of this kind is open; unclean elections share one znode."""
     return _ELECTIONS[kind]
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requested elections, and the loss reports of unclean elections (rule T4, docs/formats.md).
 
-One znode for each kind holds the request until the controller removes the znode. One znode for each partition holds its
-latest loss reports; the multi that elects writes that znode, so every unclean election has a report.
+One znode for preferred elections and one for unclean ones hold a request until the controller removes the znode. One
+znode for each partition holds its latest loss reports; the multi that elects writes that znode, so every unclean
+election has a report.
 """
 
 from __future__ import annotations
@@ -35,8 +36,10 @@ REPORTS_KEPT: Final = 10
 
 async def request(session: Session, kind: ElectionKind, partitions: Sequence[TopicPartition], request_id: str) -> bool:
     """Create the znode of this kind; False while another request exists. One of the same id counts as this one."""
+    rebuilds = kind is ElectionKind.REBUILD_STATE
+    data = codecs.encode_elections(partitions, request_id, rebuilds_states=rebuilds)
     try:
-        await commit(session, [Create(paths.elections(kind), codecs.encode_elections(partitions, request_id))])
+        await commit(session, [Create(paths.elections(kind), data)])
     except MultiFailed as failed:
         if not isinstance(failed.cause, NodeExistsError):
             raise TidemarkError(ErrorCode.INTERNAL, f"ZooKeeper refused the write: {failed}") from failed
@@ -57,7 +60,9 @@ async def read(session: Session, kind: ElectionKind, watch: Callable[[Any], None
     partitions: tuple[TopicPartition, ...] = ()
     request_id, failure = "", None
     try:
-        partitions, request_id = codecs.decode_elections(path, data)
+        partitions, request_id, rebuilds = codecs.decode_elections(path, data)
+        if kind is not ElectionKind.PREFERRED:
+            kind = ElectionKind.REBUILD_STATE if rebuilds else ElectionKind.LAST_KNOWN
     except TidemarkError as error:
         failure = error
     # Loss reports name the request; a request written by hand gets the name of its znode.

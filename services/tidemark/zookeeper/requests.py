@@ -5,8 +5,6 @@ one."""
 from __future__ import annotations
 
 import base64
-import binascii
-import json
 import logging
 import zlib
 from dataclasses import replace
@@ -54,22 +52,26 @@ def _encode(request: AdminRequest) -> bytes:
 
 def _decode(path: str, node: NodeRead) -> AdminRequest:
     data, stat = node
-    try:
-        fields = json.loads(data)
-        answer = fields.get("answer")
-        return AdminRequest(
+    return codecs.decode(
+        path,
+        data,
+        lambda fields: AdminRequest(
             request_id=str(fields["request_id"]),
             method=str(fields["method"]),
             digest=str(fields["digest"]),
             at_ms=int(fields["at_ms"]),
             facts={str(name): str(value) for name, value in fields.get("facts", {}).items()},
-            answer=None if answer is None else zlib.decompress(base64.b64decode(answer, validate=True)),
+            answer=_answer_in(fields.get("answer")),
             version=stat.version,
-        )
-    except (ValueError, TypeError, KeyError, AttributeError, binascii.Error, zlib.error) as error:
-        raise TidemarkError(
-            ErrorCode.INTERNAL, f"the ZooKeeper node {path} cannot be understood: {error}", {"path": path}
-        ) from error
+        ),
+    )
+
+
+def _answer_in(text: str | None) -> bytes | None:
+    try:
+        return None if text is None else zlib.decompress(base64.b64decode(text, validate=True))
+    except zlib.error as error:
+        raise ValueError("the answer is not compressed") from error
 
 
 def creation(request: AdminRequest) -> Operation:

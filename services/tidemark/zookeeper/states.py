@@ -23,8 +23,29 @@ _CONFLICT = WriteResult(WriteOutcome.CONFLICT)
 _UNKNOWN = WriteResult(WriteOutcome.UNKNOWN)
 
 
+class Complaints:
+    """Logs why a state is unreadable: once, until the reason changes or the state is readable again."""
+
+    def __init__(self) -> None:
+        self._told: dict[TopicPartition, str] = {}
+
+    def tell(self, partition: TopicPartition, why: str) -> None:
+        """The state is unreadable."""
+        if self._told.get(partition) != why:
+            self._told[partition] = why
+            extra = {"partition": str(partition), "path": paths.state(partition), "why": why}
+            _log.error("the state of a partition is unreadable; its records are untouched", extra=extra)
+
+    def readable(self, partition: TopicPartition) -> None:
+        """The state is readable."""
+        self._told.pop(partition, None)
+
+
 async def read(
-    session: Session, partitions: Sequence[TopicPartition], unreadable: set[TopicPartition] | None
+    session: Session,
+    partitions: Sequence[TopicPartition],
+    unreadable: set[TopicPartition] | None,
+    complaints: Complaints,
 ) -> Mapping[TopicPartition, VersionedState]:
     """Existing states; a state that does not parse, or was deleted, is logged, left out and added to `unreadable`."""
     nodes = await session.read_many([paths.state(partition) for partition in partitions])
@@ -36,29 +57,30 @@ async def read(
         if node is None:
             missing.append(partition)
             continue
-        state = _understood(partition, node, unreadable)
+        state = _understood(partition, node, unreadable, complaints)
         if state is not None:
             found[partition] = state
     if missing and unreadable is not None:
-        found |= await _read_missing(session, missing, unreadable)
+        found |= await _read_missing(session, missing, unreadable, complaints)
     return found
 
 
 def _understood(
-    partition: TopicPartition, node: NodeRead, unreadable: set[TopicPartition] | None
+    partition: TopicPartition, node: NodeRead, unreadable: set[TopicPartition] | None, complaints: Complaints
 ) -> VersionedState | None:
     try:
         state = codecs.decode_state(paths.state(partition), node[0])
     except TidemarkError as error:
-        _log.error("state skipped: its node cannot be read", extra={"why": error.message})
+        complaints.tell(partition, error.message)
         if unreadable is not None:
             unreadable.add(partition)
         return None
+    complaints.readable(partition)
     return VersionedState(state, node[1].version)
 
 
 async def _read_missing(
-    session: Session, partitions: Sequence[TopicPartition], unreadable: set[TopicPartition]
+    session: Session, partitions: Sequence[TopicPartition], unreadable: set[TopicPartition], complaints: Complaints
 ) -> dict[TopicPartition, VersionedState]:
     """Tell new partitions from partitions whose znodes were deleted by hand. One multi creates the state and its
     parent. A missing state below a present parent was deleted, and its replicas still count. Where both are missing,
@@ -71,15 +93,12 @@ async def _read_missing(
         nodes = await session.read_many([*both, *_of_topics(topics)])
         doubtful = _with_deleted(topics, nodes[len(both) :])
         for partition, above, node in zip(some, nodes[: len(both) : 2], nodes[1 : len(both) : 2], strict=True):
-            state = None if node is None else _understood(partition, node, unreadable)
+            state = None if node is None else _understood(partition, node, unreadable, complaints)
             if state is not None:
                 found[partition] = state
             elif above is not None and node is None:
                 unreadable.add(partition)
-                _log.error(
-                    "state skipped: its node is gone; put it back as it was, or delete the topic",
-                    extra={"partition": str(partition), "path": paths.state(partition)},
-                )
+                complaints.tell(partition, "its node was deleted by hand")
             elif above is None and partition.topic in doubtful:
                 unreadable.add(partition)
     return found
@@ -107,31 +126,42 @@ def _with_deleted(topics: Sequence[str], nodes: Sequence[NodeRead | None]) -> se
 
 
 async def read_for_leader(
-    session: Session, asked: Mapping[TopicPartition, ReplicaIdentity]
+    session: Session, asked: Mapping[TopicPartition, ReplicaIdentity], unreadable: set[TopicPartition]
 ) -> Mapping[TopicPartition, VersionedState]:
-    """Sync, then read; partitions whose state or incarnation was deleted are left out."""
+    """Sync, then read; partitions whose incarnation was deleted are left out, and those added to `unreadable` whose
+    state alone is damaged or deleted."""
     await session.sync()
     partitions = list(asked)
     parts = [partitions[start : start + _LEADER_READS_MAX] for start in range(0, len(partitions), _LEADER_READS_MAX)]
     found: dict[TopicPartition, VersionedState] = {}
-    for some in await session.gather([_read_part(session, part, asked) for part in parts]):
+    for some in await session.gather([_read_part(session, part, asked, unreadable) for part in parts]):
         found |= some
     return found
 
 
 async def _read_part(
-    session: Session, partitions: Sequence[TopicPartition], asked: Mapping[TopicPartition, ReplicaIdentity]
+    session: Session,
+    partitions: Sequence[TopicPartition],
+    asked: Mapping[TopicPartition, ReplicaIdentity],
+    unreadable: set[TopicPartition],
 ) -> dict[TopicPartition, VersionedState]:
     """One request reads incarnation and state at one moment, so both belong together."""
     wanted = []
     for partition in partitions:
         wanted += [paths.incarnation(partition, asked[partition].incarnation), paths.state(partition)]
     nodes = await session.read_many(wanted)
-    return {
-        partition: VersionedState(codecs.decode_state(paths.state(partition), node[0]), node[1].version)
-        for partition, marker, node in zip(partitions, nodes[::2], nodes[1::2], strict=True)
-        if marker is not None and node is not None
-    }
+    found: dict[TopicPartition, VersionedState] = {}
+    for partition, marker, node in zip(partitions, nodes[::2], nodes[1::2], strict=True):
+        if marker is None:
+            continue
+        try:
+            if node is not None:
+                found[partition] = VersionedState(codecs.decode_state(paths.state(partition), node[0]), node[1].version)
+                continue
+        except TidemarkError as error:
+            _log.debug("state not read", extra={"partition": str(partition), "why": error.message})
+        unreadable.add(partition)
+    return found
 
 
 async def write_of_controller(
@@ -184,7 +214,8 @@ async def _write_batch(
 
 
 async def write_of_leader(session: Session, writes: Sequence[StateWrite]) -> Sequence[WriteResult]:
-    """Conditional writes that also check the incarnation (rule R9), many in a multi; one result for each, in order."""
+    """Conditional writes that also check the incarnation and the registrations of joining brokers (rules R8, R9), many
+    in a multi; one result for each, in order."""
     assert all(write.expected_version >= 0 for write in writes), "a leader changes an ISR, it never creates one"
     items = [
         (
@@ -193,6 +224,7 @@ async def write_of_leader(session: Session, writes: Sequence[StateWrite]) -> Seq
                 *_operations(write),
                 Check(paths.incarnation(write.partition, write.identity.incarnation)),
                 *_epoch_checks(write),
+                *(Check(paths.broker(broker_id)) for broker_id in sorted(write.broker_epochs)),
             ],
         )
         for index, write in enumerate(writes)

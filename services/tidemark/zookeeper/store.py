@@ -24,9 +24,19 @@ from tidemark.model import (
     UncleanElection,
     VersionedState,
 )
-from tidemark.ports import AdminRequest, Clock, ControllerInfo, ControllerTerm, StateWrite, StoreEvent, WriteResult
+from tidemark.ports import (
+    AdminRequest,
+    Clock,
+    ControllerInfo,
+    ControllerTerm,
+    StateRebuild,
+    StateWrite,
+    StoreEvent,
+    WriteResult,
+)
 from tidemark.zookeeper import (
     brokers,
+    damaged_states,
     draining,
     election,
     lost_epochs,
@@ -69,6 +79,7 @@ class SessionMetadataStore:
         self._topics = TopicReader(self._session)
         self._listeners: list[Callable[[StoreEvent], None]] = []
         self._watchers: dict[StoreEvent, Callable[[Any], None]] = {}
+        self._unreadable = states.Complaints()
 
     def listen(self, listener: Callable[[StoreEvent], None]) -> None:
         """Add a listener of store events, called on the event loop."""
@@ -194,21 +205,29 @@ class SessionMetadataStore:
         """Existing states, pipelined; with `sync` the read is not stale."""
         if sync:
             await self._session.sync()
-        return await states.read(self._session, partitions, unreadable)
+        return await states.read(self._session, partitions, unreadable, self._unreadable)
 
     async def write_states(self, term: ControllerTerm, writes: Sequence[StateWrite]) -> Sequence[WriteResult]:
         """Multis that check the term; raises CONTROLLER_NOT_ACTIVE when that fails."""
         return await states.write_of_controller(self._session, term, writes)
+
+    async def damaged_versions(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Versions of leaderAndISR znodes, whatever they hold; -1: the znode is missing."""
+        return await damaged_states.versions(self._session, partitions)
+
+    async def rebuild_states(self, term: ControllerTerm, rebuilds: Sequence[StateRebuild]) -> Sequence[bool]:
+        """Write damaged or deleted znodes again; raises CONTROLLER_NOT_ACTIVE."""
+        return await damaged_states.rebuild(self._session, term, rebuilds)
 
     async def write_isrs(self, writes: Sequence[StateWrite]) -> Sequence[WriteResult]:
         """Conditional multis of a leader (rule R9)."""
         return await states.write_of_leader(self._session, writes)
 
     async def read_isrs(
-        self, asked: Mapping[TopicPartition, ReplicaIdentity]
+        self, asked: Mapping[TopicPartition, ReplicaIdentity], *, unreadable: set[TopicPartition] | None = None
     ) -> Mapping[TopicPartition, VersionedState]:
-        """Sync, then read; partitions whose state or incarnation was deleted are left out."""
-        return await states.read_for_leader(self._session, asked)
+        """Sync, then read; leaves out partitions whose state is unreadable, or whose incarnation was deleted."""
+        return await states.read_for_leader(self._session, asked, set() if unreadable is None else unreadable)
 
     # requested elections
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes that somebody has deleted by hand: no replica is set aside for it, and what is put back is led again."""
+"""Nodes that an operator has deleted by hand: no replica is set aside for it, and the partition is led again."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from tidemark.client import AdminClient, Consumer, Producer
 from tidemark.local.cluster import LocalCluster, controller_name
 from tidemark.model import TidemarkError
 
+from tests.integration.harness.isr_changes import expansions
 from tests.integration.harness.waiting import wait_for
 
 STATE = "/brokers/topics/hurt/0/leaderAndISR"
@@ -22,7 +23,6 @@ def test_a_partition_whose_state_is_deleted_keeps_its_records_under_the_next_con
         with Producer(mine.bootstrap) as producer:
             for name in ("hurt", "well"):
                 producer.send(name, b"kept").result()
-        state, _ = by_hand.get(STATE)
         by_hand.delete(STATE)
 
         active = controller_name(admin.describe_cluster().view.controller_id - 100)
@@ -37,7 +37,6 @@ def test_a_partition_whose_state_is_deleted_keeps_its_records_under_the_next_con
         for broker in range(2):
             assert (mine.directory / f"broker-{broker}" / "hurt-0").is_dir(), f"broker {broker} has set nothing aside"
 
-        by_hand.create(STATE, state)
         wait_for(
             lambda: len(admin.describe_topics(["hurt"])[0].partitions[0].in_sync_replicas) == 2,
             "in sync again",
@@ -53,6 +52,7 @@ def test_a_broker_whose_registration_is_deleted_takes_part_again(mine: LocalClus
         admin.create_topic("led", partitions=4, replication_factor=2, configs={"min.insync.replicas": "1"})
         for partition in range(4):
             producer.send("led", b"before", partition=partition).result()
+        before = expansions(mine)
         by_hand.delete("/brokers/ids/0")
         for partition in range(4):
             producer.send("led", b"after", partition=partition).result()
@@ -63,6 +63,7 @@ def test_a_broker_whose_registration_is_deleted_takes_part_again(mine: LocalClus
 
         wait_for(lambda: by_hand.exists("/brokers/ids/0") is not None, "registered again")
         wait_for(whole, "in sync again", refused=TidemarkError)
+        assert expansions(mine) - before == 4, "each ISR expands once: no broker joins before it is registered again"
     with Consumer(mine.bootstrap) as consumer:
         consumer.assign("led", start="earliest")
         records = iter(consumer)

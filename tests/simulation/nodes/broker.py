@@ -16,7 +16,13 @@ from tidemark.broker.node.own_epoch import UNREGISTERED, OwnEpoch
 from tidemark.broker.node.session_lease import Lease
 from tidemark.broker.replication.control_epochs import ControlEpochs
 from tidemark.broker.replication.isr_store import IsrStore
-from tidemark.core.messages import LeaderAndIsrCommand, ReplicaDescription, ReplicaQuestion, StopReplicaCommand
+from tidemark.core.messages import (
+    HeldState,
+    LeaderAndIsrCommand,
+    ReplicaDescription,
+    ReplicaQuestion,
+    StopReplicaCommand,
+)
 from tidemark.core.replication import effects as fx
 from tidemark.core.replication import events as ev
 from tidemark.core.replication.broker import BrokerCore
@@ -281,7 +287,9 @@ class BrokerNode(Node):
 
     def describe(
         self, questions: tuple[ReplicaQuestion, ...]
-    ) -> tuple[dict[TopicPartition, ReplicaDescription], dict[TopicPartition, TidemarkError]]:
+    ) -> tuple[
+        dict[TopicPartition, ReplicaDescription], dict[TopicPartition, TidemarkError], dict[TopicPartition, HeldState]
+    ]:
         described: dict[TopicPartition, ReplicaDescription] = {}
         refused: dict[TopicPartition, TidemarkError] = {}
         for question in questions:
@@ -289,7 +297,7 @@ class BrokerNode(Node):
                 described[question.partition] = self.core.queries.describe(question)
             except TidemarkError as error:
                 refused[question.partition] = error
-        return described, refused
+        return described, refused, self.core.queries.held(questions)
 
     # -- streams -----------------------------------------------------------------------------------------------------
 

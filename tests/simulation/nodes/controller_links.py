@@ -92,13 +92,13 @@ class SimChannels:
     async def describe_replicas(self, effect: fx.DescribeReplicas) -> ev.ReplicasDescribed:
         def deliver(process: BrokerNode, respond: Respond) -> None:
             refusal = process.refuses(self._controller_epoch, effect.broker_epoch)
-            respond((refusal, {}, {}) if refusal is not None else (None, *process.describe(effect.partitions)))
+            respond((refusal, {}, {}, {}) if refusal is not None else (None, *process.describe(effect.partitions)))
 
         try:
-            error, found, refused = await call(self._node, effect.broker, deliver)
+            error, found, refused, held = await call(self._node, effect.broker, deliver)
         except TidemarkError as failure:
-            error, found, refused = failure, {}, {}
-        return ev.ReplicasDescribed(effect.broker, effect.request_id, error, found, refused)
+            error, found, refused, held = failure, {}, {}, {}
+        return ev.ReplicasDescribed(effect.broker, effect.request_id, error, found, refused, held)
 
     async def _command(
         self, broker: BrokerId, request_id: int, *commands: LeaderAndIsrCommand | StopReplicaCommand

@@ -99,7 +99,9 @@ def test_the_loss_is_shown_before_the_question_and_no_changes_nothing(
 
     monkeypatch.setattr("typer.confirm", confirm)
     with pytest.raises(TidemarkError) as refusal:
-        module._elect_last_known(options.Cluster(), client, [T0], yes=False, dry_run=False)  # type: ignore[arg-type]
+        module._elect_uncleanly(  # type: ignore[arg-type]
+            options.Cluster(), client, ElectionKind.LAST_KNOWN, [T0], yes=False, dry_run=False
+        )
     assert refusal.value.code is ErrorCode.INVALID_REQUEST
     assert "40 to 64" in seen[0]
     assert "no answer: brokers 0; records that only they hold are lost too, not counted" in seen[0]
@@ -116,7 +118,9 @@ class Terminal:
 def test_a_yes_at_the_terminal_elects(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", Terminal())
     monkeypatch.setattr("typer.confirm", lambda *_, **__: True)
-    module._elect_last_known(options.Cluster(), client, [T0], yes=False, dry_run=False)  # type: ignore[arg-type]
+    module._elect_uncleanly(  # type: ignore[arg-type]
+        options.Cluster(), client, ElectionKind.LAST_KNOWN, [T0], yes=False, dry_run=False
+    )
     assert client.calls == [(*LAST_KNOWN, True), (*LAST_KNOWN, False)]
 
 

@@ -59,7 +59,7 @@ def test_a_refusal_keeps_its_code_and_metadata() -> None:
 
 def test_every_kind_has_its_type_and_other_numbers_are_refused() -> None:
     assert [codec.kind_from_proto(codec.kind_to_proto(kind)) for kind in ElectionKind] == list(ElectionKind)
-    for number in (pb.ELECTION_TYPE_UNSPECIFIED, 3, -1):
+    for number in (pb.ELECTION_TYPE_UNSPECIFIED, 4, -1):
         with pytest.raises(TidemarkError) as refusal:
             codec.kind_from_proto(number)
         assert refusal.value.code is ErrorCode.INVALID_REQUEST

@@ -31,6 +31,7 @@ from tidemark.model import (
 from tidemark.rpc.control_codec import (
     HELD,
     descriptions_to_proto,
+    held_to_proto,
     leader_and_isr_slices_from_proto,
     questions_from_proto,
     refusals_to_proto,
@@ -175,12 +176,13 @@ class BrokerControl(BrokerControlServiceServicer):
     async def DescribeReplicas(  # noqa: N802
         self, request: pb.DescribeReplicasRequest, context: Any
     ) -> pb.DescribeReplicasResponse:
-        """Describe replicas of leaderless partitions; in no epoch, report only whether the replicas exist here."""
+        """Describe replicas of leaderless partitions; in no epoch, report their existence and last state."""
         self._check(request.header)
+        questions = tuple(questions_from_proto(request.replicas))
         on_disk: Mapping[TopicPartition, ReplicaIdentity] | None = None
         described: dict[TopicPartition, ReplicaDescription] = {}
         refused: list[tuple[TopicPartition, TidemarkError]] = []
-        for question in questions_from_proto(request.replicas):
+        for question in questions:
             try:
                 described[question.partition] = self._driver.core.queries.describe(question)
             except TidemarkError as error:
@@ -188,7 +190,11 @@ class BrokerControl(BrokerControlServiceServicer):
                     on_disk = self._on_disk() if on_disk is None else on_disk
                     error = _whether_held(error, question, on_disk)
                 refused.append((question.partition, error))
-        return pb.DescribeReplicasResponse(replicas=descriptions_to_proto(described), errors=refusals_to_proto(refused))
+        return pb.DescribeReplicasResponse(
+            replicas=descriptions_to_proto(described),
+            errors=refusals_to_proto(refused),
+            held=held_to_proto(self._driver.core.queries.held(questions)),
+        )
 
     async def UpdateMetadata(  # noqa: N802
         self, request: pb.UpdateMetadataRequest, context: Any

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Final
 
 from tidemark.broker.replication.controller_hints import ControllerHints
@@ -110,16 +110,30 @@ class IsrStore:
         for effect in effects:
             if asked.setdefault(effect.partition, effect.identity) != effect.identity:
                 self.read(effect)  # the topic was recreated in between: a separate read
-        while True:
+        told = False
+        while asked:
+            unreadable: set[TopicPartition] = set()
             try:
-                found = await self._store.read_isrs(asked)
+                found = await self._store.read_isrs(asked, unreadable=unreadable)
             except TidemarkError as error:
                 _log.warning("ISR reads failed", extra={"count": len(asked), "why": str(error)})
                 await self._scheduler.sleep_ms(_REREAD_MS)
                 continue
             for partition in asked:
-                self._submit(IsrRead(partition, found.get(partition)))
-            return
+                if partition not in unreadable:
+                    self._submit(IsrRead(partition, found.get(partition)))
+            asked = {partition: identity for partition, identity in asked.items() if partition in unreadable}
+            if asked and not told:
+                told = self._report_unreadable(asked)
+            if asked:
+                await self._scheduler.sleep_ms(_REREAD_MS)
+
+    def _report_unreadable(self, partitions: Iterable[TopicPartition]) -> bool:
+        """The controller reads the nodes, and writes them again where it can (rule Z4)."""
+        for partition in partitions:
+            _log.error("the state of a partition led here is unreadable", extra={"partition": str(partition)})
+            self.report(ReportIsrChange(partition))
+        return True
 
     async def _send_hints(self) -> None:
         """Retry until the active controller accepts the hints; a new controller reads the nodes first."""

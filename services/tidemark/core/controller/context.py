@@ -44,7 +44,7 @@ class ControllerContext:
         avoided: brokers that are suspected or shutting down; elected only where no other replica can be.
         metadata_version: rises with each change of the metadata that brokers are sent.
         unreadable_topics: topics whose node does not parse.
-        unreadable_states: partitions whose leaderAndISR did not parse when this controller was elected.
+        unreadable_states: partitions whose leaderAndISR does not parse, or was deleted by hand; they are not decided.
         readable_again: topics whose node parses again; the states of their partitions may not be known yet.
         effects: of the event that is being handled, in order.
     """
@@ -63,7 +63,7 @@ class ControllerContext:
         self.avoided: frozenset[BrokerId] = frozenset()
         self.metadata_version = 0
         self.unreadable_topics: frozenset[str] = frozenset()
-        self.unreadable_states: frozenset[TopicPartition] = frozenset()
+        self.unreadable_states: set[TopicPartition] = set()
         self.readable_again: set[str] = set()
         self.effects: list[ControllerEffect] = []
 
@@ -105,6 +105,15 @@ class ControllerContext:
         for pending in self.commands.values():
             pending.gone_topics |= gone
             pending.brokers_changed = True
+
+    def states_read(self, asked: Iterable[TopicPartition], unreadable: Iterable[TopicPartition]) -> None:
+        """The nodes of `asked` were read, except `unreadable`."""
+        before = self.unreadable_states
+        self.unreadable_states = before.difference(asked).union(unreadable)
+        for partition in sorted(self.unreadable_states - before):
+            self.observe("node_unreadable", partition)
+        for partition in sorted(before - self.unreadable_states):
+            self.observe("node_readable", partition)
 
     def is_unread(self, topic: str) -> bool:
         """Whether the topic exists and its node never parsed in this term."""

@@ -24,7 +24,7 @@ from tidemark.core.controller.effects import ControllerEffect, ReadStates, Write
 from tidemark.core.controller.leader_election import BrokerFacts, Decision, decide
 from tidemark.core.controller.partition_count import PartitionCountChanges
 from tidemark.core.controller.partition_counts import PartitionCounts
-from tidemark.core.controller.partition_state import PartitionState, TopicPolicy
+from tidemark.core.controller.partition_state import Announcement, PartitionState, TopicPolicy
 from tidemark.core.controller.preferred_leader_rebalance import PreferredLeaderRebalance
 from tidemark.core.controller.reassignments import Reassignments
 from tidemark.core.controller.requested_elections import RequestedElections, elect_preferred
@@ -35,6 +35,8 @@ from tidemark.core.controller.unclean_election import UncleanElections
 from tidemark.model import (
     NO_LEADER,
     BrokerId,
+    LeaderAndIsr,
+    LeaderEpoch,
     StateWrite,
     TopicDescription,
     TopicPartition,
@@ -132,6 +134,22 @@ class ControllerCore:
         """Whether more can be decided or sent at once, with a `MoreToDo`."""
         return bool(self._ctx.undecided) or self._commands.has_more
 
+    def topics(self) -> list[TopicDescription]:
+        """The topics whose nodes were read or written."""
+        return list(self._ctx.topics.values())
+
+    def last_known(self, partition: TopicPartition) -> tuple[VersionedState, LeaderEpoch] | None:
+        """The leaderAndISR that this term read or wrote last, and the highest leader epoch that it decided on."""
+        partition_state = self._ctx.partitions.get(partition)
+        if partition_state is None or partition_state.state is None:
+            return None
+        highest = max(partition_state.decided_epoch, partition_state.state.leader_epoch)
+        return VersionedState(partition_state.state, partition_state.version), highest
+
+    def rebuilds(self, partition: TopicPartition) -> bool:
+        """Whether an operator requested to rebuild the state of this partition with possible loss."""
+        return self._elections.rebuilds(partition)
+
     def counts(self) -> dict[str, int]:
         """Partitions by condition, and commands in flight."""
         return self._counts.now(self.suspected)
@@ -146,9 +164,7 @@ class ControllerCore:
         ctx = self._ctx
         self._brokers.elected(now_ms)
         self._brokers.learn(event.brokers, event.broker_epochs)
-        ctx.unreadable_states = event.unreadable_states
-        for partition in event.unreadable_states:
-            ctx.observe("node_unreadable", partition)
+        ctx.states_read((), event.unreadable_states)
         self._topics.learn_all(event.topics, event.unreadable_topics)
         for partition, found in event.states.items():
             partition_state = ctx.partitions.get(partition)
@@ -191,7 +207,8 @@ class ControllerCore:
                 self._elections.unknown(partition)
                 self._reassignments.unknown(partition)
                 continue
-            if partition_state.state is None and partition in ctx.unreadable_states:
+            if partition in ctx.unreadable_states:
+                self._elections.unreadable(partition, now_ms)
                 continue  # read again every `_REREAD_MS`
             self._reassignments.look(partition_state)
             if partition_state.busy or now_ms < partition_state.not_before_ms:
@@ -201,7 +218,7 @@ class ControllerCore:
             if decision is None:
                 partition_state.resigned_epoch = None  # no replica can replace the leader; it resigns again if need be
             else:
-                changes.append((partition_state, self._change(partition_state, decision)))
+                changes.append((partition_state, self._change(partition_state, decision, now_ms)))
         self._write(changes)
 
     def _decide(self, partition_state: PartitionState, brokers: BrokerFacts, now_ms: int) -> Decision | None:
@@ -220,25 +237,19 @@ class ControllerCore:
             return None if isinstance(elected, str) else elected
         return decision
 
-    def _change(self, partition_state: PartitionState, decision: Decision) -> StateWrite:
+    def _change(self, partition_state: PartitionState, decision: Decision, now_ms: int) -> StateWrite:
         state = replace(decision.state, controller_epoch=self._ctx.config.controller_epoch)
-        partition_state.begin_write(state)
         old = partition_state.state
+        if old is not None and old.leader_epoch < state.leader_epoch <= partition_state.epoch_floor:
+            state = replace(state, leader_epoch=LeaderEpoch(partition_state.epoch_floor + 1))
+        decision = replace(decision, state=state)
         if decision.unclean:
             decision = replace(decision, losses=decision.losses or partition_state.losses)
-            chosen = {"leader": state.leader, "lineage": state.lineage, **decision.losses}
-            self._ctx.observe("unclean_election", partition_state.partition, **chosen)
-        elif state.leader == NO_LEADER and (old is None or old.leader != NO_LEADER):
-            self._ctx.observe("partition_offline", partition_state.partition, leader_epoch=state.leader_epoch)
-        elif old is None or old.leader != state.leader or old.leader_epoch != state.leader_epoch:
+        told = _announcement(old, state, decision, now_ms)
+        partition_state.begin_write(state)
+        partition_state.chosen = None if told is None else (state, told)
+        if told is not None and told.kind == "leader_elected":
             self._preferred_rebalance.elected()
-            self._ctx.observe(
-                "leader_elected",
-                partition_state.partition,
-                leader=state.leader,
-                leader_epoch=state.leader_epoch,
-                before=NO_LEADER if old is None else old.leader,
-            )
         report = self._elections.report(partition_state.partition, partition_state.identity.topic_id, decision)
         return StateWrite(
             partition_state.partition,
@@ -248,6 +259,14 @@ class ControllerCore:
             decision.checked,
             report,
         )
+
+    def _announce(self, partition_state: PartitionState, now_ms: int) -> None:
+        """Tell of an election once its node is known to be written (rule C1)."""
+        told = partition_state.take_announcement()
+        if told is not None:
+            write_ms = now_ms - told.decided_ms
+            took = {"write_ms": write_ms} if write_ms > 0 else {}
+            self._ctx.observe(told.kind, partition_state.partition, **told.fields, **took)
 
     def _write(self, changes: list[tuple[PartitionState, StateWrite]]) -> None:
         """In multis as large as each partition's conflicts allow (rule Z2)."""
@@ -274,6 +293,7 @@ class ControllerCore:
                 continue
             self._counts.isr_written(partition_state, self._controlled_shutdowns.shutting_down)
             partition_state.write_succeeded(version)
+            self._announce(partition_state, now_ms)
             self._ctx.send_leader_and_isr(partition_state)
             self._ctx.dirty.add(partition)
             if partition_state.hinted:
@@ -291,23 +311,26 @@ class ControllerCore:
         self._read_again(hinted)
 
     def _on_states_read(self, event: ev.StatesRead, now_ms: int) -> None:
-        hinted = []
+        hinted, hidden = [], self._ctx.unreadable_states - event.unreadable
+        self._ctx.states_read(event.asked, [one for one in event.unreadable if one in self._ctx.partitions])
         for partition in event.asked:
             partition_state = self._ctx.partitions.get(partition)
             if partition_state is None:
                 continue
             partition_state.reading = False
             self._ctx.dirty.add(partition)
+            partition_state.outcome_unknown |= partition in hidden
             found = event.found.get(partition)
             if found is not None and partition_state.is_news(found):
                 self._adopt(partition_state, found)
-            partition_state.outcome_unknown = False
+                self._announce(partition_state, now_ms)
+            partition_state.chosen, partition_state.outcome_unknown = None, False
             if partition_state.hinted:
                 hinted.append(partition)
         self._read_again(hinted)
 
     def _adopt(self, partition_state: PartitionState, found: VersionedState) -> None:
-        """A leader's own write is sent as metadata only. After an unknown outcome, or where the node did not parse
+        """A leader's own write is sent as metadata only. After an unknown outcome, or where the node was unreadable
         before, the replicas need a LeaderAndIsr too."""
         unsent = partition_state.outcome_unknown or partition_state.state is None
         partition_state.adopt(found)
@@ -354,7 +377,27 @@ class ControllerCore:
         self._preferred_rebalance.due(now_ms)
         if self._ctx.unreadable_states and now_ms >= self._reread_at_ms:
             self._reread_at_ms = now_ms + _REREAD_MS
-            self._read_again([one for one in self._ctx.unreadable_states if self._ctx.is_hidden(one)])
+            self._ctx.unreadable_states.intersection_update(self._ctx.partitions)
+            self._read_again(sorted(self._ctx.unreadable_states))
+
+
+def _announcement(
+    before: LeaderAndIsr | None, state: LeaderAndIsr, decision: Decision, now_ms: int
+) -> Announcement | None:
+    if decision.unclean:
+        lost = {"leader": state.leader, "lineage": state.lineage, **decision.losses}
+        return Announcement("unclean_election", lost, now_ms)
+    if state.leader == NO_LEADER:
+        offline = Announcement("partition_offline", {"leader_epoch": state.leader_epoch}, now_ms)
+        return offline if before is None or before.leader != NO_LEADER else None
+    if before is not None and (before.leader, before.leader_epoch) == (state.leader, state.leader_epoch):
+        return None
+    fields: dict[str, str | int] = {
+        "leader": state.leader,
+        "leader_epoch": state.leader_epoch,
+        "before": NO_LEADER if before is None else before.leader,
+    }
+    return Announcement("leader_elected", fields, now_ms)
 
 
 def partitions_of(topics: Iterable[TopicDescription]) -> list[TopicPartition]:

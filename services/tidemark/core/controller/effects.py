@@ -146,10 +146,11 @@ class Observed:
         kind: a stable name: "leader_elected", "unclean_election", "partition_offline", "broker_failed",
             "broker_suspected", "write_conflict", "directories_failed", "election_refused",
             "election_request_invalid", "move_begun", "move_ended", "request_refused", "partitions_added",
-            "partitions_removed" and more. Each election is one of the first two.
-        fields: an "unclean_election" carries `leader` and `lineage`. Where replicas were asked, it also carries the
-            elected log (`last_epoch`, `log_end_offset`), the highest high watermark that a replica knows
-            (`high_watermark`) and the offsets between (`records_maybe_lost`).
+            "partitions_removed" and more. Each election is one of the first two, and is reported once it is written.
+        fields: of an election, `write_ms` is the time from the decision to the answer of its write. An
+            "unclean_election" carries `leader` and `lineage`. Where replicas were asked, it also carries the elected
+            log (`last_epoch`, `log_end_offset`), the highest high watermark that a replica knows (`high_watermark`)
+            and the offsets between (`records_maybe_lost`).
     """
 
     kind: str

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tidemark.core.messages import ReplicaDescription
+from tidemark.core.messages import HeldState, ReplicaDescription
 from tidemark.model import (
     BrokerEpoch,
     BrokerEpochRecord,
@@ -139,10 +139,14 @@ class StatesWritten:
 
 @dataclass(frozen=True, slots=True)
 class StatesRead:
-    """Answer to `ReadStates`: the nodes that exist, of the partitions in `asked`."""
+    """Answer to `ReadStates`: the nodes that exist, of the partitions in `asked`.
+
+    `unreadable`: those whose node does not parse, or was deleted by hand, and could not be written again.
+    """
 
     asked: tuple[TopicPartition, ...]
     found: Mapping[TopicPartition, VersionedState]
+    unreadable: frozenset[TopicPartition] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,13 +189,17 @@ class ControlAnswered:
 
 @dataclass(frozen=True, slots=True)
 class ReplicasDescribed:
-    """Answer to `DescribeReplicas`: each replica is described or refused; `error`: the call failed as a whole."""
+    """Answer to `DescribeReplicas`: each replica is described or refused; `error`: the call failed as a whole.
+
+    `held`: of replicas that were asked in no epoch, the states that they know (rule Z4).
+    """
 
     broker: BrokerId
     request_id: int
     error: TidemarkError | None
     described: Mapping[TopicPartition, ReplicaDescription] = field(default_factory=dict)
     refused: Mapping[TopicPartition, TidemarkError] = field(default_factory=dict)
+    held: Mapping[TopicPartition, HeldState] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,7 @@ class PartitionCounts:
                 pending.leader_and_isr.request_id is not None for pending in ctx.commands.values()
             ),
             "live_brokers": len(ctx.brokers),
+            "unreadable_nodes": len(ctx.unreadable_topics) + len(ctx.unreadable_states),
             "suspected_brokers": len(suspected),
         }
 
@@ -62,7 +63,7 @@ class PartitionCounts:
         offline = elsewhere = 0
         for partition_state in self._ctx.partitions.values():
             state = partition_state.state
-            if state is None or state.leader == NO_LEADER:
+            if state is None or state.leader == NO_LEADER or self._is_stuck(partition_state, state.leader):
                 offline += 1
             elif partition_state.assigned and state.leader != partition_state.assigned[0]:
                 elsewhere += 1
@@ -72,6 +73,10 @@ class PartitionCounts:
             "moves": self._reassignments.wanted_count(),
             "replicas_to_move": self._reassignments.replicas_left(),
         }
+
+    def _is_stuck(self, partition_state: PartitionState, leader: BrokerId) -> bool:
+        """Whether the leader is gone, and none can be elected while the node is unreadable."""
+        return partition_state.partition in self._ctx.unreadable_states and leader not in self._ctx.brokers
 
     def isr_written(self, partition_state: PartitionState, leaving: Collection[BrokerId]) -> None:
         """The write of this partition succeeded; `leaving`: brokers in controlled shutdown."""

@@ -38,6 +38,15 @@ class TopicPolicy:
     group_commit: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """For log and metrics once a decision is written; `decided_ms`: when its write began."""
+
+    kind: str
+    fields: Mapping[str, str | int]
+    decided_ms: int
+
+
 @dataclass(slots=True)
 class PartitionState:
     """One partition as the controller has it.
@@ -56,6 +65,7 @@ class PartitionState:
         group: the size of the last multi that wrote this partition, to be halved.
         conflicts: writes in a row that failed; above `_CONFLICTS_AT_ONCE` the next one waits for a back-off.
         not_before_ms: the end of that back-off.
+        epoch_floor: replicas know of this leader epoch; a new one is higher, also where an operator lowered the node's.
         refused_epoch: the leader refused to lead in this leader epoch (rule E5); None: not the present one.
         resigned_epoch: the leader of this leader epoch resigned (rule R7); None: it did not, or none can replace it.
         resigned_ms: when a leader last resigned; leadership does not circulate among slow disks.
@@ -67,6 +77,8 @@ class PartitionState:
         damage_decided: the damaged entries that the last decision used.
         decided_epoch: leader epoch of the last decision; a node of that epoch or later shows that it was written.
         losses: what a single replica that refused to lead lacks (rule T4); empty: not known.
+        chosen: the leaderAndISR of the last decision, with its announcement; None: it is announced, or was never
+            written.
     """
 
     partition: TopicPartition
@@ -83,6 +95,7 @@ class PartitionState:
     group: int = 1
     conflicts: int = 0
     not_before_ms: int = 0
+    epoch_floor: LeaderEpoch = NO_EPOCH
     refused_epoch: LeaderEpoch | None = None
     resigned_epoch: LeaderEpoch | None = None
     resigned_ms: int | None = None
@@ -94,6 +107,7 @@ class PartitionState:
     damage_decided: frozenset[IsrEntry] = frozenset()
     decided_epoch: LeaderEpoch = NO_EPOCH
     losses: Mapping[str, int] = field(default_factory=dict)
+    chosen: tuple[LeaderAndIsr, Announcement] | None = None
 
     @property
     def busy(self) -> bool:
@@ -103,6 +117,19 @@ class PartitionState:
     def begin_write(self, state: LeaderAndIsr) -> None:
         """The write of this leaderAndISR begins."""
         self.writing, self.damage_decided, self.decided_epoch = state, self.damaged, state.leader_epoch
+
+    def take_announcement(self) -> Announcement | None:
+        """The announcement of a decision that the node holds, once, after the node was written or read.
+
+        A write without an answer may have been written. Its decision has this controller's epoch in it, so no other
+        writer of the node can have written the same leader and leader epoch.
+        """
+        chosen, self.chosen = self.chosen, None
+        if chosen is None or self.state is None:
+            return None
+        decided, announcement = chosen
+        written = (self.state.leader, self.state.leader_epoch, self.state.controller_epoch)
+        return announcement if written == (decided.leader, decided.leader_epoch, decided.controller_epoch) else None
 
     def write_succeeded(self, version: int) -> None:
         """The write succeeded. A damaged replica may join the ISR again after it has fetched from the leader."""
@@ -131,6 +158,8 @@ class PartitionState:
         highest = error.metadata.get("leader_epoch", "")
         if highest.isdecimal() and int(highest) < self.state.leader_epoch:
             return False
+        if highest.isdecimal():
+            self.epoch_floor = max(self.epoch_floor, LeaderEpoch(int(highest)))
         self.refused_epoch = self.state.leader_epoch
         return True
 
@@ -169,15 +198,20 @@ class PartitionState:
         return not lost <= known
 
     def is_news(self, found: VersionedState) -> bool:
-        """Whether the node differs from the one known. After a failed write, a lower version means that the node was
-        deleted and created again by hand."""
+        """Whether the node differs from the one known. After a failed write, or with a higher leader epoch, a lower
+        version means that the node was deleted and created again."""
+        if self.state is not None and found.state.leader_epoch > self.state.leader_epoch:
+            return True
         return found.version > self.version or (self.outcome_unknown and found.version < self.version)
 
     def adopt(self, found: VersionedState) -> None:
         """The node as it was read. A replica that its leader added to the ISR has its log open. A node that was created
-        again needs a new leader epoch, since its leader writes at the version of the deleted node."""
-        if found.version < self.version:
+        again needs a new leader epoch, since its leader writes at the version of the deleted node. So does a node that
+        an operator set back to an earlier leader epoch."""
+        known = NO_EPOCH if self.state is None else self.state.leader_epoch
+        if found.version < self.version or found.state.leader_epoch < known:
             self.refused_epoch = found.state.leader_epoch
+            self.epoch_floor = max(self.epoch_floor, known)
         before, epoch = ((), NO_EPOCH) if self.state is None else (self.state.isr_ids, self.state.leader_epoch)
         self.state, self.version = found
         if self.writing is None and epoch < self.decided_epoch <= self.state.leader_epoch:

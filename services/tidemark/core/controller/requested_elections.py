@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requested elections: of the preferred replica, or of the last known log of an offline partition (rule T4).
+"""Requested elections: of the preferred replica, of the last known log of an offline partition (rule T4), or of the
+furthest live log of a partition whose node is unreadable (rule Z4).
 
 Level-triggered: each partition of a request is elected or refused when it is next decided; with the last one, the
-request's node is deleted. A partition in a last-known election counts as one whose topic allows unclean election, until
+request's node is deleted. A partition in one of the last two counts as one whose topic allows unclean election, until
 it has a leader.
 """
 
@@ -36,7 +37,7 @@ class _Open:
         request: as it was read.
         until_ms: partitions that still wait then are refused.
         waiting: partitions neither elected nor refused.
-        begun: partitions that counted as allowing an unclean election. Invariant: only of a last-known election.
+        begun: partitions that counted as allowing an unclean election. Invariant: none in a preferred election.
         finished: the deletion of the node was asked for. Invariant: only once `waiting` is empty.
     """
 
@@ -48,7 +49,7 @@ class _Open:
 
 
 class RequestedElections:
-    """The requests, one of each kind. Effects gather until `effects` takes them."""
+    """The requests, one in each node: `_open` has the kind of the node. Effects gather until `effects` takes them."""
 
     def __init__(self) -> None:
         self._open: dict[ElectionKind, _Open] = {}
@@ -77,7 +78,7 @@ class RequestedElections:
     def facts(
         self, partition: TopicPartition, facts: PartitionFacts, brokers: BrokerFacts, now_ms: int
     ) -> PartitionFacts:
-        """The partition as `decide` should see it: a last-known election allows an unclean election."""
+        """The partition as `decide` should see it: the request may allow an unclean election."""
         one = self._waiting_for(ElectionKind.LAST_KNOWN, partition)
         if one is None:
             return facts
@@ -91,6 +92,25 @@ class RequestedElections:
             one.begun.add(partition)
             return replace(facts, unclean_allowed=True)
         return facts
+
+    def unreadable(self, partition: TopicPartition, now_ms: int) -> None:
+        """The node of a partition is unreadable: only a request to rebuild the state waits for it."""
+        for one in self._open.values():
+            if partition not in one.waiting:
+                continue
+            if one.request.kind is not ElectionKind.REBUILD_STATE:
+                named = f"{partition.topic}:{partition.partition}"
+                why = f"its node in ZooKeeper is unreadable; run `tidemark elect --rebuild-state {named}`"
+                self._refuse(one, partition, why)
+            elif now_ms >= one.until_ms:
+                self._refuse(one, partition, "no replica reported its state in time")
+            else:
+                one.begun.add(partition)
+
+    def rebuilds(self, partition: TopicPartition) -> bool:
+        """Whether an operator accepted the loss of records that no live replica of the partition knows of."""
+        one = self._waiting_for(ElectionKind.LAST_KNOWN, partition)
+        return one is not None and one.request.kind is ElectionKind.REBUILD_STATE
 
     def preferred(self, partition: TopicPartition, facts: PartitionFacts, brokers: BrokerFacts) -> Decision | None:
         """The preferred replica leads in a new epoch, if requested, and if the replica is in sync and not suspected."""

@@ -14,7 +14,7 @@ from tidemark.core.config import ReplicationConfig
 from tidemark.core.replication import events as ev
 from tidemark.core.replication.context import BrokerContext
 from tidemark.core.replication.controller_commands import ControllerCommands
-from tidemark.core.replication.effects import Effect, ProduceResult, ReplyToProduce
+from tidemark.core.replication.effects import Effect, ProduceResult, ReplyToProduce, ReportIsrChange
 from tidemark.core.replication.follower.partition_follower import PartitionFollower
 from tidemark.core.replication.leader.partition_leader import PartitionLeader
 from tidemark.core.replication.queries import BrokerQueries
@@ -223,3 +223,5 @@ class BrokerCore:
         awaiting = self._awaiting(event.partition)
         if awaiting is not None and not awaiting[1].on_isr_read(event.found):
             self._manager.fence(awaiting[0], "isr_changed_by_another")
+            if event.found is None:  # deleted by hand, unless the partition was removed: the controller reads the node
+                self._ctx.emit(ReportIsrChange(event.partition))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NoReturn
 
-from tidemark.core.messages import ReplicaDescription, ReplicaQuestion
+from tidemark.core.messages import HeldState, ReplicaDescription, ReplicaQuestion
 from tidemark.core.replication.context import BrokerContext, MoveTraffic
 from tidemark.core.replication.follower.partition_follower import PartitionFollower
 from tidemark.core.replication.leader import isr as isr_rules
@@ -260,6 +260,18 @@ class BrokerQueries:
             sentence = f"{question.partition}: this broker does not know of a replica yet; retry"
             raise TidemarkError(ErrorCode.OFFSET_NOT_AVAILABLE, sentence)
         return replica.describe(question)
+
+    def held(self, questions: Iterable[ReplicaQuestion]) -> dict[TopicPartition, HeldState]:
+        """The leaderAndISR that replicas know, of questions in no epoch (rule Z4)."""
+        found: dict[TopicPartition, HeldState] = {}
+        for question in questions:
+            replica = self._replicas.get(question.partition)
+            if question.leader_epoch != NO_EPOCH or replica is None or replica.identity != question.identity:
+                continue
+            held = replica.held()
+            if held is not None:
+                found[question.partition] = held
+        return found
 
     def _replica(self, partition: TopicPartition) -> Replica:
         replica = self._replicas.get(partition)

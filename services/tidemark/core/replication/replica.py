@@ -7,9 +7,10 @@ A role begins on an open, quiet log; until then the last command waits in the re
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
-from tidemark.core.messages import PartitionCommand, ReplicaDescription, ReplicaQuestion
+from tidemark.core.messages import HeldState, PartitionCommand, ReplicaDescription, ReplicaQuestion
 from tidemark.core.replication.context import BrokerContext
 from tidemark.core.replication.follower.partition_follower import PartitionFollower
 from tidemark.core.replication.leader.partition_leader import PartitionLeader
@@ -25,6 +26,7 @@ from tidemark.model import (
     ReplicaIdentity,
     TidemarkError,
     TopicPartition,
+    VersionedState,
 )
 
 UNKNOWN_HIGH_WATERMARK = Offset(-1)
@@ -141,6 +143,7 @@ class Replica:
         leader, leader_epoch: as of the last command. Invariant: the leader epoch never falls.
         assigned: assigned replicas as of the last command.
         command: the last command; None before the first.
+        led: leaderAndISR as the last leadership here knew it at its end; None: this process has ended no leadership.
         waiting: the last command, while the log is not ready for its role.
         fenced_epoch: this replica leads in no leader epoch up to this one (rules E5, R9, F3). Never falls.
         reconciled_lineage: lineage in which the log was last in line with its leader; -1 for none in this process.
@@ -155,6 +158,7 @@ class Replica:
         "identity",
         "leader",
         "leader_epoch",
+        "led",
         "log",
         "partition",
         "reconciled_lineage",
@@ -173,6 +177,7 @@ class Replica:
         self.leader_epoch: LeaderEpoch = NO_EPOCH
         self.assigned: tuple[BrokerId, ...] = ()
         self.command: PartitionCommand | None = None
+        self.led: VersionedState | None = None
         self.fenced_epoch = fenced_epoch
         self.reconciled_lineage = -1
         self.refused_lineage = -1
@@ -258,13 +263,17 @@ class Replica:
         if log is None or not settled:
             sentence = f"{self.partition} is not ready in leader epoch {question.leader_epoch} yet; retry"
             raise TidemarkError(ErrorCode.OFFSET_NOT_AVAILABLE, sentence)
-        return ReplicaDescription(
-            log.furthest_epoch,
-            log.log_end_offset,
-            log.known_high_watermark,
-            log.damaged is not None,
-            log.log_start_offset,
-        )
+        return _description(log)
+
+    def held(self) -> HeldState | None:
+        """The leaderAndISR that this replica knows; None before the first command."""
+        if self.command is None:
+            return None
+        led = self.role.newest if isinstance(self.role, PartitionLeader) else self.led
+        if led is not None and led.state.leader_epoch != self.leader_epoch:
+            led = None
+        command = self.command if led is None else replace(self.command, state=led.state, partition_epoch=led.version)
+        return HeldState(command, led is not None, None if self.log is None else _description(self.log))
 
     def view(self, ctx: BrokerContext) -> ReplicaView:
         """The view of this replica for services of the broker."""
@@ -295,6 +304,16 @@ class Replica:
             bytes_in_per_s=role.bytes_in_per_s if isinstance(role, PartitionLeader) else 0.0,
             adding=ctx.broker_id in self._adding,
         )
+
+
+def _description(log: ReplicaLog) -> ReplicaDescription:
+    return ReplicaDescription(
+        log.furthest_epoch,
+        log.log_end_offset,
+        log.known_high_watermark,
+        log.damaged is not None,
+        log.log_start_offset,
+    )
 
 
 def check_epoch(replica: Replica, callers: LeaderEpoch, leader_epoch: LeaderEpoch) -> None:

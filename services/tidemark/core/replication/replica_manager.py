@@ -97,6 +97,7 @@ class ReplicaManager:
         replica = Replica(partition, identity, self._fences.get((partition, identity), NO_EPOCH))
         if failed is not None:
             replica.fenced_epoch = max(replica.fenced_epoch, failed.fenced_epoch)
+            replica.led = failed.led
             replica.leader, replica.leader_epoch = failed.leader, failed.leader_epoch
         self.strays.opened(partition)
         self.replicas[partition] = replica
@@ -209,6 +210,7 @@ class ReplicaManager:
         role, replica.role = replica.role, None
         if isinstance(role, PartitionLeader):
             replica.fenced_epoch = max(replica.fenced_epoch, role.leader_epoch)
+            replica.led = role.newest
             role.stop(error or not_leader(replica.partition, NO_LEADER, replica.leader_epoch))
             self._ctx.emit(LeadershipChanged(replica.partition, leading=False))
         elif role is not None:

@@ -11,7 +11,7 @@ import pytest
 from tidemark.broker.node.own_epoch import OwnEpoch
 from tidemark.broker.replication.controller_hints import GrpcControllerHints
 from tidemark.broker.replication.isr_store import IsrStore
-from tidemark.core.replication.effects import ReadIsr, WriteIsr
+from tidemark.core.replication.effects import ReadIsr, ReportIsrChange, WriteIsr
 from tidemark.core.replication.events import Event, IsrRead, IsrWriteFailed, IsrWritten
 from tidemark.model import (
     BrokerEpoch,
@@ -31,13 +31,15 @@ from tidemark.runtime.scheduler import AsyncioScheduler
 from tests.fakes.metadata_store import FakeMetadataStore, FakeZooKeeper
 
 PARTITION = TopicPartition("flights", 0)
+GONE = TopicPartition("gone", 0)
 IDENTITY = ReplicaIdentity("t" * 32, "a" * 32)
 STATE = LeaderAndIsr(BrokerId(0), LeaderEpoch(0), (IsrEntry(BrokerId(0), BrokerEpoch(0)),))
 WIDER = replace(STATE, isr=(*STATE.isr, IsrEntry(BrokerId(1), BrokerEpoch(0))))
 
 
 class Harness:
-    def __init__(self, store: FakeMetadataStore) -> None:
+    def __init__(self, zookeeper: FakeZooKeeper, store: FakeMetadataStore) -> None:
+        self.zookeeper = zookeeper
         self.store = store
         self.failures: list[BaseException] = []
         self._events: asyncio.Queue[Event] = asyncio.Queue()
@@ -70,7 +72,7 @@ async def harness() -> AsyncIterator[Harness]:
     term = await store.elect_controller(BrokerId(100), "here:2")
     assert term is not None
     await store.write_states(term, [StateWrite(PARTITION, IDENTITY, STATE, -1)])
-    harness = Harness(store)
+    harness = Harness(zookeeper, store)
     yield harness
     await harness.writer.stop()
     assert harness.failures == []
@@ -112,6 +114,24 @@ async def test_a_read_is_tried_until_zookeeper_answers(harness: Harness, monkeyp
 async def test_the_node_of_another_incarnation_is_not_used(harness: Harness) -> None:
     harness.writer.read(ReadIsr(PARTITION, ReplicaIdentity(IDENTITY.topic_id, "b" * 32)))
     assert await harness.event() == IsrRead(PARTITION, None)
+
+
+async def test_a_damaged_node_is_read_until_it_is_readable_and_the_others_are_answered_at_once(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemark.broker.replication.isr_store._REREAD_MS", 0)
+    told: list[object] = []
+    monkeypatch.setattr(harness.writer, "report", told.append)
+    path = "/brokers/topics/flights/0/leaderAndISR"
+    whole = harness.zookeeper.nodes[path].data
+    harness.zookeeper.corrupt(path, b"\xff\xfe")
+    harness.writer.read(ReadIsr(PARTITION, IDENTITY))
+    harness.writer.read(ReadIsr(GONE, IDENTITY))
+    assert await harness.event() == IsrRead(GONE, None)
+    assert told == [ReportIsrChange(PARTITION)], "the controller is told once"
+    harness.zookeeper.corrupt(path, whole)
+    assert await harness.event() == IsrRead(PARTITION, VersionedState(STATE, 0))
+    assert len(told) == 1
 
 
 async def test_an_unexpected_error_ends_the_broker_instead_of_leaving_the_core_waiting(

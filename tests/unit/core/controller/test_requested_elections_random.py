@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 from tidemark.core.controller import events as ev
-from tidemark.model import NO_LEADER, ElectionKind, TopicPartition
+from tidemark.model import NO_LEADER, REQUESTED_ELECTIONS, ElectionKind, TopicPartition
 
 from tests.unit.core.controller.test_controller_random import STEPS, RandomWorld
 
@@ -37,7 +37,7 @@ class AskingWorld(RandomWorld):
     def _somebody_asks(self) -> None:
         leaderless = [one for one, found in self.states.items() if found.state.leader == NO_LEADER]
         pointed = leaderless and self.random.random() < 0.8
-        kind = ElectionKind.LAST_KNOWN if pointed else self.random.choice(list(ElectionKind))
+        kind = ElectionKind.LAST_KNOWN if pointed else self.random.choice(REQUESTED_ELECTIONS)
         some = sorted(leaderless if pointed else self.states)
         chosen = self.random.sample(some, min(len(some), self.random.randint(1, 3)))
         if self.random.random() < 0.1:

@@ -121,6 +121,8 @@ def test_a_later_epoch_wins_over_a_longer_log() -> None:
     world = nobody_trusted(0, 1)
     says(world, 0, held(3, 900, 10))
     says(world, 1, held(4, 20, 12))
+    assert not elections(world), "nothing is written yet"
+    answer_all_but(world, fx.DescribeReplicas)
     (election,) = elections(world)
     assert (election["leader"], election["records_maybe_lost"]) == (1, 0)
 
@@ -202,6 +204,7 @@ def test_a_new_registration_voids_an_answer_but_keeps_its_high_watermark() -> No
     again = [one for one in world.waiting(fx.DescribeReplicas) if one.broker == 1]
     assert [one.broker_epoch for one in again] == [world.epochs[BrokerId(1)].broker_epoch]
     says(world, 1, held(1, 50, 50))
+    answer_all_but(world, fx.DescribeReplicas)
     (election,) = elections(world)
     assert (election["leader"], election["high_watermark"], election["records_maybe_lost"]) == (0, 70, 10)
 
@@ -215,6 +218,7 @@ def test_an_answer_in_flight_during_a_new_registration_is_ignored() -> None:
     world.happens(ev.ReplicasDescribed(BrokerId(1), before.request_id, None, {T: held(9, 900, 900)}))
     assert elected(says(world, 0, held(1, 5))) is None
     assert elected(says(world, 1, held(1, 4))) == 0
+    answer_all_but(world, fx.DescribeReplicas)
     assert elections(world)[0]["high_watermark"] == 0
 
 

@@ -7,13 +7,19 @@ from dataclasses import replace
 
 from tidemark.core.controller import effects as fx
 from tidemark.core.controller import events as ev
+from tidemark.core.controller.requested_elections import EXPIRES_MS
+from tidemark.core.controller.state_rebuild import untrusted
+from tidemark.core.messages import ReplicaDescription
 from tidemark.model import (
     NO_LEADER,
     BrokerId,
+    ElectionKind,
     ErrorCode,
     LeaderAndIsr,
     LeaderEpoch,
+    Offset,
     PartitionReassignment,
+    TidemarkError,
     TopicPartition,
     VersionedState,
 )
@@ -315,3 +321,166 @@ def test_a_state_deleted_and_created_again_gets_a_new_epoch() -> None:
     assert after.state.leader_epoch > before.state.leader_epoch, "its leader has a higher version in the old epoch"
     assert 2 not in after.state.isr_ids
     assert world.core.counts()["partitions"] == 1
+
+
+# -- nodes damaged while their controller lives ---------------------------------------------------------------------
+
+
+def told(world: World, kind: str) -> list[dict[str, str | int]]:
+    return [dict(one.fields) for one in world.observed if one.kind == kind and one.partition == HURT]
+
+
+def answered(world: World) -> None:
+    """Until nothing is in flight; a damaged node is read again for ever, so the world never settles."""
+    while world.pending:
+        world.answer(world.pending.pop(0))
+
+
+def damaged_under_its_leader(**configs: str) -> World:
+    """The node was damaged, and then its leader fails."""
+    world = World()
+    for broker in range(3):
+        world.register(broker)
+    world.make_topic("hurt", (0, 1, 2), **{"m": "1", **configs})
+    world.elected()
+    world.settle()
+    world.observed.clear()
+    world.damaged.add(HURT)
+    world.down(0)
+    answered(world)
+    return world
+
+
+def test_no_election_is_reported_while_the_node_is_damaged_however_long() -> None:
+    world = damaged_under_its_leader()
+    for _ in range(10):
+        world.passes(2_000)
+        answered(world)
+    assert not told(world, "leader_elected")
+    assert len(told(world, "node_unreadable")) == 1
+    assert world.core.counts()["unreadable_nodes"] == 1
+    assert world.core.counts()["offline_partitions"] == 1, "its leader is gone, and none can be elected"
+
+
+def test_the_election_is_reported_once_when_the_node_is_written_again() -> None:
+    world = damaged_under_its_leader()
+    before = world.states[HURT]
+    world.damaged.clear()
+    again = replace(before.state, leader=NO_LEADER, leader_epoch=LeaderEpoch(before.state.leader_epoch + 100))
+    world.states[HURT] = VersionedState(again, 0)
+    world.passes(2_000)
+    world.settle()
+    (election,) = told(world, "leader_elected")
+    assert (election["leader"], election["leader_epoch"]) == (1, again.leader_epoch + 1)
+    assert world.brokers[BrokerId(2)].commands[HURT].state.leader == 1
+    assert world.core.counts()["unreadable_nodes"] == 0
+    assert len(told(world, "node_readable")) == 1
+
+
+def test_the_other_partitions_go_on_beside_a_damaged_one() -> None:
+    world = damaged_under_its_leader()
+    world.topic("well", (0, 1, 2), m="1")
+    answered(world)
+    world.up(0)
+    answered(world)
+    assert world.state("well").leader == 1
+    assert world.brokers[BrokerId(0)].complete
+
+
+def test_an_election_with_a_lost_answer_is_reported_when_the_node_shows_it() -> None:
+    world = hurt_world()
+    world.elected()
+    world.answer(world.take(fx.WriteStates), lost=True)
+    assert not told(world, "leader_elected")
+    world.settle()
+    (election,) = told(world, "leader_elected")
+    assert (election["leader"], election["before"]) == (0, NO_LEADER)
+
+
+def test_an_election_that_was_never_written_is_never_reported() -> None:
+    world = hurt_world()
+    world.elected()
+    write = world.take(fx.WriteStates)
+    world.happens(ev.StatesWritten({}, tuple(change.partition for change in write.changes)))
+    assert not told(world, "leader_elected")
+    world.settle()
+    assert len(told(world, "leader_elected")) == 1, "of the second write"
+
+
+def test_other_elections_of_a_damaged_partition_are_refused_with_the_command_to_run() -> None:
+    world = damaged_under_its_leader()
+    world.request(ElectionKind.LAST_KNOWN, HURT)
+    answered(world)
+    (refused,) = told(world, "election_refused")
+    assert "run `tidemark elect --rebuild-state hurt:0`" in str(refused["why"])
+    assert not world.requests
+
+
+def test_a_rebuilt_state_without_trusted_replicas_is_elected_uncleanly_with_a_report() -> None:
+    world = damaged_under_its_leader(m="2")
+    world.request(ElectionKind.REBUILD_STATE, HURT, request_id="r1")
+    assert world.core.rebuilds(HURT)
+    state = untrusted((BrokerId(0), BrokerId(1), BrokerId(2)), 2, LeaderEpoch(3), ())
+    world.damaged.clear()
+    world.states[HURT] = VersionedState(state, 5)
+    world.logs[1, HURT] = ReplicaDescription(LeaderEpoch(2), Offset(40), Offset(30), damaged=False)
+    world.logs[2, HURT] = ReplicaDescription(LeaderEpoch(2), Offset(30), Offset(45), damaged=False)
+    world.settle()
+    assert world.state("hurt").leader == 1
+    (report,) = world.reports
+    assert (report.request_id, report.records_maybe_lost, report.unheard) == ("r1", 5, (0,))
+    assert not world.requests
+    assert not world.core.rebuilds(HURT)
+
+
+def test_a_rebuild_that_no_replica_answers_expires() -> None:
+    world = damaged_under_its_leader()
+    world.request(ElectionKind.REBUILD_STATE, HURT, request_id="r1")
+    answered(world)
+    world.passes(EXPIRES_MS)
+    answered(world)
+    assert [one["why"] for one in told(world, "election_refused")] == ["no replica reported its state in time"]
+    assert not world.requests
+
+
+def test_a_rebuild_of_a_node_that_its_replicas_prove_loses_nothing() -> None:
+    world = damaged_under_its_leader()
+    world.request(ElectionKind.REBUILD_STATE, HURT, request_id="r1")
+    answered(world)
+    before = world.states[HURT].state
+    world.damaged.clear()
+    again = replace(before, leader=NO_LEADER, leader_epoch=LeaderEpoch(before.leader_epoch + 100))
+    world.states[HURT] = VersionedState(again, 3)
+    world.passes(2_000)
+    world.settle()
+    assert (world.state("hurt").leader, world.state("hurt").lineage) == (1, before.lineage)
+    assert not world.reports
+    assert not told(world, "election_refused")
+    assert not world.requests
+
+
+def test_a_node_that_an_operator_set_back_gets_an_epoch_above_the_known_one_at_once() -> None:
+    world = hurt_world()
+    world.elected()
+    world.settle()
+    before = world.states[HURT]
+    high = replace(before.state, leader_epoch=LeaderEpoch(104))
+    world.states[HURT] = VersionedState(high, before.version + 1)
+    world.happens(ev.IsrChangesReported((HURT,)))
+    world.settle()
+    world.states[HURT] = VersionedState(before.state, before.version + 2)
+    world.happens(ev.IsrChangesReported((HURT,)))
+    world.settle()
+    assert (world.state("hurt").leader, world.state("hurt").leader_epoch) == (0, 105)
+
+
+def test_a_leader_that_knows_a_much_higher_epoch_leads_after_one_more_write() -> None:
+    world = hurt_world()
+    world.elected()
+    world.answer(world.take(fx.WriteStates))
+    command = next(one for one in world.waiting(fx.SendLeaderAndIsr) if one.broker == 0)
+    world.pending.remove(command)
+    refusal = TidemarkError(ErrorCode.FENCED_LEADER_EPOCH, "no", {"leader_epoch": "104"})
+    world.happens(ev.ControlAnswered(BrokerId(0), command.request_id, None, ((HURT, refusal),)))
+    world.settle()
+    assert (world.state("hurt").leader, world.state("hurt").leader_epoch) == (0, 105)

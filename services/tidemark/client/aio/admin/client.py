@@ -362,7 +362,8 @@ class AdminClient(Lifecycle):
         """Hold leader elections and wait for their outcomes.
 
         Args:
-            kind: PREFERRED loses no records; LAST_KNOWN, for partitions without a leader, may lose records.
+            kind: PREFERRED loses no records; LAST_KNOWN, for partitions without a leader, may lose records, and so may
+                REBUILD_STATE, for partitions whose ZooKeeper node is unreadable.
             partitions: partitions to elect leaders of.
             topics: topics, with all their partitions; PREFERRED without topics and partitions means all topics.
             validate_only: check the request and report the records that might be lost, as far as replicas answer;

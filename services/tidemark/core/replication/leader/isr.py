@@ -53,6 +53,22 @@ def minimal_isr(isr: IsrState) -> frozenset[BrokerId]:
     return members if isinstance(isr, Committed) else members.intersection(isr.proposed.isr_ids)
 
 
+def newest(isr: IsrState, newer: VersionedState | None) -> VersionedState:
+    """The node as it is after the change in flight, without members that may lack a committed record.
+
+    Args:
+        newer: a later content of the node, from the controller; None: there is none.
+    """
+    state, version = isr.confirmed
+    if isinstance(isr, PendingShrink):
+        state = isr.proposed
+    sure = minimal_isr(isr)
+    if newer is not None and newer.version > version:
+        state, version = newer
+        sure = sure.intersection(newer.state.isr_ids)
+    return VersionedState(replace(state, isr=tuple(one for one in state.isr if one.broker_id in sure)), version)
+
+
 def confirmed_enough(isr: IsrState) -> bool:
     """Whether the confirmed ISR has at least `min_isr` members (rule R4)."""
     state = isr.confirmed.state

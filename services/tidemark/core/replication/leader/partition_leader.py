@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tidemark.core import isr_change_reasons
 from tidemark.core.messages import FetchPosition, PartitionCommand, Report
@@ -38,6 +38,9 @@ from tidemark.model import (
     TidemarkError,
     VersionedState,
 )
+
+_EXPAND_PAUSE_MS: Final = 500
+"""Pause after a refused expansion; a broker whose registration was deleted registers again within seconds."""
 
 
 class _Waiting(NamedTuple):
@@ -73,6 +76,7 @@ class PartitionLeader:
         _appending: for each append in flight, in order, the acks=1 request to answer, None without one.
             Invariant: as long as the appends in flight of `log`.
         _resigned_ms: time of the last `ResignLeadership`.
+        _expand_at_ms: no expansion before that time, after one that ZooKeeper refused.
         _backlog: sizes of the appends; None before the first append.
         _adding: the replicas that a reassignment adds.
     """
@@ -96,6 +100,7 @@ class PartitionLeader:
         self._by_end: list[tuple[Offset, int]] = []
         self._appending: deque[int | None] = deque()
         self._resigned_ms = LONG_AGO_MS
+        self._expand_at_ms = LONG_AGO_MS
         self._backlog: AppendBacklog | None = None
         self._adding = AddingReplicas(ctx, command)
         for broker_id in command.state.isr_ids:
@@ -121,6 +126,11 @@ class PartitionLeader:
     def isr(self) -> IsrState:
         """The confirmed ISR with the change in flight."""
         return self._isr
+
+    @property
+    def newest(self) -> VersionedState:
+        """The newest content of the node, with the members only that certainly hold every committed record."""
+        return isr_rules.newest(self._isr, self._newer)
 
     @property
     def may_state_high_watermark(self) -> bool:
@@ -415,7 +425,7 @@ class PartitionLeader:
 
     def maybe_expand(self) -> None:
         """Expand the ISR by every follower that may join now (rule R8)."""
-        if not self._may_propose():
+        if not self._may_propose() or self._ctx.now_ms < self._expand_at_ms:
             return
         joining = [
             IsrEntry(progress.broker_id, progress.sender.session.broker_epoch)
@@ -484,6 +494,8 @@ class PartitionLeader:
         """The write failed, or its outcome is unknown: the change stays in flight until the node is read (R9)."""
         assert not isinstance(self._isr, Committed), "only a change in flight is answered"
         self._ctx.observe("isr_write_failed", self.log.partition, unknown=int(unknown))
+        if isinstance(self._isr, PendingExpand) and not unknown:  # perhaps a joining broker is not registered
+            self._expand_at_ms = self._ctx.now_ms + _EXPAND_PAUSE_MS
         self.read_isr()
 
     def read_isr(self) -> None:

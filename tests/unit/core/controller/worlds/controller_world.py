@@ -51,6 +51,11 @@ def policy_of(configs: Mapping[str, str]) -> TopicPolicy:
     )
 
 
+def node_of(kind: ElectionKind) -> ElectionKind:
+    """Unclean elections of both kinds share a node."""
+    return ElectionKind.PREFERRED if kind is ElectionKind.PREFERRED else ElectionKind.LAST_KNOWN
+
+
 class BrokerKnows:
     """What one broker process has been sent since it registered."""
 
@@ -105,6 +110,8 @@ class World:
     def __init__(self, **settings: int) -> None:
         self.now_ms = 1_000_000
         self.states: dict[TopicPartition, VersionedState] = {}
+        self.damaged: set[TopicPartition] = set()
+        """Partitions whose node an operator has damaged; writes of it fail."""
         self.topics: dict[str, TopicDescription] = {}
         self.deletions: set[str] = set()
         self.epochs: dict[BrokerId, BrokerEpochRecord] = {}
@@ -211,8 +218,9 @@ class World:
     def request(self, kind: ElectionKind, *partitions: TopicPartition, **fields: Any) -> list[Any]:
         """Elections are requested, and the controller reads that."""
         self._zxid += 1
-        self.requests[kind] = ElectionRequest(kind, partitions, modified_zxid=self._zxid, version=0, **fields)
-        return self.happens(ev.ElectionsRequested(kind, self.requests[kind]))
+        node = node_of(kind)
+        self.requests[node] = ElectionRequest(kind, partitions, modified_zxid=self._zxid, version=0, **fields)
+        return self.happens(ev.ElectionsRequested(node, self.requests[node]))
 
     # -- reassignments, and partitions that are added and removed --------------------------------------------------
 
@@ -320,8 +328,11 @@ class World:
         if isinstance(effect, fx.WriteStates):
             return self.happens(self._write(effect, lost))
         if isinstance(effect, fx.ReadStates):
-            found = {one: self.states[one] for one in effect.partitions if one in self.states}
-            return self.happens(ev.StatesRead(effect.partitions, found))
+            there = [one for one in effect.partitions if one not in self.damaged]
+            found = {one: self.states[one] for one in there if one in self.states}
+            return self.happens(
+                ev.StatesRead(effect.partitions, found, frozenset(self.damaged.intersection(effect.partitions)))
+            )
         if isinstance(effect, fx.DeleteTopic):
             return self.happens(self._delete(effect, lost))
         if isinstance(effect, fx.FinishElections):
@@ -353,7 +364,8 @@ class World:
         self._tell(effect)
 
     def _finish(self, effect: fx.FinishElections, lost: bool) -> ev.ElectionsRequested:
-        kind, found = effect.request.kind, self.requests.get(effect.request.kind)
+        kind = node_of(effect.request.kind)
+        found = self.requests.get(kind)
         if not lost and found is not None and found.modified_zxid == effect.request.modified_zxid:
             del self.requests[kind]
         return ev.ElectionsRequested(kind, self.requests.get(kind))
@@ -421,6 +433,8 @@ class World:
 
     def _may_write(self, change: StateWrite) -> bool:
         topic = self.topics.get(change.partition.topic)
+        if change.partition in self.damaged:
+            return False
         if topic is None or topic.topic_id != change.identity.topic_id:
             return False
         found = self.states.get(change.partition)

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes leaderAndISR znodes again that were damaged or deleted by hand (rule Z4).
+
+A leader writes its ISR at the version that it knows (rule R9), and ZooKeeper counts a new znode from 0. So the version
+of the new znode is raised above the versions that replicas know, by one write for each step.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from tidemark.model import StateRebuild, TidemarkError, TopicPartition
+from tidemark.ports import ControllerTerm
+from tidemark.zookeeper import codecs, paths
+from tidemark.zookeeper.multis import Check, Create, MultiFailed, Operation, Set, commit
+from tidemark.zookeeper.session_port import NodeRead, Session
+from tidemark.zookeeper.topics import not_active, term_check
+
+_RAISED_MAX: Final = 400
+"""Versions raised in one multi. A leader with a higher version cannot meet the new znode's version soon."""
+_log = logging.getLogger(__name__)
+
+
+async def versions(session: Session, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+    """Versions of leaderAndISR znodes, whatever they hold; -1: the znode is missing."""
+    nodes = await session.read_many([paths.state(one) for one in partitions])
+    return {
+        partition: -1 if node is None else node[1].version for partition, node in zip(partitions, nodes, strict=True)
+    }
+
+
+async def rebuild(session: Session, term: ControllerTerm, rebuilds: Sequence[StateRebuild]) -> Sequence[bool]:
+    """One multi for each; False: the znode, or its topic, changed meanwhile.
+
+    Raises:
+        TidemarkError: CONTROLLER_NOT_ACTIVE, COORDINATION_UNAVAILABLE.
+    """
+    return [await _rebuilt(session, term, one) for one in rebuilds]
+
+
+async def _rebuilt(session: Session, term: ControllerTerm, one: StateRebuild) -> bool:
+    path, above = paths.state(one.partition), paths.partition(one.partition)
+    incarnation = paths.incarnation(one.partition, one.identity.incarnation)
+    node, parent, marker = await session.read_many([path, above, incarnation])
+    if (-1 if node is None else node[1].version) != one.damaged_version or _is_readable(path, node):
+        return False
+    operations: list[Operation] = [Check(paths.topic(one.partition.topic), one.topic_version)]
+    if parent is None:
+        operations.append(Create(above))
+    operations += _writes(path, codecs.encode_state(one.state), one)
+    if marker is None:
+        operations.append(Create(incarnation))
+    try:
+        await commit(session, [term_check(term), *operations])
+    except MultiFailed as failed:
+        if failed.index == 0:
+            raise not_active(term) from None
+        _log.info("the state was changed meanwhile", extra={"path": path, "why": str(failed)})
+        return False
+    return True
+
+
+def _writes(path: str, data: bytes, one: StateRebuild) -> list[Operation]:
+    first: Operation = Set(path, data, one.damaged_version) if one.damaged_version >= 0 else Create(path, data)
+    version = one.damaged_version + 1
+    end = min(one.above_version + 1, version + _RAISED_MAX)
+    return [first, *(Set(path, data, at) for at in range(version, end))]
+
+
+def _is_readable(path: str, node: NodeRead | None) -> bool:
+    if node is None:
+        return False
+    try:
+        codecs.decode_state(path, node[0])
+    except TidemarkError:
+        return False
+    return True

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reason for an unreadable node is a sentence for an operator, never the message of a codec or of Python."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.zookeeper import codecs
+
+PATH = "/brokers/topics/t/0/leaderAndISR"
+WHOLE = {"leader": 0, "leader_epoch": 1, "isr": [[0, 0]]}
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "it is empty"),
+        (b"garbage", "its content is no JSON"),
+        (b"\xff\xfe\x00\x00garbage!", "its content is no JSON"),
+        (b"{\xc3}", "its content is no JSON"),
+        (b"[" * 100_000, "its content is no JSON"),
+        (b"[]", "it is no JSON object"),
+        (b"{}", "'leader' is missing"),
+        (json.dumps({**WHOLE, "isr": 5}).encode(), "a field has a wrong type or value"),
+        (json.dumps({**WHOLE, "isr": [[1]]}).encode(), "a field has a wrong type or value"),
+        (json.dumps({**WHOLE, "leader": "x"}).encode(), "'x' is no whole number"),
+    ],
+)
+def test_the_reason_names_the_node_and_the_field(data: bytes, why: str) -> None:
+    with pytest.raises(TidemarkError) as refused:
+        codecs.decode_state(PATH, data)
+    assert refused.value.code is ErrorCode.INTERNAL
+    assert refused.value.message == f"the ZooKeeper node {PATH} cannot be understood: {why}"
+
+
+def test_no_bytes_are_blamed_on_a_codec() -> None:
+    for first in range(256):
+        with pytest.raises(TidemarkError) as refused:
+            codecs.decode_topic("/brokers/topics/t", bytes([first, 0, 255, first]), "t")
+        assert "codec" not in refused.value.message
+        assert "utf" not in refused.value.message
