@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Collection, Iterable
-from typing import Any, SupportsFloat
+from collections.abc import Collection, Iterable, Mapping
+from threading import TIMEOUT_MAX
+from typing import Any, SupportsFloat, TypeVar
 
 from tidemark.client.suggestions import nearest
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+
+T = TypeVar("T")
 
 
 def integer(name: str, given: Any) -> int:
@@ -38,7 +41,7 @@ def seconds(name: str, given: Any) -> float:
     found = number(name, given)
     if found < 0:
         raise _invalid(f"{name} is {given}: give 0 or more seconds")
-    return found
+    return min(found, TIMEOUT_MAX)
 
 
 def text(name: str, given: Any) -> str:
@@ -69,6 +72,20 @@ def integers(name: str, given: Any) -> list[int]:
     return [integer(f"an item of {name}", one) for one in given]
 
 
+def instance(name: str, given: Any, kind: type[T]) -> T:
+    """Return an object of a class; raises TypeError for another."""
+    if not isinstance(given, kind):
+        raise _wrong(name, given, f"a {kind.__name__}")
+    return given
+
+
+def instances(name: str, given: Any, kind: type[T]) -> list[T]:
+    """Return a list of objects of a class; raises TypeError for another type."""
+    if isinstance(given, str | bytes | kind) or not isinstance(given, Iterable):
+        raise _wrong(name, given, f"a list of {kind.__name__}")
+    return [instance(f"an item of {name}", one, kind) for one in given]
+
+
 def partition_of(name: str, given: Any) -> TopicPartition:
     """Convert a (topic, index) pair; raises TypeError for another type."""
     if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str):
@@ -81,6 +98,19 @@ def partitions_of(name: str, given: Any) -> list[TopicPartition]:
     if isinstance(given, str | bytes | TopicPartition) or not isinstance(given, Iterable):
         raise _wrong(name, given, "a list of TopicPartition or of pairs of topic and partition")
     return [partition_of(f"an item of {name}", one) for one in given]
+
+
+def offsets_of(name: str, given: Any) -> dict[TopicPartition, int]:
+    """Convert a mapping of (topic, index) pairs to offsets; raises TypeError, and INVALID_REQUEST below 0."""
+    if not isinstance(given, Mapping):
+        raise _wrong(name, given, "a mapping of partitions and offsets")
+    found = {}
+    for where, value in given.items():
+        offset = integer(f"an offset of {name}", value)
+        if not 0 <= offset < 1 << 63:
+            raise _invalid(f"{name}: {offset} is not an offset: give one from 0")
+        found[partition_of(f"a partition of {name}", where)] = offset
+    return found
 
 
 def check_names(owner: str, given: Iterable[str], known: Collection[str]) -> None:

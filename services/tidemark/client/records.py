@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -44,8 +44,8 @@ class ConsumerRecord(NamedTuple):
         partition: index of the partition.
         offset: offset of the record.
         timestamp_us: microseconds since 1970.
-        key: None without a key.
-        value: None for a tombstone.
+        key: bytes, or the result of the consumer's key deserializer; None without a key.
+        value: bytes, or the result of the consumer's value deserializer; None for a tombstone.
         headers: (name, value) pairs in order; a name may repeat.
     """
 
@@ -53,8 +53,8 @@ class ConsumerRecord(NamedTuple):
     partition: int
     offset: int
     timestamp_us: int
-    key: bytes | None
-    value: bytes | None
+    key: Any
+    value: Any
     headers: Sequence[tuple[str, bytes | None]]
 
 

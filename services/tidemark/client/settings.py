@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypedDict
 
+from tidemark.client.argument_types import flag, integer, number, text
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.envelope import Codec
 
@@ -14,6 +15,20 @@ _CODECS: Final = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 _OUT_OF_RANGE: Final = ("fail", "earliest", "latest")
 IN_FLIGHT_MAX: Final = 5
 """Most batches in flight: a broker keeps the sequences of so many batches for each producer (rule P1)."""
+
+
+class ProducerOptions(TypedDict, total=False):
+    """The keyword arguments of `producer_settings`, and of the producers beside their own."""
+
+    acks: str | int
+    enable_idempotence: bool | None
+    linger_ms: float
+    batch_bytes: int
+    max_in_flight: int
+    codec: str
+    delivery_timeout_ms: int
+    request_timeout_ms: int
+    buffer_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +44,13 @@ class ProducerSettings:
     delivery_timeout_ms: int
     request_timeout_ms: int
     buffer_bytes: int
+
+
+def check_bounds(*settings: tuple[str, float, float, float]) -> None:
+    """Raise INVALID_CONFIG for a setting (name, value, smallest, largest) outside its bounds."""
+    for name, value, smallest, largest in settings:
+        if not smallest <= value <= largest:
+            raise TidemarkError(ErrorCode.INVALID_CONFIG, f"{name} is {value}: want {smallest} to {largest}")
 
 
 def producer_settings(
@@ -59,25 +81,25 @@ def producer_settings(
 
     Raises:
         TidemarkError: INVALID_CONFIG, INVALID_ACKS.
+        TypeError: a setting has a wrong type.
     """
-    if acks not in _ACKS:
+    level = _ACKS.get(acks if isinstance(acks, str) else integer("acks", acks))
+    if level is None:
         raise TidemarkError(ErrorCode.INVALID_ACKS, f"acks is {acks!r}: want 0, 1 or 'all'")
-    if codec not in _CODECS:
+    if text("codec", codec) not in _CODECS:
         raise TidemarkError(ErrorCode.INVALID_CONFIG, f"codec is {codec!r}: want none, lz4 or zstd")
-    level = _ACKS[acks]
+    if enable_idempotence is not None:
+        flag("enable_idempotence", enable_idempotence)
     if enable_idempotence and level != -1:
         raise TidemarkError(ErrorCode.INVALID_CONFIG, f"idempotence needs acks='all', not {acks!r}")
-    bounds: tuple[tuple[str, float, float, float], ...] = (
-        ("linger_ms", linger_ms, 0, 60_000),
-        ("batch_bytes", batch_bytes, 1, 8 << 20),
-        ("max_in_flight", max_in_flight, 1, IN_FLIGHT_MAX),
-        ("delivery_timeout_ms", delivery_timeout_ms, 1, 86_400_000),
-        ("request_timeout_ms", request_timeout_ms, 1, 300_000),
-        ("buffer_bytes", buffer_bytes, 1, 1 << 40),
+    check_bounds(("linger_ms", number("linger_ms", linger_ms), 0, 60_000))
+    check_bounds(
+        ("batch_bytes", integer("batch_bytes", batch_bytes), 1, 8 << 20),
+        ("max_in_flight", integer("max_in_flight", max_in_flight), 1, IN_FLIGHT_MAX),
+        ("delivery_timeout_ms", integer("delivery_timeout_ms", delivery_timeout_ms), 1, 86_400_000),
+        ("request_timeout_ms", integer("request_timeout_ms", request_timeout_ms), 1, 300_000),
+        ("buffer_bytes", integer("buffer_bytes", buffer_bytes), 1, 1 << 40),
     )
-    for name, value, smallest, largest in bounds:
-        if not smallest <= value <= largest:
-            raise TidemarkError(ErrorCode.INVALID_CONFIG, f"{name} is {value}: want {smallest} to {largest}")
     if linger_ms >= delivery_timeout_ms:
         raise TidemarkError(
             ErrorCode.INVALID_CONFIG,
@@ -94,6 +116,18 @@ def producer_settings(
         request_timeout_ms=request_timeout_ms,
         buffer_bytes=buffer_bytes,
     )
+
+
+class ConsumerOptions(TypedDict, total=False):
+    """The keyword arguments of `consumer_settings`, and of the consumers beside their own."""
+
+    fetch_max_wait_ms: int
+    max_bytes: int
+    max_partition_bytes: int
+    read_ahead_bytes: int
+    request_timeout_ms: int
+    out_of_range: str
+    rack: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,23 +169,21 @@ def consumer_settings(
 
     Raises:
         TidemarkError: INVALID_CONFIG.
+        TypeError: a setting has a wrong type.
     """
     if not isinstance(rack, str):
         raise TidemarkError(ErrorCode.INVALID_CONFIG, f"rack is {rack!r}: want text, as broker.rack has it")
-    if out_of_range not in _OUT_OF_RANGE:
+    if text("out_of_range", out_of_range) not in _OUT_OF_RANGE:
         raise TidemarkError(
             ErrorCode.INVALID_CONFIG, f"out_of_range is {out_of_range!r}: want {', '.join(_OUT_OF_RANGE)}"
         )
-    bounds = (
-        ("fetch_max_wait_ms", fetch_max_wait_ms, 0, 30_000),
-        ("max_bytes", max_bytes, 1, 7 << 20),
-        ("max_partition_bytes", max_partition_bytes, 1, 7 << 20),
-        ("read_ahead_bytes", read_ahead_bytes, 1, 1 << 40),
-        ("request_timeout_ms", request_timeout_ms, 1, 300_000),
+    check_bounds(
+        ("fetch_max_wait_ms", integer("fetch_max_wait_ms", fetch_max_wait_ms), 0, 30_000),
+        ("max_bytes", integer("max_bytes", max_bytes), 1, 7 << 20),
+        ("max_partition_bytes", integer("max_partition_bytes", max_partition_bytes), 1, 7 << 20),
+        ("read_ahead_bytes", integer("read_ahead_bytes", read_ahead_bytes), 1, 1 << 40),
+        ("request_timeout_ms", integer("request_timeout_ms", request_timeout_ms), 1, 300_000),
     )
-    for name, value, smallest, largest in bounds:
-        if not smallest <= value <= largest:
-            raise TidemarkError(ErrorCode.INVALID_CONFIG, f"{name} is {value}: want {smallest} to {largest}")
     return ConsumerSettings(
         fetch_max_wait_ms, max_bytes, max_partition_bytes, read_ahead_bytes, request_timeout_ms, out_of_range, rack
     )

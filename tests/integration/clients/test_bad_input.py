@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import math
 import pickle
 import subprocess
@@ -25,6 +26,7 @@ from tidemark.client import (
     FencedMemberError,
     InvalidConfigError,
     InvalidGroupIdError,
+    InvalidRecordError,
     InvalidRequestError,
     InvalidTopicNameError,
     LogTruncatedError,
@@ -423,6 +425,45 @@ def test_a_partitioner_that_returns_no_integer_is_refused_at_the_call(
     producer = style.make("Producer", cluster.bootstrap, partitioner=lambda *_: 0.5)
     with pytest.raises(TypeError, match=r"the partitioner's result is 0\.5, a float, not an integer"):
         style.do(lambda: producer.send(topic, b"x"))
+
+
+@pytest.mark.parametrize("poll", [False, True], ids=["iterate", "poll"])
+def test_a_value_that_the_deserializer_cannot_read_has_its_offset_and_stays_until_a_seek(
+    cluster: LocalCluster, style: Blocking, topic: str, poll: bool
+) -> None:
+    producer = style.make("Producer", cluster.bootstrap, value_serializer="json")
+    with pytest.raises(TypeError, match="a object cannot be written as JSON"):
+        style.do(lambda: producer.send(topic, object(), partition=1))
+    for value in ({"n": 1}, None, {"n": 2}):
+        style.acknowledged(style.do(lambda value=value: producer.send(topic, value, partition=1)))
+    consumer = style.make("Consumer", cluster.bootstrap, value_deserializer=as_object)
+    style.do(lambda: consumer.assign(topic, [1], 0))
+    if poll:
+        assert first_offset(style, consumer) == 0
+        return
+    assert read(style, consumer).value == {"n": 1}
+    assert read(style, consumer).value is None
+    assert read(style, consumer).value == {"n": 2}
+    style.do(lambda: consumer.unassign([(topic, 1)]))
+    style.do(lambda: consumer.assign(topic, [0], 3))  # its records are numbers, not objects
+    for _ in range(2):
+        with pytest.raises(
+            InvalidRecordError, match="value_deserializer cannot read the value at offset 3"
+        ) as refused_:
+            read(style, consumer)
+        assert refused_.value.metadata == {"topic": topic, "partition": "0", "offset": "3"}
+        assert style.do(lambda: consumer.position((topic, 0))) == 3
+
+
+def as_object(data: bytes) -> dict[str, Any]:
+    found = json.loads(data)
+    if not isinstance(found, dict):
+        raise TypeError(f"{found!r} is not an object")
+    return found
+
+
+def read(style: Blocking, consumer: Any) -> Any:
+    return style.do(lambda: consumer.__anext__() if hasattr(consumer, "__anext__") else next(consumer))
 
 
 AT_ONCE_S = 0.5

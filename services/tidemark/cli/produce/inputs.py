@@ -14,7 +14,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import date, datetime, time
+from datetime import datetime
 from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
@@ -23,6 +23,7 @@ from pyarrow import csv as pa_csv
 from pyarrow import parquet
 
 from tidemark.cli.common.record_format import microseconds
+from tidemark.client.serializers import to_json
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.schema import HEADERS_TYPE, SCHEMA, TIMESTAMP_TYPE
 
@@ -302,29 +303,9 @@ def _times(batch: pa.RecordBatch, columns: Columns) -> Any:
 
 def _json_of(value: object) -> bytes:
     try:
-        return json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
-    except ValueError as error:
+        return to_json(value)
+    except (TypeError, ValueError) as error:
         raise _refusal(f"a value cannot be written as JSON: {error}") from None
-
-
-def _plain(value: object) -> object:
-    """The value in JSON's types: bytes as text or base64, times as ISO 8601, NaN as null, other values as text."""
-    if isinstance(value, Mapping):
-        return {str(name): _plain(member) for name, member in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(member) for member in value]
-    if isinstance(value, float):
-        return value if value - value == 0 else None
-    if value is None or isinstance(value, str | int):
-        return value
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return base64.b64encode(value).decode()
-    if isinstance(value, datetime | date | time):
-        return value.isoformat()
-    return str(value)
 
 
 def _rows(keys: Any, values: Any, stamps: Any, headers: Any = None) -> pa.RecordBatch:

@@ -9,8 +9,18 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Mapping
 from copy import copy
 from types import TracebackType
-from typing import Any
+from typing import Any, Final, Unpack, cast
 
+from tidemark.client.argument_types import (
+    check_names,
+    integer,
+    integers,
+    offsets_of,
+    partition_of,
+    partitions_of,
+    seconds,
+    texts,
+)
 from tidemark.client.consuming.fetcher import Fetcher
 from tidemark.client.consuming.health import (
     ConsumerMetrics,
@@ -20,25 +30,28 @@ from tidemark.client.consuming.health import (
     total_lag,
     unknown_topics,
 )
-from tidemark.client.consuming.offset_lookup import OffsetLookup, Start
+from tidemark.client.consuming.offset_lookup import OffsetLookup, Start, check_start
 from tidemark.client.consuming.partition_cursor import Cursor
 from tidemark.client.group.group_reader import GroupReader, RebalanceCallback
-from tidemark.client.group.settings import GROUP_SETTINGS, group_settings
+from tidemark.client.group.settings import ConsumerAndGroupOptions, GroupOptions, group_settings
 from tidemark.client.lifecycle import Lifecycle
+from tidemark.client.metadata.bootstrap import Bootstrap
 from tidemark.client.metadata.cluster import Cluster, unknown_partition
 from tidemark.client.records import (
     ConsumerRecord,
     OffsetAndTimestamp,
     PartitionBatch,
-    as_partition,
     records_of,
 )
+from tidemark.client.serializers import Deserializer, deserializer_of
 from tidemark.client.settings import consumer_settings
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.topic_name import check_topic_name
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
 _log = logging.getLogger("tidemark.client")
+_OWN_ARGUMENTS: Final = ("bootstrap", "group", "key_deserializer", "value_deserializer")
+_ARGUMENTS: Final = frozenset((*_OWN_ARGUMENTS, *ConsumerAndGroupOptions.__annotations__))
 
 
 class Consumer(Lifecycle):
@@ -59,18 +72,41 @@ class Consumer(Lifecycle):
             ...  # asking for the next record marks this one as processed; it is committed within seconds
 
     Args:
-        bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
+        bootstrap: "host:port[,host:port...]" of any brokers, or a list; None: TIDEMARK_BOOTSTRAP.
         group: id of the consumer group, for `subscribe` and `commit`; None: the application keeps offsets.
+        key_deserializer: "json", "text" or a function that reads the bytes of the keys of iterated records; None: keys
+            are bytes.
+        value_deserializer: the same for values.
         settings: fetch_max_wait_ms, max_bytes, max_partition_bytes, read_ahead_bytes, request_timeout_ms,
             out_of_range, rack (`client.settings.consumer_settings` explains them); with a group also instance_id,
             assignor, client_id, auto_commit_interval_ms, rebalance_timeout_ms, max_poll_interval_ms, offset_reset
-            (`client.group.settings.group_settings`).
+            (`client.group.settings.group_settings`). Names that end with _ms are in milliseconds, with _bytes in bytes.
+
+    Raises:
+        TidemarkError: INVALID_CONFIG, INVALID_GROUP_ID.
+        TypeError: an argument has a wrong type or an unknown name, or needs a group.
     """
 
-    def __init__(self, bootstrap: str | None = None, *, group: str | None = None, **settings: Any) -> None:
-        for_group = {name: settings.pop(name) for name in GROUP_SETTINGS if name in settings} if group else {}
+    def __init__(
+        self,
+        bootstrap: Bootstrap | None = None,
+        *,
+        group: str | None = None,
+        key_deserializer: str | Deserializer | None = None,
+        value_deserializer: str | Deserializer | None = None,
+        **settings: Unpack[ConsumerAndGroupOptions],
+    ) -> None:
+        check_names("a Consumer", settings, _ARGUMENTS)
+        given = cast("dict[str, Any]", settings)
+        for_group = {name: given.pop(name) for name in GroupOptions.__annotations__ if name in given}
+        if for_group and group is None:
+            raise TypeError(f"{min(for_group)} is for members of a group: give group too")
         self.group_settings = None if group is None else group_settings(group, **for_group)
-        self.settings = consumer_settings(**settings)
+        self.settings = consumer_settings(**given)
+        self._key_deserializer = deserializer_of("key_deserializer", key_deserializer)
+        self._value_deserializer = deserializer_of("value_deserializer", value_deserializer)
+        self.deserializes = key_deserializer is not None or value_deserializer is not None
+        """Whether records need `deserialized`."""
         self.cluster = Cluster(bootstrap, timeout_s=self.settings.request_timeout_ms / 1000)
         self._offsets = OffsetLookup(self.cluster, self.settings.request_timeout_ms / 1000)
         self._group: GroupReader | None = None
@@ -142,6 +178,8 @@ class Consumer(Lifecycle):
         Raises:
             TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, INVALID_REQUEST; REQUEST_TIMED_OUT if the start could not
                 be looked up in time.
+
+        Example: `consumer.assign("orders", [0, 1], start="latest")`
         """
         fetcher = self._fetcher
         if self._group is not None and self._group.is_member:
@@ -149,8 +187,10 @@ class Consumer(Lifecycle):
                 ErrorCode.INVALID_REQUEST,
                 "subscribe or assign: the group assigns partitions",
             )
+        wanted = None if partitions is None else set(integers("partitions", partitions))
+        check_start(start)
         view = await self.cluster.topic(topic, timeout_s=self.settings.request_timeout_ms / 1000)
-        indexes = sorted(view.partitions if partitions is None else set(partitions))
+        indexes = sorted(view.partitions if wanted is None else wanted)
         if indexes and indexes[-1] not in view.partitions:  # the partition may have been added just now
             timeout_s = self.settings.request_timeout_ms / 1000
             await self.cluster.partition_count(topic, timeout_s=timeout_s, beyond=indexes[-1])
@@ -191,8 +231,13 @@ class Consumer(Lifecycle):
             TidemarkError: INVALID_TOPIC_NAME; INVALID_REQUEST without a group, or after `assign`. A later read raises
                 the coordinator's refusal: INCONSISTENT_GROUP_PROTOCOL, UNSUPPORTED_ASSIGNOR, GROUP_FULL,
                 FENCED_INSTANCE_ID.
+
+        Example: `consumer.subscribe(["orders"], on_assigned=print)`
         """
-        topics = frozenset([topics] if isinstance(topics, str) else topics)
+        topics = frozenset([topics] if isinstance(topics, str) else texts("topics", topics))
+        for callback in (on_assigned, on_revoked, on_lost):
+            if callback is not None and not callable(callback):
+                raise TypeError(f"a callback of subscribe is {callback!r}, not a function")
         for topic in topics:
             check_topic_name(topic)
         group = self.reading_group
@@ -221,17 +266,29 @@ class Consumer(Lifecycle):
         Raises:
             TidemarkError: FENCED_MEMBER_EPOCH or UNKNOWN_MEMBER if other members may read these partitions already,
                 PARTITION_NOT_ASSIGNED, UNKNOWN_TOPIC, OFFSET_METADATA_TOO_LARGE, REQUEST_TIMED_OUT.
+
+        Example: `consumer.commit({("orders", 0): 42})`
         """
+        wanted = None if offsets is None else offsets_of("offsets", offsets)
         if offsets is None and self._held is not None:
             self._held.settle()  # otherwise the next automatic commit would commit an earlier offset
-        wanted = None if offsets is None else {as_partition(where): offset for where, offset in offsets.items()}
         await self.reading_group.commit(wanted, timeout_s=self.settings.request_timeout_ms / 1000)
 
     async def committed(
         self, partitions: Iterable[TopicPartition | tuple[str, int]] | None = None
     ) -> dict[TopicPartition, int]:
-        """Return the committed offsets of the group in these partitions (None: all); omits partitions without one."""
-        wanted = None if partitions is None else [as_partition(where) for where in partitions]
+        """Return the committed offsets of the group; omits partitions without one.
+
+        Args:
+            partitions: TopicPartition, or pairs of topic and index; None: all.
+
+        Raises:
+            TidemarkError: INVALID_REQUEST without a group; REQUEST_TIMED_OUT.
+            TypeError: an argument has a wrong type.
+
+        Example: `consumer.committed([("orders", 0)])`
+        """
+        wanted = None if partitions is None else partitions_of("partitions", partitions)
         found = await self.reading_group.fetch(wanted, timeout_s=self.settings.request_timeout_ms / 1000)
         return {where: one.offset for where, one in found.items() if one.offset >= 0}
 
@@ -246,28 +303,60 @@ class Consumer(Lifecycle):
         return self._group
 
     def unassign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
-        """Stop reading partitions."""
-        for where in map(as_partition, partitions):
+        """Stop reading partitions.
+
+        Args:
+            partitions: TopicPartition, or pairs of topic and index.
+
+        Raises:
+            TypeError: an argument has a wrong type.
+
+        Example: `consumer.unassign([("orders", 0)])`
+        """
+        for where in partitions_of("partitions", partitions):
             cursor = self._fetcher.cursors.pop(where, None)
             if cursor is not None:
                 cursor.seek(cursor.position)
         self._fetcher.regroup()
 
     def pause(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
-        """Return no records of these partitions until `resume`; their positions stay."""
-        for where in partitions:
-            self._cursor_of(where).paused = True
+        """Return no records of these partitions until `resume`; their positions stay.
+
+        Args:
+            partitions: TopicPartition, or pairs of topic and index.
+
+        Raises:
+            TidemarkError: INVALID_REQUEST for a partition that is not assigned.
+            TypeError: an argument has a wrong type.
+
+        Example: `consumer.pause([("orders", 0)])`
+        """
+        for cursor in [self._cursor_of(where) for where in partitions_of("partitions", partitions)]:
+            cursor.paused = True
 
     def resume(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
-        """Return records of these partitions again."""
-        for where in partitions:
-            self._cursor_of(where).paused = False
+        """Return records of these partitions again.
+
+        Args:
+            partitions: TopicPartition, or pairs of topic and index.
+
+        Raises:
+            TidemarkError: INVALID_REQUEST for a partition that is not assigned.
+            TypeError: an argument has a wrong type.
+
+        Example: `consumer.resume([("orders", 0)])`
+        """
+        for cursor in [self._cursor_of(where) for where in partitions_of("partitions", partitions)]:
+            cursor.paused = False
         self._fetcher.look_again()
         self._fetcher.wake()
 
     @property
     def assignment(self) -> list[TopicPartition]:
-        """The partitions that are read, by topic and index."""
+        """The partitions that are read, by topic and index.
+
+        Example: `len(consumer.assignment)`
+        """
         return sorted(self._fetcher.cursors)
 
     async def seek(self, partition: TopicPartition | tuple[str, int], start: Start) -> None:
@@ -276,30 +365,50 @@ class Consumer(Lifecycle):
         Args:
             partition: the partition.
             start: "earliest", "latest", an offset, or a Timestamp.
+
+        Example: `consumer.seek(("orders", 0), Timestamp(1_700_000_000_000_000))`
         """
         cursor = self._cursor_of(partition)
         cursor.seek(await self._offsets.find(cursor.partition, start))
         self._fetcher.moved(cursor)
 
     def position(self, partition: TopicPartition | tuple[str, int]) -> int:
-        """Return the offset of the next record to return of an assigned partition."""
+        """Return the offset of the next record to return of an assigned partition.
+
+        Args:
+            partition: TopicPartition, or a pair of topic and index.
+
+        Raises:
+            TidemarkError: INVALID_REQUEST for a partition that is not assigned.
+            TypeError: an argument has a wrong type.
+
+        Example: `consumer.position(("orders", 0))`
+        """
         return self._cursor_of(partition).position
 
     def lag(self) -> dict[TopicPartition, int]:
-        """Return the number of records of each partition not returned yet, by the last fetch; -1 before the first."""
+        """Return the number of records of each partition not returned yet, by the last fetch; -1 before the first.
+
+        Example: `sum(consumer.lag().values())`
+        """
         return {where: lag_of(cursor) for where, cursor in sorted(self._fetcher.cursors.items())}
 
     def health(self) -> dict[TopicPartition, PartitionHealth]:
         """Return the state of each assigned partition, and the reason if it returns no records.
 
         A subscribed topic that does not exist has one entry, with the partition -1.
+
+        Example: `consumer.health()[TopicPartition("orders", 0)].state`
         """
         fetcher = self._fetcher
         missing = unknown_topics(frozenset() if self._group is None else self._group.topics, self.cluster)
         return missing | health_of(fetcher.cursors, self.cluster, fetcher.nearest, suspended=fetcher.suspended)
 
     def metrics(self) -> ConsumerMetrics:
-        """Count returned records and bytes read ahead."""
+        """Count returned records and bytes read ahead.
+
+        Example: `consumer.metrics().given_records`
+        """
         cursors = self._fetcher.cursors.values()
         read_ahead_bytes = sum(cursor.buffered_bytes for cursor in cursors)
         follower_bytes = self._fetcher.follower_bytes
@@ -308,9 +417,19 @@ class Consumer(Lifecycle):
     async def end_offsets(
         self, partitions: Iterable[TopicPartition | tuple[str, int]] | None = None
     ) -> dict[TopicPartition, int]:
-        """Return high watermarks, exclusive (None: of the assignment); they never fall within a lineage (rule E6)."""
+        """Return high watermarks, exclusive; they never fall within a lineage (rule E6).
+
+        Args:
+            partitions: TopicPartition, or pairs of topic and index; None: the assignment.
+
+        Raises:
+            TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, REQUEST_TIMED_OUT.
+            TypeError: an argument has a wrong type.
+
+        Example: `consumer.end_offsets([("orders", 0)])`
+        """
         fetcher = self._fetcher
-        wanted = self.assignment if partitions is None else [as_partition(where) for where in partitions]
+        wanted = self.assignment if partitions is None else partitions_of("partitions", partitions)
         found = await asyncio.gather(*(self._offsets.look_up(where, latest=True) for where in wanted))
         ends = {}
         for where, (offset, _) in zip(wanted, found, strict=True):
@@ -321,19 +440,36 @@ class Consumer(Lifecycle):
     async def offset_for_timestamp(
         self, partition: TopicPartition | tuple[str, int], timestamp_us: int
     ) -> OffsetAndTimestamp | None:
-        """Find the first record at or after a time, in microseconds since 1970; None without such a record."""
-        found = await self._offsets.look_up(as_partition(partition), timestamp_us=timestamp_us)
+        """Find the first record at or after a time; None without such a record.
+
+        Args:
+            partition: TopicPartition, or a pair of topic and index.
+            timestamp_us: microseconds since 1970.
+
+        Raises:
+            TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, REQUEST_TIMED_OUT.
+            TypeError: an argument has a wrong type.
+
+        Example: `consumer.offset_for_timestamp(("orders", 0), 1_700_000_000_000_000)`
+        """
+        where, stamp_us = partition_of("partition", partition), integer("timestamp_us", timestamp_us)
+        found = await self._offsets.look_up(where, timestamp_us=stamp_us)
         return None if found.offset < 0 else found
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
     async def poll(self, timeout_s: float | None = None) -> PartitionBatch | None:
-        """Return the next rows of one partition, in record.schema.OFFSET_SCHEMA; None if none came within `timeout_s`.
+        """Return the next rows of one partition, in record.schema.OFFSET_SCHEMA; None if none came in time.
+
+        Args:
+            timeout_s: in seconds; None: no limit.
 
         Raises:
             TidemarkError: OFFSET_OUT_OF_RANGE, LOG_TRUNCATED, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC, CORRUPT_BATCH.
+
+        Example: `batch = consumer.poll(timeout_s=1.0)`
         """
-        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline_s = None if timeout_s is None else time.monotonic() + seconds("timeout_s", timeout_s)
         while True:
             self._done_with_last()
             found = self._take_batch()
@@ -445,7 +581,10 @@ class Consumer(Lifecycle):
             self._given_records += len(self._records)
             self._records.reverse()
         cursor = reading[0]
-        record = self._records.pop()
+        record = self._records[-1]
+        if self.deserializes:
+            record = self.deserialized(record)  # an error leaves the record in its place
+        self._records.pop()
         cursor.advance(record.offset + 1)
         self._gave(cursor)
         if not self._records:
@@ -454,10 +593,15 @@ class Consumer(Lifecycle):
             fetcher.look_again()
         return record
 
+    def deserialized(self, record: ConsumerRecord) -> ConsumerRecord:
+        """Read key and value of a record; any thread may call it. Raises INVALID_PAYLOAD with the record's place."""
+        key = _read("key", self._key_deserializer, record.key, record)
+        return record._replace(key=key, value=_read("value", self._value_deserializer, record.value, record))
+
     # -- lookups -------------------------------------------------------------------------------------------------------
 
     def _cursor_of(self, partition: TopicPartition | tuple[str, int]) -> Cursor:
-        where = as_partition(partition)
+        where = partition_of("partition", partition)
         cursor = self._fetcher.cursors.get(where)
         if cursor is None:
             raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{where} is not assigned")
@@ -507,3 +651,17 @@ class Consumer(Lifecycle):
         if where.partition not in view.partitions:
             raise unknown_partition(where, len(view.partitions))
         return self._cursor(view, where, offset)
+
+
+def _read(part: str, read: Deserializer | None, data: Any, record: ConsumerRecord) -> Any:
+    if read is None or data is None:
+        return data
+    try:
+        return read(data)
+    except Exception as error:
+        raise TidemarkError(
+            ErrorCode.INVALID_PAYLOAD,
+            f"{record.topic}-{record.partition}: {part}_deserializer cannot read the {part} at offset {record.offset}: "
+            f"{type(error).__name__}: {error}; seek behind this offset to skip the record",
+            {"topic": record.topic, "partition": str(record.partition), "offset": str(record.offset)},
+        ) from error

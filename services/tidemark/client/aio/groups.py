@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 
 import grpc
 
+from tidemark.client.argument_types import flag, offsets_of, partitions_of, seconds, texts
 from tidemark.client.group.coordinator import Coordinator, group_stub
 from tidemark.client.group.offset_commits import commit_positions
 from tidemark.client.group.settings import group_settings
 from tidemark.client.lifecycle import Lifecycle
+from tidemark.client.metadata.bootstrap import Bootstrap
 from tidemark.client.metadata.cluster import Cluster
 from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc import errors
@@ -95,13 +97,13 @@ class Groups(Lifecycle):
             ...
 
     Args:
-        bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
+        bootstrap: "host:port[,host:port...]" of any brokers, or a list; None: TIDEMARK_BOOTSTRAP.
         timeout_s: timeout of each call.
     """
 
-    def __init__(self, bootstrap: str | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
-        self._cluster = Cluster(bootstrap, timeout_s=timeout_s)
-        self._timeout_s = timeout_s
+    def __init__(self, bootstrap: Bootstrap | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
+        self._timeout_s = seconds("timeout_s", timeout_s)
+        self._cluster = Cluster(bootstrap, timeout_s=self._timeout_s)
 
     async def start(self) -> None:
         """Find a broker that answers; raises BROKER_NOT_AVAILABLE with the error of each address."""
@@ -117,6 +119,8 @@ class Groups(Lifecycle):
         Returns:
             The groups, and errors of brokers whose groups may be missing: BROKER_NOT_AVAILABLE, or
             COORDINATOR_LOADING for a broker that still reads its partitions of `__consumer_offsets`.
+
+        Example: `found, unanswered = groups.list_groups()`
         """
         brokers = sorted(self._cluster.view.brokers.items())
         answers = await asyncio.gather(
@@ -160,8 +164,11 @@ class Groups(Lifecycle):
 
         Raises:
             TidemarkError: GROUP_NOT_FOUND, INVALID_GROUP_ID, REQUEST_TIMED_OUT.
+
+        Example: `(group,) = groups.describe_groups(["billing"])`
         """
-        return await asyncio.gather(*(self._describe(group, offsets) for group in groups))
+        flag("offsets", offsets)
+        return await asyncio.gather(*(self._describe(group, offsets) for group in texts("groups", groups)))
 
     async def _describe(self, group: str, offsets: bool) -> GroupDescription:
         request = pb.DescribeGroupsRequest(group_ids=[group], without_offsets=not offsets)
@@ -190,33 +197,51 @@ class Groups(Lifecycle):
 
         Raises:
             TidemarkError: GROUP_NOT_EMPTY, INVALID_GROUP_ID, UNKNOWN_TOPIC, UNKNOWN_PARTITION.
+
+        Example: `groups.set_offsets("billing", {TopicPartition("orders", 0): 42})`
         """
+        group_settings(group)  # checks the id
         deadline_s = time.monotonic() + self._timeout_s
         positions = []
-        for where, offset in sorted(offsets.items()):
+        for where, offset in sorted(offsets_of("offsets", offsets).items()):
             view = await self._cluster.topic(where.topic, timeout_s=max(0.05, deadline_s - time.monotonic()))
             partition = view.partitions.get(where.partition)
             incarnation = "" if partition is None else partition.incarnation
             positions.append((where, offset, NO_EPOCH, view.topic_id, incarnation))
         request = pb.AlterGroupOffsetsRequest(
-            group_id=group, offsets=commit_positions(positions), validate_only=validate_only
+            group_id=group, offsets=commit_positions(positions), validate_only=flag("validate_only", validate_only)
         )
         return _refused(await self._call(group, lambda stub: stub.AlterGroupOffsets, request, deadline_s))
 
     async def delete(self, group: str) -> None:
-        """Delete a group without members; raises GROUP_NOT_EMPTY, GROUP_NOT_FOUND."""
+        """Delete a group without members.
+
+        Args:
+            group: group id.
+
+        Raises:
+            TidemarkError: GROUP_NOT_EMPTY, GROUP_NOT_FOUND, INVALID_GROUP_ID, REQUEST_TIMED_OUT.
+
+        Example: `groups.delete("billing")`
+        """
         await self._call(group, lambda stub: stub.DeleteGroup, pb.DeleteGroupRequest(group_id=group))
 
     async def delete_offsets(
-        self, group: str, partitions: Iterable[TopicPartition]
+        self, group: str, partitions: Iterable[TopicPartition | tuple[str, int]]
     ) -> dict[TopicPartition, TidemarkError]:
         """Delete the committed offsets of a group in these partitions.
 
+        Args:
+            group: group id.
+            partitions: TopicPartition, or pairs of topic and index.
+
         Returns:
             Errors of the refused partitions: GROUP_SUBSCRIBED_TO_TOPIC.
+
+        Example: `groups.delete_offsets("billing", [TopicPartition("orders", 0)])`
         """
         request = pb.DeleteGroupOffsetsRequest(group_id=group)
-        for where in partitions:
+        for where in partitions_of("partitions", partitions):
             request.partitions.add(topic=where.topic, partition=where.partition)
         return _refused(await self._call(group, lambda stub: stub.DeleteGroupOffsets, request))
 

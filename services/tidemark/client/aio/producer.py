@@ -8,12 +8,13 @@ import contextlib
 import time
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import pyarrow as pa
 
-from tidemark.client.argument_types import integer
+from tidemark.client.argument_types import check_names, integer, seconds
 from tidemark.client.lifecycle import INTERRUPTED_S, INTERRUPTIONS, Lifecycle
+from tidemark.client.metadata.bootstrap import Bootstrap
 from tidemark.client.metadata.cluster import Cluster, unknown_partition
 from tidemark.client.producing import table as tables
 from tidemark.client.producing.arguments import Timestamp, checked
@@ -22,7 +23,8 @@ from tidemark.client.producing.metrics import ProducerMetrics
 from tidemark.client.producing.partitioner import Partitioner, partition_of
 from tidemark.client.producing.sender import Sender
 from tidemark.client.producing.table import Frame
-from tidemark.client.settings import producer_settings
+from tidemark.client.serializers import Serializer, serializer_of
+from tidemark.client.settings import ProducerOptions, producer_settings
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.payload import Headers
 
@@ -30,6 +32,8 @@ _TICK_SLACK_S: Final = 1.0
 """Time after the delivery timeout within which expired batches fail by themselves."""
 _START_S_MIN: Final = 0.7
 """Shortest time that `start` looks for a broker, for any delivery timeout."""
+_OWN_ARGUMENTS: Final = ("bootstrap", "partitioner", "key_serializer", "value_serializer")
+_ARGUMENTS: Final = frozenset((*_OWN_ARGUMENTS, *ProducerOptions.__annotations__))
 
 
 class Producer(Lifecycle):
@@ -40,18 +44,39 @@ class Producer(Lifecycle):
         where = await (await producer.send("greetings", b"hello"))
 
     Args:
-        bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
+        bootstrap: "host:port[,host:port...]" of any brokers, or a list; None: TIDEMARK_BOOTSTRAP.
         partitioner: function of topic, key, value and number of partitions that returns the partition, from 0. None:
             murmur2 of the key, as Kafka's clients; records without a key go to any partition, batch by batch.
+        key_serializer: "json", "text" or a function that makes bytes of the keys of `send` and `send_many`; None: keys
+            are bytes. The partitioner gets the bytes.
+        value_serializer: the same for values.
         settings: acks, enable_idempotence, linger_ms, batch_bytes, max_in_flight, codec, delivery_timeout_ms,
-            request_timeout_ms, buffer_bytes; `client.settings.producer_settings` explains them.
+            request_timeout_ms, buffer_bytes; `client.settings.producer_settings` explains them. Names that end with _ms
+            are in milliseconds, with _bytes in bytes.
+
+    Raises:
+        TidemarkError: INVALID_CONFIG, INVALID_ACKS.
+        TypeError: an argument has a wrong type or an unknown name.
     """
 
     def __init__(
-        self, bootstrap: str | None = None, *, partitioner: Partitioner | None = None, **settings: Any
+        self,
+        bootstrap: Bootstrap | None = None,
+        *,
+        partitioner: Partitioner | None = None,
+        key_serializer: str | Serializer | None = None,
+        value_serializer: str | Serializer | None = None,
+        **settings: Unpack[ProducerOptions],
     ) -> None:
+        check_names("a Producer", settings, _ARGUMENTS)
         self.settings = producer_settings(**settings)
+        if partitioner is not None and not callable(partitioner):
+            raise TypeError(f"partitioner is {partitioner!r}, not a function")
         self._partitioner = partitioner
+        self._key_serializer = serializer_of("key_serializer", key_serializer)
+        self._value_serializer = serializer_of("value_serializer", value_serializer)
+        self.serializes = key_serializer is not None or value_serializer is not None
+        """Whether keys or values need `serialized`."""
         delivery_s = self.settings.delivery_timeout_ms / 1000
         self.cluster = Cluster(bootstrap, timeout_s=max(_START_S_MIN, delivery_s))
         self._sender: Sender | None = None
@@ -67,10 +92,12 @@ class Producer(Lifecycle):
         """Send buffered records and close; afterwards every handle has its outcome. Cancellation stops the sending.
 
         Args:
-            timeout_s: time to send buffered records; None: the delivery timeout.
+            timeout_s: time to send buffered records, in seconds; None: the delivery timeout.
+
+        Example: `await producer.close(timeout_s=5)`
         """
-        if timeout_s is None:
-            timeout_s = self.settings.delivery_timeout_ms / 1000 + _TICK_SLACK_S
+        delivery_s = self.settings.delivery_timeout_ms / 1000
+        timeout_s = delivery_s + _TICK_SLACK_S if timeout_s is None else seconds("timeout_s", timeout_s)
         async with self._closing:
             sender, self._sender = self._sender, None
             try:
@@ -98,9 +125,9 @@ class Producer(Lifecycle):
     async def send(
         self,
         topic: str,
-        value: bytes | None,
+        value: Any,
         *,
-        key: bytes | None = None,
+        key: Any = None,
         headers: Headers | None = None,
         timestamp_us: Timestamp | None = None,
         partition: int | None = None,
@@ -109,18 +136,23 @@ class Producer(Lifecycle):
 
         Args:
             topic: name of the topic.
-            value: None for a tombstone.
-            key: records with the same key go to the same partition, in order.
-            headers: (name, value) pairs.
+            value: bytes, or an argument of the value serializer; None for a tombstone.
+            key: bytes, or an argument of the key serializer; records with the same key go to the same partition, in
+                order.
+            headers: (name, value) pairs, or a mapping; names are text, values bytes or None.
             timestamp_us: microseconds since 1970, or a datetime with a time zone; None: now.
             partition: index of the partition; None: the partitioner chooses.
 
         Raises:
             TypeError: an argument has a wrong type; no record is added.
             TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, INVALID_TIMESTAMP; REQUEST_TIMED_OUT if the buffer stayed
-                full for the delivery timeout; CLIENT_CLOSED.
+                full for the delivery timeout; CLIENT_CLOSED. A serializer's error is raised as it is.
+
+        Example: `where = await (await producer.send("orders", b"3 apples", key=b"alice"))`
         """
         stamp_us, partition = checked(timestamp_us, partition)
+        if self.serializes:
+            key, value = self.serialized(key, value)
         handle = self.send_now(topic, value, key, headers, stamp_us, partition)
         if handle is not None:
             return handle
@@ -129,6 +161,14 @@ class Producer(Lifecycle):
         if sender.accumulator.is_full:
             await self._wait_for_room(sender)
         return self.add(topic, value, count, key, headers, stamp_us, partition)
+
+    def serialized(self, key: Any, value: Any) -> tuple[bytes | None, bytes | None]:
+        """Make the bytes of a key and a value; any thread may call it."""
+        if key is not None and self._key_serializer is not None:
+            key = self._key_serializer(key)
+        if value is not None and self._value_serializer is not None:
+            value = self._value_serializer(value)
+        return key, value
 
     def send_now(
         self,
@@ -154,8 +194,19 @@ class Producer(Lifecycle):
         stamp_us = time.time_ns() // 1000 if timestamp_us is None else timestamp_us
         return accumulator.add(topic, partition, count, key, value, stamp_us, headers)
 
-    async def send_many(self, topic: str, records: Iterable[tuple[bytes | None, bytes | None]]) -> list[SendHandle]:
-        """Call `send` for each (key, value)."""
+    async def send_many(self, topic: str, records: Iterable[tuple[Any, Any]]) -> list[SendHandle]:
+        """Call `send` for each record.
+
+        Args:
+            topic: name of the topic.
+            records: (key, value) pairs.
+
+        Raises:
+            TidemarkError: as `send`; records before the one that is refused are sent.
+            TypeError: as `send`.
+
+        Example: `handles = await producer.send_many("orders", [(b"alice", b"2 pears"), (b"bob", None)])`
+        """
         return [await self.send(topic, value, key=key) for key, value in records]
 
     async def send_table(
@@ -164,7 +215,7 @@ class Producer(Lifecycle):
         table: Frame,
         *,
         key: str | None = "key",
-        value: str = "value",
+        value: str | None = "value",
         timestamp: str | None = None,
         partition: int | None = None,
     ) -> TableHandle:
@@ -178,13 +229,17 @@ class Producer(Lifecycle):
             table: a table or record batch of pyarrow, or an object with Arrow's C stream protocol, such as a frame of
                 pandas or polars.
             key: column of the keys; the default "key" may be missing; None: no keys.
-            value: column of the values.
-            timestamp: column of the timestamps; None: now.
+            value: column of the values; None: each value is its row as a JSON object, with all columns.
+            timestamp: column of the timestamps, which are of a timestamp type, or integers in microseconds since 1970;
+                None: now.
             partition: index of the partition of all rows; None: the partitioner chooses.
 
         Raises:
             TidemarkError: INVALID_PAYLOAD if `table` is not a table, or a named column is missing or cannot be
                 converted; UNKNOWN_TOPIC, UNKNOWN_PARTITION; REQUEST_TIMED_OUT if the buffer stayed full.
+            TypeError: `partition` or a name has a wrong type.
+
+        Example: `handle = producer.send_table("orders", frame, key="customer", value=None)`
         """
         _, partition = checked(None, partition)
         count = await self.partition_count(topic, beyond=-1 if partition is None else partition)
@@ -203,12 +258,29 @@ class Producer(Lifecycle):
         return TableHandle(batches)
 
     def metrics(self) -> ProducerMetrics:
-        """Count acknowledged, failed and buffered records."""
+        """Count acknowledged, failed and buffered records.
+
+        Example: `producer.metrics().failed_records`
+        """
         return self.sender.metrics()
 
-    async def flush(self) -> None:
-        """Wait until every record sent before is acknowledged or has failed."""
-        await self.sender.flush()
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until every record sent before is acknowledged or has failed.
+
+        Args:
+            timeout_s: in seconds; None: the delivery timeout of the records bounds it.
+
+        Raises:
+            TidemarkError: REQUEST_TIMED_OUT after `timeout_s`, while the producer goes on to send.
+
+        Example: `await producer.flush(timeout_s=30)`
+        """
+        limit_s = None if timeout_s is None else seconds("timeout_s", timeout_s)
+        try:
+            async with asyncio.timeout(limit_s):
+                await self.sender.flush()
+        except TimeoutError:
+            raise TidemarkError(ErrorCode.REQUEST_TIMED_OUT, f"not flushed within {limit_s} s") from None
 
     async def partition_count(self, topic: str, *, beyond: int = -1) -> int:
         """Return the number of partitions; waits a moment if it is not above `beyond`. Raises UNKNOWN_TOPIC."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 
+from tidemark.client.argument_types import integer
 from tidemark.client.consuming.fetcher import MISPLACED
 from tidemark.client.metadata.backoff import Backoff
 from tidemark.client.metadata.cluster import Cluster
@@ -19,6 +20,26 @@ from tidemark.v1 import broker_service_pb2 as pb
 
 Start = str | int | Timestamp
 """A start: "earliest", "latest", an offset, or a Timestamp (the end, if no record is at or after that time)."""
+
+
+def check_start(start: Start) -> None:
+    """Raise TypeError for a start of a wrong type, INVALID_REQUEST for a wrong value."""
+    if isinstance(start, Timestamp):
+        _check_int64("the time of start", integer("the time of start", start.us), -1 << 63)
+    elif isinstance(start, str):
+        if start not in ("earliest", "latest"):
+            raise _invalid(f"start is {start!r}: want earliest, latest, an offset or a Timestamp")
+    else:
+        _check_int64("start", integer("start", start), 0)
+
+
+def _check_int64(name: str, number: int, smallest: int) -> None:
+    if not smallest <= number < 1 << 63:
+        raise _invalid(f"{name} is {number}, not an offset: want earliest, latest, an offset from 0 or a Timestamp")
+
+
+def _invalid(sentence: str) -> TidemarkError:
+    return TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
 
 
 class OffsetLookup:
@@ -35,19 +56,14 @@ class OffsetLookup:
 
     async def find(self, where: TopicPartition, start: Start) -> int:
         """Return the offset of a start; raises INVALID_REQUEST, and the errors of `look_up`."""
-        if isinstance(start, int):
-            if start < 0:
-                raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{where}: {start} is not an offset")
-            return start
+        check_start(start)
         if isinstance(start, Timestamp):
             # Look up the end first, so that records appended between the two look-ups are read.
             end = await self.look_up(where, latest=True)
             found = await self.look_up(where, timestamp_us=start.us)
             return end.offset if found.offset < 0 else found.offset
-        if start not in ("earliest", "latest"):
-            raise TidemarkError(
-                ErrorCode.INVALID_REQUEST, f"start is {start!r}: want earliest, latest, an offset or a Timestamp"
-            )
+        if not isinstance(start, str):
+            return integer("start", start)
         return (await self.look_up(where, **{start: True})).offset
 
     async def look_up(self, where: TopicPartition, **position: Any) -> OffsetAndTimestamp:

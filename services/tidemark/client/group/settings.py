@@ -4,22 +4,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypedDict
 
+from tidemark.client.argument_types import integer, text
+from tidemark.client.settings import ConsumerOptions, check_bounds
 from tidemark.model import ErrorCode, TidemarkError
 
 RESETS: Final = ("earliest", "latest", "fail")
 
 
-GROUP_SETTINGS: Final = (
-    "instance_id",
-    "assignor",
-    "client_id",
-    "auto_commit_interval_ms",
-    "rebalance_timeout_ms",
-    "max_poll_interval_ms",
-    "offset_reset",
-)
+class GroupOptions(TypedDict, total=False):
+    """The keyword arguments of `group_settings`, and of a consumer with a group."""
+
+    instance_id: str
+    assignor: str
+    client_id: str
+    auto_commit_interval_ms: int
+    rebalance_timeout_ms: int
+    max_poll_interval_ms: int
+    offset_reset: str
+
+
+class ConsumerAndGroupOptions(ConsumerOptions, GroupOptions, total=False):
+    """The keyword arguments of the consumers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +69,22 @@ def group_settings(
 
     Raises:
         TidemarkError: INVALID_CONFIG, INVALID_GROUP_ID.
+        TypeError: a setting has a wrong type.
     """
+    names = {"group": group, "instance_id": instance_id, "assignor": assignor, "client_id": client_id}
+    for name, given in names.items():
+        text(name, given)
     if not 1 <= len(group) <= 249:
         raise TidemarkError(ErrorCode.INVALID_GROUP_ID, f"the group id has {len(group)} characters: want 1 to 249")
-    if offset_reset not in RESETS:
+    if text("offset_reset", offset_reset) not in RESETS:
         raise TidemarkError(
             ErrorCode.INVALID_CONFIG, f"offset_reset is {offset_reset!r}: want {', '.join(RESETS[:-1])} or {RESETS[-1]}"
         )
-    bounds = (
-        ("auto_commit_interval_ms", auto_commit_interval_ms, 0, 86_400_000),
-        ("rebalance_timeout_ms", rebalance_timeout_ms, 1, 86_400_000),
-        ("max_poll_interval_ms", max_poll_interval_ms, 1, 86_400_000),
+    check_bounds(
+        ("auto_commit_interval_ms", integer("auto_commit_interval_ms", auto_commit_interval_ms), 0, 86_400_000),
+        ("rebalance_timeout_ms", integer("rebalance_timeout_ms", rebalance_timeout_ms), 1, 86_400_000),
+        ("max_poll_interval_ms", integer("max_poll_interval_ms", max_poll_interval_ms), 1, 86_400_000),
     )
-    for name, value, smallest, largest in bounds:
-        if not smallest <= value <= largest:
-            raise TidemarkError(ErrorCode.INVALID_CONFIG, f"{name} is {value}: want {smallest} to {largest}")
     return GroupSettings(
         group,
         instance_id,

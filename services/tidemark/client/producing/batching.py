@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from tidemark.client.argument_types import seconds
+from tidemark.client.deprecations import timeout_of
 from tidemark.client.records import BatchMetadata, RecordMetadata
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.payload import Headers, from_columns
@@ -115,6 +117,8 @@ class PendingBatch:
 
     def wait(self, timeout_s: float | None) -> None:
         """Block until the batch has its outcome; raises REQUEST_TIMED_OUT, while the producer continues to send it."""
+        if timeout_s is not None:
+            timeout_s = seconds("timeout_s", timeout_s)
         with self._lock:
             if self._done:
                 return
@@ -180,23 +184,26 @@ class SendHandle:
         yield from self._batch.wait_async()
         return self._outcome()
 
-    def result(self, timeout: float | None = None) -> RecordMetadata:
+    def result(self, timeout_s: float | None = None, *, timeout: float | None = None) -> RecordMetadata:
         """Block until the record is acknowledged and return its partition, offset and timestamp.
 
         Do not call it on the client's event loop: await the handle there.
 
         Args:
-            timeout: in seconds; None: the delivery timeout of the producer bounds it.
+            timeout_s: in seconds; None: the delivery timeout of the producer bounds it.
+            timeout: deprecated name of `timeout_s`.
 
         Raises:
-            TidemarkError: the reason why the record was not acknowledged; REQUEST_TIMED_OUT after `timeout`.
+            TidemarkError: the reason why the record was not acknowledged; REQUEST_TIMED_OUT after `timeout_s`.
+
+        Example: `producer.send("orders", b"3 apples").result(timeout_s=10).offset`
         """
-        self._batch.wait(timeout)
+        self._batch.wait(timeout_of(timeout_s, timeout))
         return self._outcome()
 
-    def exception(self, timeout: float | None = None) -> TidemarkError | None:
+    def exception(self, timeout_s: float | None = None, *, timeout: float | None = None) -> TidemarkError | None:
         """Return the reason why the record was not acknowledged, None if it was; blocks as `result`."""
-        self._batch.wait(timeout)
+        self._batch.wait(timeout_of(timeout_s, timeout))
         return self._batch.error
 
     def done(self) -> bool:
@@ -232,23 +239,30 @@ class TableHandle:
             yield from batch.wait_async()
         return self._outcome()
 
-    def result(self, timeout: float | None = None) -> list[BatchMetadata]:
+    def result(self, timeout_s: float | None = None, *, timeout: float | None = None) -> list[BatchMetadata]:
         """Block until all batches are acknowledged and return partition, base offset and row count of each.
 
         Args:
-            timeout: for each batch, in seconds; None: the delivery timeout of the producer bounds it.
+            timeout_s: for each batch, in seconds; None: the delivery timeout of the producer bounds it.
+            timeout: deprecated name of `timeout_s`.
 
         Raises:
             TidemarkError: the reason why a batch was not acknowledged; other batches may be acknowledged.
+
+        Example: `producer.send_table("orders", frame).result(timeout_s=10)[0].record_count`
         """
+        limit_s = timeout_of(timeout_s, timeout)
         for batch in self._batches:
-            batch.wait(timeout)
+            batch.wait(limit_s)
         return self._outcome()
 
-    def outcomes(self, timeout: float | None = None) -> tuple[list[BatchMetadata], list[tuple[int, TidemarkError]]]:
+    def outcomes(
+        self, timeout_s: float | None = None, *, timeout: float | None = None
+    ) -> tuple[list[BatchMetadata], list[tuple[int, TidemarkError]]]:
         """Return the acknowledged batches, and row count and error of each failed one; blocks as `result`."""
+        limit_s = timeout_of(timeout_s, timeout)
         for batch in self._batches:
-            batch.wait(timeout)
+            batch.wait(limit_s)
         acknowledged = [batch for batch in self._batches if batch.error is None]
         return (
             [BatchMetadata(*batch.partition, batch.base_offset, batch.count) for batch in acknowledged],

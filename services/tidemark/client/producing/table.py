@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from tidemark.client.producing.batching import BATCH_OVERHEAD_BYTES
 from tidemark.client.producing.partitioner import partitions_of
+from tidemark.client.serializers import to_json
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.schema import HEADERS_TYPE, SCHEMA, TIMESTAMP_TYPE
 
@@ -26,8 +27,10 @@ class ArrowStream(Protocol):
 Frame = pa.Table | pa.RecordBatch | ArrowStream
 
 
-def as_rows(table: Frame, *, key: str | None, value: str, timestamp: str | None, now_us: int) -> list[pa.RecordBatch]:
-    """Convert a table to record.schema.SCHEMA; strings become UTF-8 bytes.
+def as_rows(
+    table: Frame, *, key: str | None, value: str | None, timestamp: str | None, now_us: int
+) -> list[pa.RecordBatch]:
+    """Convert a table to record.schema.SCHEMA; strings become UTF-8 bytes. Without `value` a row is its value, as JSON.
 
     Raises:
         TidemarkError: INVALID_PAYLOAD if a named column is missing, or cannot be cast to the type in SCHEMA.
@@ -45,7 +48,7 @@ def as_rows(table: Frame, *, key: str | None, value: str, timestamp: str | None,
     ]
 
 
-def _rows_of(batch: pa.RecordBatch, *, key: str | None, value: str, timestamp: str | None, now_us: int) -> Any:
+def _rows_of(batch: pa.RecordBatch, *, key: str | None, value: str | None, timestamp: str | None, now_us: int) -> Any:
     names = batch.schema.names
     named = (value, timestamp, None if key == "key" else key)  # "key" is the default; the column is optional
     for wanted in named:
@@ -58,7 +61,15 @@ def _rows_of(batch: pa.RecordBatch, *, key: str | None, value: str, timestamp: s
     else:
         stamps = _cast(batch, timestamp, TIMESTAMP_TYPE)
     headers = _cast(batch, "headers", HEADERS_TYPE) if "headers" in names else pa.nulls(count, HEADERS_TYPE)
-    return pa.RecordBatch.from_arrays([keys, _cast(batch, value, pa.binary()), stamps, headers], schema=SCHEMA)
+    values = _as_json(batch) if value is None else _cast(batch, value, pa.binary())
+    return pa.RecordBatch.from_arrays([keys, values, stamps, headers], schema=SCHEMA)
+
+
+def _as_json(batch: pa.RecordBatch) -> Any:
+    try:
+        return pa.array([to_json(row) for row in batch.to_pylist()], pa.binary())
+    except (TypeError, ValueError) as error:
+        raise TidemarkError(ErrorCode.INVALID_PAYLOAD, f"a row cannot be written as JSON: {error}") from None
 
 
 def _cast(batch: pa.RecordBatch, name: str, wanted: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from tidemark.client.aio.groups import TIMEOUT_S
 from tidemark.client.aio.groups import Groups as AsyncGroups
+from tidemark.client.metadata.bootstrap import Bootstrap
 from tidemark.client.sync.forwarding import SyncClient, blocking
 
 
@@ -16,11 +17,11 @@ class Groups(SyncClient[AsyncGroups]):
             ...
 
     Args:
-        bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
+        bootstrap: "host:port[,host:port...]" of any brokers, or a list; None: TIDEMARK_BOOTSTRAP.
         timeout_s: timeout of each call.
     """
 
-    def __init__(self, bootstrap: str | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, bootstrap: Bootstrap | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
         super().__init__(AsyncGroups(bootstrap, timeout_s=timeout_s))
 
     list_groups = blocking(AsyncGroups.list_groups)

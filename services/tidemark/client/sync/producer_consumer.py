@@ -10,18 +10,23 @@ import asyncio
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, Unpack
 
 from tidemark.client.aio.consumer import Consumer as AsyncConsumer
 from tidemark.client.aio.producer import Producer as AsyncProducer
+from tidemark.client.argument_types import partition_of, partitions_of, seconds
 from tidemark.client.consuming.offset_lookup import Start
 from tidemark.client.group.group_reader import RebalanceCallback
+from tidemark.client.group.settings import ConsumerAndGroupOptions
 from tidemark.client.lifecycle import INTERRUPTED_S, INTERRUPTIONS
+from tidemark.client.metadata.bootstrap import Bootstrap
 from tidemark.client.producing.arguments import Timestamp, checked
 from tidemark.client.producing.batching import SendHandle
 from tidemark.client.producing.metrics import ProducerMetrics
 from tidemark.client.producing.partitioner import Partitioner
-from tidemark.client.records import ConsumerRecord, PartitionBatch, as_partition, records_of
+from tidemark.client.records import ConsumerRecord, PartitionBatch, records_of
+from tidemark.client.serializers import Deserializer, Serializer
+from tidemark.client.settings import ProducerOptions
 from tidemark.client.sync import unclosed
 from tidemark.client.sync.event_loop_thread import forked
 from tidemark.client.sync.forwarding import START_S, SyncClient, blocking, on_loop
@@ -44,17 +49,37 @@ class Producer(SyncClient[AsyncProducer]):
         where = producer.send("greetings", b"hello", key=b"world").result()
 
     Args:
-        bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
+        bootstrap: "host:port[,host:port...]" of any brokers, or a list; None: TIDEMARK_BOOTSTRAP.
         partitioner: function of topic, key, value and number of partitions that returns the partition, from 0. None:
             murmur2 of the key, as Kafka's clients; records without a key go to any partition, batch by batch.
+        key_serializer: "json", "text" or a function that makes bytes of the keys of `send` and `send_many`; None: keys
+            are bytes. The partitioner gets the bytes.
+        value_serializer: the same for values.
         settings: acks, enable_idempotence, linger_ms, batch_bytes, max_in_flight, codec, delivery_timeout_ms,
-            request_timeout_ms, buffer_bytes; `client.settings.producer_settings` explains them.
+            request_timeout_ms, buffer_bytes; `client.settings.producer_settings` explains them. Names that end with _ms
+            are in milliseconds, with _bytes in bytes.
+
+    Raises:
+        TidemarkError: INVALID_CONFIG, INVALID_ACKS; BROKER_NOT_AVAILABLE with the error of each address.
+        TypeError: an argument has a wrong type or an unknown name.
     """
 
     def __init__(
-        self, bootstrap: str | None = None, *, partitioner: Partitioner | None = None, **settings: Any
+        self,
+        bootstrap: Bootstrap | None = None,
+        *,
+        partitioner: Partitioner | None = None,
+        key_serializer: str | Serializer | None = None,
+        value_serializer: str | Serializer | None = None,
+        **settings: Unpack[ProducerOptions],
     ) -> None:
-        producer = AsyncProducer(bootstrap, partitioner=partitioner, **settings)
+        producer = AsyncProducer(
+            bootstrap,
+            partitioner=partitioner,
+            key_serializer=key_serializer,
+            value_serializer=value_serializer,
+            **settings,
+        )
         self._delivery_s = producer.settings.delivery_timeout_ms / 1000
         super().__init__(producer, call_s=self._delivery_s)
         unclosed.add(producer, self._background)
@@ -65,9 +90,9 @@ class Producer(SyncClient[AsyncProducer]):
     def send(
         self,
         topic: str,
-        value: bytes | None,
+        value: Any,
         *,
-        key: bytes | None = None,
+        key: Any = None,
         headers: Headers | None = None,
         timestamp_us: Timestamp | None = None,
         partition: int | None = None,
@@ -76,21 +101,26 @@ class Producer(SyncClient[AsyncProducer]):
 
         Args:
             topic: name of the topic.
-            value: None for a tombstone.
-            key: records with the same key go to the same partition, in order.
-            headers: (name, value) pairs.
+            value: bytes, or an argument of the value serializer; None for a tombstone.
+            key: bytes, or an argument of the key serializer; records with the same key go to the same partition, in
+                order.
+            headers: (name, value) pairs, or a mapping; names are text, values bytes or None.
             timestamp_us: microseconds since 1970, or a datetime with a time zone; None: now.
             partition: index of the partition; None: the partitioner chooses.
 
         Raises:
             TypeError: an argument has a wrong type; no record is added.
             TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, INVALID_TIMESTAMP; REQUEST_TIMED_OUT if the buffer stayed
-                full for the delivery timeout; CLIENT_CLOSED.
+                full for the delivery timeout; CLIENT_CLOSED. A serializer's error is raised as it is.
+
+        Example: `producer.send("orders", b"3 apples", key=b"alice").result(timeout_s=10).offset`
         """
         if self._background.forked:
             raise forked()
         stamp_us, partition = checked(timestamp_us, partition)
         producer = self._client
+        if producer.serializes:
+            key, value = producer.serialized(key, value)
         handle = producer.send_now(topic, value, key, headers, stamp_us, partition)
         if handle is not None:
             return handle
@@ -101,30 +131,53 @@ class Producer(SyncClient[AsyncProducer]):
             accumulator.wait_for_room(self._delivery_s)
         return producer.add(topic, value, count, key, headers, stamp_us, partition)
 
-    def send_many(self, topic: str, records: Iterable[tuple[bytes | None, bytes | None]]) -> list[SendHandle]:
-        """Call `send` for each (key, value)."""
+    def send_many(self, topic: str, records: Iterable[tuple[Any, Any]]) -> list[SendHandle]:
+        """Call `send` for each record.
+
+        Args:
+            topic: name of the topic.
+            records: (key, value) pairs.
+
+        Raises:
+            TidemarkError: as `send`; records before the one that is refused are sent.
+            TypeError: as `send`.
+
+        Example: `handles = producer.send_many("orders", [(b"alice", b"2 pears"), (b"bob", None)])`
+        """
         return [self.send(topic, value, key=key) for key, value in records]
 
     send_table = blocking(AsyncProducer.send_table)
 
     def metrics(self) -> ProducerMetrics:
-        """Count acknowledged, failed and buffered records."""
+        """Count acknowledged, failed and buffered records.
+
+        Example: `producer.metrics().failed_records`
+        """
         return self._client.metrics()
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until every record sent before is acknowledged or has failed.
 
+        Args:
+            timeout_s: in seconds; None: the delivery timeout of the records bounds it.
+
         Raises:
-            TidemarkError: REQUEST_TIMED_OUT after `timeout_s`.
+            TidemarkError: REQUEST_TIMED_OUT after `timeout_s`, while the producer goes on to send.
+
+        Example: `producer.flush(timeout_s=30)`
         """
-        self._background.call(self._client.flush(), timeout_s)
+        self._background.call(self._client.flush(timeout_s))
 
     def close(self, timeout_s: float | None = None) -> None:
         """Send buffered records and close; afterwards every handle has its outcome. Ctrl-C stops the sending.
 
         Args:
-            timeout_s: time to send buffered records; None: the delivery timeout.
+            timeout_s: time to send buffered records, in seconds; None: the delivery timeout.
+
+        Example: `producer.close(timeout_s=5)`
         """
+        if timeout_s is not None:
+            seconds("timeout_s", timeout_s)
         if self._closes_now():
             self._forgotten.detach()
             unclosed.remove(self._client)
@@ -161,16 +214,37 @@ class Consumer(SyncClient[AsyncConsumer]):
             ...  # asking for the next record marks this one as processed; it is committed within seconds
 
     Args:
-        bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
+        bootstrap: "host:port[,host:port...]" of any brokers, or a list; None: TIDEMARK_BOOTSTRAP.
         group: id of the consumer group, for `subscribe` and `commit`; None: the application keeps offsets.
+        key_deserializer: "json", "text" or a function that reads the bytes of the keys of iterated records; None: keys
+            are bytes.
+        value_deserializer: the same for values.
         settings: fetch_max_wait_ms, max_bytes, max_partition_bytes, read_ahead_bytes, request_timeout_ms,
             out_of_range, rack (`client.settings.consumer_settings` explains them); with a group also instance_id,
             assignor, client_id, auto_commit_interval_ms, rebalance_timeout_ms, max_poll_interval_ms, offset_reset
-            (`client.group.settings.group_settings`).
+            (`client.group.settings.group_settings`). Names that end with _ms are in milliseconds, with _bytes in bytes.
+
+    Raises:
+        TidemarkError: INVALID_CONFIG, INVALID_GROUP_ID; BROKER_NOT_AVAILABLE with the error of each address.
+        TypeError: an argument has a wrong type or an unknown name, or needs a group.
     """
 
-    def __init__(self, bootstrap: str | None = None, *, group: str | None = None, **settings: Any) -> None:
-        consumer = AsyncConsumer(bootstrap, group=group, **settings)
+    def __init__(
+        self,
+        bootstrap: Bootstrap | None = None,
+        *,
+        group: str | None = None,
+        key_deserializer: str | Deserializer | None = None,
+        value_deserializer: str | Deserializer | None = None,
+        **settings: Unpack[ConsumerAndGroupOptions],
+    ) -> None:
+        consumer = AsyncConsumer(
+            bootstrap,
+            group=group,
+            key_deserializer=key_deserializer,
+            value_deserializer=value_deserializer,
+            **settings,
+        )
         self._batch: PartitionBatch | None = None
         """The batch that is being iterated, with its rows from the first that was not returned."""
         self._records: list[ConsumerRecord] = []
@@ -190,6 +264,8 @@ class Consumer(SyncClient[AsyncConsumer]):
         Raises:
             TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, INVALID_REQUEST; REQUEST_TIMED_OUT if the start could not
                 be looked up in time.
+
+        Example: `consumer.assign("orders", [0, 1], start="latest")`
         """
         assigned = self._background.call(self._client.assign(topic, partitions, start), self._call_s)
         self._forget(assigned)
@@ -216,6 +292,8 @@ class Consumer(SyncClient[AsyncConsumer]):
             TidemarkError: INVALID_TOPIC_NAME; INVALID_REQUEST without a group, or after `assign`. A later read raises
                 the coordinator's refusal: INCONSISTENT_GROUP_PROTOCOL, UNSUPPORTED_ASSIGNOR, GROUP_FULL,
                 FENCED_INSTANCE_ID.
+
+        Example: `consumer.subscribe(["orders"], on_assigned=print)`
         """
         self._give_back()
         callbacks = {"on_assigned": on_assigned, "on_revoked": on_revoked, "on_lost": on_lost}
@@ -231,6 +309,8 @@ class Consumer(SyncClient[AsyncConsumer]):
         Raises:
             TidemarkError: FENCED_MEMBER_EPOCH or UNKNOWN_MEMBER if other members may read these partitions already,
                 PARTITION_NOT_ASSIGNED, UNKNOWN_TOPIC, OFFSET_METADATA_TOO_LARGE, REQUEST_TIMED_OUT.
+
+        Example: `consumer.commit({("orders", 0): 42})`
         """
         self._give_back()
         self._background.call(self._client.commit(offsets), self._call_s)
@@ -238,7 +318,17 @@ class Consumer(SyncClient[AsyncConsumer]):
     committed = blocking(AsyncConsumer.committed)
 
     def pause(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
-        """Return no records of these partitions until `resume`; their positions stay."""
+        """Return no records of these partitions until `resume`; their positions stay.
+
+        Args:
+            partitions: TopicPartition, or pairs of topic and index.
+
+        Raises:
+            TidemarkError: INVALID_REQUEST for a partition that is not assigned.
+            TypeError: an argument has a wrong type.
+
+        Example: `consumer.pause([("orders", 0)])`
+        """
         self._give_back()
         self._do(lambda: self._client.pause(partitions))
 
@@ -251,12 +341,24 @@ class Consumer(SyncClient[AsyncConsumer]):
 
     @property
     def assignment(self) -> list[TopicPartition]:
-        """The partitions that are read, by topic and index."""
+        """The partitions that are read, by topic and index.
+
+        Example: `len(consumer.assignment)`
+        """
         return self._do(lambda: self._client.assignment)
 
     def unassign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
-        """Stop reading partitions."""
-        wanted = [as_partition(where) for where in partitions]
+        """Stop reading partitions.
+
+        Args:
+            partitions: TopicPartition, or pairs of topic and index.
+
+        Raises:
+            TypeError: an argument has a wrong type.
+
+        Example: `consumer.unassign([("orders", 0)])`
+        """
+        wanted = partitions_of("partitions", partitions)
         self._do(lambda: self._client.unassign(wanted))
         self._forget(wanted)
 
@@ -266,22 +368,40 @@ class Consumer(SyncClient[AsyncConsumer]):
         Args:
             partition: the partition.
             start: "earliest", "latest", an offset, or a Timestamp.
+
+        Example: `consumer.seek(("orders", 0), Timestamp(1_700_000_000_000_000))`
         """
         self._background.call(self._client.seek(partition, start), self._call_s)
-        self._forget([as_partition(partition)])
+        self._forget([partition_of("partition", partition)])
 
     def position(self, partition: TopicPartition | tuple[str, int]) -> int:
-        """Return the offset of the next record to return of an assigned partition."""
-        if self._records and self._records[-1][:2] == as_partition(partition):
+        """Return the offset of the next record to return of an assigned partition.
+
+        Args:
+            partition: TopicPartition, or a pair of topic and index.
+
+        Raises:
+            TidemarkError: INVALID_REQUEST for a partition that is not assigned.
+            TypeError: an argument has a wrong type.
+
+        Example: `consumer.position(("orders", 0))`
+        """
+        if self._records and self._records[-1][:2] == partition_of("partition", partition):
             return self._records[-1].offset
         return self._do(lambda: self._client.position(partition))
 
     def poll(self, timeout_s: float) -> PartitionBatch | None:
-        """Return the next rows of one partition; None if none came within `timeout_s`.
+        """Return the next rows of one partition; None if none came in time.
+
+        Args:
+            timeout_s: in seconds.
 
         Raises:
             TidemarkError: OFFSET_OUT_OF_RANGE, LOG_TRUNCATED, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC, CORRUPT_BATCH.
+
+        Example: `batch = consumer.poll(timeout_s=1.0)`
         """
+        seconds("timeout_s", timeout_s)
         if self._records and self._batch is not None:
             batch = self._batch
             rest = batch.rows.slice(batch.rows.num_rows - len(self._records))
@@ -301,7 +421,11 @@ class Consumer(SyncClient[AsyncConsumer]):
             if self._batch is not None:
                 self._records = records_of(*self._batch)
                 self._records.reverse()
-        return self._records.pop()
+        record = self._records[-1]
+        if self._client.deserializes:
+            record = self._client.deserialized(record)  # an error leaves the record in its place
+        self._records.pop()
+        return record
 
     def close(self) -> None:
         """Stop fetching and close the connections. A member of a group commits and leaves the group."""

@@ -174,7 +174,7 @@ async def test_member_fenced_during_reconciliation_joins_again(
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A clock that the test sets by `now_s`."""
-    clock = SimpleNamespace(now_s=time.monotonic())
+    clock = SimpleNamespace(now_s=float(int(time.monotonic())))  # sums of whole seconds are exact
     monkeypatch.setattr("tidemark.client.group.membership.time", SimpleNamespace(monotonic=lambda: clock.now_s))
     return clock
 

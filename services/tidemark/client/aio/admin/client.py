@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final
 
+from tidemark.client.aio.admin.config_values import ConfigValue, config_texts
 from tidemark.client.aio.admin.connection import TIMEOUT_S, AdminConnection
 from tidemark.client.aio.admin.delete_records import delete_records_at
 from tidemark.client.aio.admin.results import (
@@ -21,6 +22,7 @@ from tidemark.client.aio.admin.results import (
     RemovalProgress,
     RemovedPartitions,
 )
+from tidemark.client.argument_types import flag, instance, instances, partition_of, partitions_of, texts
 from tidemark.client.created_topic import CreatedTopic
 from tidemark.client.lifecycle import Lifecycle
 from tidemark.client.metadata.backoff import Backoff
@@ -106,7 +108,7 @@ class AdminClient(Lifecycle):
         *,
         partitions: int = 1,
         replication_factor: int = 0,
-        configs: Mapping[str, str] | None = None,
+        configs: Mapping[str, ConfigValue] | None = None,
         validate_only: bool = False,
         request_id: str = "",
     ) -> CreatedTopic:
@@ -116,19 +118,21 @@ class AdminClient(Lifecycle):
             name: 1 to 249 characters of [a-zA-Z0-9._-], not "." or "..".
             partitions: number of partitions, 1 or more.
             replication_factor: replicas of each partition; 0: the default of the cluster.
-            configs: topic settings.
+            configs: topic settings by key; values are text, numbers or booleans.
             validate_only: check the request and compute the result, change nothing.
             request_id: makes a retry safe.
 
         Returns:
             The topic. Its `warnings` say which effects a broker restart will have on its users.
+
+        Example: `admin.create_topic("orders", partitions=3, configs={"retention.ms": 86_400_000})`
         """
         request = pb.CreateTopicRequest(
             topic=name,
             partitions=partitions,
             replication_factor=replication_factor,
-            configs=dict(configs or {}),
-            validate_only=validate_only,
+            configs=config_texts("configs", configs),
+            validate_only=flag("validate_only", validate_only),
             request_id=request_id,
         )
         response = await self._connection.call(lambda stub: stub.CreateTopic, request)
@@ -145,12 +149,19 @@ class AdminClient(Lifecycle):
 
         Raises:
             TidemarkError: UNKNOWN_TOPIC.
+
+        Example: `admin.delete_topic("orders")`
         """
-        request = pb.DeleteTopicRequest(topic=name, validate_only=validate_only, request_id=request_id)
+        request = pb.DeleteTopicRequest(
+            topic=name, validate_only=flag("validate_only", validate_only), request_id=request_id
+        )
         await self._connection.call(lambda stub: stub.DeleteTopic, request)
 
     async def list_topics(self) -> list[str]:
-        """List the names of all topics, sorted."""
+        """List the names of all topics, sorted.
+
+        Example: `admin.list_topics()`
+        """
         response = await self._connection.call(lambda stub: stub.ListTopics, pb.ListTopicsRequest())
         return list(response.topics)
 
@@ -162,8 +173,10 @@ class AdminClient(Lifecycle):
 
         Returns:
             The topics in the order of `names`; a topic that does not exist has `error` set.
+
+        Example: `(topic,) = admin.describe_topics(["orders"])`
         """
-        request = pb.DescribeTopicsRequest(topics=names)
+        request = pb.DescribeTopicsRequest(topics=texts("names", names))
         response = await self._connection.call(lambda stub: stub.DescribeTopics, request)
         return [topic_from_proto(topic) for topic in response.topics]
 
@@ -185,12 +198,14 @@ class AdminClient(Lifecycle):
                 chooses brokers as for a new topic (rule C4).
             validate_only: check the request and compute the result, change nothing.
             request_id: makes a retry safe.
+
+        Example: `admin.create_partitions("orders", 6)`
         """
         request = admin_partitions_pb2.CreatePartitionsRequest(
             topic=topic,
             total_count=total_count,
             assignments=[admin_partitions_pb2.ReplicaAssignment(replicas=replicas) for replicas in assignments],
-            validate_only=validate_only,
+            validate_only=flag("validate_only", validate_only),
             request_id=request_id,
         )
         response = await self._connection.call(lambda stub: stub.CreatePartitions, request)
@@ -220,14 +235,16 @@ class AdminClient(Lifecycle):
             force: also remove partitions that have records, which are otherwise refused with PARTITION_NOT_EMPTY.
             validate_only: check the request and compute the result, change nothing.
             request_id: makes a retry safe.
+
+        Example: `admin.delete_partitions("orders", total_count=3, validate_only=True)`
         """
         request = admin_partitions_pb2.DeletePartitionsRequest(
             topic=topic,
             count=count,
             total_count=total_count,
             partitions=partitions,
-            force=force,
-            validate_only=validate_only,
+            force=flag("force", force),
+            validate_only=flag("validate_only", validate_only),
             request_id=request_id,
         )
         response = await self._connection.call(lambda stub: stub.DeletePartitions, request)
@@ -236,8 +253,13 @@ class AdminClient(Lifecycle):
     async def leader_of(self, partition: TopicPartition) -> Leader:
         """Find the leader of a partition.
 
+        Args:
+            partition: the partition.
+
         Raises:
             TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, LEADER_NOT_AVAILABLE.
+
+        Example: `leader = await admin.leader_of(TopicPartition("orders", 0))`
         """
         (topic,) = await self.describe_topics([partition.topic])
         if topic.error is not None:
@@ -265,8 +287,10 @@ class AdminClient(Lifecycle):
         Raises:
             TidemarkError: OFFSET_OUT_OF_RANGE beyond the high watermark, INVALID_REQUEST, UNKNOWN_TOPIC,
                 UNKNOWN_PARTITION; UNKNOWN_TOPIC_ID if the topic was recreated during the call.
+
+        Example: `admin.delete_records("orders", 0, before_offset=42)`
         """
-        where = TopicPartition(topic, partition)
+        where = partition_of("partition", (topic, partition))
         deadline_s = time.monotonic() + self._timeout_s
         backoff = Backoff()
         first: Leader | None = None
@@ -284,7 +308,7 @@ class AdminClient(Lifecycle):
     async def alter_configs(
         self,
         resource: ConfigResource,
-        set_: Mapping[str, str] | None = None,
+        set_: Mapping[str, ConfigValue] | None = None,
         *,
         delete: Collection[str] = (),
         validate_only: bool = False,
@@ -294,7 +318,7 @@ class AdminClient(Lifecycle):
 
         Args:
             resource: a topic, a broker, or every broker.
-            set_: values by key.
+            set_: values by key: text, numbers or booleans.
             delete: keys whose override is removed.
             validate_only: check the request and compute the changes, change nothing.
             request_id: makes a retry safe.
@@ -305,12 +329,14 @@ class AdminClient(Lifecycle):
         Raises:
             TidemarkError: UNKNOWN_CONFIG, INVALID_CONFIG, UNKNOWN_TOPIC, INVALID_TOPIC_NAME, INVALID_REQUEST,
                 REQUEST_ID_REUSED.
+
+        Example: `admin.alter_configs(ConfigResource(ConfigKind.TOPIC, "orders"), {"retention.ms": 86_400_000})`
         """
         request = admin_configs_pb2.AlterConfigsRequest(
-            resource=resource_to_proto(resource),
-            set=dict(set_ or {}),
-            delete=sorted(delete),
-            validate_only=validate_only,
+            resource=resource_to_proto(instance("resource", resource, ConfigResource)),
+            set=config_texts("set_", set_),
+            delete=sorted(texts("delete", delete)),
+            validate_only=flag("validate_only", validate_only),
             request_id=request_id,
         )
         response = await self._connection.call(lambda stub: stub.AlterConfigs, request)
@@ -327,18 +353,24 @@ class AdminClient(Lifecycle):
 
         Raises:
             TidemarkError: BROKER_NOT_AVAILABLE, UNKNOWN_CONFIG, UNKNOWN_TOPIC, INVALID_TOPIC_NAME, INVALID_REQUEST.
+
+        Example: `admin.describe_configs([CLUSTER_DEFAULT], ["retention.ms"])`
         """
+        wanted = instances("resources", resources, ConfigResource)
         request = admin_configs_pb2.DescribeConfigsRequest(
-            resources=[resource_to_proto(resource) for resource in resources], keys=list(keys)
+            resources=[resource_to_proto(resource) for resource in wanted], keys=texts("keys", keys)
         )
         response = await self._connection.call(lambda stub: stub.DescribeConfigs, request)
         return {
             resource: [entry_from_proto(entry) for entry in found.entries]
-            for resource, found in zip(resources, response.resources, strict=True)
+            for resource, found in zip(wanted, response.resources, strict=True)
         }
 
     async def describe_cluster(self) -> ClusterDescription:
-        """Describe the brokers and the controller, and count unhealthy partitions."""
+        """Describe the brokers and the controller, and count unhealthy partitions.
+
+        Example: `admin.describe_cluster().offline_count`
+        """
         response = await self._connection.call(lambda stub: stub.DescribeCluster, pb.DescribeClusterRequest())
         return ClusterDescription(
             view_from_proto(response.metadata),
@@ -372,12 +404,14 @@ class AdminClient(Lifecycle):
 
         Returns:
             One outcome for each partition; `error` is set on one that failed.
+
+        Example: `admin.elect_leaders(ElectionKind.PREFERRED, topics=["orders"])`
         """
         request = pb.ElectLeadersRequest(
-            type=kind_to_proto(kind),
-            partitions=[ref_to_proto(partition) for partition in partitions],
-            topics=topics,
-            validate_only=validate_only,
+            type=kind_to_proto(instance("kind", kind, ElectionKind)),
+            partitions=[ref_to_proto(one) for one in partitions_of("partitions", partitions)],
+            topics=texts("topics", topics),
+            validate_only=flag("validate_only", validate_only),
             request_id=request_id,
         )
         response = await self._connection.call(lambda stub: stub.ElectLeaders, request)
@@ -391,8 +425,10 @@ class AdminClient(Lifecycle):
 
         Raises:
             TidemarkError: UNKNOWN_TOPIC.
+
+        Example: `admin.list_unclean_elections(["orders"])`
         """
-        request = pb.ListUncleanElectionsRequest(topics=topics)
+        request = pb.ListUncleanElectionsRequest(topics=texts("topics", topics))
         response = await self._connection.call(lambda stub: stub.ListUncleanElections, request)
         return [unclean_from_proto(report) for report in response.elections]
 
@@ -417,14 +453,16 @@ class AdminClient(Lifecycle):
             validate_only: check the request, change nothing.
             request_id: makes a retry safe.
             allow_partial: start those that are not refused; otherwise one refusal prevents all of them.
+
+        Example: `admin.alter_partition_reassignments(cancel=[TopicPartition("orders", 0)])`
         """
         request = admin_reassignments_pb2.AlterPartitionReassignmentsRequest(
-            moves=[move_to_proto(move) for move in moves],
-            cancel=[ref_to_proto(partition) for partition in cancel],
+            moves=[move_to_proto(one) for one in instances("moves", moves, PartitionReassignment)],
+            cancel=[ref_to_proto(one) for one in partitions_of("cancel", cancel)],
             throttle_bytes_per_s=throttle_bytes_per_s,
-            validate_only=validate_only,
+            validate_only=flag("validate_only", validate_only),
             request_id=request_id,
-            allow_partial=allow_partial,
+            allow_partial=flag("allow_partial", allow_partial),
         )
         response = await self._connection.call(lambda stub: stub.AlterPartitionReassignments, request)
         inbound = response.inbound_bytes_per_s
@@ -437,9 +475,11 @@ class AdminClient(Lifecycle):
 
         Args:
             partitions: partitions; empty: all reassignments.
+
+        Example: `admin.list_partition_reassignments().reassignments`
         """
         request = admin_reassignments_pb2.ListPartitionReassignmentsRequest(
-            partitions=[ref_to_proto(partition) for partition in partitions]
+            partitions=[ref_to_proto(one) for one in partitions_of("partitions", partitions)]
         )
         response = await self._connection.call(lambda stub: stub.ListPartitionReassignments, request)
         return Reassignments(
@@ -460,9 +500,11 @@ class AdminClient(Lifecycle):
             partitions: partitions; empty: those that have a reassignment now.
             interval_ms: shortest time between two updates, in milliseconds.
             request_id: of the request that started them; includes refusals of that request before this call.
+
+        Example: `for update in admin.watch_partition_reassignments(interval_ms=500): ...`
         """
         request = admin_reassignments_pb2.WatchPartitionReassignmentsRequest(
-            partitions=[ref_to_proto(partition) for partition in partitions],
+            partitions=[ref_to_proto(one) for one in partitions_of("partitions", partitions)],
             interval_ms=interval_ms,
             request_id=request_id,
         )
@@ -495,9 +537,13 @@ class AdminClient(Lifecycle):
 
         Raises:
             TidemarkError: UNKNOWN_TOPIC, INVALID_TOPIC_NAME.
+
+        Example: `admin.describe_log_dirs([0], topics=["orders"])`
         """
         request = admin_log_dirs_pb2.DescribeBrokerLogDirsRequest(
-            brokers=brokers, topics=topics, partitions=[ref_to_proto(partition) for partition in partitions]
+            brokers=brokers,
+            topics=texts("topics", topics),
+            partitions=[ref_to_proto(one) for one in partitions_of("partitions", partitions)],
         )
         found = BrokersFromProto()
         async for response in self._connection.stream(lambda stub: stub.DescribeLogDirs, request):
@@ -519,11 +565,13 @@ class AdminClient(Lifecycle):
         Returns:
             The replicas in the order of the request. A refused one has `error` set: LOG_DIR_NOT_FOUND,
             LOG_DIR_OFFLINE, REPLICA_OFFLINE, NOT_A_REPLICA, BROKER_NOT_AVAILABLE, UNKNOWN_TOPIC or UNKNOWN_PARTITION.
+
+        Example: `admin.alter_replica_log_dirs([ReplicaLogDir(1, TopicPartition("orders", 0), "/data/2")])`
         """
         request = admin_log_dirs_pb2.AlterBrokerLogDirsRequest(
-            replicas=places_to_proto(replicas),
+            replicas=places_to_proto(instances("replicas", replicas, ReplicaLogDir)),
             throttle_bytes_per_s=throttle_bytes_per_s,
-            validate_only=validate_only,
+            validate_only=flag("validate_only", validate_only),
         )
         response = await self._connection.call(lambda stub: stub.AlterReplicaLogDirs, request)
         return placed_from_proto(response.replicas)
@@ -543,8 +591,12 @@ class AdminClient(Lifecycle):
             remove: ids of brokers that give up all their replicas.
             topics: topics to place again as if they were created now, at any cost of copying.
             spread: ids of the brokers to place `topics` on; empty: all live brokers.
+
+        Example: `admin.plan_brokers(add=[3])`
         """
-        request = admin_brokers_pb2.PlanBrokersRequest(add=add, remove=remove, topics=topics, spread=spread)
+        request = admin_brokers_pb2.PlanBrokersRequest(
+            add=add, remove=remove, topics=texts("topics", topics), spread=spread
+        )
         response = await self._connection.call(lambda stub: stub.PlanBrokers, request)
         return PlannedMoves(*plan_from_proto(response.plan))
 
@@ -563,11 +615,13 @@ class AdminClient(Lifecycle):
             throttle_bytes_per_s: as in `alter_partition_reassignments`.
             validate_only: compute the plan, change nothing.
             request_id: makes a retry safe.
+
+        Example: `admin.add_brokers([3], throttle_bytes_per_s=50_000_000)`
         """
         request = admin_brokers_pb2.AddBrokersRequest(
             broker_ids=brokers,
             throttle_bytes_per_s=throttle_bytes_per_s,
-            validate_only=validate_only,
+            validate_only=flag("validate_only", validate_only),
             request_id=request_id,
         )
         response = await self._connection.call(lambda stub: stub.AddBrokers, request)
@@ -590,11 +644,13 @@ class AdminClient(Lifecycle):
             validate_only: compute the plan and yield one update, change nothing.
             request_id: request id of the reassignments.
             interval_ms: shortest time between two updates, in milliseconds.
+
+        Example: `for update in admin.remove_brokers([2]): ...`
         """
         request = admin_brokers_pb2.RemoveBrokersRequest(
             broker_ids=brokers,
             throttle_bytes_per_s=throttle_bytes_per_s,
-            validate_only=validate_only,
+            validate_only=flag("validate_only", validate_only),
             request_id=request_id,
             interval_ms=interval_ms,
         )
@@ -612,8 +668,13 @@ class AdminClient(Lifecycle):
     async def obstacles_to_restart(self, broker: int) -> list[RestartObstacle]:
         """List the reasons why a broker must not be restarted now, the most severe first; empty: a restart is safe.
 
+        Args:
+            broker: broker id.
+
         Raises:
             TidemarkError: UNKNOWN_BROKER if no broker of this id ever registered.
+
+        Example: `admin.obstacles_to_restart(2)`
         """
         request = admin_brokers_pb2.SafeToRestartRequest(broker_id=broker)
         response = await self._connection.call(lambda stub: stub.SafeToRestart, request)

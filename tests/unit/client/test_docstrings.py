@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Docstrings of public methods explain every argument, and have an example."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tidemark import client
+from tidemark.client import aio
+
+CLASSES = ("Producer", "Consumer", "Groups", "AdminClient")
+PLUMBING = {"start", "close", "add", "send_now", "serialized", "deserialized", "partition_count", "starts", "batches"}
+PLUMBING |= {"give_back", "not_done_with_last"}
+"""Of the sync clients over the async ones, and of every client's life."""
+
+
+def methods() -> Iterator[tuple[str, Callable[..., Any]]]:
+    for package in (client, aio):
+        for name in CLASSES:
+            kind = getattr(package, name)
+            for method, part in inspect.getmembers(kind, callable):
+                if not method.startswith("_") and method not in PLUMBING:
+                    yield f"{package.__name__}.{name}.{method}", part
+
+
+def test_a_docstring_explains_every_argument_and_has_an_example() -> None:
+    missing = []
+    for name, method in methods():
+        told = inspect.getdoc(method) or ""
+        arguments = [one for one in inspect.signature(method).parameters if one != "self"]
+        missing += [f"{name}: {one}" for one in arguments if f"{one}:" not in told.split("Args:")[-1]]
+        missing += [] if "Example: `" in told else [f"{name}: Example"]
+    assert not missing, "\n".join(missing)
