@@ -19,6 +19,7 @@ _EAGER = {
     "controlled.shutdown.max.wait.ms": "3000",
     "log.cleaner.backoff.ms": "300",
     "log.retention.check.interval.ms": "300",
+    "log.scrub.interval.ms": "1000",
     "group.consumer.session.timeout.ms": "4000",
     "group.consumer.heartbeat.interval.ms": "500",
     "offsets.topic.num.partitions": "2",

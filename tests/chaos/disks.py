@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -21,6 +22,8 @@ DISK_BYTES = 32 << 20
 SMALL = "broker-1"
 _MOUNT = 'mount -t tmpfs -o size="$1" none "$0" && echo mounted && exec sleep 3600'
 _CHUNK_BYTES = 1 << 20
+_LONG_BYTES = 16 << 10
+"""A segment of this size has records in its first half that are long committed."""
 _HOOK = """
 import os
 real, broken = os.pwritev, os.environ["BROKEN_DISK"]
@@ -123,6 +126,25 @@ class Disks:
     def make_room(self) -> None:
         """Give the space back."""
         self._ballast.unlink()
+
+    def flip_a_bit(self, name: str, chance: random.Random) -> str:
+        """In the first half of a segment of a broker; gives the segment, "" where none is long enough."""
+        segments = [
+            path
+            for directory in self.seen_from_here(name)
+            for path in sorted(directory.glob("*-*/*.log"))
+            if path.stat().st_size >= _LONG_BYTES and path.parent.suffix == ""
+        ]
+        if not segments:
+            return ""
+        path = chance.choice(segments)
+        with path.open("r+b", buffering=0) as file:
+            at = chance.randrange(path.stat().st_size // 2)
+            file.seek(at)
+            [byte] = file.read(1)
+            file.seek(at)
+            file.write(bytes([byte ^ 1 << chance.randrange(8)]))
+        return f"{path.parent.name}/{path.name} at byte {at}"
 
     def break_second(self, name: str) -> None:
         """Appends to a broker's second directory fail."""

@@ -52,6 +52,7 @@ class Nemesis:
             self._slow_links,
             self._fill_a_disk,
             self._break_a_disk,
+            self._flip_a_bit,
         )
 
     def strike_until(self, until_s: float) -> None:
@@ -212,6 +213,13 @@ class Nemesis:
         self._arena.disks.mend()
         self._kill_now(name)
         self._bring_back(name)
+
+    def _flip_a_bit(self) -> Iterator[str]:
+        """In the first half of a segment, which is long committed; the broker repairs it."""
+        name = self._chance.choice(BROKERS)
+        flipped = self._arena.disks.flip_a_bit(name, self._chance)
+        yield f"a bit flips in {flipped} of {name}" if flipped else f"no segment of {name} is long enough to rot"
+        self._wait(SHORT_S)
 
     # -- the network
 

@@ -25,8 +25,8 @@ from tests.simulation.admin_requests import is_settled
 from tests.simulation.clients.consumers import Reader
 from tests.simulation.clients.follower_fetch import NearReader
 from tests.simulation.clients.producers import Clients
-from tests.simulation.disks.bit_flips import replace_what_is_bad
 from tests.simulation.disks.machine import Machine
+from tests.simulation.disks.repairs import scrub
 from tests.simulation.engine import Engine, Node
 from tests.simulation.faults import Faults
 from tests.simulation.invariants.catalogue import all_invariants
@@ -296,13 +296,13 @@ class World:
         while self.engine.now < until_ms:
             self.engine.run(self.engine.now + 250)
             if self.engine.now > until_ms - PEACE_MS + PEOPLE_MS:
-                replace_what_is_bad(self)
+                scrub(self)
             settled = self.caught_up() and self._fronts_follow() and is_settled(self) and self.clients.done()
             if settled or self._is_offline():
                 break
         else:
             ends = {broker: len(self.values(broker, PARTITION)) for broker in self.machines}
-            for invariant in self.invariants[-3:]:  # requests that are not fulfilled
+            for invariant in self.invariants[-4:]:  # requests that are not fulfilled
                 invariant.at_the_end(self)
             asked = [path for path in self.ensemble.nodes if path.startswith("/admin/") and path not in paths.PARENTS]
             raise InvariantError(

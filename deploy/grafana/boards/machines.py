@@ -174,6 +174,14 @@ DISKS: Final = Row(
             increase("tidemark_broker_log_cleaner_failures_total{B}", over="1h"),
             steps=NONE_IS_GOOD,
         ),
+        graph(
+            "Damaged batches",
+            "Damaged ranges of logs that were found in an hour, and those without a good copy on another replica.",
+            "short",
+            increase("tidemark_broker_log_damaged_ranges_found_total{B}", over="1h"),
+            ("tidemark_broker_log_damaged_ranges{B}", "{{instance}} without a good copy"),
+            steps=NONE_IS_GOOD,
+        ),
     ),
 )
 

@@ -175,7 +175,7 @@ class BrokerProcess:
                 **replication.handlers(),
                 **clients.handlers(),
                 ef.LeadershipChanged: self._on_leadership,
-                ef.Observed: node.metrics.observe,
+                ef.Observed: self._observe,
             }
         )
         servicers: tuple[tuple[Callable[[Any, grpc.aio.Server], None], object], ...] = (
@@ -185,6 +185,10 @@ class BrokerProcess:
             (add_BrokerControlServiceServicer_to_server, replication.control),
         )
         self._server.add([Service(*both, name) for both, name in zip(servicers, _SERVICES, strict=True)])
+
+    def _observe(self, effect: ef.Observed) -> None:
+        self._node.metrics.observe(effect)
+        self._storage.refused_chunks.observe(effect)
 
     def _on_leadership(self, effect: ef.LeadershipChanged) -> None:
         self._clients.purgatory.on_leadership(effect)

@@ -86,6 +86,27 @@ def check_batches(data: bytes) -> tuple[Batch, ...]:
     return tuple(batches)
 
 
+def split_until_damage(data: bytes | memoryview) -> tuple[list[Batch], TidemarkError | None]:
+    """Cut concatenated batches apart; the CRC of each header is checked, bodies are not.
+
+    Returns:
+        The batches before the first one whose header is damaged, and the error of that one; None: all are good.
+    """
+    batches: list[Batch] = []
+    position = 0
+    while position < len(data):
+        try:
+            envelope = parse_envelope(data, position)
+            batch = Batch(envelope, cut(data, position, envelope.batch_length))
+        except TidemarkError as error:
+            return batches, error
+        if header_crc(batch.data[:12], batch.data[16:20]) != envelope.header_crc:
+            return batches, TidemarkError(ErrorCode.CORRUPT_BATCH, "header_crc does not match: a header was damaged")
+        batches.append(batch)
+        position += envelope.batch_length
+    return batches, None
+
+
 def check_envelope(data: bytes, offset: int | None = None) -> Batch:
     """`check_batch` without the payload: lengths, CRCs, and ranges of the fields."""
     envelope = parse_envelope(data, offset or 0)

@@ -83,6 +83,8 @@ class BrokerSettings(_ServiceSettings):
     log_cleaner_dedupe_buffer_size: int
     log_cleaner_io_buffer_size: int
     log_cleaner_io_max_bytes_per_second: int
+    log_scrub_interval_ms: int
+    log_scrub_io_max_bytes_per_second: int
     replica_alter_log_dirs_io_max_bytes_per_second: int
     num_read_threads: int
     num_recovery_threads_per_data_dir: int

@@ -215,6 +215,23 @@ _BROKER: Final = (
         unlimited=True,
     ),
     whole_number(
+        "log.scrub.interval.ms",
+        ("broker",),
+        7 * _DAY_MS,
+        "ms",
+        "Interval in which the scrubber reads every sealed batch once, and has damaged ones repaired; 0: never",
+        minimum=0,
+    ),
+    whole_number(
+        "log.scrub.io.max.bytes.per.second",
+        ("broker",),
+        10 << 20,
+        "bytes/s",
+        "Throttle of the scrubber's reads, per log directory",
+        minimum=1024,
+        unlimited=True,
+    ),
+    whole_number(
         "replica.alter.log.dirs.io.max.bytes.per.second",
         ("broker",),
         UNLIMITED,

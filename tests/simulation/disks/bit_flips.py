@@ -2,13 +2,11 @@
 """A bit that goes bad in the midst of one replica's stored log, with good batches behind it (rule T5).
 
 A start finds it past the recovery point, where every batch is checked. Below, and under a living process, each
-receiver of the batch refuses it by its CRC: followers pause and fetch again, consumers get the batches before. The
-broker gets no report; an operator removes the replica's directory and restarts, as docs/operations.md says.
+receiver of the batch refuses it by its CRC, and the broker fetches the batch from another replica (rule T6).
 """
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -75,29 +73,6 @@ def as_received(world: World, message: LeaderMessage) -> LeaderMessage:
     ]
     world.counts["flips refused"] += sum(chunk.error is not None for chunk in chunks)
     return replace(message, chunks=tuple(chunks))
-
-
-def replace_what_is_bad(world: World) -> None:
-    """People look for it at peace, and do as docs/operations.md says, once the others are good and have it all."""
-    for broker, machine in world.machines.items():
-        process = world.brokers.get(broker)
-        for partition, log in machine.logs.items():
-            found = world.state(partition)
-            others = () if found is None else [one for one in found.state.isr if one.broker_id != broker]
-            kept = any(world.machines[one.broker_id].keeps_promise_of(one.broker_epoch) for one in others)
-            if not log.flipped or process is None or not kept:
-                continue
-            process.write_checkpoint()  # of a clean stop
-            if not log.recovery_point:
-                continue
-            world.stop_broker(broker)
-            log.take_away()
-            if world.recipe.files:
-                shutil.rmtree(_directory(machine, partition))
-            world.counts["flips taken away"] += 1
-            world.tell(f"people take {partition} of machine {broker} away, and start it")
-            world.start_broker(broker)
-            return
 
 
 def _committed(world: World, partition: TopicPartition, lineage: int) -> int:

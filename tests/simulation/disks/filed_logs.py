@@ -9,11 +9,13 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest import mock
 
+from tidemark.broker.logs.log_repairs import SuspectLog
+from tidemark.broker.logs.suspect_logs import OpenSegment, OpenSuspectLog
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import ProducerStates
 from tidemark.core.replication import effects as fx
@@ -33,17 +35,21 @@ from tidemark.storage.directories.log_manager import LogManager, open_logs
 from tidemark.storage.log import partition_log as storage_log
 from tidemark.storage.log.cleaner import CleanerSettings, clean_log
 from tidemark.storage.log.partition_log import PartitionLog
+from tidemark.storage.log.segment_repair import Patch
 from tidemark.storage.recovery.log_loader import segment_offsets
 from tidemark.storage.recovery.producer_snapshot import SNAPSHOT_SUFFIX, snapshot_path
 from tidemark.storage.segments.segment import Segment
 
 from tests.simulation.disks.machine import Machine, StoredLog
 from tests.simulation.disks.machine_logs import MachineLogs
+from tests.simulation.disks.repairs import MemoryLog
 from tests.simulation.invariants.replication import InvariantError
 from tests.simulation.records import Values, is_good, values_of
 
 if TYPE_CHECKING:
     from tests.simulation.nodes.broker import BrokerNode
+
+_ANY_AGE_MS = 1 << 62
 
 
 class FiledLogs(MachineLogs):
@@ -197,6 +203,13 @@ class FiledLogs(MachineLogs):
         self._same("what is read", [_named(one) for one in good], [_named(one) for one in kept])
         return batches
 
+    def suspect(self, partition: TopicPartition) -> SuspectLog | None:
+        model, file = super().suspect(partition), self._files.get(partition)
+        return FiledSuspect(model, file) if isinstance(model, MemoryLog) and file is not None else None
+
+    def roll(self, partition: TopicPartition) -> None:
+        self._files[partition].roll_by_time(_ANY_AGE_MS)
+
     def _set_aside(self, effect: fx.CloseLog) -> None:
         assert effect.set_aside is not None
         self._files.pop(effect.partition, None)
@@ -213,6 +226,29 @@ class FiledLogs(MachineLogs):
     def checkpoint(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
         super().checkpoint(high_watermarks)
         self._manager.checkpoint(high_watermarks)
+
+
+class FiledSuspect(OpenSuspectLog):
+    """The log on files for a repair; the log in memory learns of its end."""
+
+    def __init__(self, model: MemoryLog, file: PartitionLog) -> None:
+        super().__init__(file, model.identity, model.high_watermark, model.epochs, may_hold_holes=model.may_hold_holes)
+        self._model = model
+
+    def segment(self, offset: int) -> OpenSegment | None:
+        found = super().segment(offset)
+        if found is not None:
+            replace, model = found.replace, self._model.log
+
+            def replace_both(patches: Sequence[Patch]) -> bool:
+                done = replace(patches)
+                for damaged, _ in patches if done else ():
+                    healed = {one for one in model.flipped if damaged.start_offset <= one < damaged.end_offset}
+                    model.flipped -= healed
+                return done
+
+            found.replace = replace_both  # type: ignore[method-assign]
+        return found
 
 
 def lose_power_on_files(machine: Machine, dice: random.Random) -> None:

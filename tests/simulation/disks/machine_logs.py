@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
+from tidemark.broker.logs.log_repairs import SuspectLog
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import ProducerStates
 from tidemark.core.replication import effects as fx
@@ -20,6 +21,7 @@ from tidemark.record.envelope import Batch
 
 from tests.simulation.disks.cleaner_model import clean
 from tests.simulation.disks.machine import StoredLog
+from tests.simulation.disks.repairs import MemoryLog
 from tests.simulation.records import is_good
 
 if TYPE_CHECKING:
@@ -264,8 +266,32 @@ class MachineLogs:
         if not opened[1].flipped:
             return batches
         good = tuple(takewhile(is_good, batches))
-        self._node.world.counts["flips refused by consumers"] += len(good) < len(batches)
+        if len(good) < len(batches):
+            self._node.world.counts["flips refused by consumers"] += 1
+            self._node.repairs.repairs.suspect(partition, batches[len(good)].envelope.base_offset)
         return good
+
+    def peek(
+        self, partition: TopicPartition, identity: ReplicaIdentity, start: int, end: int
+    ) -> tuple[StoredLog, tuple[Batch, ...]]:
+        """For another broker: whole batches in [start, end), good or not."""
+        opened = self._open.get(partition)
+        if opened is None or opened[0] != identity or not self._can_read():
+            raise TidemarkError(ErrorCode.NOT_A_REPLICA, "its log is not open")
+        log, last = opened[1], Offset(min(end, opened[1].end))
+        if not log.start <= start < last:
+            return log, ()
+        return log, self._fetch(
+            log, fx.ReadForFollower(BrokerId(-1), partition, LeaderEpoch(-1), Offset(start), last, 1 << 20)
+        )
+
+    def suspect(self, partition: TopicPartition) -> SuspectLog | None:
+        """The log for a repair."""
+        opened = self._open.get(partition)
+        return None if opened is None else MemoryLog(self._node, partition, *opened)
+
+    def roll(self, partition: TopicPartition) -> None:
+        """A log in memory has no segments."""
 
     def clean_soon(self, partition: TopicPartition, high_watermark: int) -> None:
         """As broker/logs/log_cleaner.py: by the present high watermark and offsets, a little later, concurrently."""

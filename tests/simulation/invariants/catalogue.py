@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from tests.simulation.invariants.damage import Heals
 from tests.simulation.invariants.log_start import DeletedStaysDeleted, LatestKept, StartReleased
 from tests.simulation.invariants.reassignment import Led, ReplicaSet, ThrottleGone
 from tests.simulation.invariants.replication import (
@@ -44,4 +45,5 @@ def all_invariants() -> list[Invariant]:
         ReplicaSet(),
         ThrottleGone(),
         Led(),
+        Heals(),
     ]

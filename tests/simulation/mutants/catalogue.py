@@ -99,6 +99,7 @@ _SHOWN_BY = {
     "leads_though_damaged": 7,
     "heals_with_any_leader": 88,
     "takes_damage_for_a_torn_tail": 4,
+    "repairs_with_any_epoch": 207,
 }
 """Of mutants that the first few worlds do not show: the first seed that does."""
 

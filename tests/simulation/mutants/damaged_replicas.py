@@ -6,13 +6,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from tidemark.broker.logs.log_repairs import LogRepairs
+from tidemark.broker.logs.repair_sources import RepairSources
 from tidemark.core.controller.partition_state import PartitionState
+from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.replication.follower.partition_follower import PartitionFollower
 from tidemark.core.replication.replica_log import ReplicaLog
+from tidemark.storage.log.segment_repair import DamagedRange, Patch
 from tidemark.storage.recovery import log_loader
 
 from tests.simulation.disks.machine_logs import MachineLogs
-from tests.simulation.recipes import FLIPPED_FILES, ROTTEN, ROTTEN_UNCLEAN
+from tests.simulation.recipes import FLIPPED, FLIPPED_FILES, FLIPPED_SINGLE, ROTTEN, ROTTEN_UNCLEAN
 
 REFETCHING = replace(
     ROTTEN,
@@ -31,6 +35,15 @@ IDLE = replace(
     weights={"rot": 8, "crash_all": 4, "crash": 4, "depose": 2},
 )
 """A replica lacks nothing, and nothing comes by which it could be seen."""
+
+
+DIVERGED = replace(
+    FLIPPED_SINGLE,
+    name="flipped-diverged",
+    faults=26,
+    weights={"flip_alive": 8, "isolate": 8, "cut": 4, "depose": 4, "crash": 3},
+)
+"""A deposed leader holds other batches at the offsets of damaged ones."""
 
 
 def leads_though_damaged(monkeypatch: Any) -> None:
@@ -80,11 +93,33 @@ def takes_damage_for_a_torn_tail(monkeypatch: Any) -> None:
     monkeypatch.setattr(log_loader, "end_of_valid_batches", lambda *_, **__: None)
 
 
+def repairs_nothing(monkeypatch: Any) -> None:
+    """Damaged batches are found and counted, and stay."""
+
+    async def replace(self: LogRepairs, *found: object) -> bool:
+        return False
+
+    monkeypatch.setattr(LogRepairs, "_replace", replace)
+
+
+def repairs_with_any_epoch(monkeypatch: Any) -> None:
+    """A repair takes a batch of the right offset, whatever its leader epoch."""
+    patch = RepairSources.patch
+
+    async def blind(self: RepairSources, damaged: DamagedRange) -> Patch | None:
+        self._epochs = LeaderEpochs()
+        return await patch(self, damaged)
+
+    monkeypatch.setattr(RepairSources, "patch", blind)
+
+
 RULES = {
     leads_though_damaged: ("T5", ROTTEN),
     heals_with_any_leader: ("T5", REFETCHING),
     heals_when_the_high_watermark_moves: ("T5", IDLE),
     keeps_its_healing_to_itself: ("T5", IDLE),
     takes_damage_for_a_torn_tail: ("T5", FLIPPED_FILES),
+    repairs_nothing: ("T6", FLIPPED),
+    repairs_with_any_epoch: ("T6", DIVERGED),
 }
 """Each with the rule it breaks and the kind of world that shows it."""

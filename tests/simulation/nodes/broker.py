@@ -42,6 +42,7 @@ from tidemark.model import (
 from tests.simulation.disks.filed_logs import FiledLogs
 from tests.simulation.disks.machine_directories import MachineDirectories
 from tests.simulation.disks.machine_logs import MachineLogs
+from tests.simulation.disks.repairs import SimRepairs
 from tests.simulation.disks.retention import keep_house
 from tests.simulation.engine import Node
 from tests.simulation.network.links import Stream
@@ -112,6 +113,7 @@ class BrokerNode(Node):
             self.core.queries.holds_epoch_since,
             lambda: self.broker_epoch == self.core.broker_epoch,
         )
+        self.repairs = SimRepairs(self)
         self.logs = FiledLogs(self) if world.recipe.files else MachineLogs(self)
         self.wants_shutdown = False
         """Sent with each heartbeat until the controller releases the broker."""
@@ -195,6 +197,7 @@ class BrokerNode(Node):
             self.driver.submit(event)
 
     def _observed(self, effect: fx.Observed) -> None:
+        self.repairs.refused_chunks.observe(effect)
         if effect.kind in _TOLD:
             fields = ", ".join(f"{key} {value}" for key, value in effect.fields.items())
             self.world.tell(f"broker {self.broker_id}: {effect.kind} ({fields})")

@@ -18,6 +18,7 @@ from tidemark.core.producer_state import RememberedBatch
 from tidemark.model import BrokerEpoch, EpochEntry, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.record.envelope import Envelope, unpack_envelope
 from tidemark.storage.directories.log_manager import LogManager
+from tidemark.storage.directories.scrub_position import ScrubPosition, write_scrub_position
 from tidemark.storage.log import cleaning
 from tidemark.storage.log.log_state import LogState
 from tidemark.storage.log.partition_log import PartitionLog
@@ -101,6 +102,9 @@ def identity_of(partition: TopicPartition) -> ReplicaIdentity:
     )
 
 
+SCRUBBED = ScrubPosition(began_ms=1_700_000_000_000, partition=str(FLIGHTS), offset=40)
+
+
 def key_of(partition: TopicPartition) -> Key:
     return partition.topic, partition.partition, identity_of(partition).incarnation
 
@@ -163,6 +167,7 @@ def second_life(root: Path, rng: random.Random, damaged_end: int) -> tuple[Left,
     flights.truncate(Offset(flights.log_end_offset - 20))
     carriers_end, epoch_below = carriers.log_end_offset, latest_epoch(carriers)
     carriers.reset(Offset(900), LeaderEpoch(epoch_below))
+    write_scrub_position(root / "a", SCRUBBED)
     documents = {
         f"a/{FLIGHTS}/cut-point.json": {
             "end_offset": flights.log_end_offset,
@@ -178,6 +183,7 @@ def second_life(root: Path, rng: random.Random, damaged_end: int) -> tuple[Left,
         },
         f"a/{TOWERS}/damage.json": {"reason": opened[TOWERS][1].damaged, "until": damaged_end},
         f"a/{AIRPORTS}/cleaner-offset-checkpoint": opened[AIRPORTS][0].cleaning.clean_point,
+        "a/scrub.json": SCRUBBED._asdict(),
         "a/clean-shutdown.json": None,
         "b/clean-shutdown.json": None,
     }

@@ -47,6 +47,7 @@ class Clients:
             node.clock,
             node.metrics,
             node.readers,
+            storage.repairs,
             driver.submit,
         )
         self._fetch_streams = FetchStreams(self.fetch)
@@ -60,7 +61,7 @@ class Clients:
             configs,
             self._delete_records,
             storage.dir_moves,
-            ReplicaReads(node.core.queries, storage.threads, node.readers),
+            ReplicaReads(node.core.queries, storage.threads, node.readers, storage.repairs),
             OpenStreams(METRICS, stream_count),
         )
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from tidemark.broker.clients.read_replica import Repairs, checked_envelopes, damaged_offset
 from tidemark.broker.clients.request_limits import check_wait
 from tidemark.broker.logs.append_threads import LogThreads
 from tidemark.broker.metrics.broker import BrokerMetrics
@@ -105,6 +106,7 @@ class FetchService:
         clock: Clock,
         metrics: BrokerMetrics,
         pool: ThreadPoolExecutor,
+        repairs: Repairs,
         submit: Callable[[PreferredReplicaNamed], None] = lambda event: None,
     ) -> None:
         self._submit = submit
@@ -114,6 +116,7 @@ class FetchService:
         self._clock = clock
         self._metrics = metrics
         self._pool = pool
+        self._repairs = repairs
         self._metadata = metadata
         self._lease = lease
 
@@ -196,7 +199,7 @@ class FetchService:
         data = b""
         if nearest is None and part.fetch_offset < readable.end_offset and (room_bytes > 0 or first):
             max_bytes = min(room_bytes, part.max_bytes) if part.max_bytes > 0 else room_bytes
-            data = await self._read(partition, Offset(part.fetch_offset), readable.end_offset, max(max_bytes, 1))
+            data = await self._read_whole(partition, part, readable.end_offset, max(max_bytes, 1))
             # The read left the event loop: its result counts only if this replica kept its role and epoch.
             self._readable(partition, part)
         self._lease.check(partition)
@@ -245,6 +248,41 @@ class FetchService:
 
     def _explained(self, error: TidemarkError, topic: str, partition: int) -> record_pb2.Error:
         return errors.to_proto(self._metadata.explain(error, TopicPartition(topic, partition)))
+
+    async def _read_whole(
+        self, partition: TopicPartition, part: pb.PartitionFetch, end_offset: Offset, max_bytes: int
+    ) -> bytes:
+        """Read the batches; damage that the read meets is repaired first (rule T6).
+
+        Raises:
+            TidemarkError: CORRUPT_BATCH: no replica has given a good copy in time.
+        """
+        offset = Offset(part.fetch_offset)
+        repaired: set[int] = set()
+        while True:
+            try:
+                return await self._read_checked(partition, offset, end_offset, max_bytes, part.check_batches)
+            except TidemarkError as error:
+                damaged = damaged_offset(error, offset)
+                if damaged is None:
+                    raise
+                if damaged not in repaired and await self._repairs.repair(partition, damaged):
+                    repaired.add(damaged)
+                elif offset < damaged < end_offset:
+                    end_offset = Offset(damaged)  # the good batches before
+                elif self._repairs.is_running(partition):
+                    sentence = f"{partition}: the batch at offset {damaged} is being repaired; retry"
+                    raise TidemarkError(ErrorCode.OFFSET_NOT_AVAILABLE, sentence) from error
+                else:
+                    raise
+
+    async def _read_checked(
+        self, partition: TopicPartition, offset: Offset, end_offset: Offset, max_bytes: int, check: bool
+    ) -> bytes:
+        data = await self._read(partition, offset, end_offset, max_bytes)
+        if check:
+            await asyncio.get_running_loop().run_in_executor(self._pool, checked_envelopes, partition, data, offset)
+        return data
 
     async def _read(self, partition: TopicPartition, offset: Offset, end_offset: Offset, max_bytes: int) -> bytes:
         log = self._open_log(partition)

@@ -2,14 +2,15 @@
 """ReadReplica: the contents of this broker's replica, for the comparison of replicas.
 
 The replica may be leader or follower, in sync or not. The answer is read from the disk, with every CRC checked. Records
-need not be committed (rule K1 is for consumers): the caller compares below a high watermark (LOG-MATCH, L1).
+need not be committed (rule K1 is for consumers): the caller compares below a high watermark (LOG-MATCH, L1). A damaged
+batch is repaired in the background, or before the answer if the request says so (rule T6).
 """
 
 from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Final, Protocol
 
 from tidemark.broker.logs.append_threads import LogThreads
 from tidemark.core.replication.queries import BrokerQueries
@@ -17,9 +18,23 @@ from tidemark.core.replication.replica import ReplicaView
 from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
 from tidemark.ports import Log
 from tidemark.record.checks import check_envelope
-from tidemark.record.envelope import ENVELOPE_BYTES, parse_envelope
+from tidemark.record.envelope import ENVELOPE_BYTES
 from tidemark.storage.log.partition_log import PartitionLog
 from tidemark.v1 import replica_reads_pb2 as pb
+
+
+class Repairs(Protocol):
+    """`LogRepairs`, for reads that meet a damaged batch."""
+
+    def suspect(self, partition: TopicPartition, offset: int) -> None:
+        """Check the segment that holds `offset` soon, and repair it."""
+
+    async def repair(self, partition: TopicPartition, offset: int) -> bool:
+        """Check the segment that holds `offset`, and repair it; whether every batch of it is good now."""
+
+    def is_running(self, partition: TopicPartition) -> bool:
+        """Whether a repair of the partition goes on."""
+
 
 _READ_BYTES_MAX: Final = 4 << 20
 """A response may exceed this by one batch of the largest size; even then gRPC accepts the message."""
@@ -28,10 +43,11 @@ _READ_BYTES_MAX: Final = 4 << 20
 class ReplicaReads:
     """Reads on the pool of readers, never past the replica's log end."""
 
-    def __init__(self, queries: BrokerQueries, threads: LogThreads, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, queries: BrokerQueries, threads: LogThreads, pool: ThreadPoolExecutor, repairs: Repairs) -> None:
         self._queries = queries
         self._threads = threads
         self._pool = pool
+        self._repairs = repairs
 
     async def read(self, request: pb.ReadReplicaRequest) -> pb.ReadReplicaResponse:
         """Read a range of the log.
@@ -41,6 +57,25 @@ class ReplicaReads:
                 being opened; CORRUPT_BATCH (metadata offset) or STORAGE_ERROR when the disk returns no valid batch.
         """
         partition = TopicPartition(request.topic, request.partition)
+        repaired: list[int] = []
+        while True:
+            try:
+                response = await self._read(partition, request)
+            except TidemarkError as error:
+                offset = damaged_offset(error, request.start_offset)
+                if offset is None or offset in repaired:
+                    raise
+                if not request.repair:
+                    self._repairs.suspect(partition, offset)
+                    raise
+                if not await self._repairs.repair(partition, offset):
+                    raise
+                repaired.append(offset)
+            else:
+                response.repaired_offsets.extend(repaired)
+                return response
+
+    async def _read(self, partition: TopicPartition, request: pb.ReadReplicaRequest) -> pb.ReadReplicaResponse:
         view = self._queries.replica(partition)
         if view is None:
             raise TidemarkError(ErrorCode.NOT_A_REPLICA, f"this broker has no replica of {partition}")
@@ -50,7 +85,7 @@ class ReplicaReads:
         limit = min(request.max_bytes or _READ_BYTES_MAX, _READ_BYTES_MAX)
         loop = asyncio.get_running_loop()
         clean_offset, data = await loop.run_in_executor(
-            self._pool, _read, partition, log, start, end, max(limit, 1), request.envelopes_only
+            self._pool, _read_checked, partition, log, start, end, max(limit, 1), request.envelopes_only
         )
         now = self._queries.replica(partition)
         if now is None or now.identity != view.identity or self._threads.log(partition) is not log:
@@ -78,7 +113,7 @@ class ReplicaReads:
         return log
 
 
-def _read(
+def _read_checked(
     partition: TopicPartition, log: Log, start: Offset, end: Offset, max_bytes: int, envelopes_only: bool
 ) -> tuple[int, bytes]:
     """The clean point, then the batches: batches that are cleaned meanwhile lie below the next answer's clean point."""
@@ -87,24 +122,35 @@ def _read(
     if start >= end:
         return clean_offset, b""
     data = log.read(start, end_offset=end, max_bytes=max_bytes) or b""
-    envelopes = _checked(partition, data)
+    envelopes = checked_envelopes(partition, data, start)
     return clean_offset, envelopes if envelopes_only else data
 
 
-def _checked(partition: TopicPartition, data: bytes) -> bytes:
-    """The envelopes of the batches, after a check of both CRCs of each."""
+def damaged_offset(error: TidemarkError, start_offset: int) -> int | None:
+    """The offset at which a read that began at `start_offset` met a damaged batch; None for another error."""
+    if error.code is not ErrorCode.CORRUPT_BATCH:
+        return None
+    return int(error.metadata.get("offset", start_offset))
+
+
+def checked_envelopes(partition: TopicPartition, data: bytes, start_offset: int) -> bytes:
+    """The envelopes of the batches from the one that holds `start_offset` on, after a check of both CRCs of each.
+
+    Raises:
+        TidemarkError: CORRUPT_BATCH; its metadata have the offset where the damage begins.
+    """
     envelopes: list[bytes] = []
-    position = 0
+    position, offset = 0, start_offset
     while position < len(data):
         try:
             batch = check_envelope(data, position)
         except TidemarkError as error:
-            offset = parse_envelope(data, position).base_offset
             raise TidemarkError(
                 ErrorCode.CORRUPT_BATCH,
                 f"{partition}: the batch at offset {offset} is damaged on this broker's disk: {error.message}",
                 {"offset": str(offset)},
             ) from error
         envelopes.append(data[position : position + ENVELOPE_BYTES])
+        offset = batch.envelope.next_offset
         position += batch.envelope.batch_length
     return b"".join(envelopes)

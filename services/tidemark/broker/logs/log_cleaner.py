@@ -24,6 +24,7 @@ from tidemark.runtime.metrics import Metrics
 from tidemark.storage.directories.log_manager import LogManager
 from tidemark.storage.log.cleaner import CleanerSettings, CleaningDone, clean_log, dirt_of
 from tidemark.storage.log.partition_log import PartitionLog
+from tidemark.storage.log.segment_repair import find_damage
 
 _log = logging.getLogger(__name__)
 _NEVER_S: Final = float("inf")
@@ -49,6 +50,7 @@ class LogCleaner:
 
     Args:
         paused: whether the replica is being copied, and must not be cleaned (rule M3).
+        suspect: called on the event loop with an offset of each damaged segment that kept a log from being cleaned.
     """
 
     def __init__(
@@ -59,7 +61,10 @@ class LogCleaner:
         settings: BrokerSettings,
         metrics: Metrics,
         paused: Callable[[TopicPartition], bool] = lambda partition: False,
+        suspect: Callable[[TopicPartition, int], None] = lambda partition, offset: None,
     ) -> None:
+        self._suspect = suspect
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._logs = logs
         self._topics = topics
         self._high_watermarks = high_watermarks
@@ -101,7 +106,7 @@ class LogCleaner:
             await asyncio.get_running_loop().run_in_executor(None, thread.shutdown)
 
     async def _run(self, directory: int) -> None:
-        loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._settings.log_cleaner_backoff_ms / 1000)
             jobs = self._jobs(directory)
@@ -167,12 +172,24 @@ class LogCleaner:
         except TidemarkError as error:
             self._failures.inc()
             _log.error("a log could not be cleaned", extra={"partition": str(job.partition), "why": error.message})
+            self._find_damage(directory, job)
             return
         except Exception:  # noqa: BLE001 - logged and retried in the next round: one log delays no other
             self._failures.inc()
             _log.exception("a log could not be cleaned", extra={"partition": str(job.partition)})
             return
         self._note(job, done, time.perf_counter() - started_s)
+
+    def _find_damage(self, directory: int, job: Job) -> None:
+        """Have the damaged segments repaired (rule T6); the next round cleans the log again."""
+        view = job.log.cleaning.view(job.end_offset, truncations=job.truncations)
+        pace = partial(wait_unless_stopped, self._throttles[directory], self._stopping)
+        try:
+            for segment in view.segments if view is not None else ():
+                if find_damage(job.log.cleaning, segment, pace) and self._loop is not None:
+                    self._loop.call_soon_threadsafe(self._suspect, job.partition, segment.base_offset)
+        except (OSError, Stopped):
+            return
 
     def _note(self, job: Job, done: CleaningDone, took_s: float) -> None:
         self._read.inc(done.bytes_read)

@@ -11,10 +11,16 @@ from tidemark.broker.logs.checkpoints import Checkpoints
 from tidemark.broker.logs.full_directories import FullDirectories
 from tidemark.broker.logs.log_cleaner import LogCleaner
 from tidemark.broker.logs.log_dir_moves import DirMoves
+from tidemark.broker.logs.log_repairs import LogRepairs
+from tidemark.broker.logs.log_scrubber import LogScrubber
 from tidemark.broker.logs.offline_directories import OfflineDirectories
 from tidemark.broker.logs.recovery_progress import RecoveryProgress
 from tidemark.broker.logs.recovery_threads import RecoveryThreads
+from tidemark.broker.logs.refused_chunks import RefusedChunks
+from tidemark.broker.logs.replica_peers import GrpcReplicaPeers
 from tidemark.broker.logs.retention import Retention
+from tidemark.broker.logs.suspect_logs import OpenSuspectLogs
+from tidemark.broker.metrics.repairs import RepairCounts
 from tidemark.broker.node.broker_node import BrokerNode
 from tidemark.broker.node.core_driver import EffectHandler
 from tidemark.broker.node.own_epoch import UNREGISTERED
@@ -22,6 +28,7 @@ from tidemark.core.replication import effects as ef
 from tidemark.model import BrokerEpoch
 from tidemark.runtime.limits import log_files_max
 from tidemark.runtime.metrics import METRICS
+from tidemark.runtime.scheduler import AsyncioScheduler
 from tidemark.storage.directories.log_manager import LogManager, open_logs
 
 
@@ -51,6 +58,8 @@ class Storage:
         logs: the log manager; it holds the locks of the directories until `close`.
         threads: the only writers of logs.
         dir_moves: log directory moves (rule M3).
+        refused_chunks: asks leaders to check the chunks that this broker refused.
+        repairs: repairs of damaged batches (rule T6).
     """
 
     def __init__(self, node: BrokerNode, logs: LogManager) -> None:
@@ -86,8 +95,26 @@ class Storage:
         self._checkpoints = Checkpoints(
             logs, node.core.queries.high_watermarks, settings.replica_high_watermark_checkpoint_interval_ms, driver.fail
         )
+        peers = GrpcReplicaPeers(node.broker_id, node.metadata)
+        self.refused_chunks = RefusedChunks(peers, AsyncioScheduler(), driver.fail)
+        self.repairs = LogRepairs(
+            OpenSuspectLogs(node.core.queries, self.threads, node.topics),
+            peers,
+            AsyncioScheduler(),
+            RepairCounts(METRICS),
+            driver.fail,
+        )
         self._cleaner = LogCleaner(
-            logs, node.topics, node.core.queries.high_watermarks, settings, METRICS, self.dir_moves.is_copying
+            logs,
+            node.topics,
+            node.core.queries.high_watermarks,
+            settings,
+            METRICS,
+            self.dir_moves.is_copying,
+            self.repairs.suspect,
+        )
+        self._scrubber = LogScrubber(
+            logs, node.core.queries.high_watermarks, self.repairs.repair, settings, METRICS, driver.fail
         )
 
     def handlers(self) -> dict[type[ef.Effect], EffectHandler]:
@@ -114,6 +141,8 @@ class Storage:
         self.threads.start()
         self._checkpoints.start()
         self._cleaner.start()
+        self.repairs.start()
+        self._scrubber.start()
         self._offline.start()
         self._retention.start()
 
@@ -126,6 +155,9 @@ class Storage:
             last_first.push_async_callback(self.dir_moves.stop)
             last_first.callback(self._retention.stop)
             last_first.push_async_callback(self._cleaner.stop)
+            last_first.push_async_callback(self.repairs.stop)
+            last_first.push_async_callback(self.refused_chunks.stop)
+            last_first.push_async_callback(self._scrubber.stop)
             last_first.callback(self._offline.stop)
         self._stopped = True
 

@@ -13,7 +13,7 @@ from tidemark.broker.logs.append_threads import LogThreads
 from tidemark.broker.metrics.broker import BrokerMetrics
 from tidemark.core.replication.effects import ReadForFollower
 from tidemark.core.replication.events import Event, FollowerReadDone
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.ports import Log
 from tidemark.record.envelope import Batch, split_batches
 
@@ -30,6 +30,8 @@ class _Read(NamedTuple):
 class FollowerReads:
     """Reads cached data on the event loop, and the rest on the pool.
 
+    `suspect` gets the partition and the offset of a read that met a damaged batch (rule T6).
+
     Followers that are caught up need the same batches at the same moment. The result for one is reused for the next
     until the event loop runs something else.
     """
@@ -40,7 +42,9 @@ class FollowerReads:
         pool: ThreadPoolExecutor,
         metrics: BrokerMetrics,
         submit: Callable[[Event], None],
+        suspect: Callable[[TopicPartition, int], None],
     ) -> None:
+        self._suspect = suspect
         self._logs = logs
         self._pool = pool
         self._metrics = metrics
@@ -97,7 +101,9 @@ class FollowerReads:
         try:
             batches = split_batches(data)
         except TidemarkError as damage:  # the disk returned other bytes than were written
-            error = damage
+            error = TidemarkError(ErrorCode.CORRUPT_BATCH, f"{effect.partition}: {damage.message}")
+        if error is not None and error.code is ErrorCode.CORRUPT_BATCH:
+            self._suspect(effect.partition, effect.offset)
         self._give(effect, batches, error)
         return batches
 

@@ -44,7 +44,7 @@ class Replication:
             driver.submit,
             driver.fail,
         )
-        self._reads = FollowerReads(storage.threads, node.readers, node.metrics, driver.submit)
+        self._reads = FollowerReads(storage.threads, node.readers, node.metrics, driver.submit, storage.repairs.suspect)
 
     def handlers(self) -> dict[type[ef.Effect], EffectHandler]:
         """The effects that replication carries out."""

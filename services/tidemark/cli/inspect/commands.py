@@ -129,6 +129,9 @@ def verify_replicas(
     throttle: Annotated[
         str, typer.Option("--throttle", metavar="RATE", help="Bytes of log read per second at most, such as 50MB.")
     ] = "",
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Have brokers fetch damaged batches from other replicas first.")
+    ] = False,
     bootstrap: BootstrapOption = "",
     as_json: JsonOption = False,
     output: OutputOption = Output.TEXT,
@@ -144,6 +147,7 @@ def verify_replicas(
     Examples:
       tidemark replicas verify
       tidemark replicas verify --topic flights --partition 0 --bytes
+      tidemark replicas verify --topic flights --repair
       tidemark replicas verify --throttle 50MB --json | jq 'select(.differences != [])'
     """
     addresses = need_bootstrap(bootstrap)
@@ -156,4 +160,12 @@ def verify_replicas(
     from tidemark.cli.inspect import replicas_verify
 
     shape = Output.JSON if as_json else output
-    replicas_verify.run(addresses, topics or [], partitions or [], shape, whole=whole, throttle_bytes_per_s=rate)
+    replicas_verify.run(
+        addresses,
+        topics or [],
+        partitions or [],
+        shape,
+        whole=whole,
+        throttle_bytes_per_s=rate,
+        repair=repair,
+    )

@@ -19,6 +19,10 @@ _NEXT = (
     "find the wrong broker (`tidemark log verify` on its log directory, or the one that differs from all others); "
     "stop that broker, move the replica's directory away, and start the broker: it fetches the whole replica again"
 )
+_NEXT_DAMAGED = (
+    "`tidemark replicas verify --repair` has brokers fetch damaged batches from other replicas. "
+    "If no replica has a good copy, docs/operations.md has the next steps under 'All copies of a batch are damaged'"
+)
 
 _VIEW_S = 10.0
 """Seconds until the metadata (leaders and ISRs) is fetched again."""
@@ -62,11 +66,12 @@ def run(
     *,
     whole: bool,
     throttle_bytes_per_s: int,
+    repair: bool,
 ) -> None:
     """Compare and print; raises LOG_DIVERGED if replicas differ, after all partitions were compared."""
     progress = ReadProgress(throttle_bytes_per_s)
     results = []
-    with ReplicaReader(bootstrap) as reader:
+    with ReplicaReader(bootstrap, repair=repair) as reader:
         view = reader.view(topics)
         wanted = list(_wanted(view, topics, partitions))
         progress.count = len(wanted)
@@ -128,8 +133,14 @@ def _wanted(view: ClusterView, topics: Sequence[str], partitions: Sequence[int])
 def verified_lines(verified: Verified) -> list[str]:
     """Differences and notes of a partition; none if all replicas were compared and are the same."""
     name = verified.partition
-    lines = [f"error: {name} offset {one.offset}: {_brokers(one)}: {one.sentence}" for one in verified.differences]
-    if lines:
+    lines = [
+        f"repaired: {name} offset {offset}: broker {broker} fetched damaged batches from another replica"
+        for broker, offset in verified.repaired
+    ]
+    lines += [f"error: {name} offset {one.offset}: {_brokers(one)}: {one.sentence}" for one in verified.differences]
+    if any(one.measure < 0 for one in verified.differences):
+        lines.append(f"  next: {_NEXT_DAMAGED}")
+    if any(one.measure >= 0 for one in verified.differences):
         lines.append(f"  next: {_NEXT}")
     lines += [f"note: {name}: broker {broker} is unavailable: {why}" for broker, why in sorted(verified.away.items())]
     lines += [
@@ -178,6 +189,7 @@ def verified_json(verified: Verified) -> Mapping[str, object]:
         "compared": verified.compared,
         "behind": [{"broker": broker, "end_offset": end} for broker, end in sorted(verified.behind.items())],
         "away": [{"broker": broker, "why": why} for broker, why in sorted(verified.away.items())],
+        "repaired": [{"broker": broker, "offset": offset} for broker, offset in verified.repaired],
         "holes": [{"broker": broker, "offsets": holes} for broker, holes in sorted(verified.holes.items())],
         "differences": [
             {

@@ -317,6 +317,7 @@ class Fetcher:
             topic_id=cursor.topic_id,
             incarnation=cursor.incarnation,
             read_from=question.read_from,
+            check_batches=cursor.is_damaged,
         )
 
     def _take(self, question: _Asked, fetched: Fetched) -> None:
@@ -329,7 +330,8 @@ class Fetcher:
                 return
             if error.code is ErrorCode.OFFSET_OUT_OF_RANGE and self._on_out_of_range(cursor, error):
                 return
-            if not error.retriable and error.code not in MISPLACED:
+            damaged = error.code is ErrorCode.CORRUPT_BATCH  # the broker found no good copy either
+            if damaged or (not error.retriable and error.code not in MISPLACED):
                 self._end(cursor, error)
                 return
             _log.debug("fetch of %s refused: %s", cursor.partition, error)
@@ -345,16 +347,9 @@ class Fetcher:
             return
         if not batches:
             return
-        try:
-            progress = cursor.take(batches)
-        except TidemarkError as error:
-            if from_follower:
-                self._back_to_the_leader(cursor, error)
-            else:
-                self._end(cursor, error)
-            return
-        if not progress:
+        if not cursor.take(batches):
             self._pause(cursor)
+            self._arrived.set()
             return
         self.follower_bytes += len(batches) if from_follower else 0
         self.nearest.returned_records(cursor.partition)

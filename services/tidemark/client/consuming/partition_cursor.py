@@ -14,7 +14,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from tidemark.model import NO_EPOCH, TidemarkError, TopicPartition
-from tidemark.record.envelope import Batch, split_batches
+from tidemark.record.checks import split_until_damage
+from tidemark.record.envelope import Batch
 from tidemark.record.payload import with_offsets
 
 _BAD_READS_MAX: Final = 3
@@ -98,11 +99,11 @@ class Cursor:
     def take(self, data: bytes | memoryview) -> bool:
         """Append the result of a fetch at `fetch_offset`; returns whether it had new batches.
 
-        Raises:
-            TidemarkError: INVALID_BATCH if the bytes are not batches.
+        A damaged header says nothing about offsets: what follows is fetched again.
         """
         progress = False
-        for batch in split_batches(data):
+        batches, damage = split_until_damage(data)
+        for batch in batches:
             if batch.envelope.next_offset <= self.fetch_offset:
                 continue
             self._batches.append(batch)
@@ -110,6 +111,8 @@ class Cursor:
             self.fetch_offset = batch.envelope.next_offset
             self.last_epoch = batch.envelope.leader_epoch
             progress = True
+        if damage is not None and not progress:
+            self._count_bad_read(damage)
         return progress
 
     @property
@@ -140,11 +143,8 @@ class Cursor:
             try:
                 rows = None if batch.envelope.is_control else _from(with_offsets(batch), self.position)
             except TidemarkError as error:
-                self._bad_reads += 1
                 self.forget_buffer()
-                self.generation += 1
-                if self._bad_reads >= _BAD_READS_MAX:
-                    self.error = error
+                self._count_bad_read(error)
                 break
             if rows is not None and rows.num_rows:
                 return rows
@@ -152,6 +152,12 @@ class Cursor:
         if not self._batches and self.error is not None:
             raise copy(self.error)  # a copy, since one error raised repeatedly would collect tracebacks
         return None
+
+    def _count_bad_read(self, error: TidemarkError) -> None:
+        self._bad_reads += 1
+        self.generation += 1
+        if self._bad_reads >= _BAD_READS_MAX:
+            self.error = error
 
     def advance(self, offset: int) -> None:
         """Note that rows of the first buffered batch were returned, up to `offset` (exclusive)."""

@@ -12,6 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
@@ -30,7 +31,7 @@ from tidemark.client.metadata.cluster import (
 )
 from tidemark.core.cluster_view import ClusterView, TopicView, apply
 from tidemark.model import NO_EPOCH, NO_LEADER, ErrorCode, TidemarkError, TopicPartition, unknown_topic
-from tidemark.record.envelope import split_batches
+from tidemark.record.checks import split_until_damage
 from tidemark.record.payload import with_offsets
 from tidemark.rpc import errors
 from tidemark.rpc.channel import CHANNEL_OPTIONS
@@ -196,28 +197,35 @@ class RangeReader:
 
         Raises:
             TidemarkError: OFFSET_OUT_OF_RANGE if rows were deleted; UNKNOWN_TOPIC_ID if the topic or partition was
-                recreated; LOG_TRUNCATED after an unclean election; REQUEST_TIMED_OUT at the deadline.
+                recreated; LOG_TRUNCATED after an unclean election; REQUEST_TIMED_OUT at the deadline; CORRUPT_BATCH if
+                no replica has a good copy of a batch.
         """
 
-        def fetch(offset: int, epoch: int) -> bytes | memoryview:
-            return self._fetch(topic, partition, offset, epoch, topic_id, incarnation, fetch_bytes)
+        def fetch(offset: int, epoch: int, *, check: bool = False) -> bytes | memoryview:
+            return self._fetch(topic, partition, offset, epoch, topic_id, incarnation, fetch_bytes, check=check)
 
-        position = start
+        position, checked_from = start, -1
         with _FetchAhead() as ahead:
             while position < end:
-                data = first or ahead.result() or fetch(position, last_epoch)
+                batches, damage = split_until_damage(first or ahead.result() or fetch(position, last_epoch))
                 first = b""
-                batches = split_batches(data)
-                following = batches[-1].envelope.next_offset
-                if following < end:
+                following = batches[-1].envelope.next_offset if batches else position
+                if following < end and damage is None:
                     ahead.submit(fetch, following, batches[-1].envelope.leader_epoch)
                 for batch in batches:
-                    if batch.envelope.is_control:
-                        continue
-                    rows = _between(with_offsets(batch), position, end)
-                    if rows.num_rows:
+                    try:
+                        rows = None if batch.envelope.is_control else _between(with_offsets(batch), position, end)
+                    except TidemarkError as error:
+                        damage = error
+                        break
+                    if rows is not None and rows.num_rows:
                         yield rows
-                position = max(position, following)
+                    position, last_epoch = max(position, batch.envelope.next_offset), batch.envelope.leader_epoch
+                if damage is not None and position < end:
+                    if position == checked_from:
+                        raise damage
+                    checked_from = position
+                    ahead.submit(partial(fetch, check=True), position, last_epoch)
 
     def fetch_together(
         self, ranges: Sequence[RangeStart], *, fetch_bytes: int = FETCH_BYTES
@@ -253,14 +261,17 @@ class RangeReader:
         topic_id: str,
         incarnation: str,
         fetch_bytes: int,
+        *,
+        check: bool,
     ) -> bytes | memoryview:
+        """`check`: the broker checks and repairs the batches first; CORRUPT_BATCH is then final."""
         where = TopicPartition(topic, partition)
         begin = RangeStart(topic, partition, offset, topic_id, incarnation, last_epoch)
 
         def ask() -> bytes | memoryview:
             leader = self._leader(topic, partition)
             self._nearest.revalidate(where, leader, time.monotonic())
-            return self._fetch_nearest(where, leader, _partition_fetch(begin, leader, fetch_bytes))
+            return self._fetch_nearest(where, leader, _partition_fetch(begin, leader, fetch_bytes, check=check))
 
         return self._retrying(ask)
 
@@ -432,6 +443,8 @@ class RangeReader:
                 pause_s = backoff.next_s()
                 again_s = time.monotonic() + pause_s
                 in_time = again_s < until_s
+                if error.code is ErrorCode.CORRUPT_BATCH:  # no replica has a good copy
+                    raise
                 if not error.retriable:
                     if error.code not in ON_ITS_WAY or again_s >= started_s + TOPIC_PATIENCE_S or not in_time:
                         raise
@@ -490,7 +503,7 @@ class _FetchAhead:
         return b"" if coming is None else coming.result()
 
 
-def _partition_fetch(begin: RangeStart, leader: Leader, max_bytes: int) -> pb.PartitionFetch:
+def _partition_fetch(begin: RangeStart, leader: Leader, max_bytes: int, *, check: bool = False) -> pb.PartitionFetch:
     return pb.PartitionFetch(
         topic=begin.topic,
         partition=begin.partition,
@@ -500,6 +513,7 @@ def _partition_fetch(begin: RangeStart, leader: Leader, max_bytes: int) -> pb.Pa
         max_bytes=max_bytes,
         topic_id=begin.topic_id,
         incarnation=begin.incarnation,
+        check_batches=check,
     )
 
 

@@ -40,6 +40,7 @@ class Stretch(NamedTuple):
         leader_epoch: as the replica knows it.
         leader: whether the replica is the leader.
         pieces: the batches.
+        repaired_offsets: where the broker repaired damaged batches for this read.
     """
 
     log_start_offset: int
@@ -49,6 +50,7 @@ class Stretch(NamedTuple):
     leader_epoch: int
     leader: bool
     pieces: tuple[Piece, ...] = ()
+    repaired_offsets: tuple[int, ...] = ()
 
 
 class ReplicaReader:
@@ -56,9 +58,11 @@ class ReplicaReader:
 
     Args:
         bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
+        repair: have brokers fetch damaged batches from other replicas before they answer (rule T6).
     """
 
-    def __init__(self, bootstrap: Bootstrap | None) -> None:
+    def __init__(self, bootstrap: Bootstrap | None, *, repair: bool = False) -> None:
+        self._repair = repair
         self._bootstrap = parse_bootstrap(bootstrap)
         self._brokers: tuple[str, ...] = ()
         self._channels: dict[str, grpc.Channel] = {}
@@ -119,6 +123,7 @@ class ReplicaReader:
             end_offset=end,
             max_bytes=max_bytes,
             envelopes_only=envelopes_only,
+            repair=self._repair,
         )
         until_s = time.monotonic() + _PATIENCE_S
         backoff = Backoff()
@@ -138,6 +143,7 @@ class ReplicaReader:
                 answer.leader_epoch,
                 answer.leader,
                 tuple(pieces_of(answer.batches, envelopes_only=envelopes_only)),
+                tuple(answer.repaired_offsets),
             )
 
     def _call(self, address: str, method: str, request: Any) -> Any:

@@ -65,6 +65,7 @@ class Verified:
         holes: offsets of batches that only other brokers have, by broker, above the clean offsets of a compacted topic.
             A cleaner raises the clean offset at its end, so a running cleaner may have removed them.
         differences: the differences.
+        repaired: brokers that repaired damaged batches, each with the offset where the damage began.
     """
 
     partition: TopicPartition
@@ -77,6 +78,7 @@ class Verified:
     away: dict[int, str] = field(default_factory=dict)
     holes: dict[int, list[int]] = field(default_factory=dict)
     differences: list[Difference] = field(default_factory=list)
+    repaired: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -215,6 +217,7 @@ class PartitionVerifier:
                 self._lose(cursor.broker, error)
                 continue
             cursor.state = stretch._replace(pieces=())
+            self.result.repaired += [(cursor.broker, offset) for offset in stretch.repaired_offsets]
             for piece in stretch.pieces:
                 if piece.envelope.next_offset > cursor.position:
                     cursor.buffer.append(piece)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NoReturn
 
+from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.messages import HeldState, ReplicaDescription, ReplicaQuestion
 from tidemark.core.replication.context import BrokerContext, MoveTraffic
 from tidemark.core.replication.follower.partition_follower import PartitionFollower
@@ -191,6 +192,11 @@ class BrokerQueries:
         """OffsetsForLeaderEpoch (rule E2): the largest epoch not above `leader_epoch`, and its end offset."""
         leader = self.leader(partition, "", current_leader_epoch)
         return leader.log.epochs.end_of(leader_epoch, leader.log.log_end_offset)
+
+    def epochs(self, partition: TopicPartition) -> LeaderEpochs | None:
+        """A copy of the leader epoch cache; None while the log is not open."""
+        replica = self._replicas.get(partition)
+        return None if replica is None or replica.log is None else LeaderEpochs(replica.log.epochs.entries)
 
     def holds_epoch_since(self, partition: TopicPartition, since_ms: int) -> bool:
         """Whether a leadership may go on past the session lease: no other was elected before `since_ms` (rule F2)."""

@@ -171,8 +171,9 @@ class _Pass:
         )
         self._done.earliest_horizon_s = _NEVER_S
         for group in groups:
-            if not self._clean(group, latest, rule):
-                return False
+            with self._log.rewriting:
+                if not self._clean(group, latest, rule):
+                    return False
         if not self._log.note_clean_point(self._view, reached):
             return False
         self._done.clean_point = reached

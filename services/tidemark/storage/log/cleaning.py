@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part of a log for its cleaner: sealed segments below the high watermark, and their replacement (rule L1)."""
+"""The part of a log for its cleaner and its repair: sealed segments below the high watermark, and their replacement
+(rules L1, T6)."""
 
 from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class CleaningView(NamedTuple):
-    """A log as its cleaner finds it.
+    """A log as its cleaner or its repair finds it.
 
     Attributes:
         path: directory of the replica.
@@ -44,17 +46,21 @@ class CleaningView(NamedTuple):
 
 
 class SegmentCleaning:
-    """Replaces old segments of a log by cleaned ones; safe beside appends, reads, truncations and the close.
+    """Replaces old segments of a log by cleaned or repaired ones; safe beside appends, reads, truncations, the close.
 
-    Stateless: the list of segments belongs to `LogSegments`, the clean point to its file.
+    The list of segments belongs to `LogSegments`, the clean point to its file.
+
+    Attributes:
+        rewriting: held while a replacement is written: cleaner and repair may name the same file.
     """
 
-    __slots__ = ("_context", "_replayed", "_segments")
+    __slots__ = ("_context", "_replayed", "_segments", "rewriting")
 
     def __init__(self, context: LogContext, segments: LogSegments, replayed: ReplayedState) -> None:
         self._context = context
         self._segments = segments
         self._replayed = replayed
+        self.rewriting = threading.Lock()
 
     @property
     def clean_point(self) -> int:

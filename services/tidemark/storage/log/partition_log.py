@@ -404,7 +404,7 @@ class PartitionLog:
         """Whole batches from the one that holds `offset`, all below `end_offset` (exclusive); b"" for none.
 
         Raises:
-            TidemarkError: OFFSET_OUT_OF_RANGE, STORAGE_ERROR.
+            TidemarkError: OFFSET_OUT_OF_RANGE, STORAGE_ERROR; CORRUPT_BATCH where a header that was read is damaged.
         """
         try:
             return self._reader.read(offset, end_offset=end_offset, max_bytes=max_bytes, cached_only=cached_only)

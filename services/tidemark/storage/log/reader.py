@@ -40,7 +40,7 @@ class LogReader:
         """Whole batches from the one that holds `offset`, all below `end_offset` (exclusive); b"" for none.
 
         Raises:
-            TidemarkError: OFFSET_OUT_OF_RANGE, STORAGE_ERROR.
+            TidemarkError: OFFSET_OUT_OF_RANGE, STORAGE_ERROR; CORRUPT_BATCH where a header that was read is damaged.
         """
         return self._repeated(lambda: self._read(offset, end_offset, max_bytes, cached_only), "read from", cached_only)
 
@@ -57,8 +57,8 @@ class LogReader:
                 with self._context.files_lock:
                     if moves == segments.moves and start == segments.start_offset:
                         self._context.suspect_disk(error)
-                        sentence = f"{doing} {self._context.path.name}: {error}"
-                        raise TidemarkError(ErrorCode.STORAGE_ERROR, sentence) from error
+                        code = ErrorCode.CORRUPT_BATCH if isinstance(error, Damage) else ErrorCode.STORAGE_ERROR
+                        raise TidemarkError(code, f"{doing} {self._context.path.name}: {error}") from error
             else:
                 if moves == segments.moves:
                     return found

@@ -14,11 +14,13 @@ from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.broker.node.session_lease import Lease
 from tidemark.core.replication.replica import ReadableRange, StatedOffsets
 from tidemark.model import EpochEntry, ErrorCode, LeaderEpoch, Offset, TidemarkError
-from tidemark.rpc.fetch_codec import encode
+from tidemark.rpc.fetch_codec import Fetched, encode
 from tidemark.runtime.metrics import Metrics
 from tidemark.v1 import broker_service_pb2 as pb
 
 from tests.fakes.metadata_store import ManualClock
+from tests.fakes.repairs import FakeRepairs
+from tests.unit.storage.batches import at, make_batch
 
 END = 5
 
@@ -64,7 +66,9 @@ def service(clock: ManualClock) -> FetchService:
     leader: Any = Leader()
     lease = Lease(clock, Session(), lambda *_: False, lambda: True)
     pool = ThreadPoolExecutor(1)
-    return FetchService(leader, leader, Purgatory(), MetadataCache(""), lease, clock, BrokerMetrics(metrics), pool)
+    return FetchService(
+        leader, leader, Purgatory(), MetadataCache(""), lease, clock, BrokerMetrics(metrics), pool, FakeRepairs()
+    )
 
 
 async def fetch(service: FetchService, offset: int) -> pb.PartitionFetchResult:
@@ -140,7 +144,15 @@ async def read(
     near: Any = NearLeader()
     lease = Lease(clock, Session(), lambda *_: False, lambda: True)
     service = FetchService(
-        near, near, Purgatory(), MetadataCache(""), lease, clock, BrokerMetrics(metrics), ThreadPoolExecutor(1)
+        near,
+        near,
+        Purgatory(),
+        MetadataCache(""),
+        lease,
+        clock,
+        BrokerMetrics(metrics),
+        ThreadPoolExecutor(1),
+        FakeRepairs(),
     )
     clock.advance(at_ms)
     part = pb.PartitionFetch(topic="flights", partition=0, read_from=who)
@@ -199,3 +211,96 @@ async def test_past_the_lease_a_follower_returns_no_records_and_no_fetch_is_redi
     assert (result.error.code, result.batches) == (ErrorCode.NOT_LEADER, b"")
     result, _, _ = await read(clock, pb.READ_FROM_NEAREST, "b")
     assert result.error.code == ErrorCode.NOT_LEADER
+
+
+# -- damaged batches (rule T6)
+
+
+class StoredBatches(Leader):
+    """Batches of two records from offset 0 on."""
+
+    def __init__(self, count: int) -> None:
+        self.good = [at(make_batch(["a", "b"]), 2 * number, 1).data for number in range(count)]
+        self.data = list(self.good)
+
+    def damage(self, number: int) -> None:
+        self.data[number] = bytes(self.data[number][:-1]) + b"!"
+
+    def heal(self, offset: int) -> None:
+        self.data[offset // 2] = self.good[offset // 2]
+
+    def readable(self, *_: Any, **__: Any) -> ReadableRange:
+        end = Offset(2 * len(self.data))
+        return ReadableRange(end, end, Offset(0), end)
+
+    def read(self, offset: int, *, end_offset: int, **_: Any) -> bytes:
+        return b"".join(self.data[offset // 2 : end_offset // 2])
+
+
+async def checked(stored: StoredBatches, repairs: FakeRepairs, *, offset: int = 0, check: bool = True) -> Fetched:
+    clock, metrics = ManualClock(0), Metrics()
+    metrics.registry = CollectorRegistry()
+    log: Any = stored
+    lease = Lease(clock, Session(), lambda *_: False, lambda: True)
+    with ThreadPoolExecutor(1) as pool:
+        view = MetadataCache("")
+        service = FetchService(log, log, Purgatory(), view, lease, clock, BrokerMetrics(metrics), pool, repairs)
+        part = pb.PartitionFetch(topic="flights", partition=0, fetch_offset=offset, check_batches=check)
+        [fetched] = await service.fetch(pb.FetchRequest(partitions=[part], max_bytes=1 << 20))
+        return fetched
+
+
+async def test_a_fetch_that_has_batches_checked_repairs_every_damaged_one() -> None:
+    stored = StoredBatches(5)
+    stored.damage(1)
+    stored.damage(3)
+    repairs = FakeRepairs(stored.heal)
+
+    fetched = await checked(stored, repairs)
+
+    assert not fetched.facts.HasField("error")
+    assert fetched.batches == b"".join(stored.good)
+    assert repairs.asked == [2, 6]
+
+
+async def test_a_fetch_that_does_not_ask_for_checks_returns_the_stored_bytes() -> None:
+    stored = StoredBatches(3)
+    stored.damage(1)
+    repairs = FakeRepairs(stored.heal)
+
+    fetched = await checked(stored, repairs, check=False)
+
+    assert (fetched.batches, repairs.asked) == (b"".join(stored.data), [])
+
+
+async def test_a_fetch_returns_the_batches_before_damage_without_a_good_copy_then_an_error() -> None:
+    stored = StoredBatches(4)
+    stored.damage(2)
+
+    before = await checked(stored, FakeRepairs())
+    at_damage = await checked(stored, FakeRepairs(), offset=4)
+
+    assert before.batches == b"".join(stored.good[:2])
+    assert at_damage.facts.error.code == ErrorCode.CORRUPT_BATCH
+    assert "offset 4 is damaged" in at_damage.facts.error.message
+
+
+async def test_a_damaged_header_is_repaired_at_the_offset_where_its_batch_must_start() -> None:
+    stored = StoredBatches(3)
+    first = bytes(stored.good[0])
+    stored.data[0] = bytes([first[0], first[1] ^ 1, *first[2:]])  # base_offset
+    repairs = FakeRepairs(stored.heal)
+
+    fetched = await checked(stored, repairs)
+
+    assert (fetched.batches, repairs.asked) == (b"".join(stored.good), [0])
+
+
+async def test_a_fetch_of_a_batch_that_is_still_being_repaired_may_be_retried() -> None:
+    stored = StoredBatches(2)
+    stored.damage(0)
+
+    fetched = await checked(stored, FakeRepairs(running=True))
+
+    assert fetched.facts.error.code == ErrorCode.OFFSET_NOT_AVAILABLE
+    assert "is being repaired; retry" in fetched.facts.error.message

@@ -25,6 +25,8 @@ from tidemark.record.envelope import ENVELOPE_BYTES, Batch, parse_envelope, stam
 from tidemark.record.payload import build_batch, from_columns
 from tidemark.v1 import replica_reads_pb2 as pb
 
+from tests.fakes.repairs import FakeRepairs
+
 FLIGHTS = TopicPartition("flights", 0)
 IDENTITY = ReplicaIdentity("id", "inc")
 
@@ -66,6 +68,7 @@ class Broker:
             0,
         )
         self.found: Log | None = Log(batches(4))
+        self.repairs = FakeRepairs()
 
     def replica(self, partition: TopicPartition) -> ReplicaView | None:
         return self.view if partition == FLIGHTS else None
@@ -82,7 +85,7 @@ def broker() -> Broker:
 @pytest.fixture
 def reads(broker: Broker) -> Iterator[ReplicaReads]:
     with ThreadPoolExecutor(1) as pool:
-        yield ReplicaReads(cast(BrokerCore, broker), cast(LogThreads, broker), pool)
+        yield ReplicaReads(cast(BrokerCore, broker), cast(LogThreads, broker), pool, broker.repairs)
 
 
 def ask(**fields: Any) -> pb.ReadReplicaRequest:
@@ -113,6 +116,36 @@ async def test_a_batch_damaged_on_disk_is_refused_with_its_offset(broker: Broker
             await reads.read(ask(envelopes_only=envelopes_only))
         assert (refused.value.code, refused.value.metadata) == (ErrorCode.CORRUPT_BATCH, {"offset": "4"})
     assert len((await reads.read(ask(end_offset=4))).batches) == len(batches(1)[0])
+    assert (broker.repairs.suspected, broker.repairs.asked) == ([4, 4], [])
+
+
+async def test_a_damaged_batch_is_repaired_before_the_answer_if_the_request_says_so(broker: Broker) -> None:
+    log = broker.found
+    assert log is not None
+    log.data[1], log.data[3] = log.data[1][:-1] + b"!", log.data[3][:-1] + b"!"
+
+    def heal(offset: int) -> None:
+        log.data[offset // 2] = batches(4)[offset // 2]
+
+    repairs = FakeRepairs(heal)
+    with ThreadPoolExecutor(1) as pool:
+        reads = ReplicaReads(cast(BrokerCore, broker), cast(LogThreads, broker), pool, repairs)
+        answer = await reads.read(ask(repair=True))
+
+    assert answer.batches == b"".join(batches(4)[1:])
+    assert (list(answer.repaired_offsets), repairs.asked) == ([2, 6], [2, 6])
+
+
+async def test_damage_without_a_good_copy_is_refused_also_if_a_repair_was_requested(
+    broker: Broker, reads: ReplicaReads
+) -> None:
+    assert broker.found is not None
+    broker.found.data[1] = broker.found.data[1][:-1] + b"!"
+
+    with pytest.raises(TidemarkError, match="offset 2 is damaged"):
+        await reads.read(ask(repair=True))
+
+    assert broker.repairs.asked == [2]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ def storage() -> Any:
     made: Any = object.__new__(Storage)
     made.logs, made.threads, made._offline, made._retention = Mock(), Mock(), Mock(), Mock()
     made._cleaner, made.dir_moves, made._checkpoints = AsyncMock(), AsyncMock(), AsyncMock()
+    made.repairs, made.refused_chunks, made._scrubber = AsyncMock(), AsyncMock(), AsyncMock()
     made._node = SimpleNamespace(readers=Mock(), core=SimpleNamespace(queries=Mock()))
     made._stopped = False
     return made

@@ -27,12 +27,13 @@ class ColdLog:
 
     def __init__(self) -> None:
         self.may_read = threading.Event()
+        self.content = sample()
 
     def read(self, offset: int, *, end_offset: int, max_bytes: int, cached_only: bool = False) -> bytes | None:
         if cached_only:
             return None
         assert self.may_read.wait(5)
-        return sample()
+        return self.content
 
 
 class Logs:
@@ -48,8 +49,12 @@ class Logs:
 class Harness:
     def __init__(self, pool: ThreadPoolExecutor) -> None:
         self.logs = Logs()
+        self.suspected: list[tuple[TopicPartition, int]] = []
         self.done: asyncio.Future[FollowerReadDone] = asyncio.get_running_loop().create_future()
-        self.reads = FollowerReads(self.logs, pool, BrokerMetrics(Metrics()), self._submit)  # type: ignore[arg-type]
+        self.reads = FollowerReads(self.logs, pool, BrokerMetrics(Metrics()), self._submit, self._suspect)  # type: ignore[arg-type]
+
+    def _suspect(self, partition: TopicPartition, offset: int) -> None:
+        self.suspected.append((partition, offset))
 
     def _submit(self, event: Event) -> None:
         assert isinstance(event, FollowerReadDone)
@@ -82,6 +87,17 @@ async def test_data_of_a_log_that_was_closed_meanwhile_is_discarded(pool: Thread
     assert event.error.code is ErrorCode.STORAGE_ERROR
 
 
+async def test_bytes_that_are_no_batches_are_refused_and_suspected(pool: ThreadPoolExecutor) -> None:
+    harness = Harness(pool)
+    harness.logs.open.content = sample()[:-8]
+    harness.logs.open.may_read.set()
+    harness.reads.read(READ)
+    event = await harness.done
+    assert event.error is not None
+    assert event.error.code is ErrorCode.CORRUPT_BATCH
+    assert harness.suspected == [(READ.partition, READ.offset)]
+
+
 class WarmLog:
     """A log inside the page cache."""
 
@@ -99,7 +115,7 @@ async def test_followers_at_the_same_offset_share_one_read_and_a_later_one_reads
     log, given = WarmLog(), list[Event]()
     logs = Logs()
     logs.open = log  # type: ignore[assignment]
-    reads = FollowerReads(logs, pool, BrokerMetrics(Metrics()), given.append)  # type: ignore[arg-type]
+    reads = FollowerReads(logs, pool, BrokerMetrics(Metrics()), given.append, lambda *_: None)  # type: ignore[arg-type]
     other = replace(READ, follower=BrokerId(3))
     reads.read(READ)
     reads.read(other)

@@ -101,6 +101,39 @@ def test_damaged_batch_is_fetched_again_and_then_raises() -> None:
         assert refusal.value.code == ErrorCode.CORRUPT_BATCH
 
 
+def test_a_damaged_header_moves_no_offset_and_is_fetched_again() -> None:
+    """A flipped bit in base_offset would send the next fetch anywhere."""
+    first, second, third = batches([2, 2, 2])
+    bad = bytes([second[0], second[1] ^ 1, *second[2:]])
+    cursor = cursor_at(0)
+
+    assert cursor.take(first + bad + third)
+    assert cursor.fetch_offset == 2
+    assert not cursor.is_damaged
+    assert not cursor.take(bad + third)
+    assert cursor.is_damaged
+    assert cursor.fetch_offset == 2
+    assert cursor.take(second + third)
+
+    assert give_out(cursor) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_header_that_stays_damaged_ends_the_partition_after_its_good_rows() -> None:
+    first, second = batches([2, 2])
+    bad = bytes([second[0], second[1] ^ 1, *second[2:]])
+    cursor = cursor_at(0)
+    cursor.take(first)
+    for _ in range(3):
+        assert not cursor.take(bad)
+
+    rows = cursor.next_rows()
+    assert rows is not None
+    assert rows.column("offset").to_pylist() == [0, 1]
+    cursor.passed()
+    with pytest.raises(TidemarkError, match="header_crc"):
+        cursor.next_rows()
+
+
 def test_error_is_raised_after_the_buffered_rows() -> None:
     cursor = cursor_at(0)
     cursor.take(b"".join(batches([1, 1])))

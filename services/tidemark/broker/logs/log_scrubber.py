@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads every sealed batch once in `log.scrub.interval.ms`, and has damaged ones repaired (rule T6).
+
+Each log directory has one thread. A pass goes through the partitions of a directory by name. Its position is stored in
+the directory, so that a pass continues after a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from tidemark.broker.logs.log_cleaner import Stopped, wait_unless_stopped
+from tidemark.broker.logs.throttle import Throttle
+from tidemark.model import Offset, TidemarkError, TopicPartition
+from tidemark.runtime.configuration import BrokerSettings
+from tidemark.runtime.metrics import Metrics
+from tidemark.storage.directories.log_manager import LogManager
+from tidemark.storage.directories.scrub_position import ScrubPosition, read_scrub_position, write_scrub_position
+from tidemark.storage.log.partition_log import PartitionLog
+from tidemark.storage.log.segment_repair import DamagedRange, find_damage
+from tidemark.storage.segments.segment import Segment
+
+_log = logging.getLogger(__name__)
+_BURST_S: Final = 1.0
+_STORE_S: Final = 10.0
+"""Interval at which the position of a pass is stored."""
+
+
+class LogScrubber:
+    """Started and stopped with the broker; does nothing with `log.scrub.interval.ms` 0.
+
+    Args:
+        repair: repairs the segment that holds an offset of a partition.
+    """
+
+    def __init__(
+        self,
+        logs: LogManager,
+        high_watermarks: Callable[[], Mapping[TopicPartition, Offset]],
+        repair: Callable[[TopicPartition, int], Awaitable[bool]],
+        settings: BrokerSettings,
+        metrics: Metrics,
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self._logs = logs
+        self._high_watermarks = high_watermarks
+        self._repair = repair
+        self._interval_ms = settings.log_scrub_interval_ms
+        self._fail = fail
+        self._stopping = threading.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._directories = range(len(logs.directories()))
+        self._threads = [ThreadPoolExecutor(1, thread_name_prefix=f"log-scrubber-{one}") for one in self._directories]
+        self._throttles = [
+            Throttle(settings.log_scrub_io_max_bytes_per_second, burst_s=_BURST_S) for _ in self._directories
+        ]
+        self._read = metrics.counter("broker_log_scrub_read_bytes", "Bytes that the scrubber read and checked")
+        self._ended = metrics.gauge(
+            "broker_log_scrub_last_pass_timestamp_seconds",
+            "Time at which the scrubber last reached the end of a log directory",
+            ("directory",),
+        )
+
+    def start(self) -> None:
+        """Start, unless `log.scrub.interval.ms` is 0."""
+        if self._interval_ms:
+            for directory in self._directories:
+                task = asyncio.create_task(self._run(directory), name=f"log-scrubber-{directory}")
+                task.add_done_callback(self._on_end)
+                self._tasks.append(task)
+
+    async def stop(self) -> None:
+        """Stop between two reads."""
+        self._stopping.set()
+        for task in self._tasks:
+            task.cancel()
+        for thread in self._threads:
+            await asyncio.get_running_loop().run_in_executor(None, thread.shutdown)
+
+    def _on_end(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, Stopped):
+            self._fail(error)
+
+    async def _run(self, directory: int) -> None:
+        path = self._logs.directories()[directory].path
+        position = read_scrub_position(path) or ScrubPosition(began_ms=_now_ms(), ended=True)
+        _store(path, position)
+        while True:
+            if position.ended:
+                due_ms = position.began_ms + self._interval_ms
+                await asyncio.sleep(max(0, due_ms - _now_ms()) / 1000)
+                position = ScrubPosition(began_ms=_now_ms())
+            await self._pass(directory, position)
+            position = ScrubPosition(began_ms=position.began_ms, ended=True)
+            _store(path, position)
+            self._ended.labels(str(path)).set(time.time())
+
+    async def _pass(self, directory: int, position: ScrubPosition) -> None:
+        """Read the logs from the position on."""
+        stored_s = time.monotonic()
+        path = self._logs.directories()[directory].path
+        names = sorted((str(partition), partition) for partition, _ in self._logs.logs_in(directory))
+        for name, partition in names:
+            if name < position.partition:
+                continue
+            offset = position.offset if name == position.partition else 0
+            while (segment := await self._scrub_next(directory, partition, offset)) is not None:
+                offset = segment.next_offset
+                if time.monotonic() - stored_s >= _STORE_S:
+                    stored_s = time.monotonic()
+                    _store(path, position._replace(partition=name, offset=offset))
+
+    async def _scrub_next(self, directory: int, partition: TopicPartition, offset: int) -> Segment | None:
+        """Read the first sealed segment that ends past `offset`; None if there is none, or it cannot be read."""
+        log = dict(self._logs.logs_in(directory)).get(partition)
+        if log is None:
+            return None
+        truncations = log.segments.truncations
+        high_watermark = self._high_watermarks().get(partition, Offset(0))
+        look = partial(self._look, directory, log, offset, high_watermark, truncations)
+        try:
+            segment, found = await asyncio.get_running_loop().run_in_executor(self._threads[directory], look)
+        except (OSError, TidemarkError) as error:
+            # The disk fails, or the segment was removed meanwhile: reads and checkpoints report a failing disk.
+            _log.info("a log was not scrubbed", extra={"partition": str(partition), "why": str(error)})
+            return None
+        if found:
+            await self._repair(partition, found[0].start_offset)
+        return segment
+
+    def _look(
+        self, directory: int, log: PartitionLog, offset: int, high_watermark: int, truncations: int
+    ) -> tuple[Segment | None, list[DamagedRange]]:
+        view = log.cleaning.view(high_watermark, truncations=truncations)
+        segments = () if view is None else view.segments
+        segment = next((one for one in segments if one.next_offset > offset), None)
+        if segment is None:
+            return None, []
+        return segment, find_damage(log.cleaning, segment, partial(self._pace, directory))
+
+    def _pace(self, directory: int, size_bytes: int) -> None:
+        self._read.inc(size_bytes)
+        wait_unless_stopped(self._throttles[directory], self._stopping, size_bytes)
+
+
+def _store(path: Path, position: ScrubPosition) -> None:
+    """Store the position; without that, a restart repeats a part of the pass."""
+    try:
+        write_scrub_position(path, position)
+    except OSError as error:
+        _log.warning("the position of the scrubber is not stored", extra={"directory": str(path), "why": str(error)})
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

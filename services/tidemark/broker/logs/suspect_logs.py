@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The open logs of this broker, as repairs see them (rule T6)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from tidemark.broker.logs.append_threads import LogThreads
+from tidemark.broker.node.topic_settings import TopicTable
+from tidemark.core.leader_epochs import LeaderEpochs
+from tidemark.core.replication.queries import BrokerQueries
+from tidemark.core.replication.replica import is_compacted
+from tidemark.model import ReplicaIdentity, TopicPartition
+from tidemark.storage.log.cleaning import CleaningView
+from tidemark.storage.log.partition_log import PartitionLog
+from tidemark.storage.log.segment_repair import DamagedRange, Patch, find_damage, repair_segment
+from tidemark.storage.segments.segment import Segment
+
+_ANY_AGE_MS: Final = 1 << 62
+
+
+class OpenSegment:
+    """`SuspectSegment` of a log on disk."""
+
+    def __init__(self, log: PartitionLog, view: CleaningView, segment: Segment, *, may_hold_holes: bool) -> None:
+        self._cleaning = log.cleaning
+        self._view = view
+        self._segment = segment
+        self._may_hold_holes = may_hold_holes
+
+    @property
+    def base_offset(self) -> int:
+        """First offset."""
+        return self._segment.base_offset
+
+    def find_damage(self) -> list[DamagedRange]:
+        """Check every batch. Raises OSError."""
+        return find_damage(self._cleaning, self._segment, _unpaced)
+
+    def replace(self, patches: Sequence[Patch]) -> bool:
+        """As `repair_segment`."""
+        return repair_segment(
+            self._cleaning,
+            self._view,
+            self._segment,
+            patches,
+            may_hold_holes=self._may_hold_holes,
+            pace=_unpaced,
+        )
+
+
+class OpenSuspectLog:
+    """`SuspectLog` of a log on disk.
+
+    `LogSegments.truncations` is read with the high watermark: a later truncation invalidates it.
+    """
+
+    def __init__(
+        self,
+        log: PartitionLog,
+        identity: ReplicaIdentity,
+        high_watermark: int,
+        epochs: LeaderEpochs,
+        *,
+        may_hold_holes: bool,
+    ) -> None:
+        self.identity = identity
+        self.high_watermark = min(high_watermark, log.log_end_offset)
+        self.epochs = epochs
+        self.may_hold_holes = may_hold_holes
+        self._log = log
+        self._truncations = log.segments.truncations
+
+    def is_sealed(self, offset: int) -> bool:
+        """Whether the offset lies below the active segment."""
+        return offset < self._log.segments.active.base_offset
+
+    def segment(self, offset: int) -> OpenSegment | None:
+        """The sealed segment with that offset, if all of it is below the high watermark."""
+        view = self._log.cleaning.view(self.high_watermark, truncations=self._truncations)
+        if view is None:
+            return None
+        found = next((one for one in view.segments if one.base_offset <= offset < one.next_offset), None)
+        return OpenSegment(self._log, view, found, may_hold_holes=self.may_hold_holes) if found is not None else None
+
+
+class OpenSuspectLogs:
+    """Reads core and append threads on the event loop, so that both are of one instant."""
+
+    def __init__(self, queries: BrokerQueries, threads: LogThreads, topics: TopicTable) -> None:
+        self._queries = queries
+        self._threads = threads
+        self._topics = topics
+
+    def find(self, partition: TopicPartition) -> OpenSuspectLog | None:
+        """The log of a replica; None while it is not open."""
+        view, epochs = self._queries.replica(partition), self._queries.epochs(partition)
+        log = self._threads.log(partition)
+        if view is None or epochs is None or not isinstance(log, PartitionLog):
+            return None
+        may_hold_holes = is_compacted(self._topics.configs(partition.topic))
+        return OpenSuspectLog(log, view.identity, view.high_watermark, epochs, may_hold_holes=may_hold_holes)
+
+    def roll(self, partition: TopicPartition) -> None:
+        """Roll the active segment, behind the appends that are queued."""
+        self._threads.roll_by_time(partition, _ANY_AGE_MS)
+
+
+def _unpaced(size_bytes: int) -> None:
+    """A repair is not throttled: consumers wait for its records."""

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A bit of a stored batch flips under running brokers: the broker fetches the batch from another replica (rule T6)."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tidemark.client import AdminClient, Consumer, Producer
+from tidemark.errors import CorruptBatchError
+from tidemark.local.cluster import LocalCluster, broker_name
+from tidemark.record.envelope import ENVELOPE_BYTES, parse_envelope
+
+from tests.integration.cli.test_cli import succeeds, tidemark
+from tests.integration.harness.waiting import wait_for
+
+DEADLINE_S = 60.0
+RECORDS = 300
+SETTINGS = {"segment.bytes": "20000", "min.insync.replicas": "2"}
+SCRUBBER = {"log.scrub.interval.ms": "500"}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Three brokers of these tests' own."""
+    with LocalCluster(tmp_path_factory.mktemp("rotten"), controllers=1) as started:
+        yield started
+
+
+@pytest.fixture
+def scrubbing(tmp_path: Path) -> Iterator[LocalCluster]:
+    """Two brokers with a scrubber that hardly pauses."""
+    with LocalCluster(tmp_path, brokers=2, controllers=1, settings={"broker": SCRUBBER}) as started:
+        yield started
+
+
+def fill(cluster: LocalCluster, topic: str, replicas: int = 3) -> None:
+    configs = {**SETTINGS, "min.insync.replicas": str(min(2, replicas))}
+    with AdminClient(cluster.admin_address) as admin, Producer(cluster.bootstrap, linger_ms=0) as producer:
+        admin.create_topic(topic, partitions=1, replication_factor=replicas, configs=configs)
+        for number in range(RECORDS):
+            producer.send(topic, b"%06d" % number + b"x" * 500, partition=0)
+            if number % 5 == 4:
+                producer.flush()
+
+
+def leader_of(cluster: LocalCluster, topic: str) -> int:
+    [found] = json.loads(succeeds(cluster, "topic", "describe", topic, "--output", "json"))
+    [partition] = found["partitions"]
+    return int(partition["leader"])
+
+
+def log_files(cluster: LocalCluster, broker_id: int, topic: str) -> list[Path]:
+    return sorted((cluster.directory / broker_name(broker_id) / f"{topic}-0").glob("*.log"))
+
+
+def flip(path: Path, byte: int | None = None) -> int:
+    """Flip a bit of the third batch of a segment; gives its offset."""
+    data = bytearray(path.read_bytes())
+    position = 0
+    for _ in range(2):
+        position += parse_envelope(bytes(data), position).batch_length
+    offset = parse_envelope(bytes(data), position).base_offset
+    at = position + (ENVELOPE_BYTES + 40 if byte is None else byte)
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(bytes([data[at] ^ 1]))
+    return offset
+
+
+def read_all(cluster: LocalCluster, topic: str) -> list[bytes]:
+    found: list[bytes] = []
+    ends_s = time.monotonic() + DEADLINE_S
+    with Consumer(cluster.bootstrap) as consumer:
+        consumer.assign(topic, [0])
+        while len(found) < RECORDS:
+            assert time.monotonic() < ends_s, f"consumed {len(found)} records"
+            batch = consumer.poll(1.0)
+            if batch is not None:
+                found += [value[:6] for value in batch.rows.column("value").to_pylist()]
+    return found
+
+
+def poll_until_refused(consumer: Consumer) -> None:
+    ends_s = time.monotonic() + DEADLINE_S
+    while time.monotonic() < ends_s:
+        consumer.poll(1.0)
+
+
+def metric(cluster: LocalCluster, broker_id: int, name: str) -> float:
+    url = f"http://{cluster.metrics_address(broker_name(broker_id))}/metrics"
+    text = urllib.request.urlopen(url, timeout=30).read().decode()
+    lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("tidemark_"))
+    return float(lines[f"tidemark_broker_log_damaged_ranges{name}"])
+
+
+@pytest.mark.parametrize("byte", [None, 2], ids=["body", "header"])
+def test_a_consumer_gets_every_record_though_a_batch_of_the_leader_is_damaged(
+    cluster: LocalCluster, byte: int | None
+) -> None:
+    topic = f"led-{byte}"
+    fill(cluster, topic)
+    leader = leader_of(cluster, topic)
+    whole = [path.read_bytes() for path in log_files(cluster, leader, topic)]
+    before = metric(cluster, leader, "_repaired_total")
+    flip(log_files(cluster, leader, topic)[1], byte)
+
+    assert read_all(cluster, topic) == [b"%06d" % number for number in range(RECORDS)]
+
+    assert [path.read_bytes() for path in log_files(cluster, leader, topic)] == whole
+    assert metric(cluster, leader, "_repaired_total") == before + 1
+    assert leader_of(cluster, topic) == leader
+
+
+def test_a_batch_in_the_segment_that_is_written_is_repaired_too(cluster: LocalCluster) -> None:
+    fill(cluster, "active")
+    leader = leader_of(cluster, "active")
+    flip(log_files(cluster, leader, "active")[-1])
+
+    assert read_all(cluster, "active") == [b"%06d" % number for number in range(RECORDS)]
+
+
+def test_a_verification_repairs_a_follower(cluster: LocalCluster) -> None:
+    fill(cluster, "followed")
+    leader = leader_of(cluster, "followed")
+    follower = next(one for one in range(3) if one != leader)
+    whole = [path.read_bytes() for path in log_files(cluster, follower, "followed")]
+    offset = flip(log_files(cluster, follower, "followed")[2])
+
+    out = succeeds(cluster, "replicas", "verify", "--topic", "followed", "--repair")
+
+    assert f"repaired: followed-0 offset {offset}: broker {follower} fetched damaged batches" in out
+    assert "1 partition the same on all replicas" in out
+    assert [path.read_bytes() for path in log_files(cluster, follower, "followed")] == whole
+
+
+def test_damage_of_all_copies_is_an_error_that_names_the_offset(cluster: LocalCluster) -> None:
+    fill(cluster, "lost")
+    offsets = {flip(log_files(cluster, broker, "lost")[1]) for broker in range(3)}
+    [offset] = offsets
+
+    ended = tidemark(cluster, "replicas", "verify", "--topic", "lost", "--repair")
+
+    assert ended.status == 1
+    assert f"lost-0 offset {offset}: broker 0" in ended.out
+    assert "All copies of a batch are damaged" in ended.out
+    wait_for(lambda: metric(cluster, leader_of(cluster, "lost"), "") == 1, "the metric to show the damage", DEADLINE_S)
+    with Consumer(cluster.bootstrap) as consumer:
+        consumer.assign("lost", [0])
+        with pytest.raises(CorruptBatchError, match="damaged on this broker's disk"):
+            poll_until_refused(consumer)
+
+
+def test_the_scrubber_repairs_a_follower_that_nothing_reads(scrubbing: LocalCluster) -> None:
+    fill(scrubbing, "cold", replicas=2)
+    follower = 1 - leader_of(scrubbing, "cold")
+    whole = [path.read_bytes() for path in log_files(scrubbing, follower, "cold")]
+    flip(log_files(scrubbing, follower, "cold")[1])
+
+    wait_for(
+        lambda: [path.read_bytes() for path in log_files(scrubbing, follower, "cold")] == whole,
+        "the scrubber to repair the segment",
+        DEADLINE_S,
+    )
+    assert metric(scrubbing, follower, "_repaired_total") == 1

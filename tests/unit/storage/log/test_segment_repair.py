@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finding damaged batches of sealed segments, and replacing them by those of another replica (rule T6)."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from tidemark.model import Offset
+from tidemark.record.checks import check_batches
+from tidemark.record.envelope import Batch, header_crc, parse_envelope
+from tidemark.record.payload import build_batch, from_columns
+from tidemark.storage.directories.log_manager import LogManager
+from tidemark.storage.log.cleaning import CleaningView
+from tidemark.storage.log.partition_log import PartitionLog
+from tidemark.storage.log.segment_repair import (
+    DamagedRange,
+    NotJoined,
+    Patch,
+    find_damage,
+    repair_segment,
+)
+from tidemark.storage.segments.segment import Segment
+
+from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, memory_directory, open_one, read_all
+from tests.unit.storage.log.test_cleaner import CONFIGS as COMPACTED
+from tests.unit.storage.log.test_cleaner import batches_of, clean, fill, rows_of
+from tests.unit.storage.log.test_cleaner_crashes import Killer
+
+PLAIN = {"segment.bytes": "4096", "index.interval.bytes": "700"}
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    with memory_directory() as path:
+        yield path
+
+
+@pytest.fixture
+def killer(monkeypatch: pytest.MonkeyPatch) -> Killer:
+    return Killer(monkeypatch)
+
+
+class Replicas:
+    """Two copies of one log: `log`, to be damaged, and `good`."""
+
+    def __init__(self, root: Path, configs: dict[str, str], make: Callable[[PartitionLog], None]) -> None:
+        self.configs = configs
+        self.path = root / "bad"
+        logs = open_one(self.path)
+        log = logs.open(PARTITION, IDENTITY, configs)[0]
+        make(log)
+        logs.checkpoint({PARTITION: log.log_end_offset})
+        logs.close()
+        shutil.copytree(self.path, root / "good")
+        self.logs, self.log = self.open(self.path)
+        self.good_logs, self.good = self.open(root / "good")
+
+    def open(self, path: Path) -> tuple[LogManager, PartitionLog]:
+        logs = open_one(path)
+        return logs, logs.open(PARTITION, IDENTITY, self.configs)[0]
+
+    @property
+    def view(self) -> CleaningView:
+        found = self.log.cleaning.view(self.log.log_end_offset)
+        assert found is not None
+        return found
+
+    def flip(self, segment: Segment, byte: int, bit: int = 1) -> None:
+        with segment.log_path.open("r+b") as file:
+            file.seek(byte)
+            [value] = file.read(1)
+            file.seek(byte)
+            file.write(bytes([value ^ bit]))
+
+    def damage(self, segment: Segment) -> list[DamagedRange]:
+        return find_damage(self.log.cleaning, segment, lambda _: None)
+
+    def patches(self, ranges: Sequence[DamagedRange]) -> list[Patch]:
+        """The batches of the good replica."""
+        every = batches_of(self.good)
+        return [
+            Patch(one, [b for b in every if one.start_offset <= b.envelope.base_offset < one.end_offset])
+            for one in ranges
+        ]
+
+    def repair(self, segment: Segment, patches: Sequence[Patch], view: CleaningView | None = None) -> bool:
+        return repair_segment(
+            self.log.cleaning,
+            view or self.view,
+            segment,
+            patches,
+            may_hold_holes="cleanup.policy" in self.configs,
+            pace=lambda _: None,
+        )
+
+
+def some_batches(log: PartitionLog) -> None:
+    rng = random.Random(7)
+    for number in range(60):
+        lead(log, make_batch(["x" * rng.randrange(60) for _ in range(rng.randrange(1, 8))]), epoch=number // 20)
+
+
+def compacted_batches(log: PartitionLog) -> None:
+    fill(log, random.Random(3), 70)
+    clean(log)
+    fill(log, random.Random(4), 30)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_flipped_bits_of_a_sealed_segment_are_found_and_replaced(root: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    compacts = seed % 3 == 2
+    replicas = Replicas(root, COMPACTED if compacts else PLAIN, compacted_batches if compacts else some_batches)
+    segment = rng.choice(replicas.view.segments)
+    whole = segment.log_path.read_bytes()
+    flipped = {rng.randrange(len(whole)) for _ in range(rng.randrange(1, 4))}
+    for byte in flipped:
+        replicas.flip(segment, byte, 1 << rng.randrange(8))
+
+    ranges = replicas.damage(segment)
+
+    assert all(any(one.start_position <= byte < one.end_position for one in ranges) for byte in flipped)
+    assert replicas.repair(segment, replicas.patches(ranges))
+    assert segment.log_path.read_bytes() == whole
+    assert read_all(replicas.log) if not compacts else rows_of(replicas.log) == rows_of(replicas.good)
+    assert all(replicas.damage(one) == [] for one in replicas.view.segments)
+    before = rows_of(replicas.good)
+    replicas.logs.close()
+    _, reopened = replicas.open(replicas.path)
+    assert rows_of(reopened) == before
+    assert not reopened.is_damaged
+
+
+def test_a_good_segment_has_no_damage(root: Path) -> None:
+    replicas = Replicas(root, PLAIN, some_batches)
+
+    assert len(replicas.view.segments) > 3
+    assert [replicas.damage(one) for one in replicas.view.segments] == [[]] * len(replicas.view.segments)
+
+
+def test_a_range_names_exactly_the_offsets_of_the_damaged_batch(root: Path) -> None:
+    replicas = Replicas(root, PLAIN, some_batches)
+    segment = replicas.view.segments[1]
+    data = segment.log_path.read_bytes()
+    second = parse_envelope(data, parse_envelope(data).batch_length)
+    start = parse_envelope(data).batch_length
+    replicas.flip(segment, start + 70)
+
+    [found] = replicas.damage(segment)
+
+    assert (found.start_position, found.end_position) == (start, start + second.batch_length)
+    assert (found.start_offset, found.end_offset) == (second.base_offset, second.next_offset)
+    assert "crc does not match" in found.reason
+
+
+def test_a_file_that_lost_its_end_is_damaged_to_its_end(root: Path) -> None:
+    replicas = Replicas(root, PLAIN, some_batches)
+    segment = replicas.view.segments[2]
+    whole = segment.log_path.read_bytes()
+    with segment.log_path.open("r+b") as file:
+        file.truncate(len(whole) // 2)
+
+    ranges = replicas.damage(segment)
+
+    assert ranges[-1].end_offset == segment.next_offset
+    assert replicas.repair(segment, replicas.patches(ranges))
+    assert segment.log_path.read_bytes() == whole
+
+
+def test_a_record_that_looks_like_a_batch_does_not_end_the_damage(root: Path) -> None:
+    """A damaged header hides the length of its batch, whose record is taken for the next batch."""
+
+    def make(log: PartitionLog) -> None:
+        some_batches(log)
+        end = int(log.log_end_offset)
+        inner = make_batch(["inner"])
+        lead(log, inner, epoch=9)
+        [stored] = check_batches(log.read(Offset(end), end_offset=end + 1, max_bytes=1 << 20) or b"")
+        following = _moved(bytes(stored.data), end + 3)
+        lead(log, _holding(following), make_batch(["a"]), make_batch(["b"]), make_batch(["c"]), epoch=9)
+        for _ in range(80):
+            lead(log, make_batch(["tail" * 10]), epoch=9)
+
+    replicas = Replicas(root, PLAIN, make)
+    outer = next(one for one in batches_of(replicas.good) if b"inner" in one.data and one.envelope.batch_length > 700)
+    segment = next(one for one in reversed(replicas.view.segments) if one.base_offset <= outer.envelope.base_offset)
+    whole = segment.log_path.read_bytes()
+    replicas.flip(segment, whole.index(bytes(outer.data)) + 17)  # batch_length
+
+    ranges = replicas.damage(segment)
+
+    assert [one.end_offset for one in ranges] == [segment.next_offset]
+    assert replicas.repair(segment, replicas.patches(ranges))
+    assert segment.log_path.read_bytes() == whole
+
+
+def _moved(data: bytes, base_offset: int) -> bytes:
+    """A stored batch, at another offset."""
+    head = base_offset.to_bytes(8, "little") + data[8:12]
+    return head + header_crc(head, data[16:20]).to_bytes(4, "little") + data[16:]
+
+
+def _holding(value: bytes) -> Batch:
+    """Two records; the first has the value where a batch may start."""
+    padding = b"\0" * 8
+    data = bytes(build_batch(from_columns(None, [padding * 60 + value, b"second"], [1, 2])))
+    at = data.index(value)
+    if at % 8:  # a batch starts at a multiple of 8
+        data = bytes(build_batch(from_columns(None, [padding * 60 + b"\0" * (8 - at % 8) + value, b"second"], [1, 2])))
+    return Batch(parse_envelope(data), data)
+
+
+def test_a_batch_of_another_offset_is_not_accepted(root: Path) -> None:
+    replicas = Replicas(root, PLAIN, some_batches)
+    segment = replicas.view.segments[1]
+    replicas.flip(segment, 80)
+    damaged_bytes = segment.log_path.read_bytes()
+    [found] = replicas.damage(segment)
+    others = [one for one in batches_of(replicas.good) if one.envelope.base_offset >= found.end_offset]
+
+    with pytest.raises(NotJoined, match="does not continue"):
+        replicas.repair(segment, [Patch(found, others[:1])])
+
+    assert segment.log_path.read_bytes() == damaged_bytes
+    assert not [name for name in replicas.view.path.iterdir() if name.suffix == ".cleaned"]
+
+
+def test_a_log_that_was_truncated_meanwhile_is_not_changed(root: Path) -> None:
+    replicas = Replicas(root, PLAIN, some_batches)
+    view = replicas.view
+    segment = view.segments[1]
+    replicas.flip(segment, 80)
+    patches = replicas.patches(replicas.damage(segment))
+    replicas.log.truncate(Offset(segment.next_offset + 1))
+
+    assert not replicas.repair(segment, patches, view)
+    assert replicas.damage(segment)
+
+
+def test_a_kill_at_any_operation_of_a_repair_leaves_the_damaged_or_the_repaired_segment(
+    root: Path, killer: Killer
+) -> None:
+    replicas = Replicas(root, PLAIN, some_batches)
+    segment = replicas.view.segments[2]
+    whole = segment.log_path.read_bytes()
+    replicas.flip(segment, 90)
+    damaged = segment.log_path.read_bytes()
+    patches = replicas.patches(replicas.damage(segment))
+    image = root / "image"
+    seen: list[bytes] = []
+    rows = rows_of(replicas.good)
+
+    def look() -> None:
+        shutil.rmtree(image, ignore_errors=True)
+        shutil.copytree(replicas.path, image, ignore=shutil.ignore_patterns(".lock"))
+        logs, log = replicas.open(image)
+        found = next(one for one in log.segments.all if one.base_offset == segment.base_offset)
+        seen.append(found.log_path.read_bytes())
+        if seen[-1] == whole:
+            assert rows_of(log) == rows
+        logs.close()
+
+    killer.each_point(lambda: replicas.repair(segment, patches), look)
+
+    assert len(seen) > 4
+    assert set(seen) == {damaged, whole}
+    assert seen == sorted(seen, key=lambda one: one == whole), "no kill undoes a repair"
