@@ -131,7 +131,7 @@ _MANAGER: Final = ("replicas", "_fences", "strays")
 _COMMANDS: Final = ("_controller_epoch",)
 _STREAMS: Final = ("_links", "_followers", "_unused", "_unplaced", "_sessions")
 _RECENT_OR_NOT: Final = frozenset(("caught_up_ms", "end_then_ms", "last_message_ms"))
-_ALWAYS_NOW: Final = frozenset(("last_sent_ms", "_retry_at_ms"))
+_ALWAYS_NOW: Final = frozenset(("last_sent_ms", "_retry_at_ms", "_expand_at_ms"))
 _NOW_IF_EVER: Final = frozenset(("reading_since_ms", "flush_due_since_ms"))
 _NOT_EXPLORED: Final = frozenset(
     (
