@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -181,6 +183,30 @@ def test_pods_that_would_stay_pending_are_refused(case: str, render: Render) -> 
 def test_pods_that_have_a_node_are_accepted(case: str, render: Render) -> None:
     values, nodes, objects = ACCEPTED[case]
     assert one(render(values, nodes, objects), "StatefulSet", "tide-tidemark-broker")
+
+
+@pytest.mark.parametrize(
+    ("values", "objects", "read"),
+    [
+        ({}, {}, False),
+        ({"broker": {"replicas": 4}}, {BROKERS: live(3)}, False),
+        ({"admin": {"antiAffinity": "hard"}}, {}, True),
+        ({}, {BROKERS: live(3, HARD)}, True),
+        ({"admin": {"antiAffinity": "hard"}, "rack": {"source": "none"}}, {}, False),
+    ],
+)
+def test_nodes_are_read_only_where_a_pod_needs_its_own(
+    values: dict[str, Any], objects: dict[str, Any], read: bool, chart: Path, render: Render
+) -> None:
+    """An account that may not list nodes fails at the read."""
+    render(values, THREE, objects)
+    lookup = chart / "templates" / "_lookup.tpl"
+    refused = re.sub(r"(tidemark.nodes\" -}}).*?({{- end)", r'\1{{ fail "nodes is forbidden" }}\2', lookup.read_text())
+    lookup.write_text(refused)
+    with helm_python.Chart.load(chart) as loaded, contextlib.ExitStack() as stack:
+        if read:
+            stack.enter_context(pytest.raises(helm_python.HelmError, match="nodes is forbidden"))
+        loaded.render(values, name=NAME, namespace=NAMESPACE)
 
 
 @pytest.mark.parametrize(("before", "surge"), [(live(3), 1), (live(3, HARD), 0)])

@@ -1,45 +1,53 @@
 {{/* Refuses pods that no node could take: they would stay Pending, and `helm --wait` would end with a timeout. */}}
 {{- define "tidemark.checkNodes" -}}
 {{- $root := . -}}
-{{- $wanted := .Values.nodeCheck | toString -}}
-{{- if ne $wanted "false" -}}
-{{- $nodes := list -}}
-{{- if or (eq $wanted "true") (eq .Values.rack.source "node") -}}
-{{- $nodes = (include "tidemark.nodes" . | fromJson).items | default list -}}
-{{- end -}}
+{{- if ne (.Values.nodeCheck | toString) "false" -}}
 {{- range $component := list "broker" "controller" "admin" -}}
 {{- $kind := ternary "StatefulSet" "Deployment" (eq $component "broker") -}}
 {{- $name := printf "%s-%s" (include "tidemark.fullname" $root) $component -}}
-{{- include "tidemark.checkSpread" (dict "root" $root "component" $component "values" (index $root.Values $component) "kind" $kind "name" $name "nodes" $nodes) -}}
+{{- include "tidemark.checkSpread" (dict "root" $root "component" $component "values" (index $root.Values $component) "kind" $kind "name" $name) -}}
 {{- end -}}
 {{- if .Values.zookeeper.enabled -}}
 {{- $ensemble := .Subcharts.zookeeper -}}
-{{- include "tidemark.checkSpread" (dict "root" . "component" "zookeeper" "values" $ensemble.Values "kind" "StatefulSet" "name" (include "zookeeper.fullname" $ensemble) "nodes" $nodes) -}}
+{{- include "tidemark.checkSpread" (dict "root" . "component" "zookeeper" "values" $ensemble.Values "kind" "StatefulSet" "name" (include "zookeeper.fullname" $ensemble)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 
-{{/* (dict root component values kind name nodes): one component; without `nodes` the nodes are unknown. */}}
+{{/* (dict root component values kind name): one component. Nodes are read only if its pods need, or needed, their own. */}}
 {{- define "tidemark.checkSpread" -}}
-{{- $skip := "nodeCheck: false skips this check, for example where an autoscaler adds nodes" -}}
 {{- $values := .values -}}
+{{- $hard := include "tidemark.isHard" $values -}}
+{{- $softer := "" -}}
+{{- if and (not $hard) (eq .kind "StatefulSet") -}}{{- $softer = include "tidemark.isHardLive" (list .root .kind .name) -}}{{- end -}}
+{{- if or $hard $softer -}}
+{{- $skip := "nodeCheck: false skips this check, for example where an autoscaler adds nodes" -}}
 {{- $replicas := int $values.replicas -}}
+{{- $nodes := include "tidemark.knownNodes" .root | fromJsonArray -}}
 {{- $fit := 0 -}}
-{{- range .nodes -}}
+{{- range $nodes -}}
 {{- if include "tidemark.takes" (dict "node" . "values" $values) -}}{{- $fit = add1 $fit -}}{{- end -}}
 {{- end -}}
-{{- $short := and .nodes (lt (int $fit) $replicas) -}}
-{{- if include "tidemark.isHard" $values -}}
-{{- if $short -}}
-{{- fail (printf "%s.antiAffinity is hard and %s.replicas is %d, but %d of %d nodes can take such a pod: the others would stay Pending, and helm --wait would end with a timeout; add nodes, use %d replicas or fewer, or set %s.antiAffinity: soft; %s" .component .component $replicas $fit (len .nodes) $fit .component $skip) -}}
+{{- $short := and $nodes (lt (int $fit) $replicas) -}}
+{{- if and $hard $short -}}
+{{- fail (printf "%s.antiAffinity is hard and %s.replicas is %d, but %d of %d nodes can take such a pod: the others would stay Pending, and helm --wait would end with a timeout; add nodes, use %d replicas or fewer, or set %s.antiAffinity: soft; %s" .component .component $replicas $fit (len $nodes) $fit .component $skip) -}}
 {{- end -}}
-{{- else if and (eq .kind "StatefulSet") (include "tidemark.isHardLive" (list .root .kind .name)) -}}
-{{- $live := include "tidemark.live" (list .root .kind .name) | fromJson -}}
-{{- $before := int $live.spec.replicas -}}
-{{- if or $short (and (not .nodes) (gt $replicas $before)) -}}
-{{- $first := min $before (ternary $fit $before (gt (len .nodes) 0)) -}}
+{{- if $softer -}}
+{{- $before := int (include "tidemark.live" (list .root .kind .name) | fromJson).spec.replicas -}}
+{{- if or $short (and (not $nodes) (gt $replicas $before)) -}}
+{{- $first := min $before (ternary $fit $before (gt (len $nodes) 0)) -}}
 {{- fail (printf "%s.antiAffinity changes from hard to %s: until each running pod is replaced, it keeps other pods off its node, and the StatefulSet replaces none while a pod is Pending; helm --wait would end with a timeout; upgrade twice, first with %s.replicas: %d and then with %d, or add nodes; %s" .component $values.antiAffinity .component (int $first) $replicas $skip) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The nodes as a JSON array; empty if they are unknown. */}}
+{{- define "tidemark.knownNodes" -}}
+{{- if or (eq (.Values.nodeCheck | toString) "true") (eq .Values.rack.source "node") -}}
+{{- (include "tidemark.nodes" . | fromJson).items | default list | toJson -}}
+{{- else -}}
+[]
 {{- end -}}
 {{- end -}}
 
