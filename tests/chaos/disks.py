@@ -123,6 +123,11 @@ class Disks:
                         raise
                     size_bytes //= 2
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the small disk has no space."""
+        return self._ballast.exists()
+
     def make_room(self) -> None:
         """Give the space back."""
         self._ballast.unlink()

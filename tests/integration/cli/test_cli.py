@@ -132,7 +132,7 @@ BAD_INPUT = [
     (("create", "bad", "--config", "segment.bytes=1"), "INVALID_CONFIG"),
     (("create", "bad", "-r", "2", "--config", "min.insync.replicas=3"), "INVALID_CONFIG"),
     (("describe", "not-there"), "UNKNOWN_TOPIC"),
-    (("delete", "not-there"), "UNKNOWN_TOPIC"),
+    (("delete", "not-there", "--yes"), "UNKNOWN_TOPIC"),
 ]
 
 

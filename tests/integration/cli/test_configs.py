@@ -88,7 +88,7 @@ def test_a_broker_setting_takes_effect_without_a_restart_and_shows_its_source(
     wait_for(lambda: found("log.level") == ("debug", ConfigSource.BROKER), "its own comes first")
     log = cluster.directory / "logs" / f"{broker_name(1)}.log"
     wait_for(lambda: '"config": "log.level", "before": "warning", "after": "debug"' in log.read_text(), "it is told")
-    succeeds(cluster, "config", "set", "broker", "1", "-d", "log.level")
+    succeeds(cluster, "config", "set", "broker", "1", "--delete", "log.level")
     wait_for(lambda: found("log.level") == ("warning", ConfigSource.CLUSTER), "that of every broker is back")
 
 

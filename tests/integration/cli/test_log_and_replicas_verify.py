@@ -94,7 +94,7 @@ def test_equal_replicas_are_reported_equal_and_a_modified_one_is_found(hurt: Loc
     replica = directory(hurt, follower) / "pairs-0"
     hurt.terminate(broker_name(follower))
     offset = doctor(sorted(replica.glob("*.log"))[0])
-    out = succeeds(hurt, "replicas", "verify", "-t", "pairs", "-p", "0")
+    out = succeeds(hurt, "replicas", "verify", "-t", "pairs", "--partition", "0")
     assert f"broker {follower} is unavailable" in out
     hurt.restart(broker_name(follower))
     succeeds(hurt, "log", "verify", str(replica))
@@ -112,7 +112,7 @@ def test_equal_replicas_are_reported_equal_and_a_modified_one_is_found(hurt: Loc
     first, second = [json.loads(line) for line in ended.out.splitlines()]
     (difference,) = first["differences"]
     assert (difference["offset"], follower in difference["brokers"], second["differences"]) == (offset, True, [])
-    ended = tidemark(hurt, "replicas", "verify", "-t", "pairs", "-p", "0", "--bytes")
+    ended = tidemark(hurt, "replicas", "verify", "-t", "pairs", "--partition", "0", "--bytes")
     refused(ended, "LOG_DIVERGED")
     assert ended.out.splitlines()[0].startswith(f"error: pairs-0 offset {offset}: brokers ")
     assert ended.out.splitlines()[1].startswith("  next: ")
@@ -126,7 +126,7 @@ def follow_the_advice(cluster: LocalCluster, broker_id: int, replica: Path) -> N
     cluster.restart(broker_name(broker_id))
     until_s = time.monotonic() + PATIENCE_S
     while True:
-        (told,) = json.loads(f"[{succeeds(cluster, 'replicas', 'verify', '-t', 'pairs', '-p', '0', '--json')}]")
+        told = json.loads(succeeds(cluster, "replicas", "verify", "-t", "pairs", "--partition", "0", "--json"))
         (described,) = json.loads(succeeds(cluster, "topic", "describe", "pairs", "-o", "json"))
         if told["compared"] and not told["behind"] and not told["away"]:
             break
@@ -164,5 +164,5 @@ def test_a_missing_log_or_replica_is_refused_in_one_sentence(hurt: LocalCluster)
     refused(tidemark(hurt, "replicas", "verify", "-t", "not-there"), "UNKNOWN_TOPIC")
     refused(tidemark(hurt, "log", "verify", "/not/there"), "INVALID_REQUEST")
     assert tidemark(hurt, "topic", "create", "one", "-p", "1", "-r", "1").status == 0
-    refused(tidemark(hurt, "replicas", "verify", "-t", "one", "-p", "7"), "UNKNOWN_PARTITION")
+    refused(tidemark(hurt, "replicas", "verify", "-t", "one", "--partition", "7"), "UNKNOWN_PARTITION")
     assert "no two replicas" in succeeds(hurt, "replicas", "verify", "-t", "one")

@@ -11,7 +11,9 @@ from tidemark.errors import InvalidConfigError
 
 
 @pytest.mark.parametrize(
-    "given", ["a:1,b:2", " a:1 , b:2,", ["a:1", "b:2"], ("a:1", "b:2"), ["a:1,b:2"], iter(["a:1", "b:2"])], ids=repr
+    "given",
+    ["a:1,b:2", " a:1 , b:2,", ["a:1", "b:2"], ("a:1", "b:2"), ["a:1,b:2"], iter(["a:1", "b:2"])],
+    ids=lambda given: type(given).__name__,
 )
 def test_a_text_and_a_list_of_texts_name_the_same_brokers(given: Any) -> None:
     assert parse_bootstrap(given) == ("a:1", "b:2")
