@@ -98,6 +98,9 @@ class ErrorCode(StrEnum):
     STALE_BROKER_EPOCH = "STALE_BROKER_EPOCH"
     BROKER_ID_TAKEN = "BROKER_ID_TAKEN"
     CONTROLLER_NOT_ACTIVE = "CONTROLLER_NOT_ACTIVE"
+    # security
+    AUTHENTICATION_FAILED = "AUTHENTICATION_FAILED"  # the peer's identity could not be proved
+    CLUSTER_AUTHORIZATION_FAILED = "CLUSTER_AUTHORIZATION_FAILED"  # the caller has no right to do this to the cluster
     # others
     BROKER_NOT_AVAILABLE = "BROKER_NOT_AVAILABLE"
     UNKNOWN_BROKER = "UNKNOWN_BROKER"  # no broker of this id ever registered
@@ -324,6 +327,14 @@ class CoordinatorNotAvailableError(
 
 class BrokerNotAvailableError(TidemarkError, codes=(ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.SHUTTING_DOWN)):
     """No broker that could answer was reached; `metadata` has the cause for each endpoint."""
+
+
+class AuthenticationError(TidemarkError, codes=(ErrorCode.AUTHENTICATION_FAILED,)):
+    """The certificate of one side was not accepted by the other."""
+
+
+class AuthorizationError(TidemarkError, codes=(ErrorCode.CLUSTER_AUTHORIZATION_FAILED,)):
+    """The caller's identity has no right to make this call."""
 
 
 class ClientClosedError(TidemarkError, codes=(ErrorCode.CLIENT_CLOSED,)):

@@ -20,6 +20,9 @@ from tidemark.admin.servicer import SERVICE_NAME, AdminServicer
 from tidemark.admin.session import SessionKeeper
 from tidemark.admin.surveys import Survey, ThroughController
 from tidemark.admin.topics import TopicAdministration
+from tidemark.core.security.principals import Role
+from tidemark.rpc.security.files import TlsIdentity
+from tidemark.rpc.security.service import load_identity
 from tidemark.rpc.server import Service, make_server
 from tidemark.runtime.clock import SystemClock
 from tidemark.runtime.configuration import AdminSettings, load_settings
@@ -32,7 +35,7 @@ from tidemark.zookeeper.store import ZooKeeperMetadataStore
 _log = logging.getLogger("tidemark.admin")
 
 
-async def serve(settings: AdminSettings) -> int:
+async def serve(settings: AdminSettings, identity: TlsIdentity | None = None) -> int:
     """Run the service until SIGTERM; returns the exit code of the process."""
     clock = SystemClock()
     store = ZooKeeperMetadataStore(settings.zookeeper_connect, settings.zookeeper_session_timeout_ms, clock)
@@ -69,7 +72,10 @@ async def serve(settings: AdminSettings) -> int:
         METRICS.show(store.metrics)
         stop.callback(METRICS.hide, store.metrics)
         stop.callback(metrics.close)
-        server = make_server(settings.listeners.host, settings.listeners.port, [service])
+        listeners = settings.listeners
+        server = make_server(
+            listeners.host, listeners.port, [service], identity=identity, health=settings.health_listeners
+        )
         await server.start()
         stop.push_async_callback(server.stop, settings.shutdown_grace_ms / 1000)
         stop.push_async_callback(session.stop)
@@ -85,7 +91,7 @@ def main() -> None:
     """Run the admin service."""
     settings = load_settings(AdminSettings)
     configure_logging(settings.log_level, settings.log_format, AdminSettings.owner)
-    sys.exit(asyncio.run(serve(settings)))
+    sys.exit(asyncio.run(serve(settings, load_identity(settings, Role.ADMIN))))
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from tidemark.core.replication import effects as ef
 from tidemark.core.replication.events import SessionExpired, SettingsChanged
 from tidemark.model import BrokerEpoch
 from tidemark.rpc.raw_methods import add_broker_service, add_replica_service
+from tidemark.rpc.security.files import TlsIdentity
 from tidemark.rpc.server import Service, make_server
 from tidemark.runtime.configuration import BrokerSettings, HostPort
 from tidemark.runtime.coordination import start_when_reachable
@@ -50,11 +51,14 @@ class BrokerProcess:
         failed: completes when the broker cannot continue; the process then ends.
     """
 
-    def __init__(self, settings: BrokerSettings) -> None:
+    def __init__(self, settings: BrokerSettings, identity: TlsIdentity | None = None) -> None:
         tell_what_runs("broker")
         self._settings = settings
         self._node = make_node(settings)
-        self._server = make_server(settings.listeners.host, settings.listeners.port, [], later=_SERVICES)
+        listeners = settings.listeners
+        self._server = make_server(
+            listeners.host, listeners.port, [], later=_SERVICES, identity=identity, health=settings.health_listeners
+        )
         self._stack = AsyncExitStack()
         self.failed = self._node.failed
 

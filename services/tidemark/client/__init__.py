@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource
 from tidemark.core.reassignment.log_dir_placement import ReplicaLogDir
 from tidemark.errors import (
+    AuthenticationError,
+    AuthorizationError,
     BatchTooLargeError,
     BrokerNotAvailableError,
     ClientClosedError,
@@ -45,6 +47,7 @@ from tidemark.errors import (
     UnsupportedAssignorError,
 )
 from tidemark.model import TopicPartition
+from tidemark.rpc.security.paths import TlsFiles
 
 if TYPE_CHECKING:
     from tidemark.client.producing.batching import SendHandle, TableHandle
@@ -71,6 +74,8 @@ else:
 __all__ = [
     "CLUSTER_DEFAULT",
     "AdminClient",
+    "AuthenticationError",
+    "AuthorizationError",
     "BatchTooLargeError",
     "BrokerNotAvailableError",
     "ClientClosedError",
@@ -113,6 +118,7 @@ __all__ = [
     "TableHandle",
     "TidemarkError",
     "Timestamp",
+    "TlsFiles",
     "TopicAlreadyExistsError",
     "TopicPartition",
     "TopicRecreatedError",

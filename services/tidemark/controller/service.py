@@ -10,6 +10,7 @@ from tidemark.core.controller.events import IsrChangesReported, LeadershipResign
 from tidemark.model import BrokerEpoch, BrokerId, ErrorCode, LeaderEpoch, TidemarkError
 from tidemark.rpc.control_codec import descriptions_to_proto, held_to_proto, questions_from_proto, refusals_to_proto
 from tidemark.rpc.refs import ref_from_proto
+from tidemark.rpc.security.callers import check_id
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1.controller_service_pb2_grpc import ControllerServiceServicer
 
@@ -25,6 +26,7 @@ class ControllerServicer(ControllerServiceServicer):
         self, request: pb.ReportIsrChangesRequest, context: object
     ) -> pb.ReportIsrChangesResponse:
         """Read the states of these partitions again; elect leaders for resigned and failed replicas."""
+        check_id(context, request.broker_id)
         term = self._term()
         partitions = tuple(map(ref_from_proto, request.partitions))
         if partitions:

@@ -13,16 +13,22 @@ from typing import Any, Final
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from tidemark.core.security.principals import Role
+from tidemark.local.certificates import AUTHORITY, Authority
 from tidemark.local.directory import HeldDirectory
 from tidemark.local.ports import HOST, HeldPorts
 from tidemark.local.process import ServiceProcess
 from tidemark.local.zookeeper_process import ZooKeeperProcess
 from tidemark.model import ErrorCode, TidemarkError
+from tidemark.rpc.security.channels import BlockingChannels
+from tidemark.rpc.security.files import TlsIdentity
+from tidemark.rpc.security.paths import SETTINGS, TlsFiles
 
 __all__ = ["ADMIN", "LocalCluster", "broker_name", "controller_name", "fixed_ports"]
 
 ADMIN: Final = "admin"
 ZOOKEEPER: Final = "zookeeper"
+CERTIFICATES: Final = "certs"
 FIRST_CONTROLLER_ID: Final = 100
 
 _READY_TIMEOUT_S: Final = 30.0
@@ -31,6 +37,9 @@ _POLL_INTERVAL_S: Final = 0.03
 _HEALTH_TIMEOUT_S: Final = 0.5
 _METRICS_STEP: Final = 100
 _NODE_STEP: Final = 10
+_CLUSTER: Final = "local"
+_USER: Final = "dev"
+_HOST_NAME: Final = "localhost"
 
 
 def broker_name(broker_id: int) -> str:
@@ -65,6 +74,8 @@ class LocalCluster:
         settings: more flags, by dotted key, for all services of a kind ("broker", "controller", "admin") or for one
             service ("broker-0").
         environment: variables added to this process's environment, for every service.
+        secure: TLS for every process but ZooKeeper, with an authority and certificates in certs/; `client_files` are
+            those of a user.
         launchers: a command prefix, by name of a service. The prefix must exec the service, as `env` does, so that
             signals reach the service.
     """
@@ -79,6 +90,7 @@ class LocalCluster:
         settings: Mapping[str, Mapping[str, str]] | None = None,
         environment: Mapping[str, str] | None = None,
         launchers: Mapping[str, Sequence[str]] | None = None,
+        secure: bool = False,
     ) -> None:
         self.directory = directory.absolute()
         self._brokers = [broker_name(index) for index in range(brokers)]
@@ -87,6 +99,9 @@ class LocalCluster:
         self._settings = {kind: dict(flags) for kind, flags in (settings or {}).items()}
         self._environment = dict(environment or {})
         self._launchers = dict(launchers or {})
+        self._secure = secure
+        self._authority: Authority | None = None
+        self.client_files = TlsFiles()
         self._ports = HeldPorts()
         self._held = HeldDirectory(self.directory)
         self._zookeeper: ZooKeeperProcess | None = None
@@ -136,6 +151,9 @@ class LocalCluster:
         self._held.take()
         try:
             self._take_ports()
+            if self._secure:
+                self._authority = _authority_in(self.directory / CERTIFICATES)
+                self.client_files = self._authority.issue_client(_USER)
             self._zookeeper = ZooKeeperProcess(self.directory / ZOOKEEPER, self._fixed.get(ZOOKEEPER))
             self._zookeeper.start()
             self._services = {name: self._service(name) for name in self.names}
@@ -201,20 +219,20 @@ class LocalCluster:
         """
         waiting = {name: self._services[name] for name in (self.names if names is None else names)}
         deadline_s = time.monotonic() + timeout_s
-        channels = {name: grpc.insecure_channel(self.address(name), options=_RECONNECT_FAST) for name in waiting}
+        identity = TlsIdentity(self.client_files) if self.client_files.is_set else None
+        channels = BlockingChannels(identity, _RECONNECT_FAST)
         try:
             while waiting:
                 for name, service in list(waiting.items()):
                     if not service.running:
                         raise service.died("ended")
-                    if _is_serving(channels[name], name):
+                    if _is_serving(channels.get(self.address(name)), name):
                         del waiting[name]
                 if waiting and time.monotonic() > deadline_s:
                     raise _not_serving(waiting.values(), timeout_s)
                 time.sleep(_POLL_INTERVAL_S if waiting else 0)
         finally:
-            for channel in channels.values():
-                channel.close()
+            channels.close()
 
     def __enter__(self) -> LocalCluster:
         self.start()
@@ -252,6 +270,9 @@ class LocalCluster:
             (self.directory / name).mkdir(parents=True, exist_ok=True)
         if kind == "controller":
             flags["controller.id"] = number
+        if self._authority is not None:
+            files = self._authority.issue_service(Role(kind), number or kind, (HOST, _HOST_NAME))
+            flags |= dict(zip(SETTINGS, files, strict=True))
         flags |= self._settings.get(kind, {}) | self._settings.get(name, {})
         arguments = [part for key, value in flags.items() for part in (f"--{key}", value)]
         log = self.directory / "logs" / f"{name}.log"
@@ -278,6 +299,13 @@ class LocalCluster:
 
 
 _RECONNECT_FAST: Final = (("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 100))
+
+
+def _authority_in(directory: Path) -> Authority:
+    """The authority of an earlier start, or a new one."""
+    if (directory / f"{AUTHORITY}.key").exists():
+        return Authority.load(directory)
+    return Authority.create(directory, _CLUSTER)
 
 
 def _is_serving(channel: grpc.Channel, name: str) -> bool:

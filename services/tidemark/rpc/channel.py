@@ -7,11 +7,15 @@ import contextlib
 import gc
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from tidemark.errors import ErrorCode, TidemarkError
+from tidemark.rpc.security.channels import BlockingChannels, rotating
+
+if TYPE_CHECKING:
+    from tidemark.rpc.security.files import TlsIdentity
 
 MESSAGE_BYTES_MAX = 16 << 20
 """gRPC's limit in both directions; Tidemark splits its own messages at half of it."""
@@ -55,6 +59,18 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 
 _used = False
 _lost_by_fork = False
+_identity: TlsIdentity | None = None
+
+
+def use_identity(identity: TlsIdentity | None) -> None:
+    """Set the TLS files of this process: of every channel that is opened without an identity of its own."""
+    global _identity
+    _identity = identity
+
+
+def process_identity() -> TlsIdentity | None:
+    """The TLS files of this process; None: plain text."""
+    return _identity
 
 
 def check_not_lost_by_fork() -> None:
@@ -70,8 +86,15 @@ def check_not_lost_by_fork() -> None:
         )
 
 
-def open_channel(address: str) -> grpc.aio.Channel:
+def open_channel(
+    address: str, identity: TlsIdentity | None = None, *, options: Sequence[tuple[str, int | str]] = ()
+) -> grpc.aio.Channel:
     """A channel to host:port; connects at its first use, and again within 500 ms after a connection is lost.
+
+    Args:
+        address: of the server.
+        identity: the TLS files; None: those of the process, or plain text if it has none.
+        options: more options of gRPC.
 
     Raises:
         TidemarkError: as `check_not_lost_by_fork`.
@@ -79,7 +102,16 @@ def open_channel(address: str) -> grpc.aio.Channel:
     global _used
     check_not_lost_by_fork()
     _used = True
-    return grpc.aio.insecure_channel(address, options=list(CHANNEL_OPTIONS))
+    files = identity or _identity
+    all_options = [*CHANNEL_OPTIONS, *options]
+    if files is None:
+        return grpc.aio.insecure_channel(address, options=all_options)
+    return rotating(files, lambda credentials: grpc.aio.secure_channel(address, credentials, options=all_options))
+
+
+def blocking_channels(identity: TlsIdentity | None = None) -> BlockingChannels:
+    """Blocking channels by address; `identity` as in `open_channel`."""
+    return BlockingChannels(identity or _identity, CHANNEL_OPTIONS)
 
 
 def _after_fork() -> None:
@@ -103,7 +135,7 @@ async def close_channels(channels: Sequence[grpc.aio.Channel]) -> None:
         await channel.close()
     if not channels:
         return
-    last = open_channel("127.0.0.1:1")  # no server is called: the call has no time to connect
+    last = grpc.aio.insecure_channel("127.0.0.1:1")  # no server is called: the call has no time to connect
     fail: Any = last.unary_unary("/tidemark.v1.None/None")
     with contextlib.suppress(grpc.RpcError):
         await fail(b"", timeout=0)

@@ -25,6 +25,13 @@ _CAUSE: Final = re.compile(
     r"last error: \w+: ip\S+: (?:Failed to connect to remote host: )?(.+)|address lookup failed for \S+: ([^]]+)"
 )
 
+_PLAIN_PEER: Final = "WRONG_VERSION_NUMBER"
+_OTHER_NAME: Final = "Hostname Verification Check failed"
+_UNTRUSTED: Final = re.compile(r"CERTIFICATE_VERIFY_FAILED: ([a-z -]+)")
+_CLOSED: Final = "Socket closed"
+_MAYBE_TLS: Final = "a TLS port closes the connection of a client without an accepted certificate (docs/security.md)"
+"""All that a client learns when a server ends the handshake."""
+
 _STATUS: dict[ErrorCode, grpc.StatusCode] = {
     ErrorCode.TOPIC_ALREADY_EXISTS: grpc.StatusCode.ALREADY_EXISTS,
     ErrorCode.UNKNOWN_TOPIC: grpc.StatusCode.NOT_FOUND,
@@ -75,6 +82,8 @@ _STATUS: dict[ErrorCode, grpc.StatusCode] = {
     ErrorCode.NOT_COORDINATOR: grpc.StatusCode.FAILED_PRECONDITION,
     ErrorCode.COORDINATOR_NOT_AVAILABLE: grpc.StatusCode.UNAVAILABLE,
     ErrorCode.COORDINATOR_LOADING: grpc.StatusCode.UNAVAILABLE,
+    ErrorCode.AUTHENTICATION_FAILED: grpc.StatusCode.UNAUTHENTICATED,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: grpc.StatusCode.PERMISSION_DENIED,
     ErrorCode.INTERNAL: grpc.StatusCode.INTERNAL,
 }
 """Status of the codes; all others are INVALID_ARGUMENT, an error of the caller."""
@@ -86,6 +95,7 @@ _GRPC_TO_CODE: dict[grpc.StatusCode, ErrorCode] = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: ErrorCode.BATCH_TOO_LARGE,
     grpc.StatusCode.INVALID_ARGUMENT: ErrorCode.INVALID_REQUEST,
     grpc.StatusCode.UNIMPLEMENTED: ErrorCode.INVALID_REQUEST,
+    grpc.StatusCode.UNAUTHENTICATED: ErrorCode.AUTHENTICATION_FAILED,
 }
 
 
@@ -147,9 +157,27 @@ def from_rpc_error(error: grpc.RpcError, *, address: str) -> TidemarkError:
     if info is not None:
         message = (error.details() or "").removeprefix(f"{info.reason}: ")
         return _refusal(info.reason, message, dict(info.metadata))
+    details = error.details() or ""
+    mistaken = _handshake_mistake(details)
+    if mistaken is not None:
+        return TidemarkError(ErrorCode.AUTHENTICATION_FAILED, f"{address}: {mistaken}", {"address": address})
     code = _GRPC_TO_CODE.get(error.code(), ErrorCode.INTERNAL)
-    name, why = error.code().name.lower(), _cause_in(error.details() or "")
+    name, why = error.code().name.lower(), _cause_in(details)
+    if why == _CLOSED:
+        why = f"{why}: {_MAYBE_TLS}"
     return TidemarkError(code, f"{address}: {name}: {why}", {"address": address})
+
+
+def _handshake_mistake(details: str) -> str | None:
+    """The reason of a failed TLS handshake, as far as this side knows it."""
+    if _PLAIN_PEER in details:
+        return "the port does not speak TLS: give a TLS port, or unset the TLS files"
+    if _OTHER_NAME in details:
+        return "the certificate of the server has another name: use a name or address that the certificate has"
+    found = _UNTRUSTED.search(details)
+    if found is not None:
+        return f"the certificate of the server is not accepted ({found[1]}): tls.ca.file must have its authority"
+    return None
 
 
 def _cause_in(details: str) -> str:

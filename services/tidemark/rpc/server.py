@@ -12,17 +12,21 @@ import asyncio
 import contextlib
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
 
+from tidemark.core.security.principals import principal_of
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.channel import LIMITS, WINDOW
 from tidemark.rpc.errors import abort_with
 from tidemark.rpc.reflection import add_reflection
+from tidemark.rpc.security.callers import CallerCheck
+from tidemark.rpc.security.files import TlsIdentity
+from tidemark.runtime.host_port import HostPort
 from tidemark.runtime.limits import connections_max
 
 _log = logging.getLogger(__name__)
@@ -66,15 +70,30 @@ class GrpcServer:
         services: the services from the start on; none if `later` names them.
         later: full names of the services that `add` brings after the start. Until then every call except health's and
             reflection's is refused with BROKER_NOT_AVAILABLE.
+        identity: the TLS files, whose certificate names the cluster; None: plain text.
+        health: address of a plain-text port that serves only the health service; None: no such port.
     """
 
-    def __init__(self, host: str, port: int, services: Sequence[Service], later: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        services: Sequence[Service],
+        later: Sequence[str] = (),
+        identity: TlsIdentity | None = None,
+        health: HostPort | None = None,
+    ) -> None:
         self._names = (*(service.full_name for service in services), *later)
         self._services = _Services()
         options = [*_OPTIONS, ("grpc.max_allowed_incoming_connections", connections_max())]
-        self._server = grpc.aio.server(interceptors=[_Refusals()], options=options)
+        self._identity = identity
+        self._server = grpc.aio.server(interceptors=[*_guards(identity), _Refusals()], options=options)
         self._health = health_aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        self._probed = None if health is None else grpc.aio.server(options=options)
+        self._probed_at = health
+        if self._probed is not None:
+            health_pb2_grpc.add_HealthServicer_to_server(self._health, self._probed)
         add_reflection((*self._names, _HEALTH), self._server)
         if services:
             self.add(services)
@@ -84,19 +103,21 @@ class GrpcServer:
 
     async def start(self) -> None:
         """Open the port: alive, neither ready nor serving; raises INVALID_CONFIG."""
-        try:
-            self.port = self._server.add_insecure_port(f"{self._host}:{self.port}")
-        except RuntimeError as error:
-            raise TidemarkError(
-                ErrorCode.INVALID_CONFIG,
-                f"listeners is {self._host}:{self.port}: cannot listen there; is the port taken, is the host this "
-                "machine?",
-                {"config": "listeners"},
-            ) from error
+        with _named("listeners", f"{self._host}:{self.port}"):
+            self.port = self._bind(f"{self._host}:{self.port}")
+        if self._probed is not None:
+            with _named("health.listeners", str(self._probed_at)):
+                self._probed.add_insecure_port(str(self._probed_at))
+            await self._probed.start()
         await self.set_serving(False)
         for name in ("", LIVENESS):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         await self._server.start()
+
+    def _bind(self, address: str) -> int:
+        if self._identity is None:
+            return self._server.add_insecure_port(address)
+        return self._server.add_secure_port(address, self._identity.server_credentials())
 
     def add(self, services: Sequence[Service]) -> None:
         """Add all services at once."""
@@ -124,11 +145,37 @@ class GrpcServer:
         """NOT_SERVING, no new calls; running calls get `grace_s` seconds."""
         await self.set_serving(False)
         await self._server.stop(grace_s)
+        if self._probed is not None:
+            await self._probed.stop(0)
 
 
-def make_server(host: str, port: int, services: Sequence[Service], later: Sequence[str] = ()) -> GrpcServer:
-    """A server that will listen at host:port (0: a free port, stated by `.port`)."""
-    return GrpcServer(host, port, services, later)
+def make_server(
+    host: str,
+    port: int,
+    services: Sequence[Service],
+    later: Sequence[str] = (),
+    identity: TlsIdentity | None = None,
+    health: HostPort | None = None,
+) -> GrpcServer:
+    """A server that will listen at host:port (0: a free port, stated by `.port`); arguments as of `GrpcServer`."""
+    return GrpcServer(host, port, services, later, identity, health)
+
+
+@contextlib.contextmanager
+def _named(setting: str, address: str) -> Iterator[None]:
+    """Report a port that cannot be opened by the name of its setting."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise TidemarkError(
+            ErrorCode.INVALID_CONFIG,
+            f"{setting} is {address}: cannot listen there; is the port taken, is the host this machine?",
+            {"config": setting},
+        ) from error
+
+
+def _guards(identity: TlsIdentity | None) -> list[grpc.aio.ServerInterceptor]:
+    return [] if identity is None else [CallerCheck(principal_of(identity.current().uris).cluster)]
 
 
 def _status(serving: bool) -> Any:

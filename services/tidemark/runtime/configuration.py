@@ -52,6 +52,10 @@ class _ServiceSettings:
     listeners: HostPort
     advertised_listeners: HostPort
     metrics_listeners: HostPort
+    health_listeners: HostPort | None
+    tls_ca_file: str
+    tls_certificate_file: str
+    tls_key_file: str
     log_level: str
     log_format: str
     shutdown_grace_ms: int

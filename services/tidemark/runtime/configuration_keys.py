@@ -60,6 +60,29 @@ _COMMON: Final = (
         "metrics.listeners", Kind.ADDRESS, _ALL, "", "Address of /metrics; default: host of listeners, port + 100"
     ),
     ConfigKey(
+        "health.listeners",
+        Kind.ADDRESS,
+        _ALL,
+        "",
+        "Plain-text address that serves only gRPC's health service, for probes that cannot use TLS",
+    ),
+    ConfigKey(
+        "tls.ca.file",
+        Kind.STRING,
+        _ALL,
+        "",
+        "PEM file with the certificates of the authorities to trust; with it, every port and every connection of this "
+        "service uses TLS, and callers need a certificate",
+    ),
+    ConfigKey(
+        "tls.certificate.file",
+        Kind.STRING,
+        _ALL,
+        "",
+        "PEM file with this service's certificate, followed by its intermediates; read again when it changes",
+    ),
+    ConfigKey("tls.key.file", Kind.STRING, _ALL, "", "PEM file with the key of tls.certificate.file"),
+    ConfigKey(
         "log.level",
         Kind.CHOICE,
         _ALL,

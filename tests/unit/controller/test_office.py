@@ -14,6 +14,7 @@ from tidemark.model import BrokerId, ErrorCode, TidemarkError
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1.record_pb2 import PartitionRef
 
+from tests.fakes.contexts import PlainContext
 from tests.fakes.metadata_store import FakeZooKeeper
 
 LEASE_ENDS_MS = 5_000
@@ -36,7 +37,7 @@ class Office:
 
     async def hint(self) -> None:
         request = pb.ReportIsrChangesRequest(broker_id=1, partitions=[PartitionRef(topic="flights", partition=0)])
-        await self.servicer.ReportIsrChanges(request, None)
+        await self.servicer.ReportIsrChanges(request, PlainContext())
 
 
 async def test_a_controller_accepts_hints_only_after_its_first_read() -> None:

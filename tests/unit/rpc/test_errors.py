@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 import grpc
 import pytest
 from grpc.aio import AioRpcError, Metadata
@@ -21,7 +23,8 @@ from tidemark.rpc.errors import from_rpc_error
         ),
         (
             "failed to connect to all addresses; last error: UNAVAILABLE: ipv6:%5B::1%5D:1: Socket closed",
-            "Socket closed",
+            "Socket closed: a TLS port closes the connection of a client without an accepted certificate "
+            "(docs/security.md)",
         ),
         (
             "errors resolving b:1: [field:hostname lookup error:address lookup failed for b:1: Domain name not found]",
@@ -42,3 +45,30 @@ def test_when_no_broker_answers_each_address_is_named_once_with_advice() -> None
         "no broker answers (a:1: unavailable: Connection refused; b:1: it has just started): "
         "start one, or check the address and the network"
     )
+
+
+HANDSHAKE = "last error: UNKNOWN: ipv4:127.0.0.1:1: Tls handshake failed (TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: error:"
+
+
+@pytest.mark.parametrize(
+    ("details", "sentence"),
+    [
+        (
+            f"{HANDSHAKE}1000007d:SSL routines:OPENSSL_internal:CERTIFICATE_VERIFY_FAILED: certificate has expired: OK",
+            r"not accepted \(certificate has expired\): tls.ca.file must have its authority",
+        ),
+        (f"{HANDSHAKE}100000f7:SSL routines:OPENSSL_internal:WRONG_VERSION_NUMBER: Invalid", "does not speak TLS"),
+        (
+            "last error: UNKNOWN: ipv4:127.0.0.1:1: Custom verification check failed with error: UNAUTHENTICATED: "
+            "Hostname Verification Check failed.",
+            "has another name",
+        ),
+    ],
+)
+def test_a_failed_handshake_names_the_file_or_address_to_correct(details: str, sentence: str) -> None:
+    error = from_rpc_error(
+        AioRpcError(grpc.StatusCode.UNAVAILABLE, Metadata(), Metadata(), details=details), address="b"
+    )
+    assert error.code is ErrorCode.AUTHENTICATION_FAILED
+    assert not error.retriable
+    assert re.search(sentence, error.message)

@@ -16,7 +16,8 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.rpc.channel import CHANNEL_OPTIONS
+from tidemark.rpc.channel import open_channel, process_identity
+from tidemark.rpc.errors import from_rpc_error
 from tidemark.runtime.host_port import HostPort
 
 _ATTEMPT_S: Final = 3.0
@@ -70,7 +71,8 @@ async def _why_unreached(address: HostPort, name: str, timeout_s: float) -> str 
         hosts = await _resolve(address.host, timeout_s)
     except _UnreachedError as unreached:
         return str(unreached)
-    causes = await asyncio.gather(*(_why_not_here(host, address.port, name, timeout_s) for host in hosts))
+    calls = (_why_not_here(HostPort(host, address.port), address.host, name, timeout_s) for host in hosts)
+    causes = await asyncio.gather(*calls)
     strangers = [cause for cause, answered in causes if answered and cause is not None]
     if strangers:
         return strangers[0]
@@ -90,26 +92,33 @@ async def _resolve(host: str, timeout_s: float) -> list[str]:
     return list(dict.fromkeys(str(where[0]) for *_, where in found))
 
 
-async def _why_not_here(host: str, port: int, name: str, timeout_s: float) -> tuple[str | None, bool]:
-    """The cause, or None when this process answers; and whether any process answers."""
-    where = HostPort(host, port)
+async def _why_not_here(where: HostPort, host: str, name: str, timeout_s: float) -> tuple[str | None, bool]:
+    """The cause, or None when this process answers; and whether any process answers.
+
+    Args:
+        where: one of the addresses that `host` resolves to.
+        host: the advertised name, which the certificate of the server must have.
+        name: as in `check_advertised`.
+        timeout_s: of the connection, and of the call.
+    """
     try:
         async with asyncio.timeout(timeout_s):
-            _, writer = await asyncio.open_connection(host, port)
+            _, writer = await asyncio.open_connection(where.host, where.port)
             writer.close()
     except TimeoutError:
         return f"{where} does not answer within {timeout_s:g} s", False
     except OSError as error:
         return f"{where}: {_reason(error)}", False
-    options = [*CHANNEL_OPTIONS, ("grpc.enable_http_proxy", 0)]
-    async with grpc.aio.insecure_channel(where, options=options) as channel:
+    named = [] if process_identity() is None else [("grpc.ssl_target_name_override", host)]
+    async with open_channel(str(where), options=[("grpc.enable_http_proxy", 0), *named]) as channel:
         health: Any = health_pb2_grpc.HealthStub(channel)
         try:
             await health.Check(health_pb2.HealthCheckRequest(service=name), timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.NOT_FOUND:
                 return f"another process answers at {where}", True
-            return f"{where} accepted the connection, but does not answer as a broker ({error.code().name})", False
+            cause = from_rpc_error(error, address=str(where))
+            return f"{where} accepted the connection, but does not answer as a broker ({cause.message})", False
     return None, True
 
 

@@ -39,6 +39,7 @@ from tidemark.rpc.control_codec import (
 )
 from tidemark.rpc.errors import abort_with
 from tidemark.rpc.metadata_codec import view_from_proto
+from tidemark.rpc.security.callers import check_id
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1.controller_service_pb2_grpc import BrokerControlServiceServicer
 
@@ -137,7 +138,7 @@ class BrokerControl(BrokerControlServiceServicer):
 
         A newer command between two slices supersedes the remaining ones, as it supersedes a whole command.
         """
-        self._check(request.header)
+        self._check(request.header, context)
         replies: list[asyncio.Future[ReplyToControl]] = []
         elsewhere: list[tuple[TopicPartition, TidemarkError]] = []
         for command in leader_and_isr_slices_from_proto(request, SLICE_PARTITIONS):
@@ -168,7 +169,7 @@ class BrokerControl(BrokerControlServiceServicer):
         self, request: pb.StopReplicaRequest, context: Any
     ) -> pb.StopReplicaResponse:
         """Handle replicas that are not assigned to this broker any more."""
-        self._check(request.header)
+        self._check(request.header, context)
         command = stop_replica_from_proto(request)
         reply = await self._ask(lambda request_id: StopReplicaArrived(request_id, command))
         return pb.StopReplicaResponse(errors=refusals_to_proto(reply.refused))
@@ -177,7 +178,7 @@ class BrokerControl(BrokerControlServiceServicer):
         self, request: pb.DescribeReplicasRequest, context: Any
     ) -> pb.DescribeReplicasResponse:
         """Describe replicas of leaderless partitions; in no epoch, report their existence and last state."""
-        self._check(request.header)
+        self._check(request.header, context)
         questions = tuple(questions_from_proto(request.replicas))
         on_disk: Mapping[TopicPartition, ReplicaIdentity] | None = None
         described: dict[TopicPartition, ReplicaDescription] = {}
@@ -200,7 +201,7 @@ class BrokerControl(BrokerControlServiceServicer):
         self, request: pb.UpdateMetadataRequest, context: Any
     ) -> pb.UpdateMetadataResponse:
         """Update the cluster metadata for clients."""
-        self._check(request.header)
+        self._check(request.header, context)
         self._metadata.update(view_from_proto(request.metadata))
         return pb.UpdateMetadataResponse()
 
@@ -213,6 +214,7 @@ class BrokerControl(BrokerControlServiceServicer):
         try:
             while (ping := await context.read()) is not grpc.aio.EOF:
                 try:
+                    check_id(context, ping.header.controller_id)
                     self._epochs.check_controller(ControllerEpoch(ping.header.controller_epoch))
                 except TidemarkError as error:
                     await abort_with(context, error)
@@ -247,7 +249,8 @@ class BrokerControl(BrokerControlServiceServicer):
         self._driver.submit(event(request_id))
         return waiting
 
-    def _check(self, header: pb.ControlHeader) -> None:
+    def _check(self, header: pb.ControlHeader, context: Any) -> None:
+        check_id(context, header.controller_id)
         self._epochs.check(ControllerEpoch(header.controller_epoch), BrokerEpoch(header.broker_epoch))
 
 

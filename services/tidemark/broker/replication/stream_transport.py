@@ -35,6 +35,7 @@ from tidemark.model import BrokerEpoch, BrokerId, ErrorCode, TidemarkError
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.errors import abort_with, from_rpc_error
 from tidemark.rpc.replica_codec import FollowerEnd, LeaderEnd
+from tidemark.rpc.security.callers import check_id
 from tidemark.v1 import replica_service_pb2 as pb
 from tidemark.v1.replica_service_pb2_grpc import ReplicaServiceServicer, ReplicaServiceStub
 
@@ -338,6 +339,10 @@ class FollowerStreams(ReplicaServiceServicer):
         if first is grpc.aio.EOF or not first.HasField("hello"):
             await abort_with(context, TidemarkError(ErrorCode.INVALID_REQUEST, "the first message must be a hello"))
         hello = first.hello
+        try:
+            check_id(context, hello.broker_id)
+        except TidemarkError as error:
+            await abort_with(context, error)
         if hello.leader_broker_epoch != self._epoch.value:
             sentence = f"this broker's epoch is {self._epoch.value}, not {hello.leader_broker_epoch}"
             await abort_with(context, TidemarkError(ErrorCode.STALE_BROKER_EPOCH, sentence))

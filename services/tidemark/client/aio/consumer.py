@@ -48,9 +48,10 @@ from tidemark.client.settings import consumer_settings
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.topic_name import check_topic_name
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.rpc.security.paths import TlsFiles
 
 _log = logging.getLogger("tidemark.client")
-_OWN_ARGUMENTS: Final = ("bootstrap", "group", "key_deserializer", "value_deserializer")
+_OWN_ARGUMENTS: Final = ("bootstrap", "group", "key_deserializer", "value_deserializer", "tls")
 _ARGUMENTS: Final = frozenset((*_OWN_ARGUMENTS, *ConsumerAndGroupOptions.__annotations__))
 
 
@@ -77,6 +78,7 @@ class Consumer(Lifecycle):
         key_deserializer: "json", "text" or a function that reads the bytes of the keys of iterated records; None: keys
             are bytes.
         value_deserializer: the same for values.
+        tls: the TLS files; None: those that the environment names (docs/security.md), or plain text.
         settings: fetch_max_wait_ms, max_bytes, max_partition_bytes, read_ahead_bytes, request_timeout_ms,
             out_of_range, rack (`client.settings.consumer_settings` explains them); with a group also instance_id,
             assignor, client_id, auto_commit_interval_ms, rebalance_timeout_ms, max_poll_interval_ms, offset_reset
@@ -94,6 +96,7 @@ class Consumer(Lifecycle):
         group: str | None = None,
         key_deserializer: str | Deserializer | None = None,
         value_deserializer: str | Deserializer | None = None,
+        tls: TlsFiles | None = None,
         **settings: Unpack[ConsumerAndGroupOptions],
     ) -> None:
         check_names("a Consumer", settings, _ARGUMENTS)
@@ -107,7 +110,7 @@ class Consumer(Lifecycle):
         self._value_deserializer = deserializer_of("value_deserializer", value_deserializer)
         self.deserializes = key_deserializer is not None or value_deserializer is not None
         """Whether records need `deserialized`."""
-        self.cluster = Cluster(bootstrap, timeout_s=self.settings.request_timeout_ms / 1000)
+        self.cluster = Cluster(bootstrap, timeout_s=self.settings.request_timeout_ms / 1000, tls=tls)
         self._offsets = OffsetLookup(self.cluster, self.settings.request_timeout_ms / 1000)
         self._group: GroupReader | None = None
         self._started: Fetcher | None = None

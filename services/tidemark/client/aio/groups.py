@@ -19,6 +19,7 @@ from tidemark.client.metadata.bootstrap import Bootstrap
 from tidemark.client.metadata.cluster import Cluster
 from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc import errors
+from tidemark.rpc.security.paths import TlsFiles
 from tidemark.v1 import group_service_pb2 as pb
 
 TIMEOUT_S = 30.0
@@ -99,11 +100,14 @@ class Groups(Lifecycle):
     Args:
         bootstrap: "host:port[,host:port...]" of any brokers, or a list; None: TIDEMARK_BOOTSTRAP.
         timeout_s: timeout of each call.
+        tls: the TLS files; None: those that the environment names (docs/security.md), or plain text.
     """
 
-    def __init__(self, bootstrap: Bootstrap | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, bootstrap: Bootstrap | None = None, *, timeout_s: float = TIMEOUT_S, tls: TlsFiles | None = None
+    ) -> None:
         self._timeout_s = seconds("timeout_s", timeout_s)
-        self._cluster = Cluster(bootstrap, timeout_s=self._timeout_s)
+        self._cluster = Cluster(bootstrap, timeout_s=self._timeout_s, tls=tls)
 
     async def start(self) -> None:
         """Find a broker that answers; raises BROKER_NOT_AVAILABLE with the error of each address."""

@@ -27,12 +27,13 @@ from tidemark.client.serializers import Serializer, serializer_of
 from tidemark.client.settings import ProducerOptions, producer_settings
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.payload import Headers
+from tidemark.rpc.security.paths import TlsFiles
 
 _TICK_SLACK_S: Final = 1.0
 """Time after the delivery timeout within which expired batches fail by themselves."""
 _START_S_MIN: Final = 0.7
 """Shortest time that `start` looks for a broker, for any delivery timeout."""
-_OWN_ARGUMENTS: Final = ("bootstrap", "partitioner", "key_serializer", "value_serializer")
+_OWN_ARGUMENTS: Final = ("bootstrap", "partitioner", "key_serializer", "value_serializer", "tls")
 _ARGUMENTS: Final = frozenset((*_OWN_ARGUMENTS, *ProducerOptions.__annotations__))
 
 
@@ -50,6 +51,7 @@ class Producer(Lifecycle):
         key_serializer: "json", "text" or a function that makes bytes of the keys of `send` and `send_many`; None: keys
             are bytes. The partitioner gets the bytes.
         value_serializer: the same for values.
+        tls: the TLS files; None: those that the environment names (docs/security.md), or plain text.
         settings: acks, enable_idempotence, linger_ms, batch_bytes, max_in_flight, codec, delivery_timeout_ms,
             request_timeout_ms, buffer_bytes; `client.settings.producer_settings` explains them. Names that end with _ms
             are in milliseconds, with _bytes in bytes.
@@ -66,6 +68,7 @@ class Producer(Lifecycle):
         partitioner: Partitioner | None = None,
         key_serializer: str | Serializer | None = None,
         value_serializer: str | Serializer | None = None,
+        tls: TlsFiles | None = None,
         **settings: Unpack[ProducerOptions],
     ) -> None:
         check_names("a Producer", settings, _ARGUMENTS)
@@ -78,7 +81,7 @@ class Producer(Lifecycle):
         self.serializes = key_serializer is not None or value_serializer is not None
         """Whether keys or values need `serialized`."""
         delivery_s = self.settings.delivery_timeout_ms / 1000
-        self.cluster = Cluster(bootstrap, timeout_s=max(_START_S_MIN, delivery_s))
+        self.cluster = Cluster(bootstrap, timeout_s=max(_START_S_MIN, delivery_s), tls=tls)
         self._sender: Sender | None = None
         self._closing = asyncio.Lock()
 

@@ -29,15 +29,17 @@ from tidemark.client.metadata.cluster import (
     none_answers,
     unknown_partition,
 )
+from tidemark.client.metadata.tls import client_identity
 from tidemark.core.cluster_view import ClusterView, TopicView, apply
 from tidemark.model import NO_EPOCH, NO_LEADER, ErrorCode, TidemarkError, TopicPartition, unknown_topic
 from tidemark.record.checks import split_until_damage
 from tidemark.record.payload import with_offsets
 from tidemark.rpc import errors
-from tidemark.rpc.channel import CHANNEL_OPTIONS
+from tidemark.rpc.channel import blocking_channels
 from tidemark.rpc.fetch_codec import Fetched
 from tidemark.rpc.metadata_codec import view_from_proto
 from tidemark.rpc.raw_methods import fetch_method
+from tidemark.rpc.security.paths import TlsFiles
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 
@@ -88,15 +90,18 @@ class RangeReader:
         deadline_s: seconds after which a lookup or a fetch raises REQUEST_TIMED_OUT, with the last refusal. Each call
             has its own deadline, so a long read may continue while it makes progress.
         rack: rack of this reader: rows come from an in-sync replica there, if there is one; "": from leaders.
+        tls: the TLS files; None: those of the environment, or plain text.
     """
 
-    def __init__(self, bootstrap: Bootstrap | None, *, deadline_s: float, rack: str = "") -> None:
+    def __init__(
+        self, bootstrap: Bootstrap | None, *, deadline_s: float, rack: str = "", tls: TlsFiles | None = None
+    ) -> None:
         self._bootstrap = parse_bootstrap(bootstrap)
         self._deadline_s = deadline_s
         self._calls = threading.local()
         """The deadline of the call that a thread makes: `until_s`."""
         self._view = ClusterView()
-        self._channels: dict[str, grpc.Channel] = {}
+        self._channels = blocking_channels(client_identity(tls))
         self._is_closed = False
         self._lock = threading.Lock()
         self._nearest = PreferredReplicas(rack, lambda: self._view)
@@ -114,9 +119,7 @@ class RangeReader:
         """Close the connections; calls of other threads end with CLIENT_CLOSED."""
         with self._lock:
             self._is_closed = True
-            channels, self._channels = list(self._channels.values()), {}
-        for channel in channels:
-            channel.close()
+        self._channels.close()
 
     @property
     def cluster_id(self) -> str:
@@ -421,10 +424,7 @@ class RangeReader:
         with self._lock:
             if self._is_closed:
                 raise TidemarkError(ErrorCode.CLIENT_CLOSED, "this reader is closed; open another one")
-            channel = self._channels.get(address)
-            if channel is None:
-                channel = self._channels[address] = grpc.insecure_channel(address, options=list(CHANNEL_OPTIONS))
-            return channel
+            return self._channels.get(address)
 
     def _call_s(self) -> float:
         until_s: float = getattr(self._calls, "until_s", 0.0)

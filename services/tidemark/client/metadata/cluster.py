@@ -24,6 +24,7 @@ import grpc
 
 from tidemark.client.metadata.backoff import Backoff
 from tidemark.client.metadata.bootstrap import Bootstrap, parse_bootstrap
+from tidemark.client.metadata.tls import client_identity
 from tidemark.client.metadata.unknown_topics import UnknownTopics
 from tidemark.client.suggestions import nearest
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView, apply
@@ -41,6 +42,7 @@ from tidemark.model import (
 from tidemark.rpc.channel import close_channels, open_channel
 from tidemark.rpc.errors import from_rpc_error
 from tidemark.rpc.metadata_codec import view_from_proto
+from tidemark.rpc.security.paths import TlsFiles
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 
@@ -83,10 +85,14 @@ class Cluster:
     Args:
         bootstrap: addresses of any brokers; None: TIDEMARK_BOOTSTRAP.
         timeout_s: time that `start` looks for a broker that answers, if less than CONNECT_TIMEOUT_S.
+        tls: the TLS files; None: those of the environment, or plain text.
     """
 
-    def __init__(self, bootstrap: Bootstrap | None, *, timeout_s: float = math.inf) -> None:
+    def __init__(
+        self, bootstrap: Bootstrap | None, *, timeout_s: float = math.inf, tls: TlsFiles | None = None
+    ) -> None:
         self._bootstrap = parse_bootstrap(bootstrap)
+        self.identity = client_identity(tls)
         self._timeout_s = timeout_s
         self._view = ClusterView()
         self._channels: dict[str, grpc.aio.Channel] = {}
@@ -152,7 +158,7 @@ class Cluster:
             raise TidemarkError(ErrorCode.CLIENT_CLOSED, "this client is closed")
         channel = self._channels.get(address)
         if channel is None:
-            channel = self._channels[address] = open_channel(address)
+            channel = self._channels[address] = open_channel(address, self.identity)
         return channel
 
     def used(self, address: str) -> None:

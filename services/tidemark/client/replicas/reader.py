@@ -13,12 +13,14 @@ import grpc
 from tidemark.client.metadata.backoff import Backoff
 from tidemark.client.metadata.bootstrap import Bootstrap, parse_bootstrap
 from tidemark.client.metadata.cluster import none_answers
+from tidemark.client.metadata.tls import client_identity
 from tidemark.client.replicas.comparison import Piece, pieces_of
 from tidemark.core.cluster_view import ClusterView
 from tidemark.model import ErrorCode, ReplicaIdentity, TidemarkError, TopicPartition, unknown_topic
 from tidemark.rpc import errors
-from tidemark.rpc.channel import CHANNEL_OPTIONS
+from tidemark.rpc.channel import blocking_channels
 from tidemark.rpc.metadata_codec import view_from_proto
+from tidemark.rpc.security.paths import TlsFiles
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1 import replica_reads_pb2
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
@@ -59,13 +61,14 @@ class ReplicaReader:
     Args:
         bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
         repair: have brokers fetch damaged batches from other replicas before they answer (rule T6).
+        tls: the TLS files; None: those of the environment, or plain text.
     """
 
-    def __init__(self, bootstrap: Bootstrap | None, *, repair: bool = False) -> None:
+    def __init__(self, bootstrap: Bootstrap | None, *, repair: bool = False, tls: TlsFiles | None = None) -> None:
         self._repair = repair
         self._bootstrap = parse_bootstrap(bootstrap)
         self._brokers: tuple[str, ...] = ()
-        self._channels: dict[str, grpc.Channel] = {}
+        self._channels = blocking_channels(client_identity(tls))
 
     def __enter__(self) -> Self:
         return self
@@ -73,8 +76,7 @@ class ReplicaReader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for channel in self._channels.values():
-            channel.close()
+        self._channels.close()
 
     def view(self, topics: Sequence[str] = ()) -> ClusterView:
         """Return the cluster with these topics (empty: all); raises BROKER_NOT_AVAILABLE, UNKNOWN_TOPIC."""
@@ -147,12 +149,9 @@ class ReplicaReader:
             )
 
     def _call(self, address: str, method: str, request: Any) -> Any:
-        channel = self._channels.get(address)
-        if channel is None:
-            made = grpc.insecure_channel(address, options=list(CHANNEL_OPTIONS))
-            channel = self._channels.setdefault(address, made)
+        stub = BrokerServiceStub(self._channels.get(address))
         try:
-            return getattr(BrokerServiceStub(channel), method)(request, timeout=_CALL_S)
+            return getattr(stub, method)(request, timeout=_CALL_S)
         except grpc.RpcError as error:
             raise errors.from_rpc_error(error, address=address) from None
 

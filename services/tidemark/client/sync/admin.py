@@ -7,6 +7,7 @@ from tidemark.client.aio.admin.client import AdminClient as AsyncAdminClient
 from tidemark.client.aio.admin.connection import TIMEOUT_S
 from tidemark.client.metadata.bootstrap import Bootstrap
 from tidemark.client.sync.forwarding import SyncClient, blocking, iterating
+from tidemark.rpc.security.paths import TlsFiles
 
 
 class AdminClient(SyncClient[AsyncAdminClient]):
@@ -20,12 +21,18 @@ class AdminClient(SyncClient[AsyncAdminClient]):
             address of the admin service is accepted too. None: TIDEMARK_BOOTSTRAP.
         admin: host:port of the admin service; None: found with `bootstrap`.
         timeout_s: timeout of each call, and of the wait for each update of a stream.
+        tls: the TLS files; None: those that the environment names (docs/security.md), or plain text.
     """
 
     def __init__(
-        self, bootstrap: Bootstrap | None = None, *, admin: str | None = None, timeout_s: float = TIMEOUT_S
+        self,
+        bootstrap: Bootstrap | None = None,
+        *,
+        admin: str | None = None,
+        timeout_s: float = TIMEOUT_S,
+        tls: TlsFiles | None = None,
     ) -> None:
-        super().__init__(AsyncAdminClient(bootstrap, admin=admin, timeout_s=timeout_s))
+        super().__init__(AsyncAdminClient(bootstrap, admin=admin, timeout_s=timeout_s, tls=tls))
 
     create_topic = blocking(AsyncAdminClient.create_topic)
     delete_topic = blocking(AsyncAdminClient.delete_topic)

@@ -7,6 +7,7 @@ from tidemark.client.aio.groups import TIMEOUT_S
 from tidemark.client.aio.groups import Groups as AsyncGroups
 from tidemark.client.metadata.bootstrap import Bootstrap
 from tidemark.client.sync.forwarding import SyncClient, blocking
+from tidemark.rpc.security.paths import TlsFiles
 
 
 class Groups(SyncClient[AsyncGroups]):
@@ -19,10 +20,13 @@ class Groups(SyncClient[AsyncGroups]):
     Args:
         bootstrap: "host:port[,host:port...]" of any brokers, or a list; None: TIDEMARK_BOOTSTRAP.
         timeout_s: timeout of each call.
+        tls: the TLS files; None: those that the environment names (docs/security.md), or plain text.
     """
 
-    def __init__(self, bootstrap: Bootstrap | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
-        super().__init__(AsyncGroups(bootstrap, timeout_s=timeout_s))
+    def __init__(
+        self, bootstrap: Bootstrap | None = None, *, timeout_s: float = TIMEOUT_S, tls: TlsFiles | None = None
+    ) -> None:
+        super().__init__(AsyncGroups(bootstrap, timeout_s=timeout_s, tls=tls))
 
     list_groups = blocking(AsyncGroups.list_groups)
     describe_groups = blocking(AsyncGroups.describe_groups)

@@ -32,6 +32,7 @@ from tidemark.client.sync.event_loop_thread import forked
 from tidemark.client.sync.forwarding import START_S, SyncClient, blocking, on_loop
 from tidemark.model import TopicPartition
 from tidemark.record.payload import Headers
+from tidemark.rpc.security.paths import TlsFiles
 
 T = TypeVar("T")
 BlockingRebalanceCallback = Callable[[list[TopicPartition]], None]
@@ -55,6 +56,7 @@ class Producer(SyncClient[AsyncProducer]):
         key_serializer: "json", "text" or a function that makes bytes of the keys of `send` and `send_many`; None: keys
             are bytes. The partitioner gets the bytes.
         value_serializer: the same for values.
+        tls: the TLS files; None: those that the environment names (docs/security.md), or plain text.
         settings: acks, enable_idempotence, linger_ms, batch_bytes, max_in_flight, codec, delivery_timeout_ms,
             request_timeout_ms, buffer_bytes; `client.settings.producer_settings` explains them. Names that end with _ms
             are in milliseconds, with _bytes in bytes.
@@ -71,6 +73,7 @@ class Producer(SyncClient[AsyncProducer]):
         partitioner: Partitioner | None = None,
         key_serializer: str | Serializer | None = None,
         value_serializer: str | Serializer | None = None,
+        tls: TlsFiles | None = None,
         **settings: Unpack[ProducerOptions],
     ) -> None:
         producer = AsyncProducer(
@@ -78,6 +81,7 @@ class Producer(SyncClient[AsyncProducer]):
             partitioner=partitioner,
             key_serializer=key_serializer,
             value_serializer=value_serializer,
+            tls=tls,
             **settings,
         )
         self._delivery_s = producer.settings.delivery_timeout_ms / 1000
@@ -219,6 +223,7 @@ class Consumer(SyncClient[AsyncConsumer]):
         key_deserializer: "json", "text" or a function that reads the bytes of the keys of iterated records; None: keys
             are bytes.
         value_deserializer: the same for values.
+        tls: the TLS files; None: those that the environment names (docs/security.md), or plain text.
         settings: fetch_max_wait_ms, max_bytes, max_partition_bytes, read_ahead_bytes, request_timeout_ms,
             out_of_range, rack (`client.settings.consumer_settings` explains them); with a group also instance_id,
             assignor, client_id, auto_commit_interval_ms, rebalance_timeout_ms, max_poll_interval_ms, offset_reset
@@ -236,6 +241,7 @@ class Consumer(SyncClient[AsyncConsumer]):
         group: str | None = None,
         key_deserializer: str | Deserializer | None = None,
         value_deserializer: str | Deserializer | None = None,
+        tls: TlsFiles | None = None,
         **settings: Unpack[ConsumerAndGroupOptions],
     ) -> None:
         consumer = AsyncConsumer(
@@ -243,6 +249,7 @@ class Consumer(SyncClient[AsyncConsumer]):
             group=group,
             key_deserializer=key_deserializer,
             value_deserializer=value_deserializer,
+            tls=tls,
             **settings,
         )
         self._batch: PartitionBatch | None = None

@@ -31,6 +31,8 @@ from tidemark.model import (
 from tidemark.rpc.control_codec import leader_and_isr_to_proto, refusals_from_proto
 from tidemark.v1 import controller_service_pb2 as pb
 
+from tests.fakes.contexts import PlainContext
+
 EPOCH = BrokerEpoch(3)
 
 
@@ -77,7 +79,7 @@ class Core:
             EPOCH,
             tuple(_command(int(name[1:]), log_dir) for name, log_dir in log_dirs.items()),
         )
-        answer = await self.control.LeaderAndIsr(leader_and_isr_to_proto(command), None)
+        answer = await self.control.LeaderAndIsr(leader_and_isr_to_proto(command), PlainContext())
         return {f"p{one.partition}": error.code for one, error in refusals_from_proto(answer.errors)}
 
 
@@ -137,7 +139,7 @@ async def test_a_superseded_slice_refuses_the_whole_command() -> None:
     assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
 
 
-class Controller:
+class Controller(PlainContext):
     """The broker's end of a heartbeat stream; its connection may break during a write."""
 
     def __init__(self, error: Exception | None = None) -> None:

@@ -58,6 +58,7 @@ from tidemark.rpc.reassignment_codec import (
 )
 from tidemark.rpc.reassignment_codec import outcome_from_proto as reassignment_outcome_from_proto
 from tidemark.rpc.refs import ref_to_proto
+from tidemark.rpc.security.paths import TlsFiles
 from tidemark.runtime.configuration_entries import ConfigChange, ConfigEntry
 from tidemark.v1 import (
     admin_brokers_pb2,
@@ -85,9 +86,14 @@ class AdminClient(Lifecycle):
     """
 
     def __init__(
-        self, bootstrap: Bootstrap | None = None, *, admin: str | None = None, timeout_s: float = TIMEOUT_S
+        self,
+        bootstrap: Bootstrap | None = None,
+        *,
+        admin: str | None = None,
+        timeout_s: float = TIMEOUT_S,
+        tls: TlsFiles | None = None,
     ) -> None:
-        self._connection = AdminConnection(bootstrap, admin, timeout_s)
+        self._connection = AdminConnection(bootstrap, admin, timeout_s, tls)
         self._timeout_s = timeout_s
 
     async def start(self) -> None:
@@ -299,7 +305,7 @@ class AdminClient(Lifecycle):
                 leader = await self.leader_of(where)
                 first = first or leader
                 left_s = max(deadline_s - time.monotonic(), _TIMEOUT_S_MIN)
-                return await delete_records_at(leader, first, where, before_offset, left_s)
+                return await delete_records_at(leader, first, where, before_offset, left_s, self._connection.identity)
             except TidemarkError as error:
                 if not error.retriable or time.monotonic() >= deadline_s:
                     raise

@@ -12,9 +12,11 @@ import grpc
 from tidemark.client.argument_types import seconds
 from tidemark.client.metadata.bootstrap import Bootstrap, parse_bootstrap
 from tidemark.client.metadata.cluster import Cluster
+from tidemark.client.metadata.tls import client_identity
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc import errors
 from tidemark.rpc.channel import close_channels, open_channel
+from tidemark.rpc.security.paths import TlsFiles
 from tidemark.v1.admin_service_pb2_grpc import AdminServiceStub
 
 if TYPE_CHECKING:
@@ -34,12 +36,16 @@ class AdminConnection:
             TIDEMARK_BOOTSTRAP.
         address: host:port of the admin service; None: `open` finds it with `bootstrap`.
         timeout_s: timeout of each unary call, and of the wait for each streamed response.
+        tls: the TLS files; None: those of the environment, or plain text.
     """
 
-    def __init__(self, bootstrap: Bootstrap | None, address: str | None, timeout_s: float) -> None:
+    def __init__(
+        self, bootstrap: Bootstrap | None, address: str | None, timeout_s: float, tls: TlsFiles | None = None
+    ) -> None:
+        self.identity = client_identity(tls)
         self.timeout_s = seconds("timeout_s", timeout_s)
         self._address = None if address is None else parse_bootstrap(address, name="admin")[0]
-        self._cluster = None if address is not None else Cluster(bootstrap, timeout_s=self.timeout_s)
+        self._cluster = None if address is not None else Cluster(bootstrap, timeout_s=self.timeout_s, tls=tls)
         self._channel: grpc.aio.Channel | None = None
 
     async def open(self) -> None:
@@ -50,7 +56,7 @@ class AdminConnection:
         """
         if self._address is None:
             self._address = await self._find()
-        self._channel = open_channel(self._address)
+        self._channel = open_channel(self._address, self.identity)
 
     async def _find(self) -> str:
         cluster = self._cluster

@@ -16,11 +16,17 @@ from tidemark.v1 import delete_records_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 
 if TYPE_CHECKING:
+    from tidemark.rpc.security.files import TlsIdentity
     from tidemark.v1.broker_service_pb2_grpc import BrokerServiceAsyncStub
 
 
 async def delete_records_at(
-    leader: Leader, named: Leader, partition: TopicPartition, before_offset: int, timeout_s: float
+    leader: Leader,
+    named: Leader,
+    partition: TopicPartition,
+    before_offset: int,
+    timeout_s: float,
+    identity: TlsIdentity | None,
 ) -> DeletedRecords:
     """Ask a leader to delete the records below an offset; raises TidemarkError.
 
@@ -30,6 +36,7 @@ async def delete_records_at(
         partition: the partition.
         before_offset: the first offset to keep; -1: the high watermark.
         timeout_s: timeout of the call; the leader waits for its followers for half of it.
+        identity: the TLS files of the client.
     """
     request = pb.DeleteRecordsRequest(
         topic=partition.topic,
@@ -40,7 +47,7 @@ async def delete_records_at(
         before_offset=before_offset,
         timeout_ms=int(timeout_s * 500),
     )
-    channel = open_channel(leader.address)
+    channel = open_channel(leader.address, identity)
     try:
         stub = cast("BrokerServiceAsyncStub", BrokerServiceStub(channel))
         response = await stub.DeleteRecords(request, timeout=timeout_s, wait_for_ready=False)

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Identities: of the cluster's services, and of users; both from the one URI name of a certificate.
+
+A service has `tidemark://CLUSTER/broker/3`, `tidemark://CLUSTER/controller/100` or `tidemark://CLUSTER/admin/NAME`.
+CLUSTER is a name that all certificates of one cluster share. Any other URI is a user's. Names of other kinds (subject,
+DNS name, address) are never an identity.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+SCHEME: Final = "tidemark"
+_SERVICE: Final = re.compile(rf"{SCHEME}://(?P<cluster>[a-z0-9][a-z0-9.-]*)/(?P<role>[a-z]+)/(?P<name>[A-Za-z0-9._-]+)")
+
+
+class Role(StrEnum):
+    """The part of a service in the cluster."""
+
+    BROKER = "broker"
+    CONTROLLER = "controller"
+    ADMIN = "admin"
+
+
+_ROLES: Final = {role.value: role for role in Role}
+
+
+class Principal(NamedTuple):
+    """An identity.
+
+    Attributes:
+        name: as logs and errors show it: "User:" and the URI, or the URI of a service.
+        cluster: the cluster of a service; "" for a user.
+        role: the role of a service; None for a user.
+        service: id of a broker or controller, name of an admin service; "" for a user.
+    """
+
+    name: str
+    cluster: str = ""
+    role: Role | None = None
+    service: str = ""
+
+
+ANONYMOUS: Final = Principal("User:ANONYMOUS")
+"""A caller without an identity, as every caller of a plain-text port."""
+
+
+def service_uri(cluster: str, role: Role, name: str) -> str:
+    """The URI of a service; raises ValueError for a name that is none."""
+    uri = f"{SCHEME}://{cluster}/{role}/{name}"
+    if principal_of([uri]).role is None:
+        raise ValueError(f"{uri!r} is no name of a service: want small letters, digits, '.' and '-' in {cluster!r}")
+    return uri
+
+
+def principal_of(uris: Sequence[str]) -> Principal:
+    """The identity of a certificate with these URI names.
+
+    Two URI names are refused as ambiguous: the caller is ANONYMOUS, as without a URI name.
+    """
+    if len(uris) != 1:
+        return ANONYMOUS
+    (uri,) = uris
+    found = _SERVICE.fullmatch(uri)
+    if found is None or found["role"] not in _ROLES:
+        return Principal(f"User:{uri}")
+    return Principal(uri, found["cluster"], _ROLES[found["role"]], found["name"])

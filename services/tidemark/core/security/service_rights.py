@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The calls that only services of the same cluster may make, and the check of their callers.
+
+A controller proves itself by identity and epoch: the epoch alone could be guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from tidemark.core.security.principals import Principal, Role
+from tidemark.errors import ErrorCode, TidemarkError
+
+_CONTROL: Final = frozenset({Role.CONTROLLER})
+_SERVICES: Final = frozenset(Role)
+
+INTERNAL: Final[Mapping[str, frozenset[Role]]] = {
+    "/tidemark.v1.BrokerControlService/LeaderAndIsr": _CONTROL,
+    "/tidemark.v1.BrokerControlService/StopReplica": _CONTROL,
+    "/tidemark.v1.BrokerControlService/UpdateMetadata": _CONTROL,
+    "/tidemark.v1.BrokerControlService/Heartbeat": _CONTROL,
+    "/tidemark.v1.BrokerControlService/DescribeReplicas": _CONTROL,
+    "/tidemark.v1.ControllerService/ReportIsrChanges": frozenset({Role.BROKER}),
+    "/tidemark.v1.ControllerService/AskReplicas": frozenset({Role.ADMIN}),
+    "/tidemark.v1.ControllerService/DescribeController": _SERVICES,
+    "/tidemark.v1.ReplicaService/Replicate": frozenset({Role.BROKER}),
+}
+"""Roles that may make a call, by its path; other calls are open to every identity."""
+
+
+def check_caller(path: str, caller: Principal, cluster: str) -> None:
+    """Raises CLUSTER_AUTHORIZATION_FAILED if the call is internal and the caller is no such service of `cluster`."""
+    roles = INTERNAL.get(path)
+    if roles is None or (caller.role in roles and caller.cluster == cluster):
+        return
+    wanted = " or ".join(sorted(f"a {role}" if role is not Role.ADMIN else "an admin service" for role in roles))
+    raise denied(caller, f"may not call {path}: only {wanted} of cluster {cluster!r} may")
+
+
+def check_service_id(caller: Principal, service_id: int) -> None:
+    """Raises CLUSTER_AUTHORIZATION_FAILED if the caller claims the id of another service."""
+    if caller.service != str(service_id):
+        raise denied(caller, f"may not act as {caller.role or 'service'} {service_id}")
+
+
+def denied(caller: Principal, sentence: str) -> TidemarkError:
+    """The error of a denied call."""
+    return TidemarkError(
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED, f"{caller.name} {sentence}", {"principal": caller.name}
+    )

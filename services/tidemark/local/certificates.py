@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An authority and certificates in a directory, for a laptop or for machines without a certificate manager.
+
+The directory has `ca.crt` and `ca.key`; each certificate NAME has `NAME.crt` and `NAME.key`. Keys are readable by
+their owner only. Files are replaced by a rename, so a process that reads them again finds whole files.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import secrets
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from tidemark.core.security.principals import SCHEME, Role, service_uri
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.rpc.security.paths import TlsFiles
+
+AUTHORITY: Final = "ca"
+AUTHORITY_DAYS: Final = 3650
+DAYS: Final = 365
+_BACKDATED: Final = timedelta(minutes=5)
+"""Certificates are valid from this time before now on: clocks of machines differ."""
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_CLUSTER: Final = re.compile(r"[a-z0-9][a-z0-9.-]*")
+
+
+class Authority:
+    """The authority in a directory.
+
+    Attributes:
+        cluster: the cluster's name, which the identities of its services have.
+    """
+
+    def __init__(self, directory: Path, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
+        self._directory = directory
+        self._certificate = certificate
+        self._key = key
+        common = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        self.cluster = str(common[0].value) if common else ""
+
+    @classmethod
+    def create(cls, directory: Path, cluster: str, *, days: int = AUTHORITY_DAYS) -> Authority:
+        """Create the authority of a cluster; raises INVALID_REQUEST if the directory has one, or for a wrong name."""
+        if not _CLUSTER.fullmatch(cluster):
+            raise _invalid(f"the cluster's name is {cluster!r}: want small letters, digits, '.' and '-'")
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if (directory / f"{AUTHORITY}.key").exists():
+            raise _invalid(
+                f"{directory} has an authority already; a new one would make all its certificates invalid: choose "
+                "another directory, or remove this one first"
+            )
+        key = ec.generate_private_key(ec.SECP256R1())
+        # Two authorities of one name in one bundle could not be told apart.
+        name = x509.Name(
+            [
+                x509.NameAttribute(NameOID.COMMON_NAME, cluster),
+                x509.NameAttribute(NameOID.SERIAL_NUMBER, secrets.token_hex(8)),
+            ]
+        )
+        usage = x509.KeyUsage(
+            digital_signature=False,
+            content_commitment=False,
+            key_encipherment=False,
+            data_encipherment=False,
+            key_agreement=False,
+            key_cert_sign=True,
+            crl_sign=True,
+            encipher_only=False,
+            decipher_only=False,
+        )
+        builder = (
+            _builder(name, name, key.public_key(), days)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(usage, critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        )
+        made = cls(directory, builder.sign(key, hashes.SHA256()), key)
+        made._write(AUTHORITY, key, made._certificate)
+        return made
+
+    @classmethod
+    def load(cls, directory: Path) -> Authority:
+        """Read the authority; raises INVALID_REQUEST without one."""
+        try:
+            certificate = x509.load_pem_x509_certificate((directory / f"{AUTHORITY}.crt").read_bytes())
+            key = load_pem_private_key((directory / f"{AUTHORITY}.key").read_bytes(), password=None)
+        except OSError as error:
+            raise _invalid(
+                f"{error.filename}: {error.strerror}; `tidemark certs init --directory {directory}` makes an authority"
+            ) from None
+        except ValueError:
+            raise _invalid(f"{directory}: ca.crt or ca.key is no valid PEM file") from None
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise _invalid(f"{directory}: the authority was not made by `tidemark certs init`")
+        return cls(directory, certificate, key)
+
+    def issue_service(self, role: Role, name: str, hosts: Sequence[str], *, days: int = DAYS) -> TlsFiles:
+        """Issue the certificate of a service, for a server at `hosts` (names and addresses) and for its own calls."""
+        uri = _uri(self.cluster, role, name)
+        stem = role.value if role is Role.ADMIN and name == role.value else f"{role}-{name}"
+        return self._issue(stem, uri, hosts, days)
+
+    def issue_client(self, name: str, *, days: int = DAYS) -> TlsFiles:
+        """Issue the certificate of the user `name`, whose identity is `tidemark://CLUSTER/user/NAME`."""
+        if not _NAME.fullmatch(name):
+            raise _invalid(f"the client's name is {name!r}: want letters, digits, '.', '_' and '-'")
+        return self._issue(f"client-{name}", f"{SCHEME}://{self.cluster}/user/{name}", (), days)
+
+    def _issue(self, stem: str, uri: str, hosts: Sequence[str], days: int) -> TlsFiles:
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, stem)])
+        purposes = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if hosts else [])]
+        names = [x509.UniformResourceIdentifier(uri), *map(_host_name, hosts)]
+        certificate = (
+            _builder(subject, self._certificate.subject, key.public_key(), days)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+        return self._write(stem, key, certificate)
+
+    def _write(self, stem: str, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> TlsFiles:
+        private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        _replace(self._directory / f"{stem}.key", private, 0o600)
+        _replace(self._directory / f"{stem}.crt", certificate.public_bytes(Encoding.PEM), 0o644)
+        return self.files(stem)
+
+    def files(self, stem: str) -> TlsFiles:
+        """Paths of the certificate `stem`, whether or not it was issued."""
+        ca, certificate, key = (self._directory / name for name in (f"{AUTHORITY}.crt", f"{stem}.crt", f"{stem}.key"))
+        return TlsFiles(str(ca), str(certificate), str(key))
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _BACKDATED)
+        .not_valid_after(now + timedelta(days=days))
+    )
+
+
+def _uri(cluster: str, role: Role, name: str) -> str:
+    try:
+        return service_uri(cluster, role, name)
+    except ValueError as error:
+        raise _invalid(str(error)) from None
+
+
+def _host_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    try:
+        return x509.DNSName(host)
+    except ValueError:
+        raise _invalid(f"{host!r} is no name or address of a host") from None
+
+
+def _replace(path: Path, content: bytes, mode: int) -> None:
+    new = path.with_suffix(path.suffix + ".new")
+    new.unlink(missing_ok=True)
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    new.rename(path)
+
+
+def _invalid(sentence: str) -> TidemarkError:
+    return TidemarkError(ErrorCode.INVALID_REQUEST, sentence)

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Channels that follow changed TLS files.
+
+A channel of gRPC keeps its first credentials. `RotatingChannel` therefore makes another channel after a change: new
+calls use the new channel, and the old one is closed after the last of its calls. Streams are not interrupted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Self, cast
+
+import grpc
+
+if TYPE_CHECKING:
+    from tidemark.rpc.security.files import Material, TlsIdentity
+
+Open = Callable[[grpc.ChannelCredentials], grpc.aio.Channel]
+_METHODS: Final = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
+
+
+def channel_credentials(material: Material) -> grpc.ChannelCredentials:
+    """Credentials of a channel."""
+    return grpc.ssl_channel_credentials(material.ca, material.key or None, material.certificate or None)
+
+
+class _Generation:
+    """A channel of gRPC, with the number of its unfinished calls."""
+
+    def __init__(self, fingerprint: str, channel: grpc.aio.Channel) -> None:
+        self.fingerprint = fingerprint
+        self.channel = channel
+        self.calls = 0
+        self.retired = False
+
+
+class RotatingChannel:
+    """Has the methods of `grpc.aio.Channel` that Tidemark uses; used on one event loop.
+
+    Args:
+        identity: the files.
+        open_with: opens a channel to the address.
+    """
+
+    def __init__(self, identity: TlsIdentity, open_with: Open) -> None:
+        self._identity = identity
+        self._open_with = open_with
+        self._current: _Generation | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+        self._retired: set[_Generation] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _METHODS:
+            raise AttributeError(name)
+
+        def method(*arguments: Any, **options: Any) -> Callable[..., Any]:
+            return _Method(self, name, arguments, options)
+
+        return method
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self, grace: float | None = None) -> None:
+        """Close all channels; running calls get `grace` seconds."""
+        channels = [*self._retired, *([self._current] if self._current else [])]
+        self._retired.clear()
+        self._current = None
+        for one in channels:
+            await one.channel.close(grace)
+        await asyncio.gather(*self._closing)
+
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
+        """As `grpc.aio.Channel`, of the newest channel."""
+        return self.generation().channel.get_state(try_to_connect)
+
+    def generation(self) -> _Generation:
+        """The channel with the newest files."""
+        material = self._identity.current()
+        current = self._current
+        if current is None or current.fingerprint != material.fingerprint:
+            if current is not None:
+                self._retire(current)
+            current = _Generation(material.fingerprint, self._open_with(channel_credentials(material)))
+            self._current = current
+        return current
+
+    def ended(self, generation: _Generation) -> None:
+        """Count the end of a call."""
+        generation.calls -= 1
+        if generation.retired and not generation.calls and generation in self._retired:
+            self._close(generation)
+
+    def _retire(self, generation: _Generation) -> None:
+        generation.retired = True
+        self._retired.add(generation)
+        if not generation.calls:
+            self._close(generation)
+
+    def _close(self, generation: _Generation) -> None:
+        self._retired.discard(generation)
+        closing = asyncio.get_running_loop().create_task(generation.channel.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+
+class _Method:
+    """A method of a stub: each call goes through the newest channel."""
+
+    def __init__(self, owner: RotatingChannel, kind: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+        self._owner = owner
+        self._kind = kind
+        self._arguments = arguments
+        self._options = options
+        self._generation: _Generation | None = None
+        self._inner: Callable[..., Any] | None = None
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        generation = self._owner.generation()
+        if generation is not self._generation or self._inner is None:
+            self._inner = getattr(generation.channel, self._kind)(*self._arguments, **self._options)
+            self._generation = generation
+        call = self._inner(*arguments, **options)
+        generation.calls += 1
+        call.add_done_callback(lambda _: self._owner.ended(generation))
+        return call
+
+
+class BlockingChannels:
+    """Blocking channels by address, each with the newest files. Safe for several threads.
+
+    Args:
+        identity: the files; None: plain text.
+        options: gRPC's options of each channel.
+    """
+
+    def __init__(self, identity: TlsIdentity | None, options: tuple[tuple[str, int], ...]) -> None:
+        self._identity = identity
+        self._options = list(options)
+        self._lock = threading.Lock()
+        self._channels: dict[str, tuple[str, grpc.Channel]] = {}
+        self._retired: dict[str, grpc.Channel] = {}
+
+    def get(self, address: str) -> grpc.Channel:
+        """The channel to an address. A channel with old files stays open for its calls until the next change."""
+        material = None if self._identity is None else self._identity.current()
+        fingerprint = "" if material is None else material.fingerprint
+        with self._lock:
+            known = self._channels.get(address)
+            if known is not None and known[0] == fingerprint:
+                return known[1]
+            unused = self._retired.pop(address, None)
+            if known is not None:
+                self._retired[address] = known[1]
+            if material is None:
+                channel = grpc.insecure_channel(address, options=self._options)
+            else:
+                channel = grpc.secure_channel(address, channel_credentials(material), options=self._options)
+            self._channels[address] = fingerprint, channel
+        if unused is not None:
+            unused.close()
+        return channel
+
+    def close(self) -> None:
+        """Close all channels."""
+        with self._lock:
+            channels = [*self._retired.values(), *(channel for _, channel in self._channels.values())]
+            self._retired.clear()
+            self._channels.clear()
+        for channel in channels:
+            channel.close()
+
+
+def rotating(identity: TlsIdentity, open_with: Open) -> grpc.aio.Channel:
+    """A `RotatingChannel`, typed as what it stands for."""
+    return cast("grpc.aio.Channel", RotatingChannel(identity, open_with))

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Certificate, key and CA of a process: read from files, checked, and read again when the files change.
+
+A set of files that does not fit together never replaces one that does: half-written files, or a certificate whose key
+was not renamed yet, keep the previous set in use until the files fit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import threading
+import time
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+import grpc
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+
+from tidemark.model import TidemarkError
+from tidemark.rpc.security.paths import SETTINGS, TlsFiles, wrong_file
+
+_log = logging.getLogger(__name__)
+
+_CHECK_S: Final = 0.5
+"""Interval at which a use of the files looks whether they changed."""
+_BEGIN, _END = b"-----BEGIN ", b"-----END "
+
+
+class Material(NamedTuple):
+    """The contents of a set of files that fit together.
+
+    Attributes:
+        files: the PEM texts: CA, certificate, key; empty without a certificate.
+        fingerprint: differs for other contents.
+        uris: URI names (SAN) of the certificate.
+        not_after_s: end of the certificate's validity, in seconds since 1970; of the CA's, without a certificate.
+    """
+
+    ca: bytes
+    certificate: bytes
+    key: bytes
+    fingerprint: str
+    uris: tuple[str, ...]
+    not_after_s: float
+
+
+class TlsIdentity:
+    """The files of one process or client. Safe for several threads.
+
+    Attributes:
+        failures: times that changed files were refused.
+
+    Raises:
+        TidemarkError: INVALID_CONFIG: a file is missing, is no PEM file, or does not fit the others.
+    """
+
+    def __init__(self, files: TlsFiles) -> None:
+        files.check()
+        self.files = files
+        self.failures = 0
+        self._lock = threading.Lock()
+        self._seen, self._material = _load(files)
+        self._refused: tuple[object, ...] | None = None
+        self._checked_s = time.monotonic()
+
+    def current(self) -> Material:
+        """The newest contents that fit together. Looks at the files at most every half second, and never waits for
+        another thread that does."""
+        if time.monotonic() - self._checked_s < _CHECK_S or not self._lock.acquire(blocking=False):
+            return self._material
+        try:
+            self._checked_s = time.monotonic()
+            self._read_again()
+        finally:
+            self._lock.release()
+        return self._material
+
+    def server_credentials(self) -> grpc.ServerCredentials:
+        """Credentials of a server that requires client certificates; each handshake uses the newest files."""
+        given = self.current()
+
+        def configuration(material: Material) -> grpc.ServerCertificateConfiguration:
+            pair = (material.key, material.certificate)
+            return grpc.ssl_server_certificate_configuration([pair], root_certificates=material.ca)
+
+        def changed() -> Any:
+            nonlocal given
+            now = self.current()
+            if now.fingerprint == given.fingerprint:
+                return None
+            given = now
+            return configuration(now)
+
+        return grpc.dynamic_ssl_server_credentials(configuration(given), changed, require_client_authentication=True)
+
+    def _read_again(self) -> None:
+        try:
+            seen = _signature(self.files)
+            if seen == self._seen:
+                return
+            self._seen, material = _load(self.files)
+        except TidemarkError as error:
+            self._refuse(error)
+            return
+        if material.fingerprint != self._material.fingerprint:
+            self._material = material
+            _log.info("the TLS files changed", extra={"uris": material.uris, "not_after": _date(material.not_after_s)})
+        self._refused = None
+
+    def _refuse(self, error: TidemarkError) -> None:
+        """Keep the previous contents; count and log each state of the files once."""
+        state = (error.message,)
+        if state != self._refused:
+            self._refused = state
+            self.failures += 1
+            _log.warning("the changed TLS files are not used: %s", error.message)
+
+
+def _load(files: TlsFiles) -> tuple[tuple[object, ...], Material]:
+    """The contents, and the state of the files that they were read in."""
+    seen = _signature(files)
+    ca, certificate, key = (_read(name, path) for name, path in zip(SETTINGS, files, strict=True))
+    if _signature(files) != seen:
+        raise wrong_file("the TLS files are being changed")
+    try:
+        return seen, _material(files, ca, certificate, key)
+    except _UNREADABLE as error:
+        raise wrong_file(f"the TLS files {', '.join(filter(None, files))} cannot be used: {error}") from error
+
+
+_UNREADABLE: Final = (ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension)
+"""Errors of the library for damaged contents; some come only when a part is used."""
+
+
+def _material(files: TlsFiles, ca: bytes, certificate: bytes, key: bytes) -> Material:
+    authorities = _certificates("tls.ca.file", files.ca, ca)
+    chain = _certificates("tls.certificate.file", files.certificate, certificate) if certificate else []
+    if chain:
+        _check_pair(files, chain[0], key)
+    fingerprint = hashlib.sha256(b"\0".join((ca, certificate, key))).hexdigest()
+    not_after = chain[0].not_valid_after_utc if chain else max(one.not_valid_after_utc for one in authorities)
+    return Material(ca, certificate, key, fingerprint, _uris(chain[0]) if chain else (), not_after.timestamp())
+
+
+def _signature(files: TlsFiles) -> tuple[object, ...]:
+    """Changes with the files, also if a symbolic link is renamed over another one."""
+    states = []
+    for name, path in zip(SETTINGS, files, strict=True):
+        if path:
+            try:
+                status = os.stat(path)
+            except OSError as error:
+                raise _unreadable(name, path, error) from error
+            states.append((status.st_ino, status.st_dev, status.st_mtime_ns, status.st_size))
+    return tuple(states)
+
+
+def _read(name: str, path: str) -> bytes:
+    if not path:
+        return b""
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except OSError as error:
+        raise _unreadable(name, path, error) from error
+    if not content.count(_BEGIN) or content.count(_BEGIN) != content.count(_END):
+        raise wrong_file(f"{name} is {path}, which is not a whole PEM file", name)
+    return content
+
+
+def _certificates(name: str, path: str, content: bytes) -> list[x509.Certificate]:
+    try:
+        return x509.load_pem_x509_certificates(content)
+    except ValueError:
+        raise wrong_file(f"{name} is {path}, which has no valid certificate", name) from None
+
+
+def _check_pair(files: TlsFiles, certificate: x509.Certificate, key: bytes) -> None:
+    try:
+        private = load_pem_private_key(key, password=None)
+    except (ValueError, TypeError):
+        raise wrong_file(
+            f"tls.key.file is {files.key}, which has no valid private key without a password", "tls.key.file"
+        ) from None
+    public = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    if private.public_key().public_bytes(*public) != certificate.public_key().public_bytes(*public):
+        raise wrong_file(f"tls.key.file is {files.key}, which is not the key of {files.certificate}", "tls.key.file")
+    if certificate.not_valid_after_utc < datetime.now(UTC):
+        when = _date(certificate.not_valid_after_utc.timestamp())
+        raise wrong_file(f"tls.certificate.file is {files.certificate}, which expired on {when}", SETTINGS[1])
+
+
+def _uris(certificate: x509.Certificate) -> tuple[str, ...]:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return ()
+    return tuple(names.get_values_for_type(x509.UniformResourceIdentifier))
+
+
+def _date(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _unreadable(name: str, path: str, error: OSError) -> TidemarkError:
+    return wrong_file(f"{name} is {path}, which cannot be read: {error.strerror}", name)

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The paths of TLS files, in settings, arguments and the environment. Imports nothing that only TLS needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from tidemark.model import ErrorCode, TidemarkError
+
+SETTINGS: Final = ("tls.ca.file", "tls.certificate.file", "tls.key.file")
+"""Names of the settings, in the order of `TlsFiles`."""
+
+
+class TlsFiles(NamedTuple):
+    """Paths of PEM files.
+
+    Attributes:
+        ca: certificates of the authorities to trust; a bundle may hold an old and a new one.
+        certificate: this process's certificate, followed by its intermediates; "": a client without an identity.
+        key: the private key of the certificate.
+    """
+
+    ca: str = ""
+    certificate: str = ""
+    key: str = ""
+
+    @property
+    def is_set(self) -> bool:
+        """Whether any file is named."""
+        return any(self)
+
+    def check(self) -> None:
+        """Raises INVALID_CONFIG if a file is missing that the others need."""
+        if self.is_set and not self.ca:
+            raise wrong_file("tls.ca.file is not set: name the file with the certificate of the authority to trust")
+        if bool(self.certificate) != bool(self.key):
+            missing = "tls.key.file" if self.certificate else "tls.certificate.file"
+            raise wrong_file(f"{missing} is not set: a certificate and its key are set together")
+
+
+FILE_VARIABLES: Final = TlsFiles("TIDEMARK_TLS_CA_FILE", "TIDEMARK_TLS_CERTIFICATE_FILE", "TIDEMARK_TLS_KEY_FILE")
+
+
+def files_of(environ: Mapping[str, str]) -> TlsFiles:
+    """The files that environment variables name."""
+    return TlsFiles(*(environ.get(variable, "") for variable in FILE_VARIABLES))
+
+
+def wrong_file(sentence: str, name: str = SETTINGS[0]) -> TidemarkError:
+    """The error for a file that cannot be used."""
+    return TidemarkError(ErrorCode.INVALID_CONFIG, sentence, {"config": name})

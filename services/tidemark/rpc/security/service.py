@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The identity of a service process: from its settings, checked against its role and id."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final, Protocol
+
+from tidemark.core.security.principals import SCHEME, Role, principal_of
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.rpc.channel import use_identity
+from tidemark.rpc.security.files import TlsIdentity
+from tidemark.rpc.security.paths import TlsFiles
+from tidemark.runtime.metrics import METRICS
+from tidemark.runtime.termination import write_termination_message
+
+_NAME: Final = "tls.certificate.file"
+
+
+class TlsSettings(Protocol):
+    """The settings of every service that concern TLS."""
+
+    @property
+    def tls_ca_file(self) -> str:
+        """Path; "": plain text."""
+
+    @property
+    def tls_certificate_file(self) -> str:
+        """Path."""
+
+    @property
+    def tls_key_file(self) -> str:
+        """Path."""
+
+    @property
+    def termination_message_path(self) -> str:
+        """Path of the file for the reason of a failed start."""
+
+
+def load_identity(settings: TlsSettings, role: Role, service_id: int | None = None) -> TlsIdentity | None:
+    """The TLS files of this process, for its server, its channels and its metrics.
+
+    Wrong files end the process with status 2 and one line on stderr, as wrong settings do.
+    """
+    files = TlsFiles(settings.tls_ca_file, settings.tls_certificate_file, settings.tls_key_file)
+    try:
+        identity = service_identity(files, role, service_id)
+    except TidemarkError as error:
+        sys.stderr.write(f"tidemark {role}: {error}\n")
+        write_termination_message(
+            settings.termination_message_path, f"the settings are wrong: {error.code}: {error.message}"
+        )
+        raise SystemExit(2) from None
+    use_identity(identity)
+    _show(identity)
+    return identity
+
+
+def _show(identity: TlsIdentity | None) -> None:
+    expiry = METRICS.gauge(
+        "tls_certificate_expiry_timestamp_seconds", "End of the validity of this service's certificate; 0: plain text"
+    )
+    refused = METRICS.gauge(
+        "tls_refused_changes", "Changes of the TLS files that were not used: they did not fit together"
+    )
+    if identity is not None:
+        expiry.set_function(lambda: identity.current().not_after_s)
+        refused.set_function(lambda: identity.failures)
+
+
+def service_identity(files: TlsFiles, role: Role, service_id: int | None = None) -> TlsIdentity | None:
+    """The TLS files of a service; None if no file is named: plain text.
+
+    Args:
+        files: the paths.
+        role: of the service.
+        service_id: id of the broker or controller; None: an admin service, which may have any name.
+
+    Raises:
+        TidemarkError: INVALID_CONFIG: the files do not fit together, or the certificate is another service's.
+    """
+    if not files.is_set:
+        return None
+    if not files.certificate:
+        raise TidemarkError(
+            ErrorCode.INVALID_CONFIG, f"{_NAME} is not set: a service needs a certificate", {"config": _NAME}
+        )
+    identity = TlsIdentity(files)
+    uris = identity.current().uris
+    own = principal_of(uris)
+    if own.role is not role or (service_id is not None and own.service != str(service_id)):
+        wanted = f"{SCHEME}://CLUSTER/{role}/{'NAME' if service_id is None else service_id}"
+        raise TidemarkError(
+            ErrorCode.INVALID_CONFIG,
+            f"{_NAME} is {files.certificate}, whose URI names are [{', '.join(uris)}]: this service needs {wanted} "
+            "(`tidemark certs` makes such certificates)",
+            {"config": _NAME},
+        )
+    return identity

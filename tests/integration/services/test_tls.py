@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cluster with TLS: callers without the right certificate get a reason and change nothing; certificates rotate."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from cryptography.x509.oid import ExtendedKeyUsageOID
+from tidemark.client import AdminClient, Consumer, Producer, TlsFiles
+from tidemark.core.security.principals import Role
+from tidemark.core.security.service_rights import INTERNAL
+from tidemark.local.certificates import Authority
+from tidemark.local.cluster import LocalCluster
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.rpc.channel import blocking_channels
+from tidemark.rpc.errors import from_rpc_error
+from tidemark.rpc.security.files import TlsIdentity
+from tidemark.rpc.security.paths import FILE_VARIABLES
+from tidemark.v1 import broker_service_pb2 as broker_pb
+from tidemark.v1 import controller_service_pb2 as control_pb
+from tidemark.v1 import replica_service_pb2 as replica_pb
+from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
+from tidemark.v1.controller_service_pb2_grpc import BrokerControlServiceStub, ControllerServiceStub
+from tidemark.v1.replica_service_pb2_grpc import ReplicaServiceStub
+
+from tests.integration.harness.certificates import replace, signed_by
+from tests.integration.harness.numbers_load import NumbersLoad
+from tests.integration.harness.waiting import wait_for
+
+CALL_S = 20.0
+USER = "tidemark://local/user/mallory"
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path_factory.mktemp("secure"), secure=True) as started:
+        yield started
+
+
+@pytest.fixture
+def as_user(secure: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients without TLS files of their own take those of the environment."""
+    for variable, path in zip(FILE_VARIABLES, secure.client_files, strict=True):
+        monkeypatch.setenv(variable, path)
+
+
+def certificates_of(cluster: LocalCluster) -> Path:
+    return cluster.directory / "certs"
+
+
+def files_of(cluster: LocalCluster, stem: str) -> TlsFiles:
+    return Authority.load(certificates_of(cluster)).files(stem)
+
+
+def code_of(call: Any, address: str) -> tuple[ErrorCode, str]:
+    """The refusal of a blocking call."""
+    with pytest.raises(grpc.RpcError) as raised:
+        call()
+    error = from_rpc_error(raised.value, address=address)
+    return error.code, error.message
+
+
+def metadata_as(files: TlsFiles | None, address: str) -> broker_pb.GetMetadataResponse:
+    channels = blocking_channels(None if files is None else TlsIdentity(files))
+    try:
+        return BrokerServiceStub(channels.get(address)).GetMetadata(broker_pb.GetMetadataRequest(), timeout=CALL_S)
+    finally:
+        channels.close()
+
+
+@pytest.mark.usefixtures("as_user")
+def test_records_are_replicated_and_read_by_clients_that_take_their_files_from_the_environment(
+    secure: LocalCluster,
+) -> None:
+    with AdminClient(secure.bootstrap) as admin:
+        admin.create_topic("greetings", partitions=3, replication_factor=3)
+        with Producer(secure.bootstrap) as producer:
+            producer.send("greetings", b"hello", partition=1).result(CALL_S)
+        with Consumer(secure.bootstrap) as consumer:
+            consumer.assign("greetings", start="earliest")
+            assert next(iter(consumer)).value == b"hello"
+        assert [len(one.in_sync_replicas) for one in admin.describe_topics(["greetings"])[0].partitions.values()] == [
+            3,
+            3,
+            3,
+        ]
+
+
+def internal_calls(channels: Any, cluster: LocalCluster, act_as: int) -> dict[str, Any]:
+    """Every internal call, as a caller with these channels sends it under a service id."""
+    broker, controller = channels.get(cluster.address("broker-0")), channels.get(cluster.address("controller-100"))
+    control, own = BrokerControlServiceStub(broker), ControllerServiceStub(controller)
+    header = control_pb.ControlHeader(controller_id=act_as, controller_epoch=2**31 - 1)
+    hello = replica_pb.ReplicateRequest(hello=replica_pb.ReplicateHello(broker_id=act_as))
+
+    def unary(method: Any, request: Any) -> Any:
+        return lambda: method(request, timeout=CALL_S)
+
+    return {
+        "/tidemark.v1.BrokerControlService/LeaderAndIsr": unary(
+            control.LeaderAndIsr, control_pb.LeaderAndIsrRequest(header=header)
+        ),
+        "/tidemark.v1.BrokerControlService/StopReplica": unary(
+            control.StopReplica, control_pb.StopReplicaRequest(header=header)
+        ),
+        "/tidemark.v1.BrokerControlService/UpdateMetadata": unary(
+            control.UpdateMetadata, control_pb.UpdateMetadataRequest(header=header)
+        ),
+        "/tidemark.v1.BrokerControlService/DescribeReplicas": unary(
+            control.DescribeReplicas, control_pb.DescribeReplicasRequest(header=header)
+        ),
+        "/tidemark.v1.BrokerControlService/Heartbeat": lambda: next(
+            control.Heartbeat(iter([control_pb.HeartbeatRequest(header=header)]), timeout=CALL_S)
+        ),
+        "/tidemark.v1.ControllerService/ReportIsrChanges": unary(
+            own.ReportIsrChanges, control_pb.ReportIsrChangesRequest(broker_id=act_as)
+        ),
+        "/tidemark.v1.ControllerService/AskReplicas": unary(own.AskReplicas, control_pb.AskReplicasRequest()),
+        "/tidemark.v1.ControllerService/DescribeController": unary(
+            own.DescribeController, control_pb.DescribeControllerRequest()
+        ),
+        "/tidemark.v1.ReplicaService/Replicate": lambda: next(
+            ReplicaServiceStub(broker).Replicate(iter([hello]), timeout=CALL_S)
+        ),
+    }
+
+
+CALLERS = {
+    "a user": (USER, None),
+    "a service of another cluster": ("tidemark://other/controller/100", Role.CONTROLLER),
+    "a broker": ("tidemark://local/broker/1", Role.BROKER),
+    "a controller": ("tidemark://local/controller/101", Role.CONTROLLER),
+    "the admin service": ("tidemark://local/admin/admin", Role.ADMIN),
+}
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+def test_internal_calls_are_refused_to_every_caller_but_the_services_that_make_them(
+    secure: LocalCluster, caller: str, tmp_path: Path
+) -> None:
+    uri, role = CALLERS[caller]
+    files = signed_by(certificates_of(secure), tmp_path, uris=[uri])
+    trusted = None if "other" in uri else role
+    channels = blocking_channels(TlsIdentity(files))
+    try:
+        calls = internal_calls(channels, secure, act_as=7)  # an id that no caller here has
+        assert calls.keys() == INTERNAL.keys()
+        for path, call in calls.items():
+            if trusted in INTERNAL[path] and path.endswith(("/DescribeController", "/AskReplicas")):
+                continue  # allowed, and the request names no caller
+            code, sentence = code_of(call, path)
+            assert code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED, (path, sentence)
+            assert uri in sentence
+            assert ("may not act as" in sentence) == (trusted in INTERNAL[path]), (path, sentence)
+    finally:
+        channels.close()
+    assert len(metadata_as(secure.client_files, secure.address("broker-0")).metadata.brokers) == 3
+
+
+def test_names_that_only_look_like_a_uri_are_no_identity(secure: LocalCluster, tmp_path: Path) -> None:
+    authority = certificates_of(secure)
+    looks_alike = signed_by(authority, tmp_path / "dns", dns=["tidemark://local/controller/100"])
+    two_names = signed_by(authority, tmp_path / "two", uris=["tidemark://local/controller/100", USER])
+    for files in (looks_alike, two_names):
+        channels = blocking_channels(TlsIdentity(files))
+        try:
+            call = internal_calls(channels, secure, act_as=100)["/tidemark.v1.BrokerControlService/UpdateMetadata"]
+            code, sentence = code_of(call, "broker-0")
+        finally:
+            channels.close()
+        assert code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        assert "User:ANONYMOUS" in sentence
+
+
+def test_a_caller_without_an_accepted_certificate_gets_a_reason(secure: LocalCluster, tmp_path: Path) -> None:
+    address, authority = secure.address("broker-0"), certificates_of(secure)
+    stranger = tmp_path / "stranger"
+    Authority.create(stranger, "stranger")
+    foreign = signed_by(stranger, tmp_path / "foreign", uris=[USER])._replace(ca=str(authority / "ca.crt"))
+    early = signed_by(authority, tmp_path / "early", uris=[USER], valid_days=(0.5, 1))
+    server_only = signed_by(authority, tmp_path / "server", uris=[USER], purposes=[ExtendedKeyUsageOID.SERVER_AUTH])
+    without = TlsFiles(str(authority / "ca.crt"))
+    for name, files in {
+        "plain text": None,
+        "no certificate": without,
+        "of another authority": foreign,
+        "not yet valid": early,
+        "of another purpose": server_only,
+    }.items():
+        code, sentence = code_of(lambda files=files: metadata_as(files, address), address)  # type: ignore[misc]
+        assert code is ErrorCode.BROKER_NOT_AVAILABLE, name
+        assert "TLS" in sentence, name
+    distrusting = secure.client_files._replace(ca=str(stranger / "ca.crt"))
+    code, sentence = code_of(lambda: metadata_as(distrusting, address), address)
+    assert code is ErrorCode.AUTHENTICATION_FAILED
+    assert "tls.ca.file" in sentence
+    with pytest.raises(TidemarkError, match="expired on"):
+        TlsIdentity(signed_by(authority, tmp_path / "late", uris=[USER], valid_days=(-2, -1)))
+
+
+def test_a_client_with_tls_files_learns_that_a_port_is_plain_text(cluster: LocalCluster, secure: LocalCluster) -> None:
+    address = cluster.address("broker-0")
+    code, sentence = code_of(lambda: metadata_as(secure.client_files, address), address)
+    assert code is ErrorCode.AUTHENTICATION_FAILED
+    assert "does not speak TLS" in sentence
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ("broker-1", "tidemark://local/broker/1]: this service needs tidemark://CLUSTER/broker/0"),
+        ("admin", "tidemark://local/admin/admin]"),
+        ("key of another", "which is not the key of"),
+        ("half a key", "not a whole PEM file"),
+        ("no certificate", "tls.certificate.file is not set"),
+    ],
+)
+def test_a_broker_does_not_start_with_files_that_are_not_its_own(
+    secure: LocalCluster, tmp_path: Path, given: str, sentence: str
+) -> None:
+    files = files_of(secure, given if given in ("broker-1", "admin") else "broker-0")
+    if given == "key of another":
+        files = files._replace(key=files_of(secure, "broker-1").key)
+    if given == "half a key":
+        half = tmp_path / "half.key"
+        half.write_bytes(Path(files.key).read_bytes()[:100])
+        files = files._replace(key=str(half))
+    if given == "no certificate":
+        files = TlsFiles(files.ca)
+    flags = [
+        f"--{name}={path}"
+        for name, path in zip(("tls.ca.file", "tls.certificate.file", "tls.key.file"), files, strict=True)
+    ]
+    command = [sys.executable, "-m", "tidemark.broker", "--broker.id=0", f"--log.dirs={tmp_path}", *flags]
+    ended = subprocess.run(
+        [*command, f"--zookeeper.connect={secure.zookeeper.connect}"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "GRPC_VERBOSITY": "NONE"},
+    )
+    assert ended.returncode == 2, ended.stderr
+    assert sentence in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1, ended.stderr
+
+
+@pytest.mark.usefixtures("as_user")
+def test_an_authority_is_replaced_under_load_without_a_lost_record_or_a_restart(
+    secure: LocalCluster, tmp_path: Path
+) -> None:
+    """Every file changes, and the old authority is trusted no longer; then brokers reconnect with the new files."""
+    authority = certificates_of(secure)
+    before = authority / "ca.crt"
+    new = Authority.create(tmp_path / "new", "local")
+    bundle = before.read_bytes() + (tmp_path / "new" / "ca.crt").read_bytes()
+    old_user = signed_by(authority, tmp_path / "old-user", uris=[USER])
+    Path(old_user.certificate).with_name("ca.crt").write_bytes(bundle)
+    old_user = old_user._replace(ca=str(Path(old_user.certificate).with_name("ca.crt")))
+    with AdminClient(secure.bootstrap) as admin:
+        admin.create_topic("rotated", partitions=3, replication_factor=3, configs={"min.insync.replicas": "2"})
+        with NumbersLoad(secure.bootstrap, "rotated", 3) as load:
+            wait_for(lambda: len(load.acknowledged) > 30 or load.failure is not None, "the load runs")
+            replace(before, bundle)
+            wait_for(lambda: knows(secure, tmp_path / "new"), "both authorities are trusted", timeout_s=30)
+            for stem in (*secure.names, "client-dev"):
+                reissue(new, stem, authority)
+            replace(before, (tmp_path / "new" / "ca.crt").read_bytes())
+            wait_for(lambda: refuses(secure, old_user), "the old authority is trusted no longer", timeout_s=30)
+            at_rotation = len(load.acknowledged)
+            secure.kill("broker-1")
+            secure.restart("broker-1")
+            wait_for(lambda: len(load.acknowledged) > at_rotation + 60 or load.failure is not None, "the load goes on")
+        wait_for(lambda: in_sync(admin, "rotated"), "in sync again", refused=TidemarkError)
+    load.assert_nothing_lost_or_twice()
+
+
+def reissue(authority: Authority, stem: str, into: Path) -> None:
+    """Certificate and key of a new authority, in place of those of the old one; the key first, as it may happen."""
+    kind, _, name = stem.partition("-")
+    hosts = ("127.0.0.1", "localhost")
+    made = (
+        authority.issue_client(name) if kind == "client" else authority.issue_service(Role(kind), name or kind, hosts)
+    )
+    replace(into / f"{stem}.key", Path(made.key).read_bytes())
+    time.sleep(0)
+    replace(into / f"{stem}.crt", Path(made.certificate).read_bytes())
+
+
+def knows(cluster: LocalCluster, authority: Path) -> bool:
+    """Whether every broker trusts an authority by now."""
+    files = signed_by(authority, authority / "probe", uris=[USER])._replace(ca=str(certificates_of(cluster) / "ca.crt"))
+    return all(answers(cluster, files))
+
+
+def refuses(cluster: LocalCluster, files: TlsFiles) -> bool:
+    """Whether no broker answers a caller with these files."""
+    return not any(answers(cluster, files))
+
+
+def answers(cluster: LocalCluster, files: TlsFiles) -> list[bool]:
+    found = []
+    for address in cluster.bootstrap.split(","):
+        try:
+            metadata_as(files, address)
+            found.append(True)
+        except grpc.RpcError:
+            found.append(False)
+    return found
+
+
+def in_sync(admin: AdminClient, topic: str) -> bool:
+    return all(len(one.in_sync_replicas) == 3 for one in admin.describe_topics([topic])[0].partitions.values())

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Channels after a change of the TLS files: new calls use the new channel, and running calls keep theirs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tidemark.core.security.principals import Role
+from tidemark.local.certificates import Authority
+from tidemark.rpc.channel import CHANNEL_OPTIONS
+from tidemark.rpc.security import files as tls
+from tidemark.rpc.security.channels import BlockingChannels, RotatingChannel
+from tidemark.rpc.security.files import TlsIdentity
+
+
+class FakeCall:
+    def __init__(self) -> None:
+        self._callbacks: list[Callable[[Any], None]] = []
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        self._callbacks.append(callback)
+
+    def end(self) -> None:
+        for callback in self._callbacks:
+            callback(self)
+
+
+class FakeChannel:
+    def __init__(self) -> None:
+        self.closed = False
+        self.made: list[str] = []
+
+    def unary_unary(self, path: str, **_: Any) -> Callable[..., FakeCall]:
+        self.made.append(path)
+        return lambda *_, **__: FakeCall()
+
+    async def close(self, grace: float | None = None) -> None:
+        self.closed = True
+
+
+@pytest.fixture(autouse=True)
+def at_every_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tls, "_CHECK_S", 0.0)
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority.create(tmp_path, "shop")
+
+
+def reissued(authority: Authority) -> TlsIdentity:
+    return TlsIdentity(authority.issue_service(Role.BROKER, "3", ["127.0.0.1"]))
+
+
+async def test_a_replaced_channel_closes_after_the_last_of_its_calls(authority: Authority) -> None:
+    opened: list[FakeChannel] = []
+    identity = reissued(authority)
+    channel = RotatingChannel(identity, lambda _: opened.append(FakeChannel()) or opened[-1])  # type: ignore[func-returns-value, return-value]
+    method = channel.unary_unary("/a/B")
+    running, ended = method(), method()
+    ended.end()
+    assert len(opened) == 1
+    assert opened[0].made == ["/a/B"], "one method of gRPC serves all calls"
+    reissued(authority)
+    method().end()
+    assert len(opened) == 2
+    await asyncio.sleep(0)
+    assert not opened[0].closed, "a call is running"
+    running.end()
+    await asyncio.sleep(0)
+    assert opened[0].closed
+    assert not opened[1].closed
+    await channel.close()
+    assert opened[1].closed
+
+
+async def test_an_unused_channel_closes_at_once_after_a_change(authority: Authority) -> None:
+    opened: list[FakeChannel] = []
+    channel = RotatingChannel(reissued(authority), lambda _: opened.append(FakeChannel()) or opened[-1])  # type: ignore[func-returns-value, return-value]
+    method = channel.unary_unary("/a/B")
+    method().end()
+    reissued(authority)
+    method()
+    await asyncio.sleep(0)
+    assert [one.closed for one in opened] == [True, False]
+    reissued(authority)
+    method()
+    await channel.close()
+    assert all(one.closed for one in opened), "close ends running calls too"
+
+
+def test_blocking_channels_keep_one_former_channel_for_its_calls(authority: Authority) -> None:
+    channels = BlockingChannels(reissued(authority), CHANNEL_OPTIONS)
+    first = channels.get("127.0.0.1:1")
+    assert channels.get("127.0.0.1:1") is first
+    reissued(authority)
+    second = channels.get("127.0.0.1:1")
+    assert second is not first
+    reissued(authority)
+    assert channels.get("127.0.0.1:1") not in (first, second)
+    with pytest.raises(ValueError, match="closed"):
+        first.unary_unary("/a/B")(b"")
+    channels.close()
+    with pytest.raises(ValueError, match="closed"):
+        second.unary_unary("/a/B")(b"")

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The TLS files of a process: contents that do not fit together never replace contents that do."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tidemark.core.security.principals import Role
+from tidemark.local.certificates import Authority
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.rpc.security import files as tls
+from tidemark.rpc.security.files import TlsIdentity
+from tidemark.rpc.security.paths import FILE_VARIABLES, SETTINGS, TlsFiles, files_of
+from tidemark.rpc.security.service import service_identity
+
+HOSTS = ("127.0.0.1",)
+
+
+@pytest.fixture(autouse=True)
+def at_every_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files are looked at each time."""
+    monkeypatch.setattr(tls, "_CHECK_S", 0.0)
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority.create(tmp_path / "certs", "shop")
+
+
+@pytest.fixture
+def broker(authority: Authority) -> TlsFiles:
+    return authority.issue_service(Role.BROKER, "3", HOSTS)
+
+
+def test_new_files_are_used_from_the_next_look_on(authority: Authority, broker: TlsFiles) -> None:
+    identity = TlsIdentity(broker)
+    before = identity.current()
+    assert before.uris == ("tidemark://shop/broker/3",)
+    authority.issue_service(Role.BROKER, "3", HOSTS, days=7)
+    after = identity.current()
+    assert after.fingerprint != before.fingerprint
+    assert after.not_after_s < before.not_after_s
+    assert after.certificate == Path(broker.certificate).read_bytes()
+    assert identity.failures == 0
+
+
+def test_a_renamed_symbolic_link_counts_as_a_change(authority: Authority, broker: TlsFiles, tmp_path: Path) -> None:
+    """As Kubernetes replaces the files of a Secret."""
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    for version in ("1", "2"):
+        (mounted / version).mkdir()
+        for path in authority.issue_service(Role.BROKER, "3", HOSTS):
+            (mounted / version / Path(path).name).write_bytes(Path(path).read_bytes())
+    (mounted / "..data").symlink_to("1")
+    identity = TlsIdentity(TlsFiles(*(str(mounted / "..data" / Path(path).name) for path in broker)))
+    first = identity.current().fingerprint
+    (mounted / "new").symlink_to("2")
+    os.replace(mounted / "new", mounted / "..data")
+    assert identity.current().fingerprint != first
+    assert identity.failures == 0
+
+
+def test_a_certificate_without_its_key_yet_keeps_the_former_pair(authority: Authority, broker: TlsFiles) -> None:
+    identity = TlsIdentity(broker)
+    before = identity.current()
+    old_key = Path(broker.key).read_bytes()
+    authority.issue_service(Role.BROKER, "3", HOSTS)
+    new_key = Path(broker.key).read_bytes()
+    Path(broker.key).write_bytes(old_key)
+    assert identity.current() == before
+    assert identity.current() == before
+    assert identity.failures == 1, "one state of the files is counted once"
+    Path(broker.key).write_bytes(new_key)
+    assert identity.current().key == new_key
+
+
+@pytest.mark.filterwarnings("ignore:Parsed a serial number which wasn't positive")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@given(st.sampled_from(range(3)), st.floats(0, 1), st.sampled_from(["cut", "flip", "empty", "junk", "gone"]))
+def test_damaged_files_never_replace_whole_ones(
+    tmp_path_factory: pytest.TempPathFactory, which: int, where: float, damage: str
+) -> None:
+    directory = tmp_path_factory.mktemp("damaged")
+    authority = Authority.create(directory, "shop")
+    files = authority.issue_service(Role.BROKER, "3", HOSTS)
+    identity = TlsIdentity(files)
+    before = identity.current()
+    path = Path(files[which])
+    content = bytearray(path.read_bytes())
+    at = int(where * (len(content) - 1))
+    if damage == "gone":
+        path.unlink()
+    else:
+        if damage == "flip":
+            content[at] ^= 0x20
+        path.write_bytes({"cut": content[:at], "empty": b"", "junk": b"no PEM"}.get(damage, bytes(content)))
+    after = identity.current()
+    if after != before:  # a byte that the PEM format ignores, or one that the peer finds by the signature
+        assert damage == "flip"
+        assert TlsIdentity(files).current() == after
+
+
+@pytest.mark.parametrize("missing", SETTINGS)
+def test_files_that_belong_together_are_set_together(broker: TlsFiles, missing: str) -> None:
+    with pytest.raises(TidemarkError) as refused:
+        TlsIdentity(TlsFiles(*("" if name == missing else path for name, path in zip(SETTINGS, broker, strict=True))))
+    assert refused.value.code is ErrorCode.INVALID_CONFIG
+    assert missing in refused.value.message
+
+
+def test_no_file_means_plain_text() -> None:
+    assert service_identity(TlsFiles(), Role.BROKER, 3) is None
+    assert not files_of({}).is_set
+    assert files_of(dict(zip(FILE_VARIABLES, ("a", "b", "c"), strict=True))) == TlsFiles("a", "b", "c")
+
+
+@pytest.mark.parametrize(("role", "service_id"), [(Role.BROKER, 4), (Role.CONTROLLER, 3), (Role.ADMIN, None)])
+def test_a_service_refuses_the_certificate_of_another_one(broker: TlsFiles, role: Role, service_id: int | None) -> None:
+    with pytest.raises(TidemarkError, match=r"tidemark://shop/broker/3\]: this service needs tidemark://CLUSTER/"):
+        service_identity(broker, role, service_id)
+
+
+def test_an_expired_certificate_is_refused(authority: Authority) -> None:
+    with pytest.raises(TidemarkError, match="which expired on"):
+        TlsIdentity(authority.issue_service(Role.BROKER, "3", HOSTS, days=0))
