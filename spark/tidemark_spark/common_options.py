@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of both reads and writes: the brokers' addresses, and the error for an unknown name. Pure."""
+"""Options of both reads and writes: the brokers' addresses, the TLS files, and the error for an unknown name. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from tidemark.model import TidemarkError
+from tidemark.rpc.security.paths import SETTINGS, TlsFiles
+
 ADDRESSES: Final = ("tidemark.bootstrap", "kafka.bootstrap.servers")
+
+TLS_FILES: Final = tuple(f"tidemark.{setting}" for setting in SETTINGS)
+"""Options with the path of a file, which every executor has at the same place; never the content of the file."""
 
 _LIKE: Final = 0.6
 _LIKE_OF_KAFKAS: Final = 0.9
@@ -27,6 +33,25 @@ def parse_bootstrap(given: Mapping[str, str]) -> str:
         if not host or not port.isdecimal() or not 0 < int(port) < 65536:
             raise ValueError(f"option {name!r}: {address.strip()!r} is not host:port")
     return text
+
+
+def parse_tls(given: Mapping[str, str]) -> TlsFiles | None:
+    """The TLS files of options with lower-case names; None: those that the environment of each process names.
+
+    Raises:
+        ValueError: a file is missing that the others need, or an option has the content of a file.
+    """
+    files = TlsFiles(*(given.get(name, "").strip() for name in TLS_FILES))
+    for name, path in zip(TLS_FILES, files, strict=True):
+        if path.startswith("-----"):
+            raise ValueError(
+                f"option {name!r} has the content of a file, and the query plan would show it: give its path"
+            )
+    try:
+        files.check()
+    except TidemarkError as error:
+        raise ValueError(f"option tidemark.{error.message}") from None
+    return files if files.is_set else None
 
 
 def unknown_option(name: str, known: Iterable[str], kind: str) -> ValueError:

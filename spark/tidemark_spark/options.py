@@ -9,8 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from tidemark.rpc.security.paths import TlsFiles
+
 from tidemark_spark.columns import Columns, parse_columns
-from tidemark_spark.common_options import ADDRESSES, parse_bootstrap, unknown_option
+from tidemark_spark.common_options import ADDRESSES, TLS_FILES, parse_bootstrap, parse_tls, unknown_option
 from tidemark_spark.places import EARLIEST, LATEST, Place, parse_json_object, parse_place
 
 __all__ = ["EARLIEST", "LATEST", "ReadOptions", "parse_options", "parse_schema_options"]
@@ -24,6 +26,7 @@ _KNOWN: Final = {
     name.lower(): name
     for name in (
         "tidemark.bootstrap",
+        *TLS_FILES,
         "subscribe",
         "subscribePattern",
         "assign",
@@ -79,6 +82,7 @@ class ReadOptions:
         max_offsets: most offsets of a micro-batch; None: no bound.
         min_offsets: a micro-batch waits for this number of offsets, for at most `max_delay_ms`.
         max_delay_ms: see min_offsets.
+        tls: the TLS files; None: those of the environment, or plain text.
     """
 
     bootstrap: str
@@ -96,6 +100,7 @@ class ReadOptions:
     max_offsets: int | None = None
     min_offsets: int = 0
     max_delay_ms: int = 900_000
+    tls: TlsFiles | None = None
 
     def chosen(self, names: Iterable[str]) -> list[str]:
         """Topics to read, sorted; a pattern does not match internal topics, whose names begin with __."""
@@ -154,6 +159,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Rea
         max_offsets=None if limit is None else _positive("maxOffsetsPerTrigger", limit),
         min_offsets=0 if least is None else _positive("minOffsetsPerTrigger", least),
         max_delay_ms=_duration_ms("maxTriggerDelay", given.get("maxtriggerdelay", "15m")),
+        tls=parse_tls(given),
     )
     if parsed.max_offsets is not None and parsed.min_offsets > parsed.max_offsets:
         raise ValueError(

@@ -54,12 +54,13 @@ class Assignment:
 
 def open_reader(options: ReadOptions) -> RangeReader:
     """A client, which connects at its first request."""
-    return RangeReader(options.bootstrap, deadline_s=options.deadline_ms / 1000, rack=options.rack)
+    return RangeReader(options.bootstrap, deadline_s=options.deadline_ms / 1000, rack=options.rack, tls=options.tls)
 
 
 def lend_reader(options: ReadOptions) -> AbstractContextManager[RangeReader]:
     """A client of an earlier task of this process, if one is unused; else as `open_reader`."""
-    return _pool.lend((options.bootstrap, options.deadline_ms, options.rack), lambda: open_reader(options))
+    key = options.bootstrap, options.deadline_ms, options.rack, options.tls
+    return _pool.lend(key, lambda: open_reader(options))
 
 
 def find_topics(

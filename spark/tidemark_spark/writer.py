@@ -69,7 +69,7 @@ def open_writer(options: Any, schema: StructType, *, overwrite: bool) -> DataSou
     parsed = parse_write_options(options)
     check_columns(schema, parsed)
     if parsed.topic is not None:
-        with RangeReader(parsed.bootstrap, deadline_s=parsed.deadline_ms / 1000) as reader:
+        with RangeReader(parsed.bootstrap, deadline_s=parsed.deadline_ms / 1000, tls=parsed.tls) as reader:
             reader.topics([parsed.topic])
     return TidemarkWriter(parsed)
 
@@ -142,7 +142,7 @@ def write_task(options: WriteOptions, batches: Iterable[pa.RecordBatch]) -> Tide
     first = next(chunks, None)
     if first is None:
         return message
-    with Producer(options.bootstrap, **options.settings) as producer:
+    with Producer(options.bootstrap, tls=options.tls, **options.settings) as producer:
         under_way: deque[TableHandle] = deque()
         for chunk in itertools.chain([first], chunks):
             for topic, partition, rows in destined(chunk, options.topic, time.time_ns() // 1000):

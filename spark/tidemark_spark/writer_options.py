@@ -18,8 +18,9 @@ from pyspark.sql.types import (
 )
 from tidemark.client.settings import producer_settings
 from tidemark.model import TidemarkError
+from tidemark.rpc.security.paths import TlsFiles
 
-from tidemark_spark.common_options import ADDRESSES, parse_bootstrap, unknown_option
+from tidemark_spark.common_options import ADDRESSES, TLS_FILES, parse_bootstrap, parse_tls, unknown_option
 
 _PREFIXES: Final = ("tidemark.", "kafka.")
 
@@ -65,7 +66,13 @@ _SETTINGS: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
 }
 """Producer settings by Kafka's name."""
 
-_NAMES: Final = (*ADDRESSES, "topic", "deadlineMs", *(prefix + name for prefix in _PREFIXES for name in _SETTINGS))
+_NAMES: Final = (
+    *ADDRESSES,
+    *TLS_FILES,
+    "topic",
+    "deadlineMs",
+    *(prefix + name for prefix in _PREFIXES for name in _SETTINGS),
+)
 
 BATCH_BYTES: Final = 512 << 10
 """Default batch size; larger than the client's, since no caller waits for a single record of a task."""
@@ -80,12 +87,14 @@ class WriteOptions:
         topic: topic of all rows, regardless of a column `topic`; None: the column decides.
         settings: keyword arguments of the producer.
         deadline_ms: time limit of the driver for an answer of a broker.
+        tls: the TLS files; None: those of the environment, or plain text.
     """
 
     bootstrap: str
     topic: str | None
     settings: Mapping[str, Any]
     deadline_ms: int = 120_000
+    tls: TlsFiles | None = None
 
 
 def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
@@ -100,7 +109,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     if deadline_ms < 1:
         raise ValueError(f"option 'deadlineMs' is {given['deadlinems']!r}; want a whole number from 1")
     settings.setdefault("delivery_timeout_ms", deadline_ms)
-    return WriteOptions(bootstrap, topic and topic.strip(), settings, deadline_ms)
+    return WriteOptions(bootstrap, topic and topic.strip(), settings, deadline_ms, parse_tls(given))
 
 
 def _settings(given: Mapping[str, str]) -> dict[str, Any]:
@@ -108,7 +117,7 @@ def _settings(given: Mapping[str, str]) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     names: dict[str, str] = {}
     for name, text in given.items():
-        if name in ADDRESSES or name in _BESIDE | _SPARKS_OWN | _OF_BOTH:
+        if name in ADDRESSES or name in TLS_FILES or name in _BESIDE | _SPARKS_OWN | _OF_BOTH:
             continue
         setting = next((name.removeprefix(prefix) for prefix in _PREFIXES if name.startswith(prefix)), "")
         if setting not in _SETTINGS:

@@ -8,6 +8,7 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tidemark.rpc.security.paths import TlsFiles
 from tidemark_spark.columns import Malformed, ValueFormat
 from tidemark_spark.filters import Comparison, narrow
 from tidemark_spark.options import parse_options, parse_schema_options
@@ -253,3 +254,23 @@ def test_json_values_need_a_schema() -> None:
 def test_deleted_records_are_skipped_only_by_option() -> None:
     options = {"startingOffsets": '{"flights": {"0": 4}}', "failOnDataLoss": "false"}
     assert plan_ranges(parse_options({**FLIGHTS, **options}), HELD)[0] == OffsetRange("flights", 0, 10, 110)
+
+
+def test_tls_files_are_given_by_their_paths() -> None:
+    paths = {"tidemark.tls.ca.file": "/c/ca.crt", "Tidemark.TLS.certificate.file": "/c/a.crt"}
+    options = parse_options({**FLIGHTS, **paths, "tidemark.tls.key.file": "/c/a.key"})
+    assert options.tls == TlsFiles("/c/ca.crt", "/c/a.crt", "/c/a.key")
+    assert parse_options(FLIGHTS).tls is None
+
+
+@pytest.mark.parametrize(
+    ("given_options", "sentence"),
+    [
+        ({"tidemark.tls.ca.file": "/ca.crt", "tidemark.tls.key.file": "/a.key"}, "tidemark.tls.certificate.file"),
+        ({"tidemark.tls.ca.file": "-----BEGIN CERTIFICATE-----"}, "give its path"),
+        ({"tidemark.tls.ca.files": "/ca.crt"}, "tidemark.tls.ca.file"),
+    ],
+)
+def test_tls_options_that_do_not_fit_together_are_refused(given_options: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        parse_options({**FLIGHTS, **given_options})

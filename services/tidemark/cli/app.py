@@ -18,6 +18,7 @@ import typer
 from tidemark.cli import completion as shells
 from tidemark.cli.apply.command import apply
 from tidemark.cli.bench.commands import bench_app
+from tidemark.cli.certs import certs_app
 from tidemark.cli.cluster.commands import cluster_app
 from tidemark.cli.cluster.log_dirs import log_dirs_app
 from tidemark.cli.common.help_text import by_task
@@ -42,7 +43,7 @@ TASKS: Final = {
     "Topics": ("topic", "config", "apply"),
     "Consumer groups": ("group",),
     "Brokers and replicas": ("cluster", "reassign", "elect", "log-dirs", "replicas", "log"),
-    "This machine": ("dev", "bench", "completion"),
+    "This machine": ("dev", "certs", "bench", "completion"),
 }
 """Commands in the order of the help, by task."""
 
@@ -61,6 +62,7 @@ app.add_typer(log_dirs_app, name="log-dirs", short_help="Log directories of brok
 app.add_typer(group_app, name="group", short_help="Consumer groups: members, offsets and lag.")
 app.add_typer(log_app, name="log", short_help="Print and check the files of log directories.")
 app.add_typer(bench_app, name="bench")
+app.add_typer(certs_app, name="certs")
 app.add_typer(replicas_app, name="replicas")
 app.command(short_help="Send lines or rows as records.")(produce)
 app.command(short_help="Print records, or write them to a file.")(consume)
@@ -105,6 +107,9 @@ def dev(
         int, typer.Option("--controllers", metavar="N", min=1, max=9, help="Number of controllers.")
     ] = 2,
     free_ports: Annotated[bool, typer.Option("--free-ports", help="Use free ports instead of 9192, 9202, ...")] = False,
+    secure: Annotated[
+        bool, typer.Option("--secure", help="Use TLS with certificates for every process, made in DIR/certs.")
+    ] = False,
 ) -> None:
     """Run a whole cluster on this machine until Ctrl-C.
 
@@ -116,7 +121,7 @@ def dev(
     # A late import: only this command needs the server's packages and PySpark's jars.
     from tidemark.local import dev as local_dev
 
-    local_dev.run(directory, brokers=brokers, controllers=controllers, free_ports=free_ports)
+    local_dev.run(directory, brokers=brokers, controllers=controllers, free_ports=free_ports, secure=secure)
 
 
 def main() -> None:

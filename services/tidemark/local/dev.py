@@ -13,12 +13,13 @@ from rich.live import Live
 from rich.table import Table
 
 from tidemark.local.cluster import LocalCluster, fixed_ports
+from tidemark.rpc.security.paths import FILE_VARIABLES
 from tidemark.runtime.interrupts import sigterm_as_interrupt
 
 _REFRESH_S: Final = 0.5
 
 
-def run(directory: Path, *, brokers: int, controllers: int, free_ports: bool) -> None:
+def run(directory: Path, *, brokers: int, controllers: int, free_ports: bool, secure: bool = False) -> None:
     """Start a cluster, show it until SIGINT or SIGTERM, stop it in order; `free_ports`: instead of `fixed_ports`.
 
     Raises:
@@ -26,7 +27,7 @@ def run(directory: Path, *, brokers: int, controllers: int, free_ports: bool) ->
     """
     out = Console()
     ports = None if free_ports else fixed_ports(brokers, controllers)
-    cluster = LocalCluster(directory, brokers=brokers, controllers=controllers, ports=ports)
+    cluster = LocalCluster(directory, brokers=brokers, controllers=controllers, ports=ports, secure=secure)
     with sigterm_as_interrupt():
         started_s = time.monotonic()
         try:
@@ -49,8 +50,10 @@ def _show_next_steps(out: Console, cluster: LocalCluster) -> None:
     ):
         out.print(f"  {label:<10} {value}", highlight=False, soft_wrap=True)
     out.print("next, in another terminal:")
+    files = zip(FILE_VARIABLES, cluster.client_files, strict=True)
     for command in (
         f"export TIDEMARK_BOOTSTRAP={cluster.bootstrap}",
+        *(f"export {variable}={path}" for variable, path in files if path),
         "tidemark topic create greetings --partitions 3",
         "echo hello | tidemark produce greetings",
         "tidemark consume greetings --from earliest --max-records 1",

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`tidemark certs`: files that a service and a client accept, and bad usage that changes nothing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from tidemark.cli.app import app
+from tidemark.core.security.principals import Role
+from tidemark.rpc.security.files import TlsIdentity
+from tidemark.rpc.security.paths import TlsFiles
+from tidemark.rpc.security.service import service_identity
+from typer.testing import CliRunner
+
+
+def certs(directory: Path, *arguments: str) -> str:
+    ran = CliRunner().invoke(app, ["certs", *arguments, "--directory", str(directory)])
+    assert ran.exit_code == 0, ran.output
+    return ran.output
+
+
+def refused(directory: Path, *arguments: str) -> str:
+    ran = CliRunner().invoke(app, ["certs", *arguments, "--directory", str(directory)])
+    assert ran.exit_code != 0, ran.output
+    return " ".join((ran.output + str(ran.exception)).split())
+
+
+def files(directory: Path, stem: str) -> TlsFiles:
+    return TlsFiles(*(str(directory / name) for name in ("ca.crt", f"{stem}.crt", f"{stem}.key")))
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    made = tmp_path / "certs"
+    certs(made, "init", "shop")
+    return made
+
+
+def test_every_service_accepts_the_certificate_that_is_issued_for_it(directory: Path) -> None:
+    certs(directory, "broker", "3", "--host", "broker-3.example.com", "--host", "10.0.0.5")
+    certs(directory, "controller", "100", "--host", "localhost")
+    certs(directory, "admin", "--host", "localhost")
+    assert service_identity(files(directory, "broker-3"), Role.BROKER, 3)
+    assert service_identity(files(directory, "controller-100"), Role.CONTROLLER, 100)
+    assert service_identity(files(directory, "admin"), Role.ADMIN, None)
+
+
+def test_a_clients_key_is_private_and_its_files_are_named(directory: Path) -> None:
+    said = certs(directory, "client", "alice")
+    alice = files(directory, "client-alice")
+    assert alice.certificate in said.replace("\n", "")
+    assert TlsIdentity(alice).current().uris == ("tidemark://shop/user/alice",)
+    assert os.stat(alice.key).st_mode & 0o077 == 0
+    assert os.stat(directory / "ca.key").st_mode & 0o077 == 0
+
+
+def test_a_second_authority_never_replaces_the_first(directory: Path) -> None:
+    before = (directory / "ca.key").read_bytes()
+    assert "has an authority already" in refused(directory, "init", "other")
+    assert (directory / "ca.key").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("client", "../alice"), "the client's name is '../alice'"),
+        (("broker", "-1", "--host", "localhost"), "-1"),
+        (("broker", "3"), "--host"),
+        (("broker", "3", "--host", "böse.example"), "no name or address of a host"),
+        (("client", "alice", "--days", "0"), "--days"),
+    ],
+)
+def test_bad_usage_issues_nothing(directory: Path, arguments: tuple[str, ...], sentence: str) -> None:
+    before = sorted(path.name for path in directory.iterdir())
+    assert sentence in refused(directory, *arguments)
+    assert sorted(path.name for path in directory.iterdir()) == before
+
+
+def test_without_an_authority_the_error_names_the_command_that_makes_one(tmp_path: Path) -> None:
+    assert "tidemark certs init" in refused(tmp_path, "client", "alice")
