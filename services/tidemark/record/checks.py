@@ -7,8 +7,9 @@ of producers alone: after a changed setting a follower must still accept the bat
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,6 +31,7 @@ from tidemark.record.envelope import (
     header_crc,
     parse_envelope,
 )
+from tidemark.record.record_indexes import REFUSED_RECORDS, ranges_of, ranges_text
 from tidemark.record.schema import COMPACTED_SCHEMA, SCHEMA
 from tidemark.record.shapes import know_own_shapes
 
@@ -169,7 +171,8 @@ def read_validated(batch: Batch) -> pa.RecordBatch:
 def check_produced(batch: Batch, limits: ProduceLimits, *, now_us: int) -> None:
     """The rules of producers alone; the batch has passed `check_batch`.
 
-    Of the timestamps only max_timestamp_us, the newest of the batch, is checked: the broker reads no other.
+    Of the timestamps only max_timestamp_us, the newest of the batch, is checked: the broker reads no other before it
+    refuses a batch. NULL_KEY and INVALID_TIMESTAMP have facts, from which a producer knows the records to send again.
 
     Raises:
         TidemarkError: BATCH_TOO_LARGE, INVALID_BATCH, RECORD_COUNT_MISMATCH, NULL_KEY, INVALID_TIMESTAMP.
@@ -193,7 +196,7 @@ def check_produced(batch: Batch, limits: ProduceLimits, *, now_us: int) -> None:
         )
     _check_produced_payload(batch, limits)
     if not limits.append_time:
-        _check_timestamp(envelope.max_timestamp_us, limits, now_us)
+        _check_timestamp(batch, limits, now_us)
 
 
 def _check_produced_payload(batch: Batch, limits: ProduceLimits) -> None:
@@ -210,23 +213,52 @@ def _check_produced_payload(batch: Batch, limits: ProduceLimits) -> None:
             f"max.message.uncompressed.bytes is {limits.max_uncompressed_bytes}",
         )
     if limits.compacted and facts.null_key_count:
-        raise TidemarkError(
+        raise _of_records(
             ErrorCode.NULL_KEY,
             f"{facts.null_key_count} records have no key; in a compacted topic each needs one",
+            batch,
+            lambda rows: rows.column(0).is_null().to_pylist(),
         )
 
 
-def _check_timestamp(timestamp_us: int, limits: ProduceLimits, now_us: int) -> None:
-    if limits.timestamp_before_max_us is not None and now_us - timestamp_us > limits.timestamp_before_max_us:
-        raise TidemarkError(
+def _check_timestamp(batch: Batch, limits: ProduceLimits, now_us: int) -> None:
+    newest_us = batch.envelope.max_timestamp_us
+    before_us, after_us = limits.timestamp_before_max_us, limits.timestamp_after_max_us
+    if before_us is not None and now_us - newest_us > before_us:
+        raise _of_records(
             ErrorCode.INVALID_TIMESTAMP,
-            f"the newest timestamp is {now_us - timestamp_us} µs old, more than message.timestamp.before.max.ms",
+            f"the newest timestamp is {now_us - newest_us} µs old, more than message.timestamp.before.max.ms",
+            batch,
+            lambda rows: (now_us - stamp_us > before_us for stamp_us in timestamps_us(rows)),
+            timestamp_min_us=str(now_us - before_us),
         )
-    if limits.timestamp_after_max_us is not None and timestamp_us - now_us > limits.timestamp_after_max_us:
-        raise TidemarkError(
+    if after_us is not None and newest_us - now_us > after_us:
+        raise _of_records(
             ErrorCode.INVALID_TIMESTAMP,
-            f"the newest timestamp is {timestamp_us - now_us} µs ahead, more than message.timestamp.after.max.ms",
+            f"the newest timestamp is {newest_us - now_us} µs ahead, more than message.timestamp.after.max.ms",
+            batch,
+            lambda rows: (stamp_us - now_us > after_us for stamp_us in timestamps_us(rows)),
+            timestamp_max_us=str(now_us + after_us),
         )
+
+
+def timestamps_us(rows: pa.RecordBatch) -> list[int]:
+    """The timestamps of rows in SCHEMA."""
+    return cast("list[int]", rows.column(2).cast(pa.int64()).to_pylist())
+
+
+def _of_records(
+    code: ErrorCode,
+    sentence: str,
+    batch: Batch,
+    refused: Callable[[pa.RecordBatch], Iterable[bool | None]],
+    **facts: str,
+) -> TidemarkError:
+    """The refusal of a batch for some of its records; it names them in `records` if the batch is not compressed."""
+    if batch.envelope.codec == Codec.NONE:
+        ranges = ranges_of(refused(read_validated(batch)))
+        facts |= {REFUSED_RECORDS: ranges_text(ranges)} if ranges else {}
+    return TidemarkError(code, sentence, facts)
 
 
 def _check_fields(envelope: Envelope) -> None:

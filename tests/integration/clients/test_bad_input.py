@@ -8,10 +8,11 @@ import contextlib
 import json
 import math
 import pickle
+import random
 import subprocess
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import numpy as np
@@ -195,6 +196,44 @@ def test_records_that_are_too_large(cluster: LocalCluster, style: Blocking, topi
     after = style.do(lambda: producer.send(topic, b"small", partition=0))
     refused(BatchTooLargeError, ErrorCode.BATCH_TOO_LARGE, lambda: style.acknowledged(large))
     assert style.acknowledged(after).offset == 10
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_a_record_that_the_broker_refuses_fails_alone_and_its_error_names_it(
+    cluster: LocalCluster, style: Blocking, codec: str
+) -> None:
+    """Of each batch of a topic that is compacted, small and strict about times; the others keep their order."""
+    rules = {"cleanup.policy": "compact", "max.message.bytes": 4000, "message.timestamp.after.max.ms": 60_000}
+    name = f"strict-{codec}-{type(style).__name__}".lower()
+    with AdminClient(cluster.bootstrap) as admin:
+        admin.create_topic(name, configs=rules)
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    producer = style.make("Producer", cluster.bootstrap, linger_ms=50, codec=codec)
+    bad = {3: {"key": None}, 10: {"value": random.Random(1).randbytes(6000)}, 40: {"timestamp_us": tomorrow}}
+    handles = [
+        style.do(lambda number=number: producer.send(
+            name, **{"value": b"%d" % number * 50, "key": b"%d" % number, **bad.get(number, {})}  # type: ignore[arg-type]
+        ))
+        for number in range(60)
+    ]  # fmt: skip
+    errors: list[tuple[type[TidemarkError], ErrorCode]] = [
+        (InvalidRecordError, ErrorCode.NULL_KEY),
+        (BatchTooLargeError, ErrorCode.BATCH_TOO_LARGE),
+        (InvalidRecordError, ErrorCode.INVALID_TIMESTAMP),
+    ]
+    for number, (kind, code) in zip(bad, errors, strict=True):
+        error = refused(kind, code, lambda number=number: style.acknowledged(handles[number]))
+        assert f"record {number} of a batch of 60: " in error.message
+        assert error.metadata["records"] == str(number)
+    good = [style.acknowledged(handle).offset for number, handle in enumerate(handles) if number not in bad]
+    assert good == list(range(57))
+    consumer = style.make("Consumer", cluster.bootstrap)
+    style.do(lambda: consumer.assign(name, start="earliest"))
+    read: list[bytes] = []
+    while len(read) < 57:
+        found = style.do(lambda: consumer.poll(IN_TIME_S))
+        read += found.rows.column("key").to_pylist()
+    assert [int(key) for key in read] == [number for number in range(60) if number not in bad]
 
 
 @pytest.mark.usefixtures("impatient_with_brokers")

@@ -154,16 +154,21 @@ async def test_after_the_delivery_timeout_every_handle_raises_and_close_returns(
     assert cluster.values() == []
 
 
-async def test_a_refusal_for_good_fails_its_batch_and_the_rest_starts_over_with_a_new_producer_id(
-    cluster: FakeCluster,
+@pytest.mark.parametrize(
+    ("code", "producer_ids"),
+    [(ErrorCode.INVALID_PAYLOAD, 2), (ErrorCode.INVALID_TIMESTAMP, 1)],
+    ids=["of the batch", "of its record"],
+)
+async def test_after_a_refusal_for_good_the_rest_has_a_new_producer_id_unless_records_caused_it(
+    cluster: FakeCluster, code: ErrorCode, producer_ids: int
 ) -> None:
-    cluster.produce_faults.extend([FINE, refuse(ErrorCode.INVALID_TIMESTAMP)])
+    cluster.produce_faults.extend([FINE, refuse(code)])
     async with Producer(cluster.bootstrap, max_in_flight=1, **ONE_RECORD_A_BATCH) as producer:
         handles = await send(producer, 4)
         outcomes = [handle.exception() for handle in handles if await _settled(handle)]
-    assert [error.code if error else None for error in outcomes] == [None, ErrorCode.INVALID_TIMESTAMP, None, None]
+    assert [error.code if error else None for error in outcomes] == [None, code, None, None]
     assert cluster.values() == [b"0", b"2", b"3"]
-    assert cluster.producer_ids == 2
+    assert cluster.producer_ids == producer_ids
 
 
 async def test_batches_refused_for_a_sequence_gap_are_written_once(cluster: FakeCluster) -> None:

@@ -448,6 +448,19 @@ def test_a_compacted_topic_takes_no_record_without_a_key(codec: Codec) -> None:
     check_produced(check_batch(sample(codec)), ProduceLimits(), now_us=NOON_US)
 
 
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_refusal_for_single_records_names_them_or_their_bound(codec: Codec) -> None:
+    rows = from_columns([None, b"k", None, None], [b""] * 4, [NOON_US + 1001, NOON_US, NOON_US + 1000, NOON_US + 1002])
+    batch = check_batch(build_batch(rows, codec=codec))
+    named = {"0,2-3", "0,3"} if codec == Codec.NONE else {None}
+    limits = ProduceLimits(timestamp_before_max_us=1000, timestamp_after_max_us=1000)
+    for one in (ProduceLimits(compacted=True), limits):
+        with pytest.raises(TidemarkError) as refused:
+            check_produced(batch, one, now_us=NOON_US)
+        assert refused.value.metadata.get("records") in named
+    assert refused.value.metadata["timestamp_max_us"] == str(NOON_US + 1000)
+
+
 def test_a_timestamp_too_old_or_too_new_is_refused() -> None:
     early = build_batch(from_columns(None, [b"v"], [NOON_US - 1001]))
     late = build_batch(from_columns(None, [b"v"], [NOON_US + 1001]))

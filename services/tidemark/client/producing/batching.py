@@ -6,9 +6,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Generator
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Iterator, Sequence
 from copy import copy
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -26,8 +27,20 @@ BATCH_OVERHEAD_BYTES: Final = 640
 _log = logging.getLogger("tidemark.client")
 
 
+class Outcome(NamedTuple):
+    """The outcome of `record_count` records, from index `first` of their batch."""
+
+    first: int
+    record_count: int
+    base_offset: int
+    append_time_us: int
+    error: TidemarkError | None
+
+
 class PendingBatch:
     """A batch of one partition without outcome. It is resolved once, with a base offset or an error.
+
+    A batch that was split is resolved when all its pieces are; each piece has an outcome of its own.
 
     Attributes:
         opened_s: time of the first record, by time.monotonic().
@@ -41,7 +54,7 @@ class PendingBatch:
         home: id of the thread whose event loop resolves the batch, and must not wait for it; None: any may wait.
     """
 
-    __slots__ = ("_callbacks", "_done", "_futures", "_lock", "_waiters", "append_time_us", "attempt", "base_offset", "base_sequence", "count", "data", "deadline_s", "error", "headers", "home", "in_doubt", "keys", "opened_s", "partition", "refusal", "refused_in_company", "rows", "size_bytes", "timestamps_us", "values")  # fmt: skip  # noqa: E501
+    __slots__ = ("_callbacks", "_done", "_futures", "_lock", "_outcomes", "_waiters", "attempt", "base_sequence", "count", "data", "deadline_s", "headers", "home", "in_doubt", "keys", "opened_s", "partition", "refusal", "refused_in_company", "rows", "size_bytes", "timestamps_us", "values")  # fmt: skip  # noqa: E501
 
     def __init__(
         self, partition: TopicPartition, *, opened_s: float, deadline_s: float, rows: pa.RecordBatch | None = None
@@ -63,9 +76,7 @@ class PendingBatch:
         self.refusal: TidemarkError | None = None
         self.refused_in_company = False
         self.attempt: object | None = None
-        self.base_offset = -1
-        self.append_time_us = -1
-        self.error: TidemarkError | None = None
+        self._outcomes: list[Outcome] = []
         self._done = False
         self._lock = threading.Lock()
         self._waiters: list[threading.Event] = []
@@ -100,10 +111,18 @@ class PendingBatch:
 
     def resolve(self, base_offset: int, append_time_us: int, error: TidemarkError | None) -> None:
         """Set the outcome and notify waiters and callbacks; only the first call has an effect."""
+        self.resolve_records(Outcome(0, self.count, base_offset, append_time_us, error))
+
+    def resolve_records(self, outcome: Outcome) -> None:
+        """Set the outcome of some records, each once; the last one is the outcome of the batch."""
         with self._lock:
             if self._done:
                 return
-            self.base_offset, self.append_time_us, self.error, self._done = base_offset, append_time_us, error, True
+            self._outcomes.append(outcome)
+            self._done = sum(one.record_count for one in self._outcomes) == self.count
+            if not self._done:
+                return
+            self._outcomes.sort()
             waiters, futures, callbacks = self._waiters, self._futures, self._callbacks
             self._waiters, self._futures, self._callbacks = [], [], []
         self.rows = self.data = self.headers = None
@@ -114,6 +133,15 @@ class PendingBatch:
             _wake(future)
         for callback in callbacks:
             _call(callback)
+
+    @property
+    def outcomes(self) -> Sequence[Outcome]:
+        """The outcomes of all records, in order, once the batch is done; one, unless it was split."""
+        return self._outcomes
+
+    def outcome_of(self, index: int) -> Outcome:
+        """Return the outcome of one record, once the batch is done."""
+        return self._outcomes[bisect_right(self._outcomes, index, key=lambda one: one.first) - 1]
 
     def wait(self, timeout_s: float | None) -> None:
         """Block until the batch has its outcome; raises REQUEST_TIMED_OUT, while the producer continues to send it."""
@@ -204,7 +232,7 @@ class SendHandle:
     def exception(self, timeout_s: float | None = None, *, timeout: float | None = None) -> TidemarkError | None:
         """Return the reason why the record was not acknowledged, None if it was; blocks as `result`."""
         self._batch.wait(timeout_of(timeout_s, timeout))
-        return self._batch.error
+        return self._batch.outcome_of(self._index).error
 
     def done(self) -> bool:
         """Whether the record is acknowledged or has failed."""
@@ -219,10 +247,11 @@ class SendHandle:
 
     def _outcome(self) -> RecordMetadata:
         batch = self._batch
-        if batch.error is not None:
-            raise copy(batch.error)  # a copy for each handle: a shared error would collect the tracebacks of all
-        offset = -1 if batch.base_offset < 0 else batch.base_offset + self._index
-        timestamp_us = batch.timestamps_us[self._index] if batch.append_time_us < 0 else batch.append_time_us
+        first, _, base_offset, append_time_us, error = batch.outcome_of(self._index)
+        if error is not None:
+            raise copy(error)  # a copy for each handle: a shared error would collect the tracebacks of all
+        offset = -1 if base_offset < 0 else base_offset + self._index - first
+        timestamp_us = batch.timestamps_us[self._index] if append_time_us < 0 else append_time_us
         return RecordMetadata(batch.partition.topic, batch.partition.partition, offset, timestamp_us)
 
 
@@ -259,22 +288,31 @@ class TableHandle:
     def outcomes(
         self, timeout_s: float | None = None, *, timeout: float | None = None
     ) -> tuple[list[BatchMetadata], list[tuple[int, TidemarkError]]]:
-        """Return the acknowledged batches, and row count and error of each failed one; blocks as `result`."""
+        """Return the acknowledged batches, and row count and error of each failed one; blocks as `result`.
+
+        A batch that a broker refused for some of its rows counts as several: those rows failed, the others were sent
+        again.
+        """
         limit_s = timeout_of(timeout_s, timeout)
         for batch in self._batches:
             batch.wait(limit_s)
-        acknowledged = [batch for batch in self._batches if batch.error is None]
+        outcomes = list(self._all_outcomes())
         return (
-            [BatchMetadata(*batch.partition, batch.base_offset, batch.count) for batch in acknowledged],
-            [(batch.count, batch.error) for batch in self._batches if batch.error is not None],
+            [BatchMetadata(*where, one.base_offset, one.record_count) for where, one in outcomes if one.error is None],
+            [(one.record_count, one.error) for _, one in outcomes if one.error is not None],
         )
 
     def done(self) -> bool:
         """Whether every batch is acknowledged or has failed."""
         return all(batch.done for batch in self._batches)
 
+    def _all_outcomes(self) -> Iterator[tuple[TopicPartition, Outcome]]:
+        return ((batch.partition, outcome) for batch in self._batches for outcome in batch.outcomes)
+
     def _outcome(self) -> list[BatchMetadata]:
-        for batch in self._batches:
-            if batch.error is not None:
-                raise copy(batch.error)
-        return [BatchMetadata(*batch.partition, batch.base_offset, batch.count) for batch in self._batches]
+        for _, outcome in self._all_outcomes():
+            if outcome.error is not None:
+                raise copy(outcome.error)
+        return [
+            BatchMetadata(*where, outcome.base_offset, outcome.record_count) for where, outcome in self._all_outcomes()
+        ]

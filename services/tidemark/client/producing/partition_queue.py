@@ -10,11 +10,12 @@ new producer id.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Final, NamedTuple
 
 from tidemark.client.producing.batching import PendingBatch
+from tidemark.client.producing.splitting import names_records, split
 from tidemark.model import NO_PRODUCER, ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.envelope import NO_SEQUENCE, Codec
 from tidemark.record.payload import build_batch, reseal
@@ -146,11 +147,11 @@ class PartitionQueue:
         try:
             self._build(batch)
         except TidemarkError as error:
-            self._resolve(batch, error)
+            self._replace(batch, error)
             return None
         except Exception as error:  # noqa: BLE001 - the other batches of the producer go on
-            sentence = f"{self.partition}: the batch cannot be built: {type(error).__name__}: {error}"
-            self._resolve(batch, TidemarkError(ErrorCode.INVALID_PAYLOAD, sentence))
+            sentence = f"the batch cannot be built: {type(error).__name__}: {error}"
+            self._replace(batch, TidemarkError(ErrorCode.INVALID_PAYLOAD, sentence))
             return None
         batch.attempt = attempt
         self._in_flight.append(batch)
@@ -268,7 +269,34 @@ class PartitionQueue:
             doubtful = [first] if first.in_doubt else []
             self._break(doubtful, error.code, error.message)
         elif not error.retriable and error.code not in _MISPLACED:
-            self._break([first], error.code, error.message)
+            if names_records(error) and not first.in_doubt:
+                self._take_sequences_back(self._ready.popleft())
+                self._replace(first, error)
+            else:
+                self._break([first], error.code, error.message)
+
+    def _replace(self, batch: PendingBatch, error: TidemarkError) -> None:
+        """Put pieces of a batch without sequence at the head; those with the records that caused the error fail."""
+        parts = split(batch, error)
+        for part, refusal in parts:
+            if refusal is not None:
+                self._resolve(part, self._error(part, refusal.code, refusal.message, refusal.metadata))
+        self._ready.extendleft(part for part, refusal in reversed(parts) if refusal is None)
+
+    def _take_sequences_back(self, refused: PendingBatch) -> None:
+        """Give the sequences of a batch that is certainly not in the log, and of those behind it, to what is sent next.
+
+        None of the batches behind it is in the log, since a leader appends no batch behind a gap (rule P2). A lost
+        attempt of one may still arrive: it must not fit behind the pieces, so the producer id changes then.
+        """
+        if not self._idempotent:
+            return
+        if any(batch.in_doubt for batch in self._ready):
+            self._start_over()
+            return
+        self._next_sequence = refused.base_sequence
+        self._window.clear()
+        self._forget_attempts()
 
     def _break(self, failed: list[PendingBatch], code: ErrorCode, sentence: str) -> None:
         """Fail these batches, and others in doubt (rule P4); those certainly not appended get new sequences."""
@@ -296,8 +324,12 @@ class PartitionQueue:
         self._window.clear()
         if self._idempotent:
             self.identity = None
+        self._forget_attempts()
+
+    def _forget_attempts(self) -> None:
+        """The batches get other sequences; the caller knows that none is in the log."""
         for batch in self._ready:
-            batch.base_sequence, batch.refusal, batch.attempt = NO_SEQUENCE, None, None
+            batch.base_sequence, batch.refusal, batch.attempt, batch.in_doubt = NO_SEQUENCE, None, None, False
 
     def _is_resolved(self, batch: PendingBatch) -> bool:
         return any(resolved.batch is batch for resolved in self._resolved)
@@ -306,7 +338,11 @@ class PartitionQueue:
         batch.attempt = None
         self._resolved.append(Resolved(batch, -1, -1, error))
 
-    def _error(self, batch: PendingBatch, code: ErrorCode, sentence: str) -> TidemarkError:
+    def _error(
+        self, batch: PendingBatch, code: ErrorCode, sentence: str, metadata: Mapping[str, str] | None = None
+    ) -> TidemarkError:
         doubt = "; it may have been appended" if batch.in_doubt or batch.attempt is not None else ""
-        metadata = {} if batch.refusal is None else dict(batch.refusal.metadata)
-        return TidemarkError(code, f"{self.partition}: {sentence}{doubt}", metadata | {"in_doubt": str(bool(doubt))})
+        if metadata is None:
+            metadata = {} if batch.refusal is None else batch.refusal.metadata
+        facts = dict(metadata) | {"in_doubt": str(bool(doubt))}
+        return TidemarkError(code, f"{self.partition}: {sentence}{doubt}", facts)

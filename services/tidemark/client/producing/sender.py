@@ -19,6 +19,7 @@ from tidemark.client.producing.deleted_topics import DeletedTopics
 from tidemark.client.producing.metrics import ProducerMetrics
 from tidemark.client.producing.partition_queue import Identity, PartitionQueue
 from tidemark.client.producing.produce_stream import Answer, Attempt, Group, ProduceStream
+from tidemark.client.producing.splitting import names_records
 from tidemark.client.settings import ProducerSettings
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc import errors
@@ -60,7 +61,6 @@ class Sender:
         self._pumping = False
         self._linger: asyncio.TimerHandle | None = None
         self._flushing = 0
-        self._unresolved = 0
         self._acknowledged = [0, 0, 0]
         """Records, batches, bytes."""
         self._failed_records = 0
@@ -90,7 +90,7 @@ class Sender:
         self._flushing += 1
         try:
             self._pump()
-            while self._unresolved:
+            while self._active:
                 self._idle.clear()
                 await self._idle.wait()
         finally:
@@ -156,7 +156,6 @@ class Sender:
             elif not len(queue):
                 self._renew(queue, self._deleted_topics.recreated(batch.partition.topic, queue.topic_id))
             self._active[batch.partition] = queue
-            self._unresolved += 1
             queue.put(batch)
         opened_s = self.accumulator.oldest_opened_s()
         if opened_s is not None and self._linger is None:
@@ -279,7 +278,8 @@ class Sender:
         else:
             _log.debug("batch of %s not acknowledged: %s", batch.partition, answer.error)
             self._refusals += 1
-            self._pause(queue)
+            if not names_records(answer.error):
+                self._pause(queue)
             self._cluster.note_refusal(batch.partition, answer.error)
             queue.refused(batch, answer.attempt, answer.error, lost=answer.lost, shared=answer.attempt.shared)
         self._resolve(queue)
@@ -300,13 +300,12 @@ class Sender:
             size_bytes = batch.size_bytes
             self._count(batch, failed=error is not None)
             batch.resolve(base_offset, append_time_us, error)
-            self._unresolved -= 1
             self.accumulator.release(size_bytes)
         if not len(queue):
             self._active.pop(queue.partition, None)
         if resolved:
             self._room.set()
-            if not self._unresolved:
+            if not self._active:
                 self._idle.set()
 
     def _count(self, batch: PendingBatch, *, failed: bool) -> None:
@@ -328,7 +327,7 @@ class Sender:
             refusals=self._refusals,
             waited_s=self.accumulator.waited_s,
             buffered_bytes=self.accumulator.buffered_bytes,
-            buffered_batches=self._unresolved,
+            buffered_batches=sum(map(len, list(self._active.values()))),
         )
 
     # -- producer ids --------------------------------------------------------------------------------------------------

@@ -234,7 +234,7 @@ def test_repeated_result_of_a_failed_record_collects_no_tracebacks() -> None:
         raised.append(refusal.value)
     assert len({len(traceback.extract_tb(error.__traceback__)) for error in raised}) == 1
     assert [error.metadata for error in raised] == [{"a": "b"}] * 3
-    assert handle.exception() is batch.error
+    assert handle.exception() is batch.outcomes[0].error
 
 
 def test_linger_beyond_the_delivery_timeout_is_refused() -> None:
