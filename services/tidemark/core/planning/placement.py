@@ -35,6 +35,9 @@ def assign_replicas(
     followed = Counter((replicas[0], follower) for replicas in before for follower in replicas[1:])
     heirs = Counter((replicas[0], replicas[1]) for replicas in before if len(replicas) > 1)
     with_heir = Counter(replicas[0] for replicas in before if len(replicas) > 1)
+    held = Counter(broker for replicas in before for broker in replicas)
+    # The leaders of this topic are known already: a broker must not look idle because its turn to lead comes later.
+    held.update(ring[(start + partition) % len(ring)] for partition in range(partitions))
     apart = _shares_a_rack(brokers)
     assigned = []
     for partition in range(partitions):
@@ -42,9 +45,11 @@ def assign_replicas(
         leader = ring[position]
         followers = _follower_order(ring, position, with_heir[leader])
         if apart and replication_factor > 1:
+            followers.sort(key=lambda broker: (held[broker], followed[leader, broker]))
             heir = _heir_apart(brokers, leader, followers, replication_factor, heirs)
-            followers = _keep_racks_apart(brokers, leader, heir, followers, replication_factor - 1, followed)
+            followers = _keep_racks_apart(brokers, leader, heir, followers, replication_factor - 1)
         replicas = (leader, *followers[: replication_factor - 1])
+        held.update(replicas[1:])
         followed.update((leader, follower) for follower in replicas[1:])
         if len(replicas) > 1:
             with_heir[leader] += 1
@@ -94,7 +99,8 @@ def _heir_apart(
 ) -> BrokerId:
     """The first follower, which leads if the leader fails: the broker that is it for the fewest partitions.
 
-    It is of another rack, unless there are more replicas than racks, so that one rack has two replicas anyway.
+    Of several such brokers it is the first in the order. It is of another rack, unless there are more replicas than
+    racks, so that one rack has two replicas anyway.
     """
     racks = {_rack(brokers, broker) for broker in brokers}
     same = _rack(brokers, leader)
@@ -103,14 +109,9 @@ def _heir_apart(
 
 
 def _keep_racks_apart(
-    brokers: Mapping[BrokerId, str],
-    leader: BrokerId,
-    heir: BrokerId,
-    order: Sequence[BrokerId],
-    count: int,
-    followed: Mapping[tuple[BrokerId, BrokerId], int],
+    brokers: Mapping[BrokerId, str], leader: BrokerId, heir: BrokerId, order: Sequence[BrokerId], count: int
 ) -> list[BrokerId]:
-    """The first follower and more, each from the least used rack, then the broker that follows this leader least.
+    """The first follower and more, each from the least used rack, then the first in the order.
 
     A broker whose rack is unknown counts as a rack of its own.
     """
@@ -118,7 +119,7 @@ def _keep_racks_apart(
     chosen = [heir]
     left = [broker for broker in order if broker != heir]
     for _ in range(count - 1):
-        follower = min(left, key=lambda broker: (used[_rack(brokers, broker)], followed.get((leader, broker), 0)))
+        follower = min(left, key=lambda broker: used[_rack(brokers, broker)])
         left.remove(follower)
         chosen.append(follower)
         used[_rack(brokers, follower)] += 1

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
@@ -170,3 +171,45 @@ def test_with_racks_the_successors_of_a_failed_broker_share_its_partitions_evenl
         others = set(brokers) - {failed}
         foreign = {one for one in others if not brokers[one] or brokers[one] != brokers[failed]}
         assert_even(heirs_of(existing, failed), foreign if everybody_apart else others)
+
+
+def rack_spread(racks: Mapping[BrokerId, str], assigned: Iterable[tuple[BrokerId, ...]]) -> int:
+    """Largest difference between the numbers of replicas of two brokers of one rack."""
+    held = Counter(broker for replicas in assigned for broker in replicas)
+    by_rack: dict[str, list[int]] = {}
+    for broker, rack in racks.items():
+        by_rack.setdefault(rack, []).append(held[broker])
+    return max(max(counts) - min(counts) for counts in by_rack.values())
+
+
+def test_brokers_of_one_rack_have_as_many_replicas_though_racks_differ_in_size() -> None:
+    racks = {BrokerId(index): rack for index, rack in enumerate("aaabbcc")}
+    assigned = assign_replicas(racks, partitions=13, replication_factor=3)
+    held = Counter(broker for replicas in assigned for broker in replicas)
+    assert sorted(held[broker] for broker in racks) == [4, 4, 5, 6, 6, 7, 7]
+    assert rack_spread(racks, assigned) == 1
+    added = assign_replicas(racks, partitions=8, replication_factor=3, existing=assigned)
+    assert rack_spread(racks, assigned + added) == 1
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_with_a_replica_in_each_rack_the_replicas_of_a_rack_stay_even(seed: int) -> None:
+    """Topics are created, and get more partitions; the first followers of a leader are even first, so not exactly."""
+    draw = random.Random(seed)
+    sizes = [draw.randint(1, 5) for _ in range(draw.randint(3, 5))]
+    names = [f"rack-{rack}" for rack, size in enumerate(sizes) for _ in range(size)]
+    draw.shuffle(names)
+    racks = {BrokerId(index): name for index, name in enumerate(names)}
+    existing: list[tuple[BrokerId, ...]] = []
+    for _ in range(draw.randint(1, 5)):
+        existing += assign_replicas(
+            racks, partitions=draw.randint(1, 60), replication_factor=len(sizes), existing=existing
+        )
+    assert rack_spread(racks, existing) <= 3
+
+
+@pytest.mark.parametrize("factor", [2, 3, 4])
+@pytest.mark.parametrize("count", [7, 12])
+def test_without_racks_the_replicas_of_whole_rounds_are_even(count: int, factor: int) -> None:
+    assigned = assign_replicas(brokers_of(count), partitions=3 * count, replication_factor=factor)
+    assert set(Counter(broker for replicas in assigned for broker in replicas).values()) == {3 * factor}
