@@ -16,7 +16,7 @@ from tidemark import client
 from tidemark.client import ClientClosedError, InvalidRequestError, SendHandle
 from tidemark.client.aio import Consumer, Producer
 
-from tests.integration.harness.fake_broker import HOLD, TOPIC, FakeCluster
+from tests.integration.harness.fake_broker import DROP_AFTER, DROP_BEFORE, FINE, HOLD, TOPIC, FakeCluster, Fault
 
 IN_TIME_S = 12.0
 """Far below what the clients' own timeouts allow: 120 s to deliver, 30 s for a request."""
@@ -312,11 +312,60 @@ UNCLOSED = textwrap.dedent(
 )
 
 
-async def without_close(cluster: FakeCluster, action: str) -> tuple[int | None, str, float]:
-    """Exit status and stderr of a process that sends two records and ends without a close; its seconds."""
+UNCLOSED_ASYNC = textwrap.dedent(
+    """
+    import asyncio, logging, sys, threading
+    from tidemark.client.aio import Producer
+
+    bootstrap, topic, action = sys.argv[1:]
+    logging.basicConfig(format="%(levelname)s %(message)s")
+
+    async def main(linger_ms=60_000):
+        global producer
+        producer = Producer(bootstrap, linger_ms=linger_ms)
+        await producer.start()
+        await producer.send(topic, b"one", partition=0)
+        await producer.send(topic, b"two", partition=0)
+
+    async def dropped():
+        global producer
+        await main()
+        del producer
+        await asyncio.sleep(0.3 if action.endswith("# later") else 0)
+
+    async def streaming():
+        await main(linger_ms=0)
+        await producer.flush()
+        await producer.send(topic, b"three", partition=0)
+
+    async def in_a_task():
+        async def body():
+            async with Producer(bootstrap, linger_ms=0) as one:
+                await (await one.send(topic, b"one", partition=0))
+                await one.send(topic, b"two", partition=0)
+                sent.set()
+                await asyncio.Event().wait()
+
+        global task
+        sent = asyncio.Event()
+        task = asyncio.create_task(body())
+        await sent.wait()
+
+    def on_daemon_thread():
+        loop = asyncio.new_event_loop()
+        threading.Thread(target=loop.run_forever, daemon=True).start()
+        asyncio.run_coroutine_threadsafe(main(), loop).result()
+
+    exec(action)
+    """
+)
+
+
+async def without_close(cluster: FakeCluster, action: str, script: str = UNCLOSED) -> tuple[int | None, str, float]:
+    """Exit status and stderr of a process that sends records and ends without a close; its seconds."""
     began_s = time.monotonic()
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-W", "always", "-c", UNCLOSED, cluster.bootstrap, TOPIC, action),
+        *(sys.executable, "-W", "always", "-c", script, cluster.bootstrap, TOPIC, action),
         stderr=asyncio.subprocess.PIPE,
     )
     try:
@@ -343,3 +392,69 @@ async def test_a_process_that_ends_while_brokers_are_silent_logs_the_number_of_l
     assert status == 0
     assert "ERROR 2 records were lost: their producer was not closed, and could not send them in time" in printed
     assert took_s < IN_TIME_S
+
+
+ASYNC_DROPPED = "an asyncio Producer was dropped without close()"
+
+
+@pytest.mark.parametrize(
+    ("action", "warned"),
+    [
+        ("asyncio.run(main())", False),
+        ("asyncio.run(main()); del producer", True),
+        ("asyncio.run(dropped())", True),
+        ("asyncio.run(dropped())  # later", True),
+        ("asyncio.run(in_a_task())", False),
+        ("on_daemon_thread()", False),
+        ("on_daemon_thread(); del producer", True),
+    ],
+)
+async def test_an_asyncio_producer_without_close_sends_its_records_before_its_loop_ends(
+    cluster: FakeCluster, action: str, warned: bool
+) -> None:
+    status, printed, took_s = await without_close(cluster, action, UNCLOSED_ASYNC)
+    assert (status, cluster.values()) == (0, [b"one", b"two"]), printed
+    assert "were lost" not in printed
+    assert (ASYNC_DROPPED in printed) == warned, printed
+    assert took_s < IN_TIME_S
+
+
+@pytest.mark.parametrize("fault", [[], [DROP_AFTER], [DROP_BEFORE]], ids=["fine", "answer lost", "request lost"])
+async def test_an_asyncio_producer_with_a_stream_sends_the_rest_once_as_its_loop_ends(
+    cluster: FakeCluster, fault: list[Fault]
+) -> None:
+    cluster.produce_faults.extend([FINE, *fault])
+    status, printed, _ = await without_close(cluster, "asyncio.run(streaming())", UNCLOSED_ASYNC)
+    assert (status, cluster.values()) == (0, [b"one", b"two", b"three"]), printed
+
+
+@pytest.mark.parametrize(
+    ("action", "why"),
+    [
+        ("asyncio.run(main())", "it could not send them in time"),
+        ("on_daemon_thread()", "it could not send them in time"),
+        ("asyncio.new_event_loop().run_until_complete(main())", "its event loop did not run"),
+        ("asyncio.new_event_loop().run_until_complete(main()); del producer", "its event loop did not run"),
+    ],
+)
+async def test_an_asyncio_producer_without_close_logs_the_number_of_lost_records(
+    cluster: FakeCluster, action: str, why: str
+) -> None:
+    cluster.produce_faults.extend([HOLD] * 10)
+    status, printed, took_s = await without_close(cluster, action, UNCLOSED_ASYNC)
+    assert status == 0
+    assert f"ERROR 2 records were lost: their asyncio Producer was not closed, and {why}" in printed
+    assert took_s < IN_TIME_S
+
+
+async def test_an_asyncio_producer_that_is_dropped_is_closed_on_its_loop(cluster: FakeCluster) -> None:
+    producer = Producer(cluster.bootstrap, linger_ms=60_000)
+    await producer.start()
+    handle = await producer.send(TOPIC, b"x", partition=0)
+    ends = next(task for task in asyncio.all_tasks() if task.get_name() == "producer tick")
+    with pytest.warns(ResourceWarning, match="asyncio Producer was dropped"):
+        del producer
+    assert (await handle).offset == 0
+    async with asyncio.timeout(IN_TIME_S):
+        await ends
+    assert left_behind() == []

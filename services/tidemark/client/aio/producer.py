@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+import weakref
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Final, Unpack
@@ -16,6 +17,7 @@ from tidemark.client.argument_types import check_names, integer, seconds
 from tidemark.client.lifecycle import INTERRUPTED_S, INTERRUPTIONS, Lifecycle
 from tidemark.client.metadata.bootstrap import Bootstrap
 from tidemark.client.metadata.cluster import Cluster, unknown_partition
+from tidemark.client.producing import dropped_producers
 from tidemark.client.producing import table as tables
 from tidemark.client.producing.arguments import Timestamp, checked
 from tidemark.client.producing.batching import SendHandle, TableHandle
@@ -84,12 +86,19 @@ class Producer(Lifecycle):
         self.cluster = Cluster(bootstrap, timeout_s=max(_START_S_MIN, delivery_s), tls=tls)
         self._sender: Sender | None = None
         self._closing = asyncio.Lock()
+        self.reports_drop = True
+        """Whether a drop of this object without `close` is reported; the blocking producer does it itself."""
+        self._forgotten: weakref.finalize[[Sender], Producer] | None = None
 
     async def start(self) -> None:
         """Find a broker that answers; raises BROKER_NOT_AVAILABLE with the error of each address."""
         await self.cluster.start()
         self._sender = Sender(self.cluster, self.settings)
         self._sender.start()
+        if self.reports_drop:
+            dropped_producers.add(self._sender)
+            self._forgotten = weakref.finalize(self, dropped_producers.warn_and_end, self._sender)
+            self._forgotten.atexit = False
 
     async def close(self, timeout_s: float | None = None) -> None:
         """Send buffered records and close; afterwards every handle has its outcome. Cancellation stops the sending.
@@ -103,6 +112,8 @@ class Producer(Lifecycle):
         timeout_s = delivery_s + _TICK_SLACK_S if timeout_s is None else seconds("timeout_s", timeout_s)
         async with self._closing:
             sender, self._sender = self._sender, None
+            if self._forgotten is not None:
+                self._forgotten.detach()
             try:
                 if sender is not None:
                     with contextlib.suppress(TimeoutError):  # the remaining records fail below

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
 import threading
 import time
 from collections import defaultdict
@@ -34,6 +36,9 @@ _TICK_S: Final = 0.1
 _PAUSE_S: Final = 0.02
 _PAUSE_MAX_S: Final = 0.2
 _CALL_S: Final = 5.0
+END_S: Final = 5.0
+"""Time in which buffered records are sent once the event loop or the interpreter ends."""
+_CLOSED: Final = TidemarkError(ErrorCode.CLIENT_CLOSED, "the producer was closed before the acknowledgement")
 
 
 class Sender:
@@ -42,7 +47,11 @@ class Sender:
     def __init__(self, cluster: Cluster, settings: ProducerSettings) -> None:
         self._cluster = cluster
         self._settings = settings
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
+        self.pid = os.getpid()
+        """The process that sends the records; a forked child has a copy of them."""
+        self.ended = threading.Event()
+        """Set once every record has its outcome and no more can be added."""
         self.accumulator = Accumulator(
             batch_bytes=settings.batch_bytes,
             buffer_bytes=settings.buffer_bytes,
@@ -70,6 +79,9 @@ class Sender:
         self._identities: asyncio.Task[None] | None = None
         self._ticking: asyncio.Task[None] | None = None
         self._stopped = False
+        self._ending = False
+        """Whether the producer was dropped, or its event loop ends: the sender stops once the buffer is empty."""
+        self._failed_before_end = 0
 
     def start(self) -> None:
         """Start to check deadlines and to follow the metadata."""
@@ -81,9 +93,9 @@ class Sender:
         if not self._woken and not self._stopped:
             self._woken = True
             if threading.get_ident() == self.accumulator.home:
-                self._loop.call_soon(self._on_wake)
+                self.loop.call_soon(self._on_wake)
             else:
-                self._loop.call_soon_threadsafe(self._on_wake)
+                self.loop.call_soon_threadsafe(self._on_wake)
 
     async def flush(self) -> None:
         """Wait until every record added before has its outcome."""
@@ -107,25 +119,44 @@ class Sender:
         finally:
             self.accumulator.waited_s += time.monotonic() - began_s
 
-    async def stop(self) -> None:
-        """Fail the remaining batches and close the streams. To send them, flush before."""
+    def end_soon(self) -> None:
+        """Stop once every added record has its outcome; called on the event loop."""
+        if not self._ending:
+            self._ending = True
+            self._failed_before_end = self._failed_records
+            self._flushing += 1
+            self._pump()
+
+    def fail_rest(self) -> int:
+        """Accept and send no more records, and fail the remaining batches.
+
+        Returns:
+            The number of records that failed since `end_soon`, if that was called, or else by this call.
+        """
+        failed = self._failed_before_end if self._ending else self._failed_records
         self._stopped = True
         self.accumulator.end()
         self._flushing += 1
         self._take_batches()
-        closed = TidemarkError(ErrorCode.CLIENT_CLOSED, "the producer was closed before the acknowledgement")
         for queue in list(self._active.values()):
-            queue.abandon(closed)
-            self._resolve(queue)
+            queue.abandon(_CLOSED)
+            with contextlib.suppress(RuntimeError):  # a task of a closed event loop waits for the flush
+                self._resolve(queue)
+        self.ended.set()
+        return self._failed_records - failed
+
+    async def stop(self) -> None:
+        """Fail the remaining batches and close the streams. To send them, flush before."""
+        self.fail_rest()
         if self._linger is not None:
             self._linger.cancel()
-        tasks = [task for task in (self._ticking, self._identities) if task is not None]
+        tasks = [task for task in (self._ticking, self._identities) if task not in (None, asyncio.current_task())]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         streams, self._streams = list(self._streams.values()), {}
         for stream in streams:
-            stream.break_off(closed)
+            stream.break_off(_CLOSED)
         for stream in streams:
             await stream.close()
 
@@ -138,7 +169,7 @@ class Sender:
     def _schedule_pump(self) -> None:
         if not self._pumping and not self._stopped:
             self._pumping = True
-            self._loop.call_soon(self._pump)
+            self.loop.call_soon(self._pump)
 
     def _take_batches(self) -> None:
         due_s = time.monotonic() - self._linger_s
@@ -160,7 +191,7 @@ class Sender:
         opened_s = self.accumulator.oldest_opened_s()
         if opened_s is not None and self._linger is None:
             wait_s = max(0.0, opened_s + self._linger_s - time.monotonic())
-            self._linger = self._loop.call_later(wait_s, self._end_linger)
+            self._linger = self.loop.call_later(wait_s, self._end_linger)
 
     def _end_linger(self) -> None:
         self._linger = None
@@ -292,7 +323,7 @@ class Sender:
             return  # another batch of the same failure
         length_s = _PAUSE_S if before is None else min(before[2], _PAUSE_MAX_S)
         self._pauses[queue.partition] = (now_s + length_s, self._cluster.leader(queue.partition), length_s * 2)
-        self._loop.call_later(length_s, self._schedule_pump)
+        self.loop.call_later(length_s, self._schedule_pump)
 
     def _resolve(self, queue: PartitionQueue) -> None:
         resolved = queue.take_resolved()
@@ -359,8 +390,38 @@ class Sender:
             return Identity(response.producer_id, response.producer_epoch)
         raise failure
 
+    # -- time, and the end --------------------------------------------------------------------------------------------
+
     async def _tick(self) -> None:
-        while True:
+        """Check deadlines until the stop. The end of an event loop cancels every task: the rest is sent first."""
+        try:
+            await self._check_until_empty()
+        except asyncio.CancelledError:
+            if self._stopped or not self.accumulator.buffered_bytes:
+                raise
+            self._replace_cancelled_tasks()
+            self.end_soon()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(END_S):
+                    await self._check_until_empty()
+        self.fail_rest_and_log("it could not send them in time")
+        await self.stop()
+        await self._cluster.close()
+
+    def fail_rest_and_log(self, why: str) -> None:
+        """Call `fail_rest`, and log the number of records that were lost."""
+        lost = self.fail_rest()
+        if lost:
+            _log.error("%d records were lost: their asyncio Producer was not closed, and %s", lost, why)
+
+    def _replace_cancelled_tasks(self) -> None:
+        lost = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "the event loop ended the produce stream")
+        for stream in self._streams.values():
+            stream.break_off(lost)
+        self._identities = None
+
+    async def _check_until_empty(self) -> None:
+        while not (self._ending and not self._active):
             await asyncio.sleep(_TICK_S)
             now_s = time.monotonic()
             for stream in list(self._streams.values()):

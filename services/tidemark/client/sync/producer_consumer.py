@@ -84,6 +84,7 @@ class Producer(SyncClient[AsyncProducer]):
             tls=tls,
             **settings,
         )
+        producer.reports_drop = False
         self._delivery_s = producer.settings.delivery_timeout_ms / 1000
         super().__init__(producer, call_s=self._delivery_s)
         unclosed.add(producer, self._background)
