@@ -213,3 +213,21 @@ def test_with_a_replica_in_each_rack_the_replicas_of_a_rack_stay_even(seed: int)
 def test_without_racks_the_replicas_of_whole_rounds_are_even(count: int, factor: int) -> None:
     assigned = assign_replicas(brokers_of(count), partitions=3 * count, replication_factor=factor)
     assert set(Counter(broker for replicas in assigned for broker in replicas).values()) == {3 * factor}
+
+
+@pytest.mark.parametrize(
+    ("racks", "partitions", "shared_wanted", "heirs_wanted"),
+    [("aaabbcc", 13, {0, 1, 2, 3, 4, 5}, {0, 1}), ("", 100, {9, 10, 11, 12, 21, 22}, {2, 3})],
+    ids=["racks", "no racks"],
+)
+def test_a_failed_broker_shares_as_many_partitions_with_others_as_the_page_says(
+    racks: str, partitions: int, shared_wanted: set[int], heirs_wanted: set[int]
+) -> None:
+    brokers = {BrokerId(index): rack for index, rack in enumerate(racks)} or brokers_of(7)
+    assigned = assign_replicas(brokers, partitions=partitions, replication_factor=3)
+    for failed in brokers:
+        shared = Counter(broker for replicas in assigned if failed in replicas for broker in replicas)
+        heirs = Counter(replicas[1] for replicas in assigned if replicas[0] == failed)
+        others = [broker for broker in brokers if broker != failed]
+        assert {shared[broker] for broker in others} <= shared_wanted
+        assert {heirs[broker] for broker in others} <= heirs_wanted
