@@ -3,24 +3,28 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from typing import Any, get_type_hints
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
-from tidemark.client import aio
+from tidemark.client import TableHandle, TlsFiles, aio
 from tidemark.client.group.settings import ConsumerAndGroupOptions, GroupOptions, group_settings
+from tidemark.client.producing.batching import PendingBatch
 from tidemark.client.settings import ConsumerOptions, ProducerOptions, consumer_settings, producer_settings
+from tidemark.model import TopicPartition
 
 from tests.unit.client.wrong_values import WRONG, is_typed
 
 ARGUMENTS = [
-    *(("Producer", name) for name in ("bootstrap", "partitioner", "key_serializer", "value_serializer")),
+    *(("Producer", name) for name in ("bootstrap", "partitioner", "key_serializer", "value_serializer", "tls")),
     *(("Producer", name) for name in ProducerOptions.__annotations__),
-    *(("Consumer", name) for name in ("bootstrap", "group", "key_deserializer", "value_deserializer")),
+    *(("Consumer", name) for name in ("bootstrap", "group", "key_deserializer", "value_deserializer", "tls")),
     *(("Consumer", name) for name in ConsumerAndGroupOptions.__annotations__),
-    *(("Groups", name) for name in ("bootstrap", "timeout_s")),
-    *(("AdminClient", name) for name in ("bootstrap", "admin", "timeout_s")),
+    *(("Groups", name) for name in ("bootstrap", "timeout_s", "tls")),
+    *(("AdminClient", name) for name in ("bootstrap", "admin", "timeout_s", "tls")),
 ]
 
 
@@ -36,6 +40,44 @@ def test_a_wrong_setting_has_a_typed_error(argument: tuple[str, str], wrong: Any
     except Exception as error:
         if not is_typed(error):
             raise
+
+
+@settings(max_examples=100, derandomize=True)
+@given(st.sampled_from(TlsFiles._fields), WRONG)
+@example("ca", 1)
+def test_a_wrong_path_of_a_tls_file_has_a_typed_error_and_closes_no_file(name: str, wrong: Any) -> None:
+    with tempfile.TemporaryFile() as opened:
+        for path in (wrong, opened.fileno()):
+            try:
+                aio.Producer("127.0.0.1:9192", tls=TlsFiles(**{name: path}))
+            except Exception as error:
+                if not is_typed(error):
+                    raise
+        os.fstat(opened.fileno())
+
+
+@settings(max_examples=200, derandomize=True, deadline=None)
+@given(st.sampled_from(("result", "exception", "outcomes", "add_done_callback")), st.booleans(), WRONG)
+def test_a_wrong_argument_of_a_handle_has_a_typed_error(method: str, resolved: bool, wrong: Any) -> None:
+    assume(resolved or not isinstance(wrong, int | float) or wrong < 1)  # a time that the handle may wait
+    assume(resolved or wrong is not None)
+    batch = PendingBatch(TopicPartition("t", 0), opened_s=0, deadline_s=1)
+    for handle in (batch.add(None, b"x", 0, None), TableHandle([batch])):
+        if resolved:
+            batch.resolve(0, 0, None)
+        try:
+            getattr(handle, method)(wrong) if hasattr(handle, method) else None
+        except Exception as error:
+            if not is_typed(error):
+                raise
+    batch.resolve(0, 0, None)
+    assert batch.done
+
+
+def test_a_callback_that_is_no_function_is_refused_at_the_call() -> None:
+    batch = PendingBatch(TopicPartition("t", 0), opened_s=0, deadline_s=1)
+    with pytest.raises(TypeError, match="callback is None, not a function"):
+        batch.add(None, b"x", 0, None).add_done_callback(None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

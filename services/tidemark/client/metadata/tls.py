@@ -21,10 +21,13 @@ def client_identity(tls: TlsFiles | None) -> TlsIdentity | None:
 
     Raises:
         TidemarkError: INVALID_CONFIG: a file is missing, or does not fit the others.
-        TypeError: not `TlsFiles`.
+        TypeError: not `TlsFiles`, or one of its fields is not a path.
     """
     if tls is not None and not isinstance(tls, TlsFiles):
         raise TypeError(f"tls is {tls!r}: want TlsFiles(ca='ca.crt', certificate='client.crt', key='client.key')")
+    for name, path in zip(TlsFiles._fields, tls or (), strict=False):
+        if not isinstance(path, str | os.PathLike):  # an integer would be a descriptor, and be closed
+            raise TypeError(f"{name} of tls is {path!r}, a {type(path).__name__}, not a path")
     files = files_of(os.environ) if tls is None else tls
     return _shared(files) if files.is_set else None
 

@@ -242,7 +242,12 @@ class SendHandle:
         """Call `callback` with this handle when the record is acknowledged or has failed.
 
         The callback runs on the client's event loop and must not block. Callbacks for concurrent.futures.Future fit.
+
+        Raises:
+            TypeError: `callback` is not a function.
         """
+        if not callable(callback):
+            raise TypeError(f"callback is {callback!r}, not a function")
         self._batch.when_done(lambda: callback(self))
 
     def _outcome(self) -> RecordMetadata:
