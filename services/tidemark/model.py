@@ -236,6 +236,7 @@ class StateRebuild:
         topic_version: version of the topic's node, which must not have changed.
         damaged_version: version of the unreadable node; -1: the node is missing.
         above_version: the new node gets a higher version than this one, the highest that a replica knows.
+        older_epoch: a readable node is replaced only up to this leader epoch; -1: never.
     """
 
     partition: TopicPartition
@@ -244,6 +245,7 @@ class StateRebuild:
     topic_version: int
     damaged_version: int
     above_version: int = -1
+    older_epoch: LeaderEpoch = NO_EPOCH
 
 
 @dataclass(frozen=True, slots=True)

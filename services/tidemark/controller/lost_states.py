@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Protocol
 from tidemark.core.controller.effects import DescribeReplicas
 from tidemark.core.controller.events import ReplicasDescribed
 from tidemark.core.controller.partition_state import TopicPolicy
-from tidemark.core.controller.state_rebuild import Known, overwritten, rebuilt, untrusted
+from tidemark.core.controller.state_rebuild import Memory, overwritten, rebuilt, untrusted
 from tidemark.core.messages import HeldState, ReplicaQuestion
 from tidemark.model import (
     NO_EPOCH,
@@ -48,8 +48,8 @@ _NEVER: Final = BrokerEpoch(-1)
 class KnowsStates(Protocol):
     """Knowledge of the core of this term; `ControllerCore`."""
 
-    def last_known(self, partition: TopicPartition) -> Known | None:
-        """The state that this term read or wrote last, and the highest leader epoch that it decided on."""
+    def memory(self, partition: TopicPartition, identity: ReplicaIdentity) -> Memory:
+        """The knowledge of this term about the state of a partition."""
 
     def rebuilds(self, partition: TopicPartition) -> bool:
         """Whether an operator requested to rebuild the state with possible loss."""
@@ -118,36 +118,36 @@ class LostStates:
         brokers = await self._store.live_brokers()
         there = [one for one in partitions if one.topic not in going and _exists(one, topics)]
         versions = await self._store.damaged_versions(there)
-        known = {one: self._core.last_known(one) for one in there}
+        memory = {one: self._core.memory(one, _identity(topics[one.topic], one.partition)) for one in there}
         chosen: dict[TopicPartition, _Written] = {}
         for one in there:
-            last = overwritten(known[one], versions[one])
+            last = overwritten(memory[one].known, versions[one])
             if last is not None:
                 chosen[one] = _Written(last, "as this controller knew it")
         found = await self._surveyed([one for one in there if one not in chosen], topics, brokers)
         for one, answers in found.items():
-            written = self._state_of(one, answers, known[one], brokers)
+            written = self._state_of(one, answers, memory[one], brokers)
             if isinstance(written, str):
                 self._tell(one, written)
             else:
                 chosen[one] = written
-        return await self._write(chosen, topics, versions, known, found)
+        return await self._write(chosen, topics, versions, memory, found)
 
     async def _write(
         self,
         chosen: Mapping[TopicPartition, _Written],
         topics: Mapping[str, TopicDescription],
         versions: Mapping[TopicPartition, int],
-        known: Mapping[TopicPartition, Known | None],
+        memory: Mapping[TopicPartition, Memory],
         found: Mapping[TopicPartition, _Found],
     ) -> bool:
         rebuilds = []
         for partition, written in chosen.items():
-            topic, last, answers = topics[partition.topic], known[partition], found.get(partition)
+            topic, (last, _, older), answers = topics[partition.topic], memory[partition], found.get(partition)
             above = [-1 if last is None else last[0].version]
             above += [] if answers is None else [one.command.partition_epoch for one in answers.states.values()]
             identity, version = _identity(topic, partition.partition), versions[partition]
-            rebuilds.append(StateRebuild(partition, identity, written.state, topic.version, version, max(above)))
+            rebuilds.append(StateRebuild(partition, identity, written.state, topic.version, version, max(above), older))
         results = await self._store.rebuild_states(self._term, rebuilds) if rebuilds else ()
         for rebuild, done in zip(rebuilds, results, strict=True):
             if done:
@@ -179,17 +179,18 @@ class LostStates:
         self,
         partition: TopicPartition,
         one: _Found,
-        known: Known | None,
+        memory: Memory,
         brokers: Mapping[BrokerId, BrokerRegistration],
     ) -> _Written | str:
         """The state to write; a text: why the answers prove none."""
         policy = self._policy_of(one.topic.configs)
         min_isr = min(policy.min_insync_replicas, len(one.assigned))
         entries = tuple(IsrEntry(broker, _epoch_of(brokers.get(broker))) for broker in one.assigned)
-        if known is None and one.nothing == set(one.assigned):
+        known, proven, _ = memory
+        if known is None and proven == NO_EPOCH and one.nothing == set(one.assigned):
             first = LeaderAndIsr(leader=NO_LEADER, leader_epoch=_FIRST_EPOCH, isr=entries, min_isr=min_isr)
             return _Written(first, "new: no broker has a replica")
-        state = rebuilt(one.assigned, min_isr, known, one.states)
+        state = rebuilt(one.assigned, min_isr, known, one.states, proven)
         if isinstance(state, LeaderAndIsr):
             return _Written(state, "as its replicas know it")
         requested, answered = self._core.rebuilds(partition), one.stored or bool(one.nothing)
@@ -197,7 +198,7 @@ class LostStates:
         unclean = policy.unclean_allowed and one.stored and not one.silent
         if not answered or not (requested or only_one or unclean):
             return state
-        highest = max(one.highest, NO_EPOCH if known is None else known[1])
+        highest = max(one.highest, proven, NO_EPOCH if known is None else known[1])
         how = "requested by an operator" if requested else "no other replica can prove it"
         return _Written(untrusted(one.assigned, min_isr, highest, entries), how, trusted=False)
 

@@ -281,6 +281,8 @@ class ActiveTerm:
         """Submit what is read; returns the partitions whose nodes were written again, to be read once more."""
         unreadable: set[TopicPartition] = set()
         found = await self._store.states(partitions, sync=True, unreadable=unreadable)
+        unreadable.update(one for one, node in found.items() if self.core.is_older(one, node.state))
+        found = {one: node for one, node in found.items() if one not in unreadable}
         readable = tuple(one for one in partitions if one not in unreadable)
         if readable:
             self.submit(ev.StatesRead(readable, found))
@@ -301,7 +303,8 @@ class ActiveTerm:
             some, partitions = partitions[:_STATES_CHECKED], partitions[_STATES_CHECKED:]
             unreadable: set[TopicPartition] = set()
             try:
-                await self._store.states(some, unreadable=unreadable)
+                found = await self._store.states(some, unreadable=unreadable)
+                unreadable.update(one for one, node in found.items() if self.core.is_older(one, node.state))
             except TidemarkError as error:
                 _log.info("states not checked", extra={"why": error.message})
             if unreadable:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes leaderAndISR znodes again that were damaged or deleted by hand (rule Z4).
+"""Writes leaderAndISR znodes again that were damaged, deleted or set back by hand (rule Z4).
 
 A leader writes its ISR at the version that it knows (rule R9), and ZooKeeper counts a new znode from 0. So the version
 of the new znode is raised above the versions that replicas know, by one write for each step.
@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from tidemark.model import StateRebuild, TidemarkError, TopicPartition
+from tidemark.model import LeaderEpoch, StateRebuild, TidemarkError, TopicPartition
 from tidemark.ports import ControllerTerm
 from tidemark.zookeeper import codecs, paths
 from tidemark.zookeeper.multis import Check, Create, MultiFailed, Operation, Set, commit
@@ -44,7 +44,7 @@ async def _rebuilt(session: Session, term: ControllerTerm, one: StateRebuild) ->
     path, above = paths.state(one.partition), paths.partition(one.partition)
     incarnation = paths.incarnation(one.partition, one.identity.incarnation)
     node, parent, marker = await session.read_many([path, above, incarnation])
-    if (-1 if node is None else node[1].version) != one.damaged_version or _is_readable(path, node):
+    if (-1 if node is None else node[1].version) != one.damaged_version or _is_good(path, node, one.older_epoch):
         return False
     operations: list[Operation] = [Check(paths.topic(one.partition.topic), one.topic_version)]
     if parent is None:
@@ -69,11 +69,10 @@ def _writes(path: str, data: bytes, one: StateRebuild) -> list[Operation]:
     return [first, *(Set(path, data, at) for at in range(version, end))]
 
 
-def _is_readable(path: str, node: NodeRead | None) -> bool:
+def _is_good(path: str, node: NodeRead | None, older_epoch: LeaderEpoch) -> bool:
     if node is None:
         return False
     try:
-        codecs.decode_state(path, node[0])
+        return codecs.decode_state(path, node[0]).leader_epoch > older_epoch
     except TidemarkError:
         return False
-    return True

@@ -131,3 +131,44 @@ def test_without_the_leader_an_operator_rebuilds_the_state(
     with Consumer(mine.bootstrap) as consumer:
         consumer.assign("hurt", start="earliest")
         assert next(iter(consumer)).value == b"kept"
+
+
+def state_of(zookeeper: KazooClient, topic: str) -> tuple[int, int, list[int]]:
+    """Leader, leader epoch, ISR."""
+    state = json.loads(zookeeper.get(node(topic, 0))[0])
+    return state["leader"], state["leader_epoch"], sorted(broker for broker, _ in state["isr"])
+
+
+def test_a_node_that_was_set_back_heals_whether_the_controller_or_only_replicas_know_better(
+    mine: LocalCluster, by_hand: KazooClient, admin: AdminClient
+) -> None:
+    """The older content is well formed, and names another leader. The leader meets it first, then a new controller."""
+    admin.create_topic("back", partitions=1, replication_factor=2, configs={"min.insync.replicas": "1"})
+    older = by_hand.get(node("back", 0))[0]
+    first = state_of(by_hand, "back")[0]
+    last, away = 1 - first, f"broker-{first}"
+    mine.kill(away)
+    wait_for(lambda: state_of(by_hand, "back") == (last, 1, [last]), "the other broker leads alone")
+    with Producer(mine.bootstrap) as producer:
+        producer.send("back", b"acknowledged").result()
+        by_hand.set(node("back", 0), older)
+        mine.restart(away)  # the leader adds this broker to the ISR, and finds the older content
+        healed = (last, 1, [0, 1])
+        wait_for(lambda: state_of(by_hand, "back") == healed, "the controller restores the node, and the broker joins")
+        producer.send("back", b"acknowledged").result(30)
+
+        mine.kill(f"broker-{last}")
+        wait_for(lambda: state_of(by_hand, "back") == (first, 2, [first]), "the first broker leads again")
+        mine.restart(f"broker-{last}")
+        wait_for(lambda: state_of(by_hand, "back")[2] == [0, 1], "both are in sync")
+        active = controller_name(admin.describe_cluster().view.controller_id - 100)
+        mine.kill(active)
+        by_hand.set(node("back", 0), older)
+        mine.restart(active)
+        wait_for(lambda: state_of(by_hand, "back")[1] > 2, "the controller writes the node again")
+        producer.send("back", b"acknowledged").result(30)
+    with Consumer(mine.bootstrap) as consumer:
+        consumer.assign("back", start="earliest")
+        records = iter(consumer)
+        assert [next(records).value for _ in range(3)] == [b"acknowledged"] * 3
+    assert not admin.list_unclean_elections(["back"])

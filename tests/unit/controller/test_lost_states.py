@@ -10,9 +10,10 @@ from dataclasses import replace
 import pytest
 from tidemark.controller.lost_states import LostStates
 from tidemark.controller.term import policy_of
-from tidemark.core.controller.state_rebuild import EPOCHS_ABOVE, Known
+from tidemark.core.controller.state_rebuild import EPOCHS_ABOVE, Known, Memory
 from tidemark.core.messages import HeldState, PartitionCommand
 from tidemark.model import (
+    NO_EPOCH,
     NO_LEADER,
     BrokerEpoch,
     BrokerId,
@@ -43,10 +44,11 @@ class Core:
 
     def __init__(self) -> None:
         self.known: Known | None = None
+        self.proven = self.older = NO_EPOCH
         self.requested = False
 
-    def last_known(self, partition: TopicPartition) -> Known | None:
-        return self.known
+    def memory(self, partition: TopicPartition, identity: ReplicaIdentity) -> Memory:
+        return Memory(self.known, self.proven, self.older)
 
     def rebuilds(self, partition: TopicPartition) -> bool:
         return self.requested
@@ -118,6 +120,27 @@ async def test_a_new_controller_takes_the_isr_of_the_newest_leader(scene: Scene)
     state, version = await scene.state()
     assert (state.leader, state.isr, state.leader_epoch) == (NO_LEADER, shrunk.isr, 4 + EPOCHS_ABOVE)
     assert version == 4, "above the version at which a leader of before would write"
+
+
+async def test_an_older_content_is_replaced_by_the_isr_of_the_leader_that_refused_it(scene: Scene) -> None:
+    later = replace(LAST, leader=BrokerId(1), leader_epoch=LeaderEpoch(5), isr=LAST.isr[1:])
+    scene.core.proven, scene.core.older = LeaderEpoch(5), LeaderEpoch(4)
+    scene.says(0, LAST)
+    scene.says(1, later, led=True, version=3)
+    scene.says(2, later)
+    assert await scene.lost.make([P])
+    state, version = await scene.state()
+    assert (state.leader, state.isr, state.leader_epoch) == (NO_LEADER, later.isr, 5 + EPOCHS_ABOVE)
+    assert version == 4
+    assert not await scene.lost.make([P]), "the node is as good as any"
+
+
+async def test_a_readable_node_that_is_not_older_is_never_replaced(scene: Scene) -> None:
+    scene.says(0, LAST, led=True)
+    scene.says(1, LAST)
+    scene.says(2, LAST)
+    assert not await scene.lost.make([P])
+    assert await scene.state() == (LAST, 0)
 
 
 async def test_two_damaging_writes_may_hide_an_isr_change_so_the_leader_is_asked(scene: Scene) -> None:

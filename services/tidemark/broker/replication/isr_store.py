@@ -107,6 +107,7 @@ class IsrStore:
     async def _read(self) -> None:
         effects, self._reads = self._reads, []
         asked: dict[TopicPartition, ReplicaIdentity] = {}
+        led = {effect.partition: effect.leader_epoch for effect in effects}
         for effect in effects:
             if asked.setdefault(effect.partition, effect.identity) != effect.identity:
                 self.read(effect)  # the topic was recreated in between: a separate read
@@ -119,6 +120,7 @@ class IsrStore:
                 _log.warning("ISR reads failed", extra={"count": len(asked), "why": str(error)})
                 await self._scheduler.sleep_ms(_REREAD_MS)
                 continue
+            unreadable.update(one for one, node in found.items() if node.state.leader_epoch < led[one])
             for partition in asked:
                 if partition not in unreadable:
                     self._submit(IsrRead(partition, found.get(partition)))

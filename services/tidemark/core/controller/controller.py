@@ -28,6 +28,7 @@ from tidemark.core.controller.partition_state import Announcement, PartitionStat
 from tidemark.core.controller.preferred_leader_rebalance import PreferredLeaderRebalance
 from tidemark.core.controller.reassignments import Reassignments
 from tidemark.core.controller.requested_elections import RequestedElections, elect_preferred
+from tidemark.core.controller.state_rebuild import Memory
 from tidemark.core.controller.topic_deletion import TopicDeletions
 from tidemark.core.controller.topic_registry import TopicRegistry
 from tidemark.core.controller.topic_updates import TopicUpdates
@@ -37,6 +38,7 @@ from tidemark.model import (
     BrokerId,
     LeaderAndIsr,
     LeaderEpoch,
+    ReplicaIdentity,
     StateWrite,
     TopicDescription,
     TopicPartition,
@@ -138,13 +140,22 @@ class ControllerCore:
         """The topics whose nodes were read or written."""
         return list(self._ctx.topics.values())
 
-    def last_known(self, partition: TopicPartition) -> tuple[VersionedState, LeaderEpoch] | None:
-        """The leaderAndISR that this term read or wrote last, and the highest leader epoch that it decided on."""
+    def memory(self, partition: TopicPartition, identity: ReplicaIdentity) -> Memory:
+        """The knowledge of this term about the state of a partition (rule Z4)."""
         partition_state = self._ctx.partitions.get(partition)
-        if partition_state is None or partition_state.state is None:
-            return None
-        highest = max(partition_state.decided_epoch, partition_state.state.leader_epoch)
-        return VersionedState(partition_state.state, partition_state.version), highest
+        if partition_state is None or partition_state.identity != identity:
+            return Memory()
+        floor, older = partition_state.epoch_floor, partition_state.older_epoch
+        state = partition_state.state
+        if state is None or partition_state.is_older(state):
+            return Memory(None, floor, older)
+        known = VersionedState(state, partition_state.version), max(partition_state.decided_epoch, state.leader_epoch)
+        return Memory(known, floor, max(older, LeaderEpoch(state.leader_epoch - 1)))
+
+    def is_older(self, partition: TopicPartition, found: LeaderAndIsr) -> bool:
+        """Whether this content of the node is older than what this term or a replica knows (rule Z4)."""
+        partition_state = self._ctx.partitions.get(partition)
+        return partition_state is not None and partition_state.is_older(found)
 
     def rebuilds(self, partition: TopicPartition) -> bool:
         """Whether an operator requested to rebuild the state of this partition with possible loss."""
@@ -293,6 +304,7 @@ class ControllerCore:
                 continue
             self._counts.isr_written(partition_state, self._controlled_shutdowns.shutting_down)
             partition_state.write_succeeded(version)
+            partition_state.forget_older()
             self._announce(partition_state, now_ms)
             self._ctx.send_leader_and_isr(partition_state)
             self._ctx.dirty.add(partition)
@@ -311,8 +323,10 @@ class ControllerCore:
         self._read_again(hinted)
 
     def _on_states_read(self, event: ev.StatesRead, now_ms: int) -> None:
-        hinted, hidden = [], self._ctx.unreadable_states - event.unreadable
-        self._ctx.states_read(event.asked, [one for one in event.unreadable if one in self._ctx.partitions])
+        older = {partition for partition, found in event.found.items() if self.is_older(partition, found.state)}
+        unreadable = older.union(one for one in event.unreadable if one in self._ctx.partitions)
+        hinted, hidden = [], self._ctx.unreadable_states - unreadable
+        self._ctx.states_read(event.asked, unreadable)
         for partition in event.asked:
             partition_state = self._ctx.partitions.get(partition)
             if partition_state is None:
@@ -320,7 +334,8 @@ class ControllerCore:
             partition_state.reading = False
             self._ctx.dirty.add(partition)
             partition_state.outcome_unknown |= partition in hidden
-            found = event.found.get(partition)
+            partition_state.forget_older()
+            found = event.found.get(partition) if partition not in older else None
             if found is not None and partition_state.is_news(found):
                 self._adopt(partition_state, found)
                 self._announce(partition_state, now_ms)

@@ -11,6 +11,7 @@ from tidemark.core.controller.events import LeadershipResigned, ReplicaFailed
 from tidemark.core.controller.leader_election import PartitionFacts, losses_of
 from tidemark.model import (
     NO_EPOCH,
+    NO_LEADER,
     BrokerEpoch,
     BrokerId,
     IsrEntry,
@@ -65,7 +66,8 @@ class PartitionState:
         group: the size of the last multi that wrote this partition, to be halved.
         conflicts: writes in a row that failed; above `_CONFLICTS_AT_ONCE` the next one waits for a back-off.
         not_before_ms: the end of that back-off.
-        epoch_floor: replicas know of this leader epoch; a new one is higher, also where an operator lowered the node's.
+        epoch_floor: replicas know of this leader epoch; a new one is higher.
+        older_epoch: a node of up to this leader epoch is older than what replicas know (rule Z4).
         refused_epoch: the leader refused to lead in this leader epoch (rule E5); None: not the present one.
         resigned_epoch: the leader of this leader epoch resigned (rule R7); None: it did not, or none can replace it.
         resigned_ms: when a leader last resigned; leadership does not circulate among slow disks.
@@ -96,6 +98,7 @@ class PartitionState:
     conflicts: int = 0
     not_before_ms: int = 0
     epoch_floor: LeaderEpoch = NO_EPOCH
+    older_epoch: LeaderEpoch = NO_EPOCH
     refused_epoch: LeaderEpoch | None = None
     resigned_epoch: LeaderEpoch | None = None
     resigned_ms: int | None = None
@@ -163,6 +166,32 @@ class PartitionState:
         self.refused_epoch = self.state.leader_epoch
         return True
 
+    def found_older(self, error: TidemarkError) -> bool:
+        """Whether a replica knows a later leadership than the node, which was therefore set back by hand (rule Z4)."""
+        assert self.state is not None
+        epoch, leader = (error.metadata.get(key, "") for key in ("known_leader_epoch", "known_leader"))
+        if not epoch.isdecimal():
+            return False
+        known = LeaderEpoch(int(epoch))
+        another = known == self.state.leader_epoch and leader not in (str(NO_LEADER), str(self.state.leader))
+        if known <= self.state.leader_epoch and not another:
+            return False
+        self.epoch_floor = max(self.epoch_floor, known)
+        in_flight = NO_EPOCH if self.writing is None else self.writing.leader_epoch  # decided from the older state
+        self.older_epoch = max(self.older_epoch, in_flight, known if another else LeaderEpoch(known - 1))
+        self.forget_older()
+        return True
+
+    def forget_older(self) -> None:
+        """Drop a state that is older than what replicas know, after the write in flight."""
+        if self.writing is None and self.state is not None and self.state.leader_epoch <= self.older_epoch:
+            self.state, self.version = None, -1
+
+    def is_older(self, found: LeaderAndIsr) -> bool:
+        """Whether a node is older than what this term or a replica knows: leader epochs of a node never fall."""
+        known = NO_EPOCH if self.state is None else self.state.leader_epoch
+        return found.leader_epoch < known or found.leader_epoch <= self.older_epoch
+
     def damage_refused(self, broker: BrokerId, error: TidemarkError) -> None:
         """The leader refuses to lead with its damaged log. For a single replica, the refusal says what may be lost."""
         assert self.state is not None
@@ -206,12 +235,9 @@ class PartitionState:
 
     def adopt(self, found: VersionedState) -> None:
         """The node as it was read. A replica that its leader added to the ISR has its log open. A node that was created
-        again needs a new leader epoch, since its leader writes at the version of the deleted node. So does a node that
-        an operator set back to an earlier leader epoch."""
-        known = NO_EPOCH if self.state is None else self.state.leader_epoch
-        if found.version < self.version or found.state.leader_epoch < known:
+        again needs a new leader epoch, since its leader writes at the version of the deleted node."""
+        if found.version < self.version:
             self.refused_epoch = found.state.leader_epoch
-            self.epoch_floor = max(self.epoch_floor, known)
         before, epoch = ((), NO_EPOCH) if self.state is None else (self.state.isr_ids, self.state.leader_epoch)
         self.state, self.version = found
         if self.writing is None and epoch < self.decided_epoch <= self.state.leader_epoch:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidemark.core.messages import HeldState
 from tidemark.model import NO_EPOCH, NO_LEADER, BrokerId, IsrEntry, LeaderAndIsr, LeaderEpoch, VersionedState
@@ -22,6 +22,20 @@ Known = tuple[VersionedState, LeaderEpoch]
 """The state that this controller term read or wrote last, and the highest leader epoch that it decided on."""
 
 
+class Memory(NamedTuple):
+    """The knowledge of this controller term about the state of a partition.
+
+    Attributes:
+        known: None: this term never read the node, or only a content that is older than what replicas know.
+        proven: a replica has refused a command, since it knows of this leader epoch.
+        older: a node of up to this leader epoch was set back by hand.
+    """
+
+    known: Known | None = None
+    proven: LeaderEpoch = NO_EPOCH
+    older: LeaderEpoch = NO_EPOCH
+
+
 def overwritten(known: Known | None, damaged_version: int) -> LeaderAndIsr | None:
     """The content that one damaging write replaced; None: not known. A write raises the version by one."""
     if known is None or damaged_version < 0 or known[0].version + 1 != damaged_version:
@@ -30,7 +44,11 @@ def overwritten(known: Known | None, damaged_version: int) -> LeaderAndIsr | Non
 
 
 def rebuilt(
-    assigned: Sequence[BrokerId], min_isr: int, known: Known | None, held: Mapping[BrokerId, HeldState]
+    assigned: Sequence[BrokerId],
+    min_isr: int,
+    known: Known | None,
+    held: Mapping[BrokerId, HeldState],
+    proven: LeaderEpoch = NO_EPOCH,
 ) -> LeaderAndIsr | str:
     """The state to write, without a leader: its ISR is trusted, and the ordinary election follows. A text: why not.
 
@@ -38,12 +56,18 @@ def rebuilt(
         min_isr: of the topic's settings.
         known: of this term; None: this term never read the node.
         held: the states that live assigned replicas know.
+        proven: a replica has refused a command, since it knows of this leader epoch. One that knows an earlier epoch
+            only may have restarted, and may know it from the node that was set back.
     """
+    held = {broker: one for broker, one in held.items() if one.command.state.leader_epoch >= proven}
     newest = max((one.command.state.leader_epoch for one in held.values()), default=NO_EPOCH)
     if not held:
         return "no live replica knows the state"
     if known is not None and known[0].state.leader_epoch > newest:
         return f"no live replica knows of leader epoch {known[0].state.leader_epoch}"
+    leaders = {one.command.state.leader for one in held.values() if one.command.state.leader_epoch == newest}
+    if len(leaders) > 1:
+        return f"the replicas know different leaders of leader epoch {newest}"
     states = [one.command.state for one in held.values() if one.command.state.leader_epoch == newest]
     led = next((one for one in held.values() if one.led and one.command.state.leader_epoch == newest), None)
     if led is None:

@@ -10,7 +10,13 @@ from tidemark.core.replication.context import UNREGISTERED, BrokerContext
 from tidemark.core.replication.effects import ReplyToControl
 from tidemark.core.replication.events import LeaderAndIsrArrived, StopReplicaArrived
 from tidemark.core.replication.leader.partition_leader import PartitionLeader
-from tidemark.core.replication.replica import CommandReply, Replica, WaitingCommand, fenced_leader_epoch
+from tidemark.core.replication.replica import (
+    CommandReply,
+    Replica,
+    WaitingCommand,
+    fenced_leader_epoch,
+    later_leadership_known,
+)
 from tidemark.core.replication.replica_manager import ReplicaManager
 from tidemark.model import (
     NO_EPOCH,
@@ -118,7 +124,7 @@ class ControllerCommands:
             replica = manager.open(partition, command.identity, replica)
         another = state.leader_epoch == replica.leader_epoch and replica.leader not in (NO_LEADER, state.leader)
         if state.leader_epoch < replica.leader_epoch or another:  # one epoch has one leader
-            reply.refused.append((partition, fenced_leader_epoch(replica, state.leader_epoch)))
+            reply.refused.append((partition, later_leadership_known(replica, state.leader_epoch)))
             return
         if state.leader_epoch == replica.leader_epoch and self._repeats(replica, command):
             replica.take_settings(configs)

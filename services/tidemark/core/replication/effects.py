@@ -217,10 +217,14 @@ class WriteIsr:
 
 @dataclass(frozen=True, slots=True)
 class ReadIsr:
-    """Sync, then read the node (rule R9); answered by `IsrRead`."""
+    """Sync, then read the node (rule R9); answered by `IsrRead`.
+
+    `leader_epoch`: of the leader. A node of an earlier one was set back by hand, and is as good as unreadable (Z4).
+    """
 
     partition: TopicPartition
     identity: ReplicaIdentity
+    leader_epoch: LeaderEpoch
 
 
 @dataclass(frozen=True, slots=True)

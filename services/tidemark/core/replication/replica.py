@@ -359,6 +359,14 @@ def fenced_leader_epoch(replica: Replica, leader_epoch: LeaderEpoch) -> Tidemark
     )
 
 
+def later_leadership_known(replica: Replica, leader_epoch: LeaderEpoch) -> TidemarkError:
+    """The error for a command in a leader epoch before the one of an earlier command, or in that one with another
+    leader: it proves that the controller read an older node (rule Z4)."""
+    error = fenced_leader_epoch(replica, leader_epoch)
+    known = {"known_leader": str(replica.leader), "known_leader_epoch": str(replica.leader_epoch)}
+    return TidemarkError(error.code, error.message, {**error.metadata, **known})
+
+
 def not_leader(partition: TopicPartition, leader: BrokerId, leader_epoch: LeaderEpoch) -> TidemarkError:
     """The error for a request to a broker that does not lead, with the leader that this broker knows."""
     return TidemarkError(

@@ -27,13 +27,15 @@ from tidemark.model import (
 )
 from tidemark.ports import StateWrite, WriteResult
 from tidemark.runtime.scheduler import AsyncioScheduler
+from tidemark.zookeeper.codecs import encode_state
 
 from tests.fakes.metadata_store import FakeMetadataStore, FakeZooKeeper
 
 PARTITION = TopicPartition("flights", 0)
 GONE = TopicPartition("gone", 0)
 IDENTITY = ReplicaIdentity("t" * 32, "a" * 32)
-STATE = LeaderAndIsr(BrokerId(0), LeaderEpoch(0), (IsrEntry(BrokerId(0), BrokerEpoch(0)),))
+EPOCH = LeaderEpoch(3)
+STATE = LeaderAndIsr(BrokerId(0), EPOCH, (IsrEntry(BrokerId(0), BrokerEpoch(0)),))
 WIDER = replace(STATE, isr=(*STATE.isr, IsrEntry(BrokerId(1), BrokerEpoch(0))))
 
 
@@ -96,7 +98,7 @@ async def test_a_lost_answer_is_unknown_until_the_node_is_read(harness: Harness,
     harness.store.session.lose_answers(1, applied=applied)
     harness.write()
     assert await harness.event() == IsrWriteFailed(PARTITION, unknown=True)
-    harness.writer.read(ReadIsr(PARTITION, IDENTITY))
+    harness.writer.read(ReadIsr(PARTITION, IDENTITY, EPOCH))
     assert await harness.event() == IsrRead(
         PARTITION, VersionedState(WIDER, 1) if applied else VersionedState(STATE, 0)
     )
@@ -105,14 +107,14 @@ async def test_a_lost_answer_is_unknown_until_the_node_is_read(harness: Harness,
 async def test_a_read_is_tried_until_zookeeper_answers(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidemark.broker.replication.isr_store._REREAD_MS", 0)
     harness.store.session.suspend()
-    harness.writer.read(ReadIsr(PARTITION, IDENTITY))
+    harness.writer.read(ReadIsr(PARTITION, IDENTITY, EPOCH))
     await asyncio.sleep(0)
     harness.store.session.resume()
     assert await harness.event() == IsrRead(PARTITION, VersionedState(STATE, 0))
 
 
 async def test_the_node_of_another_incarnation_is_not_used(harness: Harness) -> None:
-    harness.writer.read(ReadIsr(PARTITION, ReplicaIdentity(IDENTITY.topic_id, "b" * 32)))
+    harness.writer.read(ReadIsr(PARTITION, ReplicaIdentity(IDENTITY.topic_id, "b" * 32), EPOCH))
     assert await harness.event() == IsrRead(PARTITION, None)
 
 
@@ -125,13 +127,29 @@ async def test_a_damaged_node_is_read_until_it_is_readable_and_the_others_are_an
     path = "/brokers/topics/flights/0/leaderAndISR"
     whole = harness.zookeeper.nodes[path].data
     harness.zookeeper.corrupt(path, b"\xff\xfe")
-    harness.writer.read(ReadIsr(PARTITION, IDENTITY))
-    harness.writer.read(ReadIsr(GONE, IDENTITY))
+    harness.writer.read(ReadIsr(PARTITION, IDENTITY, EPOCH))
+    harness.writer.read(ReadIsr(GONE, IDENTITY, EPOCH))
     assert await harness.event() == IsrRead(GONE, None)
     assert told == [ReportIsrChange(PARTITION)], "the controller is told once"
     harness.zookeeper.corrupt(path, whole)
     assert await harness.event() == IsrRead(PARTITION, VersionedState(STATE, 0))
     assert len(told) == 1
+
+
+async def test_a_node_that_was_set_back_to_an_earlier_leader_epoch_ends_no_leadership(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemark.broker.replication.isr_store._REREAD_MS", 0)
+    told: list[object] = []
+    monkeypatch.setattr(harness.writer, "report", told.append)
+    later = LeaderEpoch(EPOCH + 1)
+    harness.writer.read(ReadIsr(PARTITION, IDENTITY, later))
+    while not told:  # noqa: ASYNC110 - a report is no event
+        await asyncio.sleep(0)
+    path = "/brokers/topics/flights/0/leaderAndISR"
+    harness.zookeeper.corrupt(path, encode_state(replace(STATE, leader_epoch=later)))
+    assert await harness.event() == IsrRead(PARTITION, VersionedState(replace(STATE, leader_epoch=later), 0))
+    assert told == [ReportIsrChange(PARTITION)], "the controller is told once"
 
 
 async def test_an_unexpected_error_ends_the_broker_instead_of_leaving_the_core_waiting(
@@ -169,7 +187,7 @@ async def test_writes_of_the_same_moment_are_sent_together(harness: Harness, mon
 
 
 async def test_reads_of_two_incarnations_are_separate_requests(harness: Harness) -> None:
-    harness.writer.read(ReadIsr(PARTITION, ReplicaIdentity(IDENTITY.topic_id, "b" * 32)))
-    harness.writer.read(ReadIsr(PARTITION, IDENTITY))
+    harness.writer.read(ReadIsr(PARTITION, ReplicaIdentity(IDENTITY.topic_id, "b" * 32), EPOCH))
+    harness.writer.read(ReadIsr(PARTITION, IDENTITY, EPOCH))
     assert await harness.event() == IsrRead(PARTITION, None)
     assert await harness.event() == IsrRead(PARTITION, VersionedState(STATE, 0))

@@ -72,6 +72,38 @@ def test_a_refusal_of_the_present_epoch_raises_it_and_of_an_older_one_does_not(h
     assert one.facts(LIVE).refused_epoch is None
 
 
+@pytest.mark.parametrize(
+    ("leader", "epoch", "older"), [("2", "9", 8), ("2", "5", 5), ("1", "5", None), ("-1", "5", None), ("2", "4", None)]
+)
+def test_a_replica_that_knows_a_later_leadership_proves_the_node_older(
+    leader: str, epoch: str, older: int | None
+) -> None:
+    one = record()
+    known = {"leader_epoch": epoch, "known_leader": leader, "known_leader_epoch": epoch}
+    assert one.found_older(TidemarkError(ErrorCode.FENCED_LEADER_EPOCH, "no", known)) == (older is not None)
+    assert (one.state is None) == (older is not None), "an older state is of no use"
+    assert [one.is_older(node(1, at, (1, 2))) for at in (5, 9)] == [older is not None, False]
+
+
+def test_a_write_that_was_decided_from_an_older_node_is_older_too() -> None:
+    one = record()
+    one.begin_write(node(2, 6, (1, 2)))
+    known = {"leader_epoch": "6", "known_leader": "3", "known_leader_epoch": "6"}
+    assert one.found_older(TidemarkError(ErrorCode.FENCED_LEADER_EPOCH, "no", known))
+    one.write_succeeded(8)
+    one.forget_older()
+    assert one.state is None
+    assert one.is_older(node(2, 6, (1, 2)))
+
+
+def test_an_epoch_that_only_the_disk_of_the_leader_knows_proves_nothing() -> None:
+    """The tree of a backup may be older than the logs of brokers that have restarted (E5)."""
+    one = record()
+    error = TidemarkError(ErrorCode.FENCED_LEADER_EPOCH, "no", {"leader_epoch": "9"})
+    assert not one.found_older(error)
+    assert one.epoch_refused(error)
+
+
 def test_a_resignation_counts_in_its_epoch_and_not_again_within_the_pause() -> None:
     one = record()
     for late in (given_up(epoch=4), given_up(epoch=6), given_up(broker=2)):

@@ -94,6 +94,23 @@ def test_a_leader_epoch_that_this_term_knows_and_no_replica_does_proves_nothing(
     assert found == "no live replica knows of leader epoch 6"
 
 
+def test_a_replica_below_the_leader_epoch_that_another_one_proved_counts_as_silent() -> None:
+    """It may have restarted since, and have its state from the node that was set back."""
+    said = answers(b0=held(state(0, 5, 0, 1), led=True), b1=held(state(0, 5, 0, 1)), b2=held(state(0, 3, 0, 1, 2)))
+    assert isinstance(rebuilt(ASSIGNED, 1, None, said), LeaderAndIsr)
+    why = rebuilt(ASSIGNED, 1, None, said, LeaderEpoch(5))
+    assert isinstance(why, str)
+    assert "brokers 2 do not answer" in why
+    assert isinstance(rebuilt(ASSIGNED, 2, None, said, LeaderEpoch(5)), LeaderAndIsr)
+    assert rebuilt(ASSIGNED, 2, None, said, LeaderEpoch(6)) == "no live replica knows the state"
+
+
+def test_two_leaders_of_one_leader_epoch_prove_nothing() -> None:
+    """A controller that believed the older node has begun the epoch again."""
+    said = answers(b0=held(state(0, 5, 0), led=True), b1=held(state(1, 5, 1, 2), led=True), b2=held(state(1, 5, 1, 2)))
+    assert rebuilt(ASSIGNED, 2, None, said) == "the replicas know different leaders of leader epoch 5"
+
+
 def test_an_election_of_unknown_outcome_takes_the_memory_of_this_term_away() -> None:
     alone = answers(b0=held(state(0, 5, 0, 1), led=True))
     known = VersionedState(state(0, 5, 0, 1, 2), 2), LeaderEpoch(6)

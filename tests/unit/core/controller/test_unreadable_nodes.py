@@ -459,19 +459,63 @@ def test_a_rebuild_of_a_node_that_its_replicas_prove_loses_nothing() -> None:
     assert not world.requests
 
 
-def test_a_node_that_an_operator_set_back_gets_an_epoch_above_the_known_one_at_once() -> None:
-    world = hurt_world()
+def set_back(world: World) -> VersionedState:
+    """Broker 1 leads since broker 0 left; then the node gets its first content again. Gives the state before."""
     world.elected()
     world.settle()
+    first = world.states[HURT]
+    world.down(0)
+    world.settle()
     before = world.states[HURT]
-    high = replace(before.state, leader_epoch=LeaderEpoch(104))
-    world.states[HURT] = VersionedState(high, before.version + 1)
-    world.happens(ev.IsrChangesReported((HURT,)))
+    assert before.state.leader == 1
+    world.states[HURT] = VersionedState(first.state, before.version + 1)
+    world.observed.clear()
+    return before
+
+
+def is_written_again(world: World, before: VersionedState) -> None:
+    """As the driver of the term does it."""
+    again = replace(before.state, leader=NO_LEADER, leader_epoch=LeaderEpoch(before.state.leader_epoch + 100))
+    world.states[HURT] = VersionedState(again, before.version + 2)
+    world.passes(2_000)
     world.settle()
-    world.states[HURT] = VersionedState(before.state, before.version + 2)
+    assert (world.state("hurt").leader, world.state("hurt").isr_ids) == (1, before.state.isr_ids)
+    assert world.state("hurt").leader_epoch == again.leader_epoch + 1
+
+
+def test_a_node_that_was_set_back_during_the_term_is_not_believed() -> None:
+    world = hurt_world()
+    before = set_back(world)
     world.happens(ev.IsrChangesReported((HURT,)))
-    world.settle()
-    assert (world.state("hurt").leader, world.state("hurt").leader_epoch) == (0, 105)
+    answered(world)
+    assert world.core.counts()["unreadable_nodes"] == 1
+    assert world.core.is_older(HURT, world.states[HURT].state)
+    memory = world.core.memory(HURT, world.identity(HURT))
+    assert (memory.known, memory.older) == ((before, 1), 0)
+    assert world.brokers[BrokerId(1)].commands[HURT].state == before.state, "the leader goes on"
+    is_written_again(world, before)
+
+
+def test_a_new_controller_stops_believing_a_node_when_a_replica_knows_a_later_leadership() -> None:
+    world = hurt_world()
+    before = set_back(world)
+    world.pending = []
+    world.config = replace(world.config, controller_epoch=world.config.controller_epoch + 1)
+    world.core = type(world.core)(world.config, policy_of)
+    world.elected()
+    world.answer(world.take(fx.WriteStates))  # broker 0 is away, so that broker 1 gets the leader epoch 1 again
+    command = next(one for one in world.waiting(fx.SendLeaderAndIsr) if one.broker == 2)
+    world.pending.remove(command)
+    known = {"leader_epoch": "2", "known_leader": "1", "known_leader_epoch": "2"}
+    refusal = TidemarkError(ErrorCode.FENCED_LEADER_EPOCH, "no", known)
+    world.happens(ev.ControlAnswered(BrokerId(2), command.request_id, None, ((HURT, refusal),)))
+    answered(world)
+    assert len(told(world, "node_unreadable")) == 1
+    assert world.core.memory(HURT, world.identity(HURT)) == (None, 2, 1)
+    world.passes(2_000)
+    answered(world)
+    assert world.core.counts()["unreadable_nodes"] == 1, "the content of the node is the older one still"
+    is_written_again(world, before)
 
 
 def test_a_leader_that_knows_a_much_higher_epoch_leads_after_one_more_write() -> None:

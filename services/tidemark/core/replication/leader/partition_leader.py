@@ -501,7 +501,7 @@ class PartitionLeader:
     def read_isr(self) -> None:
         """Ask for the content of the partition's node."""
         self._ctx.isr_answers_due.add(self.log.partition)
-        self._ctx.emit(ReadIsr(self.log.partition, self.log.identity))
+        self._ctx.emit(ReadIsr(self.log.partition, self.log.identity, self.leader_epoch))
 
     def on_isr_read(self, found: VersionedState | None) -> bool:
         """Adopt the content of the node; False when it shows that this leadership is over (rule R9)."""

@@ -31,6 +31,7 @@ from tidemark.model import (
     PartitionRequests,
     ReassignmentRequests,
     Refusal,
+    ReplicaIdentity,
     StateWrite,
     TidemarkError,
     TopicDescription,
@@ -171,6 +172,10 @@ class World:
 
     def registrations(self) -> dict[BrokerId, BrokerRegistration]:
         return {broker: knows.registration for broker, knows in self.brokers.items()}
+
+    def identity(self, partition: TopicPartition) -> ReplicaIdentity:
+        topic = self.topics[partition.topic]
+        return ReplicaIdentity(topic.topic_id, topic.incarnations[partition.partition])
 
     def brokers_seen(self) -> list[Any]:
         return self.happens(ev.BrokersChanged(self.registrations(), dict(self.epochs)))

@@ -7,7 +7,7 @@ import pytest
 from tidemark.core.messages import FollowerMessage
 from tidemark.core.replication import effects as fx
 from tidemark.core.replication import events as ev
-from tidemark.model import ErrorCode, IsrEntry, TidemarkError
+from tidemark.model import ErrorCode, IsrEntry, LeaderEpoch, TidemarkError
 
 from tests.unit.core.replication.stage import ID, P, Stage, batch, node
 
@@ -299,7 +299,7 @@ def in_flight_shrink() -> Stage:
 def test_a_change_that_failed_or_got_lost_stays_in_flight_until_the_node_was_read(unknown: bool) -> None:
     stage = in_flight_shrink()
     stage.feed(ev.IsrWriteFailed(P, unknown=unknown))
-    assert stage.one(fx.ReadIsr) == fx.ReadIsr(P, ID)
+    assert stage.one(fx.ReadIsr) == fx.ReadIsr(P, ID, LeaderEpoch(5))
     assert stage.high_watermark() == 0
     assert not stage.feed(ev.Tick(), after_ms=1000) or not stage.got(fx.WriteIsr)
 
