@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 BROKERS = (0, 1, 2)
 CONTROLLERS = (100, 101)
 TOPICS = ("make_topic", "move_topic", "delete_topic")
+BY_HAND = ("hurt_node", "set_back", "unregister")
 OF_A_BROKER = frozenset({"crash", "pause", "shutdown", "power", "rot", "flip", "flip_alive"}) | {
     "slow_disk",
     "full_disk",
@@ -151,7 +152,7 @@ def _arguments(kind: str, dice: random.Random, recipe: Recipe) -> tuple[int | st
     broker = dice.choice((*recipe.brokers, -2))
     other = dice.choice([one for one in (*recipe.brokers, -2) if one != broker])
     long_ms = dice.choice((30, 200, 700, 1500, 2500))
-    if kind in ("reassign", "cancel", "drop_moves", "add_partition", "remove_partition", *TOPICS):
+    if kind in ("reassign", "cancel", "drop_moves", "add_partition", "remove_partition", *TOPICS, *BY_HAND):
         return _requested(kind, dice, recipe)
     if kind in OF_A_BROKER:
         return (-2 if kind == "flip_alive" else broker, long_ms)  # consumers mostly read from the leader
@@ -192,4 +193,8 @@ def _requested(kind: str, dice: random.Random, recipe: Recipe) -> tuple[int | st
             return (_replicas(dice, recipe),)
         case "remove_partition":
             return (dice.choice((0, 1)),)
+        case "hurt_node":
+            return (dice.choice(("garbage", "deleted")), dice.choice((1, 1, 2)))
+        case "unregister":
+            return (dice.choice((*recipe.brokers, -2)),)
     return ()

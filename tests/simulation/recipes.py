@@ -137,6 +137,22 @@ ERRORS_GROUP_COMMIT = replace(
     ERRORS, name="errors-group-commit", group_commit=True, weights={**_ERRING, "power": 3, "failed_disk": 4}
 )
 ERRORS_FILES = replace(ERRORS_GROUP_COMMIT, name="errors-files", files=True)
+_HURTING = {
+    "hurt_node": 10,
+    "unregister": 4,
+    "controller_crash": 4,
+    "controller_pause": 2,
+    "isolate": 5,
+    "cut": 4,
+    "pause": 3,
+    "depose": 3,
+    "elect": 3,
+    "cut_zookeeper": 3,
+    "lost_answers": 2,
+}
+HURT = Recipe("hurt", faults=18, weights={**_HURTING, "crash": 4})
+HURT_SINGLE = replace(HURT, name="hurt-single", min_isr=1)
+SET_BACK = Recipe("set-back", faults=18, weights={**_HURTING, "set_back": 8, "elect": 8})
 
 RECIPES: Mapping[str, Recipe] = {
     recipe.name: recipe
@@ -191,6 +207,9 @@ RECIPES: Mapping[str, Recipe] = {
         ERRORS,
         ERRORS_GROUP_COMMIT,
         ERRORS_FILES,
+        HURT,
+        HURT_SINGLE,
+        SET_BACK,
     )
 }
 

@@ -29,9 +29,10 @@ from tests.simulation.disks.machine import Machine
 from tests.simulation.disks.repairs import scrub
 from tests.simulation.engine import Engine, Node
 from tests.simulation.faults import Faults
+from tests.simulation.hurt_nodes import HurtNodes
 from tests.simulation.invariants.catalogue import all_invariants
 from tests.simulation.invariants.moment import look
-from tests.simulation.invariants.replication import Invariant, InvariantError
+from tests.simulation.invariants.replication import Invariant, InvariantError, OneLeader
 from tests.simulation.network.ensemble import Ensemble
 from tests.simulation.network.links import Network
 from tests.simulation.nodes.broker import BrokerNode
@@ -105,6 +106,7 @@ class World:
         self.offline_at_the_end = False
         self._topic: tuple[int, TopicDescription] | None = None
         self._seen: dict[TopicPartition, tuple[int, VersionedState]] = {}
+        self.hurt_nodes = HurtNodes(self)
         self._directory = _memory_directory() if plan.recipe.files else None
         for broker, machine in self.machines.items():
             if self._directory is not None:
@@ -150,13 +152,15 @@ class World:
     # -- what is the case --------------------------------------------------------------------------------------------
 
     def state(self, partition: TopicPartition) -> VersionedState | None:
-        """The partition's node; decoded once for each version."""
+        """The partition's node; decoded once for each version. None: it does not exist, or was written by hand."""
         node = self.ensemble.nodes.get(paths.state(partition))
-        if node is None:
+        if node is None or self.hurt_nodes.is_hurt(partition):
             return None
         known = self._seen.get(partition)
         if known is None or known[0] != node.modified_zxid:
             decoded = VersionedState(codecs.decode_state(paths.state(partition), node.data), node.version)
+            if not self.hurt_nodes.wrote(partition, decoded.state.leader_epoch, node.data):
+                return None
             known = self._seen[partition] = (node.modified_zxid, decoded)
         return known[1]
 
@@ -177,12 +181,18 @@ class World:
         return node.version if node is not None else -1
 
     def leader(self) -> BrokerId:
-        found = self.state(PARTITION)
-        return found.state.leader if found is not None else BrokerId(-1)
+        self.state(PARTITION)
+        seen = self._seen.get(PARTITION)  # the last one, where the node is hurt
+        return seen[1].state.leader if seen is not None else BrokerId(-1)
 
     def values(self, broker: BrokerId, partition: TopicPartition) -> Values:
         log = self.machines[broker].logs.get(partition)
         return log.values if log is not None else []
+
+    def led_by(self, partition: TopicPartition, leader_epoch: int) -> tuple[BrokerId, int]:
+        """The broker that led in a leader epoch, and the number of its process; -1: none did."""
+        leaders = next(one for one in self.invariants if isinstance(one, OneLeader)).leaders
+        return leaders.get((partition, leader_epoch), (BrokerId(-1), -1))
 
     def session_is_live(self, process: BrokerNode) -> bool:
         return self.ensemble.sessions.get(process.store.session.session_id) is process.store.session  # type: ignore[comparison-overlap]
@@ -323,7 +333,9 @@ class World:
         return True
 
     def waits_for_people(self, partition: TopicPartition) -> bool:
-        """The partition has no leader and no live trusted replica."""
+        """The partition has no leader and no live trusted replica, or replicas cannot prove the state of its node."""
+        if self.hurt_nodes.is_hurt(partition):
+            return self.hurt_nodes.waits_for_people(partition)
         found = self.state(partition)
         if found is None or found.state.leader >= 0 or self.recipe.unclean:
             return False
@@ -339,7 +351,7 @@ class World:
     def caught_up(self) -> bool:
         """All replicas are in sync under their registrations, with the same log."""
         found, assigned = self.state(PARTITION), self.assigned(PARTITION)
-        if found is None or set(found.state.isr_ids) != set(assigned):
+        if found is None or found.state.leader < 0 or set(found.state.isr_ids) != set(assigned):
             return False
         if not all(self.machines[one.broker_id].keeps_promise_of(one.broker_epoch) for one in found.state.isr):
             return False

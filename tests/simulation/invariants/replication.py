@@ -100,7 +100,7 @@ class OneLeader(Invariant):
     name = "ONE-LEADER"
 
     def __init__(self) -> None:
-        self._leaders: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
+        self.leaders: dict[tuple[TopicPartition, int], tuple[BrokerId, int]] = {}
         self._began: dict[TopicPartition, list[tuple[int, int, int]]] = {}
         self._registered: dict[tuple[TopicPartition, int], int] = {}
 
@@ -110,9 +110,9 @@ class OneLeader(Invariant):
             process = now.process
             me = (process.broker_id, process.life)
             key = (partition, leader.leader_epoch)
-            first = self._leaders.get(key)
+            first = self.leaders.get(key)
             if first is None:
-                self._leaders[key] = first = me
+                self.leaders[key] = first = me
                 began = (leader.leader_epoch, leader.state.lineage, world.engine.now)
                 self._began.setdefault(partition, []).append(began)
             if first != me:
@@ -229,7 +229,8 @@ class StrongIsr(_OfCommitted):
             return
         for entry in found.state.isr:
             present = world.broker_epoch(entry.broker_id)
-            if not (entry in before or entry.broker_epoch == present):
+            rebuilt = world.hurt_nodes.count and found.state.leader < 0  # it names registrations that are over, too
+            if not (rebuilt or entry in before or entry.broker_epoch == present):
                 self.fails(
                     f"{partition}: broker {entry.broker_id} joins under epoch {entry.broker_epoch}, it has {present}"
                 )
@@ -369,7 +370,8 @@ class EpochsMonotonic(Invariant):
         if found is not None:
             node = (found.version, found.state.leader_epoch, found.state.lineage)
             before = self._nodes.get(partition, node)
-            if node != before and not all(new >= old for new, old in zip(node, before, strict=True)):
+            first = 1 if world.hurt_nodes.count else 0  # the version of a node that was deleted begins anew
+            if node != before and not all(new >= old for new, old in zip(node[first:], before[first:], strict=True)):
                 self.fails(f"{partition}: {found}")
             self._nodes[partition] = node
         for now in moment.replicas:

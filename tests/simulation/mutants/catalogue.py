@@ -32,6 +32,7 @@ from tests.simulation.invariants.catalogue import all_invariants
 from tests.simulation.lives import Failure, live
 from tests.simulation.mutants import damaged_replicas as of_damage
 from tests.simulation.mutants import follower_fetch as of_nearest
+from tests.simulation.mutants import hurt_nodes as of_nodes
 from tests.simulation.mutants import log_start as of_fronts
 from tests.simulation.mutants import reassignment as of_moves
 from tests.simulation.nodes.broker import BrokerNode
@@ -80,6 +81,7 @@ def catch(mutant: Mutant, seeds: Iterable[int] = range(WORLDS_MAX)) -> Caught | 
 
 _SHOWN_BY = {
     "truncates_to_the_high_watermark": 14,
+    "believes_older_nodes": 88,
     "reconciles_in_one_round": 111,
     "keeps_producers_when_cut": 6,
     "commits_below_min_isr": 16,
@@ -452,4 +454,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *(Mutant(patch, *where) for patch, where in of_fronts.RULES.items()),
     *(Mutant(patch, *where) for patch, where in of_nearest.RULES.items()),
     *(Mutant(patch, *where) for patch, where in of_damage.RULES.items()),
+    *(Mutant(patch, *where) for patch, where in of_nodes.RULES.items()),
 )

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""leaderAndISR nodes that are damaged, deleted or set back by hand (rule Z4), and registrations that are deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tidemark.model import BrokerId, LeaderEpoch, TopicPartition
+from tidemark.zookeeper import paths
+
+if TYPE_CHECKING:
+    from tests.simulation.nodes.broker import BrokerNode
+    from tests.simulation.world import World
+
+GARBAGE = b"\xff\xfe garbage"
+
+
+class HurtNodes:
+    """Hurts nodes, and knows which content is by hand: it says nothing of the partition."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._contents: dict[TopicPartition, list[tuple[LeaderEpoch, bytes]]] = {}
+        """Every content that a process wrote."""
+        self._by_hand: dict[TopicPartition, int] = {}
+        """Transaction of the last write by hand; -1: a deletion."""
+        self.count = 0
+        """Of the writes by hand."""
+
+    def wrote(self, partition: TopicPartition, leader_epoch: LeaderEpoch, data: bytes) -> bool:
+        """A process wrote the node. False: it took an older node for the present one, and its content means nothing."""
+        contents = self._contents.setdefault(partition, [])
+        if partition in self._by_hand and contents and leader_epoch < contents[-1][0]:
+            self._by_hand[partition] = self._world.ensemble.nodes[paths.state(partition)].modified_zxid
+            return False
+        contents.append((leader_epoch, data))
+        return True
+
+    def waits_for_people(self, partition: TopicPartition) -> bool:
+        """Whether the replicas cannot prove the state of a hurt node: the process that led last is gone, or too few
+        replicas know of its leadership."""
+        newest = self._contents[partition][-1][0]
+        processes, assigned = self._world.brokers, self._world.assigned(partition)
+        knowing = [one for one in assigned if one in processes and self._knows(processes[one], partition, newest)]
+        unknowing = len(assigned) - len(knowing)
+        broker, life = self._world.led_by(partition, newest)
+        led = broker in processes and processes[broker].life == life
+        return not led or unknowing >= self._world.recipe.min_isr or 2 * unknowing >= len(assigned)
+
+    @staticmethod
+    def _knows(process: BrokerNode, partition: TopicPartition, leader_epoch: LeaderEpoch) -> bool:
+        replica = process.replica(partition)
+        return replica is not None and replica.command is not None and replica.leader_epoch == leader_epoch
+
+    def is_hurt(self, partition: TopicPartition) -> bool:
+        """Whether the node is as it was left by hand."""
+        node = self._world.ensemble.nodes.get(paths.state(partition))
+        zxid = self._by_hand.get(partition)
+        return zxid is not None and zxid == (-1 if node is None else node.modified_zxid)
+
+    def hurt(self, how: str, times: int = 1) -> None:
+        """Damage, delete or set back the node of the partition that records are written to."""
+        partition = self._world.partitions[0]
+        path, ensemble = paths.state(partition), self._world.ensemble
+        if path not in ensemble.nodes:
+            return
+        if how == "older" and self.waits_for_people(partition):
+            return  # no process could tell the older node from the present one
+        data = self._older(partition) if how == "older" else GARBAGE
+        self.count += 1
+        for _ in range(times):
+            self._by_hand[partition] = ensemble.zxid + 1 if how != "deleted" else -1
+            change: Callable[[Any], Any] = partial(_delete, path) if how == "deleted" else partial(_set, path, data)
+            ensemble.commit([change])
+            if how == "deleted":
+                break
+        assert self.is_hurt(partition)
+
+    def unregister(self, broker: BrokerId) -> None:
+        """Delete the registration of a broker whose session lives on."""
+        path = paths.broker(broker)
+        if path in self._world.ensemble.nodes:
+            self._world.ensemble.commit([partial(_delete, path)])
+
+    def _older(self, partition: TopicPartition) -> bytes:
+        """The last content of the leader epoch before the newest one; garbage where there is none."""
+        contents = self._contents[partition]
+        newest = contents[-1][0]
+        return next((data for epoch, data in reversed(contents) if epoch < newest), GARBAGE)
+
+
+def _set(path: str, data: bytes, tree: Any) -> Any:
+    return tree.set(path, data, -1)
+
+
+def _delete(path: str, tree: Any) -> Any:
+    return tree.delete(path, -1)
