@@ -10,7 +10,7 @@ from typing import Final
 from tidemark.broker.replication.controller_hints import ControllerHints
 from tidemark.core.replication.effects import ReadIsr, ReportIsrChange, ReportLogFailed, ResignLeadership, WriteIsr
 from tidemark.core.replication.events import Event, IsrRead, IsrWriteFailed, IsrWritten
-from tidemark.model import ReplicaIdentity, TidemarkError, TopicPartition
+from tidemark.model import LeaderEpoch, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.ports import MetadataStore, Scheduler, StateWrite, WriteOutcome
 
 _log = logging.getLogger(__name__)
@@ -107,10 +107,12 @@ class IsrStore:
     async def _read(self) -> None:
         effects, self._reads = self._reads, []
         asked: dict[TopicPartition, ReplicaIdentity] = {}
-        led = {effect.partition: effect.leader_epoch for effect in effects}
+        led: dict[TopicPartition, LeaderEpoch] = {}
         for effect in effects:
             if asked.setdefault(effect.partition, effect.identity) != effect.identity:
                 self.read(effect)  # the topic was recreated in between: a separate read
+            else:
+                led[effect.partition] = effect.leader_epoch
         told = False
         while asked:
             unreadable: set[TopicPartition] = set()

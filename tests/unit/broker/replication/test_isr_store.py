@@ -191,3 +191,11 @@ async def test_reads_of_two_incarnations_are_separate_requests(harness: Harness)
     harness.writer.read(ReadIsr(PARTITION, IDENTITY, EPOCH))
     assert await harness.event() == IsrRead(PARTITION, None)
     assert await harness.event() == IsrRead(PARTITION, VersionedState(STATE, 0))
+
+
+async def test_the_leader_epoch_of_another_incarnation_does_not_make_a_node_old(harness: Harness) -> None:
+    harness.writer.read(ReadIsr(PARTITION, IDENTITY, EPOCH))
+    harness.writer.read(ReadIsr(PARTITION, ReplicaIdentity(IDENTITY.topic_id, "b" * 32), LeaderEpoch(EPOCH + 1)))
+    async with asyncio.timeout(10):
+        assert await harness.event() == IsrRead(PARTITION, VersionedState(STATE, 0))
+        assert await harness.event() == IsrRead(PARTITION, None)
