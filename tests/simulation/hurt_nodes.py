@@ -26,8 +26,10 @@ class HurtNodes:
         """Every content that a process wrote."""
         self._by_hand: dict[TopicPartition, int] = {}
         """Transaction of the last write by hand; -1: a deletion."""
-        self.count = 0
-        """Of the writes by hand."""
+        self.hurt_once: set[TopicPartition] = set()
+        """Partitions whose nodes were ever hurt."""
+        self.deleted_once: set[TopicPartition] = set()
+        """Those whose nodes were ever deleted: the version of a node that is created again starts at 0."""
 
     def wrote(self, partition: TopicPartition, leader_epoch: LeaderEpoch, data: bytes) -> bool:
         """A process wrote the node. False: it took an older node for the present one, and its content means nothing."""
@@ -69,12 +71,13 @@ class HurtNodes:
         if how == "older" and self.waits_for_people(partition):
             return  # no process could tell the older node from the present one
         data = self._older(partition) if how == "older" else GARBAGE
-        self.count += 1
+        self.hurt_once.add(partition)
         for _ in range(times):
             self._by_hand[partition] = ensemble.zxid + 1 if how != "deleted" else -1
             change: Callable[[Any], Any] = partial(_delete, path) if how == "deleted" else partial(_set, path, data)
             ensemble.commit([change])
             if how == "deleted":
+                self.deleted_once.add(partition)
                 break
         assert self.is_hurt(partition)
 

@@ -229,7 +229,7 @@ class StrongIsr(_OfCommitted):
             return
         for entry in found.state.isr:
             present = world.broker_epoch(entry.broker_id)
-            rebuilt = world.hurt_nodes.count and found.state.leader < 0  # it names registrations that are over, too
+            rebuilt = partition in world.hurt_nodes.hurt_once and found.state.leader < 0  # its ISR names ended ones too
             if not (rebuilt or entry in before or entry.broker_epoch == present):
                 self.fails(
                     f"{partition}: broker {entry.broker_id} joins under epoch {entry.broker_epoch}, it has {present}"
@@ -370,7 +370,7 @@ class EpochsMonotonic(Invariant):
         if found is not None:
             node = (found.version, found.state.leader_epoch, found.state.lineage)
             before = self._nodes.get(partition, node)
-            first = 1 if world.hurt_nodes.count else 0  # the version of a node that was deleted begins anew
+            first = int(partition in world.hurt_nodes.deleted_once)  # without the version
             if node != before and not all(new >= old for new, old in zip(node[first:], before[first:], strict=True)):
                 self.fails(f"{partition}: {found}")
             self._nodes[partition] = node
