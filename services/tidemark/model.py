@@ -115,12 +115,14 @@ class BrokerEpochRecord:
     Attributes:
         unclean_at: broker epoch of the last registration that voids earlier unflushed writes.
         lost_at: broker epoch of the last registration that voids earlier flushed writes, too.
+        crashed_at: broker epoch of the last registration after a stop that was not clean (rule T7).
     """
 
     broker_epoch: BrokerEpoch
     directory_ids: tuple[str, ...] = ()
     unclean_at: BrokerEpoch = BrokerEpoch(-1)
     lost_at: BrokerEpoch = BrokerEpoch(-1)
+    crashed_at: BrokerEpoch = BrokerEpoch(-1)
 
 
 @dataclass(frozen=True, slots=True)

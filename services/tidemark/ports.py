@@ -313,10 +313,12 @@ class MetadataStore(Protocol):
         clean: bool,
         locked_directory_ids: frozenset[str],
         flushed_kept: bool = False,
+        crashed: bool = False,
     ) -> BrokerEpoch:
         """Register by rule Z3, with its waits; raises BROKER_ID_TAKEN.
 
-        `clean` as rule T1 decides; `flushed_kept`: flushed records survived an unclean stop.
+        `clean` as rule T1 decides; `flushed_kept`: flushed records survived an unclean stop. `crashed`: the process
+        before was not stopped cleanly (rule T7).
         """
 
     async def live_brokers(self, *, watch: bool = False) -> Mapping[BrokerId, BrokerRegistration]:

@@ -84,13 +84,19 @@ def registration_of(
 
 
 async def register(
-    store: SessionMetadataStore, registration: BrokerRegistration, *, clean: bool = True, flushed_kept: bool = False
+    store: SessionMetadataStore,
+    registration: BrokerRegistration,
+    *,
+    clean: bool = True,
+    flushed_kept: bool = False,
+    crashed: bool = False,
 ) -> BrokerEpoch:
     return await store.register_broker(
         registration,
         clean=clean,
         locked_directory_ids=frozenset(registration.directory_ids),
         flushed_kept=flushed_kept,
+        crashed=crashed,
     )
 
 
@@ -148,6 +154,16 @@ async def test_an_unclean_registration_that_kept_flushed_records_is_no_loss_of_t
         found.append((record.unclean_at, record.lost_at))
         await store.stop()
     assert found == [(-1, -1), (1, -1), (2, 2), (3, 2), (3, 2)]
+
+
+async def test_a_registration_after_a_crash_leaves_its_epoch_and_later_ones_keep_it(cluster: Cluster) -> None:
+    found = []
+    for crashed in (False, True, False):
+        store = await cluster.store()
+        await register(store, registration_of(1), crashed=crashed)
+        found.append((await store.broker_epochs())[BrokerId(1)].crashed_at)
+        await store.stop()
+    assert found == [-1, 1, 1]
 
 
 async def test_a_restarted_broker_takes_the_place_of_its_dead_process_at_once(cluster: Cluster) -> None:

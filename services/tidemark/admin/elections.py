@@ -15,7 +15,7 @@ from typing import Final
 from tidemark.admin.polling import poll
 from tidemark.admin.surveys import Survey
 from tidemark.core.controller.leader_election import BrokerFacts, PartitionFacts
-from tidemark.core.controller.unclean_election import live_replicas
+from tidemark.core.controller.log_comparison import live_replicas
 from tidemark.core.topic_name import check_topic_name
 from tidemark.model import (
     NO_EPOCH,

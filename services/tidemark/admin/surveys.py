@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import grpc
 
 from tidemark.core.controller.leader_election import BrokerFacts, PartitionFacts
-from tidemark.core.controller.unclean_election import elect_furthest, live_replicas, loss_report
+from tidemark.core.controller.log_comparison import elect_furthest, live_replicas, loss_report
 from tidemark.core.messages import ReplicaDescription, ReplicaQuestion
 from tidemark.model import (
     NO_EPOCH,

@@ -49,6 +49,7 @@ def new_term(
         cluster_id,
         session_timeout_ms=settings.zookeeper_session_timeout_ms,
         moves_per_broker_max=settings.reassignment_moves_per_broker_max,
+        election_wait_ms=settings.leader_election_wait_ms,
         leader_rebalance_interval_ms=settings.leader_imbalance_check_interval_ms,
         leader_imbalance_percent=settings.leader_imbalance_per_broker_percentage,
     )

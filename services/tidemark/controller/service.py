@@ -38,7 +38,7 @@ class ControllerServicer(ControllerServiceServicer):
             )
         for other in request.failed:
             partition, leader_epoch = ref_from_proto(other.partition), LeaderEpoch(other.leader_epoch)
-            term.submit(ReplicaFailed(broker, broker_epoch, partition, leader_epoch, other.damaged))
+            term.submit(ReplicaFailed(broker, broker_epoch, partition, leader_epoch, other.damaged, other.cut))
         return pb.ReportIsrChangesResponse()
 
     async def AskReplicas(  # noqa: N802

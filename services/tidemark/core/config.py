@@ -38,5 +38,7 @@ class ControllerConfig:
     """Reassignments that copy to or from one broker at a time."""
     leader_rebalance_interval_ms: int = 0
     """Interval of the automatic preferred leader election; 0: off."""
+    election_wait_ms: int = 5_000
+    """After a crash of every candidate the first log that is reported waits so long for the others (rule T7)."""
     leader_imbalance_percent: int = 10
     """Share of a broker's preferred partitions that other brokers may lead before the election acts."""

@@ -216,7 +216,7 @@ class ReplicaDescription(NamedTuple):
 
     `last_epoch` is the leader epoch of the last record, -1 for an empty log. `high_watermark` is the highest one that
     the replica knows; above the log end it shows that committed records were lost. A partition is empty if its log
-    start is its log end.
+    start is its log end. `cut`: the log is damaged only in that its torn tail was cut off (rule T7).
     """
 
     last_epoch: LeaderEpoch
@@ -224,6 +224,7 @@ class ReplicaDescription(NamedTuple):
     high_watermark: Offset
     damaged: bool
     log_start_offset: Offset = Offset(0)
+    cut: bool = False
 
 
 class HeldState(NamedTuple):

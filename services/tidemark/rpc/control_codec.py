@@ -143,6 +143,7 @@ def _description_to_proto(partition: TopicPartition, replica: ReplicaDescription
         high_watermark=replica.high_watermark,
         damaged=replica.damaged,
         log_start_offset=replica.log_start_offset,
+        cut=replica.cut,
     )
 
 
@@ -158,6 +159,7 @@ def _description_from_proto(message: pb.ReplicaDescription) -> ReplicaDescriptio
         Offset(message.high_watermark),
         message.damaged,
         Offset(message.log_start_offset),
+        message.cut,
     )
 
 

@@ -119,6 +119,7 @@ class ControllerSettings(_ServiceSettings):
     controller_heartbeat_interval_ms: int
     controller_heartbeat_timeout_ms: int
     reassignment_moves_per_broker_max: int
+    leader_election_wait_ms: int
     leader_imbalance_check_interval_ms: int
     leader_imbalance_per_broker_percentage: int
 

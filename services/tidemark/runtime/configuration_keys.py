@@ -314,6 +314,15 @@ _CONTROLLER: Final = (
         minimum=1,
     ),
     whole_number(
+        "leader.election.wait.ms",
+        ("controller",),
+        5_000,
+        "ms",
+        "After a crash of all eligible replicas of a partition, the time that the first one waits for the others, so "
+        "that the one with the furthest log is elected; 0: the first one is elected",
+        maximum=600_000,
+    ),
+    whole_number(
         "leader.imbalance.check.interval.ms",
         ("controller",),
         300_000,

@@ -35,6 +35,7 @@ async def register(
     *,
     clean: bool,
     flushed_kept: bool,
+    crashed: bool,
     locked_directory_ids: frozenset[str],
 ) -> BrokerEpoch:
     """Rule Z3: raise the epoch, delete an old ephemeral where that is safe, create the new one; one multi."""
@@ -62,7 +63,12 @@ async def register(
             else:
                 delete_old = True
         epoch, operations = _operations(
-            registration, found_epoch, clean=clean, flushed_kept=flushed_kept, delete_old=delete_old
+            registration,
+            found_epoch,
+            clean=clean,
+            flushed_kept=flushed_kept,
+            crashed=crashed,
+            delete_old=delete_old,
         )
         try:
             await commit(session, operations)
@@ -116,25 +122,28 @@ def _operations(
     *,
     clean: bool,
     flushed_kept: bool,
+    crashed: bool,
     delete_old: bool,
 ) -> tuple[BrokerEpoch, list[Operation]]:
     broker_id = registration.broker_id
     epoch_path = paths.broker_epoch(broker_id)
-    unclean_at = lost_at = BrokerEpoch(-1)
+    unclean_at = lost_at = crashed_at = BrokerEpoch(-1)
     epoch = BrokerEpoch(0)
     if found_epoch is not None:
         data, stat = found_epoch
         epoch = BrokerEpoch(stat.version + 1)
         try:
             before = codecs.decode_broker_epoch(epoch_path, data, stat.version)
-            unclean_at, lost_at = before.unclean_at, before.lost_at
+            unclean_at, lost_at, crashed_at = before.unclean_at, before.lost_at, before.crashed_at
         except TidemarkError as error:
             _log.error("nothing of before is trusted: the node cannot be read", extra={"why": error.message})
-            unclean_at = lost_at = epoch
+            unclean_at = lost_at = crashed_at = epoch
     if not clean:
         unclean_at = epoch
         lost_at = lost_at if flushed_kept else epoch
-    content = codecs.encode_broker_epoch(registration.directory_ids, unclean_at, lost_at)
+    if crashed:
+        crashed_at = epoch
+    content = codecs.encode_broker_epoch(registration.directory_ids, unclean_at, lost_at, crashed_at)
     operations: list[Operation] = [
         Create(epoch_path, content) if found_epoch is None else Set(epoch_path, content, epoch - 1)
     ]

@@ -204,9 +204,12 @@ def decode_registration(path: str, data: bytes, broker_id: BrokerId) -> BrokerRe
     )
 
 
-def encode_broker_epoch(directory_ids: Iterable[str], unclean_at: BrokerEpoch, lost_at: BrokerEpoch) -> bytes:
+def encode_broker_epoch(
+    directory_ids: Iterable[str], unclean_at: BrokerEpoch, lost_at: BrokerEpoch, crashed_at: BrokerEpoch
+) -> bytes:
     """A znode of /brokers/epochs; the epoch itself is the znode's version."""
-    return encode({"directories": list(directory_ids), "unclean_at": unclean_at, "lost_at": lost_at})
+    fields = {"unclean_at": unclean_at, "lost_at": lost_at, "crashed_at": crashed_at}
+    return encode({"directories": list(directory_ids), **fields})
 
 
 def decode_broker_epoch(path: str, data: bytes, version: int) -> BrokerEpochRecord:
@@ -219,6 +222,7 @@ def decode_broker_epoch(path: str, data: bytes, version: int) -> BrokerEpochReco
             directory_ids=tuple(_str(item) for item in fields.get("directories", ())),
             unclean_at=BrokerEpoch(_int(fields.get("unclean_at", -1))),
             lost_at=BrokerEpoch(_int(fields.get("lost_at", fields.get("unclean_at", -1)))),
+            crashed_at=BrokerEpoch(_int(fields.get("crashed_at", -1))),
         ),
     )
 

@@ -47,7 +47,7 @@ async def make_up(
         target = max(_unclean_at(path, found), BrokerEpoch(0))
         if target <= version + 1 or target > codecs.BROKER_EPOCH_MAX:
             return False
-    content = codecs.encode_broker_epoch((), target, target)
+    content = codecs.encode_broker_epoch((), target, target, target)
     try:
         await commit(session, _raising(path, content, version, target - 1))
     except MultiFailed as failed:
@@ -60,7 +60,7 @@ async def restore(
 ) -> None:
     """Create the znode of a live broker again, with the epoch of its registration as the version."""
     path, epoch = paths.broker_epoch(registration.broker_id), registration.broker_epoch
-    content = codecs.encode_broker_epoch(registration.directory_ids, was.unclean_at, was.lost_at)
+    content = codecs.encode_broker_epoch(registration.directory_ids, was.unclean_at, was.lost_at, was.crashed_at)
     while True:
         found = await session.get(path)
         version = -1 if found is None else found[1].version

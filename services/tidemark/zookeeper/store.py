@@ -124,6 +124,7 @@ class SessionMetadataStore:
         clean: bool,
         locked_directory_ids: frozenset[str],
         flushed_kept: bool = False,
+        crashed: bool = False,
     ) -> BrokerEpoch:
         """Register by rule Z3, with its waits; raises BROKER_ID_TAKEN."""
         return await brokers.register(
@@ -131,6 +132,7 @@ class SessionMetadataStore:
             registration,
             clean=clean,
             flushed_kept=flushed_kept,
+            crashed=crashed,
             locked_directory_ids=locked_directory_ids,
         )
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.core.controller.command_builder import METADATA_PARTITIONS_MAX, PART_PARTITIONS_MAX
-from tidemark.core.controller.unclean_election import QUESTIONS_MAX
+from tidemark.core.controller.log_comparison import QUESTIONS_MAX
 from tidemark.core.messages import (
     LeaderAndIsrCommand,
     PartitionCommand,

@@ -189,6 +189,7 @@ class Registration:
             registration,
             clean=verdict.clean,
             flushed_kept=verdict.flushed_kept,
+            crashed=verdict.crashed,
             locked_directory_ids=frozenset(directory_ids),
         )
         await self._scheduler.in_thread(partial(self._logs.confirm_registration, broker_epoch, boot))
@@ -211,8 +212,8 @@ class Registration:
         directories = frozenset(previous.directory_ids) if previous is not None else frozenset()
         if self._judged is not None and directories == self._judged[1] == ours and synced:
             verdict = self._judged[0]
-            if self.broker_epoch != UNREGISTERED and not verdict.clean:
-                verdict = RegistrationVerdict(clean=True, reason="the process continued after its unclean registration")
+            if self.broker_epoch != UNREGISTERED and not (verdict.clean and not verdict.crashed):
+                verdict = RegistrationVerdict(clean=True, reason="the process continued after its registration")
             return verdict
         evidence = [
             DirectoryEvidence(

@@ -32,6 +32,7 @@ _ALARMING: Final = frozenset(
     {
         "unclean_election",
         "replica_damaged",
+        "tail_cut",
         "chunk_refused",
         "log_failed",
         "report_refused",

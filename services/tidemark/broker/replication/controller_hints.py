@@ -58,7 +58,10 @@ class GrpcControllerHints:
             ],
             failed=[
                 pb.FailedReplica(
-                    partition=ref_to_proto(one.partition), leader_epoch=one.leader_epoch, damaged=one.damaged
+                    partition=ref_to_proto(one.partition),
+                    leader_epoch=one.leader_epoch,
+                    damaged=one.damaged,
+                    cut=one.cut,
                 )
                 for one in failed
             ],

@@ -144,6 +144,7 @@ class ControllerContext:
             live=self.live_epochs(),
             unclean_at={broker: partition_state.unclean_at for broker, partition_state in self.epochs.items()},
             lost_at={broker: partition_state.lost_at for broker, partition_state in self.epochs.items()},
+            crashed_at={broker: record.crashed_at for broker, record in self.epochs.items()},
             suspected=self.avoided,
         )
 

@@ -22,6 +22,7 @@ from tidemark.core.controller.context import ControllerContext
 from tidemark.core.controller.controlled_shutdown import ControlledShutdowns
 from tidemark.core.controller.effects import ControllerEffect, ReadStates, WriteStates
 from tidemark.core.controller.leader_election import BrokerFacts, Decision, decide
+from tidemark.core.controller.log_comparison import LogComparisons
 from tidemark.core.controller.partition_count import PartitionCountChanges
 from tidemark.core.controller.partition_counts import PartitionCounts
 from tidemark.core.controller.partition_state import Announcement, PartitionState, TopicPolicy
@@ -32,7 +33,6 @@ from tidemark.core.controller.state_rebuild import Memory
 from tidemark.core.controller.topic_deletion import TopicDeletions
 from tidemark.core.controller.topic_registry import TopicRegistry
 from tidemark.core.controller.topic_updates import TopicUpdates
-from tidemark.core.controller.unclean_election import UncleanElections
 from tidemark.model import (
     NO_LEADER,
     BrokerId,
@@ -70,7 +70,7 @@ class ControllerCore:
         self._brokers = BrokerRegistry(ctx, self._controlled_shutdowns, self._deletions, self._reassignments)
         self._topics = TopicRegistry(ctx, policy_of, self._deletions, self._reassignments, self._partition_count)
         self._topic_updates = TopicUpdates(ctx, [self._reassignments.rewrite, self._partition_count.rewrite])
-        self._unclean = UncleanElections()
+        self._comparisons = LogComparisons(ctx.config.election_wait_ms)
         self._elections = RequestedElections()
         self._preferred_rebalance = PreferredLeaderRebalance(ctx)
         self._counts = PartitionCounts(ctx, self._reassignments)
@@ -119,7 +119,7 @@ class ControllerCore:
         self._topic_updates.write(now_ms)
         self._deletions.go_on(now_ms)
         ctx.effects += self._commands.build_all(now_ms)
-        ctx.effects += self._unclean.questions() + self._elections.effects()
+        ctx.effects += self._comparisons.questions() + self._elections.effects()
         ctx.effects += (*self._reassignments.effects(), *self._partition_count.effects())
         self._controlled_shutdowns.release()
         return ctx.effects
@@ -214,7 +214,7 @@ class ControllerCore:
         for partition in dirty:
             partition_state = ctx.partitions.get(partition)
             if partition_state is None or partition.topic in self._deletions:
-                self._unclean.forget(partition)
+                self._comparisons.forget(partition)
                 self._elections.unknown(partition)
                 self._reassignments.unknown(partition)
                 continue
@@ -238,7 +238,7 @@ class ControllerCore:
         facts = self._elections.facts(partition, partition_state.facts(brokers.live), brokers, now_ms)
         decision = (
             decide(facts, brokers)
-            or self._unclean.decide(partition, partition_state.identity, facts, brokers, now_ms)
+            or self._comparisons.decide(partition, partition_state.identity, facts, brokers, now_ms)
             or self._elections.preferred(partition, facts, brokers)
             or self._reassignments.next(partition_state, facts, brokers)
             or self._partition_count.next(partition_state, now_ms)
@@ -383,11 +383,11 @@ class ControllerCore:
 
     def _on_replicas_described(self, event: ev.ReplicasDescribed, now_ms: int) -> None:
         if not self._partition_count.answered(event, now_ms):
-            self._ctx.dirty |= self._unclean.answered(event, now_ms)
+            self._ctx.dirty |= self._comparisons.answered(event, now_ms)
 
     def _on_tick(self, event: ev.Tick, now_ms: int) -> None:
         """Holds, retries and back-offs end. Costs nothing for a partition that waits for none."""
-        self._ctx.dirty |= self._unclean.due(now_ms) | self._elections.due(now_ms)
+        self._ctx.dirty |= self._comparisons.due(now_ms) | self._elections.due(now_ms)
         self._partition_count.due(now_ms)
         self._preferred_rebalance.due(now_ms)
         if self._ctx.unreadable_states and now_ms >= self._reread_at_ms:

@@ -168,13 +168,17 @@ class LeadershipResigned:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFailed:
-    """A broker's log of this partition has failed while the broker lives; `damaged`: it lost records before that."""
+    """A broker's log of this partition has failed while the broker lives.
+
+    `damaged`: it lost records before that (rule T5); `cut`: a torn tail, and nothing else (rule T7).
+    """
 
     broker: BrokerId
     broker_epoch: BrokerEpoch
     partition: TopicPartition
     leader_epoch: LeaderEpoch
     damaged: bool = False
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)

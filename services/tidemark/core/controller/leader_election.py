@@ -23,12 +23,14 @@ class BrokerFacts:
         live: broker epoch of each registered broker.
         unclean_at: broker epoch of the last unclean registration of each broker that had one (rule T2).
         lost_at: broker epoch of the last unclean registration with a missing log directory (rule T1).
+        crashed_at: broker epoch of the last registration of each broker after a stop that was not clean (rule T7).
         suspected: registered, and not answering heartbeats (rule C6).
     """
 
     live: Mapping[BrokerId, BrokerEpoch]
     unclean_at: Mapping[BrokerId, BrokerEpoch] = field(default_factory=dict)
     lost_at: Mapping[BrokerId, BrokerEpoch] = field(default_factory=dict)
+    crashed_at: Mapping[BrokerId, BrokerEpoch] = field(default_factory=dict)
     suspected: frozenset[BrokerId] = frozenset()
 
     def is_live(self, broker: BrokerId) -> bool:
@@ -39,6 +41,10 @@ class BrokerFacts:
         """Whether the broker may have lost records of this entry (rule T2); `flushed`: the records had been flushed."""
         lost_at = self.lost_at if flushed else self.unclean_at
         return entry.broker_epoch < lost_at.get(entry.broker_id, BrokerEpoch(-1))
+
+    def has_crashed(self, entry: IsrEntry) -> bool:
+        """Whether the broker was not stopped cleanly since this entry: the end of its log is in doubt (rule T7)."""
+        return entry.broker_epoch < self.crashed_at.get(entry.broker_id, BrokerEpoch(-1))
 
     def is_present(self, entry: IsrEntry) -> bool:
         """Whether the broker is live in the broker epoch of this entry: a restart counts as a failure (rule C2)."""
@@ -54,6 +60,8 @@ class PartitionFacts:
         state: leaderAndISR; None: the node does not exist yet.
         flushed: every in-sync replica had flushed what was committed: flush.policy=group-commit from the first (T1).
         damaged: entries of replicas with a damaged log: removed from ISR and ELR (rule T5).
+        cut: entries of replicas whose torn tail was cut off: they leave the ISR, and stay in the ELR only if no other
+            replica is eligible (rule T7).
         offline: live brokers that cannot open their log of this partition: removed from the ISR, kept in the ELR.
         refused_epoch: the leader refused this leader epoch and needs a higher one (rule E5).
         resigned_epoch: the leader of this leader epoch asks that another in-sync replica leads (rule R7).
@@ -65,6 +73,7 @@ class PartitionFacts:
     unclean_allowed: bool = False
     flushed: bool = False
     damaged: frozenset[IsrEntry] = frozenset()
+    cut: frozenset[IsrEntry] = frozenset()
     offline: frozenset[BrokerId] = frozenset()
     refused_epoch: LeaderEpoch | None = None
     resigned_epoch: LeaderEpoch | None = None
@@ -109,11 +118,26 @@ def decide(partition: PartitionFacts, brokers: BrokerFacts) -> Decision | None:
     leader = _leader_from_isr(partition, brokers, isr)
     if leader is not None:
         return _changed(partition, brokers, leader, isr, () if min_isr < partition.state.min_isr else elr)
-    successor = _first(partition.assigned, {entry.broker_id for entry in elr} - partition.offline, brokers)
+    successor = _leader_from_elr(partition, brokers, elr)
     if successor is not None:
-        own = (IsrEntry(successor, brokers.live[successor]),)
-        return _changed(partition, brokers, successor, own, _elr_beside(elr, own, min_isr))
+        return _elected_from_elr(partition, brokers, successor, elr)
     return _without_trusted(partition, brokers, elr)
+
+
+def candidates(partition: PartitionFacts, elr: tuple[IsrEntry, ...]) -> tuple[IsrEntry, ...]:
+    """The entries of this ELR that may be elected cleanly, live or not."""
+    return tuple(
+        entry
+        for entry in elr
+        if entry not in partition.cut
+        and entry.broker_id in partition.assigned
+        and entry.broker_id not in partition.offline
+    )
+
+
+def elect_eligible(partition: PartitionFacts, brokers: BrokerFacts, successor: BrokerId) -> Decision | None:
+    """This live candidate leads, after the logs of the candidates were compared (rule T7)."""
+    return _elected_from_elr(partition, brokers, successor, _elr_after(partition, brokers, ()))
 
 
 def settle(
@@ -165,6 +189,7 @@ def _surviving_isr(partition: PartitionFacts, brokers: BrokerFacts) -> tuple[Isr
         if brokers.is_present(entry)
         and not brokers.is_void(entry, flushed=partition.flushed)
         and entry not in partition.damaged
+        and entry not in partition.cut
         and entry.broker_id not in partition.offline
     )
 
@@ -176,7 +201,10 @@ def _without_suspected(isr: tuple[IsrEntry, ...], min_isr: int, brokers: BrokerF
 
 
 def _elr_after(partition: PartitionFacts, brokers: BrokerFacts, isr: tuple[IsrEntry, ...]) -> tuple[IsrEntry, ...]:
-    """Rule T3: with fewer than m in the ISR, replicas that left stay eligible; with m or more the ELR is empty."""
+    """Rule T3: with fewer than m in the ISR, replicas that left stay eligible; with m or more the ELR is empty.
+
+    A replica with a cut tail stays only if no other one is in sync or eligible (rule T7).
+    """
     assert partition.state is not None
     old = partition.state
     trusted = [
@@ -184,7 +212,8 @@ def _elr_after(partition: PartitionFacts, brokers: BrokerFacts, isr: tuple[IsrEn
         for entry in (*old.elr, *old.isr)
         if not brokers.is_void(entry, flushed=partition.flushed) and entry not in partition.damaged
     ]
-    return _elr_beside(tuple(trusted), isr, partition.min_isr)
+    whole = [entry for entry in trusted if entry not in partition.cut]
+    return _elr_beside(tuple(whole if whole or isr else trusted), isr, partition.min_isr)
 
 
 def _elr_beside(elr: tuple[IsrEntry, ...], isr: tuple[IsrEntry, ...], min_isr: int) -> tuple[IsrEntry, ...]:
@@ -215,6 +244,26 @@ def _leader_from_isr(partition: PartitionFacts, brokers: BrokerFacts, isr: tuple
     return _first(partition.assigned, in_sync, brokers)
 
 
+def _leader_from_elr(partition: PartitionFacts, brokers: BrokerFacts, elr: tuple[IsrEntry, ...]) -> BrokerId | None:
+    """The live candidate that certainly has the end of its log, or the only one; unsuspected.
+
+    None: none is live, or several may come back and each live one has crashed: `LogComparisons` compares their
+    logs first (rule T7).
+    """
+    eligible = candidates(partition, elr)
+    if len(eligible) > 1:
+        sure = {entry.broker_id for entry in eligible if not brokers.has_crashed(entry)}
+        return _first(partition.assigned, sure - brokers.suspected, brokers)
+    return _first(partition.assigned, {entry.broker_id for entry in eligible}, brokers)
+
+
+def _elected_from_elr(
+    partition: PartitionFacts, brokers: BrokerFacts, successor: BrokerId, elr: tuple[IsrEntry, ...]
+) -> Decision | None:
+    own = (IsrEntry(successor, brokers.live[successor]),)
+    return _changed(partition, brokers, successor, own, _elr_beside(elr, own, partition.min_isr))
+
+
 def _first(assigned: tuple[BrokerId, ...], wanted: set[BrokerId], brokers: BrokerFacts) -> BrokerId | None:
     """The first assigned live replica among `wanted`; unsuspected ones first."""
     alive = [broker for broker in assigned if broker in wanted and brokers.is_live(broker)]
@@ -222,13 +271,13 @@ def _first(assigned: tuple[BrokerId, ...], wanted: set[BrokerId], brokers: Broke
 
 
 def _without_trusted(partition: PartitionFacts, brokers: BrokerFacts, elr: tuple[IsrEntry, ...]) -> Decision | None:
-    """Rule T4: no live replica is trusted, so the partition goes offline; `unclean_election` may elect a replica.
+    """Rule T4: no live replica is trusted, so the partition goes offline; `LogComparisons` may elect a replica.
 
     A single replica is elected at once: there is no choice to make, and no permission is needed once its entry is void.
     """
     assert partition.state is not None
     old = partition.state
-    if len(partition.assigned) == 1 and (partition.unclean_allowed or not elr):
+    if len(partition.assigned) == 1 and (partition.unclean_allowed or set(elr) <= partition.cut):
         successor = _first(partition.assigned, set(partition.assigned) - partition.offline, brokers)
         if successor is not None:
             return elect_uncleanly(partition, brokers, successor)

@@ -77,6 +77,8 @@ class PartitionState:
         log_dirs: log directory by broker, as its reassignment names them (rule M3).
         damaged: as in `PartitionFacts`, until a decision made with it is written.
         damage_decided: the damaged entries that the last decision used.
+        cut: as in `PartitionFacts`, until a decision that removes the entry is written.
+        cut_removed: the entries of `cut` that the last decision removed; with a new lineage all of them.
         decided_epoch: leader epoch of the last decision; a node of that epoch or later shows that it was written.
         losses: what a single replica that refused to lead lacks (rule T4); empty: not known.
         chosen: the leaderAndISR of the last decision, with its announcement; None: it is announced, or was never
@@ -108,6 +110,8 @@ class PartitionState:
     log_dirs: Mapping[BrokerId, str] = field(default_factory=dict)
     damaged: frozenset[IsrEntry] = frozenset()
     damage_decided: frozenset[IsrEntry] = frozenset()
+    cut: frozenset[IsrEntry] = frozenset()
+    cut_removed: frozenset[IsrEntry] = frozenset()
     decided_epoch: LeaderEpoch = NO_EPOCH
     losses: Mapping[str, int] = field(default_factory=dict)
     chosen: tuple[LeaderAndIsr, Announcement] | None = None
@@ -120,6 +124,8 @@ class PartitionState:
     def begin_write(self, state: LeaderAndIsr) -> None:
         """The write of this leaderAndISR begins."""
         self.writing, self.damage_decided, self.decided_epoch = state, self.damaged, state.leader_epoch
+        kept = (*state.isr, *state.elr) if self.state is not None and self.state.lineage == state.lineage else ()
+        self.cut_removed = self.cut.difference(kept)
 
     def take_announcement(self) -> Announcement | None:
         """The announcement of a decision that the node holds, once, after the node was written or read.
@@ -143,9 +149,10 @@ class PartitionState:
         self._damage_is_over()
 
     def _damage_is_over(self) -> None:
-        if self.damage_decided:
+        if self.damage_decided or self.cut_removed:
             self.damaged, self.losses = self.damaged - self.damage_decided, {}
-            self.damage_decided = frozenset()
+            self.cut -= self.cut_removed
+            self.damage_decided = self.cut_removed = frozenset()
 
     def write_failed(self, now_ms: int) -> None:
         """The write failed, or its outcome is unknown: read, decide again, and write in a smaller multi."""
@@ -195,7 +202,11 @@ class PartitionState:
     def damage_refused(self, broker: BrokerId, error: TidemarkError) -> None:
         """The leader refuses to lead with its damaged log. For a single replica, the refusal says what may be lost."""
         assert self.state is not None
-        self.damaged |= {entry for entry in (*self.state.isr, *self.state.elr) if entry.broker_id == broker}
+        found = {entry for entry in (*self.state.isr, *self.state.elr) if entry.broker_id == broker}
+        if error.metadata.get("cut") == "true":
+            self.cut |= found
+        else:
+            self.damaged |= found
         reported = [error.metadata.get(key, "") for key in ("last_epoch", "log_end_offset", "high_watermark")]
         if len(self.assigned) == 1 and all(one.removeprefix("-").isdecimal() for one in reported):
             self.losses = losses_of(*map(int, reported))
@@ -208,7 +219,7 @@ class PartitionState:
         """
         state = self.state
         if state is not None and isinstance(event, ReplicaFailed) and event.damaged:
-            return self._found_damaged(event.broker, event.broker_epoch, state)
+            return self._found_damaged(event, state)
         if state is None or state.leader_epoch != event.leader_epoch:
             return False
         if isinstance(event, ReplicaFailed):
@@ -220,10 +231,15 @@ class PartitionState:
         self.resigned_epoch, self.resigned_ms = event.leader_epoch, now_ms
         return True
 
-    def _found_damaged(self, broker: BrokerId, broker_epoch: BrokerEpoch, state: LeaderAndIsr) -> bool:
+    def _found_damaged(self, event: ReplicaFailed, state: LeaderAndIsr) -> bool:
         """A broker reports damage from before its registration. Entries of later broker epochs are not concerned."""
-        lost = {one for one in (*state.isr, *state.elr) if one.broker_id == broker and one.broker_epoch < broker_epoch}
-        known, self.damaged = self.damaged, self.damaged | lost
+        own = [one for one in (*state.isr, *state.elr) if one.broker_id == event.broker]
+        lost = {one for one in own if one.broker_epoch < event.broker_epoch}
+        known = self.cut if event.cut else self.damaged
+        if event.cut:
+            self.cut |= lost
+        else:
+            self.damaged |= lost
         return not lost <= known
 
     def is_news(self, found: VersionedState) -> bool:
@@ -259,6 +275,7 @@ class PartitionState:
             unclean_allowed=self.policy.unclean_allowed,
             flushed=self.policy.group_commit,
             damaged=self.damaged,
+            cut=self.cut,
             offline=frozenset(
                 entry.broker_id for entry in self.offline if live.get(entry.broker_id) == entry.broker_epoch
             ),

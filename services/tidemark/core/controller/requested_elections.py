@@ -15,7 +15,7 @@ from typing import Final
 from tidemark.core.controller.effects import ControllerEffect, FinishElections, Observed
 from tidemark.core.controller.events import ElectionsRequested
 from tidemark.core.controller.leader_election import BrokerFacts, Decision, PartitionFacts
-from tidemark.core.controller.unclean_election import live_replicas, loss_report
+from tidemark.core.controller.log_comparison import live_replicas, loss_report
 from tidemark.model import (
     NO_LEADER,
     ElectionKind,

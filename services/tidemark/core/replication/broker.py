@@ -105,7 +105,10 @@ class BrokerCore:
         replica.log = ReplicaLog(self._ctx, event.partition, event.identity, event.log)
         if event.log.damaged is not None:
             self._ctx.observe(
-                "replica_damaged", event.partition, why=event.log.damaged, log_end_offset=event.log.log_end_offset
+                "tail_cut" if event.log.cut else "replica_damaged",
+                event.partition,
+                why=event.log.damaged,
+                log_end_offset=event.log.log_end_offset,
             )
         self._manager.maybe_begin_role(replica, now_ms)
 

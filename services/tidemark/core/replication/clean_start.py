@@ -34,12 +34,14 @@ class RegistrationVerdict:
     Attributes:
         missing: ids of the previous log directories that are not there.
         flushed_kept: every previous directory is there as the previous broker epoch left it, so flushed records are.
+        crashed: a previous directory has no mark of a clean shutdown, so the ends of its logs are in doubt (rule T7).
     """
 
     clean: bool
     reason: str
     missing: tuple[str, ...] = ()
     flushed_kept: bool = True
+    crashed: bool = False
 
 
 def judge_registration(
@@ -67,6 +69,7 @@ def judge_registration(
             reason=f"log directories are missing: {', '.join(missing)}",
             missing=missing,
             flushed_kept=False,
+            crashed=True,
         )
     flushed_kept = all(
         previous.broker_epoch in (present[directory_id].shutdown_epoch, present[directory_id].incarnation_epoch)
@@ -77,8 +80,11 @@ def judge_registration(
         doubt = _doubt(evidence, previous.broker_epoch, boot_id=boot_id, trust_boot_id=trust_boot_id)
         if doubt is not None:
             reason = f"log directory {directory_id}: {doubt}"
-            return RegistrationVerdict(clean=False, reason=reason, flushed_kept=flushed_kept)
-    return RegistrationVerdict(clean=True, reason="every log directory has kept every record written to it")
+            return RegistrationVerdict(clean=False, reason=reason, flushed_kept=flushed_kept, crashed=True)
+    crashed = any(present[one].shutdown_epoch != previous.broker_epoch for one in previous.directory_ids)
+    return RegistrationVerdict(
+        clean=True, reason="every log directory has kept every record written to it", crashed=crashed
+    )
 
 
 def _doubt(

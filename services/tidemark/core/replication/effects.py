@@ -249,12 +249,14 @@ class ResignLeadership:
 class ReportLogFailed:
     """Report to the controller that the log of this replica has failed, so that the replica is not in sync any more.
 
-    `damaged`: the log was found damaged when it was opened (rule T5), and stays in use.
+    `damaged`: the log was found damaged when it was opened (rule T5), and stays in use. `cut`: only its torn tail was
+    cut off (rule T7).
     """
 
     partition: TopicPartition
     leader_epoch: LeaderEpoch
     damaged: bool = False
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +287,8 @@ class Observed:
     """An observation for logs and metrics.
 
     `kind` is a stable name such as "isr_shrunk", "isr_expanded", "isr_write_failed", "became_leader",
-    "became_follower", "truncated", "unclean_election", "replica_damaged", "chunk_refused" or "leader_disk_lags".
+    "became_follower", "truncated", "unclean_election", "replica_damaged", "tail_cut", "chunk_refused" or
+    "leader_disk_lags".
     `fields` are its details.
     """
 

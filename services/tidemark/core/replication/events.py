@@ -68,7 +68,8 @@ class RecoveredLog:
 
     Attributes:
         high_watermark: as checkpointed, 0 without a checkpoint; above `log_end_offset` only if `damaged`.
-        damaged: reason why records may be missing, None if none are (removing a torn tail is no damage).
+        damaged: reason why records may be missing, None if none are.
+        cut: `damaged` is a torn tail that was cut off, and nothing else (rule T7).
         fresh: the log did not exist and was created now.
         directory: index of the log directory that holds it.
     """
@@ -80,6 +81,7 @@ class RecoveredLog:
     epochs: tuple[EpochEntry, ...]
     producers: ProducerStates
     damaged: str | None = None
+    cut: bool = False
     fresh: bool = False
     directory: int = 0
 

@@ -313,6 +313,7 @@ def _description(log: ReplicaLog) -> ReplicaDescription:
         log.known_high_watermark,
         log.damaged is not None,
         log.log_start_offset,
+        log.cut,
     )
 
 

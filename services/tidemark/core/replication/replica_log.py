@@ -45,6 +45,7 @@ class ReplicaLog:
             lineage were lost (rule T5).
         epochs, producers: leader epochs and producer states as of `next_offset`.
         damaged: reason why records may be missing below the log end, None if none are.
+        cut: of a damaged log: only its torn tail was cut off (rule T7).
         truncating: a truncation or reset is in flight. Invariant: then no append is.
         group_commit: the topic has flush.policy=group-commit: only flushed records count for the high watermark (R3).
         flushed_offset: everything below is on disk; up to date only with `group_commit`. May be ahead of the log end
@@ -62,6 +63,7 @@ class ReplicaLog:
     __slots__ = (
         "_ctx",
         "_in_flight",
+        "cut",
         "damaged",
         "directory",
         "epochs",
@@ -99,6 +101,7 @@ class ReplicaLog:
         self.epochs.truncate_from_start(found.log_start_offset)
         self.producers = self._expiring(found.producers)
         self.damaged = found.damaged
+        self.cut = found.cut
         self.truncating = False
         self.full_until_ms: int | None = None
         self.group_commit = False
@@ -150,7 +153,7 @@ class ReplicaLog:
 
     def end_damage(self, in_sync_offset: Offset) -> None:
         """The log has every committed record of its lineage; all are below `in_sync_offset` (rule T5)."""
-        self.damaged = None
+        self.damaged, self.cut = None, False
         self.recovered_high_watermark = min(self.recovered_high_watermark, in_sync_offset)
         self._ctx.emit(ClearDamage(self.partition, self.identity))
 

@@ -141,7 +141,7 @@ class ReplicaManager:
             self._begin_following(replica, log, waiting)
         if replica.refused_lineage < 0 and log.damaged is not None:
             replica.refused_lineage = state.lineage
-            self._ctx.emit(ReportLogFailed(replica.partition, state.leader_epoch, damaged=True))
+            self._ctx.emit(ReportLogFailed(replica.partition, state.leader_epoch, damaged=True, cut=log.cut))
         self._settle(waiting, error)
         self.streams.answer_early_requests(replica, now_ms)
 
@@ -160,6 +160,7 @@ class ReplicaManager:
                     "last_epoch": str(log.last_record_epoch),
                     "log_end_offset": str(log.log_end_offset),
                     "high_watermark": str(log.known_high_watermark),
+                    **({"cut": "true"} if log.cut else {}),
                 },
             )
         leader = PartitionLeader(self._ctx, log, command, now_ms)

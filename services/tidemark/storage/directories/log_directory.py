@@ -75,6 +75,10 @@ class PreviousDirectory(NamedTuple):
     incarnation: tuple[str, BrokerEpoch] | None
     """Boot id and broker epoch."""
 
+    def is_of_boot(self, boot_id: str) -> bool:
+        """Whether the last process ran on this boot of the machine, so that the page cache has survived."""
+        return self.incarnation is not None and boot_id != "" and self.incarnation[0] == boot_id
+
 
 class FoundReplica(NamedTuple):
     """A replica found in a directory; `identity` is None where its partition.json cannot be read."""

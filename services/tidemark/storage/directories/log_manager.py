@@ -105,6 +105,7 @@ class LogManager:
         self._directories = tuple(directories)
         self._producer_id_expiration_ms = producer_id_expiration_ms
         self._pool = DescriptorPool(open_files_max)
+        self._boot_id = ""
         self._lock = threading.RLock()
         self._deleter = ThreadPoolExecutor(1, thread_name_prefix="log-deleter")
         self._found: dict[TopicPartition, list[tuple[LogDirectory, FoundReplica]]] = {}
@@ -190,6 +191,7 @@ class LogManager:
         Raises:
             TidemarkError: STORAGE_ERROR.
         """
+        self._boot_id = boot_id
         self._on_each(lambda directory: directory.confirm_registration(broker_epoch, boot_id))
 
     def replicas(self) -> Mapping[TopicPartition, ReplicaIdentity]:
@@ -248,6 +250,7 @@ class LogManager:
                 expected,
                 interval_bytes=settings.index_interval_bytes,
                 scanned=partial(self.on_scanned, partition),
+                notes_cut=directory.previous.is_of_boot(self._boot_id),
             )
         log = PartitionLog(found.path, recovered, settings=settings, pool=self._pool, home=directory, unmade=unmade)
         directory.logs[key] = log
@@ -259,6 +262,7 @@ class LogManager:
             epochs=recovered.epochs.entries,
             producers=recovered.producers.copy(),
             damaged=recovered.damage.reason if recovered.damage else None,
+            cut=recovered.damage is not None and recovered.damage.cut,
             fresh=fresh,
             directory=self._directories.index(directory),
         )

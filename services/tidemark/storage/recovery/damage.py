@@ -30,6 +30,8 @@ UNKNOWN: Final = -1
 """An offset that was lost with a damaged file."""
 CUT_FILE: Final = "cut-point.json"
 DAMAGE_FILE: Final = "damage.json"
+NO_END: Final = 1 << 62
+"""Damage that only the refetched log ends, whatever its offsets."""
 _SEARCH_BYTES: Final = 8 << 20
 
 
@@ -50,10 +52,22 @@ class CutPoint(NamedTuple):
 
 
 class KnownDamage(NamedTuple):
-    """Why the log is not trusted, and up to which offset (exclusive) records are missing or set aside."""
+    """Why the log is not trusted.
+
+    Attributes:
+        until: up to which offset (exclusive) records are missing or set aside.
+        cut: only a torn tail was cut off (rule T7). Nothing tells how many records were there, so `until` is `NO_END`.
+    """
 
     reason: str
     until: int
+    cut: bool = False
+
+    def joined(self, earlier: KnownDamage | None) -> KnownDamage:
+        """This damage of a log with earlier damage, which is not refetched yet."""
+        if earlier is None:
+            return self
+        return KnownDamage(self.reason, max(self.until, earlier.until), self.cut and earlier.cut)
 
 
 def write_cut_point(directory: Path, cut: CutPoint) -> None:
@@ -94,9 +108,9 @@ def read_damage(directory: Path) -> KnownDamage | None:
     try:
         document = read_json(directory / DAMAGE_FILE, reason=str, until=int)
     except BadFile as error:
-        return KnownDamage(str(error), 1 << 62)
+        return KnownDamage(str(error), NO_END)
     if document is not None:
-        return KnownDamage(document["reason"], document["until"])
+        return KnownDamage(document["reason"], document["until"], document.get("cut") is True)
     ends = [_end_in(directory / name) for name in os.listdir(directory) if SET_ASIDE_SUFFIX in name]
     return KnownDamage(f"{DAMAGE_FILE} is missing, and segments were set aside", max(ends)) if ends else None
 

@@ -4,7 +4,8 @@
 Everything below the recovery point was made durable. A segment below it whose end mark fits its file needs no scan, so
 a start after a clean stop scans nothing. Above the recovery point every batch is checked as a replicated batch is.
 Damage there without a valid batch behind it is a torn tail and truncated. With any other damage the log is kept up to
-the damage, and the rest is set aside.
+the damage, and the rest is set aside. A torn tail on a machine that has not rebooted since is remembered as damage, too
+(rule T7): an interrupted write looks like the loss of acknowledged records.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tidemark.record.envelope import Envelope
 from tidemark.storage.files import DELETED_SUFFIX, TEMPORARY_SUFFIX, Descriptor, has_no_room, read_exactly
 from tidemark.storage.recovery.cleaner_point import CLEANER_FILE, lower_clean_point
 from tidemark.storage.recovery.damage import (
+    NO_END,
     UNKNOWN,
     CutPoint,
     KnownDamage,
@@ -94,10 +96,11 @@ class Recovered:
 
 
 class _Reading(NamedTuple):
-    """Parameters of a recovery: `index.interval.bytes`, and the callback for scanned bytes."""
+    """Parameters of a recovery: `index.interval.bytes`, the callback for scanned bytes, and whether cuts are noted."""
 
     interval_bytes: int
     scanned: Callable[[int], None]
+    notes_cut: bool
 
 
 def segment_offsets(directory: Path, suffix: str = LOG_SUFFIX) -> list[int]:
@@ -113,15 +116,17 @@ def recover(
     *,
     interval_bytes: int,
     scanned: Callable[[int], None] = lambda size_bytes: None,
+    notes_cut: bool = False,
 ) -> Recovered:
     """Read and check a log, truncate a torn tail, set damage aside.
 
-    `scanned` is called with the number of checked bytes past the recovery point.
+    `scanned` is called with the number of checked bytes past the recovery point. `notes_cut`: the page cache has
+    survived, so a torn tail that is cut off counts as damage until the log is refetched (rule T7).
 
     Raises:
         OSError: the disk does not answer.
     """
-    reading = _Reading(interval_bytes, scanned)
+    reading = _Reading(interval_bytes, scanned, notes_cut)
     cut = read_cut_point(directory)
     expected = expected.after(cut)
     names = os.listdir(directory)
@@ -193,13 +198,13 @@ def _recover(directory: Path, expected: Expected, reading: _Reading, *, trusting
     if end < log_start:
         log_start = segments[0].base_offset
     lost_until = max(expected.recovery_point, expected.high_watermark)
-    if damage is None and end < lost_until:
+    if (damage is None or damage.cut) and end < lost_until:
         damage = KnownDamage(
             f"the log ends at {end}, below its recovery point {expected.recovery_point} "
             f"or high watermark {expected.high_watermark}",
             lost_until,
         )
-    if damage is None and expected.log_start == UNKNOWN and segments[0].base_offset > 0:
+    if (damage is None or damage.cut) and expected.log_start == UNKNOWN and segments[0].base_offset > 0:
         damage = KnownDamage(f"no checkpoint proves that the log starts at {segments[0].base_offset}", end + 1)
     damage = _remembered(directory, damage, end)
     recovered = Recovered(
@@ -263,7 +268,8 @@ def _recover_segments(
             _scan(segment, index, descriptor.number, size, point, reading)
         except Damage as found:
             damage = _Found(found.reason, segment.next_offset, segment, found.position)
-            return segments, _judge(directory, damage, bases[number + 1 :], segments, expected)
+            later = bases[number + 1 :]
+            return segments, _judge(directory, damage, later, segments, expected, notes_cut=reading.notes_cut)
         if not last:
             _if_there_is_space(segment.seal)  # else the next read rebuilds its index
             segment.forget_index()
@@ -290,7 +296,13 @@ def _without_trimmed(directory: Path, bases: list[int], log_start: int | None) -
 
 
 def _judge(
-    directory: Path, found: _Found, later: Sequence[int], segments: list[Segment], expected: Expected
+    directory: Path,
+    found: _Found,
+    later: Sequence[int],
+    segments: list[Segment],
+    expected: Expected,
+    *,
+    notes_cut: bool = False,
 ) -> KnownDamage | None:
     """Truncate a torn tail, set damage aside; gives the damage, and appends the kept part to `segments`."""
     ends = [valid_batches_in_file(Segment(directory, base).log_path, at_least=found.offset) for base in later]
@@ -306,7 +318,10 @@ def _judge(
     if not torn:
         until = max(valid_until or 0, expected.recovery_point, expected.high_watermark, found.offset + 1)
         damage = KnownDamage(f"{found.reason} (offset {found.offset})", until)
-        write_damage(directory, damage)
+    elif notes_cut:
+        damage = KnownDamage(f"a torn tail was cut off: {found.reason} (offset {found.offset})", NO_END, cut=True)
+    if damage is not None:
+        write_damage(directory, damage.joined(read_damage(directory)))
     for base in reversed(later):
         if torn:
             Segment(directory, base).remove()
@@ -397,8 +412,7 @@ def _remembered(directory: Path, damage: KnownDamage | None, end: int) -> KnownD
     """The new damage, extended by the recorded one; or the recorded damage while it is not refetched."""
     earlier = read_damage(directory)
     if damage is not None:
-        if earlier is not None and earlier.until > damage.until:
-            damage = KnownDamage(damage.reason, earlier.until)
+        damage = damage.joined(earlier)
         write_damage(directory, damage)
         return damage
     if earlier is not None and end >= earlier.until:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tidemark.core.controller import effects as fx
 from tidemark.core.controller import events as ev
-from tidemark.core.controller.unclean_election import ASK_AGAIN_MS, WAIT_MS
+from tidemark.core.controller.log_comparison import ASK_AGAIN_MS, WAIT_MS
 from tidemark.core.messages import ReplicaDescription, ReplicaQuestion
 from tidemark.core.replication import events as bev
 from tidemark.model import NO_LEADER, BrokerId, ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError

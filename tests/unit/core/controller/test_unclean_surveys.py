@@ -9,7 +9,7 @@ import pytest
 from tidemark.core.controller.effects import DescribeReplicas
 from tidemark.core.controller.events import ReplicasDescribed
 from tidemark.core.controller.leader_election import BrokerFacts, Decision, PartitionFacts
-from tidemark.core.controller.unclean_election import ASK_AGAIN_MS, WAIT_MS, UncleanElections, elect_furthest
+from tidemark.core.controller.log_comparison import ASK_AGAIN_MS, WAIT_MS, LogComparisons, elect_furthest
 from tidemark.core.messages import ReplicaDescription
 from tidemark.model import (
     NO_LEADER,
@@ -35,7 +35,7 @@ class Surveys:
     """Surveys of one partition, and the questions that they ask."""
 
     def __init__(self) -> None:
-        self.elections = UncleanElections()
+        self.elections = LogComparisons(5_000)
         self.now_ms = 1_000
         self.asked: dict[int, DescribeReplicas] = {}
 
@@ -138,8 +138,8 @@ def test_a_failed_replica_is_asked_again_once_all_have_failed() -> None:
 def test_the_questions_of_many_partitions_go_in_several_messages_each_partition_in_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tidemark.core.controller.unclean_election.QUESTIONS_MAX", 2)
-    elections = UncleanElections()
+    monkeypatch.setattr("tidemark.core.controller.log_comparison.QUESTIONS_MAX", 2)
+    elections = LogComparisons(5_000)
     partitions = [TopicPartition("many", index) for index in range(5)]
     for partition in partitions:
         elections.decide(partition, ID, FACTS, BROKERS, 1_000)
@@ -150,7 +150,7 @@ def test_the_questions_of_many_partitions_go_in_several_messages_each_partition_
 
 
 def test_an_abandoned_survey_asks_no_replica() -> None:
-    elections = UncleanElections()
+    elections = LogComparisons(5_000)
     elections.decide(P, ID, FACTS, BROKERS, 1_000)
     elections.forget(P)
     assert elections.questions() == []

@@ -142,10 +142,11 @@ class Stage:
         start: int = 0,
         flushed: int | None = None,
         damaged: str | None = None,
+        cut: bool = False,
         identity: ReplicaIdentity = ID,
     ) -> list[fx.Effect]:
         on_disk = end if flushed is None else flushed
-        log = ev.RecoveredLog(start, end, on_disk, high_watermark, entries(*epochs), ProducerStates(), damaged)
+        log = ev.RecoveredLog(start, end, on_disk, high_watermark, entries(*epochs), ProducerStates(), damaged, cut)
         return self.feed(ev.LogOpened(P, identity, log))
 
     def leads(

@@ -27,6 +27,14 @@ def test_a_shut_down_directory_and_one_whose_page_cache_survived_are_clean() -> 
     assert judge(SHUT_DOWN, KILLED)[0]
 
 
+def test_a_start_after_a_kill_is_a_crash_and_one_after_a_clean_stop_is_none() -> None:
+    stopped = [SHUT_DOWN, replace(SHUT_DOWN, directory_id="b")]
+    for directories, crashed in ((stopped, False), ([SHUT_DOWN, KILLED], True), ([SHUT_DOWN], True)):
+        verdict = judge_registration(PREVIOUS, directories, boot_id="boot", trust_boot_id=True)
+        assert verdict.crashed == crashed, verdict
+    assert not judge_registration(None, [], boot_id="boot", trust_boot_id=True).crashed
+
+
 def test_a_directory_that_is_new_needs_no_proof() -> None:
     assert judge(SHUT_DOWN, KILLED, DirectoryEvidence("new"))[0]
 

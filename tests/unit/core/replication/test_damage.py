@@ -43,6 +43,27 @@ def test_a_damaged_follower_reports_the_damage_once_and_follows() -> None:
     assert not stage.got(fx.ReportLogFailed)
 
 
+def test_a_cut_tail_is_reported_and_keeps_the_replica_from_leading() -> None:
+    stage = Stage()
+    stage.command(node(2, 5, (2,)))
+    stage.opened(60, (3, 0), high_watermark=60, damaged="a torn tail", cut=True)
+    assert stage.one(fx.ReportLogFailed) == fx.ReportLogFailed(P, 5, damaged=True, cut=True)
+    stage.command(node(-1, 5, ()))
+    assert not leads_when_asked(stage)
+    [reply] = stage.got(fx.ReplyToControl)
+    assert [error.metadata["cut"] for _, error in reply.refused] == ["true"]
+
+
+def test_a_refetched_log_counts_as_whole_again_after_a_cut_tail() -> None:
+    stage = Stage()
+    stage.command(node(2, 5, (2,)))
+    stage.opened(60, (3, 0), high_watermark=60, damaged="a torn tail", cut=True)
+    stage.feed(ev.LeaderConnected(2))
+    stage.answered(3, 60, in_sync=60)
+    assert stage.one(fx.ClearDamage) == OVER
+    assert leads_when_asked(stage)
+
+
 def test_the_in_sync_offset_is_the_greater_of_high_watermark_and_epoch_start() -> None:
     leader = Stage(me=2).leads((2, 3), end=60, epochs=[(3, 0)], high_watermark=40)
     asks = FollowerMessage(queries=(EpochQuery(P, ID, 5, 3),))

@@ -158,7 +158,7 @@ class World:
         self.now_ms += ms
         return self.happens(ev.Tick())
 
-    def register(self, broker: int, *, clean: bool = True, flushed_kept: bool = False) -> None:
+    def register(self, broker: int, *, clean: bool = True, flushed_kept: bool = False, crashed: bool = False) -> None:
         """A broker registers; the controller has yet to read that."""
         broker_id = BrokerId(broker)
         before = self.epochs.get(broker_id, BrokerEpochRecord(BrokerEpoch(-1)))
@@ -167,6 +167,7 @@ class World:
             epoch,
             unclean_at=before.unclean_at if clean else epoch,
             lost_at=before.lost_at if clean or flushed_kept else epoch,
+            crashed_at=epoch if crashed else before.crashed_at,
         )
         self.brokers[broker_id] = BrokerKnows(BrokerRegistration(broker_id, "host", 9000 + broker, epoch))
 
@@ -180,9 +181,9 @@ class World:
     def brokers_seen(self) -> list[Any]:
         return self.happens(ev.BrokersChanged(self.registrations(), dict(self.epochs)))
 
-    def up(self, *brokers: int, clean: bool = True, flushed_kept: bool = False) -> None:
+    def up(self, *brokers: int, clean: bool = True, flushed_kept: bool = False, crashed: bool = False) -> None:
         for broker in brokers:
-            self.register(broker, clean=clean, flushed_kept=flushed_kept)
+            self.register(broker, clean=clean, flushed_kept=flushed_kept, crashed=crashed)
         self.brokers_seen()
 
     def down(self, *brokers: int) -> None:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unclean election, where no trusted replica is left and the topic allows it (rule T4): ask all, elect the longest log.
+"""Elections that compare the logs of replicas first, in a leader epoch without a leader (rules T4, T7).
+
+Either several candidates have crashed: the one with the furthest log is elected cleanly, one with a cut tail never. Or
+no trusted replica is left, and the topic or an operator allows an unclean election, or every candidate has a cut tail.
 
 Level-triggered: `decide` is called whenever a partition may have changed. It comes after the write that left the
 partition without a leader, so in that leader epoch no log grows. The longest log has the highest (leader epoch of the
@@ -9,14 +12,22 @@ last record, log end offset): it holds every record that another log can show to
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Final
 
 from tidemark.core.controller.effects import DescribeReplicas
 from tidemark.core.controller.events import ReplicasDescribed
-from tidemark.core.controller.leader_election import BrokerFacts, Decision, PartitionFacts, elect_uncleanly, losses_of
+from tidemark.core.controller.leader_election import (
+    BrokerFacts,
+    Decision,
+    PartitionFacts,
+    candidates,
+    elect_eligible,
+    elect_uncleanly,
+    losses_of,
+)
 from tidemark.core.messages import ReplicaDescription, ReplicaQuestion
 from tidemark.model import (
     NO_LEADER,
@@ -31,7 +42,7 @@ from tidemark.model import (
 )
 
 WAIT_MS: Final = 2_000
-"""How long the first answers wait for the others."""
+"""How long the first answer waits for the other live replicas where none is trusted."""
 ASK_AGAIN_MS: Final = 100
 """The first pause; each further pause is twice as long, up to `ASK_AGAIN_MAX_MS`."""
 ASK_AGAIN_MAX_MS: Final = 1_000
@@ -48,7 +59,7 @@ class _Asked:
         ask_at_ms: when it is asked; None: a question is in flight, or it is settled.
         request_id: of the question in flight; None: there is none.
         answer: what the replica holds; None: not reported.
-        failed: it cannot answer; asked again once every replica of the survey has failed.
+        failed: it cannot answer; asked again once every replica of the survey has failed, or the survey awaits it.
         pause_ms: before the next question.
     """
 
@@ -78,42 +89,56 @@ class _Survey:
     Attributes:
         identity: topic id and incarnation; of another one, a new survey begins.
         leader_epoch: of the write that left no leader. Invariant: answers are of this epoch, so no log grows.
-        until_ms: the replicas that have answered by then are enough.
+        begun_ms: when the survey began.
+        awaited: brokers whose answers end the wait early, live or not.
+        wait_ms: how long the first answer waits for the others, if any is awaited; else from the beginning.
+        answered_ms: when the first answer came; None: there is none.
         replicas: by broker; those that are live and can open their log.
         high_watermark: the highest one reported, exclusive; answers of brokers that have since stopped count too.
     """
 
     identity: ReplicaIdentity
     leader_epoch: LeaderEpoch
-    until_ms: int
+    begun_ms: int
+    awaited: frozenset[BrokerId] = frozenset()
+    wait_ms: int = WAIT_MS
+    answered_ms: int | None = None
     replicas: dict[BrokerId, _Asked] = field(default_factory=dict)
     high_watermark: int = 0
 
     def wakes(self, now_ms: int) -> bool:
         """Whether a pause or the wait for answers is over."""
         again = any(asked.ask_at_ms is not None and asked.ask_at_ms <= now_ms for asked in self.replicas.values())
-        return again or (now_ms >= self.until_ms and self.answered)
+        return again or (self.answered and self.waited(now_ms))
 
     @property
     def answered(self) -> bool:
         """Whether a replica has answered."""
         return any(asked.answer is not None for asked in self.replicas.values())
 
+    def waited(self, now_ms: int) -> bool:
+        """Whether the answers have waited long enough for the others."""
+        since_ms = self.answered_ms if self.awaited else self.begun_ms
+        return since_ms is not None and now_ms >= since_ms + self.wait_ms
+
     def ready(self, now_ms: int) -> bool:
         """Whether to elect among the replicas that have answered."""
-        return self.answered and (now_ms >= self.until_ms or all(asked.settled for asked in self.replicas.values()))
+        here = self.awaited <= self.replicas.keys() and all(asked.settled for asked in self.replicas.values())
+        return self.answered and (here or self.waited(now_ms))
 
 
-class UncleanElections:
+class LogComparisons:
     """The surveys. Questions gather by broker until `questions` takes them.
 
     Attributes:
-        _surveys: of partitions without a leader that may be elected uncleanly.
+        _wait_ms: `leader.election.wait.ms`.
+        _surveys: of partitions without a leader.
         _requests: partitions by request id of a question in flight.
         _to_ask: replicas to ask, by broker and broker epoch.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, wait_ms: int) -> None:
+        self._wait_ms = wait_ms
         self._surveys: dict[TopicPartition, _Survey] = {}
         self._requests: dict[int, tuple[TopicPartition, ...]] = {}
         self._to_ask: defaultdict[tuple[BrokerId, BrokerEpoch], dict[TopicPartition, _Asked]] = defaultdict(dict)
@@ -127,19 +152,30 @@ class UncleanElections:
         brokers: BrokerFacts,
         now_ms: int,
     ) -> Decision | None:
-        """The unclean election of a partition that `leader_election.decide` leaves as it is; None: none, or not yet."""
+        """The election of a partition that `leader_election.decide` leaves without a leader; None: none, or not yet."""
         state = facts.state
-        single = len(facts.assigned) == 1
-        if state is None or state.leader != NO_LEADER or single or not facts.unclean_allowed:
+        if state is None or state.leader != NO_LEADER or len(facts.assigned) == 1:
+            self.forget(partition)
+            return None
+        trusted = candidates(facts, state.elr)
+        all_cut = bool(state.elr) and set(state.elr) <= facts.cut
+        if len(trusted) < 2 and not facts.unclean_allowed and not all_cut:
             self.forget(partition)
             return None
         survey = self._surveys.get(partition)
         if survey is None or (survey.identity, survey.leader_epoch) != (identity, state.leader_epoch):
-            survey = self._surveys[partition] = _Survey(identity, state.leader_epoch, now_ms + WAIT_MS)
-        _follow(survey, facts, brokers, now_ms)
-        if survey.ready(now_ms):
-            answers = {broker: asked.answer for broker, asked in survey.replicas.items() if asked.answer is not None}
-            return elect_furthest(facts, brokers, answers, survey.high_watermark)
+            survey = self._surveys[partition] = _Survey(identity, state.leader_epoch, now_ms)
+        survey.awaited = frozenset(facts.assigned if all_cut else (entry.broker_id for entry in trusted))
+        survey.wait_ms = self._wait_ms if survey.awaited else WAIT_MS
+        uncleanly = facts.unclean_allowed or all_cut
+        _follow(survey, live_replicas(facts, brokers) if uncleanly else survey.awaited, brokers, now_ms)
+        decision = _elect(survey, facts, brokers, uncleanly=uncleanly) if survey.ready(now_ms) else None
+        if decision is None:
+            self._ask(partition, survey, now_ms)
+        return decision
+
+    def _ask(self, partition: TopicPartition, survey: _Survey, now_ms: int) -> None:
+        """Ask the replicas whose pause is over."""
         if all(asked.failed for asked in survey.replicas.values()):
             for asked in survey.replicas.values():
                 asked.again(now_ms)
@@ -147,10 +183,9 @@ class UncleanElections:
             if asked.ask_at_ms is not None and asked.ask_at_ms <= now_ms:
                 asked.ask_at_ms = None
                 self._to_ask[broker, asked.broker_epoch][partition] = asked
-        return None
 
     def forget(self, partition: TopicPartition) -> None:
-        """The partition has a leader, allows no unclean election, or was deleted."""
+        """The partition has a leader, needs no comparison of logs, or was deleted."""
         self._surveys.pop(partition, None)
 
     def due(self, now_ms: int) -> set[TopicPartition]:
@@ -194,28 +229,46 @@ class UncleanElections:
             asked.answer = event.described.get(partition) if event.error is None else None
             refusal = event.error or event.refused.get(partition)
             if asked.answer is not None:
+                survey.answered_ms = now_ms if survey.answered_ms is None else survey.answered_ms
                 survey.high_watermark = max(survey.high_watermark, asked.answer.high_watermark)
             elif event.error is None and refusal is not None and refusal.code is ErrorCode.OFFSET_NOT_AVAILABLE:
                 asked.again(now_ms)  # the broker is opening the log
+            elif event.error is not None and event.broker in survey.awaited:
+                asked.again(now_ms)  # a broker whose process has ended may still be registered
             else:
                 asked.failed = True
         return touched
 
 
-def live_replicas(facts: PartitionFacts, brokers: BrokerFacts) -> list[BrokerId]:
-    """Assigned replicas that can be asked."""
-    return [broker for broker in facts.assigned if brokers.is_live(broker) and broker not in facts.offline]
-
-
-def _follow(survey: _Survey, facts: PartitionFacts, brokers: BrokerFacts, now_ms: int) -> None:
-    """Survey the replicas that are live now; a registration in another broker epoch voids the answer."""
-    candidates = {broker: brokers.live[broker] for broker in live_replicas(facts, brokers)}
-    for broker in [broker for broker in survey.replicas if broker not in candidates]:
+def _follow(survey: _Survey, wanted: Iterable[BrokerId], brokers: BrokerFacts, now_ms: int) -> None:
+    """Survey these replicas where they are live now; a registration in another broker epoch voids the answer."""
+    here = {broker: brokers.live[broker] for broker in wanted if brokers.is_live(broker)}
+    for broker in [broker for broker in survey.replicas if broker not in here]:
         del survey.replicas[broker]
-    for broker, epoch in candidates.items():
+    for broker, epoch in here.items():
         known = survey.replicas.get(broker)
         if known is None or known.broker_epoch != epoch:
             survey.replicas[broker] = _Asked(epoch, now_ms)
+
+
+def _elect(survey: _Survey, facts: PartitionFacts, brokers: BrokerFacts, *, uncleanly: bool) -> Decision | None:
+    """The furthest whole candidate; else an unclean election, if allowed, or if every candidate has a cut tail."""
+    assert facts.state is not None
+    answers = {broker: asked.answer for broker, asked in survey.replicas.items() if asked.answer is not None}
+    trusted = {entry.broker_id for entry in candidates(facts, facts.state.elr)}
+    whole = {broker: answer for broker, answer in answers.items() if broker in trusted and not answer.damaged}
+    if whole:
+        return elect_eligible(facts, brokers, furthest(facts, brokers, whole))
+    cut = {broker for broker, answer in answers.items() if answer.cut}
+    left = {entry.broker_id for entry in facts.state.elr if entry not in facts.cut}
+    if uncleanly or left <= cut:
+        return elect_furthest(facts, brokers, answers, survey.high_watermark)
+    return None
+
+
+def live_replicas(facts: PartitionFacts, brokers: BrokerFacts) -> list[BrokerId]:
+    """Assigned replicas that can be asked."""
+    return [broker for broker in facts.assigned if brokers.is_live(broker) and broker not in facts.offline]
 
 
 def elect_furthest(
@@ -229,6 +282,16 @@ def elect_furthest(
         answers: reports of live replicas; not empty.
         high_watermark: the highest one reported, exclusive.
     """
+    heir = furthest(facts, brokers, answers)
+    return replace(
+        elect_uncleanly(facts, brokers, heir),
+        losses=losses_of(answers[heir].last_epoch, answers[heir].log_end_offset, high_watermark),
+        unheard=tuple(broker for broker in facts.assigned if broker not in answers),
+    )
+
+
+def furthest(facts: PartitionFacts, brokers: BrokerFacts, answers: Mapping[BrokerId, ReplicaDescription]) -> BrokerId:
+    """The replica with the longest log; among equals as in `elect_furthest`. `answers` is not empty."""
     assert facts.state is not None
     last_known = {entry.broker_id for entry in facts.state.last_known}
 
@@ -243,12 +306,7 @@ def elect_furthest(
             -facts.assigned.index(broker),
         )
 
-    heir = max(answers, key=rank)
-    return replace(
-        elect_uncleanly(facts, brokers, heir),
-        losses=losses_of(answers[heir].last_epoch, answers[heir].log_end_offset, high_watermark),
-        unheard=tuple(broker for broker in facts.assigned if broker not in answers),
-    )
+    return max(answers, key=rank)
 
 
 def loss_report(partition: TopicPartition, topic_id: str, decision: Decision, request_id: str) -> UncleanElection:
