@@ -13,7 +13,7 @@ from tidemark.zookeeper import codecs, paths
 from tests.simulation.admin_requests import Requests
 from tests.simulation.disks.bit_flips import flip
 from tests.simulation.disks.disk_errors import DiskTroubles
-from tests.simulation.disks.losses import lose_power, rot
+from tests.simulation.disks.losses import lose_power, rot, tear
 from tests.simulation.disks.retention import delete_records
 from tests.simulation.engine import Node
 from tests.simulation.network.ensemble import ZOOKEEPER
@@ -36,6 +36,7 @@ class Faults:
             "rot": partial(self._crash, disk=rot),
             "flip": partial(self._crash, disk=flip),
             "crash_all": self._crash_all,
+            "tear_all": self._tear_all,
             "pause": self._pause,
             "cut": self._cut,
             "isolate": self._isolate,
@@ -75,6 +76,16 @@ class Faults:
     def _crash_all(self, *down_ms: int) -> None:
         for broker, delay_ms in zip(self._world.machines, (*down_ms, down_ms[0]), strict=False):
             self._crash(broker, delay_ms)
+
+    def _tear_all(self, batches: int, within_a_batch: int, down_ms: int, *others_ms: int) -> None:
+        """All processes are killed, and the log of the leader loses its tail; that broker is down for `down_ms`."""
+        broker = self._broker(-2)
+        for machine in self._world.machines:
+            self._world.stop_broker(machine)
+        tear(self._world, broker, batches, within_a_batch=bool(within_a_batch))
+        others = [one for one in self._world.machines if one != broker]
+        for machine, delay_ms in ((broker, down_ms), *zip(others, others_ms, strict=False)):
+            self._later(delay_ms, partial(self._world.start_broker, machine))
 
     def _pause(self, named: int, for_ms: int) -> None:
         process = self._world.brokers.get(self._broker(named))

@@ -73,6 +73,10 @@ class Recipe:
     """From one read of a consumer to its next."""
     near: bool = False
     """Whether a consumer reads from followers too."""
+    election_wait_ms: int = 1500
+    """leader.election.wait.ms; 0: a mistake in what is trusted shows, since no other log is awaited."""
+    torn: float = 1.0
+    """How often a cut tail ends within a batch, as a start finds it; in other cases whole batches are gone."""
     weights: Mapping[str, int] = field(default_factory=lambda: dict(MIXED))
 
     @property
@@ -157,8 +161,8 @@ def _arguments(kind: str, dice: random.Random, recipe: Recipe) -> tuple[int | st
     if kind in OF_A_BROKER:
         return (-2 if kind == "flip_alive" else broker, long_ms)  # consumers mostly read from the leader
     match kind:
-        case "crash_all":
-            return (dice.choice((20, 300, 900)), dice.choice((20, 300, 900)), dice.choice((20, 300, 900)))
+        case "crash_all" | "tear_all":
+            return _all_killed(kind, dice, recipe)
         case "cut" | "isolate" | "break":
             return (broker, other, long_ms)[: 2 if kind == "break" else 3]
         case "cut_zookeeper" | "cut_controller":
@@ -176,6 +180,14 @@ def _arguments(kind: str, dice: random.Random, recipe: Recipe) -> tuple[int | st
         case "lost_answers":
             return (dice.choice((20, 50, 90)), dice.choice((200, 600, 1200)))
     raise AssertionError(f"no such fault: {kind}")
+
+
+def _all_killed(kind: str, dice: random.Random, recipe: Recipe) -> tuple[int | str, ...]:
+    """How long each broker is down; `tear_all` also cuts the log of the leader, which is the first of them."""
+    if kind == "crash_all":
+        return (dice.choice((20, 300, 900)), dice.choice((20, 300, 900)), dice.choice((20, 300, 900)))
+    times_ms = (dice.choice((20, 300)), *(dice.choice((20, 300, 700, 1100)) for _ in recipe.brokers[1:]))
+    return (dice.choice((1, 1, 2, 4)), int(dice.random() < recipe.torn), *times_ms)
 
 
 def _replicas(dice: random.Random, recipe: Recipe) -> str:

@@ -128,7 +128,7 @@ _FLIPPING = {
     "cut_zookeeper": 2,
     "pause": 2,
 }
-FLIPPED = Recipe("flipped", faults=18, duration_ms=4500, checkpoint_ms=700, weights=_FLIPPING)
+FLIPPED = Recipe("flipped", faults=18, duration_ms=5000, election_wait_ms=0, checkpoint_ms=700, weights=_FLIPPING)
 FLIPPED_SINGLE = replace(FLIPPED, name="flipped-single", min_isr=1, duration_ms=6000, produces=40)
 FLIPPED_FILES = replace(FLIPPED, name="flipped-files", files=True)
 _ERRING = {"failed_sync": 5, "failed_read": 5, "failed_disk": 2, "slow_disk": 3, "crash": 2, "cut": 2, "isolate": 1}
@@ -153,6 +153,11 @@ _HURTING = {
 HURT = Recipe("hurt", faults=18, weights={**_HURTING, "crash": 4})
 HURT_SINGLE = replace(HURT, name="hurt-single", min_isr=1)
 SET_BACK = Recipe("set-back", faults=18, weights={**_HURTING, "set_back": 8, "elect": 8})
+_TEARING = {"tear_all": 6, "crash": 4, "crash_all": 1, "isolate": 2, "cut": 2, "depose": 1, "controller_crash": 2}
+TORN = Recipe("torn", faults=10, duration_ms=5000, produces=40, weights=_TEARING)
+TORN_SINGLE = replace(TORN, name="torn-single", min_isr=1)
+TORN_FILES = replace(TORN, name="torn-files", files=True)
+SHORTENED = replace(TORN, name="shortened", torn=0.0, faults=6, weights={"tear_all": 6, "controller_crash": 2})
 
 RECIPES: Mapping[str, Recipe] = {
     recipe.name: recipe
@@ -210,6 +215,10 @@ RECIPES: Mapping[str, Recipe] = {
         HURT,
         HURT_SINGLE,
         SET_BACK,
+        TORN,
+        TORN_SINGLE,
+        TORN_FILES,
+        SHORTENED,
     )
 }
 

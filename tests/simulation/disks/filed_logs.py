@@ -21,6 +21,7 @@ from tidemark.core.producer_state import ProducerStates
 from tidemark.core.replication import effects as fx
 from tidemark.core.replication import events as ev
 from tidemark.model import (
+    BrokerEpoch,
     BrokerId,
     EpochEntry,
     ErrorCode,
@@ -93,6 +94,7 @@ class FiledLogs(MachineLogs):
         self._same("the recovered epochs", _epochs_of(real), _epochs_of(model))
         self._same("the recovered producers", _producers(real.producers), _producers(model.producers))
         self._same("the recovered damage", real.damaged is None, model.damaged is None)
+        self._same("the recovered cut", real.cut, model.cut)
         return real
 
     def _write(self, log: StoredLog, effect: fx.AppendToLog, batches: tuple[Batch, ...]) -> None:
@@ -219,6 +221,9 @@ class FiledLogs(MachineLogs):
         super()._flush(log, effect, end)
         self._files[effect.partition].flush()
 
+    def confirm_registration(self, broker_epoch: BrokerEpoch, boot_id: str) -> None:
+        self._manager.confirm_registration(broker_epoch, boot_id)
+
     def sync(self) -> None:
         super().sync()
         self._manager.sync()
@@ -251,7 +256,7 @@ class FiledSuspect(OpenSuspectLog):
         return found
 
 
-def lose_power_on_files(machine: Machine, dice: random.Random) -> None:
+def lose_power_on_files(machine: Machine, dice: random.Random, *, same_boot: bool = False) -> None:
     """Cut each log where the log in memory was cut, and leave the next batch torn there."""
     assert machine.path is not None
     for partition, log in machine.logs.items():
@@ -273,7 +278,9 @@ def lose_power_on_files(machine: Machine, dice: random.Random) -> None:
         lost_bytes = last.log_path.stat().st_size - kept_bytes
         last.remove_indexes()
         with last.log_path.open("rb+") as file:
-            file.truncate(kept_bytes + (dice.randrange(min(lost_bytes, 300)) if lost_bytes > 0 else 0))
+            torn_bytes = dice.randrange(min(lost_bytes, 300)) if lost_bytes > 0 else 0
+            file.truncate(kept_bytes + torn_bytes)
+        log.torn = same_boot and torn_bytes > 0
 
 
 def _epochs_of(log: ev.RecoveredLog) -> tuple[LeaderEpoch, LeaderEpoch, tuple[EpochEntry, ...]]:

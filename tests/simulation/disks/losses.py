@@ -38,4 +38,26 @@ def rot(world: World, broker: BrokerId) -> None:
             machine.lost = world.has_rotted = True
             world.tell(f"the disk of machine {broker} keeps {partition} up to {log.end}, of {log.high_watermark}")
     if machine.lost and world.recipe.files:
-        lose_power_on_files(machine, world.engine.dice("torn"))
+        lose_power_on_files(machine, world.engine.dice("torn"), same_boot=True)
+
+
+def tear(world: World, broker: BrokerId, batches: int, *, within_a_batch: bool) -> None:
+    """The last write or two of one machine are lost, synced or not; once between two catch-ups, as `rot` does it.
+
+    A start finds a cut within a batch. Where whole batches are gone, only the other replicas tell (rule T7).
+    """
+    machine, found = world.machines[broker], world.state(world.partitions[0])
+    log = machine.logs.get(world.partitions[0])
+    if world.has_rotted or found is None or log is None or not log.batches:
+        return
+    others = [one for one in (*found.state.isr, *found.state.elr) if one.broker_id != broker]
+    if not any(world.machines[one.broker_id].keeps_promise_of(one.broker_epoch) for one in others):
+        return
+    end = log.end
+    log.rot(log.batches[-min(batches, len(log.batches))].envelope.base_offset)
+    log.torn, machine.lost, world.has_rotted = within_a_batch, not within_a_batch, True
+    if world.recipe.files:
+        lose_power_on_files(machine, world.engine.dice("torn"), same_boot=True)
+        machine.lost = not log.torn
+    world.counts["tails cut"] += 1
+    world.tell(f"the log of machine {broker} is cut from {end} to {log.end}, {'torn' if log.torn else 'whole'}")

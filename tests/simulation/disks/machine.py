@@ -16,6 +16,7 @@ from tidemark.core.replication.events import RecoveredLog
 from tidemark.model import EpochEntry, LeaderEpoch, Offset, ReplicaIdentity, TopicPartition
 from tidemark.record.envelope import Batch
 from tidemark.storage.log.log_segments import NOT_TRUNCATED
+from tidemark.storage.recovery.damage import NO_END
 
 from tests.simulation.records import Values, flipped, stamp_at, values_of
 
@@ -44,6 +45,10 @@ class StoredLog:
     """A high watermark that is told may be of before it, and vouches for nothing past it."""
     damaged_until: int | None = None
     damage_over: bool = False
+    torn: bool = False
+    """Its tail was cut within a batch, on a machine that did not reboot, and no start has found that yet."""
+    cut: bool = False
+    """Of a damaged one: only a torn tail was cut off (rule T7)."""
     fresh: bool = True
     flipped: set[int] = field(default_factory=set)
     """Base offsets of batches that are not what was written, and were not found yet."""
@@ -58,7 +63,7 @@ class StoredLog:
     def is_damaged(self) -> bool:
         """Found or not; a start that finds nothing missing takes it back."""
         known = (self.damaged_until is not None or self.lost_until > self.end) and not self.damage_over
-        return known or bool(self.flipped)
+        return known or self.torn or bool(self.flipped)
 
     @property
     def lost_until(self) -> int:
@@ -148,7 +153,7 @@ class StoredLog:
         if told is not None and self.end > self.uncovered_cut:
             self.uncovered_cut = NOT_TRUNCATED
         if self.damage_over or (self.damaged_until is not None and self.end >= self.damaged_until):
-            self.damaged_until, self.damage_over = None, False
+            self.damaged_until, self.damage_over, self.cut = None, False, False
 
     def _cut_where_it_is_bad(self) -> None:
         """Past the recovery point every batch is looked at; what lies behind a bad one is set aside."""
@@ -161,8 +166,11 @@ class StoredLog:
     def _find_damage(self) -> str | None:
         """What was found before stands until it is told to be over, or refetched (rule T5)."""
         self.damage_over = False
+        torn, self.torn = self.torn and self.recovery_point <= self.end, False
+        if torn:
+            self.cut, self.damaged_until = self.cut or self.damaged_until is None, NO_END
         if self.lost_until > self.end:
-            self.damaged_until = max(self.lost_until, self.damaged_until or 0)
+            self.cut, self.damaged_until = False, max(self.lost_until, self.damaged_until or 0)
         elif self.damaged_until is not None and self.end >= self.damaged_until:
             self.damaged_until = None
         return f"ends at {self.end}, below {self.damaged_until}" if self.damaged_until is not None else None
@@ -194,6 +202,7 @@ class StoredLog:
             epochs.entries,
             self.producers(),
             damaged=self._find_damage(),
+            cut=self.cut,
             fresh=fresh,
         )
 

@@ -43,3 +43,4 @@ class MachineDirectories:
         machine.registered(broker_epoch)
         if not machine.failed:
             machine.incarnation = (machine.boot, broker_epoch)
+            self._node.logs.confirm_registration(broker_epoch, boot_id)

@@ -16,7 +16,16 @@ from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import ProducerStates
 from tidemark.core.replication import effects as fx
 from tidemark.core.replication import events as ev
-from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
+from tidemark.model import (
+    BrokerEpoch,
+    BrokerId,
+    ErrorCode,
+    LeaderEpoch,
+    Offset,
+    ReplicaIdentity,
+    TidemarkError,
+    TopicPartition,
+)
 from tidemark.record.envelope import Batch
 
 from tests.simulation.disks.cleaner_model import clean
@@ -372,6 +381,9 @@ class MachineLogs:
 
     def _flush(self, log: StoredLog, effect: fx.AppendToLog | fx.OpenLog, end: int) -> None:
         log.flushed = max(log.flushed, end)
+
+    def confirm_registration(self, broker_epoch: BrokerEpoch, boot_id: str) -> None:
+        """Logs in memory know which boot wrote them."""
 
     def sync(self) -> None:
         """Everything written so far survives a power loss."""

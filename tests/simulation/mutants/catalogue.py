@@ -30,6 +30,7 @@ from tidemark.model import BrokerId, LeaderEpoch, Offset
 
 from tests.simulation.invariants.catalogue import all_invariants
 from tests.simulation.lives import Failure, live
+from tests.simulation.mutants import cut_tails as of_tails
 from tests.simulation.mutants import damaged_replicas as of_damage
 from tests.simulation.mutants import follower_fetch as of_nearest
 from tests.simulation.mutants import hurt_nodes as of_nodes
@@ -90,7 +91,7 @@ _SHOWN_BY = {
     "takes_in_before_the_epoch_start": 4,
     "lease_by_timer": 13,
     "elects_uncleanly_on_suspicion": 4,
-    "trusts_void_entries": 32,
+    "trusts_void_entries": 73,
     "calls_every_registration_clean": 32,
     "settles_in_the_old_epoch": 11,
     "a_cancelled_move_drops_whoever_is_in_sync": 98,
@@ -99,9 +100,10 @@ _SHOWN_BY = {
     "gives_what_was_committed_in_another_epoch": 33,
     "answers_while_its_log_is_cut": 54,
     "leads_though_damaged": 7,
-    "heals_with_any_leader": 88,
+    "heals_with_any_leader": 41,
     "takes_damage_for_a_torn_tail": 4,
     "repairs_with_any_epoch": 207,
+    "takes_a_cut_tail_for_a_torn_write": 26,
 }
 """Of mutants that the first few worlds do not show: the first seed that does."""
 
@@ -115,7 +117,7 @@ def seeds_for(mutant: Mutant) -> Iterable[int]:
 # -- worlds in which certain mistakes show soon ----------------------------------------------------------------------
 
 RESTARTS = Recipe("restarts", faults=14, weights={"crash": 5, "crash_all": 3, "power": 3, "break": 1})
-POWER = Recipe("power", faults=14, weights={"power": 6, "crash": 3, "cut": 2})
+POWER = Recipe("power", faults=14, election_wait_ms=0, weights={"power": 6, "crash": 3, "cut": 2})
 DEPOSED = Recipe("deposed", faults=14, weights={"cut_zookeeper": 4, "cut_controller": 6, "cut": 2, "isolate": 2})
 STOPPED = Recipe("stopped", faults=8, produces=60, weights={"pause": 6, "cut_zookeeper": 3, "cut_controller": 1})
 IMPATIENT = Recipe(
@@ -455,4 +457,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *(Mutant(patch, *where) for patch, where in of_nearest.RULES.items()),
     *(Mutant(patch, *where) for patch, where in of_damage.RULES.items()),
     *(Mutant(patch, *where) for patch, where in of_nodes.RULES.items()),
+    *(Mutant(patch, *where) for patch, where in of_tails.RULES.items()),
 )

@@ -22,6 +22,7 @@ REFETCHING = replace(
     ROTTEN,
     name="refetching",
     min_isr=2,
+    election_wait_ms=0,
     faults=22,
     weights={"rot": 8, "crash_all": 6, "crash": 8, "cut": 5, "isolate": 4},
 )

@@ -145,7 +145,11 @@ class ControllerNode(Node):
 
     def _new_term(self, won: ControllerTerm, cluster_id: str) -> ActiveTerm:
         config = ControllerConfig(
-            self.controller_id, won.epoch, cluster_id, session_timeout_ms=self.world.session_timeout_ms
+            self.controller_id,
+            won.epoch,
+            cluster_id,
+            session_timeout_ms=self.world.session_timeout_ms,
+            election_wait_ms=self.world.recipe.election_wait_ms,
         )
         return ActiveTerm(
             won,

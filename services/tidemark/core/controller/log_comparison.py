@@ -34,6 +34,7 @@ from tidemark.model import (
     BrokerEpoch,
     BrokerId,
     ErrorCode,
+    IsrEntry,
     LeaderEpoch,
     Offset,
     ReplicaIdentity,
@@ -116,6 +117,11 @@ class _Survey:
         """Whether a replica has answered."""
         return any(asked.answer is not None for asked in self.replicas.values())
 
+    @property
+    def has_cut_tail(self) -> bool:
+        """Whether a replica has answered that its torn tail was cut off."""
+        return any(asked.answer is not None and asked.answer.cut for asked in self.replicas.values())
+
     def waited(self, now_ms: int) -> bool:
         """Whether the answers have waited long enough for the others."""
         since_ms = self.answered_ms if self.awaited else self.begun_ms
@@ -165,7 +171,7 @@ class LogComparisons:
         survey = self._surveys.get(partition)
         if survey is None or (survey.identity, survey.leader_epoch) != (identity, state.leader_epoch):
             survey = self._surveys[partition] = _Survey(identity, state.leader_epoch, now_ms)
-        survey.awaited = frozenset(facts.assigned if all_cut else (entry.broker_id for entry in trusted))
+        survey.awaited = _awaited(survey, facts, brokers, trusted, all_cut=all_cut)
         survey.wait_ms = self._wait_ms if survey.awaited else WAIT_MS
         uncleanly = facts.unclean_allowed or all_cut
         _follow(survey, live_replicas(facts, brokers) if uncleanly else survey.awaited, brokers, now_ms)
@@ -238,6 +244,16 @@ class LogComparisons:
             else:
                 asked.failed = True
         return touched
+
+
+def _awaited(
+    survey: _Survey, facts: PartitionFacts, brokers: BrokerFacts, trusted: tuple[IsrEntry, ...], *, all_cut: bool
+) -> frozenset[BrokerId]:
+    """The brokers to wait for. Where an unclean election is allowed, none unless a crash of several replicas shows."""
+    if all_cut:
+        return frozenset(facts.assigned)
+    crash_shows = any(brokers.is_live(entry.broker_id) for entry in trusted) or survey.has_cut_tail
+    return frozenset(entry.broker_id for entry in trusted if crash_shows)
 
 
 def _follow(survey: _Survey, wanted: Iterable[BrokerId], brokers: BrokerFacts, now_ms: int) -> None:
