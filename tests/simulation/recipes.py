@@ -157,7 +157,9 @@ _TEARING = {"tear_all": 6, "crash": 4, "crash_all": 1, "isolate": 2, "cut": 2, "
 TORN = Recipe("torn", faults=10, duration_ms=5000, produces=40, weights=_TEARING)
 TORN_SINGLE = replace(TORN, name="torn-single", min_isr=1)
 TORN_FILES = replace(TORN, name="torn-files", files=True)
-SHORTENED = replace(TORN, name="shortened", torn=0.0, faults=6, weights={"tear_all": 6, "controller_crash": 2})
+SHORTENED = replace(
+    TORN, name="shortened", torn=0.0, election_wait_ms=5000, faults=6, weights={"tear_all": 6, "controller_crash": 2}
+)
 
 RECIPES: Mapping[str, Recipe] = {
     recipe.name: recipe
