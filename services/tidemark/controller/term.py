@@ -130,10 +130,11 @@ class ActiveTerm:
         topics = await self._store.topics(watch=True, unreadable=bad_topics)
         deletions = await self._store.requested_deletions(watch=True)
         states = await self._store.states(partitions_of(topics.values()), sync=True, unreadable=bad_states)
-        self._follow(brokers)
+        self._channels.follow(brokers)
         self.submit(
             ev.Elected(brokers, epochs, topics, states, deletions, frozenset(bad_topics), frozenset(bad_states), moves)
         )
+        self._heartbeats.follow(brokers)  # after that event, so that no answer of a broker comes before it
         if bad_states:
             self._spawn(self._read_states(fx.ReadStates(tuple(bad_states))))
         self._spawn(self._tick())

@@ -80,6 +80,8 @@ class FiledLogs(MachineLogs):
             )
 
     def _recover(self, effect: fx.OpenLog, log: StoredLog) -> ev.RecoveredLog:
+        log.torn = log.torn or (log.torn_at_reboot and self._manager.previous[0].is_of_boot(self._machine.boot_id))
+        log.torn_at_reboot = False
         model = log.recovered()
         self._files[effect.partition], real = self._manager.open(effect.partition, effect.identity, self._configs)
         is_empty = model.log_start_offset == model.log_end_offset and real.log_start_offset == real.log_end_offset
@@ -280,7 +282,7 @@ def lose_power_on_files(machine: Machine, dice: random.Random, *, same_boot: boo
         with last.log_path.open("rb+") as file:
             torn_bytes = dice.randrange(min(lost_bytes, 300)) if lost_bytes > 0 else 0
             file.truncate(kept_bytes + torn_bytes)
-        log.torn = same_boot and torn_bytes > 0
+        log.torn, log.torn_at_reboot = same_boot and torn_bytes > 0, not same_boot and torn_bytes > 0
 
 
 def _epochs_of(log: ev.RecoveredLog) -> tuple[LeaderEpoch, LeaderEpoch, tuple[EpochEntry, ...]]:

@@ -47,6 +47,9 @@ class StoredLog:
     damage_over: bool = False
     torn: bool = False
     """Its tail was cut within a batch, on a machine that did not reboot, and no start has found that yet."""
+    torn_at_reboot: bool = False
+    """Its file was torn with the power, and no start has opened it yet. A later start on the same boot takes the tear
+    for one of rule T7, if an earlier process of that boot had registered and was killed before it opened the log."""
     cut: bool = False
     """Of a damaged one: only a torn tail was cut off (rule T7)."""
     fresh: bool = True

@@ -51,6 +51,8 @@ class QuietHeartbeats:
 
     def follow(self, brokers: Mapping[BrokerId, BrokerRegistration]) -> None:
         """Every broker answers."""
+        for broker, registration in brokers.items():
+            self._submit(ev.BrokerTrusted(broker, registration.broker_epoch))
 
     def release(self, broker: BrokerId, broker_epoch: BrokerEpoch) -> None:
         """No broker shuts down."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Live, suspected and stopping brokers (rules C2, C5, C6), and the partitions to decide when they change."""
+"""Live, suspected and stopping brokers (rules C2, C5, C6, C9), and the partitions to decide when they change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidemark.model import BrokerEpochRecord, BrokerId, BrokerRegistration
 
 
 class BrokerRegistry:
-    """Keeps the brokers of `ControllerContext`: `brokers`, `epochs`, `commands` and `avoided`.
+    """Keeps the brokers of `ControllerContext`: `brokers`, `epochs`, `commands`, `avoided`, `unheard` and `silent`.
 
     Attributes:
         _failure_detector: None before this controller is elected.
@@ -36,11 +36,18 @@ class BrokerRegistry:
         self._reassignments = reassignments
         self._failure_detector: FailureDetector | None = None
 
-    def elected(self, now_ms: int) -> None:
-        """This controller was elected."""
+    def elected(
+        self,
+        brokers: Mapping[BrokerId, BrokerRegistration],
+        epochs: Mapping[BrokerId, BrokerEpochRecord],
+        now_ms: int,
+    ) -> None:
+        """This controller was elected. The registrations are inherited: a session may outlive its broker (rule C9)."""
         self._failure_detector = FailureDetector(
             session_timeout_ms=self._ctx.config.session_timeout_ms, elected_ms=now_ms
         )
+        self.learn(brokers, epochs)
+        self._ctx.unheard = {broker: registration.broker_epoch for broker, registration in brokers.items()}
 
     def learn(
         self,
@@ -60,6 +67,8 @@ class BrokerRegistry:
             if self._failure_detector is not None:
                 self._failure_detector.forget(broker)
             self._controlled_shutdowns.forget(broker)
+            self._ctx.unheard.pop(broker, None)
+            self._ctx.silent.discard(broker)
             self._ctx.dirty |= self._ctx.on_broker[broker]
             self._deletions.broker_left(broker)
         for broker in gone:
@@ -80,6 +89,9 @@ class BrokerRegistry:
         registration = self._ctx.brokers.get(event.broker)
         if registration is None or registration.broker_epoch != event.broker_epoch or self._failure_detector is None:
             return
+        if self._ctx.unheard.get(event.broker) == event.broker_epoch and event.broker not in self._ctx.silent:
+            self._ctx.silent.add(event.broker)
+            self._ctx.dirty |= self._ctx.on_broker[event.broker]
         if self._failure_detector.suspect(event.broker, event.broker_epoch, now_ms):
             self._ctx.observe("broker_suspected", None, broker=event.broker)
         if self._failure_detector.guard(len(self._ctx.brokers), now_ms):
@@ -88,7 +100,11 @@ class BrokerRegistry:
             )
 
     def trusted(self, event: ev.BrokerTrusted, now_ms: int) -> None:
-        """Heartbeats are answered again."""
+        """Heartbeats are answered, or answered again."""
+        if self._ctx.unheard.get(event.broker) == event.broker_epoch:
+            del self._ctx.unheard[event.broker]
+            self._ctx.silent.discard(event.broker)
+            self._ctx.dirty |= self._ctx.on_broker[event.broker]
         if self._failure_detector is not None:
             self._failure_detector.trust(event.broker, event.broker_epoch, now_ms)
 

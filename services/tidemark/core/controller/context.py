@@ -42,6 +42,8 @@ class ControllerContext:
         undecided: partitions of the present round that are still to be decided.
         rewritten: topics whose node may have to be written.
         avoided: brokers that are suspected or shutting down; elected only where no other replica can be.
+        unheard: broker epochs of inherited registrations without an answer to this controller (rule C9).
+        silent: of `unheard`, brokers whose heartbeat has failed.
         metadata_version: rises with each change of the metadata that brokers are sent.
         unreadable_topics: topics whose node does not parse.
         unreadable_states: partitions whose leaderAndISR does not parse, or was deleted by hand; they are not decided.
@@ -61,6 +63,8 @@ class ControllerContext:
         self.undecided: set[TopicPartition] = set()
         self.rewritten: set[str] = set()
         self.avoided: frozenset[BrokerId] = frozenset()
+        self.unheard: dict[BrokerId, BrokerEpoch] = {}
+        self.silent: set[BrokerId] = set()
         self.metadata_version = 0
         self.unreadable_topics: frozenset[str] = frozenset()
         self.unreadable_states: set[TopicPartition] = set()
@@ -146,6 +150,8 @@ class ControllerContext:
             lost_at={broker: partition_state.lost_at for broker, partition_state in self.epochs.items()},
             crashed_at={broker: record.crashed_at for broker, record in self.epochs.items()},
             suspected=self.avoided,
+            unheard=frozenset(self.unheard),
+            awaited=frozenset(self.unheard.keys() - self.silent),
         )
 
     # -- what brokers are to be sent ----------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from tidemark.core.controller.command_builder import CommandBuilder
 from tidemark.core.controller.context import ControllerContext
 from tidemark.core.controller.controlled_shutdown import ControlledShutdowns
 from tidemark.core.controller.effects import ControllerEffect, ReadStates, WriteStates
-from tidemark.core.controller.leader_election import BrokerFacts, Decision, decide
+from tidemark.core.controller.leader_election import BrokerFacts, Decision, awaits_answer, decide
 from tidemark.core.controller.log_comparison import LogComparisons
 from tidemark.core.controller.partition_count import PartitionCountChanges
 from tidemark.core.controller.partition_counts import PartitionCounts
@@ -173,8 +173,7 @@ class ControllerCore:
 
     def _on_elected(self, event: ev.Elected, now_ms: int) -> None:
         ctx = self._ctx
-        self._brokers.elected(now_ms)
-        self._brokers.learn(event.brokers, event.broker_epochs)
+        self._brokers.elected(event.brokers, event.broker_epochs, now_ms)
         ctx.states_read((), event.unreadable_states)
         self._topics.learn_all(event.topics, event.unreadable_topics)
         for partition, found in event.states.items():
@@ -236,6 +235,8 @@ class ControllerCore:
         """The first decision in this order: failures first, then requests, then the automatic rebalance."""
         partition = partition_state.partition
         facts = self._elections.facts(partition, partition_state.facts(brokers.live), brokers, now_ms)
+        if awaits_answer(facts, brokers):
+            return None
         decision = (
             decide(facts, brokers)
             or self._comparisons.decide(partition, partition_state.identity, facts, brokers, now_ms)

@@ -25,6 +25,8 @@ class BrokerFacts:
         lost_at: broker epoch of the last unclean registration with a missing log directory (rule T1).
         crashed_at: broker epoch of the last registration of each broker after a stop that was not clean (rule T7).
         suspected: registered, and not answering heartbeats (rule C6).
+        unheard: registered before this controller was elected, and without an answer to it; not elected (rule C9).
+        awaited: of `unheard`, those whose first heartbeat is not answered and has not failed yet.
     """
 
     live: Mapping[BrokerId, BrokerEpoch]
@@ -32,6 +34,8 @@ class BrokerFacts:
     lost_at: Mapping[BrokerId, BrokerEpoch] = field(default_factory=dict)
     crashed_at: Mapping[BrokerId, BrokerEpoch] = field(default_factory=dict)
     suspected: frozenset[BrokerId] = frozenset()
+    unheard: frozenset[BrokerId] = frozenset()
+    awaited: frozenset[BrokerId] = frozenset()
 
     def is_live(self, broker: BrokerId) -> bool:
         """Whether the broker is registered. If it has registered uncleanly since, `live` is outdated: False."""
@@ -118,10 +122,24 @@ def decide(partition: PartitionFacts, brokers: BrokerFacts) -> Decision | None:
     leader = _leader_from_isr(partition, brokers, isr)
     if leader is not None:
         return _changed(partition, brokers, leader, isr, () if min_isr < partition.state.min_isr else elr)
+    elr = _elr_after(partition, brokers, ())
     successor = _leader_from_elr(partition, brokers, elr)
     if successor is not None:
         return _elected_from_elr(partition, brokers, successor, elr)
     return _without_trusted(partition, brokers, elr)
+
+
+def awaits_answer(partition: PartitionFacts, brokers: BrokerFacts) -> bool:
+    """Whether the decision waits until an inherited broker answers its first heartbeat, or fails to (rule C9)."""
+    if brokers.awaited.isdisjoint(partition.assigned):
+        return False
+    if partition.state is None:
+        return True
+    isr = _without_suspected(_surviving_isr(partition, brokers), partition.min_isr, brokers)
+    leader = _leader_from_isr(partition, brokers, isr)
+    if leader is None:
+        return _leader_from_elr(partition, brokers, _elr_after(partition, brokers, ())) is None
+    return leader in brokers.awaited and leader != partition.state.leader
 
 
 def candidates(partition: PartitionFacts, elr: tuple[IsrEntry, ...]) -> tuple[IsrEntry, ...]:
@@ -160,7 +178,7 @@ def settle(
     assert old is not None
     isr = tuple(entry for entry in old.isr if entry.broker_id in target)
     in_sync = {entry.broker_id for entry in isr}
-    leader = old.leader if old.leader in in_sync else _first(target, in_sync, brokers)
+    leader = old.leader if old.leader in in_sync else _first(target, in_sync - brokers.unheard, brokers)
     if leader is None:
         return None
     elr = tuple(entry for entry in old.elr if entry.broker_id in target)
@@ -170,8 +188,8 @@ def settle(
 
 
 def initial(partition: PartitionFacts, brokers: BrokerFacts) -> Decision | None:
-    """A new partition: live assigned replicas are in sync, within rule C6; the first one leads. None: none is live."""
-    alive = [broker for broker in partition.assigned if brokers.is_live(broker)]
+    """A new partition: live assigned replicas are in sync, within rules C6, C9; the first one leads. None: none is."""
+    alive = [broker for broker in partition.assigned if brokers.is_live(broker) and broker not in brokers.unheard]
     if not alive:
         return None
     leader = next((broker for broker in alive if broker not in brokers.suspected), alive[0])
@@ -225,16 +243,17 @@ def _elr_beside(elr: tuple[IsrEntry, ...], isr: tuple[IsrEntry, ...], min_isr: i
 
 
 def _leader_from_isr(partition: PartitionFacts, brokers: BrokerFacts, isr: tuple[IsrEntry, ...]) -> BrokerId | None:
-    """The leader from this ISR; None without a live member.
+    """The leader from this ISR; None without a member that may lead.
 
     The old leader stays while it is in the ISR, and neither resigned nor suspected. A resigned leader without a live,
     unsuspected successor stays, too; so does a leader whose whole ISR is suspected. Otherwise the first live member in
-    assignment order leads, unsuspected members first.
+    assignment order leads, unsuspected members first. A broker that this controller has not heard is not elected (C9).
     """
     assert partition.state is not None
-    in_sync = {entry.broker_id for entry in isr}
-    trusted = in_sync - brokers.suspected
     old_leader = partition.state.leader
+    silent = brokers.unheard - brokers.awaited - {old_leader}
+    in_sync = {entry.broker_id for entry in isr} - silent
+    trusted = in_sync - brokers.suspected
     if partition.resigned_epoch == partition.state.leader_epoch:
         successor = _first(partition.assigned, trusted - {old_leader}, brokers)
         if successor is not None:
@@ -253,8 +272,8 @@ def _leader_from_elr(partition: PartitionFacts, brokers: BrokerFacts, elr: tuple
     eligible = candidates(partition, elr)
     if len(eligible) > 1:
         sure = {entry.broker_id for entry in eligible if not brokers.has_crashed(entry)}
-        return _first(partition.assigned, sure - brokers.suspected, brokers)
-    return _first(partition.assigned, {entry.broker_id for entry in eligible}, brokers)
+        return _first(partition.assigned, sure - brokers.suspected - brokers.unheard, brokers)
+    return _first(partition.assigned, {entry.broker_id for entry in eligible} - brokers.unheard, brokers)
 
 
 def _elected_from_elr(
@@ -278,7 +297,7 @@ def _without_trusted(partition: PartitionFacts, brokers: BrokerFacts, elr: tuple
     assert partition.state is not None
     old = partition.state
     if len(partition.assigned) == 1 and (partition.unclean_allowed or set(elr) <= partition.cut):
-        successor = _first(partition.assigned, set(partition.assigned) - partition.offline, brokers)
+        successor = _first(partition.assigned, set(partition.assigned) - partition.offline - brokers.unheard, brokers)
         if successor is not None:
             return elect_uncleanly(partition, brokers, successor)
     last_known = old.last_known

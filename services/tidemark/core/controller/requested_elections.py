@@ -120,6 +120,8 @@ class RequestedElections:
         if facts.state is not None and facts.state.leader == facts.assigned[0]:
             one.waiting.discard(partition)
             return None
+        if facts.assigned[0] in brokers.awaited:
+            return None
         elected = elect_preferred(facts, brokers)
         if isinstance(elected, str):
             self._refuse(one, partition, elected)
@@ -189,6 +191,6 @@ def _why_not_preferred(facts: PartitionFacts, brokers: BrokerFacts) -> str | Non
         return f"its preferred replica, broker {first}, is not in sync"
     if first in facts.offline or not brokers.is_present(entry) or brokers.is_void(entry):
         return f"its preferred replica, broker {first}, is not live in the broker epoch in which it joined the ISR"
-    if first in brokers.suspected:
+    if first in brokers.suspected | brokers.unheard:
         return f"its preferred replica, broker {first}, does not answer heartbeats"
     return None

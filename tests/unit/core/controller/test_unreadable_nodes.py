@@ -41,6 +41,7 @@ def elected(world: World, **unreadable: frozenset[str] | frozenset[TopicPartitio
     states = {one: found for one, found in world.states.items() if one not in unreadable.get("unreadable_states", ())}
     elected = ev.Elected(world.registrations(), dict(world.epochs), topics, states, frozenset())
     world.happens(replace(elected, **unreadable))  # type: ignore[arg-type]
+    world.answer_heartbeats()
     for effect in [one for one in world.pending if isinstance(one, fx.WriteStates)]:
         world.pending.remove(effect)
         world.answer(effect)
@@ -108,6 +109,7 @@ def a_new_controller(world: World) -> None:
         reassignments=world.asked.move_requests(),
     )
     world.happens(elected)
+    world.answer_heartbeats()
     _reads(world, resumed=True)
     world.settle()
 
@@ -293,6 +295,7 @@ def test_a_state_that_parses_again_is_sent_even_without_a_leader() -> None:
     hidden = frozenset({HURT})
     brokers, epochs = world.registrations(), dict(world.epochs)
     world.happens(ev.Elected(brokers, epochs, world.topics, {}, frozenset(), unreadable_states=hidden))
+    world.answer_heartbeats()
     while world.pending:
         world.answer(world.pending.pop(0))
     assert all(HURT not in knows.commands for knows in world.brokers.values())

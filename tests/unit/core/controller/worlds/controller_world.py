@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -142,8 +142,9 @@ class World:
         self.pending += [effect for effect in self.effects if not isinstance(effect, fx.Observed)]
         return self.effects
 
-    def elected(self) -> None:
-        self.happens(
+    def elected(self, *, answering: Collection[int] | None = None) -> None:
+        """This controller begins its term; then these brokers answer its heartbeats, or else all of them."""
+        effects = self.happens(
             ev.Elected(
                 self.registrations(),
                 dict(self.epochs),
@@ -153,6 +154,20 @@ class World:
                 reassignments=self.asked.move_requests(),
             )
         )
+        self.effects = effects + self.answer_heartbeats(answering)
+
+    def answer_heartbeats(self, answering: Collection[int] | None = None) -> list[Any]:
+        """These brokers, or all that are registered, answer; gives the effects."""
+        brokers = self.brokers if answering is None else answering
+        return [effect for broker in tuple(brokers) for effect in self.answers_heartbeat(broker)]
+
+    def answers_heartbeat(self, broker: int) -> list[Any]:
+        broker_id = BrokerId(broker)
+        return self.happens(ev.BrokerTrusted(broker_id, self.epochs[broker_id].broker_epoch))
+
+    def fails_heartbeat(self, broker: int) -> None:
+        broker_id = BrokerId(broker)
+        self.happens(ev.BrokerSuspected(broker_id, self.epochs[broker_id].broker_epoch))
 
     def passes(self, ms: int) -> list[Any]:
         self.now_ms += ms
@@ -259,13 +274,13 @@ class World:
         self.happens(ev.ReassignmentsRequested(self.asked.move_requests()))
         return self.happens(ev.PartitionsRequested(self.asked.partition_requests(), resumed))
 
-    def fails_over(self) -> None:
+    def fails_over(self, *, answering: Collection[int] | None = None) -> None:
         """Another controller is elected, with a new core; answers to the old one are dropped."""
         self.pending = []
         epoch = ControllerEpoch(self.config.controller_epoch + 1)
         self.config = replace(self.config, controller_epoch=epoch)
         self.core = ControllerCore(self.config, policy_of)
-        self.elected()
+        self.elected(answering=answering)
         self.asked_seen(resumed=True)
 
     def configure(self, name: str, **configs: str) -> list[Any]:
