@@ -15,6 +15,7 @@ from tidemark.model import TidemarkError
 
 from tests.chaos.arena import Arena
 from tests.chaos.arena_names import BROKERS, CONTROLLERS, ZOOKEEPER
+from tests.chaos.cut_tails import CutTails
 from tests.chaos.disks import SMALL
 from tests.chaos.proxy import ANYBODY, Trouble
 
@@ -53,6 +54,7 @@ class Nemesis:
             self._fill_a_disk,
             self._break_a_disk,
             self._flip_a_bit,
+            CutTails(arena.disks.seen_from_here, self._chance, self._kill_now, self._bring_back).strike,
         )
 
     def strike_until(self, until_s: float) -> None:
