@@ -234,10 +234,11 @@ class ControllerTerm:
 
 
 class ControllerInfo(NamedTuple):
-    """The content of /controller."""
+    """The content of /controller; `election_wait_ms` is its leader.election.wait.ms, -1 if it is not known."""
 
     controller_id: BrokerId
     address: str
+    election_wait_ms: int = -1
 
 
 class WriteOutcome(Enum):
@@ -497,8 +498,13 @@ class MetadataStore(Protocol):
         """The latest 100 refusals of all kinds, oldest first."""
 
     # controller
-    async def elect_controller(self, controller_id: BrokerId, address: str) -> ControllerTerm | None:
-        """Rule Z1 in one multi; None when another controller holds /controller."""
+    async def elect_controller(
+        self, controller_id: BrokerId, address: str, *, election_wait_ms: int = -1
+    ) -> ControllerTerm | None:
+        """Rule Z1 in one multi; None when another controller holds /controller.
+
+        `election_wait_ms`: its leader.election.wait.ms, for `tidemark cluster describe`.
+        """
 
     async def controller(self, *, watch: bool = False) -> ControllerInfo | None:
         """/controller."""

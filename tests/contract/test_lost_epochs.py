@@ -47,7 +47,7 @@ async def test_a_registration_without_its_node_gets_an_epoch_above_all_that_were
     assert await registered(store) == epoch + 1, "the node was never there, or is gone"
     record = (await other.broker_epochs())[ONE]
     assert record == BrokerEpochRecord(
-        BrokerEpoch(epoch + 1), ("disk",), BrokerEpoch(epoch + 1), BrokerEpoch(epoch + 1)
+        BrokerEpoch(epoch + 1), ("disk",), *(BrokerEpoch(epoch + 1) for _ in ("unclean_at", "lost_at", "crashed_at"))
     )
     assert (await other.live_brokers())[ONE].broker_epoch == epoch + 1
     await session_ends(cluster, store)

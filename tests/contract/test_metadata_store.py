@@ -101,7 +101,7 @@ async def register(
 
 
 async def elected(store: SessionMetadataStore, controller_id: int = 100) -> ControllerTerm:
-    term = await store.elect_controller(BrokerId(controller_id), f"host:{controller_id}")
+    term = await store.elect_controller(BrokerId(controller_id), f"host:{controller_id}", election_wait_ms=5_000)
     assert term is not None
     return term
 
@@ -230,7 +230,7 @@ async def test_of_many_candidates_one_is_elected(cluster: Cluster) -> None:
     assert len(won) == 1
     assert won[0].epoch == 1
     for store in stores:
-        assert await store.controller() == (won[0].controller_id, f"host:{won[0].controller_id}")
+        assert await store.controller() == (won[0].controller_id, f"host:{won[0].controller_id}", -1)
 
 
 async def test_each_term_has_a_higher_epoch_and_the_standby_hears_of_the_end(cluster: Cluster) -> None:
@@ -240,7 +240,7 @@ async def test_each_term_has_a_higher_epoch_and_the_standby_hears_of_the_end(clu
     term = await elected(first, 100)
     await ear.hears(StoreEvent.CONTROLLER)
     assert await standby.elect_controller(BrokerId(101), "host:101") is None
-    assert await standby.controller(watch=True) == (100, "host:100")
+    assert await standby.controller(watch=True) == (100, "host:100", 5_000)
     await first.resign(term)
     await ear.hears(StoreEvent.CONTROLLER)
     later = await elected(standby, 101)
@@ -259,7 +259,7 @@ async def test_resigning_a_term_that_is_over_leaves_the_successor_in_office(clus
     await old.resign(term)
     await elected(new, 101)
     await old.resign(term)
-    assert await old.controller() == (101, "host:101")
+    assert await old.controller() == (101, "host:101", 5_000)
 
 
 async def test_after_another_election_every_write_of_the_old_term_is_refused(cluster: Cluster) -> None:

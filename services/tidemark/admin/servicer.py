@@ -267,6 +267,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
                 under_min_isr_count=counts.under_min_isr,
                 offline_count=counts.offline,
                 draining_brokers=await self._topics.draining_brokers(),
+                election_wait_ms=await self._topics.election_wait_ms(),
             )
 
     async def ElectLeaders(self, request: pb.ElectLeadersRequest, context: Context) -> pb.ElectLeadersResponse:

@@ -221,6 +221,11 @@ class TopicAdministration:
         )
         return view, count(topics.values(), states)
 
+    async def election_wait_ms(self) -> int | None:
+        """leader.election.wait.ms of the active controller; None: there is none, or it does not state the value."""
+        controller = await self._store.controller()
+        return controller.election_wait_ms if controller is not None and controller.election_wait_ms >= 0 else None
+
 
 def _shortened(partitions: Sequence[int]) -> str:
     shown = ", ".join(str(partition) for partition in partitions[:_SHOWN_PARTITIONS_MAX])

@@ -30,6 +30,7 @@ def new_loop(
         scheduler=AsyncioScheduler(),
         observer=metrics,
         new_term=partial(new_term, settings=settings, store=store, clock=clock, metrics=metrics),
+        election_wait_ms=settings.leader_election_wait_ms,
     )
 
 

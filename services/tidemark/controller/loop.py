@@ -35,10 +35,12 @@ class ControllerLoop:
         scheduler: Scheduler,
         observer: ControllerObserver,
         new_term: Callable[[ControllerTerm, str], ActiveTerm],
+        election_wait_ms: int = -1,
     ) -> None:
         self.term: ActiveTerm | None = None
         self._controller_id = controller_id
         self._address = address
+        self._election_wait_ms = election_wait_ms
         self._store = store
         self._clock = clock
         self._scheduler = scheduler
@@ -70,7 +72,9 @@ class ControllerLoop:
         holder = await self._store.controller(watch=True)
         won = None
         if holder is None or holder.controller_id == self._controller_id:
-            won = await self._store.elect_controller(self._controller_id, self._address)
+            won = await self._store.elect_controller(
+                self._controller_id, self._address, election_wait_ms=self._election_wait_ms
+            )
         if won is None:
             await self._scheduler.wait(self._changed, _POLL_MS)
             return

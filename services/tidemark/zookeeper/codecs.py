@@ -442,15 +442,19 @@ def _unclean_election(fields: Mapping[str, Any]) -> UncleanElection:
     )
 
 
-def encode_controller(controller_id: BrokerId, address: str) -> bytes:
+def encode_controller(controller_id: BrokerId, address: str, election_wait_ms: int) -> bytes:
     """The /controller node."""
-    return encode({"id": controller_id, "address": address})
+    return encode({"id": controller_id, "address": address, "election_wait_ms": election_wait_ms})
 
 
 def decode_controller(path: str, data: bytes) -> ControllerInfo:
     """Inverse of `encode_controller`."""
     return decode(
-        path, data, lambda fields: ControllerInfo(BrokerId(_int32(fields["id"])), _str(fields.get("address", "")))
+        path,
+        data,
+        lambda fields: ControllerInfo(
+            BrokerId(_int32(fields["id"])), _str(fields.get("address", "")), _int(fields.get("election_wait_ms", -1))
+        ),
     )
 
 

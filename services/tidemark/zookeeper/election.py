@@ -22,7 +22,9 @@ _RETRIES: Final = 64
 """Attempts of a conditional write; each lost attempt is a success of another writer."""
 
 
-async def elect(session: Session, controller_id: BrokerId, address: str) -> ControllerTerm | None:
+async def elect(
+    session: Session, controller_id: BrokerId, address: str, election_wait_ms: int
+) -> ControllerTerm | None:
     """Create /controller and raise /controller_epoch in one multi; None while another controller is elected."""
     for _ in range(_RETRIES):
         # The epoch is read first: an election after this read raises the epoch, and this multi fails.
@@ -38,7 +40,7 @@ async def elect(session: Session, controller_id: BrokerId, address: str) -> Cont
         raise_epoch: Operation = (
             Create(paths.CONTROLLER_EPOCH, content) if version < 0 else Set(paths.CONTROLLER_EPOCH, content, version)
         )
-        node = codecs.encode_controller(controller_id, address)
+        node = codecs.encode_controller(controller_id, address, election_wait_ms)
         try:
             await commit(session, [raise_epoch, Create(paths.CONTROLLER, node, ephemeral=True)])
         except MultiFailed:

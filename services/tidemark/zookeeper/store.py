@@ -312,9 +312,11 @@ class SessionMetadataStore:
 
     # controller
 
-    async def elect_controller(self, controller_id: BrokerId, address: str) -> ControllerTerm | None:
+    async def elect_controller(
+        self, controller_id: BrokerId, address: str, *, election_wait_ms: int = -1
+    ) -> ControllerTerm | None:
         """Rule Z1 in one multi; None while another controller is elected."""
-        return await election.elect(self._session, controller_id, address)
+        return await election.elect(self._session, controller_id, address, election_wait_ms)
 
     async def controller(self, *, watch: bool = False) -> ControllerInfo | None:
         """/controller."""

@@ -107,6 +107,7 @@ def test_scripts_get_json_everywhere(cluster: LocalCluster, topic: str) -> None:
     found = json.loads(succeeds(cluster, "cluster", "describe", "-o", "json"))
     assert [broker["broker_id"] for broker in found["brokers"]] == [0, 1, 2]
     assert (found["offline_count"], found["admin_address"]) == (0, cluster.admin_address)
+    assert found["leader_election_wait_ms"] == 5_000
     assert json.loads(succeeds(cluster, "topic", "delete", topic, "--yes", "-o", "json")) == {
         "topic": topic,
         "deleted": True,
@@ -118,6 +119,7 @@ def test_people_get_a_table_of_brokers(cluster: LocalCluster) -> None:
     out = succeeds(cluster, "cluster", "describe", fresh=True)
     for address in cluster.bootstrap.split(","):
         assert address in out
+    assert "leader.election.wait.ms of the active controller: 5000" in out
 
 
 BAD_INPUT = [

@@ -26,7 +26,9 @@ class Office:
     def __init__(self) -> None:
         self.now_ms = 0
         self.submitted: list[Any] = []
-        settings: Any = SimpleNamespace(controller_id=100, advertised_listeners="127.0.0.1:1")
+        settings: Any = SimpleNamespace(
+            controller_id=100, advertised_listeners="127.0.0.1:1", leader_election_wait_ms=5_000
+        )
         store: Any = SimpleNamespace(lease_valid_until_ms=lambda: LEASE_ENDS_MS, listen=lambda listener: None)
         clock: Any = SimpleNamespace(now_ms=lambda: self.now_ms)
         metrics: Any = None
@@ -70,7 +72,9 @@ async def test_a_session_that_expires_before_the_first_round_is_replaced() -> No
     for store in (active, standby):
         await store.start()
     assert await active.elect_controller(BrokerId(101), "127.0.0.1:2")
-    settings: Any = SimpleNamespace(controller_id=100, advertised_listeners="127.0.0.1:1")
+    settings: Any = SimpleNamespace(
+        controller_id=100, advertised_listeners="127.0.0.1:1", leader_election_wait_ms=5_000
+    )
     anything: Any = None
     loop = new_loop(settings, standby, anything, anything)
     standby.session.expire()

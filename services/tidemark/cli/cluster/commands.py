@@ -140,6 +140,7 @@ def describe(cluster: Cluster = Cluster()) -> None:
                 ],
                 **counts,
                 "draining_brokers": list(found.draining_brokers),
+                "leader_election_wait_ms": found.election_wait_ms,
             }
         )
         return
@@ -153,6 +154,8 @@ def describe(cluster: Cluster = Cluster()) -> None:
         draining = ", ".join(str(broker) for broker in found.draining_brokers)
         print_line(f"draining: broker {draining}; no new replicas until tidemark cluster add-brokers")
     print_table(("topics", "partitions", "under-replicated", "under min ISR", "offline"), [tuple(counts.values())])
+    if found.election_wait_ms is not None:
+        print_line(f"leader.election.wait.ms of the active controller: {found.election_wait_ms}")
 
 
 @cluster_app.command("add-brokers", short_help="Give new brokers their share of replicas.")

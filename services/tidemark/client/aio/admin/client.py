@@ -386,6 +386,7 @@ class AdminClient(Lifecycle):
             response.under_min_isr_count,
             response.offline_count,
             tuple(BrokerId(broker) for broker in response.draining_brokers),
+            response.election_wait_ms if response.HasField("election_wait_ms") else None,
         )
 
     async def elect_leaders(

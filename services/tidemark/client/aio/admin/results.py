@@ -22,6 +22,7 @@ class ClusterDescription(NamedTuple):
         under_min_isr_count: partitions with fewer in-sync replicas than `min.insync.replicas`.
         offline_count: partitions without a leader.
         draining_brokers: brokers that get no new replicas, since they are being removed or are removed.
+        election_wait_ms: `leader.election.wait.ms` of the active controller; None: not known.
     """
 
     view: ClusterView
@@ -31,6 +32,7 @@ class ClusterDescription(NamedTuple):
     under_min_isr_count: int
     offline_count: int
     draining_brokers: tuple[BrokerId, ...] = ()
+    election_wait_ms: int | None = None
 
 
 class RemovedPartitions(NamedTuple):
