@@ -50,8 +50,8 @@ async def serve(settings: AdminSettings, identity: TlsIdentity | None = None) ->
         writing=placing,
     )
     elections = ElectionAdministration(store, Survey(ThroughController(store)))
-    sizes = FromBrokers()
-    log_dirs = LogDirAdministration(store, DisksOfBrokers())
+    sizes = FromBrokers(clock)
+    log_dirs = LogDirAdministration(store, DisksOfBrokers(clock))
     reassignments = ReassignmentAdministration(store, sizes, log_dirs=log_dirs)
     servicer = AdminServicer(
         topics,

@@ -28,12 +28,13 @@ from tidemark.model import (
     TopicPartition,
     unknown_topic,
 )
-from tidemark.ports import MetadataStore
+from tidemark.ports import Clock, MetadataStore
 from tidemark.rpc import errors
 from tidemark.rpc.alter_log_dirs_codec import Alteration, AlterLogDirs, alterations_to_proto, results_from_proto
 from tidemark.rpc.broker_log_dirs import BrokerLogDirs
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.log_dirs import LogDirectoryContent, describe_log_dirs
+from tidemark.runtime.shared_calls import SharedCalls
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 
 _DESCRIBE_DEADLINE_S: Final = 10.0
@@ -45,6 +46,7 @@ _MOVED_A_CALL: Final = 100
 _log = logging.getLogger(__name__)
 
 Brokers = Mapping[BrokerId, BrokerRegistration]
+_Described = tuple[str, frozenset[str], frozenset[TopicPartition]]
 
 
 class Disks(Protocol):
@@ -60,7 +62,14 @@ class Disks(Protocol):
 
 
 class DisksOfBrokers:
-    """Calls brokers over gRPC."""
+    """Calls brokers over gRPC. Callers of the same description share a call that begins after their own.
+
+    Args:
+        clock: of the shared calls.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._calls: SharedCalls[_Described, tuple[LogDirectoryContent, ...]] = SharedCalls(0, clock)
 
     async def describe(
         self, broker: BrokerRegistration, topics: Collection[str], partitions: Collection[TopicPartition]
@@ -68,8 +77,11 @@ class DisksOfBrokers:
         """Describe the broker's log directories."""
         address = f"{broker.host}:{broker.port}"
         try:
-            return await describe_log_dirs(
-                address, topics=topics, partitions=partitions, deadline_s=_DESCRIBE_DEADLINE_S
+            return await self._calls.result(
+                (address, frozenset(topics), frozenset(partitions)),
+                lambda: describe_log_dirs(
+                    address, topics=topics, partitions=partitions, deadline_s=_DESCRIBE_DEADLINE_S
+                ),
             )
         except TidemarkError as error:
             facts = {**error.metadata, "broker": str(broker.broker_id)}

@@ -8,13 +8,19 @@ from collections.abc import Collection, Mapping
 from typing import Final, Protocol
 
 from tidemark.model import BrokerId, BrokerRegistration, TidemarkError, TopicPartition
+from tidemark.ports import Clock
 from tidemark.rpc.log_dirs import ReplicaOnDisk, describe_log_dirs
+from tidemark.runtime.shared_calls import SharedCalls
 
 _DEADLINE_S: Final = 3.0
 _NAMED_MAX: Final = 5_000
 """With more partitions, a request for all of them is smaller than one that names each."""
 
-OnBrokers = Mapping[BrokerId, Mapping[TopicPartition, ReplicaOnDisk]]
+AGE_MAX_MS: Final = 500
+"""Largest age of a broker's answer that serves another caller: half the default interval between updates of a watch."""
+
+OfBroker = Mapping[TopicPartition, ReplicaOnDisk]
+OnBrokers = Mapping[BrokerId, OfBroker]
 
 
 class ReplicaSizes(Protocol):
@@ -27,7 +33,16 @@ class ReplicaSizes(Protocol):
 
 
 class FromBrokers:
-    """Sends DescribeLogDirs to the brokers."""
+    """Sends DescribeLogDirs to the brokers. Concurrent callers share a call, whose answer serves for AGE_MAX_MS.
+
+    Args:
+        clock: measures the age of answers.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._calls: SharedCalls[tuple[str, frozenset[TopicPartition]], OfBroker | None] = SharedCalls(
+            AGE_MAX_MS, clock
+        )
 
     async def of(
         self, partitions: Collection[TopicPartition], brokers: Mapping[BrokerId, BrokerRegistration]
@@ -39,22 +54,23 @@ class FromBrokers:
         answers = await asyncio.gather(*(self._of_one(broker, wanted) for broker in brokers.values()))
         return {broker: found for broker, found in zip(brokers, answers, strict=True) if found is not None}
 
-    async def _of_one(
-        self, broker: BrokerRegistration, wanted: frozenset[TopicPartition]
-    ) -> Mapping[TopicPartition, ReplicaOnDisk] | None:
-        named = wanted if len(wanted) <= _NAMED_MAX else ()
-        try:
-            directories = await describe_log_dirs(
-                f"{broker.host}:{broker.port}", partitions=named, deadline_s=_DEADLINE_S
-            )
-        except TidemarkError:
-            return None
-        return {
-            replica.partition: replica
-            for directory in directories
-            for replica in directory.replicas
-            if not replica.offline and not replica.future and replica.partition in wanted
-        }
+    async def _of_one(self, broker: BrokerRegistration, wanted: frozenset[TopicPartition]) -> OfBroker | None:
+        address = f"{broker.host}:{broker.port}"
+        return await self._calls.result((address, wanted), lambda: _ask(address, wanted))
+
+
+async def _ask(address: str, wanted: frozenset[TopicPartition]) -> OfBroker | None:
+    named = wanted if len(wanted) <= _NAMED_MAX else ()
+    try:
+        directories = await describe_log_dirs(address, partitions=named, deadline_s=_DEADLINE_S)
+    except TidemarkError:
+        return None
+    return {
+        replica.partition: replica
+        for directory in directories
+        for replica in directory.replicas
+        if not replica.offline and not replica.future and replica.partition in wanted
+    }
 
 
 def inbound_bytes_per_s(partition: TopicPartition, leader: BrokerId, found: OnBrokers) -> float | None:
