@@ -31,6 +31,7 @@ from tidemark.model import (
     ReassignmentRequests,
     Refusal,
     ReplicaIdentity,
+    TidemarkError,
     TopicDescription,
     TopicPartition,
     UncleanElection,
@@ -241,6 +242,35 @@ class ControllerInfo(NamedTuple):
     election_wait_ms: int = -1
 
 
+@dataclass(frozen=True, slots=True)
+class TopicSnapshot:
+    """A topic with the states of its partitions; replaced when any of them changes.
+
+    Attributes:
+        topic: None if a node of the topic does not parse; `error` is the reason then.
+    """
+
+    topic: TopicDescription | None
+    states: Mapping[TopicPartition, VersionedState] = field(default_factory=dict)
+    error: TidemarkError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSnapshot:
+    """All that describes the cluster; an unchanged part is the same object as in the snapshot before.
+
+    Attributes:
+        draining: brokers that get no new replicas.
+        topics: by name, sorted.
+    """
+
+    cluster_id: str = ""
+    brokers: Mapping[BrokerId, BrokerRegistration] = field(default_factory=dict)
+    controller: ControllerInfo | None = None
+    draining: frozenset[BrokerId] = frozenset()
+    topics: Mapping[str, TopicSnapshot] = field(default_factory=dict)
+
+
 class WriteOutcome(Enum):
     """Result of a write."""
 
@@ -305,6 +335,13 @@ class MetadataStore(Protocol):
 
     async def cluster_id(self) -> str:
         """The content of /cluster/id; the first caller creates the node."""
+
+    async def cluster_snapshot(self) -> ClusterSnapshot:
+        """All that describes the cluster, no older than this call.
+
+        The store keeps a copy up to date by watches; concurrent callers share a read. The same object as before, if
+        nothing has changed.
+        """
 
     # brokers
     async def register_broker(

@@ -179,6 +179,7 @@ class FakeZooKeeper:
         self._next_session_id = 1
         self._data_watches: dict[str, dict[Watch, None]] = {}
         self._child_watches: dict[str, dict[Watch, None]] = {}
+        self._recursive: dict[int, dict[str, Callable[[str], None]]] = {}
 
     def store(self, session_timeout_ms: int = 6000) -> FakeMetadataStore:
         """A store with a session of its own; start it."""
@@ -187,6 +188,7 @@ class FakeZooKeeper:
     def corrupt(self, path: str, data: bytes) -> None:
         """Put something there that no store would write."""
         self.nodes[path] = replace(self.nodes[path], data=data)
+        self._report([path])
 
     def open_session(self, session: FakeSession) -> int:
         session_id = self._next_session_id
@@ -198,6 +200,7 @@ class FakeZooKeeper:
         """As when it expires: its ephemerals go, watchers hear of it."""
         if self.sessions.pop(session_id, None) is None:
             return
+        self.forget_recursive(session_id)
         mine = [path for path, node in self.nodes.items() if node.owner == session_id]
         self.commit([lambda tree, path=path: tree.delete(path, -1) for path in mine])  # type: ignore[misc]
 
@@ -220,7 +223,23 @@ class FakeZooKeeper:
         for watch, path in fired.items():
             event = WatchedEvent(EventType.CHANGED, KeeperState.CONNECTED, path)
             self.schedule(lambda watch=watch, event=event: watch(event))  # type: ignore[misc]
+        self._report(sorted(tree.data_changed))
         return results
+
+    def _report(self, changed: Sequence[str]) -> None:
+        """To the recursive watches."""
+        for path in changed:
+            for roots in self._recursive.values():
+                for root, fire in roots.items():
+                    if path == root or path.startswith(root + "/"):
+                        self.schedule(lambda fire=fire, path=path: fire(path))  # type: ignore[misc]
+
+    def watch_below(self, session_id: int, path: str, fire: Callable[[str], None]) -> None:
+        self._recursive.setdefault(session_id, {})[path] = fire
+
+    def forget_recursive(self, session_id: int) -> None:
+        """As when the session's connection ends."""
+        self._recursive.pop(session_id, None)
 
     def children(self, path: str) -> list[str]:
         return _Tree(self.nodes, self.zxid).children(path)
@@ -253,6 +272,7 @@ class FakeSession:
         """No server can be reached: calls are refused, the lease runs out."""
         self._lease_until_ms = self.lease_valid_until_ms()
         self._connected = False
+        self._ensemble.forget_recursive(self._session_id)
         self._tell(StoreEvent.SESSION_SUSPENDED)
 
     def resume(self) -> None:
@@ -361,6 +381,16 @@ class FakeSession:
 
     async def sync(self) -> None:
         self._reach()
+
+    async def deliver_events(self) -> None:
+        self._reach()
+        delivered = asyncio.Event()
+        self._ensemble.schedule(delivered.set)  # after what was scheduled before
+        await delivered.wait()
+
+    async def watch_below(self, path: str, fire: Callable[[str], None]) -> None:
+        self._reach()
+        self._ensemble.watch_below(self._session_id, path, fire)
 
     async def commit(self, build: Callable[[Any], None]) -> list[Any]:
         self._reach()

@@ -28,11 +28,12 @@ from kazoo.exceptions import (
     SessionMovedError,
 )
 from kazoo.protocol.serialization import Create
-from kazoo.protocol.states import KeeperState
+from kazoo.protocol.states import Callback, KeeperState
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.ports import Clock, StoreEvent
+from tidemark.zookeeper.mirror.recursive_watches import RecursiveWatches
 from tidemark.zookeeper.multi_read import MultiRead
 from tidemark.zookeeper.servers import SILENCE_FRACTION, STEPS, Servers
 from tidemark.zookeeper.session_metrics import SessionTally
@@ -94,6 +95,7 @@ class ZooKeeperSession:
         self._clock = clock
         self._on_event = on_event
         self._client: Any = None
+        self._recursive: Any = None
         self._connected = asyncio.Event()
         self._suspended = False
         self._window = asyncio.Semaphore(_IN_FLIGHT_MAX)
@@ -199,17 +201,12 @@ class ZooKeeperSession:
         )
         servers = Servers(client, self._session_timeout_ms)
 
-        def on_loop(call: Callable[..., None], *arguments: object) -> None:
-            try:
-                loop.call_soon_threadsafe(call, *arguments)
-            except RuntimeError:  # the loop is closed: no listener is left
-                _log.debug("a ZooKeeper event came after the end of the event loop")
-
         def on_state(state: KazooState) -> None:
             read_only = client.client_state == KeeperState.CONNECTED_RO
-            on_loop(self._on_state, client, state, servers.negotiated_timeout_ms, read_only)
+            _on_loop(loop, self._on_state, client, state, servers.negotiated_timeout_ms, read_only)
 
         client.add_listener(on_state)
+        self._recursive = RecursiveWatches(client)
         return client, servers
 
     async def _discard(self) -> None:
@@ -341,6 +338,32 @@ class ZooKeeperSession:
         """Later reads return no state older than this call."""
         await self.read(lambda client: client.sync_async("/"))
 
+    async def deliver_events(self) -> None:
+        """Sync, and wait until kazoo's thread of watches has delivered the events that came before the answer."""
+        await self.sync()
+        client, loop = await self._ready(), asyncio.get_running_loop()
+        delivered: asyncio.Future[None] = loop.create_future()
+
+        def settle() -> None:
+            if not delivered.done():
+                delivered.set_result(None)
+
+        client.handler.dispatch_callback(Callback("watch", lambda: _on_loop(loop, settle), ()))
+        try:
+            async with asyncio.timeout(self.call_timeout_ms / 1000):
+                await delivered
+        except TimeoutError:
+            raise self._unavailable("no events in time") from None
+
+    async def watch_below(self, path: str, fire: Callable[[str], None]) -> None:
+        """Call `fire` on the event loop for each change at or below `path`, until the connection ends."""
+        loop = asyncio.get_running_loop()
+
+        def submit(client: Any) -> Any:
+            return _submitter(self._recursive.add(path, lambda changed: _on_loop(loop, fire, changed)))(client)
+
+        await self.read(submit)
+
     async def commit(self, build: Callable[[TransactionRequest], None]) -> list[Any]:
         """Commit one multi: results in order, exceptions as values; raises like `call` without an answer."""
 
@@ -356,13 +379,7 @@ class ZooKeeperSession:
         """A watch that passes `event` to the listener on the event loop."""
         loop = asyncio.get_running_loop()
 
-        def fire(_: Any) -> None:
-            try:
-                loop.call_soon_threadsafe(self._on_event, event)
-            except RuntimeError:  # the loop is closed
-                _log.debug("a watch fired after the end of the event loop")
-
-        return fire
+        return lambda _: _on_loop(loop, self._on_event, event)
 
     async def _ready(self) -> Any:
         if self._client is None:
@@ -386,10 +403,7 @@ class ZooKeeperSession:
 
         def on_done(result: Any) -> None:
             error = result.exception
-            try:
-                loop.call_soon_threadsafe(settle, None if error else result.value, error)
-            except RuntimeError:  # the loop is closed
-                _log.debug("an answer of ZooKeeper came after the end of the event loop")
+            _on_loop(loop, settle, None if error else result.value, error)
 
         sent_ms, began_s = self._clock.now_ms(), time.perf_counter()
         submit(client).rawlink(on_done)
@@ -451,6 +465,14 @@ class ZooKeeperSession:
             f"ZooKeeper at {self._connect} cannot be reached: {why}",
             {"zookeeper": self._connect, "sent": str(sent).lower()},
         )
+
+
+def _on_loop(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: object) -> None:
+    """Call from kazoo's threads."""
+    try:
+        loop.call_soon_threadsafe(call, *arguments)
+    except RuntimeError:  # the loop is closed: no listener is left
+        _log.debug("a ZooKeeper event came after the end of the event loop")
 
 
 def _reader_of(paths: Sequence[str]) -> Callable[[Any], Any]:

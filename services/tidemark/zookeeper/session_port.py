@@ -78,6 +78,14 @@ class Session(Protocol):
     async def sync(self) -> None:
         """Later reads return no state older than this call."""
 
+    async def deliver_events(self) -> None:
+        """Sync; on return, every event of a recursive watch that preceded the sync has been delivered, and so has the
+        news of a lost connection."""
+
+    async def watch_below(self, path: str, fire: Callable[[str], None]) -> None:
+        """Call `fire` on the event loop, with the path, for each znode at or below `path` that is created, changed or
+        deleted; until the connection ends."""
+
     async def commit(self, build: Callable[[Any], None]) -> list[Any]:
         """Commit one multi, built on a transaction like kazoo's: results in order, exceptions as values."""
 

@@ -27,6 +27,7 @@ from tidemark.model import (
 from tidemark.ports import (
     AdminRequest,
     Clock,
+    ClusterSnapshot,
     ControllerInfo,
     ControllerTerm,
     StateRebuild,
@@ -34,6 +35,7 @@ from tidemark.ports import (
     StoreEvent,
     WriteResult,
 )
+from tidemark.runtime.shared_calls import SharedCall
 from tidemark.zookeeper import (
     brokers,
     damaged_states,
@@ -50,6 +52,7 @@ from tidemark.zookeeper import configs as config_nodes
 from tidemark.zookeeper import moves as move_nodes
 from tidemark.zookeeper import partition_requests as partition_nodes
 from tidemark.zookeeper import requests as request_nodes
+from tidemark.zookeeper.mirror.cluster_mirror import ClusterMirror
 from tidemark.zookeeper.session import ZooKeeperSession
 from tidemark.zookeeper.session_metrics import SessionMetrics, SessionTally
 from tidemark.zookeeper.session_port import Session
@@ -66,6 +69,9 @@ _WATCHED: Final = (
     StoreEvent.CONFIGS,
 )
 
+_PAUSE_MS: Final = 5
+"""Pause between snapshots under load: some more callers share each, and a snapshot costs more than a call."""
+
 
 class SessionMetadataStore:
     """`ports.MetadataStore` documents each call.
@@ -80,6 +86,8 @@ class SessionMetadataStore:
         self._listeners: list[Callable[[StoreEvent], None]] = []
         self._watchers: dict[StoreEvent, Callable[[Any], None]] = {}
         self._unreadable = states.Complaints()
+        self._mirror = ClusterMirror(self._session, self._unreadable)
+        self._snapshots = SharedCall(self._mirror.read, pause_ms=_PAUSE_MS)
 
     def listen(self, listener: Callable[[StoreEvent], None]) -> None:
         """Add a listener of store events, called on the event loop."""
@@ -114,6 +122,10 @@ class SessionMetadataStore:
     async def cluster_id(self) -> str:
         """The id in /cluster/id; the first caller creates the znode."""
         return await election.cluster_id(self._session)
+
+    async def cluster_snapshot(self) -> ClusterSnapshot:
+        """All that describes the cluster, no older than this call; concurrent callers share a read."""
+        return await self._snapshots.result()
 
     # brokers
 
@@ -375,6 +387,7 @@ class SessionMetadataStore:
         return self._watchers[event] if wanted else None
 
     def _tell(self, event: StoreEvent) -> None:
+        self._mirror.on_event(event)
         for listener in self._listeners:
             listener(event)
 

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ZooKeeper's persistent recursive watches, which kazoo lacks: one watch reports every change below a znode.
+
+A watch of kazoo covers one znode and fires once: 10,000 partitions would need 10,000 requests after each lost
+connection. These watches need ZooKeeper 3.6 or newer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from kazoo.protocol.serialization import Watch, int_struct, write_string
+from kazoo.protocol.states import Callback
+
+_ADD_WATCH: Final = 106
+_PERSISTENT_RECURSIVE: Final = 1
+
+Fire = Callable[[str], None]
+"""Receives the path of a znode that was created, changed or deleted, on kazoo's thread of watches."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddWatch:
+    """A request for kazoo's connection; `path` is absolute and includes the chroot."""
+
+    type: ClassVar[int] = _ADD_WATCH
+
+    path: str
+
+    def serialize(self) -> bytes:
+        """The request's body."""
+        return bytes(write_string(self.path) + int_struct.pack(_PERSISTENT_RECURSIVE))
+
+    @classmethod
+    def deserialize(cls, data: bytes, offset: int) -> None:
+        """The answer has no content that matters."""
+
+
+class RecursiveWatches:
+    """The recursive watches of one kazoo client. `add` is for the event loop; all else runs on kazoo's thread.
+
+    The server forgets the watches when the connection ends; then they must be requested again.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._fires: dict[str, Fire] = {}
+        self._one_shot: Callable[[Any, int], None] = client._connection._read_watch_event
+        client._connection._read_watch_event = self._on_event
+
+    def add(self, path: str, fire: Fire) -> AddWatch:
+        """Report changes of `path` and below to `fire`; returns the request to send."""
+        whole = self._client.chroot + path
+        self._fires = {**self._fires, whole: fire}  # replaced, because kazoo's thread reads the mapping
+        return AddWatch(whole)
+
+    def _on_event(self, buffer: Any, offset: int) -> None:
+        event, _ = Watch.deserialize(buffer, offset)
+        for root, fire in self._fires.items():
+            if event.path == root or event.path.startswith(root + "/"):
+                path = self._client.unchroot(event.path)
+                self._client.handler.dispatch_callback(Callback("watch", fire, (path,)))
+        self._one_shot(buffer, offset)
