@@ -10,6 +10,7 @@ import sys
 
 from tidemark.admin.brokers import BrokerAdministration
 from tidemark.admin.configs import ConfigAdministration
+from tidemark.admin.descriptions import Descriptions
 from tidemark.admin.elections import ElectionAdministration
 from tidemark.admin.log_dirs import DisksOfBrokers, LogDirAdministration
 from tidemark.admin.partitions import PartitionAdministration
@@ -21,6 +22,7 @@ from tidemark.admin.session import SessionKeeper
 from tidemark.admin.surveys import Survey, ThroughController
 from tidemark.admin.topics import TopicAdministration
 from tidemark.core.security.principals import Role
+from tidemark.rpc.raw_methods import add_admin_service
 from tidemark.rpc.security.files import TlsIdentity
 from tidemark.rpc.security.service import load_identity
 from tidemark.rpc.server import Service, make_server
@@ -29,7 +31,6 @@ from tidemark.runtime.configuration import AdminSettings, load_settings
 from tidemark.runtime.logging import configure_logging
 from tidemark.runtime.metrics import METRICS, start_metrics_server, tell_what_runs
 from tidemark.runtime.service import run_until_stopped
-from tidemark.v1 import admin_service_pb2_grpc
 from tidemark.zookeeper.store import ZooKeeperMetadataStore
 
 _log = logging.getLogger("tidemark.admin")
@@ -46,7 +47,6 @@ async def serve(settings: AdminSettings, identity: TlsIdentity | None = None) ->
         store,
         default_replication_factor=settings.default_replication_factor,
         default_min_insync_replicas=settings.default_min_insync_replicas,
-        admin_address=str(settings.advertised_listeners),
         writing=placing,
     )
     elections = ElectionAdministration(store, Survey(ThroughController(store)))
@@ -56,6 +56,7 @@ async def serve(settings: AdminSettings, identity: TlsIdentity | None = None) ->
     servicer = AdminServicer(
         topics,
         elections,
+        descriptions=Descriptions(store, str(settings.advertised_listeners)),
         configs=ConfigAdministration(store),
         requests=AnsweredOnce(store, clock),
         reassignments=reassignments,
@@ -64,7 +65,7 @@ async def serve(settings: AdminSettings, identity: TlsIdentity | None = None) ->
         log_dirs=log_dirs,
         request_timeout_ms=settings.admin_request_timeout_ms,
     )
-    service = Service(admin_service_pb2_grpc.add_AdminServiceServicer_to_server, servicer, SERVICE_NAME)
+    service = Service(add_admin_service, servicer, SERVICE_NAME)
     stop = contextlib.AsyncExitStack()
 
     async def start() -> None:

@@ -13,6 +13,7 @@ from grpc.aio import ServicerContext
 from tidemark.admin.auditing import observed
 from tidemark.admin.brokers import BrokerAdministration, PlanQuery
 from tidemark.admin.configs import Alteration, ConfigAdministration
+from tidemark.admin.descriptions import Descriptions
 from tidemark.admin.elections import ElectionAdministration, ElectionQuery
 from tidemark.admin.log_dirs import LogDirAdministration
 from tidemark.admin.partitions import PartitionAdministration, PartitionsToRemove
@@ -26,7 +27,7 @@ from tidemark.rpc.broker_log_dirs import BrokerLogDirs, broker_to_proto, placed_
 from tidemark.rpc.broker_plan_codec import obstacle_to_proto, plan_to_proto
 from tidemark.rpc.config_codec import change_from_proto, change_to_proto, entry_to_proto, resource_from_proto
 from tidemark.rpc.election_codec import kind_from_proto, outcome_to_proto, unclean_to_proto
-from tidemark.rpc.metadata_codec import topic_to_proto, view_to_proto
+from tidemark.rpc.metadata_codec import topic_to_proto
 from tidemark.rpc.reassignment_codec import ended_to_proto, move_from_proto, progress_to_proto, refusal_to_proto
 from tidemark.rpc.reassignment_codec import outcome_to_proto as reassignment_outcome_to_proto
 from tidemark.rpc.refs import ref_from_proto
@@ -55,8 +56,9 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     Each RPC is counted, and one that changes something writes a line of the audit log (`observed`).
 
     Args:
-        topics: creates, deletes and describes topics.
+        topics: creates and deletes topics.
         elections: holds leader elections.
+        descriptions: lists and describes topics, and describes the cluster.
         configs: alters and describes settings.
         requests: stores the responses of requests with a request id.
         reassignments: starts, cancels and watches reassignments.
@@ -71,6 +73,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         topics: TopicAdministration,
         elections: ElectionAdministration,
         *,
+        descriptions: Descriptions,
         configs: ConfigAdministration,
         requests: AnsweredOnce,
         reassignments: ReassignmentAdministration,
@@ -82,6 +85,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         self._request_timeout_s = request_timeout_ms / 1000
         self._topics = topics
         self._elections = elections
+        self._descriptions = descriptions
         self._configs = configs
         self._requests = requests
         self._reassignments = reassignments
@@ -140,13 +144,14 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     async def ListTopics(self, request: pb.ListTopicsRequest, context: Context) -> pb.ListTopicsResponse:
         """List the names of all topics."""
         async with observed("ListTopics", context):
-            return pb.ListTopicsResponse(topics=await self._topics.list_topics())
+            return pb.ListTopicsResponse(topics=await self._descriptions.topic_names())
 
-    async def DescribeTopics(self, request: pb.DescribeTopicsRequest, context: Context) -> pb.DescribeTopicsResponse:
+    async def DescribeTopics(  # type: ignore[override]  # the response is bytes
+        self, request: pb.DescribeTopicsRequest, context: Context
+    ) -> bytes:
         """Describe topics with their partitions, from ZooKeeper."""
         async with observed("DescribeTopics", context):
-            views = await self._topics.describe_topics(list(request.topics))
-            return pb.DescribeTopicsResponse(topics=[topic_to_proto(view) for view in views])
+            return await self._descriptions.topics(list(request.topics))
 
     async def CreatePartitions(
         self, request: partitions_pb.CreatePartitionsRequest, context: Context
@@ -255,20 +260,12 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
                 found.append(configs_pb.ResourceConfigs(resource=resource, entries=shown))
             return configs_pb.DescribeConfigsResponse(resources=found)
 
-    async def DescribeCluster(self, request: pb.DescribeClusterRequest, context: Context) -> pb.DescribeClusterResponse:
+    async def DescribeCluster(  # type: ignore[override]  # the response is bytes
+        self, request: pb.DescribeClusterRequest, context: Context
+    ) -> bytes:
         """Describe brokers and controller, and count unhealthy partitions."""
         async with observed("DescribeCluster", context):
-            view, counts = await self._topics.describe_cluster()
-            return pb.DescribeClusterResponse(
-                metadata=view_to_proto(view),
-                topic_count=counts.topics,
-                partition_count=counts.partitions,
-                under_replicated_count=counts.under_replicated,
-                under_min_isr_count=counts.under_min_isr,
-                offline_count=counts.offline,
-                draining_brokers=await self._topics.draining_brokers(),
-                election_wait_ms=await self._topics.election_wait_ms(),
-            )
+            return await self._descriptions.cluster()
 
     async def ElectLeaders(self, request: pb.ElectLeadersRequest, context: Context) -> pb.ElectLeadersResponse:
         """Hold leader elections and wait for their outcomes."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Creates, deletes and describes topics through the metadata store.
+"""Creates and deletes topics through the metadata store.
 
 The admin service writes the topic's znode. The controller elects leaders and carries out deletions (rule C4); the
 admin service waits for both.
@@ -19,23 +19,22 @@ from tidemark.admin.planning import (
     plan_topic,
 )
 from tidemark.admin.polling import poll
-from tidemark.admin.views import Counts, count, partitions_of, partitions_without_leader, topic_view
-from tidemark.core.cluster_view import ClusterView, TopicView
+from tidemark.admin.views import partitions_of, partitions_without_leader, topic_view
+from tidemark.core.cluster_view import TopicView
 from tidemark.core.topic_name import check_topic_name
-from tidemark.model import NO_LEADER, BrokerId, ErrorCode, TidemarkError, TopicDescription, unknown_topic
+from tidemark.model import ErrorCode, TidemarkError, TopicDescription, unknown_topic
 from tidemark.ports import MetadataStore
 
 _SHOWN_PARTITIONS_MAX = 10
 
 
 class TopicAdministration:
-    """Topics, and the description of the cluster.
+    """Creates and deletes topics.
 
     Args:
         store: started.
         default_replication_factor: of topics created with replication factor 0.
         default_min_insync_replicas: of topics created without min.insync.replicas.
-        admin_address: host:port at which clients reach this service.
         writing: held during replica placement: topics planned concurrently would start at the same broker (rule C4).
     """
 
@@ -45,13 +44,11 @@ class TopicAdministration:
         *,
         default_replication_factor: int,
         default_min_insync_replicas: int = MIN_ISR_DEFAULT,
-        admin_address: str,
         writing: asyncio.Lock | None = None,
     ) -> None:
         self._store = store
         self._default_replication_factor = default_replication_factor
         self._default_min_insync_replicas = default_min_insync_replicas
-        self._admin_address = admin_address
         self._writing = writing or asyncio.Lock()
 
     async def create_topic(self, request: TopicRequest, *, validate_only: bool, timeout_s: float) -> TopicView:
@@ -179,52 +176,6 @@ class TopicAdministration:
                 f"{await self._why_no_leader()}",
                 {"topic": name},
             )
-
-    async def draining_brokers(self) -> list[BrokerId]:
-        """List the brokers that get no new replicas, sorted."""
-        return sorted(await self._store.draining_brokers())
-
-    async def list_topics(self) -> list[str]:
-        """List the names of all topics, sorted."""
-        return sorted(await self._store.topics())
-
-    async def describe_topics(self, names: Sequence[str]) -> list[TopicView]:
-        """Describe topics in the order of `names` (empty: all); one that cannot be described has `error` set."""
-        refused: dict[str, TidemarkError] = {}
-        for name in names:
-            try:
-                check_topic_name(name)
-            except TidemarkError as error:
-                refused[name] = error
-        asked = [name for name in names if name not in refused]
-        topics = {} if names and not asked else await self._store.topics(asked if names else None)
-        states = await self._store.states(partitions_of(topics.values()))
-        views = []
-        for name in names or sorted(topics):
-            if name in topics:
-                views.append(topic_view(topics[name], states))
-            else:
-                views.append(TopicView(topic=name, topic_id="", error=refused.get(name, unknown_topic(name))))
-        return views
-
-    async def describe_cluster(self) -> tuple[ClusterView, Counts]:
-        """Describe the live brokers and the controller, and count topics and partitions."""
-        cluster_id, brokers, controller, topics = await asyncio.gather(
-            self._store.cluster_id(), self._store.live_brokers(), self._store.controller(), self._store.topics()
-        )
-        states = await self._store.states(partitions_of(topics.values()))
-        view = ClusterView(
-            cluster_id=cluster_id,
-            controller_id=NO_LEADER if controller is None else controller.controller_id,
-            admin_address=self._admin_address,
-            brokers={broker_id: brokers[broker_id] for broker_id in sorted(brokers)},
-        )
-        return view, count(topics.values(), states)
-
-    async def election_wait_ms(self) -> int | None:
-        """leader.election.wait.ms of the active controller; None: there is none, or it does not state the value."""
-        controller = await self._store.controller()
-        return controller.election_wait_ms if controller is not None and controller.election_wait_ms >= 0 else None
 
 
 def _shortened(partitions: Sequence[int]) -> str:

@@ -29,6 +29,16 @@ class Counts:
     under_min_isr: int = 0
     offline: int = 0
 
+    def plus(self, other: Counts) -> Counts:
+        """Return the counts of both."""
+        return Counts(
+            self.topics + other.topics,
+            self.partitions + other.partitions,
+            self.under_replicated + other.under_replicated,
+            self.under_min_isr + other.under_min_isr,
+            self.offline + other.offline,
+        )
+
 
 def partitions_of(topics: Iterable[TopicDescription]) -> list[TopicPartition]:
     """List every partition of these topics, by topic and index."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RPC methods whose batches are written and read by `wire`, as bytes; their other fields are read by protobuf.
+"""RPC methods whose batches, or whole responses, are bytes; protobuf reads and writes the other fields.
 
 The protocol is that of `proto/`: generated stubs can call and serve these methods too. When several handlers of a
 service know a method, the first one serves it.
@@ -12,11 +12,14 @@ from typing import Any, Final
 import grpc
 
 from tidemark.rpc import fetch_codec
+from tidemark.v1 import admin_service_pb2 as admin_pb
 from tidemark.v1 import broker_service_pb2 as broker_pb
 from tidemark.v1 import replica_service_pb2 as replica_pb
+from tidemark.v1.admin_service_pb2_grpc import add_AdminServiceServicer_to_server
 from tidemark.v1.broker_service_pb2_grpc import add_BrokerServiceServicer_to_server
 from tidemark.v1.replica_service_pb2_grpc import add_ReplicaServiceServicer_to_server
 
+_ADMIN: Final = "tidemark.v1.AdminService"
 _BROKER: Final = "tidemark.v1.BrokerService"
 _REPLICA: Final = "tidemark.v1.ReplicaService"
 
@@ -66,3 +69,16 @@ def add_replica_service(servicer: Any, server: grpc.aio.Server) -> None:
     )
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_REPLICA, {"Replicate": replicate}),))
     add_ReplicaServiceServicer_to_server(servicer, server)
+
+
+def add_admin_service(servicer: Any, server: grpc.aio.Server) -> None:
+    """Serve an AdminServiceServicer whose DescribeTopics and DescribeCluster return responses as bytes."""
+    topics: Any = grpc.unary_unary_rpc_method_handler(
+        servicer.DescribeTopics, admin_pb.DescribeTopicsRequest.FromString, response_serializer=None
+    )
+    cluster: Any = grpc.unary_unary_rpc_method_handler(
+        servicer.DescribeCluster, admin_pb.DescribeClusterRequest.FromString, response_serializer=None
+    )
+    own = {"DescribeTopics": topics, "DescribeCluster": cluster}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_ADMIN, own),))
+    add_AdminServiceServicer_to_server(servicer, server)

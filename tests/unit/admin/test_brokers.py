@@ -142,7 +142,7 @@ async def test_removed_broker_is_drained_deregistered_and_gets_no_replicas_until
     assert seen[-1].removed == ids(1)
     assert await held_by(cluster, 1) == []
     assert await cluster.store.draining_brokers() == {BrokerId(1)}
-    topics = TopicAdministration(cluster.store, default_replication_factor=3, admin_address="")
+    topics = TopicAdministration(cluster.store, default_replication_factor=3)
     view = await topics.create_topic(TopicRequest("new", 6), validate_only=True, timeout_s=0)
     assert all(BrokerId(1) not in one.assigned_replicas for one in view.partitions.values())
     assert (

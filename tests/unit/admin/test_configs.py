@@ -31,6 +31,7 @@ class Calls(AdminServicer):
         super().__init__(
             absent,
             absent,
+            descriptions=absent,
             configs=ConfigAdministration(store),
             requests=AnsweredOnce(store, SystemClock()),
             reassignments=absent,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tidemark.admin.descriptions import Descriptions
 from tidemark.admin.planning import TopicRequest
 from tidemark.admin.session import SessionKeeper
 from tidemark.admin.topics import TopicAdministration
@@ -37,7 +38,7 @@ async def store_with_a_broker() -> FakeMetadataStore:
 
 
 def administration(store: FakeMetadataStore) -> TopicAdministration:
-    return TopicAdministration(store, default_replication_factor=1, admin_address="localhost:9194")
+    return TopicAdministration(store, default_replication_factor=1)
 
 
 async def test_creation_whose_response_was_lost_finds_its_topic() -> None:
@@ -104,7 +105,7 @@ async def test_an_expired_session_is_replaced(monkeypatch: pytest.MonkeyPatch) -
     store.session.expire()
     await asyncio.wait_for(renewed.wait(), 5)
     assert store.session.session_id != expired
-    assert await administration(store).list_topics() == []
+    assert await Descriptions(store, "localhost:9194").topic_names() == []
     await keeper.stop()
 
 

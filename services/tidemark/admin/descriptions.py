@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Descriptions of topics and of the cluster, as responses in bytes; each is encoded once until a change.
+
+Every answer is as fresh as a read of ZooKeeper after a sync (`MetadataStore.cluster_snapshot`), or an error. Writes
+never use these descriptions: they check ZooKeeper itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidemark.admin.views import Counts, count, topic_view
+from tidemark.core.cluster_view import ClusterView, TopicView
+from tidemark.core.topic_name import check_topic_name
+from tidemark.model import NO_LEADER, TidemarkError, unknown_topic
+from tidemark.ports import ClusterSnapshot, MetadataStore, TopicSnapshot
+from tidemark.rpc import wire
+from tidemark.rpc.metadata_codec import topic_to_proto, view_to_proto
+from tidemark.runtime.slices import Pace
+from tidemark.v1 import admin_service_pb2 as pb
+
+
+class _Described:
+    """A topic's part of the responses, computed when first needed."""
+
+    def __init__(self, name: str, snapshot: TopicSnapshot) -> None:
+        self.snapshot = snapshot
+        self._name = name
+        self._counts: Counts | None = None
+        self._field: bytes | None = None
+
+    @property
+    def counts(self) -> Counts:
+        if self._counts is None:
+            topic = self.snapshot.topic
+            self._counts = Counts() if topic is None else count([topic], self.snapshot.states)
+        return self._counts
+
+    @property
+    def field(self) -> bytes:
+        """The topic as an item of DescribeTopicsResponse.topics."""
+        if self._field is None:
+            self._field = _field(self._view())
+        return self._field
+
+    def _view(self) -> TopicView:
+        topic = self.snapshot.topic
+        if topic is None:
+            return TopicView(topic=self._name, topic_id="", error=self.snapshot.error)
+        return topic_view(topic, self.snapshot.states)
+
+
+class Descriptions:
+    """Describes topics and the cluster.
+
+    Args:
+        store: started.
+        admin_address: host:port at which clients reach this service.
+    """
+
+    def __init__(self, store: MetadataStore, admin_address: str) -> None:
+        self._store = store
+        self._admin_address = admin_address
+        self._described: dict[str, _Described] = {}
+        self._of: ClusterSnapshot | None = None
+        """The snapshot that both responses describe."""
+        self._cluster = b""
+        self._all_topics = b""
+
+    async def topic_names(self) -> list[str]:
+        """List the names of all topics that can be read, sorted."""
+        snapshot = await self._store.cluster_snapshot()
+        return [name for name, one in snapshot.topics.items() if one.topic is not None]
+
+    async def topics(self, names: Sequence[str]) -> bytes:
+        """Return a DescribeTopicsResponse with topics in the order of `names`.
+
+        Without names, all topics that can be read are described. A topic that cannot be described has `error` set.
+        """
+        snapshot = await self._store.cluster_snapshot()
+        self._use(snapshot)
+        if names:
+            return await self._joined(snapshot, names)
+        if self._all_topics:
+            return self._all_topics
+        readable = [name for name, one in snapshot.topics.items() if one.topic is not None]
+        answer = await self._joined(snapshot, readable)
+        if self._of is snapshot:
+            self._all_topics = answer
+        return answer
+
+    async def cluster(self) -> bytes:
+        """Return a DescribeClusterResponse: the live brokers, the controller, and counts of topics and partitions."""
+        snapshot = await self._store.cluster_snapshot()
+        self._use(snapshot)
+        if not self._cluster:
+            answer = _cluster(snapshot, self._admin_address, await self._counts(snapshot))
+            if self._of is not snapshot:
+                return answer
+            self._cluster = answer
+        return self._cluster
+
+    def _use(self, snapshot: ClusterSnapshot) -> None:
+        if self._of is not snapshot:
+            self._of, self._cluster, self._all_topics = snapshot, b"", b""
+
+    async def _counts(self, snapshot: ClusterSnapshot) -> Counts:
+        total, pace = Counts(), Pace()
+        for one in await self._each(snapshot, list(snapshot.topics)):
+            if pace.is_due:
+                await pace.give_way()
+            total = total if one is None else total.plus(one.counts)
+        return total
+
+    async def _joined(self, snapshot: ClusterSnapshot, names: Sequence[str]) -> bytes:
+        described = await self._each(snapshot, names)
+        pace = Pace()
+        fields = []
+        for name, one in zip(names, described, strict=True):
+            if pace.is_due:
+                await pace.give_way()
+            fields.append(_field(_missing(name)) if one is None else one.field)
+        return b"".join(fields)
+
+    async def _each(self, snapshot: ClusterSnapshot, names: Sequence[str]) -> list[_Described | None]:
+        """The parts of these topics; None for a topic that does not exist."""
+        if len(self._described) > 2 * len(snapshot.topics) + 1:
+            self._described = {name: one for name, one in self._described.items() if name in snapshot.topics}
+        pace = Pace()
+        found: list[_Described | None] = []
+        for name in names:
+            if pace.is_due:
+                await pace.give_way()
+            topic = snapshot.topics.get(name)
+            if topic is None:
+                found.append(None)
+                continue
+            known = self._described.get(name)
+            if known is None or known.snapshot is not topic:
+                known = self._described[name] = _Described(name, topic)
+            found.append(known)
+        return found
+
+
+def _missing(name: str) -> TopicView:
+    try:
+        check_topic_name(name)
+    except TidemarkError as error:
+        return TopicView(topic=name, topic_id="", error=error)
+    return TopicView(topic=name, topic_id="", error=unknown_topic(name))
+
+
+def _field(view: TopicView) -> bytes:
+    return b"".join(
+        wire.nested(pb.DescribeTopicsResponse.TOPICS_FIELD_NUMBER, [topic_to_proto(view).SerializeToString()])
+    )
+
+
+def _cluster(snapshot: ClusterSnapshot, admin_address: str, total: Counts) -> bytes:
+    view = ClusterView(
+        cluster_id=snapshot.cluster_id,
+        controller_id=NO_LEADER if snapshot.controller is None else snapshot.controller.controller_id,
+        admin_address=admin_address,
+        brokers={broker_id: snapshot.brokers[broker_id] for broker_id in sorted(snapshot.brokers)},
+    )
+    wait_ms = -1 if snapshot.controller is None else snapshot.controller.election_wait_ms
+    response = pb.DescribeClusterResponse(
+        metadata=view_to_proto(view),
+        topic_count=total.topics,
+        partition_count=total.partitions,
+        under_replicated_count=total.under_replicated,
+        under_min_isr_count=total.under_min_isr,
+        offline_count=total.offline,
+        draining_brokers=sorted(snapshot.draining),
+        election_wait_ms=wait_ms if wait_ms >= 0 else None,
+    )
+    return response.SerializeToString()
