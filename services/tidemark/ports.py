@@ -248,11 +248,13 @@ class TopicSnapshot:
 
     Attributes:
         topic: None if a node of the topic does not parse; `error` is the reason then.
+        unreadable: partitions whose leaderAndISR does not parse, or was deleted by hand.
     """
 
     topic: TopicDescription | None
     states: Mapping[TopicPartition, VersionedState] = field(default_factory=dict)
     error: TidemarkError | None = None
+    unreadable: frozenset[TopicPartition] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,25 @@ async def test_an_unreadable_topic_has_its_reason_and_the_others_are_described(c
     assert topics["good"].topic is not None
 
 
+async def test_a_partition_with_a_damaged_state_is_unreadable_until_it_is_written_again(cluster: Cluster) -> None:
+    store = await cluster.store()
+    term = await elected(store)
+    topic = await store.create_topic(topic_of("a"))
+    await store.write_states(term, [write_of(topic, 0, -1), write_of(topic, 1, -1)])
+    hurt = TopicPartition("a", 0)
+    assert not (await store.cluster_snapshot()).topics["a"].unreadable
+    await cluster.corrupt("/brokers/topics/a/0/leaderAndISR", b"\x00")
+    found = (await store.cluster_snapshot()).topics["a"]
+    assert found.unreadable == {hurt}
+    assert hurt not in found.states
+    again = (await (await cluster.store()).cluster_snapshot()).topics["a"]
+    assert again == found, "a store that reads everything finds the same"
+    await store.write_states(term, [write_of(topic, 0, 1)])
+    healed = (await store.cluster_snapshot()).topics["a"]
+    assert not healed.unreadable
+    assert hurt in healed.states
+
+
 async def test_without_an_answer_of_zookeeper_there_is_no_snapshot_and_later_all_that_changed_is_in_it(
     cluster: Cluster,
 ) -> None:

@@ -187,7 +187,8 @@ class FakeZooKeeper:
 
     def corrupt(self, path: str, data: bytes) -> None:
         """Put something there that no store would write."""
-        self.nodes[path] = replace(self.nodes[path], data=data)
+        node = self.nodes[path]
+        self.nodes[path] = replace(node, data=data, version=node.version + 1)
         self._report([path])
 
     def open_session(self, session: FakeSession) -> int:

@@ -47,7 +47,7 @@ class _Described:
         topic = self.snapshot.topic
         if topic is None:
             return TopicView(topic=self._name, topic_id="", error=self.snapshot.error)
-        return topic_view(topic, self.snapshot.states)
+        return topic_view(topic, self.snapshot.states, self.snapshot.unreadable)
 
 
 class Descriptions:

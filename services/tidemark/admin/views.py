@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from tidemark.core.cluster_view import PartitionView, TopicView
@@ -54,21 +54,26 @@ def partitions_without_leader(topic: TopicDescription, states: States) -> list[i
     ]
 
 
-def topic_view(topic: TopicDescription, states: States) -> TopicView:
-    """Build the view of a topic; a partition without a state yet has no leader and an empty ISR."""
+def topic_view(
+    topic: TopicDescription, states: States, unreadable: Collection[TopicPartition] = frozenset()
+) -> TopicView:
+    """Build the view of a topic; a partition without a state, or with an unreadable one, has no leader and no ISR."""
     return TopicView(
         topic=topic.topic,
         topic_id=topic.topic_id,
         created_zxid=topic.created_zxid,
         modified_zxid=topic.modified_zxid,
-        partitions={index: _partition_view(topic, index, states) for index in sorted(topic.partitions)},
+        partitions={index: _partition_view(topic, index, states, unreadable) for index in sorted(topic.partitions)},
         configs=topic.configs,
     )
 
 
-def _partition_view(topic: TopicDescription, index: int, states: States) -> PartitionView:
+def _partition_view(
+    topic: TopicDescription, index: int, states: States, unreadable: Collection[TopicPartition]
+) -> PartitionView:
     assigned, incarnation = topic.partitions[index], topic.incarnations.get(index, "")
-    found = states.get(TopicPartition(topic.topic, index))
+    partition = TopicPartition(topic.topic, index)
+    found = states.get(partition)
     if found is None:
         return PartitionView(
             partition=index,
@@ -77,6 +82,7 @@ def _partition_view(topic: TopicDescription, index: int, states: States) -> Part
             assigned_replicas=assigned,
             in_sync_replicas=(),
             incarnation=incarnation,
+            state_unreadable=partition in unreadable,
         )
     state = found.state
     return PartitionView(

@@ -21,7 +21,11 @@ NO_CONTROLLER_EPOCH = ControllerEpoch(-1)
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """Leader and replicas of one partition, as of one version (`partition_epoch`) of leaderAndISR."""
+    """Leader and replicas of one partition, as of one version (`partition_epoch`) of leaderAndISR.
+
+    Attributes:
+        state_unreadable: leaderAndISR was damaged or deleted; set by the admin service only.
+    """
 
     partition: int
     leader: BrokerId
@@ -32,6 +36,7 @@ class PartitionView:
     lineage: int = 0
     eligible_leader_replicas: tuple[BrokerId, ...] = ()
     partition_epoch: int = -1
+    state_unreadable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

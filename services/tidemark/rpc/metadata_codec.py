@@ -191,6 +191,7 @@ def _partition_to_proto(partition: PartitionView) -> metadata_pb2.PartitionMetad
         lineage=partition.lineage,
         eligible_leader_replicas=partition.eligible_leader_replicas,
         partition_epoch=partition.partition_epoch,
+        state_unreadable=partition.state_unreadable,
     )
 
 
@@ -205,4 +206,5 @@ def _partition_from_proto(message: metadata_pb2.PartitionMetadata) -> PartitionV
         lineage=message.lineage,
         eligible_leader_replicas=ids_from_proto(message.eligible_leader_replicas),
         partition_epoch=message.partition_epoch,
+        state_unreadable=message.state_unreadable,
     )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 import urllib.request
 from collections.abc import Iterable, Iterator
@@ -14,6 +15,7 @@ from tidemark.client import AdminClient, Consumer, Producer
 from tidemark.local.cluster import LocalCluster, controller_name
 from tidemark.model import ElectionKind, ErrorCode, TidemarkError, TopicPartition
 
+from tests.integration.harness import warm_command
 from tests.integration.harness.by_hand import kazoo_of
 from tests.integration.harness.waiting import wait_for
 
@@ -105,6 +107,17 @@ def test_without_the_leader_an_operator_rebuilds_the_state(
         mine.restart(name)
     wait_for(lambda: bool(lines(mine, controllers, "elect --rebuild-state hurt:0")), "the log names the command")
     wait_for(lambda: unreadable_nodes(mine) == 1, "the metric counts the node")
+    (described,) = admin.describe_topics(["hurt"])
+    assert described.partitions[0].state_unreadable
+    shown = subprocess.run(
+        [*warm_command.command(), "topic", "describe", "hurt", "--bootstrap", mine.bootstrap],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "warning: the leaderAndISR node of hurt:0" in shown.stderr
+    assert "tidemark elect --rebuild-state hurt:0" in shown.stderr
     (refused,) = admin.elect_leaders(ElectionKind.LAST_KNOWN, [HURT])
     assert refused.error is not None
     assert "elect --rebuild-state hurt:0" in refused.error.message

@@ -140,6 +140,10 @@ def describe(topics: TopicsArgument = None, cluster: Cluster = Cluster()) -> Non
         for view in views:
             if view.error is None:
                 print_topic(view)
+    for view in views:
+        for partition in _partitions(view):
+            if partition.state_unreadable:
+                print_warning(_unreadable(f"{view.topic}:{partition.partition}"))
     raise_all([view.error for view in views if view.error is not None])
 
 
@@ -333,10 +337,19 @@ def topic_json(topic: TopicView) -> Mapping[str, object]:
                 "isr": list(partition.in_sync_replicas),
                 "elr": list(partition.eligible_leader_replicas),
                 "lineage": partition.lineage,
+                **({"state_unreadable": True} if partition.state_unreadable else {}),
             }
             for partition in _partitions(topic)
         ],
     }
+
+
+def _unreadable(partition: str) -> str:
+    return (
+        f"the leaderAndISR node of {partition} was damaged or deleted, so leader and ISR are not known. "
+        f"The controller writes the node again once live replicas prove the content; otherwise run "
+        f"tidemark elect --rebuild-state {partition}"
+    )
 
 
 def _range(partitions: tuple[int, ...]) -> str:

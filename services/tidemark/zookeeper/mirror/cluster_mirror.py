@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
+from itertools import groupby
 from typing import Final
 
 from tidemark.model import TidemarkError, TopicPartition, VersionedState
@@ -132,29 +133,49 @@ class ClusterMirror:
             if one.topic is not None
             for index in one.topic.partitions
         ]
-        read = await states.read(self._session, wanted, None, self._complaints)
+        unreadable: set[TopicPartition] = set()
+        read = await states.read(self._session, wanted, unreadable, self._complaints)
         of_topic: dict[str, dict[TopicPartition, VersionedState]] = {name: {} for name in found}
         for partition, state in read.items():
             of_topic[partition.topic][partition] = state
-        return {name: TopicSnapshot(one.topic, of_topic[name], one.error) for name, one in found.items()}
+        hidden = _by_topic(unreadable)
+        return {
+            name: TopicSnapshot(one.topic, of_topic[name], one.error, hidden.get(name, frozenset()))
+            for name, one in found.items()
+        }
 
     async def _read_states(self, partitions: Collection[TopicPartition]) -> dict[str, TopicSnapshot]:
         """The topics of these partitions with their new states."""
         if not partitions:
             return {}
-        read = await states.read(self._session, sorted(partitions), None, self._complaints)
+        unreadable: set[TopicPartition] = set()
+        read = await states.read(self._session, sorted(partitions), unreadable, self._complaints)
         found: dict[str, dict[TopicPartition, VersionedState]] = {}
         for partition in partitions:
             of_topic = found.setdefault(partition.topic, dict(self._snapshot.topics[partition.topic].states))
             of_topic.pop(partition, None)
             if partition in read:
                 of_topic[partition] = read[partition]
-        return {name: TopicSnapshot(self._snapshot.topics[name].topic, new) for name, new in found.items()}
+        before, hidden = self._snapshot.topics, _by_topic(unreadable)
+        return {
+            name: TopicSnapshot(
+                before[name].topic,
+                new,
+                unreadable=before[name].unreadable.difference(partitions) | hidden.get(name, frozenset()),
+            )
+            for name, new in found.items()
+        }
 
 
 def _has(known: TopicSnapshot | None, partition: TopicPartition) -> bool:
     """Whether the partition is known; the states of an unknown one are read when its topic's znode changes."""
     return known is not None and known.topic is not None and partition.partition in known.topic.partitions
+
+
+def _by_topic(partitions: Collection[TopicPartition]) -> dict[str, frozenset[TopicPartition]]:
+    return {
+        topic: frozenset(of_topic) for topic, of_topic in groupby(sorted(partitions), lambda partition: partition.topic)
+    }
 
 
 def _sorted(topics: Mapping[str, TopicSnapshot]) -> dict[str, TopicSnapshot]:

@@ -132,7 +132,7 @@ async def test_a_damaged_node_is_read_until_it_is_readable_and_the_others_are_an
     assert await harness.event() == IsrRead(GONE, None)
     assert told == [ReportIsrChange(PARTITION)], "the controller is told once"
     harness.zookeeper.corrupt(path, whole)
-    assert await harness.event() == IsrRead(PARTITION, VersionedState(STATE, 0))
+    assert await harness.event() == IsrRead(PARTITION, VersionedState(STATE, 2))
     assert len(told) == 1
 
 
@@ -148,7 +148,7 @@ async def test_a_node_that_was_set_back_to_an_earlier_leader_epoch_ends_no_leade
         await asyncio.sleep(0)
     path = "/brokers/topics/flights/0/leaderAndISR"
     harness.zookeeper.corrupt(path, encode_state(replace(STATE, leader_epoch=later)))
-    assert await harness.event() == IsrRead(PARTITION, VersionedState(replace(STATE, leader_epoch=later), 0))
+    assert await harness.event() == IsrRead(PARTITION, VersionedState(replace(STATE, leader_epoch=later), 1))
     assert told == [ReportIsrChange(PARTITION)], "the controller is told once"
 
 
