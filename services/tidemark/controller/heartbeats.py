@@ -34,6 +34,9 @@ _log = logging.getLogger(__name__)
 _RECONNECT_S: Final = 0.2
 _REPEATED_S: Final = 0.05
 """Pause before the one reconnect, if the stream broke as soon as it was up."""
+_CONNECT: Final = (("grpc.min_reconnect_backoff_ms", 1_000),)
+"""Time limit of a connection attempt, shorter than for others: meanwhile the partitions of a silent broker have no
+leader."""
 _SILENCE_S: Final = 0.8
 """A connection attempt that fails after this time timed out; an earlier failure is a refusal."""
 
@@ -119,7 +122,7 @@ class Heartbeats:
         """
         ending = _Ending.REFUSED
         offline: frozenset[str] = frozenset()
-        async with open_channel(f"{broker.host}:{broker.port}") as channel:
+        async with open_channel(f"{broker.host}:{broker.port}", options=_CONNECT) as channel:
             stub: Any = BrokerControlServiceStub(channel)
             call = stub.Heartbeat()
             pings = asyncio.create_task(self._ping(call, broker))

@@ -6,14 +6,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import grpc
 import pytest
 from tidemark.controller.heartbeats import Heartbeats
 from tidemark.core.controller.events import BrokerSuspected, ControllerEvent
 from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration, ControllerEpoch
-from tidemark.rpc.channel import open_channel
 
 
 @contextlib.contextmanager
@@ -29,16 +28,17 @@ def dead_address() -> Iterator[int]:
         yield port
 
 
-async def test_a_broker_that_takes_no_connection_is_suspected_after_one_attempt(
+async def test_a_broker_that_takes_no_connection_is_suspected_after_one_short_attempt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    attempts = []
+    limits_ms = []
+    opened = grpc.aio.insecure_channel
 
-    def counted(address: str) -> grpc.aio.Channel:
-        attempts.append(address)
-        return open_channel(address)
+    def noted(address: str, options: Sequence[tuple[str, int | str]]) -> grpc.aio.Channel:
+        limits_ms.append([value for name, value in options if name == "grpc.min_reconnect_backoff_ms"])
+        return opened(address, options=options)
 
-    monkeypatch.setattr("tidemark.controller.heartbeats.open_channel", counted)
+    monkeypatch.setattr("grpc.aio.insecure_channel", noted)
     heard: asyncio.Queue[ControllerEvent] = asyncio.Queue()
     watching = Heartbeats(BrokerId(100), ControllerEpoch(1), heard.put_nowait, interval_ms=500, timeout_ms=30_000)
     with dead_address() as port:
@@ -47,6 +47,6 @@ async def test_a_broker_that_takes_no_connection_is_suspected_after_one_attempt(
         try:
             async with asyncio.timeout(20):
                 assert await heard.get() == BrokerSuspected(BrokerId(1), BrokerEpoch(7))
-            assert len(attempts) == 1
+            assert limits_ms == [[1_000]]
         finally:
             await watching.stop()
