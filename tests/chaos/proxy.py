@@ -19,6 +19,8 @@ from typing import Any
 HOST = "127.0.0.1"
 ANYBODY = "*"
 _CHUNK_BYTES = 64 << 10
+_CALL_S = 300.0
+"""Of a busy machine; this thread carries all that the processes say."""
 
 
 @dataclass(slots=True)
@@ -35,8 +37,11 @@ CALM = Trouble()
 
 @dataclass(slots=True, eq=False)
 class _Link:
-    caller: str
-    writers: list[asyncio.StreamWriter] = field(default_factory=list)
+    """A connection; its caller is found out beside the first bytes, which wait for that only while there is trouble."""
+
+    writers: list[asyncio.StreamWriter]
+    caller: str = ANYBODY
+    identified: asyncio.Event = field(default_factory=asyncio.Event)
 
     def abort(self) -> None:
         for writer in self.writers:
@@ -77,35 +82,49 @@ class Proxy:
                 link.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        port = writer.get_extra_info("peername")[1]
-        link = _Link(ANYBODY, [writer])
+        link = _Link([writer])
         self._links.add(link)
+        tasks: set[asyncio.Task[None]] = set()
         try:
-            try:
-                far_reader, far_writer = await asyncio.open_connection(HOST, self._target())
-            except OSError:
-                return
+            far_reader, far_writer = await asyncio.open_connection(HOST, self._target())
             link.writers.append(far_writer)
-            link.caller = await self._network.caller_of(port)
-            if self._network.trouble(link.caller, self.name).refuse:
-                return
-            there = asyncio.ensure_future(self._pump(reader, far_writer, link.caller, self.name))
-            back = asyncio.ensure_future(self._pump(far_reader, writer, self.name, link.caller))
+            identifying = asyncio.create_task(self._identify(link, writer.get_extra_info("peername")[1]))
+            there = asyncio.create_task(self._pump(link, reader, far_writer, lambda: (link.caller, self.name)))
+            back = asyncio.create_task(self._pump(link, far_reader, writer, lambda: (self.name, link.caller)))
+            tasks = {identifying, there, back}
             await asyncio.wait({there, back}, return_when=asyncio.FIRST_COMPLETED)
-            for one in (there, back):
-                one.cancel()
-            await asyncio.gather(there, back, return_exceptions=True)
+        except (OSError, asyncio.CancelledError):
+            return  # there is no such target now; or the network ends
         finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             self._links.discard(link)
             link.abort()
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, source: str, sink: str) -> None:
+    async def _identify(self, link: _Link, port: int) -> None:
+        try:
+            link.caller = await self._network.caller_of(port)
+            if self._network.trouble(link.caller, self.name).refuse:
+                link.abort()
+        finally:
+            link.identified.set()
+
+    async def _pump(
+        self,
+        link: _Link,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        way: Callable[[], tuple[str, str]],
+    ) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(_CHUNK_BYTES):
-                trouble = self._network.trouble(source, sink)
+                if self._network.is_troubled:
+                    await link.identified.wait()
+                trouble = self._network.trouble(*way())
                 if trouble.delay_s:
                     await asyncio.sleep(trouble.delay_s)
-                while self._network.trouble(source, sink).silent:
+                while self._network.trouble(*way()).silent:
                     await self._network.news()
                 writer.write(data)
                 await writer.drain()
@@ -158,6 +177,11 @@ class Network:
         """All trouble ends."""
         self._call(self._heal())
 
+    @property
+    def is_troubled(self) -> bool:
+        """Whether any trouble is there now."""
+        return bool(self._trouble)
+
     def trouble(self, source: str, sink: str) -> Trouble:
         """What befalls bytes on this way now."""
         for way in ((source, sink), (ANYBODY, sink), (source, ANYBODY)):
@@ -178,10 +202,13 @@ class Network:
             try:
                 while self._asked:
                     waiting, self._asked = self._asked, {}
-                    callers = await asyncio.to_thread(_callers, set(waiting), self._pids())
-                    for one, future in waiting.items():
-                        if not future.done():
-                            future.set_result(callers.get(one, ANYBODY))
+                    callers: Mapping[int, str] = {}
+                    try:
+                        callers = await asyncio.to_thread(_callers, set(waiting), self._pids())
+                    finally:
+                        for one, future in waiting.items():
+                            if not future.done():
+                                future.set_result(callers.get(one, ANYBODY))
             finally:
                 self._looking = False
         return await asked
@@ -218,7 +245,7 @@ class Network:
         await asyncio.gather(*rest, return_exceptions=True)
 
     def _call(self, work: Any) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(_CALL_S)
 
 
 def _callers(ports: set[int], pids: Mapping[str, int]) -> dict[int, str]:

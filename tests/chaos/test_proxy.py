@@ -136,6 +136,24 @@ def test_a_delay_delays(network: Network) -> None:
             assert time.monotonic() - began_s >= 0.2
 
 
+def test_bytes_pass_before_their_caller_is_known(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = threading.Event()
+
+    def callers(*_: object) -> dict[int, str]:
+        looked.wait(30)
+        return {}
+
+    monkeypatch.setattr("tests.chaos.proxy._callers", callers)
+    try:
+        with echo() as target:
+            port = network.add("server", lambda: target)
+            with socket.create_connection((HOST, port)) as one:
+                one.settimeout(10)
+                assert ask(one, b"a") == b"a"
+    finally:
+        looked.set()
+
+
 def test_a_target_that_is_away_breaks_the_connection(network: Network) -> None:
     port = network.add("server", lambda: 1)
     with socket.create_connection((HOST, port)) as one:
