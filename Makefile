@@ -62,10 +62,10 @@ soak: $(READY) ## SEEDS=1000 LIVES=20 | Simulated worlds on all cores, then ever
 	@$(BIN)/python -m tests.simulation.soak --seeds $(SEEDS)
 	@$(BIN)/python -m tests.crash --lives $(LIVES)
 
-##: chaos MINUTES=10 | Rounds of kills, stops and network cuts on real processes
+##: chaos MINUTES=10 [LOAD=20] | Rounds of kills, stops and network cuts on real processes, beside LOAD processes that compute: drawn by the seed unless given
 ifdef MINUTES
 chaos: $(READY)
-	@$(BIN)/python -m tests.chaos --minutes $(MINUTES)
+	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(LOAD),--load $(LOAD))
 endif
 
 # Without SCOPE: two batches with each fault and each pair of faults, one scope on each core; the large scopes also without

@@ -9,26 +9,38 @@ import shutil
 import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
 
-from tests.chaos.rounds import run_round
+from tests.chaos.bounded import bounded
+from tests.chaos.machine import LOADS, Burners, other_load, slowness
+from tests.chaos.rounds import Report, round_s_max, run_round
+
+
+def parser() -> argparse.ArgumentParser:
+    """Parser of the arguments."""
+    made = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    made.add_argument("--minutes", type=float, default=10.0, help="begin no new round after so many (default 10)")
+    made.add_argument("--round-s", type=float, default=30.0, help="misfortunes of one round, seconds (default 30)")
+    made.add_argument("--seed", type=int, default=None, help="of the first round; the next ones count up")
+    loads = ", ".join(map(str, LOADS[:-1]))
+    made.add_argument(
+        "--load", type=int, default=None, metavar="N",
+        help=f"processes that compute beside each round (default: its seed draws {loads} or {LOADS[-1]})",
+    )  # fmt: skip
+    return made
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit status 0: every round was well; 1: the last one was not, and its directory is kept."""
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=10.0, help="begin no new round after so many (default 10)")
-    parser.add_argument("--round-s", type=float, default=30.0, help="misfortunes of one round, seconds (default 30)")
-    parser.add_argument("--seed", type=int, default=None, help="of the first round; the next ones count up")
-    given = parser.parse_args(arguments)
+    given = parser().parse_args(arguments)
     seed = given.seed if given.seed is not None else random.randrange(1 << 31)
     until_s = time.monotonic() + given.minutes * 60
     rounds = acknowledged = misfortunes = 0
     while rounds == 0 or time.monotonic() < until_s:
         directory = Path(tempfile.mkdtemp(prefix="tidemark-chaos-"))
-        report = run_round(directory, seed + rounds, given.round_s)
-        print(report, flush=True)
-        if report.findings:
+        report = _round(directory, seed + rounds, given.round_s, given.load)
+        if report is None or report.findings:
             print(f"the evidence is in {directory}", flush=True)
             return 1
         shutil.rmtree(directory)
@@ -37,6 +49,31 @@ def main(arguments: list[str] | None = None) -> int:
         misfortunes += len(report.faults)
     print(f"{rounds} rounds, {misfortunes} misfortunes, {acknowledged} records acknowledged: all is well")
     return 0
+
+
+def load_of(seed: int, load: int | None) -> int:
+    """The number of processes that compute beside a round: the one asked for, or one that its seed draws."""
+    return random.Random(seed).choice(LOADS) if load is None else load
+
+
+def _round(directory: Path, seed: int, duration_s: float, load: int | None) -> Report | None:
+    """Print the report of a round, or the error that ended the round; None then."""
+    computing = load_of(seed, load)
+    with Burners(computing):
+        busy = other_load()
+        name = f"seed {seed}, load {computing}"
+        began_s = time.monotonic()
+        with bounded(round_s_max(duration_s, slowness(busy)), name, directory):
+            try:
+                report = run_round(directory, seed, duration_s, slowness(busy))
+            except Exception:  # noqa: BLE001 - each error is a finding
+                error = traceback.format_exc()
+                (directory / "error.txt").write_text(error)
+                print(f"{name}: WRONG: an error ended the round:\n{error}", flush=True)
+                return None
+    took_s = time.monotonic() - began_s
+    print(f"{report}\n  load {computing}, {busy:.0f} busy threads at the start, {took_s:.0f} s", flush=True)
+    return report
 
 
 if __name__ == "__main__":

@@ -26,12 +26,17 @@ _EAGER = {
 }
 """What takes minutes elsewhere happens within a round."""
 
+START_S = 30.0
+STOP_S = 15.0
+
 
 class Arena:
     """Three brokers, two controllers, an admin service, ZooKeeper, and the network between them."""
 
-    def __init__(self, directory: Path, disks: Disks) -> None:
+    def __init__(self, directory: Path, disks: Disks, slowness: float = 1.0) -> None:
         self.disks = disks
+        self.slowness = slowness
+        """Of this machine; every bound on liveness is this much longer."""
         self.network = Network(self._pids)
         self.guests: dict[str, int] = {}
         """Processes beside the cluster's that the network knows by name."""
@@ -69,7 +74,7 @@ class Arena:
                 environment=self.disks.environment,
                 launchers=self.disks.launchers,
             )
-            self._cluster.start()
+            self._cluster.start(START_S * self.slowness)
         except BaseException:
             self.network.__exit__()
             raise
@@ -79,8 +84,12 @@ class Arena:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            self.cluster.__exit__(kind, error, traceback)
+            if kind is None:
+                self.cluster.stop(STOP_S * self.slowness)
+            else:
+                self.note_state(self.directory / "when-the-round-failed")
         finally:
+            self.cluster.kill_all()
             self.network.__exit__()
 
     def note_state(self, directory: Path) -> None:

@@ -24,19 +24,37 @@ DRAIN_S = 45.0
 _PATIENCE_MS = 600_000
 """Nothing expires, which would look like an end."""
 _CLOSE_S = 5.0
+_NONE_ANSWERS = frozenset({ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT})
 _ASK_S = 20.0
 _PAUSE_S = 0.02
+_UNDER_WAY_MAX = 5000
+"""Records of one sender."""
 
 
 class Sender:
     """An idempotent producer with acks=all that sends numbered values to the partitions in turn.
 
+    The sender pauses while too many records are not acknowledged: a slow machine would need minutes for them at the
+    end.
+
     Args:
         count: how many partitions there are by now; None: as many as at first.
+        slowness: of the machine.
+        abandoned: nothing is waited for once this is set.
     """
 
-    def __init__(self, name: str, bootstrap: str, load: Load, count: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        bootstrap: str,
+        load: Load,
+        count: Callable[[], int] | None,
+        slowness: float,
+        abandoned: threading.Event,
+    ) -> None:
         self.name = name
+        self._slowness = slowness
+        self._abandoned = abandoned
         self._bootstrap = bootstrap
         self._load = load
         self._count = count or (lambda: load.partitions)
@@ -48,19 +66,29 @@ class Sender:
         patience_ms = load.patience_ms or _PATIENCE_MS
         settings: dict[str, Any] = {"acks": "all", "batch_bytes": 4096, "delivery_timeout_ms": patience_ms}
         try:
-            begun = _once_answered(lambda: Producer(self._bootstrap, **settings))
+            begun = _once_answered(lambda: Producer(self._bootstrap, **settings), DRAIN_S * self._slowness)
         except TidemarkError as error:
             history.add_failure(f"{self.name} could not begin: {error}")
             return
         with begun as producer:
-            while not ended.is_set():
-                for _ in range(load.burst):
-                    self._send(producer, number)
-                    number += 1
-                ended.wait(_PAUSE_S)
-            self._drain(producer, history)
-            history.sent += [self._known(*sent) for sent in self._handles]
-            producer.close(_CLOSE_S)
+            try:
+                while not ended.is_set():
+                    if self._under_way(producer) < _UNDER_WAY_MAX:
+                        for _ in range(load.burst):
+                            self._send(producer, number)
+                            number += 1
+                    ended.wait(_PAUSE_S)
+                if not self._abandoned.is_set():
+                    self._drain(producer, history)
+            except TidemarkError as error:
+                history.add_failure(f"{self.name} could not go on: {error}")
+            finally:
+                history.sent += [self._known(*sent) for sent in self._handles]
+                producer.close(_CLOSE_S)
+
+    def _under_way(self, producer: Producer) -> int:
+        metrics = producer.metrics()
+        return len(self._handles) - metrics.acknowledged_records - metrics.failed_records
 
     def _send(self, producer: Producer, number: int) -> None:
         load, value, partition = self._load, f"{self.name}:{number}", number % self._count()
@@ -79,7 +107,7 @@ class Sender:
         while (acknowledged := producer.metrics().acknowledged_records) > before:
             before = acknowledged
             try:
-                producer.flush(DRAIN_S)
+                producer.flush(DRAIN_S * self._slowness)
             except TidemarkError as failure:
                 error = failure
             else:
@@ -96,24 +124,29 @@ class Sender:
         return Sent(value, self.name, partition, Outcome.ACKNOWLEDGED, told.offset, key)
 
 
-def _once_answered(begin: Callable[[], Client]) -> Client:
-    """Everything may be down just now; nobody gives up for that so soon."""
-    deadline_s = time.monotonic() + DRAIN_S
+def _once_answered(begin: Callable[[], Client], patience_s: float) -> Client:
+    """Tried again while no broker answers: all of them may be down just now."""
+    deadline_s = time.monotonic() + patience_s
     while True:
         try:
             return begin()
         except TidemarkError as error:
-            if error.code is not ErrorCode.BROKER_NOT_AVAILABLE or time.monotonic() > deadline_s:
+            if error.code not in _NONE_ANSWERS or time.monotonic() > deadline_s:
                 raise
 
 
 def read_until(
-    name: str, bootstrap: str, load: Load, at_end: Callable[[dict[int, int]], bool], history: History
+    name: str,
+    bootstrap: str,
+    load: Load,
+    at_end: Callable[[dict[int, int]], bool],
+    history: History,
+    slowness: float = 1.0,
 ) -> None:
     """Read everything from the beginning, until `at_end` likes the positions; over what is gone from the front."""
     positions: dict[int, int] = {}
     try:
-        with _once_answered(lambda: Consumer(bootstrap)) as consumer:
+        with _once_answered(lambda: Consumer(bootstrap), DRAIN_S * slowness) as consumer:
             consumer.assign(load.topic)
             while not at_end(positions):
                 try:
@@ -121,7 +154,7 @@ def read_until(
                 except TidemarkError as error:
                     if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE or not load.shrinks:
                         raise
-                    _go_to_the_start(consumer, bootstrap, load, positions)
+                    _go_to_the_start(consumer, bootstrap, load, positions, _ASK_S * slowness)
                     continue
                 if batch is None:
                     continue
@@ -134,10 +167,10 @@ def read_until(
         history.add_failure(f"{name} gave up at {positions}: {error}")
 
 
-def _go_to_the_start(consumer: Consumer, bootstrap: str, load: Load, positions: dict[int, int]) -> None:
+def _go_to_the_start(consumer: Consumer, bootstrap: str, load: Load, positions: dict[int, int], ask_s: float) -> None:
     """In whatever partition begins past where it is read; what cannot be asked now is asked again."""
     try:
-        with RangeReader(bootstrap, deadline_s=_ASK_S) as reader:
+        with RangeReader(bootstrap, deadline_s=ask_s) as reader:
             for partition, bounds in reader.bounds(load.topic, range(load.partitions)).items():
                 if consumer.position((load.topic, partition)) < bounds.earliest:
                     consumer.seek((load.topic, partition), bounds.earliest)
@@ -170,7 +203,7 @@ def ask_ends_until(bootstrap: str, topic: str, partitions: int, ended: threading
                     for partition in range(partitions):
                         _ask_end(consumer, topic, partition, history)
         except TidemarkError as error:
-            if error.code is not ErrorCode.BROKER_NOT_AVAILABLE:
+            if error.code not in _NONE_ANSWERS:
                 raise
 
 

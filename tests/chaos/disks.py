@@ -20,7 +20,7 @@ from tests.chaos.arena_names import BROKERS
 
 DISK_BYTES = 32 << 20
 SMALL = "broker-1"
-_MOUNT = 'mount -t tmpfs -o size="$1" none "$0" && echo mounted && exec sleep 3600'
+_MOUNT = 'mount -t tmpfs -o size="$1" none "$0" && echo mounted && exec cat'
 _CHUNK_BYTES = 1 << 20
 _LONG_BYTES = 16 << 10
 """A segment of this size has records in its first half that are long committed."""
@@ -45,7 +45,10 @@ def small_disk(directory: Path, size_bytes: int = DISK_BYTES) -> Iterator[int]:
     """Keeps a tmpfs mounted there, seen only in its own namespace; gives the process to enter that by."""
     directory.mkdir(parents=True)
     keeper = subprocess.Popen(
-        ["unshare", "-Urm", "sh", "-c", _MOUNT, str(directory), str(size_bytes)], stdout=subprocess.PIPE, text=True
+        ["unshare", "-Urm", "sh", "-c", _MOUNT, str(directory), str(size_bytes)],
+        stdin=subprocess.PIPE,  # the keeper ends when this process does
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         assert keeper.stdout is not None

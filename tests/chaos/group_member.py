@@ -61,6 +61,7 @@ class Plan:
         by_hand: it commits now and then, and when partitions go; else its client does.
         one_by_one: it iterates over records; else it polls for batches.
         instance_id: of a static member.
+        slowness: of the machine; what is waited for may take this much longer.
     """
 
     bootstrap: str
@@ -71,6 +72,7 @@ class Plan:
     one_by_one: bool = False
     instance_id: str = ""
     assignor: str = ""
+    slowness: float = 1.0
 
     @property
     def command(self) -> tuple[str, str]:
@@ -86,7 +88,7 @@ class _Batch(NamedTuple):
 
 def _begun(plan: Plan) -> Consumer:
     """Again, where no broker answers: everything may stand still just now."""
-    until_s = time.monotonic() + _BEGUN_S
+    until_s = time.monotonic() + _BEGUN_S * plan.slowness
     while True:
         try:
             return Consumer(
@@ -94,7 +96,7 @@ def _begun(plan: Plan) -> Consumer:
                 group=plan.group,
                 instance_id=plan.instance_id,
                 assignor=plan.assignor,
-                request_timeout_ms=5000,
+                request_timeout_ms=int(5000 * plan.slowness),
                 auto_commit_interval_ms=0 if plan.by_hand else 300,
                 rebalance_timeout_ms=10_000,
             )

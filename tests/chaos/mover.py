@@ -22,15 +22,16 @@ class Mover:
     What is asked for may be under way, queued, or lost with the answer: only the end is promised.
     """
 
-    def __init__(self, admin: str, topic: str, partitions: int, seed: int) -> None:
+    def __init__(self, admin: str, topic: str, partitions: int, seed: int, slowness: float = 1.0) -> None:
         self._admin = admin
         self._partitions = [TopicPartition(topic, index) for index in range(partitions)]
         self._chance = random.Random(seed)
+        self._call_s = _CALL_S * slowness
         self.asked = self.cancelled = self.refused = 0
 
     def move_until(self, ended: threading.Event) -> None:
         """One request after the other."""
-        with AdminClient(admin=self._admin, timeout_s=_CALL_S) as admin:
+        with AdminClient(admin=self._admin, timeout_s=self._call_s) as admin:
             while not ended.wait(self._chance.uniform(*_PAUSE_S)):
                 partition = self._chance.choice(self._partitions)
                 try:
@@ -50,7 +51,7 @@ class Mover:
     def bring_home(self, deadline_s: float) -> list[str]:
         """Every partition on all three brokers again; what is wrong if they are not there in time."""
         why = "nothing was tried"
-        with AdminClient(admin=self._admin, timeout_s=_CALL_S) as admin:
+        with AdminClient(admin=self._admin, timeout_s=self._call_s) as admin:
             while time.monotonic() < deadline_s:
                 try:
                     under_way = admin.list_partition_reassignments().moves

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from tidemark.local.zookeeper_process import ZooKeeperProcess
 from tidemark.model import TidemarkError
 
-from tests.chaos.arena import Arena
+from tests.chaos.arena import START_S, STOP_S, Arena
 from tests.chaos.arena_names import BROKERS, CONTROLLERS, ZOOKEEPER
 from tests.chaos.cut_tails import CutTails
 from tests.chaos.disks import SMALL
@@ -81,7 +81,7 @@ class Nemesis:
             if not cluster.process(name).running:
                 self.told.append(f"{name} had ended by itself")
                 self.killed.append((time.monotonic(), name))
-                cluster.restart(name)
+                cluster.restart(name, timeout_s=START_S * self._arena.slowness)
 
     # -- processes
 
@@ -111,7 +111,7 @@ class Nemesis:
         name = self._chance.choice(BROKERS)
         was_full = name == SMALL and self._arena.disks.is_full
         try:
-            self._arena.cluster.terminate(name)
+            self._arena.cluster.terminate(name, STOP_S * self._arena.slowness)
         except TidemarkError:
             # A broker that had only begun to start does not listen yet. With a full disk its last files fit nowhere.
             if self._arena.cluster.process(name).exit_status != -signal.SIGTERM and not was_full:
@@ -141,7 +141,7 @@ class Nemesis:
             elif not cluster.process(name).running:
                 cluster.process(name).start()
         try:
-            cluster.wait_until_serving(timeout_s=_SERVING_S)
+            cluster.wait_until_serving(timeout_s=_SERVING_S * self._arena.slowness)
         except TidemarkError:
             if not all(cluster.process(name).running for name in cluster.names):
                 raise
@@ -149,7 +149,7 @@ class Nemesis:
     def _bring_back(self, name: str) -> None:
         """It may not come to serve while something else is wrong; it is started all the same."""
         try:
-            self._arena.cluster.restart(name, timeout_s=2.0)
+            self._arena.cluster.restart(name, timeout_s=2.0 * self._arena.slowness)
         except TidemarkError:
             if not self._arena.cluster.process(name).running:
                 raise
@@ -164,7 +164,7 @@ class Nemesis:
     def _start_zookeeper(self) -> None:
         """Unless another misfortune that is over has done so."""
         if not self._arena.cluster.zookeeper.running:
-            self._arena.cluster.zookeeper.start()
+            self._arena.cluster.zookeeper.start(START_S * self._arena.slowness)
 
     def _stop_a_broker(self) -> Iterator[str]:
         yield from self._stop(self._chance.choice(BROKERS))

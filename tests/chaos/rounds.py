@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,6 +39,9 @@ CALM_S = 2.0
 PEACE_S = 90.0
 BEGIN_S = 45.0
 """Misfortunes wait so long at most for the load to come up."""
+CALL_S = 30.0
+ROUND_S = 400.0
+"""All that is waited for in a round, beside its misfortunes, where every wait is a long one."""
 
 
 class GroupFigures(NamedTuple):
@@ -84,12 +89,12 @@ class Report:
         )
 
 
-def _keep_records_of_groups(bootstrap: str, admin: AdminClient) -> None:
+def _keep_records_of_groups(bootstrap: str, admin: AdminClient, patience_s: float) -> None:
     """Create `__consumer_offsets`, and delay its compaction: the checker needs every record of the coordinators.
 
     A truncation of flushed records rolls a segment, which the cleaner would compact within the round.
     """
-    until_s = time.monotonic() + BEGIN_S
+    until_s = time.monotonic() + patience_s
     with Consumer(bootstrap, group="first") as consumer:
         consumer.subscribe([SHARED.topic])
         while not consumer.assignment:
@@ -98,26 +103,36 @@ def _keep_records_of_groups(bootstrap: str, admin: AdminClient) -> None:
     admin.alter_configs(ConfigResource(ConfigKind.TOPIC, OFFSETS_TOPIC), {"min.compaction.lag.ms": "3600000"})
 
 
-def run_round(directory: Path, seed: int, duration_s: float) -> Report:
-    """A round in an empty directory, which holds the evidence afterwards."""
+def round_s_max(duration_s: float, slowness: float) -> float:
+    """A round that has not ended after so many seconds hangs."""
+    return duration_s + ROUND_S * slowness
+
+
+def run_round(directory: Path, seed: int, duration_s: float, slowness: float = 1.0) -> Report:
+    """A round in an empty directory, which holds the evidence afterwards.
+
+    Args:
+        slowness: of the machine; bounds on liveness are this much longer.
+    """
     histories = {load.topic: History(hasty=load.patience_ms > 0, readers=load.readers) for load in LOADS}
     with Disks(directory) as disks:
-        with Arena(directory, disks) as arena:
+        with Arena(directory, disks, slowness) as arena:
             nemesis = Nemesis(arena, seed)
-            with AdminClient(admin=arena.cluster.admin_address) as admin:
+            with AdminClient(admin=arena.cluster.admin_address, timeout_s=CALL_S * slowness) as admin:
                 for load in LOADS:
                     admin.create_topic(
                         load.topic, partitions=load.partitions, replication_factor=3, configs=load.topic_configs
                     )
-                _keep_records_of_groups(arena.bootstrap, admin)
-                mover = Mover(arena.cluster.admin_address, PLAIN.topic, PLAIN.partitions, seed)
+                _keep_records_of_groups(arena.bootstrap, admin, BEGIN_S * slowness)
+                mover = Mover(arena.cluster.admin_address, PLAIN.topic, PLAIN.partitions, seed, slowness)
                 with Troop(directory / "troop", arena, SHARED, seed) as troop:
                     _live_through(arena, nemesis, mover, troop, histories, duration_s)
                     group = troop.end(_ends(histories[SHARED.topic]))
-                ends = _ends_of_coordinators(arena.bootstrap)
+                peace_s = PEACE_S * slowness
+                ends = _ends_of_coordinators(arena.bootstrap, peace_s)
                 if group.unfinished:
                     arena.note_state(arena.directory / "when-the-group-failed")
-                not_in_sync = mover.bring_home(time.monotonic() + PEACE_S) or _wait_until_in_sync(admin)
+                not_in_sync = mover.bring_home(time.monotonic() + peace_s) or _wait_until_in_sync(admin, peace_s)
             findings = list(not_in_sync)
             for topic, history in histories.items():
                 history.killed = nemesis.killed
@@ -184,9 +199,9 @@ def _figures_of(group: GroupHistory) -> GroupFigures:
 def _live_through(
     arena: Arena, nemesis: Nemesis, mover: Mover, troop: Troop, histories: dict[str, History], duration_s: float
 ) -> None:
-    ended, asked_enough, moved_enough = threading.Event(), threading.Event(), threading.Event()
+    ended, asked_enough, moved_enough, abandoned = (threading.Event() for _ in range(4))
     finals: dict[str, dict[int, int]] = {}
-    deadline_s = time.monotonic() + duration_s + 3 * PEACE_S
+    deadline_s = time.monotonic() + duration_s + 3 * PEACE_S * arena.slowness
 
     def at_end(topic: str, positions: dict[int, int]) -> bool:
         if time.monotonic() > deadline_s:
@@ -194,34 +209,39 @@ def _live_through(
             return True
         return bool(finals) and all(positions.get(partition, 0) >= end for partition, end in finals[topic].items())
 
+    plain, shrinking = histories[PLAIN.topic], histories[SHRINKING.topic]
     sending, others = [], []
     for life in (mover.move_until, troop.live_until):
-        others.append(threading.Thread(target=life, args=(moved_enough,)))
+        others.append(_thread(plain, life, moved_enough))
     for load in LOADS:
         history = histories[load.topic]
         senders = [
-            Sender(name, arena.bootstrap, load, partial(getattr, troop, "partitions") if load.grows_to else None)
+            Sender(
+                name,
+                arena.bootstrap,
+                load,
+                partial(getattr, troop, "partitions") if load.grows_to else None,
+                arena.slowness,
+                abandoned,
+            )
             for name in load.senders
         ]
-        sending += [threading.Thread(target=sender.send_until, args=(ended, history)) for sender in senders]
-        others += [
-            threading.Thread(
-                target=read_until, args=(name, arena.bootstrap, load, partial(at_end, load.topic), history)
-            )
-            for name in load.readers
-        ]
-    plain, shrinking = histories[PLAIN.topic], histories[SHRINKING.topic]
+        sending += [_thread(history, sender.send_until, ended, history) for sender in senders]
+        for name in load.readers:
+            reading = (name, arena.bootstrap, load, partial(at_end, load.topic), history, arena.slowness)
+            others.append(_thread(history, read_until, *reading))
     asking = (arena.bootstrap, PLAIN.topic, PLAIN.partitions, asked_enough, plain)
-    others.append(threading.Thread(target=ask_ends_until, args=asking))
-    deleting = threading.Thread(
-        target=delete_until, args=(arena.cluster.admin_address, SHRINKING, ended, nemesis.seed, shrinking)
-    )
+    others.append(_thread(plain, ask_ends_until, *asking))
+    deleting = _thread(shrinking, delete_until, arena.cluster.admin_address, SHRINKING, ended, nemesis.seed, shrinking)
     for thread in (*sending, *others, deleting):
         thread.start()
     try:
-        _wait_for_load(histories)
+        _wait_for_load(histories, BEGIN_S * arena.slowness)
         nemesis.strike_until(time.monotonic() + duration_s)
         time.sleep(CALM_S)
+    except BaseException:
+        abandoned.set()
+        raise
     finally:
         moved_enough.set()
         ended.set()
@@ -230,8 +250,8 @@ def _live_through(
         try:
             if any(history.failures for history in histories.values()):
                 arena.note_state(arena.directory / "when-sending-failed")
-            for load in LOADS:
-                _read_back(arena.bootstrap, load, histories[load.topic])
+            for load in () if abandoned.is_set() else LOADS:
+                _read_back(arena.bootstrap, load, histories[load.topic], PEACE_S * arena.slowness)
         finally:
             finals.update({topic: _ends(history) for topic, history in histories.items()})
             asked_enough.set()
@@ -239,11 +259,25 @@ def _live_through(
                 thread.join()
 
 
-def _wait_for_load(histories: dict[str, History]) -> None:
-    until_s = time.monotonic() + BEGIN_S
+def _thread(history: History, work: Callable[..., None], *arguments: object) -> threading.Thread:
+    """An error that ends the thread is a finding."""
+
+    def run() -> None:
+        try:
+            work(*arguments)
+        except Exception:  # noqa: BLE001 - each error is a finding
+            history.add_failure(f"a thread of the round ended with an error: {traceback.format_exc()}")
+
+    return threading.Thread(target=run, name=getattr(work, "__name__", ""))
+
+
+def _wait_for_load(histories: dict[str, History], patience_s: float) -> None:
+    until_s = time.monotonic() + patience_s
     while any(history.readers and not history.polled for history in histories.values()):
         if time.monotonic() > until_s:
-            return
+            silent = [topic for topic, history in histories.items() if history.readers and not history.polled]
+            failures = [failure for history in histories.values() for failure in history.failures]
+            raise AssertionError(f"within {patience_s:.0f} s nothing was read of {silent}; {failures}")
         time.sleep(0.1)
 
 
@@ -251,9 +285,9 @@ def _ends(history: History) -> dict[int, int]:
     return {partition: log[-1][0] + 1 for partition, log in history.final.items() if log}
 
 
-def _ends_of_coordinators(bootstrap: str) -> dict[TopicPartition, int]:
+def _ends_of_coordinators(bootstrap: str, patience_s: float) -> dict[TopicPartition, int]:
     """Of `__consumer_offsets`, where anything is written."""
-    with RangeReader(bootstrap, deadline_s=PEACE_S) as reader:
+    with RangeReader(bootstrap, deadline_s=patience_s) as reader:
         count = len(reader.topics([OFFSETS_TOPIC])[OFFSETS_TOPIC].partitions)
         found = reader.bounds(OFFSETS_TOPIC, range(count))
     ends = {TopicPartition(OFFSETS_TOPIC, index): bounds.latest for index, bounds in found.items() if bounds.latest}
@@ -261,12 +295,12 @@ def _ends_of_coordinators(bootstrap: str) -> dict[TopicPartition, int]:
     return ends
 
 
-def _read_back(bootstrap: str, load: Load, history: History) -> None:
+def _read_back(bootstrap: str, load: Load, history: History, patience_s: float) -> None:
     """What is there; again, where retention has let go what was to be read."""
-    deadline_s = time.monotonic() + PEACE_S
+    deadline_s = time.monotonic() + patience_s
     while True:
         try:
-            with RangeReader(bootstrap, deadline_s=PEACE_S) as reader:
+            with RangeReader(bootstrap, deadline_s=patience_s) as reader:
                 count = range(len(reader.topics([load.topic])[load.topic].partitions))
                 for partition, bounds in reader.bounds(load.topic, count).items():
                     records = history.final[partition] = []
@@ -281,8 +315,8 @@ def _read_back(bootstrap: str, load: Load, history: History) -> None:
             return
 
 
-def _wait_until_in_sync(admin: AdminClient) -> list[str]:
-    deadline_s = time.monotonic() + PEACE_S
+def _wait_until_in_sync(admin: AdminClient, patience_s: float) -> list[str]:
+    deadline_s = time.monotonic() + patience_s
     while True:
         behind = {
             f"{topic.topic}-{index}": one.in_sync_replicas
@@ -293,5 +327,5 @@ def _wait_until_in_sync(admin: AdminClient) -> list[str]:
         if not behind:
             return []
         if time.monotonic() > deadline_s:
-            return [f"not in sync {PEACE_S:.0f} s after the last misfortune: {behind}"]
+            return [f"not in sync {patience_s:.0f} s after the last misfortune: {behind}"]
         time.sleep(0.2)

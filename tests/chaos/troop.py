@@ -48,8 +48,9 @@ class Troop:
         self.told: list[str] = []
         self.lives = 0
         self._directory = directory
-        self._plan = Plan(arena.bootstrap, GROUP, load.topic, "")
+        self._plan = Plan(arena.bootstrap, GROUP, load.topic, "", slowness=arena.slowness)
         self._arena = arena
+        self._slowness = arena.slowness
         self._load = load
         self._chance = random.Random(seed)
         self._members: dict[int, ServiceProcess] = {}
@@ -107,13 +108,14 @@ class Troop:
 
     def end(self, ends: dict[int, int]) -> GroupHistory:
         """Read on until all is processed, and leave; what they did and saw. Brokers must be well."""
-        deadline_s = time.monotonic() + _SETTLED_S
+        settled_s = _SETTLED_S * self._slowness
+        deadline_s = time.monotonic() + settled_s
         while True:
             reached = self._reached()
             if all(reached.get(index, 0) >= end for index, end in ends.items()):
                 break
             if time.monotonic() > deadline_s:
-                self._failures.append(f"after {_SETTLED_S:.0f} s of peace the group is at {reached} of {ends}")
+                self._failures.append(f"after {settled_s:.0f} s of peace the group is at {reached} of {ends}")
                 break
             time.sleep(0.2)
         while self._members:
@@ -123,7 +125,7 @@ class Troop:
         history = GroupHistory(self._load.topic, unfinished=self._failures)
         history.journals = {path.stem: read_journal(path) for path in self._journals}
         history.final = {index: range(end) for index, end in ends.items()}
-        history.coordinator = read_coordinators(self._plan.bootstrap)
+        history.coordinator = read_coordinators(self._plan.bootstrap, deadline_s=60.0 * self._slowness)
         return history
 
     @property
@@ -195,8 +197,9 @@ class Troop:
             self.told.append(f"{member.name} leaves")
 
     def _await_leave(self, member: ServiceProcess) -> None:
-        if not member.wait(_LEAVE_S):
-            self._failures.append(f"{member.name} did not leave within {_LEAVE_S:.0f} s")
+        leave_s = _LEAVE_S * self._slowness
+        if not member.wait(leave_s):
+            self._failures.append(f"{member.name} did not leave within {leave_s:.0f} s")
             member.kill()
         elif member.exit_status == -signal.SIGTERM and not read_journal(self._directory / f"{member.name}.journal"):
             pass  # it had not begun
@@ -210,7 +213,7 @@ class Troop:
     def _grow(self) -> None:
         """By one partition, unless it has grown enough; the answer may be lost."""
         try:
-            with AdminClient(admin=self._arena.cluster.admin_address, timeout_s=_CALL_S) as admin:
+            with AdminClient(admin=self._arena.cluster.admin_address, timeout_s=_CALL_S * self._slowness) as admin:
                 self.partitions = len(admin.describe_topics([self._load.topic])[0].partitions)
                 if self.partitions < self._load.grows_to:
                     admin.create_partitions(self._load.topic, total_count=self.partitions + 1)

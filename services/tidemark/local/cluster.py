@@ -164,14 +164,15 @@ class LocalCluster:
             self.kill_all()
             raise
 
-    def stop(self) -> None:
-        """Stop in order: brokers and admin, controllers, ZooKeeper. Idempotent.
+    def stop(self, timeout_s: float = _STOP_TIMEOUT_S) -> None:
+        """Stop in order: brokers and admin, controllers, ZooKeeper; SIGKILL after `timeout_s` each. Idempotent.
 
         Raises:
             TidemarkError: a service did not end with status 0 after SIGTERM.
         """
         try:
-            unclean = self._terminate((*self._brokers, ADMIN)) + self._terminate(self._controllers)
+            unclean = self._terminate((*self._brokers, ADMIN), timeout_s)
+            unclean += self._terminate(self._controllers, timeout_s)
             if self._zookeeper is not None:
                 self._zookeeper.stop()
         finally:

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The machine that a round runs on: processes that only compute, and how much longer a busy machine may take."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+
+LOADS = (0, 8, 20)
+"""Numbers of computing processes, from which the seed of a round draws one."""
+_CORES = os.cpu_count() or 1
+_SLOWNESS_MAX = 6.0
+_BUSY_PER_CORE = 4
+"""A cluster and its clients keep about so many processes of a core busy by themselves."""
+_LOADAVG = Path("/proc/loadavg")
+_SAMPLES = 40
+_SAMPLE_S = 0.05
+_BURN_S = 7200.0
+_BURN = """
+import os, sys, time
+parent, until_s = int(sys.argv[1]), time.monotonic() + float(sys.argv[2])
+while os.getppid() == parent and time.monotonic() < until_s:
+    sum(range(100_000))
+"""
+"""This script ends within milliseconds of its parent, also of a killed parent."""
+
+
+class Burners:
+    """So many processes that compute, at the priority of this process, until the block ends or this process does."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Burners:
+        command = [sys.executable, "-I", "-S", "-c", _BURN, str(os.getpid()), str(_BURN_S)]
+        try:
+            for _ in range(self._count):
+                self.processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL))
+        except BaseException:
+            self.end()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Kill them all."""
+        for process in self.processes:
+            process.kill()
+        for process in self.processes:
+            process.wait()
+
+
+def other_load() -> float:
+    """The mean number of threads that want to run, without this one, within two seconds."""
+    if not _LOADAVG.exists():
+        return os.getloadavg()[0]
+    wanting = 0
+    for _ in range(_SAMPLES):
+        wanting += int(_LOADAVG.read_text().split()[3].partition("/")[0]) - 1
+        time.sleep(_SAMPLE_S)
+    return wanting / _SAMPLES
+
+
+def slowness(load: float) -> float:
+    """The factor of every bound on liveness beside so many threads that compute; bounds on safety have none."""
+    return min(1.0 + load / (_BUSY_PER_CORE * _CORES), _SLOWNESS_MAX)

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that compute beside a round end with it, however it ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.chaos.machine import Burners, slowness
+from tests.integration.harness.waiting import wait_for
+
+_KILLED = """
+import os, signal
+from tests.chaos.machine import Burners
+with Burners(2) as burners:
+    print(*(process.pid for process in burners.processes), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+_GUARDED_GROUP = """
+import os, signal, subprocess
+from tidemark.local.process import Guard
+group = subprocess.Popen(
+    ["sh", "-c", "sleep 600 & echo $$ $!; wait"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    start_new_session=True,
+)
+print(group.stdout.readline().decode(), flush=True)
+guard = Guard(-group.pid)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def runs(pid: int) -> bool:
+    """A zombie, which waits for its new parent, has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_burners_end_with_their_block() -> None:
+    with Burners(2) as burners:
+        assert [process.poll() for process in burners.processes] == [None, None]
+    assert all(process.poll() is not None for process in burners.processes)
+
+
+def test_burners_end_if_their_parent_is_killed() -> None:
+    assert_ended_after(_KILLED)
+
+
+def test_a_group_of_processes_ends_if_its_guard_loses_its_parent() -> None:
+    assert_ended_after(_GUARDED_GROUP)
+
+
+def assert_ended_after(script: str) -> None:
+    """Both processes that `script` names have ended although `script` was killed."""
+    killed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    pids = [int(word) for word in killed.stdout.split()]
+    assert len(pids) == 2, killed.stderr
+    wait_for(lambda: not any(runs(pid) for pid in pids), f"the end of {pids}")
+
+
+def test_a_loaded_machine_gets_more_time() -> None:
+    assert slowness(0.0) == 1.0
+    assert slowness(8.0) < slowness(20.0)
