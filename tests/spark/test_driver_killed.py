@@ -3,15 +3,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,44 +18,18 @@ from tidemark.local.cluster import LocalCluster
 from tidemark_spark.archive_layout import read_archive
 from tidemark_spark.jobs import archive, rollup
 
+from tests.spark import doomed_driver
 from tests.spark.doomed_driver import archive_words, rollup_words
 from tests.spark.reading import needs_read_limits
+from tests.spark.submitted import batches, driver
 
-ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = Path(doomed_driver.__file__)
 COUNT = 3000
 AT_A_TIME = 150
 FIRST_US = 1_700_003_600_000_000
 STEP_US = 10_000_000
 HALF_HOUR_US = 1_800_000_000
 PATIENCE_S = 200.0
-
-
-@contextlib.contextmanager
-def driver(log: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A driver under spark-submit, its Java and its Python a group of processes; nothing of it is left."""
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "services"), str(ROOT / "spark")])
-    environment = {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": paths, "SPARK_LOCAL_IP": "127.0.0.1"}
-    submit = str(Path(sys.executable).with_name("spark-submit"))
-    script = str(ROOT / "tests" / "spark" / "doomed_driver.py")
-    with log.open("wb") as output:
-        started = subprocess.Popen(
-            [submit, "--master", "local[2]", script, *words],
-            env={**os.environ, **environment},
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        yield started
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(started.pid, signal.SIGKILL)
-        started.wait()
-
-
-def batches(checkpoint: Path, kind: str) -> set[int]:
-    """The micro-batches that a checkpoint knows to be planned ("offsets") or done ("commits")."""
-    return {int(path.name) for path in (checkpoint / kind).glob("[0-9]*")}
 
 
 def wait_until_in_mid_batch(process: subprocess.Popen[bytes], log: Path, checkpoints: list[Path]) -> None:
@@ -89,7 +60,7 @@ def test_an_archive_and_a_rollup_are_whole_although_their_driver_was_killed_in_m
             producer.send("doomed", value, partition=number % 3, timestamp_us=FIRST_US + number * STEP_US)
     root, checkpoint, log = tmp_path / "archive", tmp_path / "checkpoint", tmp_path / "driver.log"
     where = [cluster.bootstrap, "doomed", "doomed-sums", str(root), str(checkpoint)]
-    with driver(log, *where, str(AT_A_TIME)) as process:
+    with driver(log, SCRIPT, *where, str(AT_A_TIME)) as process:
         wait_until_in_mid_batch(process, log, [root / "checkpoint", checkpoint])
         os.killpg(process.pid, signal.SIGKILL)
     assert len(batches(root / "checkpoint", "commits")) < COUNT // AT_A_TIME, "it was done before it was killed"

@@ -28,7 +28,7 @@ class ChildProcess:
         self._environment = dict(environment)
         self._cwd = directory
         self._process: subprocess.Popen[bytes] | None = None
-        self._guard: _Guard | None = None
+        self._guard: Guard | None = None
 
     @property
     def pid(self) -> int:
@@ -50,7 +50,7 @@ class ChildProcess:
         assert not self.running, f"{self.name} runs already"
         self._release_guard()
         self._process = self._spawn(output)
-        self._guard = _Guard(self._process.pid)
+        self._guard = Guard(self._process.pid)
 
     def _spawn(self, output: BinaryIO) -> subprocess.Popen[bytes]:
         # A new session: Ctrl-C reaches only this process, which stops all processes in order.
@@ -137,8 +137,8 @@ class ServiceProcess(ChildProcess):
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
 
-class _Guard:
-    """A shell that kills `pid` when the pipe to this process closes.
+class Guard:
+    """A shell that kills `pid`, or the group of processes -`pid`, when the pipe to this process closes.
 
     PR_SET_PDEATHSIG would fire at the end of the *thread* that started the child, and needs code after fork.
     """

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m tests.chaos.stream --load N`: a Spark stream through two kills of brokers and one of its driver.
+
+A producer writes numbers to a topic; a driver under spark-submit copies the topic to Parquet and to another topic.
+Two brokers, one after the other, and then the driver are killed with kill -9 in mid-batch, and started again. At the
+end every acknowledged number must be in both, and in Parquet once. The topic may have numbers of the killed driver's
+micro-batch twice; their count is told, as is the time to the first row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from tidemark.client import AdminClient
+from tidemark.local.cluster import LocalCluster, broker_name
+
+from tests.chaos.bounded import bounded
+from tests.chaos.machine import LOADS, Burners, other_load, slowness
+from tests.chaos.stream.numbered_records import Numbers, count_numbers, has_records
+from tests.spark.submitted import batches, driver
+
+SCRIPT = Path(__file__).with_name("driver.py")
+SOURCE, TARGET, PARTITIONS = "numbers", "copied", 6
+AT_A_TIME = 20_000
+"""Records of one micro-batch."""
+BATCHES_BETWEEN = 3
+"""Micro-batches that each query does between two kills."""
+START_S = 30.0
+STEP_S = 120.0
+"""Bound of each wait for the stream."""
+ROUND_S = 900.0
+_POLL_S = 0.05
+
+
+@dataclass
+class Report:
+    """Figures of a round; `findings` is empty where all is well."""
+
+    acknowledged: int = 0
+    in_parquet: int = 0
+    duplicates: int = 0
+    """Rows of the target topic beyond the first of each number."""
+    times_s: dict[str, float] = field(default_factory=dict)
+    killed: list[str] = field(default_factory=list)
+    findings: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        times = ", ".join(f"{what} {after_s:.1f} s" for what, after_s in self.times_s.items())
+        verdict = "all is well" if not self.findings else "\n  ".join(["WRONG:", *self.findings[:20]])
+        return (
+            f"{self.acknowledged} acknowledged, {self.in_parquet} rows in Parquet, {self.duplicates} duplicates in the "
+            f"topic\n  {times}\n  killed: {', '.join(self.killed)}\n  {verdict}"
+        )
+
+
+class StreamRound:
+    """One round, in a directory of its own; bounds on liveness are as much longer as the machine is slower."""
+
+    def __init__(self, directory: Path, seed: int, rate: int, slow: float) -> None:
+        self.report = Report()
+        self._place = directory
+        self._chance = random.Random(seed)
+        self._rate = rate
+        self._step_s = STEP_S * slow
+        self._start_s = START_S * slow
+        self._checkpoints = [directory / "to-parquet", directory / "to-topic"]
+        self._log = directory / "driver.log"
+
+    def run(self) -> Report:
+        """Start a cluster and the drivers, kill, and compare."""
+        cluster = LocalCluster(self._place / "cluster")
+        cluster.start(self._start_s)
+        try:
+            with AdminClient(admin=cluster.admin_address, timeout_s=self._start_s) as admin:
+                for topic in (SOURCE, TARGET):
+                    configs = {"min.insync.replicas": "2", "retention.ms": "-1"}
+                    admin.create_topic(topic, partitions=PARTITIONS, replication_factor=3, configs=configs)
+            numbers = Numbers(cluster.bootstrap, SOURCE, PARTITIONS, self._rate)
+            numbers.start()
+            try:
+                self._until_the_driver_is_killed(cluster)
+                self._from_the_checkpoint(cluster, numbers)
+            finally:
+                numbers.finish()
+            copied = count_numbers(cluster.bootstrap, TARGET, PARTITIONS, self._step_s)
+        finally:
+            cluster.kill_all()
+        self._compare(numbers, copied)
+        return self.report
+
+    def _until_the_driver_is_killed(self, cluster: LocalCluster) -> None:
+        with self._driver(cluster) as process:
+            self._time_first_rows(cluster, process)
+            for broker in self._chance.sample(range(3), 2):
+                self._wait_for_batches(process)
+                self._kill_broker(cluster, broker_name(broker))
+            self._wait_for_batches(process)
+            time.sleep(self._chance.uniform(0.0, 0.5))
+            os.killpg(process.pid, signal.SIGKILL)
+            self.report.killed.append("the driver")
+
+    def _from_the_checkpoint(self, cluster: LocalCluster, numbers: Numbers) -> None:
+        began_s, before = time.monotonic(), [len(batches(one, "commits")) for one in self._checkpoints]
+        with self._driver(cluster) as process:
+            for what, checkpoint, count in zip(("Parquet", "the topic"), self._checkpoints, before, strict=True):
+                self._wait(process, lambda: len(batches(checkpoint, "commits")) > count, "a micro-batch")  # noqa: B023
+                self.report.times_s[f"again in {what} after"] = time.monotonic() - began_s
+            self._wait_for_batches(process)
+            numbers.finish()
+            (self._place / "stop").touch()
+            try:
+                status = process.wait(self._step_s)
+            except subprocess.TimeoutExpired:
+                raise AssertionError(f"the driver did not copy the rest within {self._step_s:.0f} s") from None
+            assert status == 0, f"the driver ended with {status}: {self._tail()}"
+
+    def _driver(self, cluster: LocalCluster) -> AbstractContextManager[subprocess.Popen[bytes]]:
+        self._log = self._place / f"driver-{len(self.report.killed)}-kills.log"
+        words = (cluster.bootstrap, SOURCE, TARGET, str(self._place), str(AT_A_TIME))
+        return driver(self._log, SCRIPT, *words)
+
+    def _tail(self) -> str:
+        return self._log.read_text(errors="replace")[-3000:]
+
+    def _wait(self, process: subprocess.Popen[bytes], holds: Callable[[], bool], what: str) -> None:
+        until_s = time.monotonic() + self._step_s
+        while not holds():
+            assert process.poll() is None, f"the driver ended with {process.returncode}: {self._tail()}"
+            assert time.monotonic() < until_s, f"no {what} within {self._step_s:.0f} s: {self._tail()}"
+            time.sleep(_POLL_S)
+
+    def _time_first_rows(self, cluster: LocalCluster, process: subprocess.Popen[bytes]) -> None:
+        """Of the first driver, from its start under spark-submit."""
+        began_s = time.monotonic()
+        steps: dict[str, Callable[[], bool]] = {
+            "session after": (self._place / "session").exists,
+            "queries after": (self._place / "queries").exists,
+            "planned after": lambda: all(batches(one, "offsets") for one in self._checkpoints),
+            "first row in Parquet after": lambda: any((self._place / "parquet" / "_spark_metadata").glob("[0-9]*")),
+            "first row in the topic after": lambda: (
+                bool(batches(self._checkpoints[1], "offsets"))
+                and has_records(cluster.bootstrap, TARGET, PARTITIONS, self._step_s)
+            ),
+        }
+
+        def note() -> bool:
+            for what in tuple(steps):
+                if steps[what]():
+                    del steps[what]
+                    self.report.times_s[what] = time.monotonic() - began_s
+            return not steps
+
+        self._wait(process, note, "first row")
+
+    def _wait_for_batches(self, process: subprocess.Popen[bytes]) -> None:
+        """Until each query has done some more micro-batches, and both are in the middle of one, or of another."""
+        before = [len(batches(one, "commits")) for one in self._checkpoints]
+
+        def in_mid_batch() -> bool:
+            done = [batches(one, "commits") for one in self._checkpoints]
+            planned = [batches(one, "offsets") for one in self._checkpoints]
+            more = all(len(one) >= count + BATCHES_BETWEEN for one, count in zip(done, before, strict=True))
+            return more and all(have - one for have, one in zip(planned, done, strict=True))
+
+        self._wait(process, in_mid_batch, f"{BATCHES_BETWEEN} micro-batches and the middle of another")
+
+    def _kill_broker(self, cluster: LocalCluster, name: str) -> None:
+        cluster.kill(name)
+        self.report.killed.append(name)
+        time.sleep(self._chance.uniform(0.5, 5.0))
+        cluster.restart(name, self._start_s)
+
+    def _compare(self, numbers: Numbers, copied: Counter[int]) -> None:
+        report = self.report
+        rows = read_parquet(self._place / "parquet")
+        report.acknowledged, report.in_parquet = len(numbers.acknowledged), sum(rows.values())
+        report.duplicates = sum(copied.values()) - len(copied)
+        report.findings += numbers.failures
+        for where, found in (("Parquet", rows), ("the topic", copied)):
+            missing = sorted(numbers.acknowledged - found.keys())
+            if missing:
+                report.findings.append(f"{len(missing)} acknowledged numbers are not in {where}: {missing[:20]}")
+            if invented := sorted(found.keys() - range(numbers.sent)):
+                report.findings.append(f"{where} has numbers that were never sent: {invented[:20]}")
+        if twice := sorted(number for number, count in rows.items() if count > 1):
+            report.findings.append(f"{len(twice)} numbers are twice in Parquet: {twice[:20]}")
+        if report.duplicates > AT_A_TIME:
+            report.findings.append(f"{report.duplicates} duplicates, more than the killed driver's one micro-batch")
+
+
+def read_parquet(path: Path) -> Counter[int]:
+    """How often each number is there, as Spark reads the files of its own sink."""
+    os.environ |= {"SPARK_LOCAL_IP": "127.0.0.1"}
+    spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+    try:
+        values = spark.read.parquet(str(path)).selectExpr("cast(cast(value as string) as long) as number").toArrow()
+    finally:
+        spark.stop()
+    return Counter(values.column("number").to_pylist())
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status 0: the round was well; 1: it was not, and its directory is kept."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.stream", description=__doc__.partition("\n")[0])
+    parser.add_argument("--load", type=int, default=LOADS[-1], metavar="N", help="processes that compute beside (20)")
+    parser.add_argument("--seed", type=int, default=None, help="of what is killed when")
+    parser.add_argument("--rate", type=int, default=1000, help="records a second that are produced (1000)")
+    given = parser.parse_args(arguments)
+    seed = given.seed if given.seed is not None else random.randrange(1 << 31)
+    directory = Path(tempfile.mkdtemp(prefix="tidemark-stream-"))
+    name = f"stream, seed {seed}, load {given.load}"
+    with Burners(given.load):
+        busy = other_load()
+        slow, began_s = slowness(busy), time.monotonic()
+        print(f"{name}: {busy:.0f} busy threads at the start", flush=True)
+        round_ = StreamRound(directory, seed, given.rate, slow)
+        with bounded(ROUND_S * slow, name, directory):
+            try:
+                round_.run()
+            except Exception:  # noqa: BLE001 - each error is a finding
+                round_.report.findings.append(traceback.format_exc())
+    print(f"{name}: {round_.report}\n  {time.monotonic() - began_s:.0f} s", flush=True)
+    if round_.report.findings:
+        print(f"the evidence is in {directory}", flush=True)
+        return 1
+    shutil.rmtree(directory)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
