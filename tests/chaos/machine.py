@@ -30,7 +30,11 @@ while os.getppid() == parent and time.monotonic() < until_s:
 
 
 class Burners:
-    """So many processes that compute, at the priority of this process, until the block ends or this process does."""
+    """So many processes that compute, at the priority of this process, until the block ends or this process does.
+
+    Each has a session of its own, as each service has. Linux divides the cores among sessions first (autogroup):
+    burners in the session of this process would slow down this process, and no broker.
+    """
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -40,7 +44,7 @@ class Burners:
         command = [sys.executable, "-I", "-S", "-c", _BURN, str(os.getpid()), str(_BURN_S)]
         try:
             for _ in range(self._count):
-                self.processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL))
+                self.processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True))
         except BaseException:
             self.end()
             raise

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +44,12 @@ def test_burners_end_with_their_block() -> None:
     with Burners(2) as burners:
         assert [process.poll() for process in burners.processes] == [None, None]
     assert all(process.poll() is not None for process in burners.processes)
+
+
+def test_burners_have_sessions_of_their_own() -> None:
+    with Burners(2) as burners:
+        sessions = {os.getsid(process.pid) for process in burners.processes}
+    assert sessions == {process.pid for process in burners.processes}
 
 
 def test_burners_end_if_their_parent_is_killed() -> None:
