@@ -96,6 +96,29 @@ async def test_a_close_has_the_time_that_it_is_given(cluster: FakeCluster) -> No
         await handle
 
 
+async def test_a_blocking_consumer_that_closes_waits_as_long_as_its_requests_may_take(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit of a member takes up to `request_timeout_ms`, which a user may raise above the default."""
+    monkeypatch.setattr("tidemark.client.sync.producer_consumer._CLOSE_SLACK_S", 0.1)
+    ended: list[str] = []
+    close = Consumer.close
+
+    async def slow_close(consumer: Consumer) -> None:
+        await asyncio.sleep(0.4)
+        await close(consumer)
+        ended.append("closed")
+
+    monkeypatch.setattr(Consumer, "close", slow_close)
+
+    def blocking() -> None:
+        with client.Consumer(cluster.bootstrap, request_timeout_ms=5000):
+            pass
+
+    await asyncio.to_thread(blocking)
+    assert ended == ["closed"]
+
+
 async def test_a_second_close_waits_for_the_first(cluster: FakeCluster) -> None:
     producer = Producer(cluster.bootstrap, linger_ms=100)
     await producer.start()

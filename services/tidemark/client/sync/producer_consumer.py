@@ -439,7 +439,7 @@ class Consumer(SyncClient[AsyncConsumer]):
         """Stop fetching and close the connections. A member of a group commits and leaves the group."""
         if self._closes_now():
             self._give_back()
-            self._background.call(self._client.close(), _CLOSE_SLACK_S)
+            self._background.call(self._client.close(), self._call_s)  # `on_revoked` may commit
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
