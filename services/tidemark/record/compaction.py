@@ -17,7 +17,17 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.record.envelope import ENVELOPE_BYTES, Attributes, Batch, Codec, Envelope, seal
+from tidemark.record.envelope import (
+    ENVELOPE_BYTES,
+    MAGIC,
+    NO_SEQUENCE,
+    Attributes,
+    Batch,
+    Codec,
+    Envelope,
+    parse_envelope,
+    seal,
+)
 from tidemark.record.payload import encode_rows, read_batch, row_offsets
 from tidemark.record.schema import COMPACTED_SCHEMA
 
@@ -151,6 +161,30 @@ def _compact_one(batch: Batch, rows: pa.RecordBatch, stays: Any, rule: CleaningR
     if not left and envelope.base_offset not in rule.kept:
         return None
     return _with_rows(envelope, rows, stays)
+
+
+def empty_batch(offset: int, leader_epoch: int) -> Batch:
+    """A batch without records for one offset, as cleaning leaves it: the end of a segment stays known."""
+    payload = encode_rows(pa.RecordBatch.from_pylist([], schema=COMPACTED_SCHEMA), Codec.NONE)
+    envelope = Envelope(
+        base_offset=offset,
+        leader_epoch=leader_epoch,
+        header_crc=0,
+        batch_length=0,
+        crc=0,
+        magic=MAGIC,
+        codec=int(Codec.NONE),
+        attributes=int(Attributes.COMPACTED),
+        record_count=0,
+        last_offset_delta=0,
+        base_sequence=NO_SEQUENCE,
+        max_timestamp_us=0,
+        producer_id=NO_SEQUENCE,
+        producer_epoch=NO_SEQUENCE,
+        delete_horizon_s=0,
+    )
+    data = seal(envelope, payload)
+    return Batch(parse_envelope(data), data)
 
 
 def _with_rows(envelope: Envelope, rows: pa.RecordBatch, stays: Any) -> bytes:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest import mock
 
 from tidemark.broker.logs.log_repairs import SuspectLog
-from tidemark.broker.logs.suspect_logs import OpenSegment, OpenSuspectLog
+from tidemark.broker.logs.suspect_logs import EVERYWHERE, OpenSegment, OpenSuspectLog
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import ProducerStates
 from tidemark.core.replication import effects as fx
@@ -239,23 +240,23 @@ class FiledSuspect(OpenSuspectLog):
     """The log on files for a repair; the log in memory learns of its end."""
 
     def __init__(self, model: MemoryLog, file: PartitionLog) -> None:
-        super().__init__(file, model.identity, model.high_watermark, model.epochs, may_hold_holes=model.may_hold_holes)
+        holes = model.holes_until == EVERYWHERE
+        super().__init__(file, model.identity, model.high_watermark, model.epochs, may_hold_holes=holes)
         self._model = model
 
-    def segment(self, offset: int) -> OpenSegment | None:
-        found = super().segment(offset)
-        if found is not None:
-            replace, model = found.replace, self._model.log
-
-            def replace_both(patches: Sequence[Patch]) -> bool:
-                done = replace(patches)
-                for damaged, _ in patches if done else ():
-                    healed = {one for one in model.flipped if damaged.start_offset <= one < damaged.end_offset}
-                    model.flipped -= healed
-                return done
-
-            found.replace = replace_both  # type: ignore[method-assign]
+    def segments(self, offset: int) -> list[OpenSegment]:
+        found = super().segments(offset)
+        for one in found:
+            one.replace = partial(self._replace_both, one.replace)  # type: ignore[method-assign]
         return found
+
+    def _replace_both(self, replace: Callable[[Sequence[Patch]], bool], patches: Sequence[Patch]) -> bool:
+        done, model = replace(patches), self._model.log
+        for damaged, batches in patches if done else ():
+            if batches is not None:
+                healed = {one for one in model.flipped if damaged.start_offset <= one < damaged.end_offset}
+                model.flipped -= healed
+        return done
 
 
 def lose_power_on_files(machine: Machine, dice: random.Random, *, same_boot: bool = False) -> None:

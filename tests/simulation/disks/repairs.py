@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 from tidemark.broker.logs.log_repairs import LogRepairs, SuspectLog
 from tidemark.broker.logs.refused_chunks import RefusedChunks
 from tidemark.broker.logs.repair_sources import ReplicaPart
+from tidemark.broker.logs.suspect_logs import EVERYWHERE
 from tidemark.core.leader_epochs import LeaderEpochs
+from tidemark.core.replication import events as ev
 from tidemark.model import BrokerId, ErrorCode, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.storage.log.segment_repair import DamagedRange, Patch
 
@@ -36,8 +38,12 @@ class SimRepairs:
 
     def __init__(self, node: BrokerNode) -> None:
         self._node = node
-        self.repairs = LogRepairs(self, self, SimScheduler(node), self, node.driver.fail)
+        self.repairs = LogRepairs(self, self, SimScheduler(node), self, self._give_up, node.driver.fail)
         self.refused_chunks = RefusedChunks(self, SimScheduler(node), node.driver.fail)
+
+    def _give_up(self, partition: TopicPartition, identity: ReplicaIdentity) -> None:
+        self._node.world.counts["damaged leaders"] += 1
+        self._node.feed(ev.LogDamaged(partition, identity))
 
     # -- SuspectLogs
 
@@ -67,7 +73,7 @@ class SimRepairs:
         peer = await self._reach(broker)
         log, batches = peer.logs.peek(partition, identity, start, end)
         bad = next((one.envelope.base_offset for one in batches if not is_good(one)), None)
-        part = ReplicaPart(log.start, log.end, tuple(batches))
+        part = ReplicaPart(log.start, log.end, 0, tuple(batches))
         if bad is not None:
             peer.repairs.repairs.suspect(partition, bad)
         await self._reach(broker)
@@ -110,26 +116,32 @@ class MemoryLog:
     """A log in memory as `SuspectLog` and, below the high watermark, as one `SuspectSegment`."""
 
     base_offset = 0
+    next_offset = clean_point = EVERYWHERE
 
     def __init__(self, node: BrokerNode, partition: TopicPartition, identity: ReplicaIdentity, log: StoredLog) -> None:
         core = node.replica_log(partition)
         self.identity = identity
         self.high_watermark = min(int(core.high_watermark), log.end) if core is not None else 0
         self.epochs = LeaderEpochs(core.epochs.entries if core is not None else log.epochs)
-        self.may_hold_holes = node.world.recipe.compacted
+        self.log_start_offset, self.log_end_offset = log.start, log.end
+        self.holes_until = EVERYWHERE if node.world.recipe.compacted else log.start
         self.log = log
         self._cuts = log.cuts
 
     def is_sealed(self, offset: int) -> bool:
         return True
 
-    def segment(self, offset: int) -> MemoryLog | None:
-        return self if self._cuts == self.log.cuts else None
+    def segments(self, offset: int) -> Sequence[MemoryLog]:
+        return [self] if self._cuts == self.log.cuts else []
+
+    @property
+    def whole(self) -> DamagedRange:
+        return DamagedRange(0, 0, 0, self.log.start, self.log.end, "")
 
     def find_damage(self) -> list[DamagedRange]:
         bad = [one.envelope for one in self.log.batches if one.envelope.base_offset in self.log.flipped]
         return [
-            DamagedRange(0, 0, 0, one.base_offset, one.next_offset, "a bit is wrong")
+            DamagedRange(0, 0, one.batch_length, one.base_offset, one.next_offset, "a bit is wrong")
             for one in bad
             if one.next_offset <= self.high_watermark
         ]
@@ -138,11 +150,12 @@ class MemoryLog:
         """The log has the batch that was written: nothing but that one may take its place."""
         if self._cuts != self.log.cuts:
             return False
-        for damaged, batches in patches:
+        done = [one for one in patches if one.batches is not None]
+        for damaged, batches in done:
             written = [one for one in self.log.batches if one.envelope.base_offset == damaged.start_offset]
-            if [one.envelope for one in batches] != [one.envelope for one in written]:
+            if [one.envelope for one in batches or ()] != [one.envelope for one in written]:
                 raise InvariantError(f"HEALS: {batches} took the place of {written}")
-        self.log.flipped -= {damaged.start_offset for damaged, _ in patches}
+        self.log.flipped -= {damaged.start_offset for damaged, _ in done}
         return True
 
 

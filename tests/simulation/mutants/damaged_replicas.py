@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -97,8 +98,8 @@ def takes_damage_for_a_torn_tail(monkeypatch: Any) -> None:
 def repairs_nothing(monkeypatch: Any) -> None:
     """Damaged batches are found and counted, and stay."""
 
-    async def replace(self: LogRepairs, *found: object) -> bool:
-        return False
+    async def replace(self: LogRepairs, *found: Sequence[object]) -> int:
+        return len(found[-1])
 
     monkeypatch.setattr(LogRepairs, "_replace", replace)
 
@@ -107,8 +108,8 @@ def repairs_with_any_epoch(monkeypatch: Any) -> None:
     """A repair takes a batch of the right offset, whatever its leader epoch."""
     patch = RepairSources.patch
 
-    async def blind(self: RepairSources, damaged: DamagedRange) -> Patch | None:
-        self._epochs = LeaderEpochs()
+    async def blind(self: RepairSources, damaged: DamagedRange) -> Patch:
+        self._log = self._log._replace(epochs=LeaderEpochs())
         return await patch(self, damaged)
 
     monkeypatch.setattr(RepairSources, "patch", blind)

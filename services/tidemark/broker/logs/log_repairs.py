@@ -2,8 +2,9 @@
 """Checks segments that a reader or the scrubber suspects, and replaces damaged batches by those of another replica
 (rule T6).
 
-The replica stays in its role. A repair changes one segment, and only below the high watermark: the batches there are
-committed, so every in-sync replica has them.
+The replica stays in its role while it can be repaired. A repair changes one segment, and only below the high watermark:
+the batches there are committed, so every in-sync replica has them. A leader resigns where another replica has a batch
+and this disk cannot store it, or where a damaged batch is not committed, so that a new leader has this one truncate it.
 """
 
 from __future__ import annotations
@@ -13,14 +14,19 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from tidemark.broker.logs.repair_sources import RepairSources, ReplicaPeers
+from tidemark.broker.logs.repair_sources import DamagedLog, RepairSources, ReplicaPeers
 from tidemark.core.leader_epochs import LeaderEpochs
-from tidemark.model import ReplicaIdentity, TidemarkError, TopicPartition
+from tidemark.model import Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.ports import Scheduler, Signal
+from tidemark.record.compaction import empty_batch
 from tidemark.storage.log.segment_repair import DamagedRange, NotJoined, Patch
 
 _AGAIN_MS: Final = 30_000
 """Interval at which damage without a good copy is looked at again: another replica may be back."""
+_QUIET_MS: Final = 5_000
+"""After a repair found no good copy, requests for that segment are refused for this time: each would read all of it."""
+_RUNNING_MAX: Final = 4
+"""Repairs that run at a time; each may hold a copy of its damaged ranges in memory."""
 REPAIR_MS: Final = 5_000
 """Time that a request waits for a repair."""
 _ROLL_MS: Final = 20
@@ -37,11 +43,23 @@ class SuspectSegment(Protocol):
     def base_offset(self) -> int:
         """First offset."""
 
+    @property
+    def next_offset(self) -> int:
+        """First offset after the segment."""
+
+    @property
+    def clean_point(self) -> int:
+        """Below it (exclusive) the log was compacted here."""
+
+    @property
+    def whole(self) -> DamagedRange:
+        """All of the segment, as a range to replace."""
+
     def find_damage(self) -> list[DamagedRange]:
         """Check every batch. Raises OSError."""
 
     def replace(self, patches: Sequence[Patch]) -> bool:
-        """Put the patches in place of the damaged ranges; False where the log has changed meanwhile.
+        """Put the patches in place of the damaged ranges, one for each; False where the log has changed meanwhile.
 
         Raises:
             NotJoined: the result would not be whole; nothing was changed.
@@ -58,6 +76,14 @@ class SuspectLog(Protocol):
         """Of the replica."""
 
     @property
+    def log_start_offset(self) -> int:
+        """First offset that a consumer can read."""
+
+    @property
+    def log_end_offset(self) -> int:
+        """Exclusive."""
+
+    @property
     def high_watermark(self) -> int:
         """Exclusive."""
 
@@ -66,14 +92,14 @@ class SuspectLog(Protocol):
         """The leader epoch cache."""
 
     @property
-    def may_hold_holes(self) -> bool:
-        """Compaction may have left holes in the log (rule L1)."""
+    def holes_until(self) -> int:
+        """Below this offset (exclusive) the log may have holes: compaction (rule L1), or the log start."""
 
     def is_sealed(self, offset: int) -> bool:
         """Whether the offset lies below the active segment."""
 
-    def segment(self, offset: int) -> SuspectSegment | None:
-        """The sealed segment with that offset, if all of it is below the high watermark. Blocks."""
+    def segments(self, offset: int) -> Sequence[SuspectSegment]:
+        """The sealed segments up to that of the offset, if all of that one is below the high watermark. Blocks."""
 
 
 class SuspectLogs(Protocol):
@@ -100,16 +126,19 @@ class RepairMetrics(Protocol):
 
 
 class _Running:
-    """A repair of a partition at an offset, and whether the segment is whole after it."""
+    """A repair of a partition at an offset, waiting or running, and whether the segment is whole after it."""
 
-    def __init__(self, offset: int, ended: Signal) -> None:
-        self.offset = offset
+    def __init__(self, ended: Signal) -> None:
         self.ended = ended
         self.whole = False
 
 
 class LogRepairs:
-    """At most one repair of a partition runs at a time; requests for the same offset share its result."""
+    """Repairs in the order of their requests, at most one of a partition at a time; requests for one offset share it.
+
+    Args:
+        give_up: called where this broker should not lead the partition; it may be a follower.
+    """
 
     def __init__(
         self,
@@ -117,14 +146,19 @@ class LogRepairs:
         peers: ReplicaPeers,
         scheduler: Scheduler,
         metrics: RepairMetrics,
+        give_up: Callable[[TopicPartition, ReplicaIdentity], None],
         fail: Callable[[BaseException], None],
     ) -> None:
         self._logs = logs
         self._peers = peers
         self._scheduler = scheduler
         self._metrics = metrics
+        self._give_up = give_up
         self._fail = fail
-        self._running: dict[TopicPartition, _Running] = {}
+        self._asked: dict[tuple[TopicPartition, int], _Running] = {}
+        self._running: set[TopicPartition] = set()
+        self._quiet: dict[tuple[TopicPartition, int], int] = {}
+        """By partition and first offset of a segment that was not repaired lately: the segment's next offset."""
         self._unrepaired: dict[TopicPartition, dict[int, int]] = {}
         """By partition: first offset of a damaged segment without a good copy, and its number of damaged ranges."""
 
@@ -137,43 +171,56 @@ class LogRepairs:
         await self._scheduler.stop()
 
     def suspect(self, partition: TopicPartition, offset: int) -> None:
-        """Check the segment that holds `offset` soon, and repair it; not while another repair of the partition runs."""
-        if partition not in self._running:
+        """Check the segment that holds `offset` soon, and repair it, unless that has failed a moment ago."""
+        if not self._is_quiet(partition, offset):
             self._begin(partition, offset)
 
     async def repair(self, partition: TopicPartition, offset: int, *, timeout_ms: int = REPAIR_MS) -> bool:
         """Check the segment that holds `offset`, and repair it. After the timeout the repair continues.
 
         Returns:
-            Whether every batch of that segment is good now. False also if the offset is not committed here.
+            Whether every batch of that segment is good now. False also if the offset is not committed here, and if a
+            repair of that segment has failed a moment ago.
         """
-        running = self._running.get(partition)
-        if running is not None and running.offset != offset:
-            await self._scheduler.wait(running.ended, timeout_ms)
-            running = self._running.get(partition)
-        if running is None:
-            running = self._begin(partition, offset)
+        if self._is_quiet(partition, offset):
+            return False
+        running = self._begin(partition, offset)
         await self._scheduler.wait(running.ended, timeout_ms)
-        return running.offset == offset and running.whole
+        return running.whole
 
     def is_running(self, partition: TopicPartition) -> bool:
-        """Whether a repair of the partition goes on."""
-        return partition in self._running
+        """Whether a repair of the partition goes on, or is about to begin."""
+        return any(one == partition for one, _ in self._asked)
+
+    def _is_quiet(self, partition: TopicPartition, offset: int) -> bool:
+        return any(
+            one == partition and base_offset <= offset < next_offset
+            for (one, base_offset), next_offset in self._quiet.items()
+        )
 
     def _begin(self, partition: TopicPartition, offset: int) -> _Running:
-        running = self._running[partition] = _Running(offset, self._scheduler.signal())
-        self._scheduler.spawn(self._run(partition, running), self._fail)
+        running = self._asked.get((partition, offset))
+        if running is None:
+            running = self._asked[partition, offset] = _Running(self._scheduler.signal())
+            self._run_next()
         return running
 
-    async def _run(self, partition: TopicPartition, running: _Running) -> None:
+    def _run_next(self) -> None:
+        for (partition, offset), running in self._asked.items():
+            if len(self._running) < _RUNNING_MAX and partition not in self._running:
+                self._running.add(partition)
+                self._scheduler.spawn(self._run(partition, offset, running), self._fail)
+
+    async def _run(self, partition: TopicPartition, offset: int, running: _Running) -> None:
         try:
-            running.whole = await self._repair(partition, running.offset)
+            running.whole = await self._repair(partition, offset)
         except (TidemarkError, OSError) as error:  # the directory fails, or the segment was removed meanwhile
-            why = error.message if isinstance(error, TidemarkError) else str(error)
-            _log.error("a log could not be repaired", extra={"partition": str(partition), "why": why})
+            _log.error("a log could not be repaired", extra={"partition": str(partition), "why": _reason(error)})
         finally:
-            del self._running[partition]
+            self._running.discard(partition)
+            del self._asked[partition, offset]
             running.ended.set()
+        self._run_next()  # not after a cancellation
 
     async def _again(self) -> None:
         while True:
@@ -182,31 +229,37 @@ class LogRepairs:
                 if self._logs.find(partition) is None:
                     self._note_unrepaired(partition, None, 0)
                 for offset in list(segments):
-                    await self.repair(partition, offset)
+                    await self._scheduler.wait(self._begin(partition, offset).ended, _AGAIN_MS)
 
     async def _repair(self, partition: TopicPartition, offset: int) -> bool:
         log = await self._sealed(partition, offset)
-        segment = await self._scheduler.in_thread(partial(log.segment, offset)) if log is not None else None
-        if log is None or segment is None:
+        segments = await self._scheduler.in_thread(partial(log.segments, offset)) if log is not None else ()
+        if log is None or not segments:
             self._note_unrepaired(partition, offset, 0)  # trimmed, truncated or closed
             return False
+        segment = segments[-1]
         damaged = await self._scheduler.in_thread(segment.find_damage)
-        if damaged:
-            self._metrics.found(len(damaged))
-            facts = {"partition": str(partition), "offsets": _listed(damaged), "why": damaged[0].reason}
-            _log.error("damaged batches were found: they are fetched from another replica", extra=facts)
-            if await self._replace(partition, log, segment, damaged):
-                self._metrics.repaired(len(damaged))
-                _log.warning("damaged batches were replaced", extra=facts)
-                damaged = []
-        self._note_unrepaired(partition, segment.base_offset, len(damaged))
-        return not damaged
+        readable = [one for one in damaged if one.end_offset > log.log_start_offset]
+        left = await self._replace(partition, log, segments, damaged) if readable else 0
+        self._note_unrepaired(partition, segment.base_offset, left)
+        if left:
+            key = (partition, segment.base_offset)
+            self._quiet[key] = segment.next_offset
+            self._scheduler.spawn(self._end_quiet(key), self._fail)
+        return not left
+
+    async def _end_quiet(self, key: tuple[TopicPartition, int]) -> None:
+        await self._scheduler.sleep_ms(_QUIET_MS)
+        self._quiet.pop(key, None)
 
     async def _sealed(self, partition: TopicPartition, offset: int) -> SuspectLog | None:
         """The log, once the committed offset lies in a sealed segment; an active segment is rolled first."""
         for count in range(_ROLLS_MAX):
             log = self._logs.find(partition)
-            if log is None or offset >= log.high_watermark:
+            if log is None:
+                return None
+            if offset >= log.high_watermark:
+                self._give_up(partition, log.identity)
                 return None
             if log.is_sealed(offset):
                 return log
@@ -216,25 +269,83 @@ class LogRepairs:
         return None
 
     async def _replace(
-        self, partition: TopicPartition, log: SuspectLog, segment: SuspectSegment, damaged: Sequence[DamagedRange]
+        self,
+        partition: TopicPartition,
+        log: SuspectLog,
+        segments: Sequence[SuspectSegment],
+        damaged: Sequence[DamagedRange],
+    ) -> int:
+        """Replace the damaged ranges of the last of the segments, as far as other replicas have their batches.
+
+        Returns:
+            The number of ranges that stay damaged, without those below the log start.
+        """
+        segment = segments[-1]
+        facts = {"partition": str(partition), "offsets": _listed(damaged), "why": damaged[0].reason}
+        readable = [one for one in damaged if one.end_offset > log.log_start_offset]
+        self._metrics.found(max(0, len(readable) - self._unrepaired.get(partition, {}).get(segment.base_offset, 0)))
+        _log.error("damaged batches were found: they are fetched from another replica", extra=facts)
+        sources = RepairSources(self._peers, partition, _facts_of(log, segment))
+        patches = [await sources.patch(one) if one in readable else Patch(one, None) for one in damaged]
+        lost = [one.damaged for one in patches if one.batches is None and one.damaged in readable]
+        if lost and await self._adopt(partition, log, segments, sources):
+            self._metrics.repaired(len(readable))
+            return 0
+        if lost:
+            asked = {str(broker): reason for broker, reason in sources.refusals.items()}
+            extra = {"partition": str(partition), "offsets": _listed(lost), "asked": asked}
+            _log.error("no replica has a good copy of damaged batches", extra=extra)
+        healed = len(readable) - len(lost)
+        if not healed or not await self._put(partition, log, segment, patches):
+            return len(readable)
+        self._metrics.repaired(healed)
+        _log.warning("damaged batches were replaced", extra={**facts, "offsets": _listed(_healed(patches))})
+        return len(lost)
+
+    async def _adopt(
+        self,
+        partition: TopicPartition,
+        log: SuspectLog,
+        segments: Sequence[SuspectSegment],
+        sources: RepairSources,
     ) -> bool:
-        """Whether the damaged ranges were replaced: another replica has all their batches."""
-        sources = RepairSources(self._peers, partition, log.identity, log.epochs, may_hold_holes=log.may_hold_holes)
-        patches: list[Patch] = []
-        for one in damaged:
-            patch = await sources.patch(one)
-            if patch is None:
-                asked = {str(broker): reason for broker, reason in sources.refusals.items()}
-                extra = {"partition": str(partition), "offsets": _listed([one]), "asked": asked}
-                _log.error("no replica has a good copy of damaged batches", extra=extra)
-                return False
-            patches.append(patch)
-        try:
-            return await self._scheduler.in_thread(partial(segment.replace, patches))
-        except NotJoined as error:
-            extra = {"partition": str(partition), "offsets": _listed(damaged), "why": str(error)}
-            _log.error("the batches of another replica do not fit this log", extra=extra)
+        """Take over all segments from a replica that is compacted further, if there is one.
+
+        The oldest segment is first: a record is gone before the tombstone that deletes it (rule L1).
+        """
+        broker = sources.compacted_further
+        if broker is None:
             return False
+        _log.warning(
+            "the segments up to the damage are fetched from a replica that is compacted further",
+            extra={"partition": str(partition), "source": broker, "segments": len(segments)},
+        )
+        for segment in segments:
+            try:
+                patch = await sources.contents(broker, segment.whole)
+            except TidemarkError as error:
+                sources.refusals[broker] = error.message
+                return False
+            if not await self._put(partition, log, segment, [patch]):
+                return False
+        return True
+
+    async def _put(
+        self, partition: TopicPartition, log: SuspectLog, segment: SuspectSegment, patches: Sequence[Patch]
+    ) -> bool:
+        """Whether the patches are in place of the damaged ranges."""
+        whole = [_until_end(one, log, segment) for one in patches]
+        try:
+            return await self._scheduler.in_thread(partial(segment.replace, whole))
+        except NotJoined as error:
+            offsets = _listed(_healed(patches))
+            extra = {"partition": str(partition), "offsets": offsets, "why": str(error)}
+            _log.error("the batches of another replica do not fit this log", extra=extra)
+        except (TidemarkError, OSError) as error:
+            extra = {"partition": str(partition), "offsets": _listed(_healed(patches)), "why": _reason(error)}
+            _log.error("another replica has the damaged batches, and this disk cannot store them", extra=extra)
+            self._give_up(partition, log.identity)
+        return False
 
     def _note_unrepaired(self, partition: TopicPartition, base_offset: int | None, count: int) -> None:
         """Note how many ranges of a segment are damaged; with None those of the whole partition."""
@@ -250,5 +361,29 @@ class LogRepairs:
         self._metrics.unrepaired(sum(sum(one.values()) for one in self._unrepaired.values()))
 
 
+def _facts_of(log: SuspectLog, segment: SuspectSegment) -> DamagedLog:
+    return DamagedLog(
+        log.identity, log.epochs, log.log_start_offset, log.log_end_offset, log.holes_until, segment.clean_point
+    )
+
+
+def _until_end(patch: Patch, log: SuspectLog, segment: SuspectSegment) -> Patch:
+    """The patch, with an empty batch where compaction has removed the last one of the segment (rule L1)."""
+    damaged, batches = patch
+    end = segment.next_offset
+    if batches is None or damaged.end_offset != end or (batches and batches[-1].envelope.next_offset == end):
+        return patch
+    epoch = max([log.epochs.epoch_at(Offset(end - 1)), 0, *(one.envelope.leader_epoch for one in batches[-1:])])
+    return Patch(damaged, [*batches, empty_batch(end - 1, epoch)])
+
+
+def _healed(patches: Sequence[Patch]) -> list[DamagedRange]:
+    return [one.damaged for one in patches if one.batches is not None]
+
+
 def _listed(ranges: Sequence[DamagedRange]) -> str:
     return ", ".join(f"[{one.start_offset}, {one.end_offset})" for one in ranges)
+
+
+def _reason(error: TidemarkError | OSError) -> str:
+    return error.message if isinstance(error, TidemarkError) else str(error)

@@ -17,11 +17,32 @@ from tidemark.storage.log.segment_repair import DamagedRange, Patch
 
 
 class ReplicaPart(NamedTuple):
-    """The batches that another broker read from its replica; the end offset is exclusive."""
+    """The batches that another broker read from its replica; the end offset is exclusive.
+
+    Attributes:
+        clean_offset: below it (exclusive) that replica may lack records that compaction removed.
+    """
 
     log_start_offset: int
     log_end_offset: int
+    clean_offset: int
     batches: tuple[Batch, ...]
+
+
+class DamagedLog(NamedTuple):
+    """The replica to repair, as its sources are judged by it; ends of ranges are exclusive.
+
+    Attributes:
+        holes_until: below this offset the log may have holes: compaction (rule L1), or the log start.
+        clean_point: below it this replica has removed the records that later tombstones delete.
+    """
+
+    identity: ReplicaIdentity
+    epochs: LeaderEpochs
+    log_start_offset: int
+    log_end_offset: int
+    holes_until: int
+    clean_point: int
 
 
 class ReplicaPeers(Protocol):
@@ -45,58 +66,85 @@ class RepairSources:
 
     Attributes:
         refusals: for each broker that could not help, the reason.
+        compacted_further: a broker that may have removed tombstones whose deleted records are still in the damaged log.
     """
 
-    def __init__(
-        self,
-        peers: ReplicaPeers,
-        partition: TopicPartition,
-        identity: ReplicaIdentity,
-        epochs: LeaderEpochs,
-        *,
-        may_hold_holes: bool,
-    ) -> None:
+    def __init__(self, peers: ReplicaPeers, partition: TopicPartition, log: DamagedLog) -> None:
         self._peers = peers
         self._partition = partition
-        self._identity = identity
-        self._epochs = epochs
-        self._may_hold_holes = may_hold_holes
+        self._log = log
         self.refusals: dict[BrokerId, str] = {}
+        self.compacted_further: BrokerId | None = None
 
-    async def patch(self, damaged: DamagedRange) -> Patch | None:
-        """The batches of the range, from the first replica that has them all; None if no replica has."""
+    async def patch(self, damaged: DamagedRange) -> Patch:
+        """The batches of the range, from the first replica that has them all; without batches if no replica has."""
         for broker in self._peers.sources(self._partition):
             try:
-                return Patch(damaged, await self._batches(broker, damaged))
+                found, clean_offset = await self._batches(broker, damaged)
+                self._check_compaction(broker, damaged, found, clean_offset)
+                return Patch(damaged, found)
             except TidemarkError as error:
                 self.refusals[broker] = error.message
-        return None
+        return Patch(damaged, None)
 
-    async def _batches(self, broker: BrokerId, damaged: DamagedRange) -> list[Batch]:
+    async def contents(self, broker: BrokerId, damaged: DamagedRange) -> Patch:
+        """The batches of that broker for the range, however far it is compacted.
+
+        Raises:
+            TidemarkError: the broker has no valid batches of the range, or does not answer.
+        """
+        return Patch(damaged, (await self._batches(broker, damaged))[0])
+
+    async def _batches(self, broker: BrokerId, damaged: DamagedRange) -> tuple[list[Batch], int]:
+        """The batches, and the clean offset of that replica."""
         found: list[Batch] = []
-        at, end = damaged.start_offset, damaged.end_offset
+        at, end, clean_offset = damaged.start_offset, damaged.end_offset, 0
         while at < end:
-            part = await self._peers.read(broker, self._partition, self._identity, at, end)
-            if part.log_start_offset > at or part.log_end_offset < end:
+            part = await self._peers.read(broker, self._partition, self._log.identity, at, end)
+            if part.log_start_offset > max(at, self._log.log_start_offset) or part.log_end_offset < end:
                 raise _unfit(f"its log has the offsets [{part.log_start_offset}, {part.log_end_offset}) only")
+            clean_offset = max(clean_offset, part.clean_offset)
             for batch in part.batches:
                 self._check(batch, at, end)
                 at = batch.envelope.next_offset
             found += part.batches
             if not part.batches:
                 break
-        if at < end and not self._may_hold_holes:
+        if at < end and end > self._log.holes_until:
             raise _unfit(f"it has no record at offset {at}")
-        return found
+        self._check_size(damaged, found)
+        if clean_offset > self._log.log_end_offset:
+            raise _unfit(f"it is compacted up to offset {clean_offset}, past the end of this log")
+        return found, clean_offset
 
     def _check(self, batch: Batch, at: int, end: int) -> None:
         envelope = batch.envelope
-        gap = envelope.base_offset - at
-        if gap < 0 or envelope.next_offset > end or (gap and not self._may_hold_holes):
-            raise _unfit(f"its batch at offset {envelope.base_offset} does not fit the offsets [{at}, {end})")
-        epoch = self._epochs.epoch_at(Offset(envelope.base_offset))
+        base = envelope.base_offset
+        if base < at or envelope.next_offset > end or (base > at and base > self._log.holes_until):
+            raise _unfit(f"its batch at offset {base} does not fit the offsets [{at}, {end})")
+        epoch = self._log.epochs.epoch_at(Offset(base))
         if epoch not in (NO_EPOCH, envelope.leader_epoch):
-            raise _unfit(f"its batch at offset {envelope.base_offset} has leader epoch {envelope.leader_epoch}")
+            raise _unfit(f"its batch at offset {base} has leader epoch {envelope.leader_epoch}")
+
+    def _check_size(self, damaged: DamagedRange, found: Sequence[Batch]) -> None:
+        """Without compaction a batch has the same bytes on every replica (rule E2)."""
+        size_bytes = sum(batch.envelope.batch_length for batch in found)
+        stored_bytes = damaged.end_position - damaged.start_position
+        if damaged.start_offset >= self._log.holes_until and size_bytes != stored_bytes:
+            raise _unfit(f"its batches have {size_bytes} bytes, the damaged ones {stored_bytes}")
+
+    def _check_compaction(
+        self, broker: BrokerId, damaged: DamagedRange, found: Sequence[Batch], clean_offset: int
+    ) -> None:
+        """A removed tombstone must not bring back the records that it deleted here (rule L1)."""
+        is_complete = sum(one.envelope.record_count for one in found) == damaged.end_offset - damaged.start_offset
+        first = max(damaged.start_offset, self._log.log_start_offset)
+        if not is_complete and clean_offset > first and self._log.clean_point < damaged.end_offset:
+            self.compacted_further = broker
+            raise _unfit(
+                f"it is compacted up to offset {clean_offset}, this log up to {self._log.clean_point}: "
+                "it may lack a tombstone of these offsets"
+            )
 
 
 def _unfit(reason: str) -> TidemarkError:

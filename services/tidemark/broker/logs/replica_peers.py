@@ -57,7 +57,8 @@ class GrpcReplicaPeers:
                 end_offset=end,
             ),
         )
-        return ReplicaPart(response.log_start_offset, response.log_end_offset, check_batches(response.batches))
+        batches = check_batches(response.batches)
+        return ReplicaPart(response.log_start_offset, response.log_end_offset, response.clean_offset, batches)
 
     async def have_checked(self, broker: BrokerId, partition: TopicPartition, offset: int) -> None:
         """Have a broker check its batch at `offset`; the broker repairs its own log if the batch is damaged.

@@ -25,6 +25,7 @@ from tidemark.broker.node.broker_node import BrokerNode
 from tidemark.broker.node.core_driver import EffectHandler
 from tidemark.broker.node.own_epoch import UNREGISTERED
 from tidemark.core.replication import effects as ef
+from tidemark.core.replication import events as ev
 from tidemark.model import BrokerEpoch
 from tidemark.runtime.limits import log_files_max
 from tidemark.runtime.metrics import METRICS
@@ -102,6 +103,7 @@ class Storage:
             peers,
             AsyncioScheduler(),
             RepairCounts(METRICS),
+            lambda partition, identity: driver.submit(ev.LogDamaged(partition, identity)),
             driver.fail,
         )
         self._cleaner = LogCleaner(

@@ -18,21 +18,39 @@ from tidemark.storage.log.segment_repair import DamagedRange, Patch, find_damage
 from tidemark.storage.segments.segment import Segment
 
 _ANY_AGE_MS: Final = 1 << 62
+EVERYWHERE: Final = 1 << 62
+"""As `holes_until`: past every offset."""
 
 
 class OpenSegment:
     """`SuspectSegment` of a log on disk."""
 
-    def __init__(self, log: PartitionLog, view: CleaningView, segment: Segment, *, may_hold_holes: bool) -> None:
+    def __init__(self, log: PartitionLog, view: CleaningView, segment: Segment, *, holes_until: int) -> None:
         self._cleaning = log.cleaning
         self._view = view
         self._segment = segment
-        self._may_hold_holes = may_hold_holes
+        self._holes_until = holes_until
 
     @property
     def base_offset(self) -> int:
         """First offset."""
         return self._segment.base_offset
+
+    @property
+    def next_offset(self) -> int:
+        """First offset after the segment."""
+        return self._segment.next_offset
+
+    @property
+    def clean_point(self) -> int:
+        """Below it (exclusive) the log was compacted here."""
+        return self._view.clean_point
+
+    @property
+    def whole(self) -> DamagedRange:
+        """All of the segment, as a range to replace."""
+        one = self._segment
+        return DamagedRange(one.base_offset, 0, one.size_bytes, one.base_offset, one.next_offset, "")
 
     def find_damage(self) -> list[DamagedRange]:
         """Check every batch. Raises OSError."""
@@ -41,12 +59,7 @@ class OpenSegment:
     def replace(self, patches: Sequence[Patch]) -> bool:
         """As `repair_segment`."""
         return repair_segment(
-            self._cleaning,
-            self._view,
-            self._segment,
-            patches,
-            may_hold_holes=self._may_hold_holes,
-            pace=_unpaced,
+            self._cleaning, self._view, self._segment, patches, holes_until=self._holes_until, pace=_unpaced
         )
 
 
@@ -66,9 +79,10 @@ class OpenSuspectLog:
         may_hold_holes: bool,
     ) -> None:
         self.identity = identity
+        self.log_start_offset, self.log_end_offset = int(log.log_start_offset), int(log.log_end_offset)
         self.high_watermark = min(high_watermark, log.log_end_offset)
         self.epochs = epochs
-        self.may_hold_holes = may_hold_holes
+        self.holes_until = EVERYWHERE if may_hold_holes else self.log_start_offset
         self._log = log
         self._truncations = log.segments.truncations
 
@@ -76,13 +90,16 @@ class OpenSuspectLog:
         """Whether the offset lies below the active segment."""
         return offset < self._log.segments.active.base_offset
 
-    def segment(self, offset: int) -> OpenSegment | None:
-        """The sealed segment with that offset, if all of it is below the high watermark."""
+    def segments(self, offset: int) -> list[OpenSegment]:
+        """The sealed segments up to the one with that offset, if all of that one is below the high watermark."""
         view = self._log.cleaning.view(self.high_watermark, truncations=self._truncations)
-        if view is None:
-            return None
-        found = next((one for one in view.segments if one.base_offset <= offset < one.next_offset), None)
-        return OpenSegment(self._log, view, found, may_hold_holes=self.may_hold_holes) if found is not None else None
+        if view is None or not any(one.base_offset <= offset < one.next_offset for one in view.segments):
+            return []
+        return [
+            OpenSegment(self._log, view, one, holes_until=self.holes_until)
+            for one in view.segments
+            if one.base_offset <= offset
+        ]
 
 
 class OpenSuspectLogs:

@@ -37,6 +37,7 @@ _ALARMING: Final = frozenset(
         "log_failed",
         "report_refused",
         "leader_disk_lags",
+        "leader_log_damaged",
     }
 )
 

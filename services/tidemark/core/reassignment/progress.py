@@ -171,7 +171,12 @@ def with_rate(
         throttle_used: the part of the throttle that the reassignments under this throttle use; 0: no throttle.
     """
     eta_s = None
-    if rate_bytes_per_s and moved.bytes_done is not None and moved.bytes_total is not None:
+    if (
+        rate_bytes_per_s is not None
+        and rate_bytes_per_s >= 1
+        and moved.bytes_done is not None
+        and moved.bytes_total is not None
+    ):
         eta_s = max(0, moved.bytes_total - moved.bytes_done) / rate_bytes_per_s
     why = moved.waiting_for
     if not why and moved.phase is ReassignmentPhase.QUEUED and silent_s >= STALLED_AFTER_S:

@@ -54,6 +54,7 @@ class BrokerCore:
             ev.LogTruncated: self._on_log_truncated,
             ev.LogFailed: self._on_log_failed,
             ev.LogFull: self._on_log_full,
+            ev.LogDamaged: self._on_log_damaged,
             ev.LogMoved: self._on_log_moved,
             ev.LogStartRequested: self._on_log_start_requested,
             # clients of a leader
@@ -164,6 +165,11 @@ class BrokerCore:
             if replica.log.epochs.truncate_from_end(event.log_end_offset):
                 replica.log.save_epochs()
             self._manager.maybe_begin_role(replica, now_ms)
+
+    def _on_log_damaged(self, event: ev.LogDamaged, now_ms: int) -> None:
+        replica = self._of(event.partition, event.identity)
+        if replica is not None and isinstance(replica.role, PartitionLeader):
+            replica.role.on_damaged(now_ms)
 
     def _on_log_moved(self, event: ev.LogMoved, now_ms: int) -> None:
         replica = self._of(event.partition, event.identity)

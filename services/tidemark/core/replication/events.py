@@ -148,6 +148,14 @@ class LogFull:
 
 
 @dataclass(frozen=True, slots=True)
+class LogDamaged:
+    """A stored batch is damaged and cannot be repaired here, but another replica may have it (rule T6)."""
+
+    partition: TopicPartition
+    identity: ReplicaIdentity
+
+
+@dataclass(frozen=True, slots=True)
 class LogMoved:
     """The log was moved to the log directory with the index `directory` (rule M3)."""
 
@@ -295,6 +303,7 @@ Event = (
     | LogTruncated
     | LogFailed
     | LogFull
+    | LogDamaged
     | LogMoved
     | LogStartRequested
     | ProduceArrived

@@ -2,12 +2,14 @@
 """Damage of sealed segments below the high watermark: finding it, and replacing the bad bytes (rule T6).
 
 A repaired segment is written beside the damaged one, checked from its first byte to its last, and swapped in as a
-cleaned segment is (`recovery/segment_swap.py`). Every other segment stays as it is.
+cleaned segment is (`recovery/segment_swap.py`). Every other segment stays as it is. Damaged bytes for which no replica
+has a good copy are copied, so that each range is repaired by itself.
 """
 
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
@@ -17,7 +19,7 @@ from tidemark.record.envelope import ENVELOPE_BYTES, Batch
 from tidemark.storage.files import Descriptor, read_exactly, storage_error, write_all
 from tidemark.storage.log.cleaning import CleaningView, SegmentCleaning
 from tidemark.storage.recovery.segment_swap import cleaned_path
-from tidemark.storage.segments.index import SegmentIndex
+from tidemark.storage.segments.index import SegmentIndex, load_index
 from tidemark.storage.segments.scan import checked_batches
 from tidemark.storage.segments.segment import Damage, Segment, checked_header
 
@@ -46,10 +48,18 @@ class DamagedRange(NamedTuple):
 
 
 class Patch(NamedTuple):
-    """The batches of another replica for a damaged range, in offset order."""
+    """The batches of another replica for a damaged range, in offset order; None: the damaged bytes stay."""
 
     damaged: DamagedRange
-    batches: Sequence[Batch]
+    batches: Sequence[Batch] | None
+
+
+class _Kept(NamedTuple):
+    """A damaged range at its place in the new file; the end offset is exclusive."""
+
+    start_position: int
+    end_position: int
+    end_offset: int
 
 
 class NotJoined(Exception):  # noqa: N818 - a finding about a patch
@@ -78,14 +88,15 @@ def find_damage(cleaning: SegmentCleaning, segment: Segment, pace: Pace) -> list
 
 
 def _extent(opened: Descriptor, segment: Segment, damage: Damage, position: int, offset: int) -> DamagedRange:
-    """The damage from `position` on, where the batch at or after `offset` starts.
+    """The damage from `position` on, where the batch at or after `offset` starts, to the next good batch.
 
-    The damage ends at the next good batch, as far as good headers lead there. A damaged header hides the length of its
-    batch, and a record may look like a batch: the damage then ends with the segment.
+    A damaged header hides the length of its batch, and a record may look like a batch. So the search continues at the
+    next entry of the index, whose blocks have CRCs of their own; without one the damage ends with the segment.
     """
-    size, at = segment.size_bytes, position
+    size = segment.size_bytes
+    index = segment.index or load_index(segment.stem)
     end_position, end_offset = size, segment.next_offset
-    for following in _next_positions(opened, at, size):
+    for following in _next_positions(opened, position, size, index):
         try:
             [(_, envelope)] = islice(checked_batches(opened.number, following, size, _uncounted), 1)
         except Damage:
@@ -96,15 +107,16 @@ def _extent(opened: Descriptor, segment: Segment, damage: Damage, position: int,
     return DamagedRange(segment.base_offset, position, end_position, offset, end_offset, damage.reason)
 
 
-def _next_positions(opened: Descriptor, position: int, size: int) -> Iterator[int]:
-    """Where the next batches start, as long as each header before is good."""
+def _next_positions(opened: Descriptor, position: int, size: int, index: SegmentIndex) -> Iterator[int]:
+    """Where the next batches start: behind a batch with a good header, else at the next index entry."""
     while True:
         header = read_exactly(opened.number, min(ENVELOPE_BYTES, size - position), position)
         try:
             position += checked_header(header, 0, position=position, end=size).batch_length
         except Damage:
-            return
-        if position == size:
+            number = bisect_right(index.positions, position)
+            position = index.positions[number] if number < len(index) else size
+        if position >= size:
             return
         yield position
 
@@ -119,7 +131,7 @@ def repair_segment(
     segment: Segment,
     patches: Sequence[Patch],
     *,
-    may_hold_holes: bool,
+    holes_until: int,
     pace: Pace,
 ) -> bool:
     """Write a new segment file with the patches in place of the damaged ranges, and swap it in.
@@ -127,7 +139,7 @@ def repair_segment(
     Args:
         view: that the segment is of; the log may have changed since.
         patches: rising, one for each damaged range.
-        may_hold_holes: compaction may have left holes in the log (rule L1).
+        holes_until: below this offset (exclusive) the log may have holes: compaction (rule L1), or the log start.
 
     Returns:
         False: the log was truncated, trimmed or closed; nothing was changed.
@@ -138,38 +150,45 @@ def repair_segment(
         OSError: a read failed, or the segment was removed meanwhile.
     """
     path = cleaned_path(view.path, segment.base_offset, segment.next_offset)
-    repaired = Segment(view.path, segment.base_offset)
-    repaired.index = SegmentIndex()
     with cleaning.rewriting:
         source = cleaning.open(segment)
         try:
             target = Descriptor(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-            size = _write(source, target, segment, patches, pace)
-            _note_all(repaired, target, size, view.interval_bytes, segment.next_offset, may_hold_holes, pace)
+            size, kept = _write(source, target, segment, patches, pace)
+            repaired = _Join(segment, view, holes_until, pace).join(target, size, kept)
             cleaning.make_durable(target)
             return cleaning.replace(view, [segment], repaired, path)
         finally:
             path.unlink(missing_ok=True)
 
 
-def _write(source: Descriptor, target: Descriptor, segment: Segment, patches: Sequence[Patch], pace: Pace) -> int:
-    """Copy the good bytes, write the patches between them; gives the size in bytes."""
+def _write(
+    source: Descriptor, target: Descriptor, segment: Segment, patches: Sequence[Patch], pace: Pace
+) -> tuple[int, list[_Kept]]:
+    """Copy the good bytes, write the patches between them; gives the size in bytes, and the damage that is left."""
     position = written = 0
+    kept: list[_Kept] = []
     for damaged, batches in patches:
         written = _copy(source, target, position, damaged.start_position, written, pace)
-        content = b"".join(bytes(batch.data) for batch in batches)
-        _put(target, content, written)
-        written += len(content)
+        start = written
+        if batches is None:
+            written = _copy(source, target, damaged.start_position, damaged.end_position, written, pace)
+            kept.append(_Kept(start, written, damaged.end_offset))
+        else:
+            content = b"".join(bytes(batch.data) for batch in batches)
+            _put(target, content, written)
+            written += len(content)
         position = damaged.end_position
-    return _copy(source, target, position, segment.size_bytes, written, pace)
+    return _copy(source, target, position, segment.size_bytes, written, pace), kept
 
 
 def _copy(source: Descriptor, target: Descriptor, start: int, end: int, written: int, pace: Pace) -> int:
+    """Copy [start, end), with zeros for bytes that the file has lost; gives the end in the target."""
     for position in range(start, end, _COPY_BYTES):
-        content = read_exactly(source.number, min(_COPY_BYTES, end - position), position)
-        _put(target, content, written)
-        written += len(content)
-        pace(len(content))
+        size = min(_COPY_BYTES, end - position)
+        _put(target, read_exactly(source.number, size, position).ljust(size, b"\0"), written)
+        written += size
+        pace(size)
     return written
 
 
@@ -180,33 +199,54 @@ def _put(target: Descriptor, content: bytes, position: int) -> None:
         raise storage_error("write a repaired segment", error) from error
 
 
-def _note_all(
-    repaired: Segment,
-    target: Descriptor,
-    size: int,
-    interval_bytes: int,
-    next_offset: int,
-    may_hold_holes: bool,
-    pace: Pace,
-) -> None:
-    """Check the written file from its first byte to its last, and index it."""
-    epoch = -1
-    try:
-        for _, envelope in checked_batches(target.number, 0, size, pace):
-            gap = envelope.base_offset - repaired.next_offset
-            if gap < 0 or (gap > 0 and not may_hold_holes) or envelope.leader_epoch < epoch:
-                raise NotJoined(f"the batch at {envelope.base_offset} does not continue at {repaired.next_offset}")
-            repaired.note(
-                base_offset=envelope.base_offset,
-                next_offset=envelope.next_offset,
-                length=envelope.batch_length,
-                timestamp_us=envelope.max_timestamp_us,
-                interval_bytes=interval_bytes,
-            )
-            epoch = envelope.leader_epoch
-    except (Damage, TidemarkError) as error:
-        raise NotJoined(str(error)) from error
-    missing = next_offset - repaired.next_offset
-    if missing < 0 or (missing > 0 and not may_hold_holes):
-        raise NotJoined(f"the segment would end at {repaired.next_offset}, not at {next_offset}")
-    repaired.next_offset = next_offset  # a hole at the end: the end mark has the offset
+class _Join:
+    """Checks a written file from its first byte to its last, but for the damage that is left, and indexes it."""
+
+    def __init__(self, segment: Segment, view: CleaningView, holes_until: int, pace: Pace) -> None:
+        self._segment = segment
+        self._view = view
+        self._holes_until = holes_until
+        self._pace = pace
+        self._epoch = -1
+        self._repaired = Segment(view.path, segment.base_offset)
+        self._repaired.index = SegmentIndex()
+
+    def join(self, target: Descriptor, size: int, kept: Sequence[_Kept]) -> Segment:
+        """The segment of the file. Raises NotJoined."""
+        repaired, segment = self._repaired, self._segment
+        if size == 0:
+            raise NotJoined("no batch is left in the segment")
+        position = 0
+        for one in kept:
+            self._note_batches(target, position, one.start_position)
+            repaired.size_bytes, repaired.next_offset = one.end_position, one.end_offset
+            repaired.unindexed_bytes = self._view.interval_bytes  # the next batch is found without a damaged header
+            position = one.end_position
+        self._note_batches(target, position, size)
+        if kept:  # a damaged batch may have the largest timestamp
+            repaired.max_timestamp_us = max(repaired.max_timestamp_us, segment.max_timestamp_us)
+        self._continue_at(segment.next_offset, "the next segment")
+        repaired.next_offset = segment.next_offset  # a hole at the end: the end mark has the offset
+        return repaired
+
+    def _note_batches(self, target: Descriptor, start: int, end: int) -> None:
+        try:
+            for _, envelope in checked_batches(target.number, start, end, self._pace):
+                self._continue_at(envelope.base_offset, "a batch")
+                if envelope.leader_epoch < self._epoch:
+                    raise NotJoined(f"the batch at {envelope.base_offset} has leader epoch {envelope.leader_epoch}")
+                self._repaired.note(
+                    base_offset=envelope.base_offset,
+                    next_offset=envelope.next_offset,
+                    length=envelope.batch_length,
+                    timestamp_us=envelope.max_timestamp_us,
+                    interval_bytes=self._view.interval_bytes,
+                )
+                self._epoch = envelope.leader_epoch
+        except (Damage, TidemarkError) as error:
+            raise NotJoined(str(error)) from error
+
+    def _continue_at(self, offset: int, what: str) -> None:
+        reached = self._repaired.next_offset
+        if offset < reached or (reached < offset and offset > self._holes_until):
+            raise NotJoined(f"{what} at {offset} does not continue at {reached}")

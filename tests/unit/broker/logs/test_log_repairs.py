@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import random
 import shutil
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,14 +23,20 @@ from tidemark.core.replication.effects import Observed
 from tidemark.model import BrokerId, EpochEntry, ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError
 from tidemark.model import TopicPartition as Partition
 from tidemark.record.checks import check_batches
+from tidemark.record.envelope import ENVELOPE_BYTES, Batch, Envelope, seal
 from tidemark.runtime.scheduler import AsyncioScheduler
+from tidemark.storage.directories.log_manager import LogManager
+from tidemark.storage.log import segment_repair
+from tidemark.storage.log.cleaner import CleanerSettings, clean_log
 from tidemark.storage.log.partition_log import PartitionLog
 from tidemark.storage.log.segment_repair import find_damage
 from tidemark.storage.segments.segment import Segment
 
 from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, memory_directory, open_one, read_all
+from tests.unit.storage.log.test_cleaner import CONFIGS, NOW_US, Row, keyed, rows_of
 
 PLAIN = {"segment.bytes": "4096"}
+SHORT = CleanerSettings(delete_retention_ms=0)
 LEADER, FOLLOWER, HERE = BrokerId(1), BrokerId(2), BrokerId(3)
 ALL = 1 << 62
 
@@ -39,20 +47,28 @@ def root() -> Iterator[Path]:
         yield path
 
 
+def some_batches(log: PartitionLog) -> None:
+    rng = random.Random(5)
+    for number in range(40):
+        lead(log, make_batch(["x" * rng.randrange(60) for _ in range(rng.randrange(1, 8))]), epoch=number // 20)
+
+
 class World:
     """A replica at broker 3, and its copies at the brokers 1 and 2, all in sync."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(
+        self, root: Path, make: Callable[[PartitionLog], None] = some_batches, configs: dict[str, str] = PLAIN
+    ) -> None:
         logs = open_one(root / "first")
-        rng = random.Random(5)
-        log = logs.open(PARTITION, IDENTITY, PLAIN)[0]
-        for number in range(40):
-            lead(log, make_batch(["x" * rng.randrange(60) for _ in range(rng.randrange(1, 8))]), epoch=number // 20)
+        make(logs.open(PARTITION, IDENTITY, configs)[0])
         logs.close()
+        self.compacted = configs != PLAIN
+        self.managers: dict[BrokerId, LogManager] = {}
         self.replicas: dict[BrokerId, PartitionLog] = {}
         for broker in (LEADER, FOLLOWER, HERE):
             shutil.copytree(root / "first", root / str(broker))
-            self.replicas[broker] = open_one(root / str(broker)).open(PARTITION, IDENTITY, PLAIN)[0]
+            self.managers[broker] = open_one(root / str(broker))
+            self.replicas[broker] = self.managers[broker].open(PARTITION, IDENTITY, configs)[0]
         self.log = self.replicas[HERE]
         self.good = read_all(self.log)
         self.down: set[BrokerId] = set()
@@ -61,9 +77,10 @@ class World:
         self.high_watermark = int(self.log.log_end_offset)
         self.counts = {"found": 0, "repaired": 0, "unrepaired": 0}
         self.failures: list[BaseException] = []
+        self.given_up: list[Partition] = []
         self.was_repaired = asyncio.Event()
         self.scheduler = AsyncioScheduler()
-        self.repairs = LogRepairs(self, self, self.scheduler, self, self.failures.append)
+        self.repairs = LogRepairs(self, self, self.scheduler, self, self.give_up, self.failures.append)
         self.changes = self.log.state().epochs
 
     # -- SuspectLogs
@@ -71,7 +88,8 @@ class World:
     def find(self, partition: Partition) -> OpenSuspectLog | None:
         if partition != PARTITION:
             return None
-        return OpenSuspectLog(self.log, IDENTITY, self.high_watermark, LeaderEpochs(self.changes), may_hold_holes=False)
+        epochs = LeaderEpochs(self.changes)
+        return OpenSuspectLog(self.log, IDENTITY, self.high_watermark, epochs, may_hold_holes=self.compacted)
 
     def roll(self, partition: Partition) -> None:
         self.rolls += 1
@@ -88,9 +106,14 @@ class World:
         assert (partition, identity) == (PARTITION, IDENTITY)
         self.asked.append(broker)
         log = self.replicas[broker]
+        start = max(start, log.log_start_offset)
         data = log.read(Offset(start), end_offset=end, max_bytes=300) or b""
         checked_envelopes(partition, data, start)
-        return ReplicaPart(log.log_start_offset, log.log_end_offset, check_batches(data))
+        clean_offset = log.cleaning.clean_point
+        return ReplicaPart(log.log_start_offset, log.log_end_offset, clean_offset, check_batches(data))
+
+    def give_up(self, partition: Partition, identity: ReplicaIdentity) -> None:
+        self.given_up.append(partition)
 
     # -- RepairMetrics
 
@@ -188,6 +211,191 @@ def test_damage_of_the_same_batch_on_all_replicas_is_reported_with_its_offsets(
     [damaged] = find_damage(world.log.cleaning, world.segment(1), lambda _: None)
     assert line.__dict__["offsets"] == f"[{damaged.start_offset}, {damaged.end_offset})"
     assert set(line.__dict__["asked"]) == {"1", "2"}
+
+
+def test_a_range_without_a_good_copy_does_not_keep_the_others_damaged(world: World) -> None:
+    base = world.flip(1, 100)
+    world.flip(1, 3000)
+    for broker in (LEADER, FOLLOWER):
+        world.flip(1, 110, broker)
+
+    assert not world.run(world.repairs.repair(PARTITION, base))
+
+    assert world.counts == {"found": 2, "repaired": 1, "unrepaired": 1}
+    [left] = find_damage(world.log.cleaning, world.segment(1), lambda _: None)
+    assert left.start_position == 0
+
+
+def test_requests_for_damage_without_a_good_copy_do_not_read_its_segment_again_and_again(world: World) -> None:
+    """Two replicas with the same damaged batch suspect one another; consumers retry all the time."""
+    base = world.flip(1, 100)
+    for broker in (LEADER, FOLLOWER):
+        world.flip(1, 110, broker)
+
+    async def again_and_again() -> bool:
+        for _ in range(20):
+            assert not await world.repairs.repair(PARTITION, base)
+            world.repairs.suspect(PARTITION, base)
+        assert not world.repairs.is_running(PARTITION)
+        return True
+
+    assert world.run(again_and_again())
+    assert world.asked == [LEADER, FOLLOWER]
+    assert world.counts["found"] == 1
+
+
+def test_damage_that_is_suspected_during_a_repair_is_repaired_after_it(world: World) -> None:
+    first, second = world.flip(1, 100), world.flip(2, 100)
+
+    async def both() -> bool:
+        repair = asyncio.create_task(world.repairs.repair(PARTITION, first))
+        await asyncio.sleep(0)
+        world.repairs.suspect(PARTITION, second)
+        assert await repair
+        return await world.repairs.repair(PARTITION, second)
+
+    assert world.run(both())
+    assert read_all(world.log) == world.good
+
+
+def test_damage_below_the_log_start_is_no_damage(world: World) -> None:
+    base = world.flip(1, 100)
+    start = world.segment(1).base_offset + 12
+    for log in world.replicas.values():
+        log.trim(Offset(start))
+
+    assert world.run(world.repairs.repair(PARTITION, base))
+
+    assert world.asked == []
+    assert world.counts["unrepaired"] == 0
+
+
+def test_a_damaged_batch_with_the_log_start_in_its_midst_is_repaired(world: World) -> None:
+    path = world.segment(1).log_path
+    data = path.read_bytes()
+    envelope = next(one.envelope for one in check_batches(data) if one.envelope.record_count > 2)
+    first_bytes = envelope.base_offset.to_bytes(8, "little")
+    position = next(at for at in range(0, len(data), 8) if data[at : at + 8] == first_bytes)
+    world.flip(1, position + 80)
+    start = envelope.base_offset + 1
+    for log in world.replicas.values():
+        log.trim(Offset(start))
+
+    assert world.run(world.repairs.repair(PARTITION, start))
+
+    assert path.read_bytes() == data
+
+
+def test_a_valid_batch_with_other_contents_is_refused(world: World) -> None:
+    """Same offsets and leader epoch: a replica that was restored from elsewhere, or edited by hand."""
+    base = world.flip(1, 100)
+    damaged = world.segment(1).log_path.read_bytes()
+    for broker in (LEADER, FOLLOWER):
+        path = world.segment(1, broker).log_path
+        data = path.read_bytes()
+        first = check_batches(data)[0].envelope
+        other = make_batch(["y" * 900] * first.record_count)
+        stored = _as_stored(other, first)
+        path.write_bytes(stored + data[first.batch_length :])
+        segment = world.segment(1, broker)
+        segment.size_bytes += len(stored) - first.batch_length
+        segment.remove_indexes()
+        segment.index = None
+
+    assert not world.run(world.repairs.repair(PARTITION, base))
+
+    assert world.segment(1).log_path.read_bytes() == damaged
+    assert world.counts["unrepaired"] == 1
+
+
+def deleted_keys(log: PartitionLog) -> None:
+    """Each key is written twice, and then deleted; other keys lie in between."""
+    for number in range(30):
+        key = b"key-%d" % number
+        lead(log, keyed([(key, b"first" * 9), (b"other-%d" % (number % 7), b"x" * 90)]), epoch=number // 9)
+        if number >= 8:
+            lead(
+                log,
+                keyed([(b"key-%d" % (number - 8), None), (b"other-%d" % (number % 5), b"y" * 90)]),
+                epoch=number // 9,
+            )
+    for number in range(20):
+        lead(log, keyed([(b"last-%d" % number, b"z" * 200)]), epoch=9)
+
+
+@pytest.mark.parametrize("number", range(1, 4))
+@pytest.mark.parametrize("compacted_here", [False, True])
+def test_a_repair_from_a_replica_that_is_compacted_further_brings_no_deleted_record_back(
+    root: Path, number: int, compacted_here: bool
+) -> None:
+    world = World(root, deleted_keys, CONFIGS)
+    before = contents(rows_of(world.log))
+    for broker in (LEADER, FOLLOWER):
+        for now_us in (NOW_US, 2 * NOW_US):  # the second time, the tombstones go
+            clean_log(world.replicas[broker], world.high_watermark, SHORT, now_us=now_us, pace=lambda _: None)
+    view = world.log.cleaning.view(world.high_watermark)
+    assert view is not None
+    if compacted_here:
+        clean_log(world.log, view.segments[1].next_offset, SHORT, now_us=NOW_US, pace=lambda _: None)
+        view = world.log.cleaning.view(world.high_watermark)
+        assert view is not None
+    segment = view.segments[min(number, len(view.segments) - 1)]
+    for byte in (17, segment.size_bytes // 3 // 8 * 8 + 3, segment.size_bytes // 2):
+        with segment.log_path.open("r+b") as file:
+            file.seek(byte)
+            [value] = file.read(1)
+            file.seek(byte)
+            file.write(bytes([value ^ 4]))
+
+    assert world.run(world.repairs.repair(PARTITION, segment.base_offset))
+
+    assert contents(rows_of(world.log)) == before
+    world.managers[HERE].checkpoint({PARTITION: world.log.log_end_offset})
+    for one in world.log.segments.all:
+        one.remove_indexes()
+    world.managers[HERE].close()
+    assert contents(rows_of(open_one(root / str(HERE)).open(PARTITION, IDENTITY, CONFIGS)[0])) == before
+
+
+def contents(rows: list[Row]) -> dict[bytes, bytes]:
+    """The values of a table that is built from the records."""
+    latest = {key: value for _, key, value in rows if key is not None}
+    return {key: value for key, value in latest.items() if value is not None}
+
+
+def _as_stored(batch: Batch, like: Envelope) -> bytes:
+    return seal(
+        batch.envelope._replace(base_offset=like.base_offset, leader_epoch=like.leader_epoch),
+        memoryview(batch.data)[ENVELOPE_BYTES:],
+    )
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_leader_gives_up_leadership_if_its_disk_cannot_store_the_good_batch(
+    world: World, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = world.flip(1, 100)
+
+    def refuse(descriptor: int, content: bytes, position: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(segment_repair, "write_all", refuse)
+
+    assert not world.run(world.repairs.repair(PARTITION, base))
+
+    assert world.given_up == [PARTITION]
+    assert world.counts == {"found": 1, "repaired": 0, "unrepaired": 1}
+    assert not world.failures
+
+
+def test_a_leader_gives_up_leadership_if_a_damaged_batch_is_not_committed(world: World) -> None:
+    """No follower can fetch past the batch, so its records would never be committed."""
+    base = world.flip(2, 100)
+    world.high_watermark = base
+
+    assert not world.run(world.repairs.repair(PARTITION, base))
+
+    assert world.given_up == [PARTITION]
 
 
 def test_damage_without_a_good_copy_is_repaired_once_a_replica_is_back(

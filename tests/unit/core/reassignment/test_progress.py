@@ -112,6 +112,7 @@ def test_two_samples_give_a_rate_and_the_time_left() -> None:
     assert (found.rate_bytes_per_s, found.eta_s, found.waiting_for) == (100, 3, "")
     assert with_rate(copying(), None, 0, throttle_used=0).eta_s is None
     assert with_rate(copying(), 0, 0, throttle_used=0).eta_s is None
+    assert with_rate(copying(), 1e-30, 0, throttle_used=0).eta_s is None, "the mean rate of a long pause"
 
 
 def test_a_stall_and_a_throttle_are_named() -> None:

@@ -50,6 +50,18 @@ def test_records_written_before_the_disk_was_full_are_acknowledged_once_replicat
     assert stage.replies() == [(written, 0, None)]
 
 
+def test_a_leader_with_damage_that_it_cannot_repair_asks_for_another_leader_if_one_is_in_sync() -> None:
+    stage = Stage().leads(isr=(1, 2))
+    stage.feed(ev.LogDamaged(P, ID))
+    assert stage.one(fx.ResignLeadership).partition == P
+    assert [one.kind for one in stage.got(fx.Observed)] == ["leader_log_damaged"]
+    stage.feed(ev.LogDamaged(P, ID))
+    assert not stage.got(fx.ResignLeadership), "the controller knows"
+    alone = Stage().leads(isr=(1,))
+    alone.feed(ev.LogDamaged(P, ID))
+    assert not alone.got(fx.ResignLeadership)
+
+
 def test_a_leader_without_space_asks_for_another_leader_if_one_is_in_sync() -> None:
     stage = Stage().leads(isr=(1, 2))
     stage.produce()

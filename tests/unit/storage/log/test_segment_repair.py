@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tidemark.model import Offset
 from tidemark.record.checks import check_batches
+from tidemark.record.compaction import empty_batch
 from tidemark.record.envelope import Batch, header_crc, parse_envelope
 from tidemark.record.payload import build_batch, from_columns
 from tidemark.storage.directories.log_manager import LogManager
@@ -93,7 +94,7 @@ class Replicas:
             view or self.view,
             segment,
             patches,
-            may_hold_holes="cleanup.policy" in self.configs,
+            holes_until=1 << 62 if "cleanup.policy" in self.configs else 0,
             pace=lambda _: None,
         )
 
@@ -157,6 +158,72 @@ def test_a_range_names_exactly_the_offsets_of_the_damaged_batch(root: Path) -> N
     assert "crc does not match" in found.reason
 
 
+def test_a_damaged_header_ends_its_damage_at_the_next_index_entry(root: Path) -> None:
+    replicas = Replicas(root, PLAIN, some_batches)
+    segment = replicas.view.segments[1]
+    size = parse_envelope(segment.log_path.read_bytes()).batch_length
+    replicas.flip(segment, size + 17)  # batch_length of the second batch
+
+    [found] = replicas.damage(segment)
+
+    assert found.start_position == size
+    assert found.end_position < size + 2 * 700, "index.interval.bytes and one batch"
+
+
+def test_a_damaged_header_without_an_index_damages_the_rest_of_its_segment(root: Path) -> None:
+    replicas = Replicas(root, PLAIN, some_batches)
+    segment = replicas.view.segments[1]
+    whole = segment.log_path.read_bytes()
+    segment.remove_indexes()
+    replicas.flip(segment, 17)
+
+    [found] = replicas.damage(segment)
+
+    assert (found.start_position, found.end_offset) == (0, segment.next_offset)
+    assert replicas.repair(segment, replicas.patches([found]))
+    assert segment.log_path.read_bytes() == whole
+
+
+def test_a_range_without_a_good_copy_does_not_keep_the_others_damaged(root: Path) -> None:
+    replicas = Replicas(root, PLAIN, some_batches)
+    segment = replicas.view.segments[1]
+    whole = bytearray(segment.log_path.read_bytes())
+    size = parse_envelope(bytes(whole)).batch_length
+    size += parse_envelope(bytes(whole), size).batch_length
+    for byte in (70, size + 17, len(whole) - 30):  # a body, a header, a body
+        replicas.flip(segment, byte)
+    first, second, third = replicas.patches(replicas.damage(segment))
+
+    assert replicas.repair(segment, [first, second._replace(batches=None), third])
+
+    segment = replicas.view.segments[1]
+    assert replicas.damage(segment) == [second.damaged]
+    whole[size + 17] ^= 1
+    assert segment.log_path.read_bytes() == bytes(whole)
+    end = second.damaged.end_offset
+    after = replicas.log.read(Offset(end), end_offset=segment.next_offset, max_bytes=1 << 20)
+    assert after == bytes(whole)[second.damaged.end_position :], "a reader passes the damaged header"
+    assert replicas.repair(segment, [second])
+    assert replicas.damage(replicas.view.segments[1]) == []
+
+
+def test_bytes_that_a_file_has_lost_stay_damage_where_no_replica_has_them(root: Path) -> None:
+    """Without them the segment would end earlier, and readers would take the lost records for a hole."""
+    replicas = Replicas(root, PLAIN, some_batches)
+    segment = replicas.view.segments[1]
+    size = segment.size_bytes
+    with segment.log_path.open("r+b") as file:
+        file.truncate(size - 100)
+    replicas.flip(segment, 70)
+    first, last = replicas.patches(replicas.damage(segment))
+
+    assert replicas.repair(segment, [first, last._replace(batches=None)])
+
+    segment = replicas.view.segments[1]
+    assert segment.size_bytes == segment.log_path.stat().st_size == size
+    assert [one[:-1] for one in replicas.damage(segment)] == [last.damaged[:-1]]
+
+
 def test_a_file_that_lost_its_end_is_damaged_to_its_end(root: Path) -> None:
     replicas = Replicas(root, PLAIN, some_batches)
     segment = replicas.view.segments[2]
@@ -193,7 +260,9 @@ def test_a_record_that_looks_like_a_batch_does_not_end_the_damage(root: Path) ->
 
     ranges = replicas.damage(segment)
 
-    assert [one.end_offset for one in ranges] == [segment.next_offset]
+    [found] = ranges
+    assert found.end_offset in [one.envelope.base_offset for one in batches_of(replicas.good)]
+    assert found.end_offset >= outer.envelope.next_offset
     assert replicas.repair(segment, replicas.patches(ranges))
     assert segment.log_path.read_bytes() == whole
 
@@ -269,3 +338,41 @@ def test_a_kill_at_any_operation_of_a_repair_leaves_the_damaged_or_the_repaired_
     assert len(seen) > 4
     assert set(seen) == {damaged, whole}
     assert seen == sorted(seen, key=lambda one: one == whole), "no kill undoes a repair"
+
+
+@pytest.mark.parametrize("with_index", [True, False])
+@pytest.mark.parametrize("number", [0, 1])
+def test_batches_that_compaction_removed_from_the_other_replica_are_a_hole(
+    root: Path, number: int, with_index: bool
+) -> None:
+    replicas = Replicas(root, COMPACTED, compacted_batches)
+    segment = replicas.view.segments[number]
+    whole = DamagedRange(segment.base_offset, 0, segment.size_bytes, segment.base_offset, segment.next_offset, "")
+    [patch] = replicas.patches([whole])
+    assert patch.batches is not None
+    first = patch.batches[0]
+    assert first.envelope.next_offset < segment.next_offset
+    gone = range(first.envelope.next_offset, segment.next_offset)
+    left = [row for row in rows_of(replicas.good) if row[0] not in gone]
+
+    end = empty_batch(segment.next_offset - 1, first.envelope.leader_epoch)
+    assert replicas.repair(segment, [patch._replace(batches=[first, end])])
+
+    assert rows_of(replicas.log) == left
+    if not with_index:
+        for one in replicas.view.segments:
+            one.remove_indexes()
+    replicas.logs.close()
+    _, reopened = replicas.open(replicas.path)
+    assert rows_of(reopened) == left
+    assert not reopened.is_damaged
+
+
+def test_a_segment_never_becomes_empty(root: Path) -> None:
+    """A start takes an empty segment file for the begin of an empty log."""
+    replicas = Replicas(root, COMPACTED, compacted_batches)
+    segment = replicas.view.segments[0]
+    whole = DamagedRange(segment.base_offset, 0, segment.size_bytes, segment.base_offset, segment.next_offset, "")
+
+    with pytest.raises(NotJoined, match="no batch is left"):
+        replicas.repair(segment, [Patch(whole, [])])

@@ -260,6 +260,11 @@ class PartitionLeader:
         if self._holding:
             self._resign(self._ctx.now_ms)
 
+    def on_damaged(self, now_ms: int) -> None:
+        """A stored batch cannot be repaired here: resign, since another in-sync replica may have it (rule T6)."""
+        if self._holding:
+            self._resign(now_ms, "leader_log_damaged")
+
     # -- followers ---------------------------------------------------------------------------------------------
 
     def attach(self, session: FollowerSession, position: FetchPosition, now_ms: int) -> None:
@@ -394,12 +399,12 @@ class PartitionLeader:
         longest_ms = max((now_ms - since for since in since_ms if since is not None), default=0)
         return longest_ms * 2 >= self._ctx.config.replica_lag_time_max_ms
 
-    def _resign(self, now_ms: int) -> None:
+    def _resign(self, now_ms: int, why: str = "leader_disk_lags") -> None:
         """Ask for another leader instead of evicting followers that lag because of this broker's disk."""
         if now_ms - self._resigned_ms < self._ctx.config.replica_lag_time_max_ms:
             return
         self._resigned_ms = now_ms
-        self._ctx.observe("leader_disk_lags", self.log.partition, leader_epoch=self.leader_epoch)
+        self._ctx.observe(why, self.log.partition, leader_epoch=self.leader_epoch)
         self._ctx.emit(ResignLeadership(self.log.partition, self.leader_epoch))
 
     def _may_propose(self) -> bool:
