@@ -170,6 +170,12 @@ def read_exactly(descriptor: int, length: int, position: int) -> bytes:
     return b"".join(parts)
 
 
+def drop_from_page_cache(descriptor: int, start: int, size: int) -> None:
+    """Have the next read of these bytes come from the disk; bytes that are not written back stay. A hint (fadvise)."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(descriptor, start, size, os.POSIX_FADV_DONTNEED)
+
+
 def checksum(content: bytes) -> int:
     """CRC-32C."""
     value: int = google_crc32c.value(content)

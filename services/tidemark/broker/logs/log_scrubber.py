@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads every sealed batch once in `log.scrub.interval.ms`, and has damaged ones repaired (rule T6).
 
-Each log directory has one thread. A pass goes through the partitions of a directory by name. Its position is stored in
-the directory, so that a pass continues after a restart.
+The scrubber reads the disk, not the page cache. Each log directory has one thread. A pass goes through the partitions of
+a directory by name. Its position is stored in the directory, so that a pass continues after a restart.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tidemark.runtime.metrics import Metrics
 from tidemark.storage.directories.log_manager import LogManager
 from tidemark.storage.directories.scrub_position import ScrubPosition, read_scrub_position, write_scrub_position
 from tidemark.storage.log.partition_log import PartitionLog
-from tidemark.storage.log.segment_repair import DamagedRange, find_damage
+from tidemark.storage.log.segment_repair import DamagedRange, find_damage_on_disk
 from tidemark.storage.segments.segment import Segment
 
 _log = logging.getLogger(__name__)
@@ -145,7 +145,7 @@ class LogScrubber:
         segment = next((one for one in segments if one.next_offset > offset), None)
         if segment is None:
             return None, []
-        return segment, find_damage(log.cleaning, segment, partial(self._pace, directory))
+        return segment, find_damage_on_disk(log.cleaning, segment, partial(self._pace, directory))
 
     def _pace(self, directory: int, size_bytes: int) -> None:
         self._read.inc(size_bytes)

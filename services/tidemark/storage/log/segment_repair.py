@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from tidemark.model import TidemarkError
 from tidemark.record.envelope import ENVELOPE_BYTES, Batch
-from tidemark.storage.files import Descriptor, read_exactly, storage_error, write_all
+from tidemark.storage.files import Descriptor, drop_from_page_cache, read_exactly, storage_error, write_all
 from tidemark.storage.log.cleaning import CleaningView, SegmentCleaning
 from tidemark.storage.recovery.segment_swap import cleaned_path
 from tidemark.storage.segments.index import SegmentIndex, load_index
@@ -85,6 +85,30 @@ def find_damage(cleaning: SegmentCleaning, segment: Segment, pace: Pace) -> list
             found.append(_extent(opened, segment, damage, position, offset))
             position, offset = found[-1].end_position, found[-1].end_offset
     return found
+
+
+def find_damage_on_disk(cleaning: SegmentCleaning, segment: Segment, pace: Pace) -> list[DamagedRange]:
+    """`find_damage` past the page cache, which may still hold the bytes that were written.
+
+    The bytes that are read leave the page cache at once: a pass through a directory evicts nothing else.
+
+    Raises:
+        OSError: as `find_damage`.
+    """
+    opened, size = cleaning.open(segment), segment.size_bytes
+    read = 0
+
+    def drop(size_bytes: int) -> None:
+        nonlocal read
+        drop_from_page_cache(opened.number, read, size_bytes)
+        read += size_bytes
+        pace(size_bytes)
+
+    drop_from_page_cache(opened.number, 0, size)
+    try:
+        return find_damage(cleaning, segment, drop)
+    finally:
+        drop_from_page_cache(opened.number, 0, size)
 
 
 def _extent(opened: Descriptor, segment: Segment, damage: Damage, position: int, offset: int) -> DamagedRange:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ from tidemark.record.compaction import empty_batch
 from tidemark.record.envelope import Batch, header_crc, parse_envelope
 from tidemark.record.payload import build_batch, from_columns
 from tidemark.storage.directories.log_manager import LogManager
+from tidemark.storage.files import drop_from_page_cache
 from tidemark.storage.log.cleaning import CleaningView
 from tidemark.storage.log.partition_log import PartitionLog
 from tidemark.storage.log.segment_repair import (
@@ -22,6 +24,7 @@ from tidemark.storage.log.segment_repair import (
     NotJoined,
     Patch,
     find_damage,
+    find_damage_on_disk,
     repair_segment,
 )
 from tidemark.storage.segments.segment import Segment
@@ -156,6 +159,42 @@ def test_a_range_names_exactly_the_offsets_of_the_damaged_batch(root: Path) -> N
     assert (found.start_position, found.end_position) == (start, start + second.batch_length)
     assert (found.start_offset, found.end_offset) == (second.base_offset, second.next_offset)
     assert "crc does not match" in found.reason
+
+
+def test_a_search_on_disk_reads_the_disk_and_leaves_nothing_in_the_page_cache(tmp_path: Path) -> None:
+    replicas = Replicas(tmp_path, {"segment.bytes": "4000000"}, large_batches)
+    segment = replicas.view.segments[0]
+    with segment.log_path.open("rb", buffering=0) as file:
+        os.fsync(file.fileno())
+        drop_from_page_cache(file.fileno(), 0, segment.size_bytes)
+        if is_cached(file.fileno()):
+            pytest.skip("this file system has no disk below its page cache")
+        file.read()
+        assert is_cached(file.fileno())
+        before, read = disk_bytes_read(), []
+
+        assert find_damage_on_disk(replicas.log.cleaning, segment, read.append) == []
+
+        assert disk_bytes_read() - before >= segment.size_bytes
+        assert sum(read) == segment.size_bytes
+        assert not is_cached(file.fileno())
+
+
+def large_batches(log: PartitionLog) -> None:
+    for _ in range(9):
+        lead(log, make_batch(["x" * 1_000_000]), epoch=0)
+
+
+def is_cached(descriptor: int) -> bool:
+    try:
+        return os.preadv(descriptor, [bytearray(1)], 0, os.RWF_NOWAIT) == 1
+    except BlockingIOError:
+        return False
+
+
+def disk_bytes_read() -> int:
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return int(dict(line.split(": ") for line in lines)["read_bytes"])
 
 
 def test_a_damaged_header_ends_its_damage_at_the_next_index_entry(root: Path) -> None:
