@@ -38,6 +38,7 @@ class GroupCoordination:
                 clients.appends,
                 node.lease,
                 node.clock,
+                storage.repairs.suspect,
             ),
             node.metadata,
             OffsetsTopic(

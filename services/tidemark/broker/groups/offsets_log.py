@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from tidemark.broker.clients.fetch import Purgatory
 from tidemark.broker.clients.internal_appends import InternalAppends
+from tidemark.broker.clients.read_replica import damaged_offset
 from tidemark.broker.logs.append_threads import LogThreads
 from tidemark.broker.node.session_lease import Lease
 from tidemark.core.groups.records import decode, encode
@@ -32,7 +34,7 @@ _CHECK_S: Final = 0.5
 
 
 class OffsetsLogs:
-    """The broker's parts that every `OffsetsLog` uses."""
+    """The broker's parts that every `OffsetsLog` uses; `suspect` has the damaged batch at an offset repaired."""
 
     def __init__(
         self,
@@ -43,7 +45,9 @@ class OffsetsLogs:
         appends: InternalAppends,
         lease: Lease,
         clock: Clock,
+        suspect: Callable[[TopicPartition, int], None],
     ) -> None:
+        self.suspect = suspect
         self.queries = queries
         self.threads = threads
         self.pool = pool
@@ -62,7 +66,12 @@ class OffsetsLog:
         self.leader_epoch = leader_epoch
 
     async def read(self) -> list[Change]:
-        """Read all records, once all are committed: the records of earlier leaders are then final."""
+        """Read all records, once all are committed: the records of earlier leaders are then final.
+
+        Raises:
+            TidemarkError: NOT_COORDINATOR; CORRUPT_BATCH for a damaged batch, which is repaired meanwhile (rule T6);
+                STORAGE_ERROR.
+        """
         while True:
             changed = self._logs.purgatory.watch([self.partition])
             try:
@@ -77,7 +86,13 @@ class OffsetsLog:
             raise self.over()
         start = self._led().log_start_offset
         loop = asyncio.get_running_loop()
-        changes = await loop.run_in_executor(self._logs.pool, lambda: _changes_in(log, start, end))
+        try:
+            changes = await loop.run_in_executor(self._logs.pool, _changes_in, log, start, end)
+        except TidemarkError as error:
+            offset = damaged_offset(error, start)
+            if offset is not None:
+                self._logs.suspect(self.partition, offset)
+            raise
         self.check()
         return changes
 
@@ -168,23 +183,34 @@ def _batches_of(changes: list[Change], now_us: int) -> tuple[Batch, ...]:
 
 
 def _changes_in(log: Log, start: Offset, end: Offset) -> list[Change]:
-    """The last value of each key; earlier values are replaced."""
+    """The last value of each key; earlier values are replaced.
+
+    Raises:
+        TidemarkError: CORRUPT_BATCH (metadata offset), STORAGE_ERROR, OFFSET_OUT_OF_RANGE.
+    """
     last: dict[bytes, bytes | None] = {}
     offset = start
-    while offset < end:
-        data = log.read(offset, end_offset=end, max_bytes=_READ_BYTES)
-        if not data:
-            break
-        for batch in split_batches(data):
-            offset = Offset(batch.envelope.next_offset)
-            if batch.envelope.is_control or not batch.envelope.record_count:
-                continue
-            rows = read_batch(batch)
-            for key, value in zip(rows.column(0).to_pylist(), rows.column(1).to_pylist(), strict=True):
-                if key is not None:
-                    last[key] = value
+    try:
+        while offset < end:
+            data = log.read(offset, end_offset=end, max_bytes=_READ_BYTES)
+            if not data:
+                break
+            for batch in split_batches(data):
+                _take_in(batch, last)
+                offset = Offset(batch.envelope.next_offset)
+    except TidemarkError as error:
+        raise TidemarkError(error.code, error.message, {**error.metadata, "offset": str(offset)}) from error
     changes = (_decoded(key, value) for key, value in last.items() if value is not None)
     return [change for change in changes if change is not None]
+
+
+def _take_in(batch: Batch, last: dict[bytes, bytes | None]) -> None:
+    if batch.envelope.is_control or not batch.envelope.record_count:
+        return
+    rows = read_batch(batch)
+    for key, value in zip(rows.column(0).to_pylist(), rows.column(1).to_pylist(), strict=True):
+        if key is not None:
+            last[key] = value
 
 
 def _decoded(key: bytes, value: bytes) -> Change | None:

@@ -105,6 +105,7 @@ class DirCopier:
 
     Args:
         done: called on the event loop with each move that ended.
+        suspect: called on the event loop with the offset of a damaged batch, to be repaired (rule T6).
         fail: called with an unexpected error.
     """
 
@@ -116,8 +117,10 @@ class DirCopier:
         threads: LogThreads,
         metrics: CopyMetrics,
         done: Callable[[DirMove, Outcome], None],
+        suspect: Callable[[TopicPartition, int], None],
         fail: Callable[[BaseException], None],
     ) -> None:
+        self._suspect = suspect
         self._queries = queries
         self._logs = logs
         self._threads = threads
@@ -213,11 +216,15 @@ class DirCopier:
                 waits_for_repair = copied.caught_up and future.source.is_damaged
                 await move.wait(_PAUSE_S if waits_for_repair else move.throttle.take(copied.size_bytes))
             except TidemarkError as error:
-                if error.code is not ErrorCode.DISK_FULL:
+                if error.code not in (ErrorCode.DISK_FULL, ErrorCode.CORRUPT_BATCH):
                     raise
+                is_full = error.code is ErrorCode.DISK_FULL
+                if not is_full:
+                    self._suspect(move.partition, future.log.log_end_offset)
                 if not warned:
                     warned = True
-                    _log.warning("no space to move to", extra={"partition": str(move.partition), "why": error.message})
+                    sentence = "no space to move to" if is_full else "a move waits for the repair of a damaged batch"
+                    _log.warning(sentence, extra={"partition": str(move.partition), "why": error.message})
                 await move.wait(_PAUSE_S)
         return Outcome.STOPPED if move.keeps_copy else Outcome.GIVEN_UP
 

@@ -40,6 +40,7 @@ class DirMoves:
 
     Args:
         fail: called with an unexpected error.
+        suspect: called on the event loop with the offset of a damaged batch, to be repaired (rule T6).
     """
 
     def __init__(
@@ -50,7 +51,9 @@ class DirMoves:
         topics: TopicTable,
         metrics: Metrics,
         fail: Callable[[BaseException], None],
+        suspect: Callable[[TopicPartition, int], None] = lambda partition, offset: None,
     ) -> None:
+        self._suspect = suspect
         self._queries = queries
         self._logs = logs
         self._threads = threads
@@ -198,7 +201,14 @@ class DirMoves:
         copier = self._copiers.get((source, target))
         if copier is None:
             copier = self._copiers[source, target] = DirCopier(
-                f"{source}-{target}", self._queries, self._logs, self._threads, self._metrics, self._ended, self._fail
+                f"{source}-{target}",
+                self._queries,
+                self._logs,
+                self._threads,
+                self._metrics,
+                self._ended,
+                self._suspect,
+                self._fail,
             )
         return copier
 

@@ -81,7 +81,15 @@ class Storage:
             FullDirectories(metrics.full_log_directories.set).note,
             RecoveryThreads(logs, settings.num_recovery_threads_per_data_dir, progress),
         )
-        self.dir_moves = DirMoves(node.core.queries, logs, self.threads, node.topics, METRICS, driver.fail)
+        self.dir_moves = DirMoves(
+            node.core.queries,
+            logs,
+            self.threads,
+            node.topics,
+            METRICS,
+            driver.fail,
+            lambda partition, offset: self.repairs.suspect(partition, offset),
+        )
         self._offline = OfflineDirectories(logs, self.threads, metrics.offline_log_directories.set, driver.fail)
         self._retention = Retention(
             node.core.queries,

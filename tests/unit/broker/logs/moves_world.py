@@ -75,10 +75,17 @@ class MovesWorld:
         self.core = Core(self)
         self.metrics = Metrics()
         core: Any = self.core
-        self.moves = DirMoves(core, self.logs, self.threads, self.table, self.metrics, self.failures.append)
+        self.moves = DirMoves(
+            core, self.logs, self.threads, self.table, self.metrics, self.failures.append, self.suspect
+        )
+        self.suspect_of: Callable[[int], None] = lambda offset: None
         self.dirs = LogDirs(core, self.logs, self.threads, self.moves)
         self.paths = [str(root / "a"), str(root / "b")]
         self.next_offset = 0
+
+    def suspect(self, partition: TopicPartition, offset: int) -> None:
+        """A copy has met a damaged batch."""
+        self.suspect_of(offset)
 
     async def start(self) -> None:
         self.threads.start()

@@ -74,6 +74,26 @@ async def test_appends_during_a_move_are_answered_in_order(world: MovesWorld) ->
     assert world.metric("_copied_bytes_total") > 0
 
 
+async def test_a_move_waits_for_the_repair_of_a_damaged_batch(world: MovesWorld) -> None:
+    world.append(200)
+    await world.written()
+    log = world.threads.log(PARTITION)
+    assert isinstance(log, PartitionLog)
+    path = log.segments.all[1].log_path
+    whole = path.read_bytes()
+    path.write_bytes(whole[:200] + bytes([whole[200] ^ 1]) + whole[201:])
+    suspected: list[int] = []
+    world.suspect_of = suspected.append
+
+    assert await world.alter(world.paths[1]) is None
+    await world.until(lambda: bool(suspected))
+    assert world.metric("_failed_total") == 0
+    path.write_bytes(whole)
+
+    await world.moved_to(1)
+    assert offsets(world) == list(range(200))
+
+
 async def test_a_directory_may_be_named_by_its_uuid_and_a_replica_may_move_back(world: MovesWorld) -> None:
     world.append(50)
     await world.written()
