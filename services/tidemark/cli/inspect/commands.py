@@ -85,7 +85,7 @@ def verify_log(
 
     \b
     The command writes, locks and repairs nothing. A broker may run: an append in flight is no error. Each error is a
-    line with its file, byte, offset and next step; then follows a table. Exit status 1 if there is any error.
+    line with its file, byte, offsets and next step; then follows a table. Exit status 1 if there is any error.
     Logs that a broker set aside or is deleting are checked and listed too.
 
     \b

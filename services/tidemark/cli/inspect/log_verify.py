@@ -105,7 +105,9 @@ def finding_lines(finding: Finding) -> list[str]:
     where = str(finding.path)
     if finding.position is not None:
         where += f" byte {finding.position}"
-    if finding.offset is not None:
+    if finding.offset is not None and finding.end_offset is not None:
+        where += f" offsets [{finding.offset}, {finding.end_offset})"
+    elif finding.offset is not None:
         where += f" offset {finding.offset}"
     lines = [f"{finding.severity} {finding.kind}: {where}: {finding.sentence}"]
     return [*lines, f"  next: {finding.advice}"] if finding.advice else lines
@@ -157,6 +159,7 @@ def _finding_json(finding: Finding) -> Mapping[str, object]:
         "file": str(finding.path),
         "position": finding.position,
         "offset": finding.offset,
+        "end_offset": finding.end_offset,
         "sentence": finding.sentence,
         "advice": finding.advice,
     }

@@ -59,6 +59,7 @@ class Finding:
     Attributes:
         position: byte of the file, None for the whole file.
         offset: of the log; None: unknown.
+        end_offset: of damaged batches, the first offset after them (exclusive); None: unknown.
         sentence: the description.
         advice: the next step; empty for none.
     """
@@ -70,6 +71,7 @@ class Finding:
     advice: str = ""
     position: int | None = None
     offset: int | None = None
+    end_offset: int | None = None
 
 
 @dataclass(slots=True)

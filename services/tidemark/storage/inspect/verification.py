@@ -33,6 +33,10 @@ _REFETCH: Final = (
     "compare the replicas with `tidemark replicas verify`; where another one is valid, stop this broker, move the "
     "replica's directory away, and start the broker: it fetches the whole replica again"
 )
+_REPAIR: Final = (
+    "while the brokers run, `tidemark replicas verify --topic {0.topic} --partition {0.partition} --repair` has this "
+    "broker replace the batches by those of another replica"
+)
 _REINDEX: Final = "stop the broker, delete the segment's .index and .timeindex, start the broker: it rebuilds them"
 _PROGRESS_BYTES: Final = 1 << 20
 
@@ -85,14 +89,10 @@ class SegmentVerifier:
         """Verify one segment; the `last` one may have a torn tail."""
         before = replace(self._walk)
         try:
-            checked = _SegmentPass(
-                path, self._facts, replace(before), last=last, deep=self._deep, on_bytes=self._on_bytes
-            )
+            checked = self._pass(path, replace(before), last=last, on_bytes=self._on_bytes)
             found = checked.run()
             if found and self._facts.live:
-                checked = _SegmentPass(
-                    path, self._facts, replace(before), last=last, deep=self._deep, on_bytes=_nothing
-                )
+                checked = self._pass(path, replace(before), last=last, on_bytes=_nothing)
                 again = checked.run()
                 found = [one for one in again if one in found]
         except FileNotFoundError:
@@ -112,6 +112,10 @@ class SegmentVerifier:
         self._report.log_end = max(checked.walk.end, base_offset_of(path))
         self._walk = checked.walk
 
+    def _pass(self, path: Path, walk: _Walk, *, last: bool, on_bytes: Callable[[int], None]) -> _SegmentPass:
+        repair = _REPAIR.format(self._report.partition)
+        return _SegmentPass(path, self._facts, walk, repair, last=last, deep=self._deep, on_bytes=on_bytes)
+
     @property
     def met_compacted(self) -> bool:
         """Whether the cleaner wrote one of the batches: holes are normal in the whole log then (rule L1)."""
@@ -126,6 +130,7 @@ class _SegmentPass:
         path: Path,
         facts: LogFacts,
         walk: _Walk,
+        repair: str,
         *,
         last: bool,
         deep: bool,
@@ -135,6 +140,7 @@ class _SegmentPass:
         self.size_bytes = 0
         self._path = path
         self._facts = facts
+        self._repair = repair
         self._last = last
         self._deep = deep
         self._on_bytes = on_bytes
@@ -165,18 +171,28 @@ class _SegmentPass:
                 reported = piece.end
         self._on_bytes(self.size_bytes - reported)
         mark = read_end_mark(self._path.with_suffix(""))
+        if mark is not None and mark.size_bytes == self.size_bytes:
+            self._end_damage(mark.next_offset)
         self._found += self._index.findings(self.size_bytes, mark, self.walk.next_offset, last=self._last)
         return self._found
 
     def _bad(self, bad: Bad) -> None:
         envelope = bad.envelope
         offset = envelope.base_offset if envelope is not None else self.walk.next_offset
+        if offset is not None:
+            self._end_damage(offset)
         if bad.is_tail and self._last and (offset or 0) >= self._facts.recovery_point:
             self._torn(bad, offset)
         else:
-            self._error(FindingKind.BATCH, bad.reason, _REFETCH, position=bad.position, offset=offset)
+            self._error(FindingKind.BATCH, bad.reason, self._repair, position=bad.position, offset=offset)
         self.walk.next_offset = None
         self._index.pass_over(bad.position)
+
+    def _end_damage(self, offset: int) -> None:
+        """The damaged batches before this offset end there."""
+        last = self._found[-1] if self._found else None
+        if last is not None and last.kind is FindingKind.BATCH and last.end_offset is None and last.offset != offset:
+            self._found[-1] = replace(last, end_offset=offset)
 
     def _torn(self, bad: Bad, offset: int | None) -> None:
         count = f"the last {bad.end - bad.position} bytes are no whole batch"
@@ -189,6 +205,7 @@ class _SegmentPass:
 
     def _good(self, good: Good) -> None:
         envelope = good.batch.envelope
+        self._end_damage(envelope.base_offset)
         self._check_offsets(good.position, envelope)
         self._check_epoch(good.position, envelope)
         self._index.on_batch(good.position, envelope)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tidemark.cli.inspect.log_verify import finding_lines
 from tidemark.model import BrokerEpoch, EpochEntry, LeaderEpoch, Offset, TidemarkError, TopicPartition
 from tidemark.record.checks import check_batches
 from tidemark.record.envelope import ENVELOPE_BYTES, Batch, parse_envelope, seal, stamp
@@ -187,10 +188,17 @@ BATCH_DAMAGES = [damage_body, damage_header, cut_a_sealed_segment]
 def test_a_damaged_batch_is_found_where_it_is(
     good: Path, spoil: Callable[[Path], tuple[Path, int | None, int | None]]
 ) -> None:
+    whole = {path: path.read_bytes() for path in segments(good)}
     where = spoil(good)
     found = [one for one in errors(good) if one.kind is FindingKind.BATCH]
     assert [(one.path, one.position, one.offset) for one in found] == [where]
-    assert "tidemark replicas verify" in found[0].advice
+    assert f"tidemark replicas verify --topic {PARTITION.topic} --partition 0 --repair" in found[0].advice
+    if spoil is not cut_a_sealed_segment:
+        path, position, offset = where
+        assert position is not None
+        end = parse_envelope(whole[path], position).next_offset
+        assert found[0].end_offset == end
+        assert f" offsets [{offset}, {end}): " in finding_lines(found[0])[0]
 
 
 def test_batches_after_a_damaged_batch_are_verified(good: Path) -> None:
