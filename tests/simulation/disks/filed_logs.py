@@ -241,7 +241,7 @@ class FiledSuspect(OpenSuspectLog):
 
     def __init__(self, model: MemoryLog, file: PartitionLog) -> None:
         holes = model.holes_until == EVERYWHERE
-        super().__init__(file, model.identity, model.high_watermark, model.epochs, may_hold_holes=holes)
+        super().__init__(file, model.identity, model.high_watermark, model.epochs, may_hold_holes=holes, leads=False)
         self._model = model
 
     def segments(self, offset: int) -> list[OpenSegment]:

@@ -115,7 +115,8 @@ class SimRepairs:
 class MemoryLog:
     """A log in memory as `SuspectLog` and, below the high watermark, as one `SuspectSegment`."""
 
-    base_offset = 0
+    base_offset = size_bytes = 0
+    leads = False
     next_offset = clean_point = EVERYWHERE
 
     def __init__(self, node: BrokerNode, partition: TopicPartition, identity: ReplicaIdentity, log: StoredLog) -> None:

@@ -27,6 +27,8 @@ _QUIET_MS: Final = 5_000
 """After a repair found no good copy, requests for that segment are refused for this time: each would read all of it."""
 _RUNNING_MAX: Final = 4
 """Repairs that run at a time; each may hold a copy of its damaged ranges in memory."""
+_HAND_OVER_BYTES: Final = 64 << 20
+"""A leader resigns before it repairs a larger segment: an election takes less time than to rewrite the segment."""
 REPAIR_MS: Final = 5_000
 """Time that a request waits for a repair."""
 _ROLL_MS: Final = 20
@@ -46,6 +48,10 @@ class SuspectSegment(Protocol):
     @property
     def next_offset(self) -> int:
         """First offset after the segment."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of its file."""
 
     @property
     def clean_point(self) -> int:
@@ -74,6 +80,10 @@ class SuspectLog(Protocol):
     @property
     def identity(self) -> ReplicaIdentity:
         """Of the replica."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this replica is the leader."""
 
     @property
     def log_start_offset(self) -> int:
@@ -126,10 +136,14 @@ class RepairMetrics(Protocol):
 
 
 class _Running:
-    """A repair of a partition at an offset, waiting or running, and whether the segment is whole after it."""
+    """A repair of a partition at an offset, waiting or running, and whether the segment is whole after it.
 
-    def __init__(self, ended: Signal) -> None:
-        self.ended = ended
+    Attributes:
+        answered: requests wait for no more: the repair has ended, or another replica is to lead.
+    """
+
+    def __init__(self, answered: Signal) -> None:
+        self.answered = answered
         self.whole = False
 
 
@@ -176,7 +190,8 @@ class LogRepairs:
             self._begin(partition, offset)
 
     async def repair(self, partition: TopicPartition, offset: int, *, timeout_ms: int = REPAIR_MS) -> bool:
-        """Check the segment that holds `offset`, and repair it. After the timeout the repair continues.
+        """Check the segment that holds `offset`, and repair it. After the timeout the repair continues, and after a
+        leader has resigned for it.
 
         Returns:
             Whether every batch of that segment is good now. False also if the offset is not committed here, and if a
@@ -185,7 +200,7 @@ class LogRepairs:
         if self._is_quiet(partition, offset):
             return False
         running = self._begin(partition, offset)
-        await self._scheduler.wait(running.ended, timeout_ms)
+        await self._scheduler.wait(running.answered, timeout_ms)
         return running.whole
 
     def is_running(self, partition: TopicPartition) -> bool:
@@ -213,13 +228,13 @@ class LogRepairs:
 
     async def _run(self, partition: TopicPartition, offset: int, running: _Running) -> None:
         try:
-            running.whole = await self._repair(partition, offset)
+            running.whole = await self._repair(partition, offset, running.answered)
         except (TidemarkError, OSError) as error:  # the directory fails, or the segment was removed meanwhile
             _log.error("a log could not be repaired", extra={"partition": str(partition), "why": _reason(error)})
         finally:
             self._running.discard(partition)
             del self._asked[partition, offset]
-            running.ended.set()
+            running.answered.set()
         self._run_next()  # not after a cancellation
 
     async def _again(self) -> None:
@@ -229,15 +244,17 @@ class LogRepairs:
                 if self._logs.find(partition) is None:
                     self._note_unrepaired(partition, None, 0)
                 for offset in list(segments):
-                    await self._scheduler.wait(self._begin(partition, offset).ended, _AGAIN_MS)
+                    await self._scheduler.wait(self._begin(partition, offset).answered, _AGAIN_MS)
 
-    async def _repair(self, partition: TopicPartition, offset: int) -> bool:
+    async def _repair(self, partition: TopicPartition, offset: int, answered: Signal) -> bool:
         log = await self._sealed(partition, offset)
         segments = await self._scheduler.in_thread(partial(log.segments, offset)) if log is not None else ()
         if log is None or not segments:
             self._note_unrepaired(partition, offset, 0)  # trimmed, truncated or closed
             return False
         segment = segments[-1]
+        if await self._hands_over(partition, offset, log, segment):
+            answered.set()
         damaged = await self._scheduler.in_thread(segment.find_damage)
         readable = [one for one in damaged if one.end_offset > log.log_start_offset]
         left = await self._replace(partition, log, segments, damaged) if readable else 0
@@ -247,6 +264,19 @@ class LogRepairs:
             self._quiet[key] = segment.next_offset
             self._scheduler.spawn(self._end_quiet(key), self._fail)
         return not left
+
+    async def _hands_over(
+        self, partition: TopicPartition, offset: int, log: SuspectLog, segment: SuspectSegment
+    ) -> bool:
+        """Resign before a long repair, if another replica can read this offset; once for damage that stays."""
+        known = segment.base_offset in self._unrepaired.get(partition, {})
+        if not log.leads or known or segment.size_bytes <= _HAND_OVER_BYTES:
+            return False
+        sources = RepairSources(self._peers, partition, _facts_of(log, segment))
+        if not await sources.can_read(offset, segment.next_offset):
+            return False
+        self._give_up(partition, log.identity)
+        return True
 
     async def _end_quiet(self, key: tuple[TopicPartition, int]) -> None:
         await self._scheduler.sleep_ms(_QUIET_MS)

@@ -87,6 +87,16 @@ class RepairSources:
                 self.refusals[broker] = error.message
         return Patch(damaged, None)
 
+    async def can_read(self, start: int, end: int) -> bool:
+        """Whether a replica has a good batch at `start`; it may give more batches, below `end`."""
+        for broker in self._peers.sources(self._partition):
+            try:
+                if (await self._peers.read(broker, self._partition, self._log.identity, start, end)).batches:
+                    return True
+            except TidemarkError as error:
+                self.refusals[broker] = error.message
+        return False
+
     async def contents(self, broker: BrokerId, damaged: DamagedRange) -> Patch:
         """The batches of that broker for the range, however far it is compacted.
 

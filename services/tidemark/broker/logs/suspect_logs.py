@@ -42,6 +42,11 @@ class OpenSegment:
         return self._segment.next_offset
 
     @property
+    def size_bytes(self) -> int:
+        """Size of its file."""
+        return self._segment.size_bytes
+
+    @property
     def clean_point(self) -> int:
         """Below it (exclusive) the log was compacted here."""
         return self._view.clean_point
@@ -77,8 +82,10 @@ class OpenSuspectLog:
         epochs: LeaderEpochs,
         *,
         may_hold_holes: bool,
+        leads: bool,
     ) -> None:
         self.identity = identity
+        self.leads = leads
         self.log_start_offset, self.log_end_offset = int(log.log_start_offset), int(log.log_end_offset)
         self.high_watermark = min(high_watermark, log.log_end_offset)
         self.epochs = epochs
@@ -117,7 +124,14 @@ class OpenSuspectLogs:
         if view is None or epochs is None or not isinstance(log, PartitionLog):
             return None
         may_hold_holes = is_compacted(self._topics.configs(partition.topic))
-        return OpenSuspectLog(log, view.identity, view.high_watermark, epochs, may_hold_holes=may_hold_holes)
+        return OpenSuspectLog(
+            log,
+            view.identity,
+            view.high_watermark,
+            epochs,
+            may_hold_holes=may_hold_holes,
+            leads=view.role == "leader",
+        )
 
     def roll(self, partition: TopicPartition) -> None:
         """Roll the active segment, behind the appends that are queued."""

@@ -63,6 +63,7 @@ class World:
         make(logs.open(PARTITION, IDENTITY, configs)[0])
         logs.close()
         self.compacted = configs != PLAIN
+        self.leads = True
         self.managers: dict[BrokerId, LogManager] = {}
         self.replicas: dict[BrokerId, PartitionLog] = {}
         for broker in (LEADER, FOLLOWER, HERE):
@@ -89,7 +90,9 @@ class World:
         if partition != PARTITION:
             return None
         epochs = LeaderEpochs(self.changes)
-        return OpenSuspectLog(self.log, IDENTITY, self.high_watermark, epochs, may_hold_holes=self.compacted)
+        return OpenSuspectLog(
+            self.log, IDENTITY, self.high_watermark, epochs, may_hold_holes=self.compacted, leads=self.leads
+        )
 
     def roll(self, partition: Partition) -> None:
         self.rolls += 1
@@ -368,6 +371,37 @@ def _as_stored(batch: Batch, like: Envelope) -> bytes:
         batch.envelope._replace(base_offset=like.base_offset, leader_epoch=like.leader_epoch),
         memoryview(batch.data)[ENVELOPE_BYTES:],
     )
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_leader_resigns_before_it_repairs_a_large_segment(
+    world: World, leads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_repairs, "_HAND_OVER_BYTES", 3000)
+    base, world.leads = world.flip(1, 100), leads
+
+    async def ask() -> bool:
+        if await world.repairs.repair(PARTITION, base) is leads:
+            return False
+        await world.was_repaired.wait()
+        return True
+
+    assert world.run(ask())
+    assert world.given_up == [PARTITION] * leads
+    assert read_all(world.log) == world.good
+
+
+def test_a_leader_does_not_resign_if_no_replica_can_read_the_damaged_batch(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_repairs, "_HAND_OVER_BYTES", 3000)
+    base = world.flip(1, 100)
+    for broker in (LEADER, FOLLOWER):
+        world.flip(1, 110, broker)
+
+    assert not world.run(world.repairs.repair(PARTITION, base))
+
+    assert world.given_up == []
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
