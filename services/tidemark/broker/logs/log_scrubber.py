@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads every sealed batch once in `log.scrub.interval.ms`, and has damaged ones repaired (rule T6).
 
-The scrubber reads the disk, not the page cache. Each log directory has one thread. A pass goes through the partitions
-of a directory by name. Its position is stored in the directory, so that a pass continues after a restart.
+The scrubber also rewrites damaged index files. It reads the disk, not the page cache. Each log directory has one
+thread. A pass goes through the partitions of a directory by name. Its position is stored in the directory, so that a
+pass continues after a restart.
 """
 
 from __future__ import annotations
@@ -145,7 +146,12 @@ class LogScrubber:
         segment = next((one for one in segments if one.next_offset > offset), None)
         if segment is None:
             return None, []
-        return segment, find_damage_on_disk(log.cleaning, segment, partial(self._pace, directory))
+        found = find_damage_on_disk(log.cleaning, segment, partial(self._pace, directory))
+        if not found and log.cleaning.heal_index(segment):
+            _log.warning(
+                "the damaged index files of a segment were rewritten", extra={"segment": str(segment.log_path)}
+            )
+        return segment, found
 
     def _pace(self, directory: int, size_bytes: int) -> None:
         self._read.inc(size_bytes)

@@ -37,7 +37,10 @@ _REPAIR: Final = (
     "while the brokers run, `tidemark replicas verify --topic {0.topic} --partition {0.partition} --repair` has this "
     "broker replace the batches by those of another replica"
 )
-_REINDEX: Final = "stop the broker, delete the segment's .index and .timeindex, start the broker: it rebuilds them"
+_REINDEX: Final = (
+    "the scrubber of a running broker rewrites a damaged file; else stop the broker, delete the segment's .index and "
+    ".timeindex, start the broker: it rebuilds them"
+)
 _PROGRESS_BYTES: Final = 1 << 20
 
 

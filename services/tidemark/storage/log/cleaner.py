@@ -279,6 +279,8 @@ class _Pass:
             first = checked_header(data, 0, position=position, end=end)
             if first.batch_length > len(data):
                 data = read_exactly(opened.number, first.batch_length, position)
+            if len(data) < first.batch_length:
+                raise Damage(position, f"{len(data)} of {first.batch_length} bytes of a batch are left in the file")
             batches = _whole_batches(data, position=position, end=end, limit=limit)
             read = sum(len(batch.data) for batch in batches)
             position += read

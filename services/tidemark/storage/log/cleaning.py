@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -12,13 +13,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.storage.files import Descriptor, storage_error
+from tidemark.storage.files import Descriptor, drop_from_page_cache, storage_error
 from tidemark.storage.log.context import LogContext
 from tidemark.storage.log.log_segments import LogSegments
 from tidemark.storage.log.replayed_state import ReplayedState
 from tidemark.storage.recovery.cleaner_point import read_clean_point, write_clean_point
 from tidemark.storage.recovery.segment_swap import commit_swap, finish_swap
-from tidemark.storage.segments.segment import Segment
+from tidemark.storage.segments.index import INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from tidemark.storage.segments.segment import Damage, Segment
 
 _log = logging.getLogger(__name__)
 
@@ -142,6 +144,32 @@ class SegmentCleaning:
                 cleaned.forget_index()
             except OSError as error:  # the index is in memory, and the next start writes it
                 _log.warning("index not written", extra={"log": context.path.name, "why": str(error)})
+            return True
+
+    def heal_index(self, segment: Segment) -> bool:
+        """Check the index files of a sealed segment without damaged batches, on the disk, and rewrite damaged ones.
+
+        Returns:
+            Whether the files were rewritten.
+
+        Raises:
+            OSError: the disk does not answer or is full, or the segment was removed meanwhile.
+        """
+        context, opened = self._context, self.open(segment)
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            with contextlib.suppress(FileNotFoundError):
+                file = Descriptor(segment.stem.with_name(segment.stem.name + suffix), os.O_RDONLY)
+                drop_from_page_cache(file.number, 0, 0)
+        if segment.has_whole_index_files() or segment not in self._segments.all[:-1]:
+            return False
+        try:
+            index = segment.ensure_index(opened.number, context.settings.index_interval_bytes)
+        except Damage:  # since the batches were checked
+            return False
+        with context.files_lock:
+            if not context.is_usable or segment not in self._segments.all[:-1]:
+                return False
+            segment.rewrite_index_files(index)
             return True
 
     def note_clean_point(self, view: CleaningView, offset: int) -> bool:

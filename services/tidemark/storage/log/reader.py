@@ -209,7 +209,8 @@ def _pread(descriptor: int, length: int, position: int, cached_only: bool) -> by
     """Exactly these bytes; None where `cached_only` and some of them are not in the page cache.
 
     Raises:
-        OSError: also where the file ends before.
+        Damage: the file ends before.
+        OSError: the disk does not answer.
     """
     if cached_only and _NOWAIT is not None:
         buffer = bytearray(length)
@@ -225,5 +226,5 @@ def _pread(descriptor: int, length: int, position: int, cached_only: bool) -> by
             return None
     data = read_exactly(descriptor, length, position)
     if len(data) != length:
-        raise OSError(errno.ENODATA, f"the file ends {length - len(data)} bytes before the log")
+        raise Damage(position + len(data), f"the file ends {length - len(data)} bytes before the log")
     return data

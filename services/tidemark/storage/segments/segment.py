@@ -20,6 +20,8 @@ from tidemark.storage.segments.index import (
     EndMark,
     SegmentIndex,
     load_index,
+    read_end_mark,
+    read_index_file,
     write_end_mark,
 )
 
@@ -156,6 +158,24 @@ class Segment:
         self.index.persist(self.stem)
         mark = EndMark(self.next_offset, self.size_bytes, self.max_timestamp_us, len(self.index))
         write_end_mark(self.stem, mark)
+
+    def has_whole_index_files(self) -> bool:
+        """Whether both index files are whole, with the right end mark. Does not compare entries with the log."""
+        first, whole_first = read_index_file(self.stem, INDEX_SUFFIX)
+        second, whole_second = read_index_file(self.stem, TIME_INDEX_SUFFIX)
+        mark = read_end_mark(self.stem)
+        ends = mark is not None and (mark.next_offset, mark.size_bytes) == (self.next_offset, self.size_bytes)
+        return ends and whole_first and whole_second and first[0::2] == second[1::2]
+
+    def rewrite_index_files(self, index: SegmentIndex) -> None:
+        """Write both index files again, with an end mark.
+
+        Raises:
+            OSError: no space, or the disk does not answer; a read then rebuilds the index.
+        """
+        index.written = 0
+        index.persist(self.stem)
+        write_end_mark(self.stem, EndMark(self.next_offset, self.size_bytes, self.max_timestamp_us, len(index)))
 
     def forget_index(self) -> None:
         """Unload the index, which is complete in the files."""

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from tidemark.model import Offset
+from tidemark.model import ErrorCode, Offset, TidemarkError
 from tidemark.record.checks import check_batches
 from tidemark.record.compaction import empty_batch
 from tidemark.record.envelope import Batch, header_crc, parse_envelope
 from tidemark.record.payload import build_batch, from_columns
 from tidemark.storage.directories.log_manager import LogManager
 from tidemark.storage.files import drop_from_page_cache
+from tidemark.storage.log.cleaner import CleanerSettings, clean_log
 from tidemark.storage.log.cleaning import CleaningView
 from tidemark.storage.log.partition_log import PartitionLog
 from tidemark.storage.log.segment_repair import (
@@ -31,7 +32,7 @@ from tidemark.storage.segments.segment import Segment
 
 from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, memory_directory, open_one, read_all
 from tests.unit.storage.log.test_cleaner import CONFIGS as COMPACTED
-from tests.unit.storage.log.test_cleaner import batches_of, clean, fill, rows_of
+from tests.unit.storage.log.test_cleaner import NOW_US, batches_of, clean, fill, rows_of
 from tests.unit.storage.log.test_cleaner_crashes import Killer
 
 PLAIN = {"segment.bytes": "4096", "index.interval.bytes": "700"}
@@ -178,6 +179,77 @@ def test_a_search_on_disk_reads_the_disk_and_leaves_nothing_in_the_page_cache(tm
         assert disk_bytes_read() - before >= segment.size_bytes
         assert sum(read) == segment.size_bytes
         assert not is_cached(file.fileno())
+
+
+@pytest.mark.parametrize("missing_bytes", [1, 90, 700])
+def test_a_read_past_the_end_of_a_cut_file_is_damage_that_can_be_repaired(root: Path, missing_bytes: int) -> None:
+    replicas = Replicas(root, PLAIN, some_batches)
+    segment = replicas.view.segments[1]
+    whole = segment.log_path.read_bytes()
+    with segment.log_path.open("r+b") as file:
+        file.truncate(len(whole) - missing_bytes)
+
+    with pytest.raises(TidemarkError) as cut:
+        replicas.log.read(Offset(segment.next_offset - 1), end_offset=segment.next_offset, max_bytes=1 << 20)
+
+    assert cut.value.code is ErrorCode.CORRUPT_BATCH
+    assert replicas.repair(segment, replicas.patches(replicas.damage(segment)))
+    assert segment.log_path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("missing_bytes", [1, 90, 700])
+def test_a_cleaning_ends_with_an_error_at_the_end_of_a_cut_file(root: Path, missing_bytes: int) -> None:
+    replicas = Replicas(root, COMPACTED, compacted_batches)
+    path = replicas.view.segments[0].log_path
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - missing_bytes)
+    left = iter(range(1000))
+
+    def pace(_: int) -> None:
+        assert next(left, None) is not None, "the cleaner reads on without an end"
+
+    with pytest.raises(TidemarkError) as cut:
+        clean_log(replicas.log, replicas.log.log_end_offset, CleanerSettings(), now_us=NOW_US, pace=pace)
+
+    assert cut.value.code is ErrorCode.STORAGE_ERROR
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_damaged_index_files_are_rewritten(root: Path, suffix: str) -> None:
+    replicas = Replicas(root, {**PLAIN, "index.interval.bytes": "200"}, some_batches)
+    segment = replicas.view.segments[1]
+    paths = [segment.log_path.with_suffix(one) for one in (".index", ".timeindex")]
+    whole = [path.read_bytes() for path in paths]
+    path = segment.log_path.with_suffix(suffix)
+    good = path.read_bytes()
+    assert not replicas.log.cleaning.heal_index(segment)
+    damages = [good[:at] + bytes([good[at] ^ 4]) + good[at + 1 :] for at in range(len(good))]
+    for number, damaged in enumerate([*damages, b"", good[:-1], None]):
+        if damaged is None:
+            path.unlink()
+        else:
+            path.write_bytes(damaged)
+        if number % 2:
+            segment.forget_index()
+
+        assert replicas.log.cleaning.heal_index(segment), number
+
+        assert [one.read_bytes() for one in paths] == whole, number
+
+
+def test_the_index_of_a_deleted_segment_is_not_rewritten(root: Path) -> None:
+    replicas = Replicas(root, PLAIN, some_batches)
+    segment = replicas.view.segments[0]
+    opened, path = replicas.log.cleaning.open(segment), segment.log_path
+    replicas.log.trim(segment.next_offset)
+    replicas.logs.checkpoint({PARTITION: replicas.log.log_end_offset})
+    assert not path.exists()
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(type(replicas.log.cleaning), "open", lambda *_: opened)
+
+        assert not replicas.log.cleaning.heal_index(segment)
+
+    assert not path.with_suffix(".index").exists()
 
 
 def large_batches(log: PartitionLog) -> None:
