@@ -11,7 +11,7 @@ BROKERS = (0, 1, 2)
 CONTROLLERS = (100, 101)
 TOPICS = ("make_topic", "move_topic", "delete_topic")
 BY_HAND = ("hurt_node", "set_back", "unregister")
-OF_A_BROKER = frozenset({"crash", "pause", "shutdown", "power", "rot", "flip", "flip_alive"}) | {
+OF_A_BROKER = frozenset({"crash", "pause", "shutdown", "power", "rot", "flip", "flip_alive", "flip_uncommitted"}) | {
     "slow_disk",
     "full_disk",
     "failed_disk",

@@ -130,6 +130,9 @@ _FLIPPING = {
 }
 FLIPPED = Recipe("flipped", faults=18, duration_ms=5000, election_wait_ms=0, checkpoint_ms=700, weights=_FLIPPING)
 FLIPPED_SINGLE = replace(FLIPPED, name="flipped-single", min_isr=1, duration_ms=6000, produces=40)
+FLIPPED_UNCOMMITTED = replace(
+    FLIPPED, name="flipped-uncommitted", weights={"flip_uncommitted": 8, "cut": 3, "isolate": 2, "elect": 2, "pause": 2}
+)
 FLIPPED_FILES = replace(FLIPPED, name="flipped-files", files=True)
 _ERRING = {"failed_sync": 5, "failed_read": 5, "failed_disk": 2, "slow_disk": 3, "crash": 2, "cut": 2, "isolate": 1}
 ERRORS = Recipe("errors", faults=14, weights=_ERRING)
@@ -210,6 +213,7 @@ RECIPES: Mapping[str, Recipe] = {
         ROTTEN_UNCLEAN_FILES,
         FLIPPED,
         FLIPPED_SINGLE,
+        FLIPPED_UNCOMMITTED,
         FLIPPED_FILES,
         ERRORS,
         ERRORS_GROUP_COMMIT,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -58,6 +58,13 @@ def log_files(cluster: LocalCluster, broker_id: int, topic: str) -> list[Path]:
     return sorted((cluster.directory / broker_name(broker_id) / f"{topic}-0").glob("*.log"))
 
 
+def sealed_files(cluster: LocalCluster, broker_id: int, topic: str) -> list[bytes]:
+    """The contents of sealed segments and their index files."""
+    paths = log_files(cluster, broker_id, topic)[:-1]
+    files = [path.with_suffix(suffix) for path in paths for suffix in (".log", ".index", ".timeindex")]
+    return [path.read_bytes() for path in files if path.exists()]
+
+
 def flip(path: Path, byte: int | None = None) -> int:
     """Flip a bit of the third batch of a segment; gives its offset."""
     data = bytearray(path.read_bytes())
@@ -98,16 +105,25 @@ def metric(cluster: LocalCluster, broker_id: int, name: str) -> float:
     return float(lines[f"tidemark_broker_log_damaged_ranges{name}"])
 
 
-@pytest.mark.parametrize("byte", [None, 2], ids=["body", "header"])
+def flip_header(path: Path) -> None:
+    flip(path, 2)
+
+
+def cut(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 100)
+
+
+@pytest.mark.parametrize("spoil", [flip, flip_header, cut])
 def test_a_consumer_gets_every_record_though_a_batch_of_the_leader_is_damaged(
-    cluster: LocalCluster, byte: int | None
+    cluster: LocalCluster, spoil: Callable[[Path], object]
 ) -> None:
-    topic = f"led-{byte}"
+    topic = f"led-{spoil.__name__}"
     fill(cluster, topic)
     leader = leader_of(cluster, topic)
     whole = [path.read_bytes() for path in log_files(cluster, leader, topic)]
     before = metric(cluster, leader, "_repaired_total")
-    flip(log_files(cluster, leader, topic)[1], byte)
+    spoil(log_files(cluster, leader, topic)[1])
 
     assert read_all(cluster, topic) == [b"%06d" % number for number in range(RECORDS)]
 
@@ -158,12 +174,15 @@ def test_damage_of_all_copies_is_an_error_that_names_the_offset(cluster: LocalCl
 def test_the_scrubber_repairs_a_follower_that_nothing_reads(scrubbing: LocalCluster) -> None:
     fill(scrubbing, "cold", replicas=2)
     follower = 1 - leader_of(scrubbing, "cold")
-    whole = [path.read_bytes() for path in log_files(scrubbing, follower, "cold")]
-    flip(log_files(scrubbing, follower, "cold")[1])
+    whole = sealed_files(scrubbing, follower, "cold")
+    damaged, indexed = log_files(scrubbing, follower, "cold")[1:3]
+    flip(damaged)
+    time_index = indexed.with_suffix(".timeindex")
+    time_index.write_bytes(bytes([time_index.read_bytes()[0] ^ 1]) + time_index.read_bytes()[1:])
 
     wait_for(
-        lambda: [path.read_bytes() for path in log_files(scrubbing, follower, "cold")] == whole,
-        "the scrubber to repair the segment",
+        lambda: sealed_files(scrubbing, follower, "cold") == whole,
+        "the scrubber to repair the segment and the index",
         DEADLINE_S,
     )
     assert metric(scrubbing, follower, "_repaired_total") == 1

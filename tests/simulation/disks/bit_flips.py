@@ -61,6 +61,31 @@ def flip(world: World, broker: BrokerId) -> None:
         world.tell(f"a bit of the batch at {offset} of {partition} flips on the disk of machine {broker}{how}")
 
 
+def flip_uncommitted(world: World, tries: int = 400) -> None:
+    """Flip the newest batch of a leader that no follower has yet, as soon as there is one."""
+    if not world.has_rotted and _flip_newest(world, world.leader()):
+        world.has_rotted = True
+        world.counts.update(["flips", "uncommitted flips"])
+    elif tries:
+        world.engine.after(1, lambda: flip_uncommitted(world, tries - 1))
+
+
+def _flip_newest(world: World, broker: BrokerId) -> bool:
+    [partition, *_] = world.partitions
+    process, found = world.brokers.get(broker), world.state(partition)
+    core = process.replica_log(partition) if process is not None else None
+    if core is None or found is None or len(found.state.isr) < 2:
+        return False
+    log = world.machines[broker].logs[partition]
+    offset = log.batches[-1].envelope.base_offset if log.batches else -1
+    others = [len(world.values(one, partition)) for one in world.assigned(partition) if one != broker]
+    if offset < max(core.high_watermark, *others):
+        return False
+    log.flipped.add(offset)
+    world.tell(f"a bit of the uncommitted batch at {offset} flips on the disk of machine {broker}, the leader")
+    return True
+
+
 def as_received(world: World, message: LeaderMessage) -> LeaderMessage:
     """As rpc/replica_codec.py hands it on: what fails its CRC is no batch, but an error."""
     if not world.counts["flips"] or all(is_good(batch) for chunk in message.chunks for batch in chunk.batches):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tidemark.model import BrokerId
 
-from tests.simulation.disks.bit_flips import flip
+from tests.simulation.disks.bit_flips import flip, flip_uncommitted
 from tests.simulation.disks.machine import Machine
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class DiskTroubles:
             "failed_sync": lambda named, for_ms: self._fail(named, for_ms, "failing_syncs"),
             "failed_read": lambda named, for_ms: self._fail(named, for_ms, "failing_reads"),
             "flip_alive": self._flip,
+            "flip_uncommitted": lambda *_: flip_uncommitted(self._world),
         }
 
     def _machine(self, named: int) -> Machine:

@@ -115,12 +115,13 @@ class SimRepairs:
 class MemoryLog:
     """A log in memory as `SuspectLog` and, below the high watermark, as one `SuspectSegment`."""
 
-    base_offset = size_bytes = 0
-    leads = False
+    base_offset = 0
     next_offset = clean_point = EVERYWHERE
 
     def __init__(self, node: BrokerNode, partition: TopicPartition, identity: ReplicaIdentity, log: StoredLog) -> None:
         core = node.replica_log(partition)
+        self.leads = node.leading(partition) is not None
+        self.size_bytes = EVERYWHERE * node.engine.dice("segment size").randrange(2)  # a leader resigns if it is large
         self.identity = identity
         self.high_watermark = min(int(core.high_watermark), log.end) if core is not None else 0
         self.epochs = LeaderEpochs(core.epochs.entries if core is not None else log.epochs)

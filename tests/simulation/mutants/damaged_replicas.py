@@ -9,15 +9,17 @@ from typing import Any
 
 from tidemark.broker.logs.log_repairs import LogRepairs
 from tidemark.broker.logs.repair_sources import RepairSources
+from tidemark.core.controller import leader_election
 from tidemark.core.controller.partition_state import PartitionState
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.replication.follower.partition_follower import PartitionFollower
+from tidemark.core.replication.leader.partition_leader import PartitionLeader
 from tidemark.core.replication.replica_log import ReplicaLog
 from tidemark.storage.log.segment_repair import DamagedRange, Patch
 from tidemark.storage.recovery import log_loader
 
 from tests.simulation.disks.machine_logs import MachineLogs
-from tests.simulation.recipes import FLIPPED, FLIPPED_FILES, FLIPPED_SINGLE, ROTTEN, ROTTEN_UNCLEAN
+from tests.simulation.recipes import FLIPPED, FLIPPED_FILES, FLIPPED_SINGLE, FLIPPED_UNCOMMITTED, ROTTEN, ROTTEN_UNCLEAN
 
 REFETCHING = replace(
     ROTTEN,
@@ -115,6 +117,18 @@ def repairs_with_any_epoch(monkeypatch: Any) -> None:
     monkeypatch.setattr(RepairSources, "patch", blind)
 
 
+def leads_on_with_damage(monkeypatch: Any) -> None:
+    """A leader whose newest batch is damaged stays the leader, and no follower can fetch past that batch."""
+    monkeypatch.setattr(PartitionLeader, "on_damaged", lambda self, now_ms: None)
+
+
+def gives_way_to_in_sync_replicas_only(monkeypatch: Any) -> None:
+    """A leader that is alone in sync and has a damaged batch stays, though an eligible replica lives."""
+    monkeypatch.setattr(
+        leader_election, "_eligible_successor", lambda partition, brokers, isr, elr: (isr, elr, partition.state.leader)
+    )
+
+
 RULES = {
     leads_though_damaged: ("T5", ROTTEN),
     heals_with_any_leader: ("T5", REFETCHING),
@@ -123,5 +137,7 @@ RULES = {
     takes_damage_for_a_torn_tail: ("T5", FLIPPED_FILES),
     repairs_nothing: ("T6", FLIPPED),
     repairs_with_any_epoch: ("T6", DIVERGED),
+    leads_on_with_damage: ("T6", FLIPPED_UNCOMMITTED),
+    gives_way_to_in_sync_replicas_only: ("T6", FLIPPED_UNCOMMITTED),
 }
 """Each with the rule it breaks and the kind of world that shows it."""

@@ -68,7 +68,7 @@ class PartitionFacts:
             replica is eligible (rule T7).
         offline: live brokers that cannot open their log of this partition: removed from the ISR, kept in the ELR.
         refused_epoch: the leader refused this leader epoch and needs a higher one (rule E5).
-        resigned_epoch: the leader of this leader epoch asks that another in-sync replica leads (rule R7).
+        resigned_epoch: the leader of this leader epoch asks that another replica leads (rules R7, T6).
     """
 
     assigned: tuple[BrokerId, ...]
@@ -120,6 +120,8 @@ def decide(partition: PartitionFacts, brokers: BrokerFacts) -> Decision | None:
     isr = _without_suspected(_surviving_isr(partition, brokers), min_isr, brokers)
     elr = _elr_after(partition, brokers, isr)
     leader = _leader_from_isr(partition, brokers, isr)
+    if leader == partition.state.leader and partition.resigned_epoch == partition.state.leader_epoch:
+        isr, elr, leader = _eligible_successor(partition, brokers, isr, elr)
     if leader is not None:
         return _changed(partition, brokers, leader, isr, () if min_isr < partition.state.min_isr else elr)
     elr = _elr_after(partition, brokers, ())
@@ -245,9 +247,10 @@ def _elr_beside(elr: tuple[IsrEntry, ...], isr: tuple[IsrEntry, ...], min_isr: i
 def _leader_from_isr(partition: PartitionFacts, brokers: BrokerFacts, isr: tuple[IsrEntry, ...]) -> BrokerId | None:
     """The leader from this ISR; None without a member that may lead.
 
-    The old leader stays while it is in the ISR, and neither resigned nor suspected. A resigned leader without a live,
-    unsuspected successor stays, too; so does a leader whose whole ISR is suspected. Otherwise the first live member in
-    assignment order leads, unsuspected members first. A broker that this controller has not heard is not elected (C9).
+    The old leader stays while it is in the ISR, and neither resigned nor suspected. Without a live, unsuspected
+    successor in the ISR a resigned leader is given, too, and so is a leader whose whole ISR is suspected. Otherwise the
+    first live member in assignment order leads, unsuspected members first. A broker that this controller has not heard
+    is not elected (C9).
     """
     assert partition.state is not None
     old_leader = partition.state.leader
@@ -281,6 +284,23 @@ def _elected_from_elr(
 ) -> Decision | None:
     own = (IsrEntry(successor, brokers.live[successor]),)
     return _changed(partition, brokers, successor, own, _elr_beside(elr, own, partition.min_isr))
+
+
+def _eligible_successor(
+    partition: PartitionFacts, brokers: BrokerFacts, isr: tuple[IsrEntry, ...], elr: tuple[IsrEntry, ...]
+) -> tuple[tuple[IsrEntry, ...], tuple[IsrEntry, ...], BrokerId]:
+    """ISR, ELR and leader for a leader that resigned without a successor in the ISR (rule T6).
+
+    An unsuspected eligible replica that has not crashed leads alone: it has every committed record (rules T3, T7).
+    Without one nothing changes.
+    """
+    assert partition.state is not None
+    sure = {entry.broker_id for entry in candidates(partition, elr) if not brokers.has_crashed(entry)}
+    successor = _first(partition.assigned, sure - brokers.suspected - brokers.unheard, brokers)
+    if successor is None:
+        return isr, elr, partition.state.leader
+    own = (IsrEntry(successor, brokers.live[successor]),)
+    return own, _elr_beside((*elr, *isr), own, partition.min_isr), successor
 
 
 def _first(assigned: tuple[BrokerId, ...], wanted: set[BrokerId], brokers: BrokerFacts) -> BrokerId | None:

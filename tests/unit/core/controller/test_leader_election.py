@@ -94,6 +94,29 @@ def test_a_new_partition_is_led_by_an_unsuspected_replica_and_adds_suspected_one
     assert (few.state.leader, set(few.state.isr_ids)) == (1, {0, 1})
 
 
+def test_a_resigned_leader_that_is_alone_in_sync_gives_way_to_a_live_eligible_replica() -> None:
+    partition = healthy()
+    partition.facts = replace(
+        partition.facts,
+        state=replace(partition.state, isr=(entry(0),), elr=(entry(1), entry(2))),
+        resigned_epoch=partition.state.leader_epoch,
+    )
+    assert decide(partition.facts, brokers(0)) is None
+    assert decide(partition.facts, brokers(0, 1, 2, suspected=[1, 2])) is None
+    decision = partition.sees(brokers(0, 2))
+    assert decision is not None
+    assert not decision.unclean
+    assert (partition.state.leader, partition.state.leader_epoch, partition.state.isr) == (2, 1, (entry(2),))
+    assert partition.elr_ids == {0, 1}
+
+
+def test_a_resigned_leader_with_as_many_in_sync_replicas_as_wanted_stays_without_a_successor() -> None:
+    partition = Partition(0, 1, 2, min_isr=1)
+    partition.sees(brokers(0))
+    partition.facts = replace(partition.facts, resigned_epoch=partition.state.leader_epoch)
+    assert partition.sees(brokers(0, 1, 2)) is None
+
+
 def test_a_healthy_partition_needs_no_decision() -> None:
     assert healthy().sees(brokers(0, 1, 2)) is None
 

@@ -62,6 +62,14 @@ def test_a_leader_with_damage_that_it_cannot_repair_asks_for_another_leader_if_o
     assert not alone.got(fx.ResignLeadership)
 
 
+def test_a_leader_with_damage_and_no_replica_in_sync_asks_for_an_eligible_leader() -> None:
+    stage = Stage()
+    stage.command(node(1, 5, (1,), elr=(2,), min_isr=2))
+    stage.opened(0)
+    stage.feed(ev.LogDamaged(P, ID))
+    assert stage.one(fx.ResignLeadership).partition == P
+
+
 def test_a_leader_without_space_asks_for_another_leader_if_one_is_in_sync() -> None:
     stage = Stage().leads(isr=(1, 2))
     stage.produce()

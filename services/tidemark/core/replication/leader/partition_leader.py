@@ -261,8 +261,12 @@ class PartitionLeader:
             self._resign(self._ctx.now_ms)
 
     def on_damaged(self, now_ms: int) -> None:
-        """A stored batch cannot be repaired here: resign, since another in-sync replica may have it (rule T6)."""
-        if self._holding:
+        """A stored batch cannot be repaired here: resign, since another replica may have it (rule T6).
+
+        Below `min_isr` an eligible replica can lead, too. Otherwise a damaged batch that no follower can fetch past
+        would keep every follower out of the ISR.
+        """
+        if self._holding or self.state.elr:
             self._resign(now_ms, "leader_log_damaged")
 
     # -- followers ---------------------------------------------------------------------------------------------
