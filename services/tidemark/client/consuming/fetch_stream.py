@@ -24,6 +24,8 @@ class FetchStream:
         self._address = address
         self._call: Any = None
         self._asking = False
+        self._deadline: asyncio.Timeout | None = None
+        self._broken_off = False
 
     async def ask(self, request: pb.FetchRequest, *, timeout_s: float) -> list[Fetched] | None:
         """Send a fetch and return its results in the order of the request; None if `break_off` cancelled it.
@@ -34,8 +36,9 @@ class FetchStream:
         if self._call is None or self._call.done():
             self._call = open_fetches(self._cluster.channel(self._address))
         call, self._asking, answered = self._call, True, False
+        self._broken_off = False
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(timeout_s) as self._deadline:
                 await call.write(request)
                 response = await call.read()
             answered = response is not grpc.aio.EOF
@@ -47,6 +50,8 @@ class FetchStream:
         except grpc.aio.AioRpcError as failure:
             raise errors.from_rpc_error(failure, address=self._address) from None
         except TimeoutError:
+            if self._broken_off:
+                return None
             raise TidemarkError(ErrorCode.REQUEST_TIMED_OUT, f"{self._address} did not answer a fetch") from None
         except asyncio.InvalidStateError:  # the stream ended during the write
             answered = False
@@ -61,8 +66,12 @@ class FetchStream:
 
     def break_off(self) -> None:
         """Cancel the fetch in flight, if any."""
-        if self._asking:
+        if self._asking and not self._broken_off:
+            self._broken_off = True
             self.close()
+            if self._deadline is not None and not self._deadline.expired():
+                # A write to a stream that is not open yet would not end by the cancellation.
+                self._deadline.reschedule(0)
 
     def close(self) -> None:
         """Cancel the stream."""

@@ -84,6 +84,31 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
+async def test_a_seek_ends_a_fetch_whose_stream_is_not_open_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """gRPC leaves such a write waiting, though the stream was cancelled."""
+    questions: Any = Questions()
+    fetcher = Fetcher(questions, consumer_settings())
+    fetcher.start()
+    cursor = fetcher.cursors[T0] = Cursor(T0, 0, topic_id="id", incarnation="i")
+    write = Stream.write
+
+    async def never(self: Stream, request: pb.FetchRequest) -> None:
+        monkeypatch.setattr(Stream, "write", write)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Stream, "write", never)
+    fetcher.moved(cursor)
+    await settle()
+    assert not questions.asked
+
+    cursor.seek(1)
+    fetcher.moved(cursor)
+    await settle()
+
+    assert [request.partitions[0].fetch_offset for _, request, _ in questions.asked] == [1]
+    await fetcher.stop()
+
+
 @pytest.mark.parametrize("event", ["seek", "new leader"])
 async def test_response_after_a_seek_or_leader_change_is_discarded(event: str) -> None:
     questions: Any = Questions()
