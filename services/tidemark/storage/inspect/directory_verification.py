@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -296,6 +296,7 @@ class _ReplicaVerifier:
             self._report.findings[:] = kept
         first = base_offset_of(segments[0]) if segments else 0
         self._report.log_start = max(first, points.log_start or 0)
+        self._report.findings[:] = [_readable(one, self._report.log_start) for one in self._report.findings]
         self._bounds(points, first, bool(segments))
         self._known_damage()
         self._snapshots(names)
@@ -443,6 +444,14 @@ def _resolve(path: Path) -> tuple[Path, list[ReplicaPath]]:
             f"{path} has neither {META_FILE} nor replicas in it: give a directory of log.dirs, or <topic>-<partition>",
         )
     return path, targets
+
+
+def _readable(finding: Finding, log_start: int) -> Finding:
+    """The finding; damage below the log start is a note, since the records are deleted."""
+    if finding.kind is not FindingKind.BATCH or finding.end_offset is None or finding.end_offset > log_start:
+        return finding
+    sentence = f"{finding.sentence}; these records are below the log start, and no reader gets them"
+    return replace(finding, severity=Severity.NOTE, sentence=sentence, advice="")
 
 
 def _segments(directory: Path, names: Iterable[str], log_start: int | None) -> list[Path]:

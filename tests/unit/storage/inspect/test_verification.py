@@ -201,6 +201,26 @@ def test_a_damaged_batch_is_found_where_it_is(
         assert f" offsets [{offset}, {end}): " in finding_lines(found[0])[0]
 
 
+def test_damage_below_the_log_start_is_a_note(path: Path) -> None:
+    """The way on after the loss of all copies: the records before the end of the damage are deleted."""
+    fill(path, stop=True)
+    segment, at, offset = damage_body(path)
+    assert at is not None
+    assert offset is not None
+    (found,) = errors(path)
+    logs = open_one(path)
+    log, _ = logs.open(PARTITION, IDENTITY, CONFIGS)
+    log.trim(Offset(offset + 2))
+    logs.close_clean(BrokerEpoch(3), {PARTITION: Offset(30)})
+
+    report = verify(path)
+
+    assert report.error_count == 0
+    (note,) = [one for one in report.replicas[0].findings if one.kind is FindingKind.BATCH]
+    assert (note.severity, note.path, note.offset, note.advice) == (Severity.NOTE, segment, found.offset, "")
+    assert "below the log start" in note.sentence
+
+
 def test_batches_after_a_damaged_batch_are_verified(good: Path) -> None:
     first, second = segments(good)[0], segments(good)[2]
     flip(first, ENVELOPE_BYTES + 9)
