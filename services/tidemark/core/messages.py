@@ -109,7 +109,8 @@ class Chunk(NamedTuple):
     """From a leader: records and offsets of one partition (rules R5, R6, L1).
 
     `continues_from` must equal the follower's LEO. `batches` is empty if only the high watermark moved. The follower's
-    driver checks every batch before the core gets the chunk; after a failed check, `error` is set and `batches` empty.
+    driver checks every batch before the core gets the chunk; after a failed check, `error` is set and `batches` empty,
+    and `refused_bytes` is the size of those batches.
     """
 
     partition: TopicPartition
@@ -119,11 +120,12 @@ class Chunk(NamedTuple):
     log_start_offset: Offset
     batches: tuple[Batch, ...] = ()
     error: ErrorCode | None = None
+    refused_bytes: int = 0
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the batches."""
-        return sum(batch.envelope.batch_length for batch in self.batches)
+        """Bytes of the batches, of refused ones too: the credit that the leader took (rule R6)."""
+        return self.refused_bytes + sum(batch.envelope.batch_length for batch in self.batches)
 
 
 class Refusal(NamedTuple):

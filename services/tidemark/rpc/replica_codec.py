@@ -139,7 +139,7 @@ class FollowerEnd:
         except TidemarkError as error:
             _log.error("chunk refused", extra={"partition": str(partition), "offset": chunk.continues_from,
                                                "code": str(error.code), "why": error.message})  # fmt: skip
-            return head._replace(error=error.code)
+            return head._replace(error=error.code, refused_bytes=len(chunk.batches))
 
     def _partition(self, handle: int) -> TopicPartition:
         partition = self._partitions.get(handle)

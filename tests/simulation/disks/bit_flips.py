@@ -93,7 +93,7 @@ def as_received(world: World, message: LeaderMessage) -> LeaderMessage:
     chunks = [
         chunk
         if all(is_good(batch) for batch in chunk.batches)
-        else chunk._replace(batches=(), error=ErrorCode.CORRUPT_BATCH)
+        else chunk._replace(batches=(), error=ErrorCode.CORRUPT_BATCH, refused_bytes=chunk.size_bytes)
         for chunk in message.chunks
     ]
     world.counts["flips refused"] += sum(chunk.error is not None for chunk in chunks)

@@ -120,6 +120,7 @@ def test_a_damaged_batch_is_an_error_of_its_chunk_only(stream: Stream, at: int) 
     (arrived,) = stream.to_follower(LeaderMessage(chunks=(chunk(bad), chunk(good, partition=OTHER))))
     assert arrived.chunks[0].batches == ()
     assert arrived.chunks[0].error is ErrorCode.CORRUPT_BATCH
+    assert arrived.chunks[0].size_bytes == len(bad.data), "the credit that the leader took"
     assert arrived.chunks[1] == chunk(good, partition=OTHER)
 
 

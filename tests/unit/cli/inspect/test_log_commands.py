@@ -153,8 +153,8 @@ def test_verify_reports_damage_with_place_and_next_step(directory: Path) -> None
     assert refused is not None
     assert refused.code is ErrorCode.STORAGE_ERROR
     lines = out.splitlines()
-    assert lines[0].startswith(f"error batch: {segment} byte 0 offset 0: crc does not match")
-    assert lines[1].startswith("  next: compare the replicas")
+    assert lines[0].startswith(f"error batch: {segment} byte 0 offsets [0, 2): crc does not match")
+    assert "--partition 0 --repair" in lines[1]
     out, _ = run("verify", directory, "--json")
     (printed,) = json.loads(out)["directories"]
     (finding,) = printed["replicas"][0]["findings"]

@@ -251,7 +251,10 @@ class Stage:
         epoch: int = 5,
         error: ErrorCode | None = None,
     ) -> list[fx.Effect]:
-        return self.from_leader(chunks=[Chunk(P, epoch, continues_from, high_watermark, 0, batches, error)])
+        refused_bytes = 100 if error is not None else 0
+        return self.from_leader(
+            chunks=[Chunk(P, epoch, continues_from, high_watermark, 0, batches, error, refused_bytes)]
+        )
 
     def answered(self, epoch: int, end: int, *, current: int = 5, in_sync: int | None = None) -> list[fx.Effect]:
         return self.from_leader(ends=[EpochEnd(P, current, epoch, end, in_sync)])

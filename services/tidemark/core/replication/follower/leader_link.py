@@ -136,12 +136,10 @@ class LeaderLink:
         self._ctx.links_to_flush[self] = None
 
     def give_back(self, chunk: Chunk) -> None:
-        """Return the credit of a chunk that is not appended; an unreadable chunk counts with the largest size."""
+        """Return the credit of a chunk that is not appended."""
         fetched = self._fetched.get(chunk.partition)
-        if fetched is None or (not chunk.batches and chunk.error is None):
-            return
-        used_bytes = chunk.size_bytes if chunk.batches else self._ctx.config.replica_fetch_max_bytes
-        self.give_credit(fetched[1], used_bytes)
+        if fetched is not None:
+            self.give_credit(fetched[1], chunk.size_bytes)
 
     def tick(self, now_ms: int) -> None:
         """Send a heartbeat after an interval without a message; a heartbeat counts for all partitions (rule R6)."""

@@ -228,6 +228,14 @@ def test_a_chunk_for_an_older_position_is_ignored_and_fetching_continues() -> No
     assert stage.one(fx.AppendToLog).base_offset == 12
 
 
+@pytest.mark.parametrize("size_bytes", [100, 2 << 20], ids=["small", "larger than replica.fetch.max.bytes"])
+def test_the_credit_of_a_chunk_of_damaged_batches_is_returned_exactly(size_bytes: int) -> None:
+    stage = fetching()
+    stage.from_leader(chunks=[Chunk(P, 5, 10, 10, 0, (), ErrorCode.CORRUPT_BATCH, size_bytes)])
+    assert stage.one(fx.Observed).kind == "chunk_refused"
+    assert credited(stage) == size_bytes
+
+
 def test_the_credit_of_a_chunk_of_an_older_epoch_is_returned() -> None:
     stage = fetching()
     stage.command(node(2, 6, (1, 2)))
