@@ -41,9 +41,9 @@ class SimRepairs:
         self.repairs = LogRepairs(self, self, SimScheduler(node), self, self._give_up, node.driver.fail)
         self.refused_chunks = RefusedChunks(self, SimScheduler(node), node.driver.fail)
 
-    def _give_up(self, partition: TopicPartition, identity: ReplicaIdentity) -> None:
+    def _give_up(self, partition: TopicPartition, identity: ReplicaIdentity, repairable: bool) -> None:
         self._node.world.counts["damaged leaders"] += 1
-        self._node.feed(ev.LogDamaged(partition, identity))
+        self._node.feed(ev.LogDamaged(partition, identity, repairable))
 
     # -- SuspectLogs
 

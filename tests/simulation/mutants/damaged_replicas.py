@@ -119,7 +119,7 @@ def repairs_with_any_epoch(monkeypatch: Any) -> None:
 
 def leads_on_with_damage(monkeypatch: Any) -> None:
     """A leader whose newest batch is damaged stays the leader, and no follower can fetch past that batch."""
-    monkeypatch.setattr(PartitionLeader, "on_damaged", lambda self, now_ms: None)
+    monkeypatch.setattr(PartitionLeader, "on_damaged", lambda self, now_ms, repairable: None)
 
 
 def gives_way_to_in_sync_replicas_only(monkeypatch: Any) -> None:

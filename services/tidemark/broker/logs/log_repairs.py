@@ -151,7 +151,8 @@ class LogRepairs:
     """Repairs in the order of their requests, at most one of a partition at a time; requests for one offset share it.
 
     Args:
-        give_up: called where this broker should not lead the partition; it may be a follower.
+        give_up: called where this broker should not lead the partition; it may be a follower. The last argument:
+            whether a repair goes on here.
     """
 
     def __init__(
@@ -160,7 +161,7 @@ class LogRepairs:
         peers: ReplicaPeers,
         scheduler: Scheduler,
         metrics: RepairMetrics,
-        give_up: Callable[[TopicPartition, ReplicaIdentity], None],
+        give_up: Callable[[TopicPartition, ReplicaIdentity, bool], None],
         fail: Callable[[BaseException], None],
     ) -> None:
         self._logs = logs
@@ -275,7 +276,7 @@ class LogRepairs:
         sources = RepairSources(self._peers, partition, _facts_of(log, segment))
         if not await sources.can_read(offset, segment.next_offset):
             return False
-        self._give_up(partition, log.identity)
+        self._give_up(partition, log.identity, True)
         return True
 
     async def _end_quiet(self, key: tuple[TopicPartition, int]) -> None:
@@ -289,7 +290,7 @@ class LogRepairs:
             if log is None:
                 return None
             if offset >= log.high_watermark:
-                self._give_up(partition, log.identity)
+                self._give_up(partition, log.identity, False)
                 return None
             if log.is_sealed(offset):
                 return log
@@ -374,7 +375,7 @@ class LogRepairs:
         except (TidemarkError, OSError) as error:
             extra = {"partition": str(partition), "offsets": _listed(_healed(patches)), "why": _reason(error)}
             _log.error("another replica has the damaged batches, and this disk cannot store them", extra=extra)
-            self._give_up(partition, log.identity)
+            self._give_up(partition, log.identity, False)
         return False
 
     def _note_unrepaired(self, partition: TopicPartition, base_offset: int | None, count: int) -> None:

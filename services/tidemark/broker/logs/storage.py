@@ -111,7 +111,7 @@ class Storage:
             peers,
             AsyncioScheduler(),
             RepairCounts(METRICS),
-            lambda partition, identity: driver.submit(ev.LogDamaged(partition, identity)),
+            lambda partition, identity, repairable: driver.submit(ev.LogDamaged(partition, identity, repairable)),
             driver.fail,
         )
         self._cleaner = LogCleaner(

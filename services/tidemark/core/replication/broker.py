@@ -169,7 +169,7 @@ class BrokerCore:
     def _on_log_damaged(self, event: ev.LogDamaged, now_ms: int) -> None:
         replica = self._of(event.partition, event.identity)
         if replica is not None and isinstance(replica.role, PartitionLeader):
-            replica.role.on_damaged(now_ms)
+            replica.role.on_damaged(now_ms, repairable=event.repairable)
 
     def _on_log_moved(self, event: ev.LogMoved, now_ms: int) -> None:
         replica = self._of(event.partition, event.identity)

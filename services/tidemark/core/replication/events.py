@@ -149,10 +149,14 @@ class LogFull:
 
 @dataclass(frozen=True, slots=True)
 class LogDamaged:
-    """A stored batch is damaged and cannot be repaired here, but another replica may have it (rule T6)."""
+    """A stored batch is damaged, and another replica may have it (rule T6).
+
+    `repairable`: this broker has begun to repair its log; otherwise it cannot.
+    """
 
     partition: TopicPartition
     identity: ReplicaIdentity
+    repairable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

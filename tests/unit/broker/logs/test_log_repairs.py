@@ -78,7 +78,8 @@ class World:
         self.high_watermark = int(self.log.log_end_offset)
         self.counts = {"found": 0, "repaired": 0, "unrepaired": 0}
         self.failures: list[BaseException] = []
-        self.given_up: list[Partition] = []
+        self.given_up: list[bool] = []
+        """For each time whether a repair goes on here."""
         self.was_repaired = asyncio.Event()
         self.scheduler = AsyncioScheduler()
         self.repairs = LogRepairs(self, self, self.scheduler, self, self.give_up, self.failures.append)
@@ -115,8 +116,9 @@ class World:
         clean_offset = log.cleaning.clean_point
         return ReplicaPart(log.log_start_offset, log.log_end_offset, clean_offset, check_batches(data))
 
-    def give_up(self, partition: Partition, identity: ReplicaIdentity) -> None:
-        self.given_up.append(partition)
+    def give_up(self, partition: Partition, identity: ReplicaIdentity, repairable: bool) -> None:
+        assert partition == PARTITION
+        self.given_up.append(repairable)
 
     # -- RepairMetrics
 
@@ -387,7 +389,7 @@ def test_a_leader_resigns_before_it_repairs_a_large_segment(
         return True
 
     assert world.run(ask())
-    assert world.given_up == [PARTITION] * leads
+    assert world.given_up == [True] * leads
     assert read_all(world.log) == world.good
 
 
@@ -417,7 +419,7 @@ def test_a_leader_gives_up_leadership_if_its_disk_cannot_store_the_good_batch(
 
     assert not world.run(world.repairs.repair(PARTITION, base))
 
-    assert world.given_up == [PARTITION]
+    assert world.given_up == [False]
     assert world.counts == {"found": 1, "repaired": 0, "unrepaired": 1}
     assert not world.failures
 
@@ -429,7 +431,7 @@ def test_a_leader_gives_up_leadership_if_a_damaged_batch_is_not_committed(world:
 
     assert not world.run(world.repairs.repair(PARTITION, base))
 
-    assert world.given_up == [PARTITION]
+    assert world.given_up == [False]
 
 
 def test_damage_without_a_good_copy_is_repaired_once_a_replica_is_back(

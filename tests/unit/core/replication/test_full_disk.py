@@ -66,6 +66,8 @@ def test_a_leader_with_damage_and_no_replica_in_sync_asks_for_an_eligible_leader
     stage = Stage()
     stage.command(node(1, 5, (1,), elr=(2,), min_isr=2))
     stage.opened(0)
+    stage.feed(ev.LogDamaged(P, ID, repairable=True))
+    assert not stage.got(fx.ResignLeadership), "the eligible leader would lack the records that are not committed"
     stage.feed(ev.LogDamaged(P, ID))
     assert stage.one(fx.ResignLeadership).partition == P
 

@@ -260,13 +260,13 @@ class PartitionLeader:
         if self._holding:
             self._resign(self._ctx.now_ms)
 
-    def on_damaged(self, now_ms: int) -> None:
-        """A stored batch cannot be repaired here: resign, since another replica may have it (rule T6).
+    def on_damaged(self, now_ms: int, *, repairable: bool) -> None:
+        """A stored batch is damaged here: resign, since another replica may have it (rule T6).
 
-        Below `min_isr` an eligible replica can lead, too. Otherwise a damaged batch that no follower can fetch past
-        would keep every follower out of the ISR.
+        Below `min_isr` an eligible replica can lead, too, if the batch cannot be repaired here. Otherwise a damaged
+        batch that no follower can fetch past would keep every follower out of the ISR.
         """
-        if self._holding or self.state.elr:
+        if self._holding or (self.state.elr and not repairable):
             self._resign(now_ms, "leader_log_damaged")
 
     # -- followers ---------------------------------------------------------------------------------------------
