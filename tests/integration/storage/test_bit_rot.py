@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -56,6 +57,11 @@ def leader_of(cluster: LocalCluster, topic: str) -> int:
 
 def log_files(cluster: LocalCluster, broker_id: int, topic: str) -> list[Path]:
     return sorted((cluster.directory / broker_name(broker_id) / f"{topic}-0").glob("*.log"))
+
+
+def contents(cluster: LocalCluster, broker_id: int, topic: str) -> bytes:
+    """The bytes of a log; replicas may roll their segments at other offsets."""
+    return b"".join(path.read_bytes() for path in log_files(cluster, broker_id, topic))
 
 
 def sealed_files(cluster: LocalCluster, broker_id: int, topic: str) -> list[bytes]:
@@ -152,6 +158,24 @@ def test_a_verification_repairs_a_follower(cluster: LocalCluster) -> None:
     assert f"repaired: followed-0 offset {offset}: broker {follower} fetched damaged batches" in out
     assert "1 partition the same on all replicas" in out
     assert [path.read_bytes() for path in log_files(cluster, follower, "followed")] == whole
+
+
+@pytest.mark.parametrize("spoil", [flip, flip_header])
+def test_a_follower_that_fetches_a_damaged_batch_behind_good_ones_has_the_leader_repaired(
+    cluster: LocalCluster, spoil: Callable[[Path], object]
+) -> None:
+    topic = f"behind-{spoil.__name__}"
+    fill(cluster, topic)
+    leader = leader_of(cluster, topic)
+    whole = contents(cluster, leader, topic)
+    follower = next(one for one in range(3) if one != leader)
+    cluster.terminate(broker_name(follower))
+    shutil.rmtree(log_files(cluster, follower, topic)[0].parent)
+    spoil(log_files(cluster, leader, topic)[1])
+    cluster.restart(broker_name(follower))
+
+    wait_for(lambda: contents(cluster, follower, topic) == whole, "the follower to have every batch", DEADLINE_S / 2)
+    assert contents(cluster, leader, topic) == whole
 
 
 def test_damage_of_all_copies_is_an_error_that_names_the_offset(cluster: LocalCluster) -> None:

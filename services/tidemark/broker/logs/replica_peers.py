@@ -61,7 +61,9 @@ class GrpcReplicaPeers:
         return ReplicaPart(response.log_start_offset, response.log_end_offset, response.clean_offset, batches)
 
     async def have_checked(self, broker: BrokerId, partition: TopicPartition, offset: int) -> None:
-        """Have a broker check its batch at `offset`; the broker repairs its own log if the batch is damaged.
+        """Have a broker check its batches from `offset` on; the broker repairs its own log if one is damaged.
+
+        The refused chunk may have good batches before the damaged one. The broker checks as much as it reads at once.
 
         Raises:
             TidemarkError: as `read`.
@@ -73,7 +75,6 @@ class GrpcReplicaPeers:
                 partition=partition.partition,
                 start_offset=offset,
                 end_offset=_NO_END,
-                max_bytes=1,  # one batch
                 envelopes_only=True,
                 repair=True,
             ),

@@ -13,8 +13,9 @@ from tidemark.broker.logs.append_threads import LogThreads
 from tidemark.broker.metrics.broker import BrokerMetrics
 from tidemark.core.replication.effects import ReadForFollower
 from tidemark.core.replication.events import Event, FollowerReadDone
-from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
 from tidemark.ports import Log
+from tidemark.record.checks import split_until_damage
 from tidemark.record.envelope import Batch, split_batches
 
 
@@ -98,12 +99,16 @@ class FollowerReads:
 
     def _done(self, effect: ReadForFollower, data: bytes, error: TidemarkError | None) -> tuple[Batch, ...]:
         batches: tuple[Batch, ...] = ()
+        damaged_at = effect.offset if error is not None and error.code is ErrorCode.CORRUPT_BATCH else None
         try:
             batches = split_batches(data)
         except TidemarkError as damage:  # the disk returned other bytes than were written
-            error = TidemarkError(ErrorCode.CORRUPT_BATCH, f"{effect.partition}: {damage.message}")
-        if error is not None and error.code is ErrorCode.CORRUPT_BATCH:
-            self._suspect(effect.partition, effect.offset)
+            batches = tuple(split_until_damage(data)[0])
+            damaged_at = Offset(batches[-1].envelope.next_offset) if batches else effect.offset
+            if not batches:
+                error = TidemarkError(ErrorCode.CORRUPT_BATCH, f"{effect.partition}: {damage.message}")
+        if damaged_at is not None:
+            self._suspect(effect.partition, damaged_at)
         self._give(effect, batches, error)
         return batches
 

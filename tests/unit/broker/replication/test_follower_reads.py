@@ -98,6 +98,18 @@ async def test_bytes_that_are_no_batches_are_refused_and_suspected(pool: ThreadP
     assert harness.suspected == [(READ.partition, READ.offset)]
 
 
+async def test_good_batches_before_a_damaged_length_are_given_and_the_damaged_one_is_suspected(
+    pool: ThreadPoolExecutor,
+) -> None:
+    harness = Harness(pool)
+    harness.logs.open.content = sample() + sample()[:-8]
+    harness.logs.open.may_read.set()
+    harness.reads.read(READ)
+    event = await harness.done
+    assert (event.error, [batch.data for batch in event.batches]) == (None, [sample()])
+    assert harness.suspected == [(READ.partition, event.batches[0].envelope.next_offset)]
+
+
 class WarmLog:
     """A log inside the page cache."""
 
