@@ -39,6 +39,17 @@ def test_every_invariant_holds_in_every_world(name: str) -> None:
     assert acknowledged > 10 * worlds, "where little is acknowledged little is promised"
 
 
+@pytest.mark.parametrize(
+    ("name", "seed"),
+    [
+        ("retained-files", 5083),  # a kill after a truncation, before a checkpoint: its mark names the log start
+    ],
+)
+def test_every_invariant_holds_in_worlds_that_failed_once(name: str, seed: int) -> None:
+    life = live(draw(seed, RECIPES[name]))
+    assert life.failure is None, life.failure
+
+
 def test_the_same_seed_is_the_same_life() -> None:
     lives = [live(draw(7, RECIPES["harsh"]), tracing=True).world.lines for _ in range(2)]
     assert lives[0]

@@ -134,6 +134,8 @@ class StoredLog:
         return states
 
     def mark_cut(self, end: int) -> None:
+        """The mark of a cut names the log start too: a start believes the mark rather than the older checkpoint."""
+        self.durable_start = self.start
         self.cut_point, self.uncovered_cut = min(self.cut_point, end), min(self.uncovered_cut, end)
 
     def rot(self, kept: int) -> None:
