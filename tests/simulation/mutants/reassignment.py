@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from tidemark.broker.replication.control_epochs import ControlEpochs
 from tidemark.core.controller import reassignments
 from tidemark.core.controller.context import ControllerContext
 from tidemark.core.controller.leader_election import Decision
@@ -108,4 +109,5 @@ def keeps_what_was_removed(monkeypatch: Any) -> None:
 
 def obeys_commands_in_any_order(monkeypatch: Any) -> None:
     """A late command brings a stopped replica back."""
+    monkeypatch.setattr(ControlEpochs, "_check_order", lambda self, sequence: None)
     monkeypatch.setattr(ControllerCommands, "_overtaken", lambda self, command: None)

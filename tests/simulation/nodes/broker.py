@@ -265,15 +265,17 @@ class BrokerNode(Node):
 
     # -- the controller's calls (rule F4) ----------------------------------------------------------------------------
 
-    def refuses(self, controller_epoch: ControllerEpoch, broker_epoch: BrokerEpoch) -> TidemarkError | None:
+    def refuses(
+        self, controller_epoch: ControllerEpoch, broker_epoch: BrokerEpoch, sequence: int = 0
+    ) -> TidemarkError | None:
         try:
-            self._control_epochs.check(controller_epoch, broker_epoch)
+            self._control_epochs.check(controller_epoch, broker_epoch, sequence)
         except TidemarkError as error:
             return error
         return None
 
     def command(self, command: LeaderAndIsrCommand | StopReplicaCommand, answered: Answered) -> None:
-        refusal = self.refuses(command.controller_epoch, command.broker_epoch)
+        refusal = self.refuses(command.controller_epoch, command.broker_epoch, command.sequence)
         if refusal is not None:
             answered(refusal, ())
             return

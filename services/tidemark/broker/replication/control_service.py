@@ -138,7 +138,7 @@ class BrokerControl(BrokerControlServiceServicer):
 
         A newer command between two slices supersedes the remaining ones, as it supersedes a whole command.
         """
-        self._check(request.header, context)
+        self._check(request.header, context, request.sequence)
         replies: list[asyncio.Future[ReplyToControl]] = []
         elsewhere: list[tuple[TopicPartition, TidemarkError]] = []
         for command in leader_and_isr_slices_from_proto(request, SLICE_PARTITIONS):
@@ -169,7 +169,7 @@ class BrokerControl(BrokerControlServiceServicer):
         self, request: pb.StopReplicaRequest, context: Any
     ) -> pb.StopReplicaResponse:
         """Handle replicas that are not assigned to this broker any more."""
-        self._check(request.header, context)
+        self._check(request.header, context, request.sequence)
         command = stop_replica_from_proto(request)
         reply = await self._ask(lambda request_id: StopReplicaArrived(request_id, command))
         return pb.StopReplicaResponse(errors=refusals_to_proto(reply.refused))
@@ -249,9 +249,9 @@ class BrokerControl(BrokerControlServiceServicer):
         self._driver.submit(event(request_id))
         return waiting
 
-    def _check(self, header: pb.ControlHeader, context: Any) -> None:
+    def _check(self, header: pb.ControlHeader, context: Any, sequence: int = 0) -> None:
         check_id(context, header.controller_id)
-        self._epochs.check(ControllerEpoch(header.controller_epoch), BrokerEpoch(header.broker_epoch))
+        self._epochs.check(ControllerEpoch(header.controller_epoch), BrokerEpoch(header.broker_epoch), sequence)
 
 
 def _whether_held(

@@ -47,3 +47,13 @@ def test_a_ping_is_checked_for_the_controller_epoch_only_and_deposes_no_controll
     epochs = ControlEpochs(OwnEpoch())
     epochs.check_controller(SECOND)
     epochs.check_controller(FIRST)
+
+
+def test_a_command_that_a_later_one_has_overtaken_is_refused_within_a_term() -> None:
+    epochs = ControlEpochs(OwnEpoch(OWN))
+    epochs.check(FIRST, OWN, 8)
+    with pytest.raises(TidemarkError) as raised:
+        epochs.check(FIRST, OWN, 7)
+    assert raised.value.code is ErrorCode.REQUEST_TIMED_OUT
+    epochs.check(FIRST, OWN, 8)
+    epochs.check(SECOND, OWN, 1)

@@ -44,9 +44,10 @@ class Core:
         self.refuses: tuple[tuple[TopicPartition, TidemarkError], ...] = ()
         self.without: frozenset[str] = frozenset()
         self.overtaken_after: int | None = None
+        self.topics = TopicTable()
         self.control = BrokerControl(
             cast(BrokerDriver, self),
-            TopicTable(),
+            self.topics,
             MetadataCache(""),
             OwnEpoch(EPOCH),
             directories=self,
@@ -178,3 +179,21 @@ async def test_a_stopping_broker_informs_every_controller_even_if_a_stream_to_an
     assert [one.wants_shutdown for one in controllers[1].answers] == [False, True]
     control.stop()
     await asyncio.wait(streams)
+
+
+async def test_an_overtaken_command_brings_back_no_older_settings() -> None:
+    core = Core()
+    newer, older = ({"flush.policy": policy} for policy in ("group-commit", "os"))
+    for sequence, configs in ((1, older), (3, newer)):
+        await core.control.LeaderAndIsr(leader_and_isr_to_proto(_settings(sequence, configs)), PlainContext())
+    with pytest.raises(TidemarkError) as caught:
+        await core.control.LeaderAndIsr(leader_and_isr_to_proto(_settings(2, older)), PlainContext())
+    assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
+    assert core.topics.configs("t") == newer
+
+
+def _settings(sequence: int, configs: dict[str, str]) -> LeaderAndIsrCommand:
+    partitions = (_command(0, ""),)
+    return LeaderAndIsrCommand(
+        BrokerId(9), ControllerEpoch(1), EPOCH, partitions, sequence=sequence, topic_configs={"t": configs}
+    )
