@@ -17,7 +17,8 @@ from tidemark.model import BrokerEpochRecord, BrokerId, BrokerRegistration
 
 
 class BrokerRegistry:
-    """Keeps the brokers of `ControllerContext`: `brokers`, `epochs`, `commands`, `avoided`, `unheard` and `silent`.
+    """Keeps the brokers of `ControllerContext`: `brokers`, `epochs`, `commands`, `avoided`, `unheard`, `silent`
+    and, with `CommandAnswers`, `unconfirmed`.
 
     Attributes:
         _failure_detector: None before this controller is elected.
@@ -48,6 +49,7 @@ class BrokerRegistry:
         )
         self.learn(brokers, epochs)
         self._ctx.unheard = {broker: registration.broker_epoch for broker, registration in brokers.items()}
+        self._ctx.unconfirmed = set(brokers)
 
     def learn(
         self,
@@ -69,6 +71,7 @@ class BrokerRegistry:
             self._controlled_shutdowns.forget(broker)
             self._ctx.unheard.pop(broker, None)
             self._ctx.silent.discard(broker)
+            self._ctx.unconfirmed.discard(broker)
             self._ctx.dirty |= self._ctx.on_broker[broker]
             self._deletions.broker_left(broker)
         for broker in gone:

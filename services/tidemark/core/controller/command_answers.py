@@ -36,6 +36,7 @@ class CommandAnswers:
         if event.error is not None and event.error.code is ErrorCode.STALE_CONTROLLER_EPOCH:
             self._ctx.effects.append(Resign(f"broker {event.broker} knows a newer controller: {event.error.message}"))
         if event.request_id == pending.leader_and_isr.request_id:
+            self._first_answer(event.broker)
             if event.error is not None:
                 pending.leader_and_isr_failed(now_ms)
                 return
@@ -51,6 +52,12 @@ class CommandAnswers:
                 pending.metadata_succeeded()
         elif event.request_id == pending.stop_replica.request_id:
             self._stops_answered(event, pending, now_ms)
+
+    def _first_answer(self, broker: BrokerId) -> None:
+        """A refused leader may wait for it (rule Z4). An error counts, too, so that no election waits for retries."""
+        if broker in self._ctx.unconfirmed:
+            self._ctx.unconfirmed.remove(broker)
+            self._ctx.dirty.update(one for one in self._ctx.on_broker[broker] if self._ctx.is_refused(one))
 
     def _stops_answered(self, event: ev.ControlAnswered, pending: PendingCommands, now_ms: int) -> None:
         if event.error is not None:

@@ -44,6 +44,7 @@ class ControllerContext:
         avoided: brokers that are suspected or shutting down; elected only where no other replica can be.
         unheard: broker epochs of inherited registrations without an answer to this controller (rule C9).
         silent: of `unheard`, brokers whose heartbeat has failed.
+        unconfirmed: brokers with inherited registrations that have not answered a LeaderAndIsr of this term (rule Z4).
         metadata_version: rises with each change of the metadata that brokers are sent.
         unreadable_topics: topics whose node does not parse.
         unreadable_states: partitions whose leaderAndISR does not parse, or was deleted by hand; they are not decided.
@@ -65,6 +66,7 @@ class ControllerContext:
         self.avoided: frozenset[BrokerId] = frozenset()
         self.unheard: dict[BrokerId, BrokerEpoch] = {}
         self.silent: set[BrokerId] = set()
+        self.unconfirmed: set[BrokerId] = set()
         self.metadata_version = 0
         self.unreadable_topics: frozenset[str] = frozenset()
         self.unreadable_states: set[TopicPartition] = set()
@@ -137,6 +139,20 @@ class ControllerContext:
         """Whether leaderAndISR was never read, so that its state is unknown."""
         partition_state = self.partitions.get(partition)
         return partition_state is not None and partition_state.state is None
+
+    def is_refused(self, partition: TopicPartition) -> bool:
+        """Whether the leader has refused the present leader epoch (rule E5)."""
+        known = self.partitions.get(partition)
+        return known is not None and known.state is not None and known.refused_epoch == known.state.leader_epoch
+
+    def may_be_older(self, partition_state: PartitionState) -> bool:
+        """Whether a replica may still prove that an inherited state was set back by hand (rule Z4).
+
+        Asked only where the leader has refused its leader epoch: the next one may have had another leader. A broker
+        that answers no LeaderAndIsr is not waited for once it is suspected or its call has failed.
+        """
+        silent = self.unconfirmed - self.avoided
+        return self.is_refused(partition_state.partition) and not silent.isdisjoint(partition_state.assigned)
 
     def live_epochs(self) -> dict[BrokerId, BrokerEpoch]:
         """Broker epoch of every live broker."""

@@ -235,7 +235,7 @@ class ControllerCore:
         """The first decision in this order: failures first, then requests, then the automatic rebalance."""
         partition = partition_state.partition
         facts = self._elections.facts(partition, partition_state.facts(brokers.live), brokers, now_ms)
-        if awaits_answer(facts, brokers):
+        if awaits_answer(facts, brokers) or self._ctx.may_be_older(partition_state):
             return None
         decision = (
             decide(facts, brokers)

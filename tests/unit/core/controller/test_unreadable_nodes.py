@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from tidemark.core.controller import effects as fx
 from tidemark.core.controller import events as ev
 from tidemark.core.controller.requested_elections import EXPIRES_MS
@@ -531,3 +532,58 @@ def test_a_leader_that_knows_a_much_higher_epoch_leads_after_one_more_write() ->
     world.happens(ev.ControlAnswered(BrokerId(0), command.request_id, None, ((HURT, refusal),)))
     world.settle()
     assert (world.state("hurt").leader, world.state("hurt").leader_epoch) == (0, 105)
+
+
+def _led_world() -> World:
+    world = hurt_world()
+    world.elected()
+    world.settle()
+    return world
+
+
+def _refused_leader() -> World:
+    """A new controller finds brokers 0, 1 and 2 with broker 0 as the leader, and only that one answers: it refuses."""
+    world = _led_world()
+    world.fails_over()
+    command = next(one for one in world.waiting(fx.SendLeaderAndIsr) if one.broker == 0)
+    world.pending.remove(command)
+    epoch = str(world.state("hurt").leader_epoch)
+    refusal = TidemarkError(ErrorCode.FENCED_LEADER_EPOCH, "no", {"leader_epoch": epoch})
+    world.happens(ev.ControlAnswered(BrokerId(0), command.request_id, None, ((HURT, refusal),)))
+    assert not world.waiting(fx.WriteStates), "another replica may prove that the node is older"
+    return world
+
+
+def _first_commands(world: World) -> list[fx.SendLeaderAndIsr]:
+    return [one for one in world.waiting(fx.SendLeaderAndIsr) if one.broker in (1, 2)]
+
+
+@pytest.mark.parametrize("way", ["answers", "fails"])
+def test_a_new_controller_raises_a_refused_epoch_after_the_first_answer_of_each_replica(way: str) -> None:
+    world = _refused_leader()
+    first, second = _first_commands(world)
+    world.answer(first)
+    assert not world.waiting(fx.WriteStates)
+    if way == "answers":
+        world.answer(second)
+    else:
+        world.fail(second)
+    (write,) = world.waiting(fx.WriteStates)
+    assert (write.changes[0].state.leader, write.changes[0].state.leader_epoch) == (0, 1)
+
+
+def test_a_new_controller_waits_for_no_suspected_replica_before_it_raises_a_refused_epoch() -> None:
+    world = _refused_leader()
+    first, _ = _first_commands(world)
+    world.answer(first)
+    world.fails_heartbeat(2)
+    world.settle()
+    assert world.state("hurt").leader_epoch == 1
+
+
+def test_a_new_controller_elects_at_once_in_place_of_a_leader_that_is_gone() -> None:
+    world = _led_world()
+    world.down(0)
+    world.fails_over()
+    (write,) = world.waiting(fx.WriteStates)
+    assert (write.changes[0].state.leader, write.changes[0].state.leader_epoch) == (1, 1)
