@@ -310,6 +310,22 @@ class AdminRequest:
     version: int = -1
 
 
+@dataclass(frozen=True, slots=True)
+class RestartClaim:
+    """The node /admin/restart_claim: the one broker that may restart now.
+
+    Attributes:
+        broker_epoch: of the registration that will end; with its end the claim ends, too.
+        until_ms: end of the claim in any case, since 1970, UTC.
+        version: of the node; -1 until it is written.
+    """
+
+    broker_id: BrokerId
+    broker_epoch: BrokerEpoch
+    until_ms: int
+    version: int = -1
+
+
 class MetadataStore(Protocol):
     """ZooKeeper in the terms of Tidemark.
 
@@ -387,6 +403,16 @@ class MetadataStore(Protocol):
 
     async def forget_broker_configs(self, broker: BrokerId) -> None:
         """Delete /config/brokers/<id>; idempotent."""
+
+    # brokers to restart
+    async def restart_claim(self) -> RestartClaim | None:
+        """/admin/restart_claim, valid or not; None: there is no node."""
+
+    async def write_restart_claim(self, claim: RestartClaim) -> bool:
+        """Write the claim over its version; False if another claim was written meanwhile."""
+
+    async def end_restart_claim(self, claim: RestartClaim) -> None:
+        """Delete the node if this claim is still there; idempotent."""
 
     # topics
     async def topics(

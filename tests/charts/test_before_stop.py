@@ -49,5 +49,5 @@ def test_the_hook_waits_until_safe_or_no_answer_or_waiting_does_not_help(
     done = subprocess.run(["/bin/sh", str(SCRIPT)], env=environment, timeout=30, check=False)
     assert done.returncode == 0
     questions = (tmp_path / "asked").read_text().splitlines()
-    assert questions == ["cluster safe-to-restart 2 --admin admin:9194 -o json"] * asked
+    assert questions == ["cluster safe-to-restart 2 --claim --admin admin:9194 -o json"] * asked
     assert (tmp_path / "log").exists() == ("never" in answers)

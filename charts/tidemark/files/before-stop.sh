@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-# preStop hook of a broker's pod: waits until a stop interrupts no client, for WAIT_S seconds at most.
+# preStop hook of a broker's pod: waits until a stop interrupts no client, for WAIT_S seconds at most. --claim: if several
+# pods stop at the same moment, they stop one after the other.
 # If waiting does not help (topics without a replica to spare), ends at once with a line in the pod's log.
 # If the admin service does not answer SILENT_MAX times in a row (during an uninstall), ends too.
 # Environment: TIDEMARK_BROKER_ID, ADMIN_ADDRESS, WAIT_S; PAUSE_S between two calls; LOG, the file for the line.
 end=$(($(date +%s) + WAIT_S))
 silent=0
 while [ "$(date +%s)" -lt "$end" ] && [ "$silent" -lt "${SILENT_MAX:-2}" ]; do
-    if answer=$(timeout "$WAIT_S" tidemark cluster safe-to-restart "$TIDEMARK_BROKER_ID" --admin "$ADMIN_ADDRESS" -o json); then
+    if answer=$(timeout "$WAIT_S" tidemark cluster safe-to-restart "$TIDEMARK_BROKER_ID" --claim --admin "$ADMIN_ADDRESS" -o json); then
         exit 0
     fi
     case "$answer" in

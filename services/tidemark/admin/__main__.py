@@ -61,7 +61,7 @@ async def serve(settings: AdminSettings, identity: TlsIdentity | None = None) ->
         requests=AnsweredOnce(store, clock),
         reassignments=reassignments,
         partitions=PartitionAdministration(store, placing),
-        brokers=BrokerAdministration(store, reassignments, sizes),
+        brokers=BrokerAdministration(store, reassignments, sizes, clock),
         log_dirs=log_dirs,
         request_timeout_ms=settings.admin_request_timeout_ms,
     )

@@ -15,13 +15,15 @@ from typing import NamedTuple
 
 from tidemark.admin.reassignments import MovesQuery, ReassignmentAdministration
 from tidemark.admin.replica_sizes import ReplicaSizes, sizes_of
+from tidemark.admin.restart_claims import RestartClaims
 from tidemark.admin.views import partitions_of
 from tidemark.core.planning.broker_plans import Plan, add_brokers, generate, remove_brokers
-from tidemark.core.planning.restart_safety import RestartObstacle, obstacles_to_restart
+from tidemark.core.planning.restart_safety import RestartObstacle, claimed_meanwhile, obstacles_to_restart
 from tidemark.core.reassignment.progress import ReassignmentProgress
 from tidemark.core.reassignment.status import status
 from tidemark.model import (
     NO_LEADER,
+    BrokerEpoch,
     BrokerId,
     BrokerRegistration,
     ErrorCode,
@@ -31,7 +33,8 @@ from tidemark.model import (
     TopicPartition,
     unknown_topic,
 )
-from tidemark.ports import MetadataStore
+from tidemark.ports import Clock, MetadataStore
+from tidemark.runtime.clock import SystemClock
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,10 @@ class _Snapshot(NamedTuple):
         closed = {*(self.draining - set(but)), *without}
         return {broker: found.rack for broker, found in self.live.items() if broker not in closed}
 
+    def epochs(self) -> dict[BrokerId, BrokerEpoch]:
+        """Return the live brokers with their broker epochs."""
+        return {broker: found.broker_epoch for broker, found in self.live.items()}
+
     def left_on(self, brokers: Collection[BrokerId]) -> list[TopicPartition]:
         """List partitions with an assigned, original or target replica on one of these brokers."""
         gone = set(brokers)
@@ -95,12 +102,20 @@ class BrokerAdministration:
         store: started.
         reassignments: starts the planned reassignments.
         sizes: reports the replicas of brokers.
+        clock: tells how old a claim of a restart is.
     """
 
-    def __init__(self, store: MetadataStore, reassignments: ReassignmentAdministration, sizes: ReplicaSizes) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        reassignments: ReassignmentAdministration,
+        sizes: ReplicaSizes,
+        clock: Clock | None = None,
+    ) -> None:
         self._store = store
         self._reassignments = reassignments
         self._sizes = sizes
+        self._claims = RestartClaims(store, clock or SystemClock())
 
     async def plan(self, query: PlanQuery) -> CostedPlan:
         """Plan reassignments and compute their cost; change nothing.
@@ -184,13 +199,32 @@ class BrokerAdministration:
             await self._store.forget_broker_configs(broker)
         yield RemovalUpdate(removed=tuple(brokers))
 
-    async def obstacles_to_restart(self, broker: BrokerId) -> list[RestartObstacle]:
-        """List why the broker must not be restarted now; raises UNKNOWN_BROKER if it never registered."""
+    async def obstacles_to_restart(self, broker: BrokerId, *, claim: bool = False) -> list[RestartObstacle]:
+        """List why the broker must not be restarted now.
+
+        Args:
+            broker: to be restarted.
+            claim: without obstacles, other brokers must not be restarted until this one has left, for 30 s at most.
+
+        Raises:
+            TidemarkError: UNKNOWN_BROKER if no broker of this id ever registered.
+        """
         snapshot = await self._read()
         await self._check_known([broker], snapshot)
+        if not claim or broker not in snapshot.live:
+            return await self._obstacles(broker, snapshot)
+        taken = await self._claims.take(broker, snapshot.epochs())
+        obstacles = await self._obstacles(broker, await self._read())
+        if taken is not None and obstacles:
+            await self._claims.give_up(taken)
+        return obstacles if taken is not None or obstacles else [claimed_meanwhile()]
+
+    async def _obstacles(self, broker: BrokerId, snapshot: _Snapshot) -> list[RestartObstacle]:
+        epochs = snapshot.epochs()
+        restarting = await self._claims.holder(epochs)
         states = await self._store.states(partitions_of(snapshot.topics.values()), sync=True)
-        epochs = {live: registration.broker_epoch for live, registration in snapshot.live.items()}
-        return obstacles_to_restart(broker, epochs, snapshot.topics.values(), states, snapshot.busy)
+        topics = snapshot.topics.values()
+        return obstacles_to_restart(broker, epochs, topics, states, snapshot.busy, restarting)
 
     async def _is_asked_for_on(self, brokers: Sequence[BrokerId]) -> bool:
         """Whether a requested partition will have a replica on one of these brokers."""

@@ -458,11 +458,12 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     async def SafeToRestart(
         self, request: brokers_pb.SafeToRestartRequest, context: Context
     ) -> brokers_pb.SafeToRestartResponse:
-        """List the reasons why a broker must not be restarted now."""
+        """List the reasons why a broker must not be restarted now, and claim the restart if asked to."""
         async with observed("SafeToRestart", context):
             if not request.HasField("broker_id"):
                 raise TidemarkError(ErrorCode.INVALID_REQUEST, "the request names no broker: set broker_id")
-            obstacles = await self._brokers.obstacles_to_restart(BrokerId(request.broker_id))
+            broker = BrokerId(request.broker_id)
+            obstacles = await self._brokers.obstacles_to_restart(broker, claim=request.claim)
             return brokers_pb.SafeToRestartResponse(
                 safe=not obstacles, obstacles=[obstacle_to_proto(obstacle) for obstacle in obstacles]
             )

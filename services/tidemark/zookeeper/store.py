@@ -30,6 +30,7 @@ from tidemark.ports import (
     ClusterSnapshot,
     ControllerInfo,
     ControllerTerm,
+    RestartClaim,
     StateRebuild,
     StateWrite,
     StoreEvent,
@@ -45,6 +46,7 @@ from tidemark.zookeeper import (
     paths,
     refusals,
     requested_elections,
+    restart_claims,
     states,
     topics,
 )
@@ -179,6 +181,20 @@ class SessionMetadataStore:
     async def forget_broker_configs(self, broker: BrokerId) -> None:
         """Delete /config/brokers/<id>; idempotent."""
         await draining.forget_configs(self._session, broker)
+
+    # brokers that are restarted
+
+    async def restart_claim(self) -> RestartClaim | None:
+        """The last claim of a restart, valid or not."""
+        return await restart_claims.read(self._session)
+
+    async def write_restart_claim(self, claim: RestartClaim) -> bool:
+        """Write the claim over its version; False if another claim was written meanwhile."""
+        return await restart_claims.write(self._session, claim)
+
+    async def end_restart_claim(self, claim: RestartClaim) -> None:
+        """Delete the node if this claim is still there; idempotent."""
+        await restart_claims.end(self._session, claim)
 
     # topics
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ import pytest
 from tidemark.admin.brokers import BrokerAdministration, PlanQuery, RemovalUpdate
 from tidemark.admin.planning import TopicRequest
 from tidemark.admin.reassignments import ReassignmentAdministration
+from tidemark.admin.restart_claims import CLAIM_MS
 from tidemark.admin.topics import TopicAdministration
 from tidemark.core.planning.restart_safety import Obstacle
 from tidemark.model import BrokerId, ErrorCode, PartitionReassignment, TidemarkError, TopicPartition
@@ -32,9 +34,26 @@ def sizes() -> Sizes:
     return Sizes()
 
 
+class WallClock:
+    """A clock that the tests set."""
+
+    now_s = 1_700_000_000.0
+
+    def now_ms(self) -> int:
+        return self.wall_us() // 1000
+
+    def wall_us(self) -> int:
+        return round(self.now_s * 1_000_000)
+
+
 @pytest.fixture
-def brokers(cluster: Cluster, sizes: Sizes) -> BrokerAdministration:
-    return BrokerAdministration(cluster.store, ReassignmentAdministration(cluster.store, sizes), sizes)
+def clock() -> WallClock:
+    return WallClock()
+
+
+@pytest.fixture
+def brokers(cluster: Cluster, sizes: Sizes, clock: WallClock) -> BrokerAdministration:
+    return BrokerAdministration(cluster.store, ReassignmentAdministration(cluster.store, sizes), sizes, clock)
 
 
 async def refusal(work: object) -> ErrorCode:
@@ -255,6 +274,41 @@ async def test_obstacles_to_a_restart_follow_from_zookeeper_state(
     assert (obstacle.reason, obstacle.partitions) == (Obstacle.NO_IN_SYNC_HEIR, (TopicPartition("t", 1),))
     await cluster.kill_broker(1)
     assert (await brokers.obstacles_to_restart(BrokerId(1)))[0].reason is Obstacle.BROKER_NOT_LIVE
+
+
+async def test_of_two_brokers_that_claim_a_restart_at_once_one_gets_a_yes(
+    cluster: Cluster, brokers: BrokerAdministration, clock: WallClock
+) -> None:
+    both = await asyncio.gather(*(brokers.obstacles_to_restart(BrokerId(one), claim=True) for one in (0, 1)))
+    (first,) = (BrokerId(one) for one in (0, 1) if not both[one])
+    second = BrokerId(1 - first)
+    for claim in (True, False):
+        assert (await reasons(brokers, second, claim=claim)) == [Obstacle.OTHER_BROKER_RESTARTS]
+    assert await reasons(brokers, first, claim=True) == [], "the first may ask again"
+    clock.now_s += CLAIM_MS / 1000
+    assert await reasons(brokers, second, claim=True) == [], "a claim ends, even if its broker never stops"
+    await cluster.kill_broker(second)
+    assert Obstacle.OTHER_BROKER_AWAY in await reasons(brokers, first, claim=True)
+
+
+async def test_a_claim_ends_with_the_registration_of_its_broker(
+    cluster: Cluster, brokers: BrokerAdministration
+) -> None:
+    assert await reasons(brokers, BrokerId(1), claim=True) == []
+    await cluster.kill_broker(1)
+    await cluster.start_broker(1)
+    assert Obstacle.OTHER_BROKER_RESTARTS not in await reasons(brokers, BrokerId(0), claim=True)
+
+
+async def test_a_claim_that_gets_no_yes_is_given_up(cluster: Cluster, brokers: BrokerAdministration) -> None:
+    topic = (await cluster.store.topics(["t"]))["t"]
+    await cluster.lead(topic, 1, 1, 1, min_isr=1)
+    assert await reasons(brokers, BrokerId(1), claim=True) == [Obstacle.NO_IN_SYNC_HEIR]
+    assert await reasons(brokers, BrokerId(0), claim=True) == []
+
+
+async def reasons(brokers: BrokerAdministration, broker: BrokerId, *, claim: bool) -> list[Obstacle]:
+    return [one.reason for one in await brokers.obstacles_to_restart(broker, claim=claim)]
 
 
 async def test_reassignments_beyond_the_znode_limit_start_as_earlier_ones_end(

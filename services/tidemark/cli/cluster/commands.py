@@ -304,29 +304,32 @@ def safe_to_restart(
     wait_s: Annotated[
         float, typer.Option("--wait", min=0, metavar="SECONDS", help="Time to wait until the restart is safe.")
     ] = 0.0,
+    claim: Annotated[
+        bool, typer.Option("--claim", help="Claim the restart: other brokers wait for this one, for 30 s at most.")
+    ] = False,
     cluster: Cluster = Cluster(),
 ) -> None:
     """Check if a broker can be restarted now without an effect on clients; exit status 0 if so, 1 with reasons if not.
 
     \b
     A restart is not safe if a partition would have no in-sync replica left, or fewer than min.insync.replicas; nor
-    while another broker is unavailable, or a replica on this broker is reassigned or not caught up. With --wait the
-    command prints each change of the reason, and retries brokers and admin services that do not answer. Waiting ends
-    early if it cannot help: a topic has as many replicas as min.insync.replicas (NO_REPLICA_TO_SPARE, and in JSON
-    "waiting_helps": false).
+    while another broker is unavailable or has claimed a restart, or a replica on this broker is reassigned or not
+    caught up. With --wait the command prints each change of the reason, and retries brokers and admin services that do
+    not answer. Waiting ends early if it cannot help: a topic has as many replicas as min.insync.replicas
+    (NO_REPLICA_TO_SPARE, and in JSON "waiting_helps": false).
 
     \b
     Examples; the second is for a rolling restart, the third for a pod's preStop hook:
       tidemark cluster safe-to-restart 1
       tidemark cluster safe-to-restart 1 --wait 300 && kubectl delete pod tidemark-1
-      tidemark cluster safe-to-restart 1 --wait 20 --bootstrap localhost:9192 || true
+      tidemark cluster safe-to-restart 1 --wait 20 --claim --bootstrap localhost:9192 || true
     """
     (broker_id,) = parse_brokers([broker])
     deadline_s = time.monotonic() + wait_s
     shown = ""
     while True:
         left_s = max(_CALL_S_MIN, min(_CALL_S, deadline_s - time.monotonic())) if wait_s else _CALL_S
-        found = _ask(cluster, left_s, lambda client: client.obstacles_to_restart(broker_id))
+        found = _ask(cluster, left_s, lambda client: client.obstacles_to_restart(broker_id, claim=claim))
         pause_s = min(_RESTART_PAUSE_S, deadline_s - _CALL_S_MIN - time.monotonic())
         if isinstance(found, TidemarkError):
             if pause_s <= 0:

@@ -25,6 +25,7 @@ class Obstacle(StrEnum):
     BELOW_MIN_ISR = "BELOW_MIN_ISR"
     NO_REPLICA_TO_SPARE = "NO_REPLICA_TO_SPARE"
     OTHER_BROKER_AWAY = "OTHER_BROKER_AWAY"
+    OTHER_BROKER_RESTARTS = "OTHER_BROKER_RESTARTS"
     MOVE_UNDER_WAY = "MOVE_UNDER_WAY"
     NOT_IN_SYNC = "NOT_IN_SYNC"
     OTHER = "OTHER"  # of a later version; its message says which
@@ -50,6 +51,7 @@ def obstacles_to_restart(
     topics: Iterable[TopicDescription],
     states: Mapping[TopicPartition, VersionedState],
     wanted: Iterable[TopicPartition] = (),
+    restarting: BrokerId | None = None,
 ) -> list[RestartObstacle]:
     """The obstacles to a restart of this broker, the gravest first; empty: it is safe.
 
@@ -59,6 +61,7 @@ def obstacles_to_restart(
         topics: all of them.
         states: of all their partitions.
         wanted: partitions with a requested reassignment, begun or not.
+        restarting: the broker that has claimed a restart.
     """
     found: dict[Obstacle, list[TopicPartition]] = {kind: [] for kind in Obstacle if kind is not Obstacle.OTHER}
     asked = set(wanted)
@@ -82,7 +85,17 @@ def obstacles_to_restart(
         grave = kind is Obstacle.BROKER_NOT_LIVE and broker not in live
         if concerned or grave or (kind is Obstacle.OTHER_BROKER_AWAY and away):
             obstacles.append(RestartObstacle(kind, _sentence(kind, broker, away, concerned), concerned))
+        elif kind is Obstacle.OTHER_BROKER_RESTARTS and restarting not in (None, broker):
+            message = f"broker {restarting} is about to restart; wait until that broker is in sync again"
+            obstacles.append(RestartObstacle(kind, message))
     return obstacles
+
+
+def claimed_meanwhile() -> RestartObstacle:
+    """The obstacle for a broker whose claim of a restart came second."""
+    return RestartObstacle(
+        Obstacle.OTHER_BROKER_RESTARTS, "another broker claimed a restart at the same moment; ask again"
+    )
 
 
 def _of_partition(

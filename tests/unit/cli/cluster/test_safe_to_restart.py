@@ -27,6 +27,7 @@ class Cluster:
     def __init__(self) -> None:
         self.answers: list[Sequence[RestartObstacle] | TidemarkError] = [()]
         self.asked: list[tuple[int, float]] = []
+        self.claims: list[bool] = []
         self.now_s = 1000.0
 
     def __enter__(self) -> Cluster:
@@ -39,8 +40,9 @@ class Cluster:
         self.timeout_s = timeout_s
         return self
 
-    def obstacles_to_restart(self, broker: int) -> Sequence[RestartObstacle]:
+    def obstacles_to_restart(self, broker: int, *, claim: bool) -> Sequence[RestartObstacle]:
         self.asked.append((broker, self.timeout_s))
+        self.claims.append(claim)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, TidemarkError):
             raise answer
@@ -128,3 +130,10 @@ def test_an_error_that_is_not_retriable_ends_the_wait(cluster: Cluster) -> None:
 def test_the_broker_id_may_come_from_the_environment(cluster: Cluster) -> None:
     assert run(TIDEMARK_BROKER_ID="4").stdout == "yes: broker 4 can be restarted\n"
     assert run().exit_code == 2
+
+
+def test_the_restart_is_claimed_on_request_only(cluster: Cluster) -> None:
+    cluster.answers = [[AWAY], ()]
+    assert run("1", "--wait", "60", "--claim").exit_code == 0
+    assert run("1").exit_code == 0
+    assert cluster.claims == [True, True, False]

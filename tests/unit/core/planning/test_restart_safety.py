@@ -117,3 +117,11 @@ def test_brokers_that_are_not_live_are_named_with_their_partitions() -> None:
         if one.reason is Obstacle.OTHER_BROKER_AWAY
     ]
     assert "broker 2;" in found_gone.message
+
+
+def test_a_broker_waits_for_another_one_that_has_claimed_a_restart() -> None:
+    arguments = [topic(1, 2, 0)], state(1, 1, 2, 0, min_isr=2)
+    (found,) = obstacles_to_restart(BrokerId(1), ALL, *arguments, restarting=BrokerId(2))
+    assert (found.reason, found.may_pass) == (Obstacle.OTHER_BROKER_RESTARTS, True)
+    assert "broker 2 is about to restart" in found.message
+    assert obstacles_to_restart(BrokerId(2), ALL, *arguments, restarting=BrokerId(2)) == []

@@ -672,17 +672,18 @@ class AdminClient(Lifecycle):
                     tuple(BrokerId(broker) for broker in response.removed),
                 )
 
-    async def obstacles_to_restart(self, broker: int) -> list[RestartObstacle]:
+    async def obstacles_to_restart(self, broker: int, *, claim: bool = False) -> list[RestartObstacle]:
         """List the reasons why a broker must not be restarted now, the most severe first; empty: a restart is safe.
 
         Args:
             broker: broker id.
+            claim: if the list is empty, other brokers get OTHER_BROKER_RESTARTS until this one has left, or for 30 s.
 
         Raises:
             TidemarkError: UNKNOWN_BROKER if no broker of this id ever registered.
 
         Example: `admin.obstacles_to_restart(2)`
         """
-        request = admin_brokers_pb2.SafeToRestartRequest(broker_id=broker)
+        request = admin_brokers_pb2.SafeToRestartRequest(broker_id=broker, claim=claim)
         response = await self._connection.call(lambda stub: stub.SafeToRestart, request)
         return [obstacle_from_proto(obstacle) for obstacle in response.obstacles]

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims of a restart: the admin service says yes to one broker at a time.
+
+Two brokers that ask at the same moment would both see that all replicas are in sync. A claim is written before the
+state of the partitions is read, so the second broker sees either the claim, or an ISR without the first broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from tidemark.model import BrokerEpoch, BrokerId
+from tidemark.ports import Clock, MetadataStore, RestartClaim
+
+CLAIM_MS: Final = 30_000
+"""Longest time from a yes until the broker leaves its ISRs: a broker that does not stop blocks others no longer."""
+
+
+class RestartClaims:
+    """The claim in ZooKeeper.
+
+    Args:
+        store: started.
+        clock: its time since 1970 is that of the claims.
+    """
+
+    def __init__(self, store: MetadataStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    async def holder(self, live: Mapping[BrokerId, BrokerEpoch]) -> BrokerId | None:
+        """The broker with a valid claim."""
+        claim = await self._store.restart_claim()
+        return claim.broker_id if claim is not None and self._is_valid(claim, live) else None
+
+    async def take(self, broker: BrokerId, live: Mapping[BrokerId, BrokerEpoch]) -> RestartClaim | None:
+        """Claim the restart for a live broker, again if it has the claim; None while another broker has it."""
+        before = await self._store.restart_claim()
+        if before is not None and before.broker_id != broker and self._is_valid(before, live):
+            return None
+        version = -1 if before is None else before.version
+        claim = RestartClaim(broker, live[broker], self._now_ms() + CLAIM_MS, version)
+        return replace(claim, version=version + 1) if await self._store.write_restart_claim(claim) else None
+
+    async def give_up(self, claim: RestartClaim) -> None:
+        """End the claim, unless another broker has it meanwhile."""
+        await self._store.end_restart_claim(claim)
+
+    def _is_valid(self, claim: RestartClaim, live: Mapping[BrokerId, BrokerEpoch]) -> bool:
+        return live.get(claim.broker_id) == claim.broker_epoch and self._now_ms() < claim.until_ms
+
+    def _now_ms(self) -> int:
+        return self._clock.wall_us() // 1000
