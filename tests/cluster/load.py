@@ -18,10 +18,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tidemark.client import AdminClient, Consumer, Producer, TidemarkError
+from tidemark.client import AdminClient, Consumer, Producer, TidemarkError, TopicPartition
 
 _INTERVAL_S = 0.02
 _DELIVERY_MS = 60_000
+_ASSIGN_S = 120.0
 _QUIET_S = 20.0
 """A consumer without a record for this time fails."""
 
@@ -62,12 +63,23 @@ def produce(topic: str, partitions: list[int], name: str, account: Account, stop
                 account.waited(time.monotonic() - begun_s, partition)
 
 
+def assign(consumer: Consumer, topic: str) -> list[TopicPartition]:
+    """Assign all partitions; repeated on a machine so busy that a broker does not answer in time."""
+    deadline_s = time.monotonic() + _ASSIGN_S
+    while True:
+        try:
+            return list(consumer.assign(topic))
+        except TidemarkError as error:
+            if not error.retriable or time.monotonic() > deadline_s:
+                raise
+
+
 def lost(topic: str, acknowledged: dict[tuple[int, int], bytes]) -> tuple[int, list[str]]:
     """Number of all records, and the acknowledged records that are missing at their offset."""
     missing = dict(acknowledged)
     read = 0
     with Consumer() as consumer:
-        assigned = consumer.assign(topic)
+        assigned = assign(consumer, topic)
         ends = consumer.end_offsets()
         behind = {where.partition: ends[where] for where in assigned if ends[where] > 0}
         quiet_since_s = time.monotonic()

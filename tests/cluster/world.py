@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import time
 from collections import Counter
@@ -21,11 +22,16 @@ CLIENT: Final = "client"
 _LOAD: Final = Path(__file__).with_name("load.py")
 _HEALTH_INTERVAL_S: Final = 1.0
 _STOP_FILE: Final = "/tmp/stop"
-_INSTALL_TIMEOUT_S: Final = 300.0
-_LOAD_TIMEOUT_S: Final = 180.0
+_INSTALL_TIMEOUT_S: Final = 600.0
+_LOAD_TIMEOUT_S: Final = 300.0
 _UNINSTALL_TIMEOUT_S: Final = 300.0
 """More than the grace periods of brokers and ensemble."""
 _PARTITIONS: Final = 300
+_SYNC_S: Final = 180.0
+_ANSWER_S: Final = 60.0
+_NOT_REACHED: Final = "BROKER_NOT_AVAILABLE"
+_BUSY_PER_CORE: Final = 2.0
+"""Processes that want a core, on average, on a machine for which the limits of pauses are meant."""
 
 _CLIENT_POD: Final[dict[str, Any]] = {
     "apiVersion": "v1",
@@ -159,8 +165,14 @@ class World:
         )
 
     def cli_json(self, *arguments: str) -> Any:
-        """The result of `tidemark ARGUMENTS --output json`."""
-        return json.loads(self.cli(*arguments, "--output", "json"))
+        """The result of `tidemark ARGUMENTS --output json`, a command that reads; repeated while no service answers."""
+        deadline_s = time.monotonic() + _ANSWER_S
+        while True:
+            try:
+                return json.loads(self.cli(*arguments, "--output", "json"))
+            except CommandError as error:
+                if _NOT_REACHED not in str(error) or time.monotonic() > deadline_s:
+                    raise
 
     def broker_pods(self) -> dict[str, dict[str, Any]]:
         """The brokers' pods by name."""
@@ -175,7 +187,7 @@ class World:
             lambda: sum(is_ready(pod) for pod in self.broker_pods().values()) == brokers,
         )
 
-    def wait_until_in_sync(self, timeout_s: float) -> float:
+    def wait_until_in_sync(self, timeout_s: float = _SYNC_S) -> float:
         """Wait until no partition is under-replicated; returns the seconds."""
         return wait_for(
             "every replica in its ISR",
@@ -185,10 +197,14 @@ class World:
 
     def topic_of_load(self) -> None:
         """Create the topic `load` with 300 partitions, unless it exists, and wait until all replicas are in sync."""
-        if "load" not in self.cli("topic", "list").split():
+        if "load" not in self.topics():
             flags = ("--partitions", str(_PARTITIONS), "--replication-factor", "3")
             self.cli("topic", "create", "load", *flags, "--config", "min.insync.replicas=2")
-        self.wait_until_in_sync(60)
+        self.wait_until_in_sync()
+
+    def topics(self) -> list[str]:
+        """The names of the topics."""
+        return [topic["topic"] for topic in self.cli_json("topic", "list")]
 
     def replicas(self, topic: str) -> dict[int, int]:
         """Number of replicas of a topic on each broker."""
@@ -247,6 +263,11 @@ class Load:
             raise CommandError(f"the load failed: {said[-2000:]}")
         report: dict[str, Any] = json.loads(output.splitlines()[-1])
         return report
+
+
+def pause_s_max(seconds: float) -> float:
+    """The limit of a pause on this machine now: a process that gets a tenth of a core needs ten times as long."""
+    return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1) / _BUSY_PER_CORE)
 
 
 def is_ready(pod: dict[str, Any]) -> bool:
