@@ -22,7 +22,7 @@ _JOB_TIMEOUT_S: Final = 300.0
 
 def spark_reads_a_topic(world: World) -> str:
     """A Spark job of deploy/spark with driver and executor pods reads every record of a topic once."""
-    if "kept" not in world.cli("topic", "list").split():
+    if "kept" not in world.topics():
         records_go_through(world)
     world.cluster.kubectl("apply", "-k", str(_MANIFESTS))
     world.cluster.kubectl("delete", "job,configmap", _JOB, "--ignore-not-found")

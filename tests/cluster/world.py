@@ -204,7 +204,8 @@ class World:
 
     def topics(self) -> list[str]:
         """The names of the topics."""
-        return [topic["topic"] for topic in self.cli_json("topic", "list")]
+        names: list[str] = self.cli_json("topic", "list")
+        return names
 
     def replicas(self, topic: str) -> dict[int, int]:
         """Number of replicas of a topic on each broker."""
