@@ -268,7 +268,16 @@ class Load:
 
 def pause_s_max(seconds: float) -> float:
     """The limit of a pause on this machine now: a process that gets a tenth of a core needs ten times as long."""
-    return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1) / _BUSY_PER_CORE)
+    return seconds * max(1.0, _busy())
+
+
+def is_starved() -> bool:
+    """Whether this machine is so busy that a live broker may miss its heartbeats and leave its ISRs for a moment."""
+    return _busy() > 1.0
+
+
+def _busy() -> float:
+    return os.getloadavg()[0] / (os.cpu_count() or 1) / _BUSY_PER_CORE
 
 
 def is_ready(pod: dict[str, Any]) -> bool:
