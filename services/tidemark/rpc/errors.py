@@ -29,7 +29,7 @@ _PLAIN_PEER: Final = "WRONG_VERSION_NUMBER"
 _OTHER_NAME: Final = "Hostname Verification Check failed"
 _UNTRUSTED: Final = re.compile(r"CERTIFICATE_VERIFY_FAILED: ([a-z -]+)")
 _CLOSED: Final = "Socket closed"
-_MAYBE_TLS: Final = "a TLS port closes the connection of a client without an accepted certificate (docs/security.md)"
+_MAYBE_TLS: Final = "if the port speaks TLS, give a certificate that it accepts (docs/security.md)"
 """All that a client learns when a server ends the handshake."""
 
 _STATUS: dict[ErrorCode, grpc.StatusCode] = {
@@ -164,7 +164,7 @@ def from_rpc_error(error: grpc.RpcError, *, address: str) -> TidemarkError:
     code = _GRPC_TO_CODE.get(error.code(), ErrorCode.INTERNAL)
     name, why = error.code().name.lower(), _cause_in(details)
     if why == _CLOSED:
-        why = f"{why}: {_MAYBE_TLS}"
+        why = f"{why}; {_MAYBE_TLS}"
     return TidemarkError(code, f"{address}: {name}: {why}", {"address": address})
 
 

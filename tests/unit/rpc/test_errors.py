@@ -23,8 +23,7 @@ from tidemark.rpc.errors import from_rpc_error
         ),
         (
             "failed to connect to all addresses; last error: UNAVAILABLE: ipv6:%5B::1%5D:1: Socket closed",
-            "Socket closed: a TLS port closes the connection of a client without an accepted certificate "
-            "(docs/security.md)",
+            "Socket closed; if the port speaks TLS, give a certificate that it accepts (docs/security.md)",
         ),
         (
             "errors resolving b:1: [field:hostname lookup error:address lookup failed for b:1: Domain name not found]",
