@@ -136,13 +136,8 @@ class Disks:
         self._ballast.unlink()
 
     def flip_a_bit(self, name: str, chance: random.Random) -> str:
-        """In the first half of a segment of a broker; gives the segment, "" where none is long enough."""
-        segments = [
-            path
-            for directory in self.seen_from_here(name)
-            for path in sorted(directory.glob("*-*/*.log"))
-            if path.stat().st_size >= _LONG_BYTES and path.parent.suffix == ""
-        ]
+        """In the first half of a sealed segment of a broker; gives the segment, "" where none is long enough."""
+        segments = [path for directory in self.seen_from_here(name) for path in sealed_segments(directory)]
         if not segments:
             return ""
         path = chance.choice(segments)
@@ -162,3 +157,10 @@ class Disks:
         """No directory fails any more; a broker that has given one up takes it back when it is started anew."""
         with suppress(FileNotFoundError):
             self._broken.unlink()
+
+
+def sealed_segments(directory: Path) -> list[Path]:
+    """Long segments that the scrubber reads: not the last of a log, which is active, and none of stray logs."""
+    logs = [log for log in sorted(directory.glob("*-*")) if log.suffix == ""]
+    sealed = [path for log in logs for path in sorted(log.glob("*.log"))[:-1]]
+    return [path for path in sealed if path.stat().st_size >= _LONG_BYTES]

@@ -219,7 +219,7 @@ class Nemesis:
         self._bring_back(name)
 
     def _flip_a_bit(self) -> Iterator[str]:
-        """In the first half of a segment, which is long committed; the broker repairs it."""
+        """In the first half of a sealed segment; the broker repairs it."""
         name = self._chance.choice(BROKERS)
         flipped = self._arena.disks.flip_a_bit(name, self._chance)
         yield f"a bit flips in {flipped} of {name}" if flipped else f"no segment of {name} is long enough to rot"

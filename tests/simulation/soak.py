@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
-import os
 import sys
 import time
 from typing import NamedTuple
@@ -18,6 +17,7 @@ from tests.simulation.groups.lives import soak as of_groups
 from tests.simulation.lives import Failure, live
 from tests.simulation.plan import Plan, draw
 from tests.simulation.recipes import RECIPES, recipe_of
+from tests.simulation.same_order import in_the_same_order
 from tests.simulation.shrink import shortest_story
 
 _CLUSTERS_A_GROUP = 10
@@ -106,7 +106,5 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    if os.environ.get("PYTHONHASHSEED") != "0":  # sets of partitions have the same order in every run
-        command = [sys.executable, "-m", "tests.simulation.soak", *sys.argv[1:]]
-        os.execve(sys.executable, command, {**os.environ, "PYTHONHASHSEED": "0"})
+    in_the_same_order("tests.simulation.soak")
     sys.exit(main(sys.argv[1:]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 
 from tests.simulation.mutants.catalogue import MUTANTS, WORLDS_MAX, catch
+from tests.simulation.same_order import in_the_same_order
 
 
 def main() -> int:
@@ -28,4 +29,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    in_the_same_order("tests.simulation.mutants")
     sys.exit(main())

@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same order of sets of partitions in every run: a seed stands for one world only under one `PYTHONHASHSEED`."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def in_the_same_order(module: str) -> None:
+    """Run this module anew under `PYTHONHASHSEED=0`, unless it runs so."""
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        command = [sys.executable, "-m", module, *sys.argv[1:]]
+        os.execve(sys.executable, command, {**os.environ, "PYTHONHASHSEED": "0"})
