@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from tidemark import client
+from tidemark.client import InvalidRecordError
 from tidemark.client.aio import AdminClient, Consumer, Groups, Producer
 from tidemark.client.records import ConsumerRecord
 from tidemark.local.cluster import LocalCluster, broker_name
@@ -136,6 +137,41 @@ async def test_a_record_that_the_application_failed_on_is_read_again_and_none_be
         await consumer.subscribe([topic])
         rest = await read(consumer, 195)
     assert sorted(read_before + rest) == list(range(200))
+
+
+@pytest.mark.parametrize("blocking", [True, False], ids=["blocking", "asyncio"])
+@pytest.mark.parametrize("returned", [0, 7])
+async def test_a_record_that_the_deserializer_cannot_read_is_read_again_and_none_is_skipped(
+    cluster: LocalCluster, topic: str, group: str, returned: int, blocking: bool
+) -> None:
+    """The record that fails may be the first of its batch: then no record of the batch was returned."""
+    found: list[int] = []
+
+    def fails(value: bytes) -> int:
+        if len(found) == returned:
+            raise ZeroDivisionError
+        return int(value)
+
+    def read_until_it_fails() -> None:
+        with client.Consumer(cluster.bootstrap, group=group, value_deserializer=fails) as consumer:
+            consumer.subscribe([topic])
+            for record in consumer:
+                assert isinstance(record.value, int)
+                found.append(record.value)
+
+    async def read_on_a_loop() -> None:
+        async with Consumer(cluster.bootstrap, group=group, value_deserializer=fails) as consumer:
+            await consumer.subscribe([topic])
+            async for record in consumer:
+                assert isinstance(record.value, int)
+                found.append(record.value)
+
+    with pytest.raises(InvalidRecordError):
+        await (asyncio.to_thread(read_until_it_fails) if blocking else read_on_a_loop())
+    async with Consumer(cluster.bootstrap, group=group) as consumer:
+        await consumer.subscribe([topic])
+        rest = await read(consumer, 200 - returned)
+    assert sorted(found + rest) == list(range(200))
 
 
 def test_threads_share_a_topic_and_return_unprocessed_partitions(cluster: LocalCluster, group: str) -> None:

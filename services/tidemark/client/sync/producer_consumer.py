@@ -257,6 +257,8 @@ class Consumer(SyncClient[AsyncConsumer]):
         """The batch that is being iterated, with its rows from the first that was not returned."""
         self._records: list[ConsumerRecord] = []
         """Records of `_batch` that were not returned, from the last to the next."""
+        self._asked = False
+        """Whether the application waits for a record: then all records returned before are processed."""
         super().__init__(consumer, call_s=2 * consumer.settings.request_timeout_ms / 1000 + _CLOSE_SLACK_S)
 
     def assign(
@@ -422,6 +424,7 @@ class Consumer(SyncClient[AsyncConsumer]):
         return self
 
     def __next__(self) -> ConsumerRecord:
+        self._asked = True
         if self._records and self._client.wants_back:
             self._give_back()
         while not self._records:
@@ -432,6 +435,7 @@ class Consumer(SyncClient[AsyncConsumer]):
         record = self._records[-1]
         if self._client.deserializes:
             record = self._client.deserialized(record)  # an error leaves the record in its place
+        self._asked = False  # first: an interruption here repeats a record and skips none
         self._records.pop()
         return record
 
@@ -459,15 +463,16 @@ class Consumer(SyncClient[AsyncConsumer]):
         """Set the position back to the first polled record that was not returned.
 
         Args:
-            from_last: set it back to the last returned record: the application failed on that record.
+            from_last: set it back to the last returned record if the application failed on that record.
         """
         batch, left = self._batch, len(self._records)
         self._records, self._batch = [], None
         if batch is None or not (left or from_last):
             return
-        first = batch.rows.num_rows - left - from_last
-        where, offset = TopicPartition(*batch[:2]), batch.rows.column("offset")[first].as_py()
-        self._do(lambda: self._client.give_back(where, offset))
+        offsets = batch.rows.column("offset")
+        done = max(0, len(offsets) - left - (from_last and not self._asked))
+        offset = offsets[done].as_py() if done < len(offsets) else offsets[-1].as_py() + 1
+        self._do(lambda: self._client.give_back(TopicPartition(*batch[:2]), offset))
 
     def _forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Discard polled records of these partitions."""
