@@ -22,8 +22,8 @@ DISK_BYTES = 32 << 20
 SMALL = "broker-1"
 _MOUNT = 'mount -t tmpfs -o size="$1" none "$0" && echo mounted && exec cat'
 _CHUNK_BYTES = 1 << 20
-_LONG_BYTES = 16 << 10
-"""A segment of this size has records in its first half that are long committed."""
+_LONG_BYTES = 8 << 10
+"""Smaller segments are too likely to be deleted or compacted before a flip is found."""
 _HOOK = """
 import os
 real, broken = os.pwritev, os.environ["BROKEN_DISK"]

@@ -37,7 +37,7 @@ class Load:
         return {**_SAFE, **self.configs}
 
 
-PLAIN = Load("round", 6, ("a", "b"), ("x", "y"), configs={"segment.bytes": "262144"})
+PLAIN = Load("round", 6, ("a", "b"), ("x", "y"), configs={"segment.bytes": "65536"})
 COMPACTED = Load(
     "compacted",
     2,
