@@ -36,6 +36,8 @@ def main(arguments: list[str]) -> int:
         lags=options.lags,
         breaks=options.breaks,
         expiries=options.expiries,
+        cuts=options.cuts,
+        unnoticed=options.unnoticed,
         min_isr=options.min_isr,
         acks=options.acks,
         slow_disks=options.slow_disks,
@@ -94,6 +96,10 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--lags", type=int, default=0, help="a follower sends nothing for replica.lag.time.max.ms")
     parser.add_argument("--breaks", type=int, default=0, help="of a stream, with all that is on its way")
     parser.add_argument("--expiries", type=int, default=0, help="of the session of a process that lives")
+    parser.add_argument("--cuts", type=int, default=0, help="kill -9 of all brokers; one log loses its last batch")
+    parser.add_argument(
+        "--unnoticed", action="store_true", help="with --cuts: no torn batch is left, so a start notices nothing"
+    )
     parser.add_argument("--min-isr", type=int, default=2)
     parser.add_argument("--acks", type=int, default=-1, choices=(-1, 0, 1))
     parser.add_argument("--slow-disks", action="store_true", help="anything may happen while a log is written or cut")

@@ -8,10 +8,17 @@ broker differ. So each is kept once, under a number, and each step of it is take
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 from tidemark.core.leader_epochs import LeaderEpochs
-from tidemark.core.messages import FollowerMessage, LeaderAndIsrCommand, PartitionCommand
+from tidemark.core.messages import (
+    FollowerMessage,
+    LeaderAndIsrCommand,
+    PartitionCommand,
+    ReplicaDescription,
+    ReplicaQuestion,
+)
 from tidemark.core.producer_state import ProducerStates
 from tidemark.core.replication import effects as fx
 from tidemark.core.replication import events as ev
@@ -25,8 +32,10 @@ from tidemark.model import (
     BrokerRegistration,
     ControllerEpoch,
     EpochEntry,
+    LeaderEpoch,
     Offset,
     ReplicaIdentity,
+    TidemarkError,
     TopicPartition,
     VersionedState,
 )
@@ -53,12 +62,21 @@ Event = tuple[Any, ...]
 Effect = tuple[Any, ...]
 
 
+class Cut(IntEnum):
+    """What a log lost at a crash, until the log is whole again: its last batch, which a start notices or does not."""
+
+    NONE = 0
+    TORN = 1
+    UNNOTICED = 2
+
+
 class Disk(NamedTuple):
     """A replica's log as it survives its process; checkpoints are written behind, so they may be old."""
 
     records: tuple[Record, ...] = ()
     high_watermark: int = 0
     epochs: tuple[EpochEntry, ...] = ()
+    cut: Cut = Cut.NONE
 
     def recovered(self) -> ev.RecoveredLog:
         """What storage finds: epochs from the records, and of the checkpoint those that begin at the log end."""
@@ -67,7 +85,9 @@ class Disk(NamedTuple):
             if entry.start_offset >= end:
                 epochs.assign(entry.leader_epoch, end)
         high_watermark = Offset(min(self.high_watermark, end))
-        return ev.RecoveredLog(Offset(0), end, end, high_watermark, epochs.entries, ProducerStates())
+        torn = self.cut is Cut.TORN
+        why = "a torn tail was cut off" if torn else None
+        return ev.RecoveredLog(Offset(0), end, end, high_watermark, epochs.entries, ProducerStates(), why, torn)
 
 
 def written_epochs(records: tuple[Record, ...]) -> LeaderEpochs:
@@ -156,6 +176,7 @@ class Brokers:
         self._orbits = Orbits()
         self._steps: dict[tuple[int, Event], Step] = {}
         self._fresh: dict[BrokerId, int] = {}
+        self._described: dict[tuple[int, LeaderEpoch], ReplicaDescription | None] = {}
         self.empty_message = self.values.number(FollowerMessage())
 
     def __len__(self) -> int:
@@ -192,6 +213,17 @@ class Brokers:
     def twin(self, number: int, which: int) -> int:
         """The same process had the brokers other names: those of `RENAMES`."""
         return self._orbits.twin(number, which)
+
+    def described(self, number: int, leader_epoch: LeaderEpoch) -> ReplicaDescription | None:
+        """What a process answers when it is asked for its log in this leader epoch; None: it cannot say yet."""
+        key = (number, leader_epoch)
+        if key not in self._described:
+            try:
+                found = self.core(number).queries.describe(ReplicaQuestion(PARTITION, IDENTITY, leader_epoch))
+            except TidemarkError:
+                found = None
+            self._described[key] = found
+        return self._described[key]
 
     def step(self, number: int, event: Event) -> Step:
         """What the core does with an event."""
@@ -317,10 +349,14 @@ def _disk_effect(effect: fx.Effect) -> Effect | None:
             return ("append", base, records)
         case fx.TruncateLog(_, _, end):
             return ("truncate", end)
+        case fx.ReportLogFailed(damaged=True, cut=True):
+            return ("tail cut",)
+        case fx.ClearDamage():
+            return ("whole again",)
         case fx.ReadForFollower(follower, _, leader_epoch, offset, end, _):
             return ("read", follower, leader_epoch, offset, end)
-        case fx.ResetLog() | fx.CloseLog():
-            raise AssertionError(f"nothing is reset or closed here: {effect}")
+        case fx.ResetLog() | fx.CloseLog() | fx.ReportLogFailed():
+            raise AssertionError(f"nothing is reset or closed here, and no log fails: {effect}")
     return None
 
 

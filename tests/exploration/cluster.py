@@ -23,15 +23,19 @@ eagerly, within the move that brought it about, and why nothing is lost by that:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import permutations
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, combinations, permutations
+from typing import Any, Final
 
-from tidemark.core.controller.leader_election import BrokerFacts, PartitionFacts, decide
-from tidemark.model import BrokerId, IsrEntry, LeaderAndIsr, VersionedState
+from tidemark.core.controller.events import ReplicasDescribed
+from tidemark.core.controller.leader_election import BrokerFacts, Decision, PartitionFacts, decide
+from tidemark.core.controller.log_comparison import LogComparisons
+from tidemark.core.messages import ReplicaDescription
+from tidemark.model import NO_LEADER, BrokerEpoch, BrokerId, IsrEntry, LeaderAndIsr, LeaderEpoch, VersionedState
 
-from tests.exploration.brokers import Brokers, Disk
+from tests.exploration.brokers import IDENTITY, PARTITION, Brokers, Disk, View
 from tests.exploration.frozen import BROKERS
+from tests.exploration.invariants import InvariantError
 from tests.exploration.state import (
     DEAD,
     EVERYBODY,
@@ -49,6 +53,24 @@ from tests.exploration.turn import Disks, Move, Setting, Turn
 
 Chain = tuple[tuple[Move, State], ...]
 """Moves, each with the state after it."""
+_WAIT_MS: Final = 1_000
+"""`leader.election.wait.ms`: any time, since no move takes any."""
+
+
+def compared(
+    partition: PartitionFacts, brokers: BrokerFacts, heard: Mapping[BrokerId, ReplicaDescription], *, waits: bool
+) -> Decision | None:
+    """The election by the shipping comparison of logs, of what these brokers answer; None: none yet.
+
+    `waits`: until all have answered; else the wait for them is over.
+    """
+    comparisons = LogComparisons(_WAIT_MS)
+    assert comparisons.decide(PARTITION, IDENTITY, partition, brokers, 0) is None
+    for ask in comparisons.questions():
+        if ask.broker in heard:
+            answer = {PARTITION: heard[ask.broker]}
+            comparisons.answered(ReplicasDescribed(ask.broker, ask.request_id, None, answer), 0)
+    return comparisons.decide(PARTITION, IDENTITY, partition, brokers, 0 if waits else _WAIT_MS)
 
 
 class Cluster:
@@ -60,6 +82,7 @@ class Cluster:
         self.disks = Disks()
         self.setting = Setting(scope, self.brokers, self.disks)
         self._decisions: dict[Any, tuple[int, ...]] = {}
+        self._elections: dict[Any, tuple[int, ...]] = {}
 
     def initial(self) -> State:
         """Everybody is in sync, follows the first broker, and nothing is on its way."""
@@ -80,7 +103,8 @@ class Cluster:
             news=True,
             suspected=(),
             refused=-1,
-            left=Left(0, 0, 0, 0, 0, 0, 0),
+            cut=(),
+            left=Left(0, 0, 0, 0, 0, 0, 0, 0),
         )
         turn = Turn(self.setting, state)
         for place in EVERYBODY:
@@ -93,8 +117,17 @@ class Cluster:
             after = self.after(state, move)
             assert after is not None
             state = after
-        faults = (scope.crashes, scope.suspicions, scope.lost_answers, scope.lags, scope.breaks, scope.expiries)
-        return state._replace(left=Left(0, *faults))
+        left = Left(
+            produced=0,
+            crashes=scope.crashes,
+            suspicions=scope.suspicions,
+            lost_answers=scope.lost_answers,
+            lags=scope.lags,
+            breaks=scope.breaks,
+            expiries=scope.expiries,
+            cuts=scope.cuts,
+        )
+        return state._replace(left=left)
 
     # -- what can happen ---------------------------------------------------------------------------------------
 
@@ -119,6 +152,9 @@ class Cluster:
         """Its decisions."""
         if state.due:
             for node in self.decisions(state):
+                yield ("decide", node)
+        elif self.scope.cuts and self.brokers.values[state.node].state.leader == NO_LEADER:
+            for node in self.elections(state):
                 yield ("decide", node)
 
     def of_leader_end(self, state: State, pair: int) -> Iterator[Move]:
@@ -194,11 +230,7 @@ class Cluster:
             yield ("disk", place)
         if self.brokers.step(state.cores[place], ("tick",)).effects:
             yield ("tick", place)
-        if self.scope.crashes and state.left.crashes:
-            yield ("crash", place, False)
-            disk = self.disks[state.disks[place]]
-            if (view.high_watermark, view.epochs) != (disk.high_watermark, disk.epochs):
-                yield ("crash", place, True)
+        yield from self._crashes(state, place, view)
         if self.scope.lags and view.may_shrink and state.left.lags:
             for follower in view.may_shrink:
                 yield ("lag", place, follower)
@@ -207,25 +239,89 @@ class Cluster:
             if stream.attached and not stream.up:
                 yield ("heartbeat", place, follower)
 
+    def _crashes(self, state: State, place: int, view: View) -> Iterator[Move]:
+        """A cut below the checkpoint of the high watermark is damage of another kind (rule T5), and left out."""
+        if self.scope.crashes and state.left.crashes:
+            yield ("crash", place, False)
+            disk = self.disks[state.disks[place]]
+            if (view.high_watermark, view.epochs) != (disk.high_watermark, disk.epochs):
+                yield ("crash", place, True)
+        if self.scope.cuts and state.left.cuts:
+            disk = self.disks[state.disks[place]]
+            if len(disk.records) > disk.high_watermark:
+                yield ("crash all", place, False)
+                yield ("crash all", place, True)
+
     def decisions(self, state: State) -> tuple[int, ...]:
         """Nodes that the controller may write now, one for each order of preference; the present one: no write."""
-        key = (state.node, tuple(state.live), tuple(state.epochs), state.suspected, state.refused)
+        key = self._known_to_controller(state)
         found = self._decisions.get(key)
         if found is None:
             found = self._decisions[key] = self._decide(state)
         return found
 
+    @staticmethod
+    def _known_to_controller(state: State) -> Any:
+        return (state.node, tuple(state.live), tuple(state.epochs), state.suspected, state.refused, state.cut)
+
     def _decide(self, state: State) -> tuple[int, ...]:
-        values = self.brokers.values
-        node, version = values[state.node]
-        live = {BROKERS[place]: state.epochs[place] for place in EVERYBODY if state.live[place]}
-        facts = BrokerFacts(live, suspected=frozenset(map(BrokerId, state.suspected)))  # type: ignore[arg-type]
-        refused = state.refused if state.refused >= 0 else None
-        found: dict[int, None] = {}
-        for assigned in permutations(BROKERS):
-            partition = PartitionFacts(assigned, node.min_isr, node, refused_epoch=refused)  # type: ignore[arg-type]
-            decision = decide(partition, facts)
-            found[state.node if decision is None else values.number(VersionedState(decision.state, version + 1))] = None
+        brokers = self._broker_facts(state)
+        return self._nodes(state, [decide(partition, brokers) for partition in self._partition_facts(state)])
+
+    def elections(self, state: State) -> tuple[int, ...]:
+        """Nodes that the controller may write after it has compared logs (rule T7), of whichever brokers have answered.
+
+        The wait for the others may end at any moment where a start notices a cut tail. Where it does not, all of them
+        have answered: then no wait is too short.
+        """
+        epoch, answers = self.brokers.values[state.node].state.leader_epoch, dict[BrokerId, ReplicaDescription]()
+        for place in EVERYBODY:
+            if state.live[place] and state.cores[place] != DEAD:
+                answer = self.brokers.described(state.cores[place], epoch)
+                if answer is not None:
+                    answers[BROKERS[place]] = answer
+        key = (self._known_to_controller(state), tuple(answers.items()))
+        found = self._elections.get(key)
+        if found is None:
+            found = self._elections[key] = self._compare(state, answers)
+        return found
+
+    def _compare(self, state: State, answers: Mapping[BrokerId, ReplicaDescription]) -> tuple[int, ...]:
+        brokers, partitions, waits = self._broker_facts(state), self._partition_facts(state), self.scope.unnoticed
+        some = chain.from_iterable(combinations(answers.items(), count) for count in range(1, len(answers) + 1))
+        elected = [compared(one, brokers, dict(heard), waits=waits) for heard in some for one in partitions]
+        return self._nodes(state, [one for one in elected if one is not None])
+
+    def _broker_facts(self, state: State) -> BrokerFacts:
+        live = {BROKERS[place]: BrokerEpoch(state.epochs[place]) for place in EVERYBODY if state.live[place]}
+        crashed: dict[BrokerId, BrokerEpoch] = {}
+        if self.scope.cuts:  # the first registrations are clean ones, and all later ones follow a crash
+            crashed = {BROKERS[place]: BrokerEpoch(epoch) for place, epoch in enumerate(state.epochs) if epoch > 1}
+        return BrokerFacts(live, crashed_at=crashed, suspected=frozenset(map(BrokerId, state.suspected)))
+
+    def _partition_facts(self, state: State) -> list[PartitionFacts]:
+        """One for each order of preference."""
+        node = self.brokers.values[state.node].state
+        refused = LeaderEpoch(state.refused) if state.refused >= 0 else None
+        cut = frozenset(IsrEntry(BrokerId(broker), BrokerEpoch(epoch)) for broker, epoch in state.cut)
+        return [
+            PartitionFacts(assigned, node.min_isr, node, refused_epoch=refused, cut=cut)
+            for assigned in permutations(BROKERS)
+        ]
+
+    def _nodes(self, state: State, decisions: Iterable[Decision | None]) -> tuple[int, ...]:
+        """Each different node once.
+
+        Raises:
+            InvariantError: an unclean election, though a replica with all committed records may come back.
+        """
+        values, found = self.brokers.values, dict[int, None]()
+        for decision in decisions:
+            if decision is not None and decision.unclean:
+                raise InvariantError(f"CLEAN: {decision.state} is elected uncleanly")
+            version = values[state.node].version
+            node = state.node if decision is None else values.number(VersionedState(decision.state, version + 1))
+            found[node] = None
         return tuple(found)
 
     # -- what comes of it --------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ def parts(state: State) -> tuple[Any, ...]:
         *state.asked,
         *state.streams,
         (state.epochs, state.live, state.dead),
-        (state.node, state.due, state.news, state.suspected, state.refused),
+        (state.node, state.due, state.news, state.suspected, state.refused, state.cut),
         state.left,
         (state.committed, state.stated, state.led),
     )
@@ -55,10 +55,10 @@ def whole(row: Sequence[Any]) -> State:
     """The state of which these are the parts."""
     cores, disks, work = zip(*row[:3], strict=True)
     epochs, live, _ = row[SESSIONS]
-    node, due, news, suspected, refused = row[CONTROL]
+    node, due, news, suspected, refused, cut = row[CONTROL]
     return State(
         cores, disks, work, epochs, live, node, tuple(row[3:6]), tuple(row[9:15]), tuple(row[6:9]),
-        due, news, suspected, refused, row[LEFT], *row[SEEN],
+        due, news, suspected, refused, cut, row[LEFT], *row[SEEN],
     )  # fmt: skip
 
 
@@ -166,7 +166,7 @@ class Columns:
         about = None
         if view is not None:
             about = tuple(getattr(view, name) for name in view.__slots__[:-3])
-        key = (about, self._cluster.disks[disk].records)
+        key = (about, self._cluster.disks[disk].records, self._cluster.disks[disk].cut)
         self.visible.append(self._visible.setdefault(key, len(self._visible)))
         self.standing.append(_standing(view, self._cluster.disks[disk], work))
 
@@ -284,8 +284,9 @@ class Columns:
         if kind == 4:
             return tuple(tuple(each[place] for place in names.orders[which]) for each in part)
         if kind == 5:
-            node, due, news, suspected, refused = part
-            return (names.value(node, which), due, news, names.brokers(suspected, which), refused)
+            node, due, news, suspected, refused, cut = part
+            suspected, cut = names.brokers(suspected, which), names.entries(cut, which)
+            return (names.value(node, which), due, news, suspected, refused, cut)
         if kind == 6:
             return part
         committed, stated, (epoch, broker, broker_epoch) = part

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tests.exploration.brokers import Brokers, Record, View, written_epochs
+from tests.exploration.brokers import Brokers, Cut, Disk, Record, View, written_epochs
 from tests.exploration.frozen import BROKERS
 from tests.exploration.state import DEAD, EVERYBODY, NOBODY, State
 
@@ -25,16 +25,17 @@ class Seen(NamedTuple):
     led: tuple[int, int, int]
 
 
-def look(brokers: Brokers, logs: Sequence[Records], state: State, seen: Seen, acked: Sequence[tuple[int, int]]) -> Seen:
+def look(brokers: Brokers, disks: Sequence[Disk], state: State, seen: Seen, acked: Sequence[tuple[int, int]]) -> Seen:
     """Check everything; gives what was seen with this state.
 
     Args:
-        logs: the records on each broker's disk.
+        disks: each broker's.
         acked: (offset, label) that the move acknowledged with acks=all.
 
     Raises:
         InvariantError: with the guarantee's name.
     """
+    logs = [disk.records for disk in disks]
     views = [(place, brokers.views[core]) for place, core in enumerate(state.cores) if core != DEAD]
     leaders = [(place, view) for place, view in views if view.leader_epoch is not None]
     committed = seen.committed
@@ -42,7 +43,7 @@ def look(brokers: Brokers, logs: Sequence[Records], state: State, seen: Seen, ac
         committed = _committed_read(place, logs[place][: view.high_watermark], committed)
     for offset, label in acked:
         _require(offset < len(committed) and committed[offset][0] == label, f"ACKED-READABLE: {label} at {offset}")
-    _check_node(brokers, logs, state, committed)
+    _check_node(brokers, disks, state, committed)
     for place, view in views:
         common = min(view.high_watermark, len(committed))
         if logs[place][:common] != committed[:common]:
@@ -71,17 +72,25 @@ def _committed_read(place: int, served: Records, committed: Records) -> Records:
     return committed if len(committed) >= len(served) else served
 
 
-def _check_node(brokers: Brokers, logs: Sequence[Records], state: State, committed: Records) -> None:
-    """LEADER-IN-ISR, and every replica eligible for a clean election holds all committed records."""
+def _check_node(brokers: Brokers, disks: Sequence[Disk], state: State, committed: Records) -> None:
+    """LEADER-IN-ISR, and every replica eligible for a clean election holds all committed records.
+
+    A log that was cut at a crash may lack some of them as long as its entry is from before, and another one has all.
+    """
     node = brokers.values[state.node].state
     if node.leader >= 0 and node.leader not in node.isr_ids:
         raise InvariantError(f"LEADER-IN-ISR: {node}")
+    whole = False
     for name, entries in (("ISR", node.isr), ("ELR", node.elr)):
         for entry in entries:
             place = BROKERS.index(entry.broker_id)
-            log = logs[place]
-            if log[: len(committed)] != committed:
-                raise InvariantError(f"STRONG-{name}: broker {place + 1} of it holds {log}, committed is {committed}")
+            disk = disks[place]
+            if disk.records[: len(committed)] == committed:
+                whole = True
+            elif disk.cut is Cut.NONE or (state.cores[place] != DEAD and entry.broker_epoch == state.epochs[place]):
+                sentence = f"broker {place + 1} of it holds {disk.records}, committed is {committed}"
+                raise InvariantError(f"STRONG-{name}: {sentence}")
+    _require(whole, f"STRONG-ISR: no replica of {node} holds {committed}")
 
 
 def _check_log(place: int, view: View, log: Records) -> None:

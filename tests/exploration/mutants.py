@@ -4,17 +4,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pytest
+from tidemark.core.controller.log_comparison import _Survey
 from tidemark.core.messages import EpochEnd
 from tidemark.core.replication.follower.partition_follower import PartitionFollower
 from tidemark.core.replication.leader import isr as isr_rules
 from tidemark.core.replication.leader.isr import Committed, IsrState, PendingExpand
 from tidemark.core.replication.leader.partition_leader import PartitionLeader
+from tidemark.core.replication.replica_log import ReplicaLog
 from tidemark.model import BrokerId
 
 from tests.exploration.state import Scope
+from tests.simulation.mutants.cut_tails import elects_the_first_to_come_back
 
 
 def truncates_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
@@ -78,3 +81,28 @@ MUTANTS: Final = (
     Mutant(states_what_it_happens_to_know, Scope(batches=1, crashes=1), "HW-MONOTONIC"),
     Mutant(takes_its_own_write_for_done, Scope(batches=1, lags=1, lost_answers=1), "STRONG-ISR"),
 )
+
+
+def reports_no_cut_tail(patch: pytest.MonkeyPatch) -> None:
+    """A broker that cut a torn tail off at its start takes the log for whole (against T7)."""
+    opened = ReplicaLog.__init__
+
+    def init(self: ReplicaLog, *arguments: Any) -> None:
+        opened(self, *arguments)
+        self.damaged, self.cut = None, False
+
+    patch.setattr(ReplicaLog, "__init__", init)
+
+
+def ends_the_wait_with_the_first_answer(patch: pytest.MonkeyPatch) -> None:
+    """The controller elects among the replicas that have answered, whichever may still come back (against T7)."""
+    patch.setattr(_Survey, "ready", lambda self, now_ms: self.answered)
+
+
+CUT_MUTANTS: Final = (
+    Mutant(reports_no_cut_tail, Scope(batches=1, cuts=1), "STRONG-ISR"),
+    Mutant(elects_the_first_to_come_back, Scope(batches=1, cuts=1), "STRONG-ISR"),
+    Mutant(elects_the_first_to_come_back, Scope(batches=1, cuts=1, unnoticed=True), "STRONG-ISR"),
+    Mutant(ends_the_wait_with_the_first_answer, Scope(batches=1, cuts=1, unnoticed=True), "STRONG-ISR"),
+)
+"""Of crashes of all brokers (see `Scope.cuts`)."""

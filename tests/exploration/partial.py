@@ -17,7 +17,7 @@ from tests.exploration.invariants import InvariantError
 from tests.exploration.state import EVERYBODY, PAIRS, UNKNOWN, Cells, NeedError, State, raw
 from tests.exploration.turn import Move, Turn
 
-_CONTROLS: Final = ("node", "due", "news", "suspected", "refused")
+_CONTROLS: Final = ("node", "due", "news", "suspected", "refused", "cut")
 _SCALARS: Final = {**dict.fromkeys(_CONTROLS, CONTROL), "left": LEFT}
 _CELLS: Final = (
     (("cores", "disks", "work"), PROCESS),

@@ -24,6 +24,13 @@ PAIRS: Final = (
     "--suspicions 1 --lost-answers 1",
 )
 """The largest come first: the others run beside them."""
+CUTS: Final = (
+    "--batches 1 --cuts 1",
+    "--batches 1 --cuts 1 --unnoticed",
+    "--batches 2 --cuts 1 --at-once zookeeper",
+    "--batches 2 --cuts 1 --unnoticed --at-once zookeeper",
+)
+"""Crashes of all brokers, after which one log lacks its last batch: with every delay, and with none."""
 WITHOUT_BATCHES: Final = ("--crashes 1 --suspicions 1", "--crashes 2")
 """What comes to its end this way only: leaders, epochs and ISRs, of empty logs."""
 MEMORY_GB: Final = 7
@@ -49,12 +56,13 @@ def stages(minutes: float) -> list[str]:
     pairs = [f"{_NONE} --batches 2 {pair} {bound}" for pair in PAIRS]
     empty = [f"{_NONE} --batches 0 {pair} {bound}" for pair in WITHOUT_BATCHES]
     alone = [f"{_NONE} --batches 2 {one} {bound}" for one in ONE_FAULT]
+    cuts = [f"{_NONE} {cut} {bound}" for cut in CUTS]
     in_turn = [f"{_NONE} --batches 2 {pair} --delays {DELAYS_MAX} {a_fifth}" for pair in BY_DELAYS]
     at_once = [f"{_NONE} {pair} --at-once streams {bound}" for pair in STREAMS_AT_ONCE]
     longest = f"--memory-gb {WHOLE_MEMORY_GB} --minutes {2 * minutes:g}"
     whole = [f"{_WHOLE} --at-once {kind} {longest}" for kind in WHOLE_AT_ONCE]
     whole.append(f"{_WHOLE} --delays {DELAYS_MAX} --surprises-count {bound}")
-    return [*whole, *pairs, *empty, *at_once, *alone, *in_turn, f"{_WHOLE} --beam 1000 {a_fifth}"]
+    return [*whole, *pairs, *empty, *at_once, *cuts, *alone, *in_turn, f"{_WHOLE} --beam 1000 {a_fifth}"]
 
 
 def main(arguments: list[str]) -> int:

@@ -76,6 +76,8 @@ class Scope:
         lags: times that a follower sends nothing for `replica.lag.time.max.ms`, at any moment.
         breaks: streams that break, with the loss of all that is on its way.
         expiries: sessions that end while their process lives; the process learns this later, and registers again.
+        cuts: crashes of all brokers at once, in which one log loses its last batch (rule T7).
+        unnoticed: such a log ends at the edge of a batch, so its start finds nothing; else its tail is torn.
         acks: of every batch, -1 (all), 0 or 1.
         reduced: decisions and idle messages are taken eagerly (see `cluster`); else they too may come at any time.
         slow_disks: an append or a cut takes time, else it is done before anything else happens.
@@ -88,10 +90,15 @@ class Scope:
     lags: int = 0
     breaks: int = 0
     expiries: int = 0
+    cuts: int = 0
+    unnoticed: bool = False
     min_isr: int = 2
     acks: int = -1
     slow_disks: bool = False
     reduced: bool = True
+
+    def __post_init__(self) -> None:
+        assert not (self.cuts and self.expiries), "with cuts every later registration of a broker follows a crash"
 
 
 class Left(NamedTuple):
@@ -104,6 +111,7 @@ class Left(NamedTuple):
     lags: int
     breaks: int
     expiries: int
+    cuts: int
 
 
 class Stream(NamedTuple):
@@ -140,6 +148,7 @@ class State(NamedTuple):
         news: suspicions changed since it last decided.
         suspected: brokers.
         refused: the leader epoch that its leader refused, -1 for none.
+        cut: (broker, broker epoch) of the entries whose broker reported a cut tail.
         committed: what any leader has ever served, in the order of offsets.
         stated: (leader epoch, high watermark) as leaders stated it, only what no older epoch stated.
         led: (leader epoch, broker, broker epoch) of the last leadership that was seen to begin.
@@ -158,6 +167,7 @@ class State(NamedTuple):
     news: bool
     suspected: tuple[int, ...]
     refused: int
+    cut: tuple[tuple[int, int], ...]
     left: Left
     committed: tuple[Record, ...] = ()
     stated: tuple[tuple[int, int], ...] = ()
@@ -241,6 +251,7 @@ class Names:
             state.news,
             tuple(sorted(names[one] for one in state.suspected)),
             state.refused,
+            self.entries(state.cut, which),
             state.left,
             state.committed,
             state.stated,
@@ -262,6 +273,10 @@ class Names:
     def brokers(self, brokers: tuple[int, ...], which: int) -> tuple[int, ...]:
         """The other names of some brokers, in order."""
         return tuple(sorted(self.broker(one, which) for one in brokers))
+
+    def entries(self, entries: tuple[tuple[int, int], ...], which: int) -> tuple[tuple[int, int], ...]:
+        """Entries of brokers under their other names, in order."""
+        return tuple(sorted((self.broker(one, which), epoch) for one, epoch in entries))
 
     def term(self, term: Any, which: int) -> Any:
         """A stream or what waits for a broker, under other names."""

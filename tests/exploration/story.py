@@ -106,6 +106,9 @@ def _of_process(move: Move) -> str:
         case "crash":
             files = "after it wrote" if rest[0] else "before it wrote"
             return f"{_name(place)} is killed, {files} its checkpoints of high watermark and epochs"
+        case "crash all":
+            files = "after the others wrote" if rest[0] else "before any of them wrote"
+            return f"all brokers are killed, {files} their checkpoints, and {_name(place)} has lost its last batch"
         case "lag":
             return f"{_name(place)} has received nothing from broker {_id(rest[0])} for replica.lag.time.max.ms"
         case "heartbeat":

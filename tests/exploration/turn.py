@@ -13,7 +13,7 @@ from typing import Any
 
 from tidemark.model import BrokerId, VersionedState
 
-from tests.exploration.brokers import Brokers, Disk, Effect, Event
+from tests.exploration.brokers import Brokers, Cut, Disk, Effect, Event
 from tests.exploration.frozen import BROKERS
 from tests.exploration.invariants import InvariantError, Seen, look
 from tests.exploration.state import (
@@ -92,6 +92,7 @@ class Turn:
         self.news = state.news
         self.suspected = state.suspected
         self.refused = state.refused
+        self.cut = state.cut
         self.left = state.left
 
     def take(self, move: Move) -> bool:
@@ -118,11 +119,12 @@ class Turn:
             self.news,
             self.suspected,
             self.refused,
+            self.cut,
             self.left,
         )
         seen = look(
             self._brokers,
-            [self._setting.disks[one].records for one in self.disks],
+            [self._setting.disks[one] for one in self.disks],
             state,
             Seen(before.committed, before.stated, before.led),
             self.acked,
@@ -199,12 +201,28 @@ class Turn:
             case ("refused",):
                 self.due = max(self.due, DUE)
                 self.refused = self._brokers.values[self.node].state.leader_epoch
+            case ("tail cut",):
+                self._report_cut(place)
+            case ("whole again",):
+                self._change_disk(place, cut=Cut.NONE)
             case ("write", *_) | ("read isr",):
                 if self.asked[place]:
                     raise InvariantError(f"R9: broker {place + 1} asks {effect} before it was answered")
                 self.asked[place] = effect
             case _:
                 self._carry_out_on_streams(place, effect)
+
+    def _report_cut(self, place: int) -> None:
+        """The controller does not trust the entries from before the registration any more (rule T7)."""
+        node, broker = self._brokers.values[self.node].state, BROKERS[place]
+        mine = [one.broker_epoch for one in (*node.isr, *node.elr) if one.broker_id == broker]
+        lost = {(broker, epoch) for epoch in mine if epoch < self.epochs[place]}
+        self.cut = tuple(sorted({*self.cut, *lost}))
+        self.due = max(self.due, DUE)
+
+    def _change_disk(self, place: int, **fields: Any) -> None:
+        disks = self._setting.disks
+        self.disks[place] = disks.number(disks[self.disks[place]]._replace(**fields))
 
     def _do_work(self, place: int) -> None:
         first, *rest = self.work[place]
@@ -215,7 +233,8 @@ class Turn:
             case ("append", base, records):
                 if base != len(disk.records):
                     raise InvariantError(f"broker {place + 1}: an append at {base} does not continue its log")
-                disk = disk._replace(records=disk.records + records)
+                cut = Cut.NONE if disk.cut is Cut.UNNOTICED else disk.cut
+                disk = disk._replace(records=disk.records + records, cut=cut)
                 event: Event = ("appended", len(disk.records))
             case ("truncate", end):
                 disk = disk._replace(records=disk.records[:end])
@@ -370,6 +389,9 @@ class Turn:
         """Decisions are written, then sent: changes to all replicas, the whole state to new replicas."""
         news = self.news or node != self.node
         self.node, self.due, self.news, self.refused = node, IDLE, False, -1
+        state = self._brokers.values[node].state
+        kept = {(one.broker_id, one.broker_epoch) for one in (*state.isr, *state.elr)}
+        self.cut = tuple(one for one in self.cut if one in kept)
         for place in EVERYBODY:
             waiting = self.commands[place]
             if self.live[place] and not self.dead[place] and (news or waiting == (MORE,)):
@@ -400,11 +422,24 @@ class Turn:
     def _crash(self, place: int, written_behind: bool) -> None:
         """`kill -9`: what was written stays; what is written behind was, or was not."""
         self.left = self.left._replace(crashes=self.left.crashes - 1)
+        self._die(place, written_behind)
+
+    def _crash_all(self, place: int, written_behind: bool) -> None:
+        """Every process is killed, and the log of one broker has lost its last batch (rule T7).
+
+        Its checkpoints are those from before: newer ones would show that a batch is missing (rule T5).
+        """
+        self.left = self.left._replace(cuts=self.left.cuts - 1)
+        for other in EVERYBODY:
+            if self.cores[other] != DEAD:
+                self._die(other, written_behind and other != place)
+        records = self._setting.disks[self.disks[place]].records[:-1]
+        self._change_disk(place, records=records, cut=Cut.UNNOTICED if self._setting.scope.unnoticed else Cut.TORN)
+
+    def _die(self, place: int, written_behind: bool) -> None:
         view = self._brokers.views[self.cores[place]]
         if written_behind:
-            disk = self._setting.disks[self.disks[place]]
-            disk = disk._replace(high_watermark=view.high_watermark, epochs=view.epochs)
-            self.disks[place] = self._setting.disks.number(disk)
+            self._change_disk(place, high_watermark=view.high_watermark, epochs=view.epochs)
         self.cores[place] = DEAD
         self.dead[place] = True
         self.commands[place] = self.work[place] = ()

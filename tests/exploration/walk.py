@@ -326,7 +326,8 @@ class Walk:
         state = self.columns.state(row.tolist())
         seen = Seen(state.committed, state.stated, state.led)
         try:
-            seen = look(self.cluster.brokers, self._logs(state), state, seen, self._moves.acknowledged(acked))
+            disks = [self.cluster.disks[one] for one in state.disks]
+            seen = look(self.cluster.brokers, disks, state, seen, self._moves.acknowledged(acked))
         except InvariantError as error:
             raise BrokenError(str(error), parent) from error
         return self.columns.number(SEEN, tuple(seen))
