@@ -72,11 +72,12 @@ def sealed_files(cluster: LocalCluster, broker_id: int, topic: str) -> list[byte
 
 
 def flip(path: Path, byte: int | None = None) -> int:
-    """Flip a bit of the third batch of a segment; gives its offset."""
+    """Flip a bit of the third batch of a segment, or of its last if there are fewer; gives the batch's offset."""
     data = bytearray(path.read_bytes())
     position = 0
     for _ in range(2):
-        position += parse_envelope(bytes(data), position).batch_length
+        following = position + parse_envelope(bytes(data), position).batch_length
+        position = following if following < len(data) else position
     offset = parse_envelope(bytes(data), position).base_offset
     at = position + (ENVELOPE_BYTES + 40 if byte is None else byte)
     with path.open("r+b") as file:
