@@ -63,7 +63,7 @@ Effect = tuple[Any, ...]
 
 
 class Cut(IntEnum):
-    """What a log lost at a crash, until the log is whole again: its last batch, which a start notices or does not."""
+    """The cut of a log at a crash, until the log is whole again; a start notices a torn one only."""
 
     NONE = 0
     TORN = 1
@@ -215,7 +215,7 @@ class Brokers:
         return self._orbits.twin(number, which)
 
     def described(self, number: int, leader_epoch: LeaderEpoch) -> ReplicaDescription | None:
-        """What a process answers when it is asked for its log in this leader epoch; None: it cannot say yet."""
+        """The answer of a process to a question about its log in this leader epoch; None: it has no answer yet."""
         key = (number, leader_epoch)
         if key not in self._described:
             try:

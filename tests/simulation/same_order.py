@@ -8,7 +8,7 @@ import sys
 
 
 def in_the_same_order(module: str) -> None:
-    """Run this module anew under `PYTHONHASHSEED=0`, unless it runs so."""
+    """Start this module again under `PYTHONHASHSEED=0`, unless the process has that setting."""
     if os.environ.get("PYTHONHASHSEED") != "0":
         command = [sys.executable, "-m", module, *sys.argv[1:]]
         os.execve(sys.executable, command, {**os.environ, "PYTHONHASHSEED": "0"})
