@@ -5,11 +5,15 @@ A producer writes numbers to a topic; a driver under spark-submit copies the top
 Two brokers, one after the other, and then the driver are killed with kill -9 in mid-batch, and started again. At the
 end every acknowledged number must be in both, and in Parquet once. The topic may have numbers of the killed driver's
 micro-batch twice; their count is told, as is the time to the first row.
+
+Spark gives a Python worker 10 s to connect, and no setting changes that: a query whose worker needs longer fails as it
+starts. Such a driver is started again, as a restart policy does, and the number of these starts is told.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -21,7 +25,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +45,9 @@ AT_A_TIME = 20_000
 """Records of one micro-batch."""
 BATCHES_BETWEEN = 3
 """Micro-batches that each query does between two kills."""
+SPARK_GAVE_UP = "Python worker failed to connect back"
+STARTS_MAX = 5
+"""Starts of a driver, if Spark gives up on a worker of each."""
 START_S = 30.0
 STEP_S = 120.0
 """Bound of each wait for the stream."""
@@ -54,6 +61,8 @@ class Report:
 
     acknowledged: int = 0
     in_parquet: int = 0
+    starts_again: int = 0
+    """Starts of a driver after Spark gave up on a Python worker."""
     duplicates: int = 0
     """Rows of the target topic beyond the first of each number."""
     times_s: dict[str, float] = field(default_factory=dict)
@@ -65,8 +74,13 @@ class Report:
         verdict = "all is well" if not self.findings else "\n  ".join(["WRONG:", *self.findings[:20]])
         return (
             f"{self.acknowledged} acknowledged, {self.in_parquet} rows in Parquet, {self.duplicates} duplicates in the "
-            f"topic\n  {times}\n  killed: {', '.join(self.killed)}\n  {verdict}"
+            f"topic\n  {times}\n  killed: {', '.join(self.killed)}\n"
+            f"  {self.starts_again} more starts: Spark gave up on a Python worker after 10 s\n  {verdict}"
         )
+
+
+class DriverEndedError(AssertionError):
+    """A driver ended by itself."""
 
 
 class StreamRound:
@@ -105,8 +119,7 @@ class StreamRound:
         return self.report
 
     def _until_the_driver_is_killed(self, cluster: LocalCluster) -> None:
-        with self._driver(cluster) as process:
-            self._time_first_rows(cluster, process)
+        with self._driver_after(cluster, lambda process: self._time_first_rows(cluster, process)) as process:
             for broker in self._chance.sample(range(3), 2):
                 self._wait_for_batches(process)
                 self._kill_broker(cluster, broker_name(broker))
@@ -117,10 +130,13 @@ class StreamRound:
 
     def _from_the_checkpoint(self, cluster: LocalCluster, numbers: Numbers) -> None:
         began_s, before = time.monotonic(), [len(batches(one, "commits")) for one in self._checkpoints]
-        with self._driver(cluster) as process:
+
+        def time_next_rows(process: subprocess.Popen[bytes]) -> None:
             for what, checkpoint, count in zip(("Parquet", "the topic"), self._checkpoints, before, strict=True):
                 self._wait(process, lambda: len(batches(checkpoint, "commits")) > count, "a micro-batch")  # noqa: B023
                 self.report.times_s[f"again in {what} after"] = time.monotonic() - began_s
+
+        with self._driver_after(cluster, time_next_rows) as process:
             self._wait_for_batches(process)
             numbers.finish()
             (self._place / "stop").touch()
@@ -130,8 +146,27 @@ class StreamRound:
                 raise AssertionError(f"the driver did not copy the rest within {self._step_s:.0f} s") from None
             assert status == 0, f"the driver ended with {status}: {self._tail()}"
 
+    @contextlib.contextmanager
+    def _driver_after(
+        self, cluster: LocalCluster, first_rows: Callable[[subprocess.Popen[bytes]], None]
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        """A driver past its `first_rows`."""
+        for start in range(STARTS_MAX):
+            with self._driver(cluster) as process:
+                try:
+                    first_rows(process)
+                except DriverEndedError:
+                    if SPARK_GAVE_UP not in self._log.read_text(errors="replace") or start == STARTS_MAX - 1:
+                        raise
+                    self.report.starts_again += 1
+                    continue
+                yield process
+                return
+
     def _driver(self, cluster: LocalCluster) -> AbstractContextManager[subprocess.Popen[bytes]]:
-        self._log = self._place / f"driver-{len(self.report.killed)}-kills.log"
+        self._log = self._place / f"driver-{len(self.report.killed)}-kills-{self.report.starts_again}.log"
+        for name in ("session", "queries"):
+            (self._place / name).unlink(missing_ok=True)
         words = (cluster.bootstrap, SOURCE, TARGET, str(self._place), str(AT_A_TIME))
         return driver(self._log, SCRIPT, *words)
 
@@ -141,7 +176,8 @@ class StreamRound:
     def _wait(self, process: subprocess.Popen[bytes], holds: Callable[[], bool], what: str) -> None:
         until_s = time.monotonic() + self._step_s
         while not holds():
-            assert process.poll() is None, f"the driver ended with {process.returncode}: {self._tail()}"
+            if process.poll() is not None:
+                raise DriverEndedError(f"the driver ended with {process.returncode}: {self._tail()}")
             assert time.monotonic() < until_s, f"no {what} within {self._step_s:.0f} s: {self._tail()}"
             time.sleep(_POLL_S)
 
