@@ -72,14 +72,14 @@ def main(arguments: list[str]) -> int:
         if not given.go_on:
             prepare(world, images=not given.no_images)
         passed, failed = run(world, chosen)
+        world.numbers["load average of this machine at the end"] = f"{os.getloadavg()[1]:.1f} on {os.cpu_count()} cores"
+        for name, number in world.numbers.items():
+            print(f"{name}: {number}")
+        print(f"{passed} passed, {failed} failed", flush=True)
     finally:
         if not given.keep:
             world.end()
             world.cluster.down()
-    world.numbers["load average of this machine at the end"] = f"{os.getloadavg()[1]:.1f} on {os.cpu_count()} cores"
-    for name, number in world.numbers.items():
-        print(f"{name}: {number}")
-    print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0
 
 

@@ -82,7 +82,7 @@ class Cluster:
     def down(self) -> None:
         """Stop the cluster that `up` started."""
         if self._started:
-            self.script("cluster.sh", "down")
+            self.script("cluster.sh", "down", timeout_s=_UP_TIMEOUT_S)
 
     def script(self, name: str, *arguments: str, timeout_s: float = _COMMAND_TIMEOUT_S, **more: str) -> str:
         """Run one of the scripts in $KUBE; `more`: environment variables."""
