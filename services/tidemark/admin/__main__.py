@@ -31,7 +31,7 @@ from tidemark.runtime.configuration import AdminSettings, load_settings
 from tidemark.runtime.logging import configure_logging
 from tidemark.runtime.metrics import METRICS, start_metrics_server, tell_what_runs
 from tidemark.runtime.service import run_until_stopped
-from tidemark.zookeeper.store import ZooKeeperMetadataStore
+from tidemark.zookeeper.store import store_of
 
 _log = logging.getLogger("tidemark.admin")
 
@@ -39,7 +39,7 @@ _log = logging.getLogger("tidemark.admin")
 async def serve(settings: AdminSettings, identity: TlsIdentity | None = None) -> int:
     """Run the service until SIGTERM; returns the exit code of the process."""
     clock = SystemClock()
-    store = ZooKeeperMetadataStore(settings.zookeeper_connect, settings.zookeeper_session_timeout_ms, clock)
+    store = store_of(settings, clock)
     tell_what_runs("admin")
     session = SessionKeeper(store, settings.zookeeper_connect)
     placing = asyncio.Lock()

@@ -102,6 +102,26 @@ def admin(
     _tell(_authority(directory).issue_service(Role.ADMIN, name, host, days=days))
 
 
+@certs_app.command("zookeeper", short_help="Issue a ZooKeeper server's certificate.")
+def zookeeper(
+    name: Annotated[str, typer.Argument(metavar="ID", help="Id of the server in its ensemble.")],
+    host: HostOption,
+    directory: DirectoryOption = Path("certs"),
+    days: DaysOption = _DAYS,
+) -> None:
+    """Issue the certificate of a ZooKeeper server. A second call replaces it.
+
+    zookeeper-ID.pem has certificate and key, as ssl.keyStore.location needs them.
+
+    \b
+    Example:
+      tidemark certs zookeeper 1 --host zk-1.example.com
+    """
+    files = _authority(directory).issue_zookeeper(name, host, days=days)
+    _tell(files)
+    print_line(f"{Path(files.certificate).with_suffix('.pem')}: both in one file, for ssl.keyStore.location")
+
+
 @certs_app.command("client", short_help="Issue a user's certificate.")
 def client(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the user.")],

@@ -21,7 +21,7 @@ from tidemark.runtime.logging import configure_logging
 from tidemark.runtime.metrics import METRICS, MetricsServer, start_metrics_server, tell_what_runs
 from tidemark.runtime.service import end_process, run_until_stopped
 from tidemark.v1.controller_service_pb2_grpc import add_ControllerServiceServicer_to_server
-from tidemark.zookeeper.store import ZooKeeperMetadataStore
+from tidemark.zookeeper.store import store_of
 
 
 class ControllerProcess:
@@ -30,7 +30,7 @@ class ControllerProcess:
     def __init__(self, settings: ControllerSettings, identity: TlsIdentity | None) -> None:
         clock = SystemClock()
         self._settings = settings
-        self._store = ZooKeeperMetadataStore(settings.zookeeper_connect, settings.zookeeper_session_timeout_ms, clock)
+        self._store = store_of(settings, clock)
         METRICS.show(self._store.metrics)
         tell_what_runs("controller")
         self._loop = new_loop(settings, self._store, clock, ControllerMetrics())

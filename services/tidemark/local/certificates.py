@@ -27,6 +27,8 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.security.paths import TlsFiles
 
 AUTHORITY: Final = "ca"
+SERVICES: Final = "services"
+"""Common name in the certificates of all services; their identity is the URI name."""
 AUTHORITY_DAYS: Final = 3650
 DAYS: Final = 365
 _BACKDATED: Final = timedelta(minutes=5)
@@ -109,7 +111,18 @@ class Authority:
         """Issue the certificate of a service, for a server at `hosts` (names and addresses) and for its own calls."""
         uri = _uri(self.cluster, role, name)
         stem = role.value if role is Role.ADMIN and name == role.value else f"{role}-{name}"
-        return self._issue(stem, uri, hosts, days)
+        # ZooKeeper's ACLs name the whole subject: a znode of one service must be open to the others.
+        common = [(NameOID.ORGANIZATION_NAME, self.cluster), (NameOID.COMMON_NAME, SERVICES)]
+        return self._issue(stem, uri, hosts, days, x509.Name([x509.NameAttribute(*part) for part in common]))
+
+    def issue_zookeeper(self, name: str, hosts: Sequence[str], *, days: int = DAYS) -> TlsFiles:
+        """Issue the certificate of a ZooKeeper server at `hosts`; `zookeeper-NAME.pem` has certificate and key."""
+        if not _NAME.fullmatch(name):
+            raise _invalid(f"the server's name is {name!r}: want letters, digits, '.', '_' and '-'")
+        files = self._issue(f"zookeeper-{name}", f"{SCHEME}://{self.cluster}/zookeeper/{name}", hosts, days)
+        both = Path(files.certificate).read_bytes() + Path(files.key).read_bytes()
+        _replace(self._directory / f"zookeeper-{name}.pem", both, 0o600)
+        return files
 
     def issue_client(self, name: str, *, days: int = DAYS) -> TlsFiles:
         """Issue the certificate of the user `name`, whose identity is `tidemark://CLUSTER/user/NAME`."""
@@ -117,9 +130,11 @@ class Authority:
             raise _invalid(f"the client's name is {name!r}: want letters, digits, '.', '_' and '-'")
         return self._issue(f"client-{name}", f"{SCHEME}://{self.cluster}/user/{name}", (), days)
 
-    def _issue(self, stem: str, uri: str, hosts: Sequence[str], days: int) -> TlsFiles:
+    def _issue(
+        self, stem: str, uri: str, hosts: Sequence[str], days: int, subject: x509.Name | None = None
+    ) -> TlsFiles:
         key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, stem)])
+        subject = subject or x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, stem)])
         purposes = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if hosts else [])]
         names = [x509.UniformResourceIdentifier(uri), *map(_host_name, hosts)]
         certificate = (

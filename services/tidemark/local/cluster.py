@@ -74,8 +74,8 @@ class LocalCluster:
         settings: more flags, by dotted key, for all services of a kind ("broker", "controller", "admin") or for one
             service ("broker-0").
         environment: variables added to this process's environment, for every service.
-        secure: TLS for every process but ZooKeeper, with an authority and certificates in certs/; `client_files` are
-            those of a user.
+        secure: TLS for every process, with an authority and certificates in certs/; ZooKeeper accepts only sessions
+            with a certificate. `client_files` are those of a user.
         launchers: a command prefix, by name of a service. The prefix must exec the service, as `env` does, so that
             signals reach the service.
     """
@@ -154,7 +154,8 @@ class LocalCluster:
             if self._secure:
                 self._authority = _authority_in(self.directory / CERTIFICATES)
                 self.client_files = self._authority.issue_client(_USER)
-            self._zookeeper = ZooKeeperProcess(self.directory / ZOOKEEPER, self._fixed.get(ZOOKEEPER))
+            tls = None if self._authority is None else self._authority.issue_zookeeper("1", (HOST, _HOST_NAME))
+            self._zookeeper = ZooKeeperProcess(self.directory / ZOOKEEPER, self._fixed.get(ZOOKEEPER), tls=tls)
             self._zookeeper.start()
             self._services = {name: self._service(name) for name in self.names}
             for service in self._services.values():
@@ -273,7 +274,7 @@ class LocalCluster:
             flags["controller.id"] = number
         if self._authority is not None:
             files = self._authority.issue_service(Role(kind), number or kind, (HOST, _HOST_NAME))
-            flags |= dict(zip(SETTINGS, files, strict=True))
+            flags |= dict(zip(SETTINGS, files, strict=True)) | {"zookeeper.tls.ca.file": files.ca}
         flags |= self._settings.get(kind, {}) | self._settings.get(name, {})
         arguments = [part for key, value in flags.items() for part in (f"--{key}", value)]
         log = self.directory / "logs" / f"{name}.log"

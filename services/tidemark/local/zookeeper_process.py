@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import sys
 import tempfile
 import time
@@ -18,6 +19,7 @@ from typing import Final
 from tidemark.local.ports import HOST
 from tidemark.local.process import ChildProcess
 from tidemark.model import ErrorCode, TidemarkError
+from tidemark.rpc.security.paths import TlsFiles
 
 JUTE_MAXBUFFER_BYTES: Final = 8 << 20
 """Largest request and answer, as on every ZooKeeper of ours (docs/formats.md)."""
@@ -41,8 +43,6 @@ _CHOICES_OF_PORT: Final = 5
 # minSessionTimeout below the usual two ticks: tests expire sessions quickly.
 _CONFIG: Final = """\
 dataDir={data}
-clientPort={port}
-clientPortAddress={host}
 tickTime=500
 minSessionTimeout=500
 maxSessionTimeout=120000
@@ -50,6 +50,32 @@ maxClientCnxns=0
 admin.enableServer=false
 4lw.commands.whitelist=srvr,ruok
 autopurge.purgeInterval=1
+"""
+
+_PLAIN: Final = """\
+clientPort={port}
+clientPortAddress={host}
+"""
+
+# Netty is ZooKeeper's only server with TLS. x509 refuses sessions without a certificate of the authority.
+_TLS: Final = """\
+secureClientPort={port}
+secureClientPortAddress={host}
+serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory
+authProvider.x509=org.apache.zookeeper.server.auth.X509AuthenticationProvider
+ssl.protocol=TLSv1.3
+ssl.enabledProtocols=TLSv1.3,TLSv1.2
+ssl.clientAuth=need
+ssl.keyStore.location={pem}
+ssl.keyStore.type=PEM
+ssl.trustStore.location={ca}
+ssl.trustStore.type=PEM
+client.certReload=true
+"""
+
+_ENFORCED: Final = """\
+enforce.auth.enabled=true
+enforce.auth.schemes=x509
 """
 
 _LOG_CONFIG: Final = """\
@@ -76,14 +102,27 @@ class ZooKeeperProcess(ChildProcess):
         directory: for data, configuration and logs; made where missing.
         port: where it listens; None: a free one, kept as long as this object lives.
         java_options: more options of Java.
+        tls: files of `Authority.issue_zookeeper`: connections use TLS, and sessions need a certificate of the same
+            authority.
+        plain_port: a second port without TLS; sessions there need no certificate.
 
     The process is killed when this process ends.
     """
 
-    def __init__(self, directory: Path, port: int | None = None, *, java_options: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        port: int | None = None,
+        *,
+        java_options: Sequence[str] = (),
+        tls: TlsFiles | None = None,
+        plain_port: int | None = None,
+    ) -> None:
         self._directory = directory.absolute()
         super().__init__("zookeeper", (), {}, self._directory)
         self._java_options = java_options
+        self._tls = tls
+        self._plain_port = plain_port
         self._port = port
 
     @property
@@ -141,14 +180,21 @@ class ZooKeeperProcess(ChildProcess):
     def _launch(self) -> None:
         data = self._directory / "data"
         data.mkdir(parents=True, exist_ok=True)
-        (self._directory / "zoo.cfg").write_text(_CONFIG.format(data=data, port=self.port, host=HOST), encoding="utf-8")
+        config = _CONFIG.format(data=data)
+        if self._tls is None:
+            config += _PLAIN.format(port=self.port, host=HOST)
+        else:
+            pem = Path(self._tls.certificate).with_suffix(".pem")
+            config += _TLS.format(port=self.port, host=HOST, pem=pem, ca=self._tls.ca)
+            config += _ENFORCED if self._plain_port is None else _PLAIN.format(port=self._plain_port, host=HOST)
+        (self._directory / "zoo.cfg").write_text(config, encoding="utf-8")
         log_config = self._directory / "log4j2.properties"
         log_config.write_text(_LOG_CONFIG.format(log=self._directory / "zookeeper.log"), encoding="utf-8")
         with (self._directory / "console.log").open("wb") as console:
             self._run(console)
 
     def _wait_until_serving(self, deadline_s: float) -> None:
-        while not _serves(self.port):
+        while not _serves(self.port, self._tls):
             if not self.running:
                 raise self._not_up(f"ended with status {self.exit_status}")
             if time.monotonic() >= deadline_s:
@@ -227,10 +273,10 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _serves(port: int) -> bool:
+def _serves(port: int, tls: TlsFiles | None) -> bool:
     """Whether `srvr` is answered with a mode: for a moment after its start it says that it is not serving."""
     try:
-        with socket.create_connection((HOST, port), timeout=1.0) as connection:
+        with _connected(port, tls) as connection:
             connection.sendall(b"srvr")
             answer = b""
             while part := connection.recv(4096):
@@ -238,6 +284,16 @@ def _serves(port: int) -> bool:
     except OSError:
         return False
     return b"Mode:" in answer
+
+
+def _connected(port: int, tls: TlsFiles | None) -> socket.socket:
+    connection = socket.create_connection((HOST, port), timeout=1.0)
+    if tls is None:
+        return connection
+    context = ssl.create_default_context(cafile=tls.ca)
+    context.load_cert_chain(tls.certificate, tls.key)
+    with connection:  # closed, unless TLS takes it over
+        return context.wrap_socket(connection, server_hostname=HOST)
 
 
 def write_archive(archive: Path = CLASS_ARCHIVE) -> None:

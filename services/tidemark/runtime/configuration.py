@@ -21,7 +21,7 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.runtime.configuration_key import UNLIMITED, ConfigKey, Value
 from tidemark.runtime.configuration_keys import KEYS, keys_of, unknown_config
 from tidemark.runtime.host_port import HostPort, zookeeper_hosts
-from tidemark.runtime.termination import write_termination_message
+from tidemark.runtime.termination import refuse_settings
 
 __all__ = [
     "KEYS",
@@ -49,6 +49,9 @@ class _ServiceSettings:
 
     zookeeper_connect: str
     zookeeper_session_timeout_ms: int
+    zookeeper_tls_ca_file: str
+    zookeeper_tls_certificate_file: str
+    zookeeper_tls_key_file: str
     listeners: HostPort
     advertised_listeners: HostPort
     metrics_listeners: HostPort
@@ -196,10 +199,8 @@ def load_settings(
     try:
         return read_settings(cls, arguments, os.environ if environ is None else environ)
     except TidemarkError as error:
-        sys.stderr.write(f"tidemark {cls.owner}: {error} (--help lists all settings)\n")
         path = _termination_path(arguments, os.environ if environ is None else environ)
-        write_termination_message(path, f"the settings are wrong: {error.code}: {error.message}")
-    raise SystemExit(2)
+        refuse_settings(cls.owner, path, error, " (--help lists all settings)")
 
 
 def _termination_path(argv: Sequence[str], environ: Mapping[str, str]) -> str:

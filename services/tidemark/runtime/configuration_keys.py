@@ -46,6 +46,29 @@ _COMMON: Final = (
         defaults=(("controller", "4000"),),  # failover to another controller is cheap
     ),
     ConfigKey(
+        "zookeeper.tls.ca.file",
+        Kind.STRING,
+        _ALL,
+        "",
+        "PEM file with the certificates of the authorities of ZooKeeper's servers; with it, sessions use TLS, and "
+        "zookeeper.connect names ZooKeeper's TLS port",
+    ),
+    ConfigKey(
+        "zookeeper.tls.certificate.file",
+        Kind.STRING,
+        _ALL,
+        "",
+        "PEM file with the certificate for ZooKeeper, whose subject is the same for all services; default: "
+        "tls.certificate.file",
+    ),
+    ConfigKey(
+        "zookeeper.tls.key.file",
+        Kind.STRING,
+        _ALL,
+        "",
+        "PEM file with the key of zookeeper.tls.certificate.file; default: tls.key.file",
+    ),
+    ConfigKey(
         "listeners",
         Kind.ADDRESS,
         _ALL,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections import deque
 from typing import Final
 
 from tidemark.model import ErrorCode, TidemarkError
@@ -25,10 +26,11 @@ async def start_when_reachable(store: MetadataStore, connect: str = "") -> None:
     Args:
         connect: `zookeeper.connect`; host names that do not resolve are logged every few seconds.
     """
-    starting = asyncio.create_task(_start(store), name="ZooKeeper session")
+    reasons: deque[str] = deque(["it does not answer"], maxlen=1)
+    starting = asyncio.create_task(_start(store, reasons), name="ZooKeeper session")
     try:
         while not (await asyncio.wait({starting}, timeout=_SAY_S))[0]:
-            why = await _unresolvable(connect) or "it does not answer"
+            why = await _unresolvable(connect) or reasons[0]
             _log.info("waiting for ZooKeeper", extra={"zookeeper": connect, "why": why})
         await starting
     finally:
@@ -36,14 +38,14 @@ async def start_when_reachable(store: MetadataStore, connect: str = "") -> None:
         await asyncio.wait({starting})
 
 
-async def _start(store: MetadataStore) -> None:
+async def _start(store: MetadataStore, reasons: deque[str]) -> None:
     while True:
         try:
             await store.start()
         except TidemarkError as error:
             if error.code is not ErrorCode.COORDINATION_UNAVAILABLE:
                 raise
-            _log.debug("ZooKeeper did not answer", extra={"why": error.message})
+            reasons.append(error.message)
             await asyncio.sleep(_RETRY_S)
         else:
             return

@@ -4,13 +4,23 @@
 from __future__ import annotations
 
 import logging
+import sys
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
+
+from tidemark.model import TidemarkError
 
 MESSAGE_BYTES_MAX: Final = 4096
 """Bytes that a kubelet keeps."""
 
 _log = logging.getLogger(__name__)
+
+
+def refuse_settings(owner: str, path: str, error: TidemarkError, advice: str = "") -> NoReturn:
+    """End a service whose settings are wrong: one line on stderr, the termination message, status 2."""
+    sys.stderr.write(f"tidemark {owner}: {error}{advice}\n")
+    write_termination_message(path, f"the settings are wrong: {error.code}: {error.message}")
+    raise SystemExit(2)
 
 
 def write_termination_message(path: str, message: str) -> None:

@@ -35,6 +35,7 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.ports import Clock, StoreEvent
 from tidemark.zookeeper.mirror.recursive_watches import RecursiveWatches
 from tidemark.zookeeper.multi_read import MultiRead
+from tidemark.zookeeper.security.tls import ZooKeeperTls
 from tidemark.zookeeper.servers import SILENCE_FRACTION, STEPS, Servers
 from tidemark.zookeeper.session_metrics import SessionTally
 from tidemark.zookeeper.session_port import NodeRead
@@ -79,6 +80,7 @@ class ZooKeeperSession:
         clock: the clock of the lease.
         on_event: receives SESSION_SUSPENDED, _RESTORED and _EXPIRED on the event loop.
         tally: counts what happens to the session.
+        tls: the certificate of the session; None: plain text.
     """
 
     def __init__(
@@ -88,8 +90,10 @@ class ZooKeeperSession:
         clock: Clock,
         on_event: Callable[[StoreEvent], None],
         tally: SessionTally,
+        tls: ZooKeeperTls | None = None,
     ) -> None:
         self._tally = tally
+        self._tls = tls
         self._connect = connect
         self._session_timeout_ms = session_timeout_ms
         self._clock = clock
@@ -198,6 +202,7 @@ class ZooKeeperSession:
             timeout=self._session_timeout_ms / 1000,
             connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 1.5, "max_jitter": 0.1, "max_delay": 0.5},
             logger=_KAZOO_LOG,
+            handler=None if self._tls is None else self._tls.handler(),
         )
         servers = Servers(client, self._session_timeout_ms)
 
@@ -460,6 +465,8 @@ class ZooKeeperSession:
                 steps = 0
 
     def _unavailable(self, why: str, *, sent: bool = True) -> TidemarkError:
+        if self._tls is not None and self._tls.failure:
+            why = f"{why}: {self._tls.failure}"
         return TidemarkError(
             ErrorCode.COORDINATION_UNAVAILABLE,
             f"ZooKeeper at {self._connect} cannot be reached: {why}",

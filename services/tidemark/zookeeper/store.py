@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final, Protocol
 
 from tidemark.core.config_resource import ConfigResource, VersionedConfigs
 from tidemark.model import (
@@ -19,6 +19,7 @@ from tidemark.model import (
     ReassignmentRequests,
     Refusal,
     ReplicaIdentity,
+    TidemarkError,
     TopicDescription,
     TopicPartition,
     UncleanElection,
@@ -37,6 +38,7 @@ from tidemark.ports import (
     WriteResult,
 )
 from tidemark.runtime.shared_calls import SharedCall
+from tidemark.runtime.termination import refuse_settings
 from tidemark.zookeeper import (
     brokers,
     damaged_states,
@@ -55,6 +57,7 @@ from tidemark.zookeeper import moves as move_nodes
 from tidemark.zookeeper import partition_requests as partition_nodes
 from tidemark.zookeeper import requests as request_nodes
 from tidemark.zookeeper.mirror.cluster_mirror import ClusterMirror
+from tidemark.zookeeper.security.tls import ZooKeeperTls, ZooKeeperTlsSettings, tls_of
 from tidemark.zookeeper.session import ZooKeeperSession
 from tidemark.zookeeper.session_metrics import SessionMetrics, SessionTally
 from tidemark.zookeeper.session_port import Session
@@ -420,12 +423,43 @@ class ZooKeeperMetadataStore(SessionMetadataStore):
         connect: `zookeeper.connect`: host:port[,host:port...][/chroot].
         session_timeout_ms: `zookeeper.session.timeout.ms`; also the deadline of a request, at least 1 s.
         clock: the clock of the lease (rule F1).
+        tls: the certificate of its sessions; None: plain text.
 
     Attributes:
         metrics: the metrics of its sessions.
     """
 
-    def __init__(self, connect: str, session_timeout_ms: int, clock: Clock) -> None:
+    def __init__(self, connect: str, session_timeout_ms: int, clock: Clock, tls: ZooKeeperTls | None = None) -> None:
         tally = SessionTally()
-        super().__init__(lambda on_event: ZooKeeperSession(connect, session_timeout_ms, clock, on_event, tally))
+        super().__init__(lambda on_event: ZooKeeperSession(connect, session_timeout_ms, clock, on_event, tally, tls))
         self.metrics = SessionMetrics(tally, self.lease_valid_until_ms, clock.now_ms)
+
+
+class StoreSettings(ZooKeeperTlsSettings, Protocol):
+    """The settings of every service that concern ZooKeeper."""
+
+    owner: ClassVar[str]
+
+    @property
+    def zookeeper_connect(self) -> str:
+        """host:port[,host:port...][/chroot]."""
+
+    @property
+    def zookeeper_session_timeout_ms(self) -> int:
+        """Of each session."""
+
+    @property
+    def termination_message_path(self) -> str:
+        """Path of the file for the reason of a failed start."""
+
+
+def store_of(settings: StoreSettings, clock: Clock) -> ZooKeeperMetadataStore:
+    """The store of a service.
+
+    Wrong TLS files end the process with status 2 and one line on stderr, as wrong settings do.
+    """
+    try:
+        tls = tls_of(settings)
+    except TidemarkError as error:
+        refuse_settings(settings.owner, settings.termination_message_path, error)
+    return ZooKeeperMetadataStore(settings.zookeeper_connect, settings.zookeeper_session_timeout_ms, clock, tls)

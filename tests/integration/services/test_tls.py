@@ -269,7 +269,7 @@ def test_an_authority_is_replaced_under_load_without_a_lost_record_or_a_restart(
             wait_for(lambda: len(load.acknowledged) > 30 or load.failure is not None, "the load runs")
             replace(before, bundle)
             wait_for(lambda: knows(secure, tmp_path / "new"), "both authorities are trusted", timeout_s=30)
-            for stem in (*secure.names, "client-dev"):
+            for stem in (*secure.names, "client-dev", "zookeeper-1"):
                 reissue(new, stem, authority)
             replace(before, (tmp_path / "new" / "ca.crt").read_bytes())
             wait_for(lambda: refuses(secure, old_user), "the old authority is trusted no longer", timeout_s=30)
@@ -285,9 +285,13 @@ def reissue(authority: Authority, stem: str, into: Path) -> None:
     """Certificate and key of a new authority, in place of those of the old one; the key first, as it may happen."""
     kind, _, name = stem.partition("-")
     hosts = ("127.0.0.1", "localhost")
-    made = (
-        authority.issue_client(name) if kind == "client" else authority.issue_service(Role(kind), name or kind, hosts)
-    )
+    if kind == "client":
+        made = authority.issue_client(name)
+    elif kind == "zookeeper":
+        made = authority.issue_zookeeper(name, hosts)
+        replace(into / f"{stem}.pem", Path(made.certificate).with_suffix(".pem").read_bytes())
+    else:
+        made = authority.issue_service(Role(kind), name or kind, hosts)
     replace(into / f"{stem}.key", Path(made.key).read_bytes())
     time.sleep(0)
     replace(into / f"{stem}.crt", Path(made.certificate).read_bytes())

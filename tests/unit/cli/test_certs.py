@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 from tidemark.cli.app import app
 from tidemark.core.security.principals import Role
 from tidemark.rpc.security.files import TlsIdentity
@@ -54,6 +55,28 @@ def test_a_clients_key_is_private_and_its_files_are_named(directory: Path) -> No
     assert TlsIdentity(alice).current().uris == ("tidemark://shop/user/alice",)
     assert os.stat(alice.key).st_mode & 0o077 == 0
     assert os.stat(directory / "ca.key").st_mode & 0o077 == 0
+
+
+def test_all_services_have_one_subject_which_no_user_and_no_zookeeper_has(directory: Path) -> None:
+    certs(directory, "broker", "3", "--host", "localhost")
+    certs(directory, "controller", "100", "--host", "localhost")
+    certs(directory, "admin", "--host", "localhost")
+    certs(directory, "client", "services")
+    certs(directory, "zookeeper", "1", "--host", "localhost")
+    stems = ("broker-3", "controller-100", "admin", "client-services", "zookeeper-1")
+    subjects = [x509.load_pem_x509_certificate((directory / f"{stem}.crt").read_bytes()).subject for stem in stems]
+    assert subjects[0] == subjects[1] == subjects[2]
+    assert subjects[0].rfc4514_string() == "CN=services,O=shop"
+    assert subjects[0] not in subjects[3:]
+
+
+def test_a_zookeeper_server_gets_certificate_and_key_in_one_private_file(directory: Path) -> None:
+    said = certs(directory, "zookeeper", "1", "--host", "localhost")
+    both = directory / "zookeeper-1.pem"
+    made = files(directory, "zookeeper-1")
+    assert both.read_bytes() == Path(made.certificate).read_bytes() + Path(made.key).read_bytes()
+    assert os.stat(both).st_mode & 0o077 == 0
+    assert str(both) in said.replace("\n", "")
 
 
 def test_a_second_authority_never_replaces_the_first(directory: Path) -> None:

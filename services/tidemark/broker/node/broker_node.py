@@ -23,7 +23,7 @@ from tidemark.runtime.clock import SystemClock
 from tidemark.runtime.configuration import BrokerSettings
 from tidemark.runtime.metrics import METRICS
 from tidemark.runtime.scheduler import AsyncioScheduler
-from tidemark.zookeeper.store import ZooKeeperMetadataStore
+from tidemark.zookeeper.store import ZooKeeperMetadataStore, store_of
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def make_node(settings: BrokerSettings) -> BrokerNode:
     """Make the node and register its metrics. This starts nothing."""
     clock = SystemClock()
     broker_id = BrokerId(settings.broker_id)
-    store = ZooKeeperMetadataStore(settings.zookeeper_connect, settings.zookeeper_session_timeout_ms, clock)
+    store = store_of(settings, clock)
     core = BrokerCore(broker_id, replication_config(settings))
     failed: asyncio.Future[object] = asyncio.get_running_loop().create_future()
     epoch, metrics, state = OwnEpoch(), BrokerMetrics(METRICS), BrokerState()

@@ -21,7 +21,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from tidemark.model import TidemarkError
-from tidemark.rpc.security.paths import SETTINGS, TlsFiles, wrong_file
+from tidemark.rpc.security.paths import SETTINGS, Names, TlsFiles, wrong_file
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +51,10 @@ class Material(NamedTuple):
 class TlsIdentity:
     """The files of one process or client. Safe for several threads.
 
+    Args:
+        files: the paths.
+        names: names of their settings, for errors.
+
     Attributes:
         failures: times that changed files were refused.
 
@@ -58,12 +62,13 @@ class TlsIdentity:
         TidemarkError: INVALID_CONFIG: a file is missing, is no PEM file, or does not fit the others.
     """
 
-    def __init__(self, files: TlsFiles) -> None:
-        files.check()
+    def __init__(self, files: TlsFiles, names: Names = SETTINGS) -> None:
+        files.check(names)
         self.files = files
+        self._names = names
         self.failures = 0
         self._lock = threading.Lock()
-        self._seen, self._material = _load(files)
+        self._seen, self._material = _load(files, names)
         self._refused: tuple[object, ...] | None = None
         self._checked_s = time.monotonic()
 
@@ -99,10 +104,10 @@ class TlsIdentity:
 
     def _read_again(self) -> None:
         try:
-            seen = _signature(self.files)
+            seen = _signature(self.files, self._names)
             if seen == self._seen:
                 return
-            self._seen, material = _load(self.files)
+            self._seen, material = _load(self.files, self._names)
         except TidemarkError as error:
             self._refuse(error)
             return
@@ -120,36 +125,36 @@ class TlsIdentity:
             _log.warning("the changed TLS files are not used: %s", error.message)
 
 
-def _load(files: TlsFiles) -> tuple[tuple[object, ...], Material]:
+def _load(files: TlsFiles, names: Names) -> tuple[tuple[object, ...], Material]:
     """The contents, and the state of the files that they were read in."""
-    seen = _signature(files)
-    ca, certificate, key = (_read(name, path) for name, path in zip(SETTINGS, files, strict=True))
-    if _signature(files) != seen:
-        raise wrong_file("the TLS files are being changed")
+    seen = _signature(files, names)
+    ca, certificate, key = (_read(name, path) for name, path in zip(names, files, strict=True))
+    if _signature(files, names) != seen:
+        raise wrong_file("the TLS files are being changed", names[0])
     try:
-        return seen, _material(files, ca, certificate, key)
+        return seen, _material(files, names, ca, certificate, key)
     except _UNREADABLE as error:
-        raise wrong_file(f"the TLS files {', '.join(filter(None, files))} cannot be used: {error}") from error
+        raise wrong_file(f"the TLS files {', '.join(filter(None, files))} cannot be used: {error}", names[0]) from error
 
 
 _UNREADABLE: Final = (ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension)
 """Errors of the library for damaged contents; some come only when a part is used."""
 
 
-def _material(files: TlsFiles, ca: bytes, certificate: bytes, key: bytes) -> Material:
-    authorities = _certificates("tls.ca.file", files.ca, ca)
-    chain = _certificates("tls.certificate.file", files.certificate, certificate) if certificate else []
+def _material(files: TlsFiles, names: Names, ca: bytes, certificate: bytes, key: bytes) -> Material:
+    authorities = _certificates(names[0], files.ca, ca)
+    chain = _certificates(names[1], files.certificate, certificate) if certificate else []
     if chain:
-        _check_pair(files, chain[0], key)
+        _check_pair(files, names, chain[0], key)
     fingerprint = hashlib.sha256(b"\0".join((ca, certificate, key))).hexdigest()
     not_after = chain[0].not_valid_after_utc if chain else max(one.not_valid_after_utc for one in authorities)
     return Material(ca, certificate, key, fingerprint, _uris(chain[0]) if chain else (), not_after.timestamp())
 
 
-def _signature(files: TlsFiles) -> tuple[object, ...]:
+def _signature(files: TlsFiles, names: Names) -> tuple[object, ...]:
     """Changes with the files, also if a symbolic link is renamed over another one."""
     states = []
-    for name, path in zip(SETTINGS, files, strict=True):
+    for name, path in zip(names, files, strict=True):
         if path:
             try:
                 status = os.stat(path)
@@ -179,19 +184,18 @@ def _certificates(name: str, path: str, content: bytes) -> list[x509.Certificate
         raise wrong_file(f"{name} is {path}, which has no valid certificate", name) from None
 
 
-def _check_pair(files: TlsFiles, certificate: x509.Certificate, key: bytes) -> None:
+def _check_pair(files: TlsFiles, names: Names, certificate: x509.Certificate, key: bytes) -> None:
     try:
         private = load_pem_private_key(key, password=None)
     except (ValueError, TypeError):
-        raise wrong_file(
-            f"tls.key.file is {files.key}, which has no valid private key without a password", "tls.key.file"
-        ) from None
+        sentence = f"{names[2]} is {files.key}, which has no valid private key without a password"
+        raise wrong_file(sentence, names[2]) from None
     public = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     if private.public_key().public_bytes(*public) != certificate.public_key().public_bytes(*public):
-        raise wrong_file(f"tls.key.file is {files.key}, which is not the key of {files.certificate}", "tls.key.file")
+        raise wrong_file(f"{names[2]} is {files.key}, which is not the key of {files.certificate}", names[2])
     if certificate.not_valid_after_utc < datetime.now(UTC):
         when = _date(certificate.not_valid_after_utc.timestamp())
-        raise wrong_file(f"tls.certificate.file is {files.certificate}, which expired on {when}", SETTINGS[1])
+        raise wrong_file(f"{names[1]} is {files.certificate}, which expired on {when}", names[1])
 
 
 def _uris(certificate: x509.Certificate) -> tuple[str, ...]:

@@ -8,8 +8,11 @@ from typing import Final, NamedTuple
 
 from tidemark.model import ErrorCode, TidemarkError
 
-SETTINGS: Final = ("tls.ca.file", "tls.certificate.file", "tls.key.file")
-"""Names of the settings, in the order of `TlsFiles`."""
+Names = tuple[str, str, str]
+"""Names of the settings of a `TlsFiles`, in its order."""
+
+SETTINGS: Final[Names] = ("tls.ca.file", "tls.certificate.file", "tls.key.file")
+"""The settings of a service and of a client."""
 
 
 class TlsFiles(NamedTuple):
@@ -30,13 +33,14 @@ class TlsFiles(NamedTuple):
         """Whether any file is named."""
         return any(self)
 
-    def check(self) -> None:
+    def check(self, names: Names = SETTINGS) -> None:
         """Raises INVALID_CONFIG if a file is missing that the others need."""
         if self.is_set and not self.ca:
-            raise wrong_file("tls.ca.file is not set: name the file with the certificate of the authority to trust")
+            sentence = f"{names[0]} is not set: name the file with the certificate of the authority to trust"
+            raise wrong_file(sentence, names[0])
         if bool(self.certificate) != bool(self.key):
-            missing = "tls.key.file" if self.certificate else "tls.certificate.file"
-            raise wrong_file(f"{missing} is not set: a certificate and its key are set together")
+            missing = names[2] if self.certificate else names[1]
+            raise wrong_file(f"{missing} is not set: a certificate and its key are set together", missing)
 
 
 FILE_VARIABLES: Final = TlsFiles("TIDEMARK_TLS_CA_FILE", "TIDEMARK_TLS_CERTIFICATE_FILE", "TIDEMARK_TLS_KEY_FILE")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Final, Protocol
 
 from tidemark.core.security.principals import SCHEME, Role, principal_of
@@ -12,7 +11,7 @@ from tidemark.rpc.channel import use_identity
 from tidemark.rpc.security.files import TlsIdentity
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.runtime.metrics import METRICS
-from tidemark.runtime.termination import write_termination_message
+from tidemark.runtime.termination import refuse_settings
 
 _NAME: Final = "tls.certificate.file"
 
@@ -46,11 +45,7 @@ def load_identity(settings: TlsSettings, role: Role, service_id: int | None = No
     try:
         identity = service_identity(files, role, service_id)
     except TidemarkError as error:
-        sys.stderr.write(f"tidemark {role}: {error}\n")
-        write_termination_message(
-            settings.termination_message_path, f"the settings are wrong: {error.code}: {error.message}"
-        )
-        raise SystemExit(2) from None
+        refuse_settings(role, settings.termination_message_path, error)
     use_identity(identity)
     _show(identity)
     return identity

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TLS to ZooKeeper: the files of a session, the connections of kazoo, and reasons for those that fail.
+
+kazoo's own TLS does not suffice: it trusts the authorities of the operating system, checks no host name, and selects
+on the socket although TLS has already decrypted the next answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+import time
+from typing import Any, Final, Protocol
+
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.handlers.utils import selector_select
+
+from tidemark.model import TidemarkError
+from tidemark.rpc.security.files import TlsIdentity
+from tidemark.rpc.security.paths import SETTINGS, Names, TlsFiles, wrong_file
+
+_log = logging.getLogger(__name__)
+
+NAMES: Final[Names] = ("zookeeper.tls.ca.file", "zookeeper.tls.certificate.file", "zookeeper.tls.key.file")
+"""Names of the settings."""
+
+_READ_BYTES: Final = 1 << 16
+"""More than a record of TLS holds."""
+
+_OTHER_NAME: Final = (62, 64)
+"""OpenSSL's verify codes for a certificate of another host name or address."""
+
+
+class ZooKeeperTlsSettings(Protocol):
+    """The settings of every service that concern TLS to ZooKeeper."""
+
+    @property
+    def zookeeper_tls_ca_file(self) -> str:
+        """Path; "": plain text."""
+
+    @property
+    def zookeeper_tls_certificate_file(self) -> str:
+        """Path; "": `tls_certificate_file`."""
+
+    @property
+    def zookeeper_tls_key_file(self) -> str:
+        """Path; "": `tls_key_file`."""
+
+    @property
+    def tls_certificate_file(self) -> str:
+        """Path."""
+
+    @property
+    def tls_key_file(self) -> str:
+        """Path."""
+
+
+def tls_of(settings: ZooKeeperTlsSettings) -> ZooKeeperTls | None:
+    """TLS of a service's sessions; None: plain text.
+
+    Raises:
+        TidemarkError: INVALID_CONFIG: a file is missing, cannot be read, or does not fit the others.
+    """
+    own = TlsFiles(
+        settings.zookeeper_tls_ca_file, settings.zookeeper_tls_certificate_file, settings.zookeeper_tls_key_file
+    )
+    if not own.is_set:
+        return None
+    if own.certificate or own.key:
+        return ZooKeeperTls(own)
+    service = TlsFiles(own.ca, settings.tls_certificate_file, settings.tls_key_file)
+    return ZooKeeperTls(service, (NAMES[0], *SETTINGS[1:]) if service.certificate else NAMES)
+
+
+class ZooKeeperTls:
+    """The files of the sessions of one process.
+
+    Args:
+        files: the paths; all three are needed.
+        names: names of their settings, for errors.
+
+    Attributes:
+        failure: why the last attempt to connect failed; "" if the reason is not TLS.
+
+    Raises:
+        TidemarkError: INVALID_CONFIG: a file is missing, cannot be read, or does not fit the others.
+    """
+
+    def __init__(self, files: TlsFiles, names: Names = NAMES) -> None:
+        self._identity = TlsIdentity(files, names)
+        if not files.certificate:
+            raise wrong_file(f"{names[1]} is not set: a session needs a certificate", names[1])
+        self._files = files
+        self._names = names
+        self._fingerprint = ""
+        self._context: ssl.SSLContext | None = None
+        self.failure = ""
+
+    def not_after_s(self) -> float:
+        """End of the certificate's validity, in seconds since 1970."""
+        return self._identity.current().not_after_s
+
+    def handler(self) -> TlsHandler:
+        """The handler of a new kazoo client."""
+        return TlsHandler(self)
+
+    def context(self) -> ssl.SSLContext:
+        """With the newest files that fit together; raises OSError if no files ever did."""
+        fingerprint = self._identity.current().fingerprint
+        if self._context is None or fingerprint != self._fingerprint:
+            try:
+                self._context = _context_of(self._files)
+                self._fingerprint = fingerprint
+            except OSError as error:  # the files are being changed
+                if self._context is None:
+                    raise
+                _log.warning("the changed TLS files are not used for ZooKeeper yet: %s", error)
+        return self._context
+
+    def connect(self, address: tuple[str, int], host: str, timeout_s: float) -> socket.socket:
+        """A connection to the server `host` at `address`; raises OSError."""
+        context = self.context()
+        plain = socket.create_connection(address, timeout_s)
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            made = context.wrap_socket(plain, server_hostname=host)
+        except OSError as error:
+            plain.close()
+            self.failure = self._reason(error, f"{host}:{address[1]}")
+            raise
+        assert isinstance(made, TlsSocket)
+        made.tls, made.server = self, f"{host}:{address[1]}"
+        return made
+
+    def refused(self, error: OSError | None, server: str) -> None:
+        """Note that a server closed a connection before its first answer."""
+        if isinstance(error, ssl.SSLError):
+            self.failure = self._reason(error, server)
+        else:
+            self.failure = f"{server} closed the connection; {self._refusal()}, or the server is not ready"
+
+    def _refusal(self) -> str:
+        return f"the server may not accept {self._names[1]} ({self._files.certificate}), see the server's log"
+
+    def _reason(self, error: OSError, server: str) -> str:
+        """A sentence for an error of the handshake."""
+        if isinstance(error, ssl.SSLCertVerificationError):
+            if error.verify_code in _OTHER_NAME:
+                return (
+                    f"the certificate of {server} has another name: zookeeper.connect must have a name of the "
+                    f"certificate ({error.verify_message})"
+                )
+            return f"{self._names[0]} ({self._files.ca}) does not accept {server}: {error.verify_message}"
+        if isinstance(error, ssl.SSLError):
+            reason = error.reason or ""
+            if "ALERT" in reason:
+                return f"{server} refused the connection with {reason}; {self._refusal()}"
+            if isinstance(error, ssl.SSLEOFError) or reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
+                return _no_tls(server)
+            return f"TLS with {server} failed: {reason or error}"
+        return _no_tls(server) if isinstance(error, ConnectionResetError) else ""
+
+
+def _no_tls(server: str) -> str:
+    return f"{server} does not speak TLS: zookeeper.connect must have ZooKeeper's secureClientPort"
+
+
+def _context_of(files: TlsFiles) -> ssl.SSLContext:
+    """Trusts the given authorities only, and checks the names of servers."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_verify_locations(cafile=files.ca)
+    context.load_cert_chain(files.certificate, files.key, password="")
+    context.sslsocket_class = TlsSocket
+    return context
+
+
+class TlsSocket(ssl.SSLSocket):
+    """A connection that knows if decrypted bytes are left. Used on kazoo's thread.
+
+    Attributes:
+        tls: learns of a refusal.
+        server: host:port.
+    """
+
+    tls: ZooKeeperTls | None = None
+    server = ""
+    _held = b""
+    _error: OSError | None = None
+    _ended = _answered = False
+
+    def holds(self) -> bool:
+        """Whether `recv` returns at once: bytes, the end, or an error."""
+        return bool(self._held or self._ended or self._error)
+
+    def fill(self) -> bool:
+        """Take what has arrived; returns `holds`. Part of a record, or a record without data, holds nothing."""
+        if not self.holds():
+            try:
+                self._held = super().recv(_READ_BYTES)
+                self._ended = not self._held
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return False
+            except OSError as error:
+                self._error = error
+            if self._held and not self._answered:
+                self._answered = True
+                if self.tls is not None:
+                    self.tls.failure = ""
+            elif not self._answered and self.tls is not None:
+                self.tls.refused(self._error, self.server)
+        return True
+
+    def pending(self) -> int:
+        """Number of bytes that `recv` returns without a system call."""
+        return len(self._held)
+
+    def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
+        """At most `buflen` bytes; without any, raises SSLWantReadError."""
+        if not self.fill():
+            raise ssl.SSLWantReadError(ssl.SSL_ERROR_WANT_READ, "no bytes have arrived")
+        if self._error is not None:
+            raise self._error
+        taken, self._held = self._held[:buflen], self._held[buflen:]
+        return taken
+
+
+class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
+    """kazoo's handler, with connections and a `select` for TLS.
+
+    kazoo selects before it reads an answer. When one record of TLS held several answers, the first read decrypted all
+    of them, the socket had nothing left to select, and the others waited for the next ping, for seconds.
+    """
+
+    def __init__(self, tls: ZooKeeperTls) -> None:
+        super().__init__()
+        self._tls = tls
+
+    def create_connection(self, address: tuple[str, int], *, hostname: str, timeout: float, **_: Any) -> socket.socket:
+        """A connection with TLS; raises OSError."""
+        try:
+            return self._tls.connect(address, hostname, timeout)
+        except TidemarkError as error:
+            raise OSError(error.message) from error
+
+    def select(self, rlist: Any, wlist: Any, xlist: Any, timeout: float | None = None) -> Any:
+        """As `select.select`; a TLS socket is readable once decrypted bytes, the end or an error are there."""
+        end_s = None if timeout is None else time.monotonic() + timeout
+        while True:
+            held = [one for one in rlist if isinstance(one, TlsSocket) and one.holds()]
+            left_s = 0.0 if held else None if end_s is None else max(0.0, end_s - time.monotonic())
+            readable, writable, failed = selector_select(rlist, wlist, xlist, left_s)
+            ready = [one for one in rlist if one in held or (one in readable and _is_readable(one))]
+            if ready or writable or failed or (end_s is not None and time.monotonic() >= end_s):
+                return ready, writable, failed
+
+
+def _is_readable(one: Any) -> bool:
+    return not isinstance(one, TlsSocket) or one.fill()
