@@ -10,6 +10,7 @@ import pytest
 from kazoo.client import KazooClient
 from tidemark.local.cluster import LocalCluster
 from tidemark.local.zookeeper_process import ZooKeeperProcess
+from tidemark.rpc.security.paths import FILE_VARIABLES
 
 from tests.integration.harness import patience
 from tests.integration.harness.by_hand import kazoo_of
@@ -29,6 +30,20 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three brokers, two controllers and an admin service, healthy; leave it so."""
     with LocalCluster(tmp_path_factory.mktemp("cluster")) as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """As `cluster`, with TLS for every connection; leave it healthy."""
+    with LocalCluster(tmp_path_factory.mktemp("secure"), secure=True) as started:
+        yield started
+
+
+@pytest.fixture
+def as_user(secure: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients without TLS files of their own take those of the environment."""
+    for variable, path in zip(FILE_VARIABLES, secure.client_files, strict=True):
+        monkeypatch.setenv(variable, path)
 
 
 @pytest.fixture

@@ -33,6 +33,7 @@ from tidemark.cli.inspect.commands import log_app, replicas_app
 from tidemark.cli.produce.command import produce
 from tidemark.cli.reassign.commands import reassign_app
 from tidemark.cli.topic.commands import topic_app
+from tidemark.cli.zookeeper import zookeeper_app
 from tidemark.model import ErrorCode, TidemarkError
 
 EXIT_REFUSED = 1
@@ -42,7 +43,7 @@ TASKS: Final = {
     "Records": ("produce", "consume"),
     "Topics": ("topic", "config", "apply"),
     "Consumer groups": ("group",),
-    "Brokers and replicas": ("cluster", "reassign", "elect", "log-dirs", "replicas", "log"),
+    "Brokers and replicas": ("cluster", "reassign", "elect", "log-dirs", "replicas", "log", "zookeeper"),
     "This machine": ("dev", "certs", "bench", "completion"),
 }
 """Commands in the order of the help, by task."""
@@ -63,6 +64,7 @@ app.add_typer(group_app, name="group", short_help="Consumer groups: members, off
 app.add_typer(log_app, name="log", short_help="Print and check the files of log directories.")
 app.add_typer(bench_app, name="bench")
 app.add_typer(certs_app, name="certs")
+app.add_typer(zookeeper_app, name="zookeeper")
 app.add_typer(replicas_app, name="replicas")
 app.command(short_help="Send lines or rows as records.")(produce)
 app.command(short_help="Print records, or write them to a file.")(consume)

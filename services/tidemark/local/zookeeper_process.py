@@ -104,7 +104,8 @@ class ZooKeeperProcess(ChildProcess):
         java_options: more options of Java.
         tls: files of `Authority.issue_zookeeper`: connections use TLS, and sessions need a certificate of the same
             authority.
-        plain_port: a second port without TLS; sessions there need no certificate.
+        plain_port: a second port, without TLS.
+        enforced: with `tls`, refuse sessions without a certificate.
 
     The process is killed when this process ends.
     """
@@ -117,12 +118,14 @@ class ZooKeeperProcess(ChildProcess):
         java_options: Sequence[str] = (),
         tls: TlsFiles | None = None,
         plain_port: int | None = None,
+        enforced: bool = True,
     ) -> None:
         self._directory = directory.absolute()
         super().__init__("zookeeper", (), {}, self._directory)
         self._java_options = java_options
         self._tls = tls
         self._plain_port = plain_port
+        self._enforced = enforced
         self._port = port
 
     @property
@@ -186,7 +189,8 @@ class ZooKeeperProcess(ChildProcess):
         else:
             pem = Path(self._tls.certificate).with_suffix(".pem")
             config += _TLS.format(port=self.port, host=HOST, pem=pem, ca=self._tls.ca)
-            config += _ENFORCED if self._plain_port is None else _PLAIN.format(port=self._plain_port, host=HOST)
+            config += _ENFORCED if self._enforced else ""
+            config += "" if self._plain_port is None else _PLAIN.format(port=self._plain_port, host=HOST)
         (self._directory / "zoo.cfg").write_text(config, encoding="utf-8")
         log_config = self._directory / "log4j2.properties"
         log_config.write_text(_LOG_CONFIG.format(log=self._directory / "zookeeper.log"), encoding="utf-8")

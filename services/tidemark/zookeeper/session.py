@@ -21,6 +21,7 @@ from kazoo.exceptions import (
     ConnectionClosedError,
     ConnectionLoss,
     KazooException,
+    NoAuthError,
     NodeExistsError,
     NoNodeError,
     OperationTimeoutError,
@@ -35,6 +36,7 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.ports import Clock, StoreEvent
 from tidemark.zookeeper.mirror.recursive_watches import RecursiveWatches
 from tidemark.zookeeper.multi_read import MultiRead
+from tidemark.zookeeper.security.access import CHECK_S, REFUSALS, AccessError, NodeAccess
 from tidemark.zookeeper.security.tls import ZooKeeperTls
 from tidemark.zookeeper.servers import SILENCE_FRACTION, STEPS, Servers
 from tidemark.zookeeper.session_metrics import SessionTally
@@ -81,6 +83,7 @@ class ZooKeeperSession:
         on_event: receives SESSION_SUSPENDED, _RESTORED and _EXPIRED on the event loop.
         tally: counts what happens to the session.
         tls: the certificate of the session; None: plain text.
+        access: of the znodes that this process creates.
     """
 
     def __init__(
@@ -91,9 +94,11 @@ class ZooKeeperSession:
         on_event: Callable[[StoreEvent], None],
         tally: SessionTally,
         tls: ZooKeeperTls | None = None,
+        access: NodeAccess | None = None,
     ) -> None:
         self._tally = tally
         self._tls = tls
+        self._access = access or NodeAccess()
         self._connect = connect
         self._session_timeout_ms = session_timeout_ms
         self._clock = clock
@@ -178,6 +183,8 @@ class ZooKeeperSession:
             asyncio.create_task(self._keep_alive(client), name="zookeeper keep-alive"),
             asyncio.create_task(self._leave_the_silent(client, servers), name="zookeeper silence"),
         ]
+        if self._tls is not None:
+            await self._begin_access(client)
 
     async def stop(self) -> None:
         """Close the session, which deletes its ephemeral znodes; idempotent."""
@@ -284,8 +291,8 @@ class ZooKeeperSession:
                     async with self._window:
                         try:
                             return await self._request(client, submit)
-                        except TidemarkError:
-                            if self._client is not client:
+                        except TidemarkError as error:
+                            if self._client is not client or error.metadata.get("sent") == "false":
                                 raise
                     # `_ready` waits for the connection only after the event loop has received the loss.
                     await asyncio.sleep(0.01)
@@ -302,6 +309,8 @@ class ZooKeeperSession:
                 found.append(answer)
             elif answer == NoNodeError.code:
                 found.append(None)
+            elif answer == NoAuthError.code:
+                raise self._unavailable(self._access.refusal(NoAuthError()), sent=False)
             else:
                 raise TidemarkError(ErrorCode.INTERNAL, f"ZooKeeper refuses to read {path}: error {answer}")
         return found
@@ -330,14 +339,23 @@ class ZooKeeperSession:
         """Create the znode and its parents where missing."""
         await self.read(lambda client: client.ensure_path_async(path))
 
+    async def ask(self, request: Any) -> Any:
+        """`read` for a request of kazoo's connection; its paths include the chroot."""
+        return await self.read(_submitter(request))
+
+    @property
+    def chroot(self) -> str:
+        """The chroot of the connect string; "" without one, and without a session."""
+        return self._client.chroot if self._client is not None else ""
+
     async def ensure_chroot(self) -> None:
         """Create the chroot path of the connect string."""
-        chroot = self._client.chroot if self._client is not None else ""
+        chroot = self.chroot
         names = [name for name in chroot.split("/") if name]
         for depth in range(1, len(names) + 1):
-            request = Create("/" + "/".join(names[:depth]), b"", OPEN_ACL_UNSAFE, 0)
+            request = Create("/" + "/".join(names[:depth]), b"", self._access.acl or OPEN_ACL_UNSAFE, 0)
             with contextlib.suppress(NodeExistsError):
-                await self.read(_submitter(request))
+                await self.ask(request)
 
     async def sync(self) -> None:
         """Later reads return no state older than this call."""
@@ -378,6 +396,9 @@ class ZooKeeperSession:
             return transaction.commit_async()
 
         results: list[Any] = await self.call(submit)
+        for result in results:
+            if isinstance(result, REFUSALS):
+                raise self._unavailable(self._access.refusal(result), sent=False)
         return results
 
     def watcher(self, event: StoreEvent) -> Callable[[Any], None]:
@@ -421,9 +442,11 @@ class ZooKeeperSession:
         except _LOST_ANSWER as error:
             self._tally.failed += 1
             raise self._unavailable(f"the connection was lost ({type(error).__name__})") from error
-        except KazooException:
+        except KazooException as error:
             self._tally.answered(time.perf_counter() - began_s)
             self._answered(client, sent_ms)
+            if isinstance(error, REFUSALS):
+                raise self._unavailable(self._access.refusal(error), sent=False) from error
             raise
         finally:
             self._unanswered.pop(answer, None)
@@ -451,6 +474,28 @@ class ZooKeeperSession:
                     await asyncio.sleep(0.05)
             else:
                 await asyncio.sleep((interval_ms - idle_ms) / 1000)
+
+    async def _begin_access(self, client: Any) -> None:
+        try:
+            await self._access.begin(self.ask, client.chroot)
+        except AccessError as error:
+            await self.stop()
+            raise self._unavailable(str(error), sent=False) from error
+        except BaseException:
+            await self.stop()
+            raise
+        client.default_acl = self._access.acl
+        self._tasks.append(asyncio.create_task(self._check_access(client), name="zookeeper access"))
+
+    async def _check_access(self, client: Any) -> None:
+        """Follow the tree, which an operator closes or opens while this session lives."""
+        while self._client is client:
+            await asyncio.sleep(CHECK_S)
+            try:
+                await self._access.check(self.ask, client.chroot)
+            except (TidemarkError, KazooException) as error:
+                _log.debug("access to the znodes: %s", error)
+            client.default_acl = self._access.acl
 
     async def _leave_the_silent(self, client: Any, servers: Servers) -> None:
         """Leave a server whose answer is overdue; another server can keep the session."""

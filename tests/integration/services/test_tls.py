@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.channel import blocking_channels
 from tidemark.rpc.errors import from_rpc_error
 from tidemark.rpc.security.files import TlsIdentity
-from tidemark.rpc.security.paths import FILE_VARIABLES
 from tidemark.v1 import broker_service_pb2 as broker_pb
 from tidemark.v1 import controller_service_pb2 as control_pb
 from tidemark.v1 import replica_service_pb2 as replica_pb
@@ -37,19 +35,6 @@ from tests.integration.harness.waiting import wait_for
 
 CALL_S = 20.0
 USER = "tidemark://local/user/mallory"
-
-
-@pytest.fixture(scope="module")
-def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path_factory.mktemp("secure"), secure=True) as started:
-        yield started
-
-
-@pytest.fixture
-def as_user(secure: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients without TLS files of their own take those of the environment."""
-    for variable, path in zip(FILE_VARIABLES, secure.client_files, strict=True):
-        monkeypatch.setenv(variable, path)
 
 
 def certificates_of(cluster: LocalCluster) -> Path:
@@ -272,6 +257,7 @@ def test_an_authority_is_replaced_under_load_without_a_lost_record_or_a_restart(
             for stem in (*secure.names, "client-dev", "zookeeper-1"):
                 reissue(new, stem, authority)
             replace(before, (tmp_path / "new" / "ca.crt").read_bytes())
+            replace(authority / "ca.key", (tmp_path / "new" / "ca.key").read_bytes())
             wait_for(lambda: refuses(secure, old_user), "the old authority is trusted no longer", timeout_s=30)
             at_rotation = len(load.acknowledged)
             secure.kill("broker-1")

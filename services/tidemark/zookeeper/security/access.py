@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The access to Tidemark's znodes: open to every session, or closed to all but the certificates of one subject.
+
+The ACL of the root (the chroot) says which: an open root has `world:anyone`. Services create znodes as their root is,
+so one command closes a tree while the cluster runs (`closing.py`), and no setting can contradict the tree. The first
+service with TLS closes a new tree before it creates anything below.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from kazoo.exceptions import (
+    EXCEPTIONS,
+    InvalidACLError,
+    KazooException,
+    NoAuthError,
+    NoNodeError,
+    UnimplementedError,
+    ZookeeperError,
+)
+from kazoo.protocol.serialization import GetACL, GetChildren, SetACL, int_struct, read_string
+from kazoo.security import ACL, ANYONE_ID_UNSAFE, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, Id, Permissions
+
+_log = logging.getLogger(__name__)
+
+_WHO_AM_I: Final = 107
+_X509: Final = "x509"
+_CERTIFICATE_REQUIRED: Final = -124
+_SYSTEM: Final = "zookeeper"
+_SYSTEM_NODES: Final = ("/zookeeper", "/zookeeper/quota")
+"""ZooKeeper's own znodes that every session may write at first."""
+
+CHECK_S: Final = 2.0
+"""Interval at which each session looks whether the tree was closed or opened."""
+
+SIGNED_ACL: Final = [*OPEN_ACL_UNSAFE, *CREATOR_ALL_ACL]
+"""Of znodes in an open tree: open, with the subject of their creator."""
+
+Ask = Callable[[Any], Awaitable[Any]]
+"""Sends a request of kazoo, whose paths include the chroot, and returns its answer."""
+
+
+class CertificateRequiredError(ZookeeperError):  # type: ignore[misc]  # kazoo has no types
+    """`enforce.auth.enabled`: the server accepts only authenticated sessions. kazoo lacks this error."""
+
+    code = _CERTIFICATE_REQUIRED
+
+
+EXCEPTIONS[_CERTIFICATE_REQUIRED] = CertificateRequiredError
+
+REFUSALS: Final = (NoAuthError, InvalidACLError, CertificateRequiredError)
+"""ZooKeeper refuses this process, not this request."""
+
+
+@dataclass(frozen=True, slots=True)
+class WhoAmI:
+    """A request for kazoo's connection, which lacks this one; the answer is (scheme, id) for each identity."""
+
+    type: ClassVar[int] = _WHO_AM_I
+
+    def serialize(self) -> bytes:
+        """The request has no body."""
+        return b""
+
+    @classmethod
+    def deserialize(cls, data: bytes, offset: int) -> list[tuple[str, str]]:
+        """The identities."""
+        (count,) = int_struct.unpack_from(data, offset)
+        offset += int_struct.size
+        found = []
+        for _ in range(count):
+            scheme, offset = read_string(data, offset)
+            name, offset = read_string(data, offset)
+            found.append((scheme or "", name or ""))
+        return found
+
+
+class AccessError(Exception):
+    """ZooKeeper cannot be used with this certificate, for the reason in the message."""
+
+
+class NodeAccess:
+    """The access of one process.
+
+    Attributes:
+        acl: of znodes that this process creates; None: open, by a session without TLS.
+        subject: of the certificate, as ZooKeeper writes the name; "" before the first session with TLS.
+    """
+
+    def __init__(self) -> None:
+        self.acl: list[ACL] | None = None
+        self.subject = ""
+
+    async def begin(self, ask: Ask, chroot: str) -> None:
+        """Learn the subject and the state of the tree, at the start of a session with TLS; close a new tree.
+
+        Raises:
+            AccessError: ZooKeeper did not check the certificate.
+        """
+        self.subject = await subject_of(ask)
+        root = chroot or "/"
+        closed = await is_closed(ask, root)
+        if closed is None or not (closed or set(await _children(ask, root)) - {_SYSTEM}):
+            await close_root(ask, chroot, self.subject)
+            closed = True
+        self._use(closed, "at the start")
+
+    async def check(self, ask: Ask, chroot: str) -> None:
+        """Learn whether the tree was closed or opened since."""
+        self._use(bool(await is_closed(ask, chroot or "/")), "meanwhile")
+
+    def refusal(self, error: KazooException) -> str:
+        """A sentence for one of `REFUSALS`."""
+        if not self.subject:
+            return (
+                "ZooKeeper accepts only sessions with a certificate: set zookeeper.tls.ca.file, and name ZooKeeper's "
+                "TLS port in zookeeper.connect"
+            )
+        if isinstance(error, NoAuthError):
+            return (
+                f"the znodes are closed to certificates with the subject {self.subject}: give all services "
+                "certificates with the subject that closed them"
+            )
+        return _UNCHECKED
+
+    def _use(self, closed: bool, when: str) -> None:
+        acl = CREATOR_ALL_ACL if closed else SIGNED_ACL
+        if acl is self.acl:
+            return
+        self.acl = acl
+        if closed:
+            _log.info("the znodes are closed to other subjects", extra={"subject": self.subject, "since": when})
+        else:
+            _log.warning(
+                "every session may change the znodes; close them with `tidemark zookeeper close`",
+                extra={"subject": self.subject, "since": when},
+            )
+
+
+_UNCHECKED: Final = (
+    "ZooKeeper does not check certificates: its configuration needs ssl.clientAuth=need and "
+    "authProvider.x509=org.apache.zookeeper.server.auth.X509AuthenticationProvider"
+)
+
+
+async def subject_of(ask: Ask) -> str:
+    """The subject of this session's certificate, as ZooKeeper writes the name; raises AccessError without one."""
+    try:
+        identities: dict[str, str] = dict(await ask(WhoAmI()))
+    except UnimplementedError:
+        raise AccessError("TLS to ZooKeeper needs ZooKeeper 3.7 or later") from None
+    if _X509 not in identities:
+        raise AccessError(_UNCHECKED)
+    return identities[_X509]
+
+
+def closed_acl(subject: str) -> list[ACL]:
+    """The ACL of a closed znode, as ZooKeeper stores it."""
+    return [ACL(Permissions.ALL, Id(_X509, subject))]
+
+
+def open_acl(subject: str) -> list[ACL]:
+    """The ACL of a znode in an open tree, as ZooKeeper stores it."""
+    return [*OPEN_ACL_UNSAFE, *closed_acl(subject)]
+
+
+def is_open(acl: Sequence[ACL]) -> bool:
+    """Whether every session may change the znode."""
+    return any(one.id == ANYONE_ID_UNSAFE and one.perms & ~Permissions.READ for one in acl)
+
+
+async def is_closed(ask: Ask, path: str) -> bool | None:
+    """Whether the znode is closed; None if it is missing."""
+    try:
+        acl, _ = await ask(GetACL(path))
+    except NoNodeError:
+        return None
+    return not is_open(acl)
+
+
+async def close_root(ask: Ask, chroot: str, subject: str) -> None:
+    """Close the root and what only this cluster has above: the ACL of a parent decides on the deletion of a child."""
+    await set_acl(ask, chroot or "/", closed_acl(subject))
+    for path in await own_ancestors(ask, chroot):
+        await set_acl(ask, path, closed_acl(subject))
+
+
+async def own_ancestors(ask: Ask, chroot: str) -> list[str]:
+    """Znodes above the root, from the root upwards, that have no other children; with "/", ZooKeeper's own znodes."""
+    found: list[str] = []
+    path = chroot
+    while path:
+        path, _, name = path.rpartition("/")
+        if set(await _children(ask, path or "/")) - {name, _SYSTEM}:
+            return found  # another system uses this ensemble, too
+        found.append(path or "/")
+    return [*found, *_SYSTEM_NODES]
+
+
+async def set_acl(ask: Ask, path: str, acl: Sequence[ACL]) -> bool:
+    """Replace the ACL; False if the znode is missing."""
+    try:
+        await ask(SetACL(path, acl, -1))
+    except NoNodeError:
+        return False
+    return True
+
+
+async def _children(ask: Ask, path: str) -> list[str]:
+    try:
+        return list(await ask(GetChildren(path, None)))
+    except NoNodeError:
+        return []
