@@ -51,6 +51,15 @@
 {{- if and .Values.zookeeper.enabled .Values.externalZookeeper.connect -}}
 {{- fail "both zookeeper.enabled and externalZookeeper.connect are set: choose one ensemble; set zookeeper.enabled: false for the external one" -}}
 {{- end -}}
+{{- if .Values.zookeeper.enabled -}}
+{{- $servers := .Subcharts.zookeeper.Values.tls -}}
+{{- if and .Values.zookeeperTls.existingSecret (not $servers.existingSecret) -}}
+{{- fail "zookeeperTls.existingSecret is set, but the servers have no TLS: set zookeeper.tls.existingSecret to a Secret with the servers' certificate" -}}
+{{- end -}}
+{{- if and $servers.existingSecret $servers.enforce (not .Values.zookeeperTls.existingSecret) -}}
+{{- fail "zookeeper.tls.enforce is true, but the services have no certificate and would be refused: set zookeeperTls.existingSecret, or zookeeper.tls.enforce: false while services move to TLS" -}}
+{{- end -}}
+{{- end -}}
 {{- if and (not .Values.zookeeper.enabled) (not .Values.externalZookeeper.connect) -}}
 {{- fail "there is no ZooKeeper: set zookeeper.enabled: true, or externalZookeeper.connect to host:port[,host:port...][/chroot]" -}}
 {{- end -}}

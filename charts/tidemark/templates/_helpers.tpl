@@ -61,7 +61,7 @@ labels: {{- include "tidemark.labels" . | nindent 2 }}
 
 {{- define "tidemark.zookeeperConnect" -}}
 {{- if .Values.zookeeper.enabled -}}
-{{ include "zookeeper.connect" .Subcharts.zookeeper }}
+{{ include "zookeeper.connect" (list .Subcharts.zookeeper (ternary 2281 2181 (ne .Values.zookeeperTls.existingSecret ""))) }}
 {{- else -}}
 {{ .Values.externalZookeeper.connect }}
 {{- end -}}

@@ -96,8 +96,37 @@ resources: {{- toYaml $values.resources | nindent 2 }}
 {{- define "tidemark.env" -}}
 - {name: TIDEMARK_LISTENERS, value: "0.0.0.0:{{ index . 1 }}"}
 - {name: TIDEMARK_TERMINATION_MESSAGE_PATH, value: /dev/termination-log}
+{{- $root := index . 0 -}}
+{{- if $root.Values.zookeeperTls.existingSecret }}
+- {name: TIDEMARK_ZOOKEEPER_CONNECT, value: {{ include "tidemark.zookeeperConnect" $root | quote }}}
+- {name: TIDEMARK_ZOOKEEPER_TLS_CA_FILE, value: /etc/tidemark-zookeeper/ca.crt}
+- {name: TIDEMARK_ZOOKEEPER_TLS_CERTIFICATE_FILE, value: /etc/tidemark-zookeeper/tls.crt}
+- {name: TIDEMARK_ZOOKEEPER_TLS_KEY_FILE, value: /etc/tidemark-zookeeper/tls.key}
+{{- end }}
 - name: POD_NAME
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
 - name: POD_IP
   valueFrom: {fieldRef: {fieldPath: status.podIP}}
+{{- end -}}
+
+{{/* The files for sessions with ZooKeeper. */}}
+{{- define "tidemark.zookeeperTlsMount" -}}
+{{- if .Values.zookeeperTls.existingSecret -}}
+- {name: zookeeper-tls, mountPath: /etc/tidemark-zookeeper, readOnly: true}
+{{- end -}}
+{{- end -}}
+
+{{- define "tidemark.zookeeperTlsVolume" -}}
+{{- with .Values.zookeeperTls.existingSecret -}}
+- name: zookeeper-tls
+  projected:
+    defaultMode: 0440
+    sources:
+      - secret:
+          name: {{ . }}
+          items:
+            - {key: tls.crt, path: tls.crt}
+            - {key: tls.key, path: tls.key}
+            - {key: ca.crt, path: ca.crt}
+{{- end -}}
 {{- end -}}

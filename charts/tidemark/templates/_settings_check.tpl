@@ -11,7 +11,7 @@ files/settings.json is the table of docs/configuration.md. */}}
 {{- end -}}
 
 {{- define "tidemark.checkSetting" -}}
-{{- $written := dict "zookeeper.connect" "externalZookeeper.connect" "listeners" "the chart" "advertised.listeners" "externalAccess" "metrics.listeners" "the chart" "broker.id" "the pod's ordinal" "broker.rack" "rack.source" "controller.id" "the pod's name" "log.dirs" "broker.logDirs" "admin.address" "externalAccess.admin" "termination.message.path" "the chart" -}}
+{{- $written := dict "zookeeper.connect" "externalZookeeper.connect" "listeners" "the chart" "advertised.listeners" "externalAccess" "metrics.listeners" "the chart" "broker.id" "the pod's ordinal" "broker.rack" "rack.source" "controller.id" "the pod's name" "log.dirs" "broker.logDirs" "admin.address" "externalAccess.admin" "termination.message.path" "the chart" "zookeeper.tls.ca.file" "zookeeperTls.existingSecret" "zookeeper.tls.certificate.file" "zookeeperTls.existingSecret" "zookeeper.tls.key.file" "zookeeperTls.existingSecret" -}}
 {{- if hasKey $written .name -}}
 {{- fail (printf "%s names %s, which comes from %s; remove it" .place .name (index $written .name)) -}}
 {{- end -}}

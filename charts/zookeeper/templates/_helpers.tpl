@@ -40,12 +40,29 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{ $name }}-{{ $id }}.{{ $name }}-headless.{{ $root.Release.Namespace }}.svc.{{ $root.Values.clusterDomain }}
 {{- end -}}
 
-{{/* The value of zookeeper.connect. */}}
+{{/* The ports of clients that other pods can reach: (list $ kind), for a service, policy or container. */}}
+{{- define "zookeeper.clientPorts" -}}
+{{- $values := (index . 0).Values -}}{{- $kind := index . 1 -}}
+{{- $ports := dict -}}
+{{- if not (and $values.tls.existingSecret $values.tls.enforce) -}}{{- $_ := set $ports "client" 2181 -}}{{- end -}}
+{{- if $values.tls.existingSecret -}}{{- $_ := set $ports "client-tls" 2281 -}}{{- end -}}
+{{- range $name, $port := $ports }}
+{{- if eq $kind "service" }}
+- {name: {{ $name }}, port: {{ $port }}, targetPort: {{ $name }}}
+{{- else if eq $kind "policy" }}
+- {protocol: TCP, port: {{ $name }}}
+{{- else }}
+- {name: {{ $name }}, containerPort: {{ $port }}}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* The value of zookeeper.connect: (list $ port). */}}
 {{- define "zookeeper.connect" -}}
-{{- $root := . -}}
+{{- $root := index . 0 -}}{{- $port := index . 1 -}}
 {{- $hosts := list -}}
-{{- range $id := untilStep 1 (int (add1 .Values.replicas)) 1 -}}
-{{- $hosts = append $hosts (printf "%s:2181" (include "zookeeper.host" (list $root $id))) -}}
+{{- range $id := untilStep 1 (int (add1 $root.Values.replicas)) 1 -}}
+{{- $hosts = append $hosts (printf "%s:%d" (include "zookeeper.host" (list $root $id)) $port) -}}
 {{- end -}}
 {{- join "," $hosts -}}
 {{- end -}}
@@ -62,6 +79,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- fail (printf "zookeeper: juteMaxBufferBytes is %d: Tidemark writes up to 8 MiB at once; use at least 8388608" (int .Values.juteMaxBufferBytes)) -}}
 {{- end -}}
 {{- $ours := list "dataDir" "dataLogDir" "clientPort" "quorumListenOnAllIPs" "4lw.commands.whitelist" "admin.enableServer" "standaloneEnabled" "reconfigEnabled" -}}
+{{- if .Values.tls.existingSecret -}}
+{{- $ours = concat $ours (list "clientPortAddress" "secureClientPort" "serverCnxnFactory" "authProvider.x509" "client.certReload" "enforce.auth.enabled" "enforce.auth.schemes" "sslQuorum" "portUnification" "sslQuorumReloadCertFiles") -}}
+{{- end -}}
 {{- range $key, $_ := .Values.config -}}
 {{- if or (has $key $ours) (hasPrefix "server." $key) -}}
 {{- fail (printf "zookeeper: config names %s, which the chart writes itself; remove it" $key) -}}
