@@ -484,7 +484,7 @@ class ZooKeeperSession:
         except BaseException:
             await self.stop()
             raise
-        client.default_acl = self._access.acl
+        self._use_access(client)
         self._tasks.append(asyncio.create_task(self._check_access(client), name="zookeeper access"))
 
     async def _check_access(self, client: Any) -> None:
@@ -495,7 +495,11 @@ class ZooKeeperSession:
                 await self._access.check(self.ask, client.chroot)
             except (TidemarkError, KazooException) as error:
                 _log.debug("access to the znodes: %s", error)
-            client.default_acl = self._access.acl
+            self._use_access(client)
+
+    def _use_access(self, client: Any) -> None:
+        client.default_acl = self._access.acl
+        self._tally.nodes_open = not self._access.closed
 
     async def _leave_the_silent(self, client: Any, servers: Servers) -> None:
         """Leave a server whose answer is overdue; another server can keep the session."""

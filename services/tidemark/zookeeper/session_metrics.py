@@ -25,10 +25,12 @@ class SessionTally:
         disconnects: lost connections.
         failed: requests without an answer.
         timeout_ms: granted by the server last; 0 before.
+        nodes_open: every session may change the znodes, as far as this session knows.
     """
 
     def __init__(self) -> None:
         self.state = "closed"
+        self.nodes_open = True
         self.expiries = self.disconnects = self.failed = self.timeout_ms = 0
         self._counts = [0] * (len(_BOUNDS_S) + 1)
         self._total_s = 0.0
@@ -68,9 +70,17 @@ class SessionMetrics:
 
     Args:
         lease_until_ms: end of the lease (rule F1) on the clock of `now_ms`; 0 without a session.
+        not_after_s: end of the validity of the session's certificate, in seconds since 1970; 0 without TLS.
     """
 
-    def __init__(self, tally: SessionTally, lease_until_ms: Callable[[], int], now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        tally: SessionTally,
+        lease_until_ms: Callable[[], int],
+        now_ms: Callable[[], int],
+        not_after_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self._not_after_s = not_after_s
         self._tally = tally
         self._lease_until_ms = lease_until_ms
         self._now_ms = now_ms
@@ -88,6 +98,12 @@ class SessionMetrics:
                 f"{name}_session_timeout_seconds", "Session timeout that the server granted", tally.timeout_ms / 1000
             )
             + gauge(f"{name}_lease_seconds", "Time until the session lease ends", lease_ms / 1000)
+            + gauge(
+                f"{name}_certificate_expiry_timestamp_seconds",
+                "End of the validity of the certificate for ZooKeeper; 0: plain text",
+                self._not_after_s(),
+            )
+            + gauge(f"{name}_nodes_open", "1 if every session may change the znodes", int(tally.nodes_open))
             + counter(f"{name}_requests_failed_total", "Requests without an answer", tally.failed)
             + tally.latency()
         )

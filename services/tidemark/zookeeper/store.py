@@ -432,7 +432,8 @@ class ZooKeeperMetadataStore(SessionMetadataStore):
     def __init__(self, connect: str, session_timeout_ms: int, clock: Clock, tls: ZooKeeperTls | None = None) -> None:
         tally = SessionTally()
         super().__init__(lambda on_event: ZooKeeperSession(connect, session_timeout_ms, clock, on_event, tally, tls))
-        self.metrics = SessionMetrics(tally, self.lease_valid_until_ms, clock.now_ms)
+        not_after_s = (lambda: 0.0) if tls is None else tls.not_after_s
+        self.metrics = SessionMetrics(tally, self.lease_valid_until_ms, clock.now_ms, not_after_s)
 
 
 class StoreSettings(ZooKeeperTlsSettings, Protocol):

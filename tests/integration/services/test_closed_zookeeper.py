@@ -5,7 +5,9 @@ opened and closed while the cluster runs."""
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -172,6 +174,14 @@ def is_refused(attack: Callable[[], object]) -> bool:
     return False
 
 
+def nodes_open(cluster: LocalCluster, name: str) -> int:
+    """What a service knows of the tree, by its metric."""
+    with urllib.request.urlopen(f"http://{cluster.metrics_address(name)}/metrics", timeout=CALL_S) as answer:
+        found = re.search(r"^tidemark_zookeeper_nodes_open (\d)", answer.read().decode(), re.MULTILINE)
+    assert found is not None
+    return int(found[1])
+
+
 class Topics:
     """Creates topics on its own thread until told."""
 
@@ -218,12 +228,14 @@ def test_a_tree_is_opened_and_closed_again_under_load_without_a_lost_record(secu
             assert {path for path, acl in acls.items() if set(acl) != set(open_acl(SUBJECT))} == set()
             admin.create_topic("open", partitions=1, replication_factor=3)
             assert "/brokers/topics/open" in open_nodes(acls_of(client))
+            assert {nodes_open(secure, name) for name in secure.names} == {1}
             assert "of which 0 would change" not in tidemark(secure, "close", "--dry-run")
             assert open_nodes(acls_of(client)) != [], "a dry run changes nothing"
             with Topics(secure) as topics:
                 assert f"closed for {SUBJECT}" in tidemark(secure, "close")
             assert topics.made > 0
             assert [path for path, acl in acls_of(client).items() if acl != CLOSED] == []
+            assert {nodes_open(secure, name) for name in secure.names} == {0}
             assert ": 0 nodes changed" in tidemark(secure, "close")
             before = len(load.acknowledged)
             wait_for(lambda: len(load.acknowledged) > before + 30 or load.failure is not None, "the load goes on")

@@ -113,6 +113,11 @@ class NodeAccess:
         """Learn whether the tree was closed or opened since."""
         self._use(bool(await is_closed(ask, chroot or "/")), "meanwhile")
 
+    @property
+    def closed(self) -> bool:
+        """Whether this process creates closed znodes."""
+        return self.acl is CREATOR_ALL_ACL
+
     def refusal(self, error: KazooException) -> str:
         """A sentence for one of `REFUSALS`."""
         if not self.subject:
