@@ -151,6 +151,6 @@ def _progress() -> Callable[[Pass], None]:
         told = min(told, found.nodes)  # another pass begins at 0
         if found.nodes - told >= _PROGRESS_NODES:
             told = found.nodes
-            sys.stderr.write(f"{counted(found.nodes, 'node')} seen, {found.other} changed\n")
+            sys.stderr.write(f"{counted(found.nodes, 'node')} seen, {found.other} with another ACL\n")
 
     return tell

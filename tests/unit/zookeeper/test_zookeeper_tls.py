@@ -253,9 +253,11 @@ def test_a_server_without_tls_is_named(files: TlsFiles) -> None:
         )
 
 
-def test_only_the_given_authorities_are_trusted(files: TlsFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_given_authorities_are_trusted(
+    files: TlsFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The authorities of the operating system are not."""
-    monkeypatch.setenv("SSL_CERT_FILE", files.ca)
+    monkeypatch.setenv("SSL_CERT_FILE", Authority.create(tmp_path / "system", "system").files("ca").ca)
     context = ZooKeeperTls(files).context()
     assert [dict(part[0] for part in one["subject"])["commonName"] for one in context.get_ca_certs()] == ["shop"]
     assert (context.check_hostname, context.verify_mode) == (True, ssl.CERT_REQUIRED)

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Closing a tree while it changes, and after an interruption; over znodes in memory, with ZooKeeper's requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kazoo.exceptions import NoNodeError
+from kazoo.protocol.serialization import GetACL, GetChildren, SetACL
+from kazoo.security import ACL, OPEN_ACL_UNSAFE
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.zookeeper.security import closing
+from tidemark.zookeeper.security.access import NodeAccess, WhoAmI, closed_acl, open_acl
+from tidemark.zookeeper.security.closing import Pass, Tree
+
+SUBJECT = "CN=services,O=shop"
+SIGNED, CLOSED = open_acl(SUBJECT), closed_acl(SUBJECT)
+NODES = ("/", "/zookeeper", "/zookeeper/quota", "/shop", "/shop/cluster", "/shop/cluster/id", "/shop/brokers/ids/1")
+
+
+class Nodes:
+    """Answers requests from a dictionary of ACLs; `before` sees each request first."""
+
+    def __init__(self, *paths: str) -> None:
+        self.acls: dict[str, list[ACL]] = {}
+        for path in paths:
+            self.add(path, SIGNED)
+        self.changes = 0
+
+    def add(self, path: str, acl: list[ACL]) -> None:
+        parent = path.rpartition("/")[0]
+        if parent and parent not in self.acls:
+            self.add(parent, acl)
+        self.acls[path] = acl
+
+    def before(self, request: Any) -> None:
+        """Nothing, unless a test wants something."""
+
+    async def ask(self, request: Any) -> Any:
+        self.before(request)
+        if isinstance(request, WhoAmI):
+            return [("ip", "127.0.0.1"), ("x509", SUBJECT)]
+        if request.path not in self.acls:
+            raise NoNodeError
+        if isinstance(request, GetACL):
+            return self.acls[request.path], None
+        if isinstance(request, GetChildren):
+            below = request.path.rstrip("/") + "/"
+            return {path.removeprefix(below).partition("/")[0] for path in self.acls if path.startswith(below)} - {""}
+        assert isinstance(request, SetACL)
+        self.acls[request.path] = list(request.acls)
+        self.changes += 1
+        return None
+
+    def open(self) -> list[str]:
+        return [path for path, acl in self.acls.items() if acl != CLOSED]
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(closing, "NOTICE_S", 0.0)
+
+
+def silent(_: Pass) -> None:
+    """No progress is shown."""
+
+
+async def test_a_second_run_completes_an_interrupted_one_and_a_third_changes_nothing() -> None:
+    nodes = Nodes(*NODES, *(f"/shop/brokers/topics/t{number}" for number in range(300)))
+    tree = Tree(nodes.ask, "/shop", SUBJECT)
+
+    def fail(_: Any) -> None:
+        if nodes.changes == 100:
+            raise TidemarkError(ErrorCode.COORDINATION_UNAVAILABLE, "the connection was lost")
+
+    nodes.before = fail  # type: ignore[method-assign]
+    with pytest.raises(TidemarkError, match="the connection was lost"):
+        await tree.close(silent)
+    assert len(nodes.open()) > 100
+    nodes.before = lambda _: None  # type: ignore[method-assign]
+    await tree.close(silent)
+    assert nodes.open() == []
+    assert await tree.close(silent) == 0
+    assert await tree.open(silent) == len(nodes.acls)
+
+
+async def test_nodes_that_come_and_go_during_a_pass_are_closed_or_ignored() -> None:
+    nodes = Nodes(*NODES, "/shop/brokers/topics/gone", "/shop/brokers/topics/kept")
+    seen: list[str] = []
+
+    def change(request: Any) -> None:
+        if isinstance(request, GetACL) and request.path.startswith("/shop/brokers/topics/"):
+            nodes.acls.pop("/shop/brokers/topics/gone", None)
+            seen.append(request.path)
+            if len(seen) == 1:  # by a service that has not looked at the root yet; its parent was visited already
+                nodes.add("/shop/cluster/late", SIGNED)
+
+    nodes.before = change  # type: ignore[method-assign]
+    await Tree(nodes.ask, "/shop", SUBJECT).close(silent)
+    assert "/shop/cluster/late" in nodes.acls
+    assert nodes.open() == []
+
+
+async def test_the_root_is_closed_before_any_other_node() -> None:
+    """Services create nodes as the root is: what they create after a pass must be closed already."""
+    nodes = Nodes(*NODES)
+    order: list[str] = []
+
+    def note(request: Any) -> None:
+        if isinstance(request, SetACL):
+            order.append(request.path)
+
+    nodes.before = note  # type: ignore[method-assign]
+    await Tree(nodes.ask, "/shop", SUBJECT).close(silent)
+    assert order[0] == "/shop"
+    assert set(order) == set(nodes.acls)
+
+
+async def test_nodes_of_other_systems_stay_as_they_are() -> None:
+    nodes = Nodes(*NODES, "/kafka/brokers")
+    await Tree(nodes.ask, "/shop", SUBJECT).close(silent)
+    assert sorted(nodes.open()) == ["/", "/kafka", "/kafka/brokers", "/zookeeper", "/zookeeper/quota"]
+
+
+@pytest.mark.parametrize(
+    ("paths", "chroot", "closed"),
+    [
+        (("/", "/zookeeper", "/zookeeper/quota"), "", True),
+        (("/", "/zookeeper", "/zookeeper/quota"), "/shop", True),
+        (NODES, "/shop", False),
+        (("/", "/zookeeper", "/zookeeper/quota", "/kafka"), "", False),
+    ],
+)
+async def test_a_service_closes_a_new_tree_only(paths: tuple[str, ...], chroot: str, closed: bool) -> None:
+    nodes, access = Nodes(*paths), NodeAccess()
+    await access.begin(nodes.ask, chroot)
+    assert access.closed is closed
+    assert nodes.open() == ([] if closed else list(nodes.acls))
+
+
+async def test_services_without_a_certificate_and_of_other_subjects_are_named() -> None:
+    nodes = Nodes(*NODES, "/shop/controller")
+    nodes.add("/shop/brokers/ids/10", list(OPEN_ACL_UNSAFE))
+    nodes.add("/shop/brokers/ids/2", open_acl("CN=broker-2"))
+    tree = Tree(nodes.ask, "/shop", SUBJECT)
+    assert await tree.services_without_certificate() == ["broker 2", "broker 10"]
+    with pytest.raises(TidemarkError, match="nothing was changed: broker 2, broker 10 would lose access"):
+        await tree.close(silent)
+    assert nodes.changes == 0
