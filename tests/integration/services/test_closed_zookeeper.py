@@ -111,7 +111,7 @@ def live_through_everything(cluster: LocalCluster, admin: AdminClient, walk: Wal
 async def refusal(connect: str, files: TlsFiles | None) -> str:
     """Why a session with these files cannot be used."""
     tls = None if files is None else ZooKeeperTls(files)
-    store = ZooKeeperMetadataStore(connect, 4000, SystemClock(), tls)
+    store = ZooKeeperMetadataStore(connect, 6000, SystemClock(), tls)
     with pytest.raises(TidemarkError) as raised:
         await store.start()
     assert raised.value.code is ErrorCode.COORDINATION_UNAVAILABLE
@@ -143,7 +143,7 @@ async def test_a_server_whose_certificate_has_another_name_is_refused(secure: Lo
     """The certificate has 127.0.0.1 and localhost; another address of this machine reaches a server with it, too."""
     other = secure.zookeeper.connect.replace(HOST, "127.0.0.1.nip.invalid")
     files = service_files(secure)
-    store = ZooKeeperMetadataStore(other, 2000, SystemClock(), ZooKeeperTls(files))
+    store = ZooKeeperMetadataStore(other, 6000, SystemClock(), ZooKeeperTls(files))
     resolved = [("127.0.0.1.nip.invalid", HOST, secure.zookeeper.port)]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("tidemark.zookeeper.servers.Servers._resolved", lambda _: list(resolved))
@@ -154,6 +154,7 @@ async def test_a_server_whose_certificate_has_another_name_is_refused(secure: Lo
 def test_a_user_can_read_create_change_and_delete_nothing(secure: LocalCluster) -> None:
     with kazoo_with(secure.zookeeper.connect, secure.client_files) as user:
         attacks: dict[str, Any] = {
+            "ask": lambda: user.exists("/controller"),
             "read": lambda: user.get("/brokers/ids/0"),
             "list": lambda: user.get_children("/brokers/topics"),
             "create": lambda: user.create("/controller_of_mine"),

@@ -128,7 +128,8 @@ class ZooKeeperTls:
             made = context.wrap_socket(plain, server_hostname=host)
         except OSError as error:
             plain.close()
-            self.failure = self._reason(error, f"{host}:{address[1]}")
+            if not isinstance(error, TimeoutError):  # a slow attempt says nothing new
+                self.failure = self._reason(error, f"{host}:{address[1]}")
             raise
         assert isinstance(made, TlsSocket)
         made.tls, made.server = self, f"{host}:{address[1]}"
