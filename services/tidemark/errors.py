@@ -101,6 +101,9 @@ class ErrorCode(StrEnum):
     # security
     AUTHENTICATION_FAILED = "AUTHENTICATION_FAILED"  # the peer's identity could not be proved
     CLUSTER_AUTHORIZATION_FAILED = "CLUSTER_AUTHORIZATION_FAILED"  # the caller has no right to do this to the cluster
+    TOPIC_AUTHORIZATION_FAILED = "TOPIC_AUTHORIZATION_FAILED"  # ... to the topic, whether it exists or not
+    GROUP_AUTHORIZATION_FAILED = "GROUP_AUTHORIZATION_FAILED"  # ... to the consumer group, whether it exists or not
+    AUTHORIZER_NOT_READY = "AUTHORIZER_NOT_READY"  # the access rules have not been read yet
     # others
     BROKER_NOT_AVAILABLE = "BROKER_NOT_AVAILABLE"
     UNKNOWN_BROKER = "UNKNOWN_BROKER"  # no broker of this id ever registered
@@ -131,6 +134,7 @@ RETRIABLE: frozenset[ErrorCode] = frozenset(
         ErrorCode.COORDINATOR_LOADING,
         ErrorCode.STALE_MEMBER_EPOCH,
         ErrorCode.SHUTTING_DOWN,
+        ErrorCode.AUTHORIZER_NOT_READY,
     }
 )
 """Codes of errors that a retry may clear, possibly after a metadata refresh."""
@@ -325,7 +329,9 @@ class CoordinatorNotAvailableError(
     """The group's coordinator is not available yet."""
 
 
-class BrokerNotAvailableError(TidemarkError, codes=(ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.SHUTTING_DOWN)):
+class BrokerNotAvailableError(
+    TidemarkError, codes=(ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.SHUTTING_DOWN, ErrorCode.AUTHORIZER_NOT_READY)
+):
     """No broker that could answer was reached; `metadata` has the cause for each endpoint."""
 
 
@@ -333,8 +339,15 @@ class AuthenticationError(TidemarkError, codes=(ErrorCode.AUTHENTICATION_FAILED,
     """The certificate of one side was not accepted by the other."""
 
 
-class AuthorizationError(TidemarkError, codes=(ErrorCode.CLUSTER_AUTHORIZATION_FAILED,)):
-    """The caller's identity has no right to make this call."""
+class AuthorizationError(
+    TidemarkError,
+    codes=(
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ),
+):
+    """The caller's identity has no right to do this; `metadata` has principal, operation and resource."""
 
 
 class ClientClosedError(TidemarkError, codes=(ErrorCode.CLIENT_CLOSED,)):

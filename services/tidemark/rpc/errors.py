@@ -84,6 +84,9 @@ _STATUS: dict[ErrorCode, grpc.StatusCode] = {
     ErrorCode.COORDINATOR_LOADING: grpc.StatusCode.UNAVAILABLE,
     ErrorCode.AUTHENTICATION_FAILED: grpc.StatusCode.UNAUTHENTICATED,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: grpc.StatusCode.PERMISSION_DENIED,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: grpc.StatusCode.PERMISSION_DENIED,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: grpc.StatusCode.PERMISSION_DENIED,
+    ErrorCode.AUTHORIZER_NOT_READY: grpc.StatusCode.UNAVAILABLE,
     ErrorCode.INTERNAL: grpc.StatusCode.INTERNAL,
 }
 """Status of the codes; all others are INVALID_ARGUMENT, an error of the caller."""

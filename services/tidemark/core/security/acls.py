@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Access rules (ACLs), as Kafka has them: a rule allows or denies a principal, from a host, an operation on resources.
+
+DENY wins over ALLOW. An ALLOW of READ, WRITE, DELETE or ALTER implies DESCRIBE, and one of ALTER_CONFIGS implies
+DESCRIBE_CONFIGS. A DENY covers only its own operation, or all if it names ALL. Without a rule nothing is allowed.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import shlex
+from enum import StrEnum
+from typing import Final, NamedTuple, TypeVar
+
+from tidemark.errors import ErrorCode, TidemarkError
+
+
+class Operation(StrEnum):
+    """An operation on a resource; Kafka's names."""
+
+    READ = "READ"
+    WRITE = "WRITE"
+    CREATE = "CREATE"
+    DELETE = "DELETE"
+    ALTER = "ALTER"
+    DESCRIBE = "DESCRIBE"
+    CLUSTER_ACTION = "CLUSTER_ACTION"
+    DESCRIBE_CONFIGS = "DESCRIBE_CONFIGS"
+    ALTER_CONFIGS = "ALTER_CONFIGS"
+    IDEMPOTENT_WRITE = "IDEMPOTENT_WRITE"
+    ALL = "ALL"
+
+
+class ResourceType(StrEnum):
+    """The kind of a resource."""
+
+    TOPIC = "TOPIC"
+    GROUP = "GROUP"
+    CLUSTER = "CLUSTER"
+    TRANSACTIONAL_ID = "TRANSACTIONAL_ID"
+    USER = "USER"
+
+
+class Pattern(StrEnum):
+    """How the name of a rule selects resources: LITERAL the one of that name ("*": all), PREFIXED all that begin so."""
+
+    LITERAL = "LITERAL"
+    PREFIXED = "PREFIXED"
+
+
+class Permission(StrEnum):
+    """The effect of a rule."""
+
+    ALLOW = "ALLOW"
+    DENY = "DENY"
+
+
+ANY: Final = "*"
+"""Every host, or every name of a literal rule."""
+ANY_USER: Final = "User:*"
+CLUSTER_NAME: Final = "cluster"
+"""The name of the only resource of type CLUSTER."""
+NAME_CHARACTERS_MAX: Final = 255
+PRINCIPAL_CHARACTERS_MAX: Final = 1024
+
+_O, _R = Operation, ResourceType
+APPLICABLE: Final = {
+    _R.TOPIC: frozenset(
+        {_O.READ, _O.WRITE, _O.CREATE, _O.DELETE, _O.ALTER, _O.DESCRIBE, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS, _O.ALL}
+    ),
+    _R.GROUP: frozenset({_O.READ, _O.DESCRIBE, _O.DELETE, _O.ALL}),
+    _R.CLUSTER: frozenset(
+        {_O.CREATE, _O.CLUSTER_ACTION, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS, _O.IDEMPOTENT_WRITE}
+        | {_O.ALTER, _O.DESCRIBE, _O.ALL}
+    ),
+    _R.TRANSACTIONAL_ID: frozenset({_O.DESCRIBE, _O.WRITE, _O.ALL}),
+    _R.USER: frozenset({_O.DESCRIBE, _O.ALTER, _O.ALL}),
+}
+"""Operations that a rule on a resource of this type may name."""
+
+_IMPLIED_BY: Final = {
+    _O.DESCRIBE: (_O.READ, _O.WRITE, _O.DELETE, _O.ALTER),
+    _O.DESCRIBE_CONFIGS: (_O.ALTER_CONFIGS,),
+}
+ALLOWED_BY: Final = {one: frozenset({one, _O.ALL, *_IMPLIED_BY.get(one, ())}) for one in Operation}
+"""Operations of ALLOW rules that allow an operation."""
+DENIED_BY: Final = {one: frozenset({one, _O.ALL}) for one in Operation}
+"""Operations of DENY rules that deny an operation."""
+
+_SHOWN: Final = {
+    _R.TOPIC: "Topic",
+    _R.GROUP: "Group",
+    _R.CLUSTER: "Cluster",
+    _R.TRANSACTIONAL_ID: "TransactionalId",
+    _R.USER: "User",
+}
+_FLAGS: Final = {
+    _R.TOPIC: "--topic",
+    _R.GROUP: "--group",
+    _R.TRANSACTIONAL_ID: "--transactional-id",
+    _R.USER: "--user",
+}
+_DENIALS: Final = {
+    _R.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    _R.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+}
+_OptionT = TypeVar("_OptionT", bound=StrEnum)
+
+
+class Resource(NamedTuple):
+    """One resource."""
+
+    type: ResourceType
+    name: str
+
+    def __str__(self) -> str:
+        shown = _SHOWN[self.type]
+        return shown if self.type is _R.CLUSTER else f"{shown}:{self.name}"
+
+
+CLUSTER: Final = Resource(_R.CLUSTER, CLUSTER_NAME)
+
+
+def topic(name: str) -> Resource:
+    """The topic as a resource."""
+    return Resource(_R.TOPIC, name)
+
+
+def group(name: str) -> Resource:
+    """The consumer group as a resource."""
+    return Resource(_R.GROUP, name)
+
+
+class Acl(NamedTuple):
+    """One rule. Rules are ordered by their members, so that the same rule of several decides everywhere.
+
+    Attributes:
+        resource_type: of the resources.
+        pattern: how `name` selects resources.
+        name: name or prefix; "*" with LITERAL: all of that type.
+        principal: "User:NAME"; "User:*": every caller, anonymous ones too.
+        host: address of the caller's connection; "*": every one.
+        operation: the operation; ALL: every one.
+        permission: allowed or denied.
+    """
+
+    resource_type: ResourceType
+    pattern: Pattern
+    name: str
+    principal: str
+    host: str
+    operation: Operation
+    permission: Permission
+
+    def __str__(self) -> str:
+        name = f"{self.name}*" if self.pattern is Pattern.PREFIXED else self.name
+        resource = Resource(self.resource_type, name)
+        return f"{self.permission} {self.principal} from {self.host} to {self.operation} {resource}"
+
+    def matches(self, resource: Resource) -> bool:
+        """Whether the rule covers this resource."""
+        if resource.type is not self.resource_type:
+            return False
+        if self.pattern is Pattern.PREFIXED:
+            return resource.name.startswith(self.name)
+        return self.name in (ANY, resource.name)
+
+
+def check_acl(acl: Acl) -> Acl:
+    """The rule, with its host in normal form.
+
+    Raises:
+        TidemarkError: INVALID_REQUEST: the rule could never match, or its parts do not fit together.
+    """
+    if not acl.principal.startswith("User:") or len(acl.principal) <= len("User:"):
+        raise _wrong(f"principal {acl.principal!r}: give User:NAME, User:ANONYMOUS or User:*", "principal")
+    if len(acl.principal) > PRINCIPAL_CHARACTERS_MAX or not acl.principal.isprintable():
+        raise _wrong(f"a principal has at most {PRINCIPAL_CHARACTERS_MAX} printable characters", "principal")
+    _check_name(acl)
+    if acl.operation not in APPLICABLE[acl.resource_type]:
+        wanted = ", ".join(sorted(APPLICABLE[acl.resource_type]))
+        raise _wrong(f"{acl.operation} does not apply to a {acl.resource_type}: give one of {wanted}", "operation")
+    return acl._replace(host=_host(acl.host))
+
+
+def _check_name(acl: Acl) -> None:
+    if acl.resource_type is _R.CLUSTER and (acl.name, acl.pattern) != (CLUSTER_NAME, Pattern.LITERAL):
+        raise _wrong(f"a CLUSTER has the literal name {CLUSTER_NAME!r}", "name")
+    if not acl.name or len(acl.name) > NAME_CHARACTERS_MAX or not acl.name.isprintable():
+        raise _wrong(f"a name has 1 to {NAME_CHARACTERS_MAX} printable characters", "name")
+    if acl.pattern is Pattern.PREFIXED and ANY in acl.name:
+        raise _wrong(f"prefix {acl.name!r}: give the prefix without *; the literal name * is all resources", "name")
+
+
+def _host(host: str) -> str:
+    if host == ANY:
+        return host
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        raise _wrong(f"host {host!r}: give an IP address, or * for all", "host") from None
+
+
+def option(kind: type[_OptionT], text: str) -> _OptionT:
+    """The member of an enumeration that a word names, in capitals or not, with "-" or "_".
+
+    Raises:
+        TidemarkError: INVALID_REQUEST for an unknown word, with those there are.
+    """
+    try:
+        return kind(text.upper().replace("-", "_"))
+    except ValueError:
+        raise _wrong(f"{text!r} is none of {', '.join(kind)}", kind.__name__.lower()) from None
+
+
+def denial(principal: str, operation: Operation, resource: Resource, reason: str) -> TidemarkError:
+    """The error of a denied call: the missing right, and the command that gives it. Not retriable.
+
+    The sentence does not depend on whether the resource exists.
+
+    Args:
+        reason: of `authorizer.Decision`.
+    """
+    flag = "--cluster" if resource.type is _R.CLUSTER else f"{_FLAGS[resource.type]} {shlex.quote(resource.name)}"
+    word = operation.lower().replace("_", "-")
+    command = f"tidemark acl add --principal {shlex.quote(principal)} --allow {word} {flag}"
+    return TidemarkError(
+        _DENIALS.get(resource.type, ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
+        f"{principal} may not {operation} {resource} ({reason}); an operator can run: {command}",
+        {
+            "principal": principal,
+            "operation": str(operation),
+            "resource_type": str(resource.type),
+            "resource": resource.name,
+        },
+    )
+
+
+def _wrong(sentence: str, fact: str) -> TidemarkError:
+    return TidemarkError(ErrorCode.INVALID_REQUEST, sentence, {"acl": fact})

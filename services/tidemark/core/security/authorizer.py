@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decides by the rules: an index of the rules of one generation, and the authorizer that keeps the newest.
+
+A decision that is known costs one look into a mapping. Another one costs some looks for each length of a prefix,
+whatever the number of rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from tidemark.core.security.acls import (
+    ALLOWED_BY,
+    ANY,
+    ANY_USER,
+    DENIED_BY,
+    Acl,
+    Operation,
+    Pattern,
+    Permission,
+    Resource,
+    ResourceType,
+    denial,
+)
+from tidemark.errors import ErrorCode, TidemarkError
+
+_KNOWN_MAX: Final = 100_000
+"""Decisions that are kept; more would be names that an attacker makes up."""
+_NOT_READY: Final = "the access rules have not been read from ZooKeeper yet; try again"
+
+
+class Decision(NamedTuple):
+    """Attributes:
+    allowed: whether the operation is allowed.
+    rule: the rule that decided; None: no rule did.
+    reason: the cause, without other principals' rules: "no rule allows it", "a rule denies it", ...
+    """
+
+    allowed: bool
+    rule: Acl | None
+    reason: str
+
+
+SUPER_USER: Final = Decision(True, None, "super user")
+_BY_DEFAULT: Final = Decision(False, None, "no rule allows it")
+
+
+class _Named:
+    """The rules of one type of resource, principal and host, by name."""
+
+    __slots__ = ("lengths", "literal", "prefixed")
+
+    def __init__(self) -> None:
+        self.literal: dict[str, list[Acl]] = {}
+        self.prefixed: dict[str, list[Acl]] = {}
+        self.lengths: list[int] = []
+        """Lengths of the prefixes, ascending."""
+
+    def add(self, acl: Acl) -> None:
+        by_name = self.prefixed if acl.pattern is Pattern.PREFIXED else self.literal
+        by_name.setdefault(acl.name, []).append(acl)
+
+    def matching(self, name: str) -> Iterator[Acl]:
+        yield from self.literal.get(name, ())
+        if name != ANY:
+            yield from self.literal.get(ANY, ())
+        for length in self.lengths:
+            if length > len(name):
+                return
+            yield from self.prefixed.get(name[:length], ())
+
+    def all(self) -> Iterator[Acl]:
+        for by_name in (self.literal, self.prefixed):
+            for acls in by_name.values():
+                yield from acls
+
+
+class Rules:
+    """All rules of one generation. Never changes.
+
+    Attributes:
+        acls: the rules, sorted.
+        generation: version of the node that holds them; -1: the node does not exist.
+    """
+
+    def __init__(self, acls: Iterable[Acl] = (), generation: int = -1) -> None:
+        self.acls = tuple(sorted(set(acls)))
+        self.generation = generation
+        self._index: dict[tuple[ResourceType, str, str], _Named] = {}
+        for acl in self.acls:
+            self._index.setdefault((acl.resource_type, acl.principal, acl.host), _Named()).add(acl)
+        for named in self._index.values():
+            named.lengths = sorted({len(prefix) for prefix in named.prefixed})
+
+    def decide(self, principal: str, host: str, operation: Operation, resource: Resource) -> Decision:
+        """The decision on one resource."""
+        allowing, denying = ALLOWED_BY[operation], DENIED_BY[operation]
+        allow: Acl | None = None
+        deny: Acl | None = None
+        for named in self._of(resource.type, principal, host):
+            for acl in named.matching(resource.name):
+                if acl.permission is Permission.DENY:
+                    if acl.operation in denying and (deny is None or acl < deny):
+                        deny = acl
+                elif acl.operation in allowing and (allow is None or acl < allow):
+                    allow = acl
+        return _decision(allow, deny)
+
+    def decide_any(self, principal: str, host: str, operation: Operation, kind: ResourceType) -> Decision:
+        """Whether there is a name for which `decide` allows the operation (KIP-679)."""
+        allowing, denying = ALLOWED_BY[operation], DENIED_BY[operation]
+        allows: list[Acl] = []
+        literals: dict[str, Acl] = {}
+        prefixes: dict[str, Acl] = {}
+        for named in self._of(kind, principal, host):
+            for acl in named.all():
+                if acl.permission is Permission.ALLOW and acl.operation in allowing:
+                    allows.append(acl)
+                elif acl.permission is Permission.DENY and acl.operation in denying:
+                    (prefixes if acl.pattern is Pattern.PREFIXED else literals)[acl.name] = acl
+        if ANY in literals:
+            return _decision(None, literals[ANY])
+        lengths = sorted(map(len, prefixes))
+        denied: Acl | None = None
+        for allow in sorted(allows):
+            # A prefix, or "*", covers more names than any number of literal rules deny.
+            deny = literals.get(allow.name) if allow.pattern is Pattern.LITERAL and allow.name != ANY else None
+            if deny is None and (allow.pattern is Pattern.PREFIXED or allow.name != ANY):
+                covering = (allow.name[:length] for length in lengths if length <= len(allow.name))
+                deny = next((prefixes[prefix] for prefix in covering if prefix in prefixes), None)
+            if deny is None:
+                return _decision(allow, None)
+            denied = denied or deny
+        return _decision(None, denied)
+
+    def _of(self, kind: ResourceType, principal: str, host: str) -> Iterator[_Named]:
+        for one in (principal,) if principal == ANY_USER else (principal, ANY_USER):
+            for place in (ANY,) if host == ANY else (host, ANY):
+                named = self._index.get((kind, one, place))
+                if named is not None:
+                    yield named
+
+
+def _decision(allow: Acl | None, deny: Acl | None) -> Decision:
+    if deny is not None:
+        return Decision(False, deny, "a rule denies it")
+    return _BY_DEFAULT if allow is None else Decision(True, allow, "a rule allows it")
+
+
+class Authorizer:
+    """Decides by the newest rules. For one event loop.
+
+    Args:
+        super_users: principals that are allowed everything, also while no rules are known.
+
+    Attributes:
+        rules: the rules in effect; None: they have not been read yet.
+    """
+
+    def __init__(self, super_users: Iterable[str] = ()) -> None:
+        self.rules: Rules | None = None
+        self._super_users = frozenset(super_users)
+        self._known: dict[tuple[str, str, Operation, Resource], Decision] = {}
+
+    @property
+    def generation(self) -> int:
+        """Generation of the rules in effect; -1 without rules."""
+        return -1 if self.rules is None else self.rules.generation
+
+    def use(self, rules: Rules) -> None:
+        """Put rules into effect, and forget all decisions."""
+        self.rules = rules
+        self._known = {}
+
+    def decide(self, principal: str, host: str, operation: Operation, resource: Resource) -> Decision:
+        """The decision on one resource.
+
+        Raises:
+            TidemarkError: AUTHORIZER_NOT_READY while no rules are known.
+        """
+        key = (principal, host, operation, resource)
+        known = self._known.get(key)
+        if known is not None:
+            return known
+        if principal in self._super_users:
+            return SUPER_USER
+        return self._keep(key, self._ready().decide(principal, host, operation, resource))
+
+    def decide_any(self, principal: str, host: str, operation: Operation, kind: ResourceType) -> Decision:
+        """Whether the operation is allowed on some resource of that type; raises as `decide`."""
+        if principal in self._super_users:
+            return SUPER_USER
+        key = (principal, host, operation, Resource(kind, ""))  # no resource has this name
+        known = self._known.get(key)
+        return known or self._keep(key, self._ready().decide_any(principal, host, operation, kind))
+
+    def require(self, principal: str, host: str, operation: Operation, resource: Resource) -> Decision:
+        """The decision if it allows.
+
+        Raises:
+            TidemarkError: a code of authorization; AUTHORIZER_NOT_READY while no rules are known.
+        """
+        decision = self.decide(principal, host, operation, resource)
+        if not decision.allowed:
+            raise denial(principal, operation, resource, decision.reason)
+        return decision
+
+    def _ready(self) -> Rules:
+        if self.rules is None:
+            raise TidemarkError(ErrorCode.AUTHORIZER_NOT_READY, _NOT_READY)
+        return self.rules
+
+    def _keep(self, key: tuple[str, str, Operation, Resource], decision: Decision) -> Decision:
+        if len(self._known) >= _KNOWN_MAX:
+            self._known.clear()
+        self._known[key] = decision
+        return decision
