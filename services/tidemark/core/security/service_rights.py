@@ -10,23 +10,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from tidemark.core.security.principals import Principal, Role
+from tidemark.core.security.rights import RIGHTS
 from tidemark.errors import ErrorCode, TidemarkError
 
-_CONTROL: Final = frozenset({Role.CONTROLLER})
-_SERVICES: Final = frozenset(Role)
-
-INTERNAL: Final[Mapping[str, frozenset[Role]]] = {
-    "/tidemark.v1.BrokerControlService/LeaderAndIsr": _CONTROL,
-    "/tidemark.v1.BrokerControlService/StopReplica": _CONTROL,
-    "/tidemark.v1.BrokerControlService/UpdateMetadata": _CONTROL,
-    "/tidemark.v1.BrokerControlService/Heartbeat": _CONTROL,
-    "/tidemark.v1.BrokerControlService/DescribeReplicas": _CONTROL,
-    "/tidemark.v1.ControllerService/ReportIsrChanges": frozenset({Role.BROKER}),
-    "/tidemark.v1.ControllerService/AskReplicas": frozenset({Role.ADMIN}),
-    "/tidemark.v1.ControllerService/DescribeController": _SERVICES,
-    "/tidemark.v1.ReplicaService/Replicate": frozenset({Role.BROKER}),
-}
-"""Roles that may make a call, by its path; other calls are open to every identity."""
+INTERNAL: Final[Mapping[str, frozenset[Role]]] = {path: right.roles for path, right in RIGHTS.items() if right.internal}
+"""Roles that may make a call, by its path; `rights.RIGHTS` has the others."""
 
 
 def check_caller(path: str, caller: Principal, cluster: str) -> None:
