@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from tidemark.core.config_resource import ConfigResource, VersionedConfigs
 from tidemark.core.producer_state import ProducerStates
 from tidemark.core.replication.events import RecoveredLog
+from tidemark.core.security.acls import Acl
+from tidemark.core.security.authorizer import Rules
 from tidemark.model import (
     NO_EPOCH,
     BrokerEpoch,
@@ -220,6 +222,7 @@ class StoreEvent(Enum):
     PARTITION_REQUESTS = "partition_requests"
     CONTROLLER = "controller"
     CONFIGS = "configs"
+    ACLS = "acls"
     SESSION_SUSPENDED = "session_suspended"
     SESSION_RESTORED = "session_restored"
     SESSION_EXPIRED = "session_expired"
@@ -599,6 +602,13 @@ class MetadataStore(Protocol):
         False: the settings changed, or the request was answered, since then; this call wrote nothing.
         Raises UNKNOWN_TOPIC.
         """
+
+    # access rules
+    async def acls(self, *, watch: bool = False) -> Rules:
+        """All access rules; of generation -1 while there are none. Raises INTERNAL for a damaged node."""
+
+    async def write_acls(self, acls: Collection[Acl], *, version: int) -> bool:
+        """Replace all access rules at this version (generation); False after a conflict; nothing was written then."""
 
     # requests with one answer for all attempts
     async def begin_request(self, request: AdminRequest) -> AdminRequest:

@@ -189,6 +189,7 @@ class FakeZooKeeper:
         """Put something there that no store would write."""
         node = self.nodes[path]
         self.nodes[path] = replace(node, data=data, version=node.version + 1)
+        self._fire_watches(dict.fromkeys(self._data_watches.pop(path, {}), path))
         self._report([path])
 
     def open_session(self, session: FakeSession) -> int:
@@ -221,11 +222,14 @@ class FakeZooKeeper:
             fired.update(dict.fromkeys(self._data_watches.pop(path, {}), path))
         for path in sorted(tree.children_changed):
             fired.update(dict.fromkeys(self._child_watches.pop(path, {}), path))
+        self._fire_watches(fired)
+        self._report(sorted(tree.data_changed))
+        return results
+
+    def _fire_watches(self, fired: dict[Watch, str]) -> None:
         for watch, path in fired.items():
             event = WatchedEvent(EventType.CHANGED, KeeperState.CONNECTED, path)
             self.schedule(lambda watch=watch, event=event: watch(event))  # type: ignore[misc]
-        self._report(sorted(tree.data_changed))
-        return results
 
     def _report(self, changed: Sequence[str]) -> None:
         """To the recursive watches."""

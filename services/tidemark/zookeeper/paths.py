@@ -21,6 +21,7 @@ PARTITIONS_ADD: Final = "/admin/partitions_add"
 PARTITIONS_REMOVE: Final = "/admin/partitions_remove"
 REFUSALS: Final = "/admin/refusals"
 PRODUCER_IDS: Final = "/producer_ids"
+ACLS: Final = "/security/acls"
 
 PARENTS: Final = (
     "/cluster",
@@ -35,6 +36,7 @@ PARENTS: Final = (
     TOPIC_CONFIGS,
     "/config/brokers",
     "/config/clients",
+    "/security",
 )
 """Parents that a store creates when it starts."""
 

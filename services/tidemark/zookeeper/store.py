@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, Final, Protocol
 
 from tidemark.core.config_resource import ConfigResource, VersionedConfigs
+from tidemark.core.security.acls import Acl
+from tidemark.core.security.authorizer import Rules
 from tidemark.model import (
     BrokerEpoch,
     BrokerEpochRecord,
@@ -56,6 +58,7 @@ from tidemark.zookeeper import configs as config_nodes
 from tidemark.zookeeper import moves as move_nodes
 from tidemark.zookeeper import partition_requests as partition_nodes
 from tidemark.zookeeper import requests as request_nodes
+from tidemark.zookeeper.access_rules import node as acl_node
 from tidemark.zookeeper.mirror.cluster_mirror import ClusterMirror
 from tidemark.zookeeper.security.tls import ZooKeeperTls, ZooKeeperTlsSettings, tls_of
 from tidemark.zookeeper.session import ZooKeeperSession
@@ -72,6 +75,7 @@ _WATCHED: Final = (
     StoreEvent.PARTITION_REQUESTS,
     StoreEvent.CONTROLLER,
     StoreEvent.CONFIGS,
+    StoreEvent.ACLS,
 )
 
 _PAUSE_MS: Final = 5
@@ -379,6 +383,16 @@ class SessionMetadataStore:
     ) -> bool:
         """Write settings at `version`, and keep `receipt`; False after a version conflict; raises UNKNOWN_TOPIC."""
         return await config_nodes.write(self._session, resource, configs, version, receipt)
+
+    # access rules
+
+    async def acls(self, *, watch: bool = False) -> Rules:
+        """All access rules; of generation -1 while there are none. Raises INTERNAL for a damaged node."""
+        return await acl_node.read(self._session, self._watch(StoreEvent.ACLS, watch))
+
+    async def write_acls(self, acls: Collection[Acl], *, version: int) -> bool:
+        """Replace all access rules at this version (generation); False after a conflict."""
+        return await acl_node.write(self._session, acls, version)
 
     # requests that are carried out once
 
