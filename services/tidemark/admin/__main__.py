@@ -23,6 +23,7 @@ from tidemark.admin.surveys import Survey, ThroughController
 from tidemark.admin.topics import TopicAdministration
 from tidemark.core.security.principals import Role
 from tidemark.rpc.raw_methods import add_admin_service
+from tidemark.rpc.security.authorization import make_authorization
 from tidemark.rpc.security.files import TlsIdentity
 from tidemark.rpc.security.service import load_identity
 from tidemark.rpc.server import Service, make_server
@@ -31,6 +32,7 @@ from tidemark.runtime.configuration import AdminSettings, load_settings
 from tidemark.runtime.logging import configure_logging
 from tidemark.runtime.metrics import METRICS, start_metrics_server, tell_what_runs
 from tidemark.runtime.service import run_until_stopped
+from tidemark.zookeeper.access_rules.feed import AclFeed
 from tidemark.zookeeper.store import store_of
 
 _log = logging.getLogger("tidemark.admin")
@@ -41,6 +43,10 @@ async def serve(settings: AdminSettings, identity: TlsIdentity | None = None) ->
     clock = SystemClock()
     store = store_of(settings, clock)
     tell_what_runs("admin")
+    authorization = make_authorization(settings, identity)
+    failed: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    rules = AclFeed(authorization.authorizer, store, clock, failed.set_exception)
+    rules.show(METRICS)
     session = SessionKeeper(store, settings.zookeeper_connect)
     placing = asyncio.Lock()
     topics = TopicAdministration(
@@ -63,6 +69,7 @@ async def serve(settings: AdminSettings, identity: TlsIdentity | None = None) ->
         partitions=PartitionAdministration(store, placing),
         brokers=BrokerAdministration(store, reassignments, sizes, clock),
         log_dirs=log_dirs,
+        accesses=authorization.accesses,
         request_timeout_ms=settings.admin_request_timeout_ms,
     )
     service = Service(add_admin_service, servicer, SERVICE_NAME)
@@ -75,17 +82,26 @@ async def serve(settings: AdminSettings, identity: TlsIdentity | None = None) ->
         stop.callback(metrics.close)
         listeners = settings.listeners
         server = make_server(
-            listeners.host, listeners.port, [service], identity=identity, health=settings.health_listeners
+            listeners.host,
+            listeners.port,
+            [service],
+            identity=identity,
+            health=settings.health_listeners,
+            gate=authorization.gate,
         )
         await server.start()
         stop.push_async_callback(server.stop, settings.shutdown_grace_ms / 1000)
         stop.push_async_callback(session.stop)
         await session.start()
+        await rules.start()
+        stop.push_async_callback(rules.stop)
         await server.set_serving(True)
         stop.push_async_callback(server.stop, settings.shutdown_grace_ms / 1000)
         _log.info("serving", extra={"address": f"{settings.listeners.host}:{server.port}"})
 
-    return await run_until_stopped(start, stop.aclose, termination_path=settings.termination_message_path)
+    return await run_until_stopped(
+        start, stop.aclose, failed=failed, termination_path=settings.termination_message_path
+    )
 
 
 def main() -> None:

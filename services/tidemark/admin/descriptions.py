@@ -16,6 +16,7 @@ from tidemark.model import NO_LEADER, TidemarkError, unknown_topic
 from tidemark.ports import ClusterSnapshot, MetadataStore, TopicSnapshot
 from tidemark.rpc import wire
 from tidemark.rpc.metadata_codec import topic_to_proto, view_to_proto
+from tidemark.rpc.security.access import Access
 from tidemark.runtime.slices import Pace
 from tidemark.v1 import admin_service_pb2 as pb
 
@@ -72,18 +73,28 @@ class Descriptions:
         snapshot = await self._store.cluster_snapshot()
         return [name for name, one in snapshot.topics.items() if one.topic is not None]
 
-    async def topics(self, names: Sequence[str]) -> bytes:
+    async def topics(self, names: Sequence[str], access: Access | None = None) -> bytes:
         """Return a DescribeTopicsResponse with topics in the order of `names`.
 
         Without names, all topics that can be read are described. A topic that cannot be described has `error` set.
+
+        Args:
+            access: the caller's rights: topics that it may not see are unknown; None: all rights.
+
+        Raises:
+            TidemarkError: COORDINATION_UNAVAILABLE, AUTHORIZER_NOT_READY.
         """
         snapshot = await self._store.cluster_snapshot()
         self._use(snapshot)
         if names:
-            return await self._joined(snapshot, names)
+            return await self._joined(snapshot, names, access)
+        readable = [name for name, one in snapshot.topics.items() if one.topic is not None]
+        if access is not None:
+            visible = await _visible(readable, access)
+            if len(visible) < len(readable):
+                return await self._joined(snapshot, visible)
         if self._all_topics:
             return self._all_topics
-        readable = [name for name, one in snapshot.topics.items() if one.topic is not None]
         answer = await self._joined(snapshot, readable)
         if self._of is snapshot:
             self._all_topics = answer
@@ -112,13 +123,16 @@ class Descriptions:
             total = total if one is None else total.plus(one.counts)
         return total
 
-    async def _joined(self, snapshot: ClusterSnapshot, names: Sequence[str]) -> bytes:
+    async def _joined(self, snapshot: ClusterSnapshot, names: Sequence[str], access: Access | None = None) -> bytes:
         described = await self._each(snapshot, names)
         pace = Pace()
         fields = []
         for name, one in zip(names, described, strict=True):
             if pace.is_due:
                 await pace.give_way()
+            if access is not None and not access.may_describe(name):
+                fields.append(_field(TopicView(topic=name, topic_id="", error=access.hidden(name))))
+                continue
             fields.append(_field(_missing(name)) if one is None else one.field)
         return b"".join(fields)
 
@@ -140,6 +154,16 @@ class Descriptions:
                 known = self._described[name] = _Described(name, topic)
             found.append(known)
         return found
+
+
+async def _visible(names: Sequence[str], access: Access) -> list[str]:
+    pace, visible = Pace(), []
+    for name in names:
+        if pace.is_due:
+            await pace.give_way()
+        if access.may_describe(name):
+            visible.append(name)
+    return visible
 
 
 def _missing(name: str) -> TopicView:

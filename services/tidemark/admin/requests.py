@@ -16,11 +16,14 @@ from typing import Any, Final, TypeVar
 
 from tidemark.model import REQUEST_ID_CHARACTERS_MAX, ErrorCode, TidemarkError
 from tidemark.ports import AdminRequest, Clock, MetadataStore
+from tidemark.rpc.security.access import CURRENT
 
 _log = logging.getLogger(__name__)
 
 KEPT_MS: Final = 24 * 3600 * 1000
 _EXPIRE_EVERY_MS: Final = 3600 * 1000
+
+_PRINCIPAL_DIGITS: Final = 16
 
 Facts = Mapping[str, str]
 Response = TypeVar("Response")
@@ -92,7 +95,7 @@ class AnsweredOnce:
                 ErrorCode.INVALID_REQUEST, f"a request_id has {REQUEST_ID_CHARACTERS_MAX} characters at most"
             )
         await self._maybe_expire()
-        kept = await self._store.kept_request(request.request_id)
+        kept = await self._store.kept_request(_key(request))
         if kept is None:
             return None
         if kept.at_ms < self._now_ms() - KEPT_MS:
@@ -108,7 +111,7 @@ class AnsweredOnce:
         return replace(self._record(method, request), answer=_bytes_of(answer))
 
     def _record(self, method: str, request: Any, *, facts: Facts | None = None) -> AdminRequest:
-        return AdminRequest(request.request_id, method, _digest(request), self._now_ms(), facts or {})
+        return AdminRequest(_key(request), method, _digest(request), self._now_ms(), facts or {})
 
     def _check(self, kept: AdminRequest, method: str, request: Any) -> None:
         if (kept.method, kept.digest) == (method, _digest(request)):
@@ -152,6 +155,16 @@ class AnsweredOnce:
 
     def _now_ms(self) -> int:
         return self._clock.wall_us() // 1000
+
+
+def _key(request: Any) -> str:
+    """The id, with the principal if authorization is on: no caller gets the response to another one's request."""
+    access = CURRENT.get()
+    if access is None:
+        return str(request.request_id)
+    digits = hashlib.sha256(access.principal.encode()).hexdigest()[:_PRINCIPAL_DIGITS]
+    whole = f"{digits}:{request.request_id}"
+    return whole if len(whole) <= REQUEST_ID_CHARACTERS_MAX else hashlib.sha256(whole.encode()).hexdigest()
 
 
 def _digest(request: Any) -> str:

@@ -31,6 +31,7 @@ from tidemark.rpc.metadata_codec import topic_to_proto
 from tidemark.rpc.reassignment_codec import ended_to_proto, move_from_proto, progress_to_proto, refusal_to_proto
 from tidemark.rpc.reassignment_codec import outcome_to_proto as reassignment_outcome_to_proto
 from tidemark.rpc.refs import ref_from_proto
+from tidemark.rpc.security.access import Accesses
 from tidemark.v1 import admin_brokers_pb2 as brokers_pb
 from tidemark.v1 import admin_configs_pb2 as configs_pb
 from tidemark.v1 import admin_log_dirs_pb2 as log_dirs_pb
@@ -65,6 +66,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         partitions: changes the partition counts of topics.
         brokers: adds and removes brokers.
         log_dirs: describes log directories and moves replicas between them.
+        accesses: the rights of callers; None: authorization is off.
         request_timeout_ms: admin.request.timeout.ms; a shorter deadline of the caller takes precedence.
     """
 
@@ -81,7 +83,9 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         brokers: BrokerAdministration,
         log_dirs: LogDirAdministration,
         request_timeout_ms: int,
+        accesses: Accesses | None = None,
     ) -> None:
+        self._accesses = accesses
         self._request_timeout_s = request_timeout_ms / 1000
         self._topics = topics
         self._elections = elections
@@ -150,8 +154,9 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         self, request: pb.DescribeTopicsRequest, context: Context
     ) -> bytes:
         """Describe topics with their partitions, from ZooKeeper."""
+        access = None if self._accesses is None else self._accesses.of(context)
         async with observed("DescribeTopics", context):
-            return await self._descriptions.topics(list(request.topics))
+            return await self._descriptions.topics(list(request.topics), access)
 
     async def CreatePartitions(
         self, request: partitions_pb.CreatePartitionsRequest, context: Context

@@ -29,6 +29,7 @@ from tidemark.core.replication import effects as ef
 from tidemark.core.replication.events import SessionExpired, SettingsChanged
 from tidemark.model import BrokerEpoch
 from tidemark.rpc.raw_methods import add_broker_service, add_replica_service
+from tidemark.rpc.security.authorization import make_authorization
 from tidemark.rpc.security.files import TlsIdentity
 from tidemark.rpc.server import Service, make_server
 from tidemark.runtime.configuration import BrokerSettings, HostPort
@@ -38,6 +39,7 @@ from tidemark.runtime.scheduler import AsyncioScheduler
 from tidemark.storage.directories.log_manager import LogManager
 from tidemark.v1.controller_service_pb2_grpc import add_BrokerControlServiceServicer_to_server
 from tidemark.v1.group_service_pb2_grpc import add_GroupServiceServicer_to_server
+from tidemark.zookeeper.access_rules.feed import AclFeed
 
 _SERVICES: Final = tuple(
     f"tidemark.v1.{name}" for name in ("BrokerService", "GroupService", "ReplicaService", "BrokerControlService")
@@ -56,8 +58,15 @@ class BrokerProcess:
         self._settings = settings
         self._node = make_node(settings)
         listeners = settings.listeners
+        self._authorization = make_authorization(settings, identity)
         self._server = make_server(
-            listeners.host, listeners.port, [], later=_SERVICES, identity=identity, health=settings.health_listeners
+            listeners.host,
+            listeners.port,
+            [],
+            later=_SERVICES,
+            identity=identity,
+            health=settings.health_listeners,
+            gate=self._authorization.gate,
         )
         self._stack = AsyncExitStack()
         self.failed = self._node.failed
@@ -83,9 +92,11 @@ class BrokerProcess:
         self._node.driver.start()
         on_stop(self._replication.stop_isr_changes)
         on_stop(self._configs.stop)
+        on_stop(self._rules.stop)
         self._stack.callback(self._answer_waiting)
         self._groups.start()
         await self._configs.start()
+        await self._rules.start()
         on_stop(self._leave_cluster)
         await self._registration.start()
         on_stop(self._server.set_serving, False)
@@ -147,7 +158,13 @@ class BrokerProcess:
             now_s=time.monotonic,
         )
         self._replication = replication = Replication(node, storage, self._shutdown.on_ping)
-        self._clients = clients = Clients(node, storage, self._configs, lambda: replication.from_followers.count)
+        self._clients = clients = Clients(
+            node, storage, self._configs, lambda: replication.from_followers.count, self._authorization.accesses
+        )
+        self._rules = AclFeed(
+            self._authorization.authorizer, node.store, node.clock, node.driver.fail, self._on_changed_rules
+        )
+        self._rules.show(METRICS)
         self._groups = groups = GroupCoordination(node, storage, clients)
         self._replica_metrics = ReplicaMetrics(
             node.broker_id, node.core.queries, storage.logs, node.clock.now_ms, node.metrics.topics.keep
@@ -197,6 +214,11 @@ class BrokerProcess:
     def _on_leadership(self, effect: ef.LeadershipChanged) -> None:
         self._clients.purgatory.on_leadership(effect)
         self._groups.on_leadership(effect)
+
+    def _on_changed_rules(self) -> None:
+        """Open streams look at the rights of their clients again."""
+        self._node.metadata.send_again()
+        self._clients.purgatory.wake_all()
 
     def _on_epoch(self, broker_epoch: BrokerEpoch) -> None:
         """A registration was confirmed, or (UNREGISTERED) its session has ended."""

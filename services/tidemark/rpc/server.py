@@ -72,6 +72,7 @@ class GrpcServer:
             reflection's is refused with BROKER_NOT_AVAILABLE.
         identity: the TLS files, whose certificate names the cluster; None: plain text.
         health: address of a plain-text port that serves only the health service; None: no such port.
+        gate: checks the rights of every caller; None: authorization is off.
     """
 
     def __init__(
@@ -82,12 +83,15 @@ class GrpcServer:
         later: Sequence[str] = (),
         identity: TlsIdentity | None = None,
         health: HostPort | None = None,
+        gate: grpc.aio.ServerInterceptor | None = None,
     ) -> None:
         self._names = (*(service.full_name for service in services), *later)
         self._services = _Services()
         options = [*_OPTIONS, ("grpc.max_allowed_incoming_connections", connections_max())]
         self._identity = identity
-        self._server = grpc.aio.server(interceptors=[*_guards(identity), _Refusals()], options=options)
+        self._server = grpc.aio.server(
+            interceptors=[*_guards(identity), _Refusals(), *([gate] if gate else [])], options=options
+        )
         self._health = health_aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         self._probed = None if health is None else grpc.aio.server(options=options)
@@ -156,9 +160,10 @@ def make_server(
     later: Sequence[str] = (),
     identity: TlsIdentity | None = None,
     health: HostPort | None = None,
+    gate: grpc.aio.ServerInterceptor | None = None,
 ) -> GrpcServer:
     """A server that will listen at host:port (0: a free port, stated by `.port`); arguments as of `GrpcServer`."""
-    return GrpcServer(host, port, services, later, identity, health)
+    return GrpcServer(host, port, services, later, identity, health, gate)
 
 
 @contextlib.contextmanager

@@ -66,7 +66,13 @@ class _ServiceSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerSettings(_ServiceSettings):
+class _AuthorizingSettings(_ServiceSettings):
+    authorization_enabled: bool
+    super_users: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings(_AuthorizingSettings):
     """Settings of `python -m tidemark.broker`; the attributes are the table's keys with underscores."""
 
     owner = "broker"
@@ -128,7 +134,7 @@ class ControllerSettings(_ServiceSettings):
 
 
 @dataclass(frozen=True, slots=True)
-class AdminSettings(_ServiceSettings):
+class AdminSettings(_AuthorizingSettings):
     """Settings of `python -m tidemark.admin`; the attributes are the table's keys with underscores."""
 
     owner = "admin"

@@ -116,7 +116,7 @@ def text_of(value: Value) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
-        return ",".join(str(path) for path in value if isinstance(path, Path))
+        return ",".join(map(str, value)) if all(isinstance(one, Path) for one in value) else ";".join(map(str, value))
     return str(value)
 
 

@@ -29,6 +29,7 @@ class Kind(StrEnum):
     CHOICE = "choice"
     ADDRESS = "host:port"
     PATHS = "paths"
+    PRINCIPALS = "principals"
 
 
 class Scope(StrEnum):
@@ -39,7 +40,7 @@ class Scope(StrEnum):
     TOPIC = "topic"
 
 
-Value = str | int | float | bool | HostPort | tuple[Path, ...] | None
+Value = str | int | float | bool | HostPort | tuple[Path, ...] | tuple[str, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,8 @@ class ConfigKey:
             return "host:port"
         if self.kind is Kind.PATHS:
             return "paths, separated by commas"
+        if self.kind is Kind.PRINCIPALS:
+            return "principals (User:NAME), separated by semicolons"
         if self.kind is Kind.RATIO:
             return "0 to 1"
         if self.kind is Kind.INT:
@@ -108,7 +111,8 @@ class ConfigKey:
         """Value of `text`; raises TidemarkError(INVALID_CONFIG), whose message has the valid values."""
         text = text.strip()
         if text == "" and self.default == "":
-            return "" if self.kind is Kind.STRING else None
+            empty: dict[Kind, Value] = {Kind.STRING: "", Kind.PRINCIPALS: ()}
+            return empty.get(self.kind)
         try:
             return self._parse(text)
         except ValueError as error:
@@ -132,14 +136,22 @@ class ConfigKey:
             return text
         if self.kind is Kind.ADDRESS:
             return HostPort.parse(text)
-        if self.kind is Kind.PATHS:
-            paths = tuple(Path(part.strip()) for part in text.split(",") if part.strip())
-            if not paths or len(set(paths)) != len(paths):
-                raise ValueError("want one or more different paths, separated by commas")
-            return paths
+        if self.kind in (Kind.PRINCIPALS, Kind.PATHS):
+            return self._parse_list(text)
         if not text:
             raise ValueError("it must not be empty")
         return text
+
+    def _parse_list(self, text: str) -> Value:
+        if self.kind is Kind.PRINCIPALS:
+            principals = tuple(part.strip() for part in text.split(";") if part.strip())
+            if any(not one.startswith("User:") or one in ("User:", "User:*") for one in principals):
+                raise ValueError(f"want {self.valid_values}, such as User:tidemark://shop/user/alice")
+            return principals
+        paths = tuple(Path(part.strip()) for part in text.split(",") if part.strip())
+        if not paths or len(set(paths)) != len(paths):
+            raise ValueError("want one or more different paths, separated by commas")
+        return paths
 
     def _parse_ratio(self, text: str) -> float:
         try:

@@ -106,6 +106,21 @@ _COMMON: Final = (
     ),
     ConfigKey("tls.key.file", Kind.STRING, _ALL, "", "PEM file with the key of tls.certificate.file"),
     ConfigKey(
+        "authorization.enabled",
+        Kind.BOOL,
+        ("broker", "admin"),
+        "false",
+        "Check every call against the access rules (ACLs); without a rule nothing is allowed. Set it at all brokers "
+        "and admin services",
+    ),
+    ConfigKey(
+        "super.users",
+        Kind.PRINCIPALS,
+        ("broker", "admin"),
+        "",
+        "Principals that are allowed everything, whatever the access rules say",
+    ),
+    ConfigKey(
         "log.level",
         Kind.CHOICE,
         _ALL,

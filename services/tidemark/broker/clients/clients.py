@@ -20,6 +20,7 @@ from tidemark.broker.node.broker_node import BrokerNode
 from tidemark.broker.node.core_driver import EffectHandler
 from tidemark.broker.node.dynamic_config import DynamicConfig
 from tidemark.core.replication import effects as ef
+from tidemark.rpc.security.access import Accesses
 from tidemark.runtime.metrics import METRICS
 
 
@@ -31,7 +32,12 @@ class Clients:
     """
 
     def __init__(
-        self, node: BrokerNode, storage: Storage, configs: DynamicConfig, stream_count: Callable[[], int]
+        self,
+        node: BrokerNode,
+        storage: Storage,
+        configs: DynamicConfig,
+        stream_count: Callable[[], int],
+        accesses: Accesses | None,
     ) -> None:
         driver = node.driver
         self.purgatory = Purgatory()
@@ -63,6 +69,7 @@ class Clients:
             storage.dir_moves,
             ReplicaReads(node.core.queries, storage.threads, node.readers, storage.repairs),
             OpenStreams(METRICS, stream_count),
+            accesses,
         )
 
     def handlers(self) -> dict[type[ef.Effect], EffectHandler]:

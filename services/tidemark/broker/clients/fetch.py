@@ -19,6 +19,7 @@ from tidemark.core.replication.effects import HighWatermarkAdvanced, LeadershipC
 from tidemark.core.replication.events import PreferredReplicaNamed
 from tidemark.core.replication.queries import BrokerQueries
 from tidemark.core.replication.replica import ReadableRange
+from tidemark.core.security.acls import Operation, topic
 from tidemark.model import (
     BrokerId,
     ErrorCode,
@@ -31,6 +32,7 @@ from tidemark.model import (
 from tidemark.ports import Clock, Log, TimestampOffset
 from tidemark.rpc import errors
 from tidemark.rpc.fetch_codec import Fetched
+from tidemark.rpc.security.access import Access
 from tidemark.runtime.slices import Pace
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1 import record_pb2
@@ -61,6 +63,10 @@ class Purgatory:
     def close(self) -> None:
         """Wake all requests; later ones do not wait."""
         self.closed = True
+        self.wake_all()
+
+    def wake_all(self) -> None:
+        """Wake all requests."""
         for partition in self._by_partition:
             self._wake(partition)
 
@@ -120,8 +126,11 @@ class FetchService:
         self._metadata = metadata
         self._lease = lease
 
-    async def fetch(self, request: pb.FetchRequest) -> list[Fetched]:
+    async def fetch(self, request: pb.FetchRequest, access: Access | None = None) -> list[Fetched]:
         """The partitions in order, once `min_bytes` are available, one is refused, or `max_wait_ms` have passed.
+
+        Args:
+            access: the client's rights, looked at before each read; None: all.
 
         Raises:
             TidemarkError: INVALID_REQUEST for a negative wait.
@@ -134,7 +143,7 @@ class FetchService:
         while True:
             event = self._purgatory.watch(partitions)
             try:
-                results, settled = await self._read_all(request)
+                results, settled = await self._read_all(request, access)
                 size_bytes = sum(len(result.batches) for result in results)
                 left_ms = deadline_ms - self._clock.now_ms()
                 if size_bytes >= request.min_bytes or settled or left_ms <= 0 or self._purgatory.closed:
@@ -147,7 +156,7 @@ class FetchService:
             finally:
                 self._purgatory.forget(partitions, event)
 
-    async def _read_all(self, request: pb.FetchRequest) -> tuple[list[Fetched], bool]:
+    async def _read_all(self, request: pb.FetchRequest, access: Access | None) -> tuple[list[Fetched], bool]:
         """The available batches of each partition, and whether the request must not wait for more."""
         room_bytes = min(max(request.max_bytes, 1), _RESPONSE_BYTES_MAX)
         results: list[Fetched] = []
@@ -159,6 +168,8 @@ class FetchService:
             facts = pb.PartitionFetchResult(topic=part.topic, partition=part.partition, high_watermark=-1)
             data = b""
             try:
+                if access is not None:
+                    access.require(Operation.READ, topic(part.topic))
                 data = await self._read_one(part, facts, request.rack, room_bytes, first=empty)
             except TidemarkError as error:
                 facts.error.CopyFrom(self._explained(error, part.topic, part.partition))

@@ -11,6 +11,7 @@ import grpc
 from tidemark.broker.clients.fetch import FetchService
 from tidemark.errors import TidemarkError
 from tidemark.rpc.errors import abort_with
+from tidemark.rpc.security.access import Access
 
 
 class FetchStreams:
@@ -27,14 +28,14 @@ class FetchStreams:
         for task in self._idle:
             task.cancel()
 
-    async def serve(self, context: Any) -> None:
-        """Serve one client's stream until its end."""
+    async def serve(self, context: Any, access: Access | None = None) -> None:
+        """Serve one client's stream until its end; `access`: the client's rights, None: all."""
         while not self._stopped:
             request = await self._next(context)
             if request is grpc.aio.EOF:
                 return
             try:
-                fetched = await self._fetch.fetch(request)
+                fetched = await self._fetch.fetch(request, access)
             except TidemarkError as error:
                 await abort_with(context, error)
             await context.write(fetched)

@@ -23,12 +23,14 @@ from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.core.groups.coordinator_partition import OFFSETS_TOPIC
 from tidemark.core.replication.effects import ProduceResult, ReplyToProduce
 from tidemark.core.replication.events import Event, ProduceArrived, ProduceExpired
+from tidemark.core.security.acls import Operation, topic
 from tidemark.model import ErrorCode, LeaderEpoch, Offset, TidemarkError, TopicPartition
 from tidemark.ports import Clock
 from tidemark.record.checks import check_batch, check_produced
 from tidemark.record.envelope import Batch, with_append_time
 from tidemark.rpc import errors
 from tidemark.rpc.errors import abort_with
+from tidemark.rpc.security.access import Access
 from tidemark.runtime.slices import Pace
 from tidemark.v1 import broker_service_pb2 as pb
 
@@ -82,9 +84,9 @@ class ProduceService:
         else:
             call.settle(index, result)
 
-    async def serve(self, context: Any) -> None:
-        """Serve one client's stream until its end."""
-        stream = _Stream()
+    async def serve(self, context: Any, access: Access | None = None) -> None:
+        """Serve one client's stream until its end; `access`: the client's rights, None: all."""
+        stream = _Stream(access)
         self._streams.add(stream)
         reader = asyncio.create_task(self._read(stream, context), name="produce stream")
         try:
@@ -136,6 +138,8 @@ class ProduceService:
             data = list(part.batches)  # once: each access to the field copies the bytes
             call.size_bytes += sum(map(len, data))
             try:
+                if stream.access is not None:
+                    stream.access.require(Operation.WRITE, topic(part.topic))
                 batches = self._checked(call, index, data)
             except Exception as error:  # noqa: BLE001 - a bad batch must not end the stream, whatever error it raises
                 call.results[index] = _refusal(_as_refusal(error, partition))
@@ -276,7 +280,8 @@ class _Call:
 class _Stream:
     """A client's stream: its unwritten responses, and the amount in flight."""
 
-    def __init__(self) -> None:
+    def __init__(self, access: Access | None) -> None:
+        self.access = access
         self.outbox: asyncio.Queue[pb.ProduceResponse | None] = asyncio.Queue()
         self.closed = False
         self.refusal: TidemarkError | None = None

@@ -15,6 +15,7 @@ from tidemark.broker.clients.produce import ProduceService
 from tidemark.broker.clients.producer_ids import ProducerIds
 from tidemark.broker.clients.read_replica import ReplicaReads
 from tidemark.broker.clients.request_limits import check_named
+from tidemark.broker.clients.visibility import Visibility
 from tidemark.broker.logs.log_dir_moves import DirMoves
 from tidemark.broker.metrics.streams import OpenStreams
 from tidemark.broker.node.dynamic_config import DynamicConfig
@@ -24,13 +25,18 @@ from tidemark.rpc.config_codec import entry_to_proto
 from tidemark.rpc.fetch_codec import Fetched
 from tidemark.rpc.log_dirs import contents_to_proto, wanted_from_proto
 from tidemark.rpc.metadata_codec import ViewWriter
+from tidemark.rpc.security.access import Access, Accesses
 from tidemark.v1 import admin_configs_pb2, alter_log_dirs_pb2, delete_records_pb2, replica_reads_pb2
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceServicer
 
 
 class BrokerService(BrokerServiceServicer):
-    """The server's interceptor maps the errors of unary calls."""
+    """The server's interceptor maps the errors of unary calls.
+
+    Args:
+        accesses: the rights of callers; None: authorization is off.
+    """
 
     def __init__(
         self,
@@ -45,7 +51,10 @@ class BrokerService(BrokerServiceServicer):
         dir_moves: DirMoves,
         replica_reads: ReplicaReads,
         streams: OpenStreams,
+        accesses: Accesses | None = None,
     ) -> None:
+        self._accesses = accesses
+        self._visibility = Visibility()
         self._metadata = metadata
         self._writer = ViewWriter()
         self._produce = produce
@@ -64,10 +73,13 @@ class BrokerService(BrokerServiceServicer):
     ) -> pb.GetMetadataResponse:
         """The cluster metadata of this broker."""
         check_named(request.topics, "topics")
+        access = self._access_of(context)
         if request.all_topics:
             view = self._metadata.describe((), all_topics=True)
         else:
             view = await self._metadata.describe_in_slices(request.topics)
+        if access is not None:
+            view = await self._visibility.view(access, view, named=not request.all_topics)
         return await self._writer.answer(pb.GetMetadataResponse, view)
 
     async def WatchMetadata(  # noqa: N802
@@ -75,25 +87,29 @@ class BrokerService(BrokerServiceServicer):
     ) -> AsyncIterator[pb.WatchMetadataResponse]:
         """The current metadata, then each change."""
         check_named(request.topics, "topics")
+        access = self._access_of(context)
         with self._streams.open("metadata", context):
             async for view in self._metadata.watch(request.topics):
+                if access is not None:
+                    named = bool(request.topics) and view.complete
+                    view = await self._visibility.view(access, view, named=named)
                 yield await self._writer.answer(pb.WatchMetadataResponse, view)
 
     async def Produce(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
         """A stream of produce requests."""
         with self._streams.open("produce", context):
-            await self._produce.serve(context)
+            await self._produce.serve(context, self._access_of(context))
 
     async def Fetch(  # type: ignore[override]  # noqa: N802 - written by fetch_codec
         self, request: pb.FetchRequest, context: Any
     ) -> list[Fetched]:
         """Committed batches."""
-        return await self._fetch.fetch(request)
+        return await self._fetch.fetch(request, self._access_of(context))
 
     async def FetchStream(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
         """A stream of fetch requests."""
         with self._streams.open("fetch", context):
-            await self._fetch_streams.serve(context)
+            await self._fetch_streams.serve(context, self._access_of(context))
 
     async def ListOffsets(  # noqa: N802
         self, request: pb.ListOffsetsRequest, context: Any
@@ -145,3 +161,6 @@ class BrokerService(BrokerServiceServicer):
         """The settings in effect on this broker."""
         entries = [entry_to_proto(entry) for entry in self._configs.entries()]
         return admin_configs_pb2.DescribeBrokerConfigsResponse(entries=entries)
+
+    def _access_of(self, context: Any) -> Access | None:
+        return None if self._accesses is None else self._accesses.of(context)

@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping, MutableSequence, Sequence
 from dataclasses import replace
 from typing import Any, Final
-from urllib.parse import unquote
 
 from tidemark.broker.clients.request_limits import check_named
 from tidemark.broker.groups.coordinator_shard import CoordinatorShard
@@ -32,6 +31,7 @@ from tidemark.rpc.group_codec import (
     turn_from_proto,
 )
 from tidemark.rpc.refs import ref_from_proto
+from tidemark.rpc.security.access import host_of
 from tidemark.runtime.slices import Pace
 from tidemark.v1 import group_service_pb2 as pb
 from tidemark.v1.group_service_pb2_grpc import GroupServiceServicer
@@ -66,7 +66,7 @@ class GroupService(GroupServiceServicer):
         self, request: pb.GroupHeartbeatRequest, context: Any
     ) -> pb.GroupHeartbeatResponse:
         """Join a group, stay in it, confirm revocations, or leave it."""
-        beat = heartbeat_from_proto(request, _host_of(context.peer()))
+        beat = heartbeat_from_proto(request, host_of(context.peer()))
         try:
             answer = await self._beat(beat, request.max_wait_ms)
         except TidemarkError as error:
@@ -287,10 +287,4 @@ async def _add_results(
 
 def _log_change(what: str, group_id: str, context: Any, **facts: int) -> None:
     """Log an administrative change of a group, with the client's host."""
-    _log.info(what, extra={"group": group_id, "client_host": _host_of(context.peer()), **facts})
-
-
-def _host_of(peer: str) -> str:
-    """The host in "ipv4:10.0.0.1:1234" or "ipv6:%5B::1%5D:1234"."""
-    _, _, address = unquote(peer).partition(":")
-    return address.rpartition(":")[0].strip("[]") or address
+    _log.info(what, extra={"group": group_id, "client_host": host_of(context.peer()), **facts})

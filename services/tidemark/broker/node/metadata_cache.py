@@ -151,6 +151,11 @@ class MetadataCache:
         finally:
             self._watchers.discard(watcher)
 
+    def send_again(self) -> None:
+        """Send the whole view to every watcher: the rights of clients changed."""
+        for watcher in self._watchers:
+            watcher.add(replace(self._view, complete=True))
+
     def close(self) -> None:
         """End every watch."""
         self._closed = True

@@ -23,6 +23,7 @@ from tidemark.client.producing.partition_queue import Identity, PartitionQueue
 from tidemark.client.producing.produce_stream import Answer, Attempt, Group, ProduceStream
 from tidemark.client.producing.splitting import names_records
 from tidemark.client.settings import ProducerSettings
+from tidemark.errors import AuthorizationError
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc import errors
 from tidemark.v1 import broker_service_pb2 as pb
@@ -373,6 +374,9 @@ class Sender:
             for queue in wanting:
                 try:
                     queue.identity = await self._init_producer_id()
+                except AuthorizationError as error:
+                    queue.abandon(error)  # nothing without a producer id was sent
+                    self._resolve(queue)
                 except TidemarkError as error:
                     _log.debug("no producer id: %s", error)
                     await asyncio.sleep(_PAUSE_MAX_S)

@@ -108,13 +108,15 @@ _OptionT = TypeVar("_OptionT", bound=StrEnum)
 
 
 class Resource(NamedTuple):
-    """One resource."""
+    """One resource; without a name any of its type."""
 
     type: ResourceType
     name: str
 
     def __str__(self) -> str:
         shown = _SHOWN[self.type]
+        if not self.name:
+            return f"any {shown}"
         return shown if self.type is _R.CLUSTER else f"{shown}:{self.name}"
 
 
@@ -221,7 +223,11 @@ def denial(principal: str, operation: Operation, resource: Resource, reason: str
     Args:
         reason: of `authorizer.Decision`.
     """
-    flag = "--cluster" if resource.type is _R.CLUSTER else f"{_FLAGS[resource.type]} {shlex.quote(resource.name)}"
+    flag = (
+        "--cluster"
+        if resource.type is _R.CLUSTER
+        else f"{_FLAGS[resource.type]} {shlex.quote(resource.name or 'NAME')}"
+    )
     word = operation.lower().replace("_", "-")
     command = f"tidemark acl add --principal {shlex.quote(principal)} --allow {word} {flag}"
     return TidemarkError(

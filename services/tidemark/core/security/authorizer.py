@@ -161,7 +161,7 @@ class Authorizer:
     def __init__(self, super_users: Iterable[str] = ()) -> None:
         self.rules: Rules | None = None
         self._super_users = frozenset(super_users)
-        self._known: dict[tuple[str, str, Operation, Resource], Decision] = {}
+        self._known: dict[tuple[str, str, Operation, Resource | ResourceType], Decision] = {}
 
     @property
     def generation(self) -> int:
@@ -191,7 +191,7 @@ class Authorizer:
         """Whether the operation is allowed on some resource of that type; raises as `decide`."""
         if principal in self._super_users:
             return SUPER_USER
-        key = (principal, host, operation, Resource(kind, ""))  # no resource has this name
+        key = (principal, host, operation, kind)
         known = self._known.get(key)
         return known or self._keep(key, self._ready().decide_any(principal, host, operation, kind))
 
@@ -211,7 +211,7 @@ class Authorizer:
             raise TidemarkError(ErrorCode.AUTHORIZER_NOT_READY, _NOT_READY)
         return self.rules
 
-    def _keep(self, key: tuple[str, str, Operation, Resource], decision: Decision) -> Decision:
+    def _keep(self, key: tuple[str, str, Operation, Resource | ResourceType], decision: Decision) -> Decision:
         if len(self._known) >= _KNOWN_MAX:
             self._known.clear()
         self._known[key] = decision

@@ -3,7 +3,9 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -95,3 +97,9 @@ def test_streams_and_filtered_answers_only_are_checked_by_their_service(path: st
 def test_requests_are_streamed_in_internal_calls_and_calls_that_check_themselves_only() -> None:
     streamed = {path for path, method in METHODS.items() if method.client_streaming}
     assert all(RIGHTS[path].internal or RIGHTS[path].by_service for path in streamed)
+
+
+def test_the_security_page_states_the_right_for_each_rpc() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "security.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+/\w+)` \| (.+) \|$", page, re.MULTILINE)
+    assert rows == [(path.removeprefix("/tidemark.v1."), right_in_words(right)) for path, right in RIGHTS.items()]

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metadata for clients: topics that a client may DESCRIBE, and brokers without their epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tidemark.core.cluster_view import ClusterView
+from tidemark.core.security.visible_views import blanked, visible
+from tidemark.model import BrokerId, BrokerRegistration
+from tidemark.rpc.security.access import Access
+from tidemark.runtime.slices import Pace
+
+
+class Visibility:
+    """Clients with the same rights get the same objects, so that their answers are written once."""
+
+    def __init__(self) -> None:
+        self._brokers: Mapping[BrokerId, BrokerRegistration] = {}
+        self._blanked: Mapping[BrokerId, BrokerRegistration] = {}
+
+    async def view(self, access: Access, view: ClusterView, *, named: bool) -> ClusterView:
+        """The part of the view that the client may see.
+
+        Args:
+            named: the topics were asked for by name: others than visible ones carry an error.
+
+        Raises:
+            TidemarkError: AUTHORIZER_NOT_READY.
+        """
+        if self._brokers is not view.brokers:
+            self._brokers, self._blanked = view.brokers, blanked(view.brokers)
+        brokers, names, pace = self._blanked, set[str](), Pace()
+        for some in (view.topics, view.deleted_topics, view.hidden_topics):
+            for name in some:
+                if pace.is_due:
+                    await pace.give_way()
+                if access.may_describe(name):
+                    names.add(name)
+        return visible(view, names, brokers, access.hidden if named else None)

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The part of the cluster's metadata that a client may see. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+
+from tidemark.core.cluster_view import ClusterView, TopicView
+from tidemark.core.security.acls import Operation, denial, topic
+from tidemark.errors import ErrorCode, TidemarkError
+from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration
+
+
+def hidden_topic(principal: str, name: str, reason: str) -> TidemarkError:
+    """The error for a topic that the caller may not DESCRIBE: the same whether the topic exists or not."""
+    denied = denial(principal, Operation.DESCRIBE, topic(name), reason)
+    _, _, command = denied.message.partition("; ")
+    sentence = f"there is no topic {name!r}, or {principal} may not DESCRIBE it ({reason}); {command}"
+    return TidemarkError(ErrorCode.UNKNOWN_TOPIC, sentence, {**denied.metadata, "topic": name})
+
+
+def blanked(brokers: Mapping[BrokerId, BrokerRegistration]) -> dict[BrokerId, BrokerRegistration]:
+    """The brokers without their epochs, which prove a broker to the controller on plain-text ports."""
+    return {broker_id: replace(broker, broker_epoch=BrokerEpoch(0)) for broker_id, broker in brokers.items()}
+
+
+def visible(
+    view: ClusterView,
+    names: Collection[str],
+    brokers: Mapping[BrokerId, BrokerRegistration],
+    hidden: Callable[[str], TidemarkError] | None,
+) -> ClusterView:
+    """The view with the topics in `names` only, and with these brokers.
+
+    Args:
+        hidden: makes the error that stands for another topic, which was asked for by name; None: it is left out.
+    """
+    topics: dict[str, TopicView] = {}
+    for name, found in view.topics.items():
+        if name in names:
+            topics[name] = found
+        elif hidden is not None:
+            topics[name] = TopicView(name, "", error=hidden(name))
+    return replace(
+        view,
+        topics=topics,
+        brokers=brokers,
+        deleted_topics=tuple(name for name in view.deleted_topics if name in names),
+        hidden_topics=tuple(name for name in view.hidden_topics if name in names),
+    )

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rights of one caller during one call or stream."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Any, Final
+from urllib.parse import unquote
+
+from tidemark.core.security.acls import CLUSTER, Operation, Resource, ResourceType, denial, topic
+from tidemark.core.security.authorizer import Authorizer, Decision
+from tidemark.core.security.principals import ANONYMOUS, Principal
+from tidemark.core.security.rights import Need, Right
+from tidemark.core.security.visible_views import hidden_topic
+from tidemark.errors import TidemarkError
+from tidemark.rpc.security.audit import Audit
+from tidemark.rpc.security.callers import caller_of
+
+CURRENT: Final[ContextVar[Access | None]] = ContextVar("access", default=None)
+"""Rights of the caller of the running call; None: authorization is off."""
+
+_TOPIC_TYPE_IN_CONFIGS: Final = 1
+
+
+def host_of(peer: str) -> str:
+    """The address in "ipv4:10.0.0.1:1234" or "ipv6:%5B::1%5D:1234", in the form in which rules name it."""
+    _, _, address = unquote(peer).partition(":")
+    host = address.rpartition(":")[0].strip("[]") or address
+    try:
+        found = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return str(mapped or found)
+
+
+class Access:
+    """One caller. Decisions follow the rules of the moment, so a stream keeps its `Access`.
+
+    Attributes:
+        principal: the caller's name.
+        host: the caller's address.
+        role: of a service of this cluster; None for every other caller.
+        decisions: the decisions that allowed the call, for its audit line.
+    """
+
+    __slots__ = ("_audit", "_authorizer", "decisions", "host", "principal", "role")
+
+    def __init__(self, authorizer: Authorizer, audit: Audit, caller: Principal, host: str, cluster: str) -> None:
+        self._authorizer = authorizer
+        self._audit = audit
+        self.principal = caller.name
+        self.host = host
+        self.role = caller.role if cluster and caller.cluster == cluster else None
+        self.decisions: list[Decision] = []
+
+    def may(self, operation: Operation, resource: Resource) -> bool:
+        """Whether the operation is allowed; raises AUTHORIZER_NOT_READY."""
+        return self._authorizer.decide(self.principal, self.host, operation, resource).allowed
+
+    def may_describe(self, name: str) -> bool:
+        """Whether the topic may be seen; raises AUTHORIZER_NOT_READY."""
+        return self.may(Operation.DESCRIBE, topic(name))
+
+    def require(self, operation: Operation, resource: Resource) -> None:
+        """Raises the denial, which is audited, or AUTHORIZER_NOT_READY."""
+        decision = self._authorizer.decide(self.principal, self.host, operation, resource)
+        if not decision.allowed:
+            raise self._denied(operation, resource, decision)
+
+    def hidden(self, name: str) -> TidemarkError:
+        """The error for a topic that may not be seen: the same whether the topic exists or not."""
+        decision = self._authorizer.decide(self.principal, self.host, Operation.DESCRIBE, topic(name))
+        self._audit.denied(self.principal, self.host, Operation.DESCRIBE, topic(name), decision)
+        return hidden_topic(self.principal, name, decision.reason)
+
+    def check(self, need: Need, resources: list[Resource]) -> None:
+        """Raises the denial of the first resource that the need is denied for."""
+        for resource in resources:
+            refused = self.refusal(need.operation, resource, any_name=not need.field and resource.name == "")
+            if refused is not None:
+                raise refused
+
+    def check_call(self, right: Right, request: Any) -> None:
+        """Raises a denial unless the caller may make the call with this request; items are for `refusal`."""
+        needs = right.needs if right.items is None else right.needs[:-1]
+        if right.instead is not None:
+            only = right.instead
+            if all(self._allows(only, one) for one in resources_of(only, request)):
+                return
+        for need in needs:
+            self.check(need, resources_of(need, request))
+
+    def refusal(self, operation: Operation, resource: Resource, *, any_name: bool = False) -> TidemarkError | None:
+        """The audited denial; None if the operation is allowed. A topic that may not be seen is unknown."""
+        if any_name:
+            decision = self._authorizer.decide_any(self.principal, self.host, operation, resource.type)
+        else:
+            decision = self._authorizer.decide(self.principal, self.host, operation, resource)
+        if decision.allowed:
+            self.decisions.append(decision)
+            return None
+        if operation is Operation.DESCRIBE and resource.type is ResourceType.TOPIC:
+            return self.hidden(resource.name)
+        return self._denied(operation, resource, decision)
+
+    def _allows(self, need: Need, resource: Resource) -> bool:
+        decision = self._authorizer.decide(self.principal, self.host, need.operation, resource)
+        if decision.allowed:
+            self.decisions.append(decision)
+        return decision.allowed
+
+    def _denied(self, operation: Operation, resource: Resource, decision: Decision) -> TidemarkError:
+        self._audit.denied(self.principal, self.host, operation, resource, decision)
+        return denial(self.principal, operation, resource, decision.reason)
+
+
+class Accesses:
+    """Makes the `Access` of a call.
+
+    Args:
+        cluster: the cluster's name in the identities of its services; "" on a plain-text port.
+    """
+
+    def __init__(self, authorizer: Authorizer, audit: Audit, cluster: str) -> None:
+        self._authorizer = authorizer
+        self._audit = audit
+        self._cluster = cluster
+
+    def of(self, context: Any) -> Access:
+        """The rights of the call's caller. Read before the call waits: gRPC frees a call that its caller cancelled."""
+        caller = caller_of(context) or ANONYMOUS
+        return Access(self._authorizer, self._audit, caller, host_of(context.peer()), self._cluster)
+
+
+def resources_of(need: Need, request: Any) -> list[Resource]:
+    """The resources that a request names for a need, each once; without a field the cluster, or "" for any name."""
+    if need.type is None:
+        found = values_at(request, need.field.split("."))
+        return list(dict.fromkeys(_configured(one) for one in found))
+    if not need.field:
+        return [CLUSTER if need.type is ResourceType.CLUSTER else Resource(need.type, "")]
+    return [Resource(need.type, name) for name in dict.fromkeys(values_at(request, need.field.split(".")))]
+
+
+def values_at(message: Any, path: list[str]) -> Iterator[Any]:
+    """The values at a path of fields, through repeated ones."""
+    field, rest = getattr(message, path[0]), path[1:]
+    repeated = message.DESCRIPTOR.fields_by_name[path[0]].is_repeated
+    for one in field if repeated else (field,):
+        if rest:
+            yield from values_at(one, rest)
+        else:
+            yield one
+
+
+def _configured(resource: Any) -> Resource:
+    """The resource whose settings a `ConfigResource` names: settings of brokers are the cluster's."""
+    return topic(resource.name) if resource.type == _TOPIC_TYPE_IN_CONFIGS else CLUSTER

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Authorization of one process, from its settings."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from tidemark.core.security.authorizer import Authorizer
+from tidemark.core.security.principals import principal_of
+from tidemark.rpc.security.access import Accesses
+from tidemark.rpc.security.audit import Audit
+from tidemark.rpc.security.files import TlsIdentity
+from tidemark.rpc.security.gate import Gate
+from tidemark.runtime.metrics import METRICS
+
+
+class AuthorizationSettings(Protocol):
+    """The settings of a service that concern authorization."""
+
+    @property
+    def authorization_enabled(self) -> bool:
+        """Whether every call is checked."""
+
+    @property
+    def super_users(self) -> tuple[str, ...]:
+        """Principals that are allowed everything."""
+
+
+class Authorization(NamedTuple):
+    """Attributes:
+    authorizer: decides; None: authorization is off.
+    accesses: the rights of callers; None: authorization is off.
+    gate: checks every call of a server; None: authorization is off.
+    """
+
+    authorizer: Authorizer | None = None
+    accesses: Accesses | None = None
+    gate: Gate | None = None
+
+
+def make_authorization(settings: AuthorizationSettings, identity: TlsIdentity | None) -> Authorization:
+    """The parts, with their metrics; without rules until a feed gives them.
+
+    Args:
+        identity: the TLS files of this process, whose certificate names the cluster; None: plain text.
+    """
+    audit = Audit(METRICS)
+    if not settings.authorization_enabled:
+        return Authorization()
+    authorizer = Authorizer(settings.super_users)
+    cluster = "" if identity is None else principal_of(identity.current().uris).cluster
+    accesses = Accesses(authorizer, audit, cluster)
+    return Authorization(authorizer, accesses, Gate(accesses))

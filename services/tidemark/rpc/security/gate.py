@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gate: applies the table of rights (`core.security.rights`) to every call of a server.
+
+Without rights a call does not reach its service. Items of some calls are refused one by one, and items of some answers
+are left out. Calls whose row says so are checked by their service, for each batch or topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, Final
+
+import grpc
+
+from tidemark.core.security.acls import Operation, Resource
+from tidemark.core.security.rights import OPEN_SERVICES, RIGHTS, Hidden, Right
+from tidemark.errors import ErrorCode, TidemarkError
+from tidemark.rpc import errors
+from tidemark.rpc.errors import abort_with
+from tidemark.rpc.security.access import CURRENT, Access, Accesses, values_at
+
+
+class Gate(grpc.aio.ServerInterceptor):
+    """Placed next to the handlers, so that the errors that it raises are mapped as theirs are."""
+
+    def __init__(self, accesses: Accesses) -> None:
+        self._accesses = accesses
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """Wrap the handler."""
+        path: str = handler_call_details.method
+        handler = await continuation(handler_call_details)
+        if handler is None or path.startswith(OPEN_SERVICES):
+            return handler
+        right = RIGHTS.get(path)
+        if right is None:
+            return _NO_ROW
+        if right.by_service or (handler.request_streaming and not right.internal):
+            return handler  # no service but these takes streams; the other handlers refuse calls at the start
+        if handler.request_streaming:
+            return self._internal_stream(right, handler)
+        return self._streamed(right, handler) if handler.response_streaming else self._unary(right, handler)
+
+    def _internal_stream(self, right: Right, handler: Any) -> Any:
+        inner = handler.stream_stream
+
+        async def checked(requests: Any, context: Any) -> Any:
+            try:
+                self._enter(right, None, context)
+            except TidemarkError as error:
+                await abort_with(context, error)
+            return await inner(requests, context)
+
+        return grpc.stream_stream_rpc_method_handler(checked, handler.request_deserializer, handler.response_serializer)
+
+    def _streamed(self, right: Right, handler: Any) -> Any:
+        inner = handler.unary_stream
+
+        async def checked(request: Any, context: Any) -> AsyncIterator[Any]:
+            access = self._enter(right, request, context)
+            async with aclosing(inner(request, context)) as responses:
+                async for response in responses:
+                    if access is not None:
+                        access.decisions.clear()
+                        access.check_call(right, request)  # the rules may have changed
+                        _hide(right, response, access)
+                    yield response
+
+        return grpc.unary_stream_rpc_method_handler(checked, handler.request_deserializer, handler.response_serializer)
+
+    def _unary(self, right: Right, handler: Any) -> Any:
+        inner = handler.unary_unary
+
+        async def checked(request: Any, context: Any) -> Any:
+            access = self._enter(right, request, context)
+            if access is None:
+                return await inner(request, context)
+            refused = _take_refused(right, request, access)
+            response = await inner(request, context)
+            if refused:
+                _put_refused(right, response, refused)
+            _hide(right, response, access)
+            return response
+
+        return grpc.unary_unary_rpc_method_handler(checked, handler.request_deserializer, handler.response_serializer)
+
+    def _enter(self, right: Right, request: Any, context: Any) -> Access | None:
+        """Check the call; None for a service of the cluster that needs no rule."""
+        access = self._accesses.of(context)
+        CURRENT.set(access)
+        if access.role is not None and access.role in right.roles:
+            return None
+        access.check_call(right, request)
+        return access
+
+
+def _take_refused(right: Right, request: Any, access: Access) -> list[tuple[int, Any, TidemarkError]]:
+    """Remove the items that are denied from the request: position, item and denial of each."""
+    if right.items is None:
+        return []
+    need, asked = right.needs[-1], getattr(request, right.items.asked)
+    assert need.type is not None, "items name their resources"
+    within = need.field.split(".")[1:]
+    refused, allowed, known = [], [], dict[str, TidemarkError | None]()
+    for position, item in enumerate(list(asked)):
+        name = next(values_at(item, within)) if within else item
+        if name not in known:
+            known[name] = access.refusal(need.operation, Resource(need.type, name))
+        error = known[name]
+        if error is None:
+            allowed.append(item)
+        else:
+            refused.append((position, item, error))
+    if refused:
+        del asked[:]
+        asked.extend(allowed)
+    return refused
+
+
+def _put_refused(right: Right, response: Any, refused: list[tuple[int, Any, TidemarkError]]) -> None:
+    """Answer the refused items, each at its position in the request."""
+    assert right.items is not None
+    answers = getattr(response, right.items.answers)
+    given = iter(list(answers))
+    kind = response.DESCRIPTOR.fields_by_name[right.items.answers].message_type._concrete_class
+    merged: list[Any] = []
+    for position, item, error in refused:
+        while len(merged) < position and (one := next(given, None)) is not None:
+            merged.append(one)
+        answer = kind(error=errors.to_proto(error))
+        for key in right.items.key:
+            setattr(answer, key, item if isinstance(item, str) else getattr(item, key))
+        merged.append(answer)
+    merged.extend(given)
+    del answers[:]
+    answers.extend(merged)
+
+
+def _hide(right: Right, response: Any, access: Access) -> None:
+    """Leave out the items that the caller may not see."""
+    for hidden in right.hides:
+        _hide_at(response, hidden.items.split("."), hidden, access)
+
+
+def _hide_at(message: Any, path: list[str], hidden: Hidden, access: Access) -> None:
+    if path[1:]:
+        for one in values_at(message, path[:1]):
+            _hide_at(one, path[1:], hidden, access)
+        return
+    items = getattr(message, path[0])
+    shown = [one for one in items if access.may(Operation.DESCRIBE, Resource(hidden.type, _name(one, hidden)))]
+    if len(shown) < len(items):
+        del items[:]
+        items.extend(shown)
+
+
+def _name(item: Any, hidden: Hidden) -> str:
+    name: str = next(values_at(item, hidden.name.split("."))) if hidden.name else item
+    return name
+
+
+async def _refuse(requests: object, context: Any) -> None:
+    sentence = "this call has no row in the table of rights, so no caller may make it"
+    await abort_with(context, TidemarkError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, sentence))
+
+
+_NO_ROW: Final[Any] = grpc.stream_stream_rpc_method_handler(_refuse)

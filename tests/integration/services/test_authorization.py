@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cluster with certificates and access rules: every RPC for every kind of caller, and rules that change."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.request
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from tidemark.client import AdminClient, AuthorizationError, Consumer, Producer, UnknownTopicError
+from tidemark.core.security.acls import Acl, Operation, Pattern, Permission, ResourceType
+from tidemark.core.security.rights import RIGHTS
+from tidemark.local.cluster import LocalCluster
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.rpc.channel import blocking_channels
+from tidemark.rpc.errors import from_rpc_error
+from tidemark.rpc.security.files import TlsIdentity
+from tidemark.runtime.clock import SystemClock
+from tidemark.v1 import admin_service_pb2 as admin_pb
+from tidemark.v1 import broker_service_pb2 as pb
+from tidemark.v1.admin_service_pb2_grpc import AdminServiceStub
+from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
+from tidemark.zookeeper.store import ZooKeeperMetadataStore
+
+from tests.integration.harness.certificates import signed_by
+from tests.integration.harness.rights_matrix import CALL_S, GROUP, TOPIC, methods, outcome
+from tests.integration.harness.waiting import wait_for
+
+URIS = {
+    "anonymous": None,
+    "unknown": "tidemark://local/user/unknown",
+    "reader": "tidemark://local/user/reader",
+    "writer": "tidemark://local/user/writer",
+    "admin": "tidemark://local/user/root",
+    "broker": "tidemark://local/broker/1",
+    "controller": "tidemark://local/controller/101",
+}
+PRIVATE = "private-topic"
+
+TOPICS_ALLOWED = "reader writer admin"
+EXPECTED: dict[str, tuple[str, str]] = {
+    "BrokerService/GetMetadata": ("hidden", TOPICS_ALLOWED),
+    "BrokerService/WatchMetadata": ("hidden", TOPICS_ALLOWED),
+    "BrokerService/Produce": ("topic", "writer admin"),
+    "BrokerService/Fetch": ("topic", "reader admin"),
+    "BrokerService/FetchStream": ("topic", "reader admin"),
+    "BrokerService/ListOffsets": ("hidden", "reader writer admin broker"),
+    "BrokerService/OffsetsForLeaderEpoch": ("hidden", TOPICS_ALLOWED),
+    "BrokerService/InitProducerId": ("topic", "writer admin"),
+    "BrokerService/DescribeLogDirs": ("cluster", "admin"),
+    "BrokerService/AlterReplicaLogDirs": ("cluster", "admin"),
+    "BrokerService/DeleteRecords": ("topic", "admin"),
+    "BrokerService/ReadReplica": ("cluster", "admin broker"),
+    "BrokerService/DescribeBrokerConfigs": ("cluster", "admin"),
+    "GroupService/FindCoordinator": ("group", "reader admin"),
+    "GroupService/GroupHeartbeat": ("group", "reader admin"),
+    "GroupService/CommitOffsets": ("group", "reader admin"),
+    "GroupService/FetchOffsets": ("group", "reader admin"),
+    "GroupService/ListGroups": ("", " ".join(URIS)),
+    "GroupService/DescribeGroups": ("group", "reader admin"),
+    "GroupService/AlterGroupOffsets": ("group", "reader admin"),
+    "GroupService/DeleteGroup": ("group", "admin"),
+    "GroupService/DeleteGroupOffsets": ("group", "admin"),
+    "AdminService/CreateTopic": ("topic", "admin"),
+    "AdminService/DeleteTopic": ("topic", "admin"),
+    "AdminService/ListTopics": ("", " ".join(URIS)),
+    "AdminService/DescribeTopics": ("hidden", TOPICS_ALLOWED),
+    "AdminService/DescribeCluster": ("cluster", "admin"),
+    "AdminService/ElectLeaders": ("cluster", "admin"),
+    "AdminService/ListUncleanElections": ("cluster", "admin"),
+    "AdminService/AlterConfigs": ("topic", "admin"),
+    "AdminService/DescribeConfigs": ("topic", "admin"),
+    "AdminService/AlterPartitionReassignments": ("cluster", "admin"),
+    "AdminService/ListPartitionReassignments": ("cluster", "admin"),
+    "AdminService/WatchPartitionReassignments": ("cluster", "admin"),
+    "AdminService/CreatePartitions": ("topic", "admin"),
+    "AdminService/DeletePartitions": ("topic", "admin"),
+    "AdminService/PlanBrokers": ("cluster", "admin"),
+    "AdminService/AddBrokers": ("cluster", "admin"),
+    "AdminService/RemoveBrokers": ("cluster", "admin"),
+    "AdminService/SafeToRestart": ("cluster", "admin"),
+    "AdminService/DescribeLogDirs": ("cluster", "admin"),
+    "AdminService/AlterReplicaLogDirs": ("cluster", "admin"),
+    "BrokerControlService/LeaderAndIsr": ("cluster", "controller"),
+    "BrokerControlService/StopReplica": ("cluster", "controller"),
+    "BrokerControlService/UpdateMetadata": ("cluster", "controller"),
+    "BrokerControlService/Heartbeat": ("cluster", "controller"),
+    "BrokerControlService/DescribeReplicas": ("cluster", "controller"),
+    "ControllerService/ReportIsrChanges": ("cluster", "broker"),
+    "ControllerService/AskReplicas": ("cluster", ""),
+    "ControllerService/DescribeController": ("cluster", "broker controller"),
+    "ReplicaService/Replicate": ("cluster", "broker"),
+}
+"""For each RPC the kind of its denial, and the callers that are allowed; written by hand from Kafka's rights."""
+
+
+def allow(caller: str, operation: Operation, name: str = "open-", *, kind: ResourceType = ResourceType.TOPIC) -> Acl:
+    return Acl(kind, Pattern.PREFIXED, name, f"User:{URIS[caller]}", "*", operation, Permission.ALLOW)
+
+
+RULES = [
+    allow("reader", Operation.READ),
+    allow("reader", Operation.READ, kind=ResourceType.GROUP),
+    allow("writer", Operation.WRITE),
+]
+
+
+def change_rules(cluster: LocalCluster, rules: Iterable[Acl]) -> None:
+    """Replace all rules, straight in ZooKeeper, and wait until every process has them."""
+
+    async def write() -> int:
+        store = ZooKeeperMetadataStore(cluster.zookeeper.connect, 4000, SystemClock())
+        await store.start()
+        try:
+            generation = (await store.acls()).generation
+            assert await store.write_acls(list(rules), version=generation)
+            return generation + 1
+        finally:
+            await store.stop()
+
+    generation = asyncio.run(write())
+    wait_for(lambda: all(generation_at(cluster, name) >= generation for name in SERVERS), "the rules at every process")
+
+
+SERVERS = ("broker-0", "broker-1", "broker-2", "admin")
+
+
+def generation_at(cluster: LocalCluster, name: str) -> float:
+    return samples(cluster, name)["tidemark_acl_rules_generation"]
+
+
+def samples(cluster: LocalCluster, name: str) -> dict[str, float]:
+    with urllib.request.urlopen(f"http://{cluster.metrics_address(name)}/metrics", timeout=CALL_S) as page:
+        text = page.read().decode()
+    return {
+        key: float(value) for key, _, value in (line.rpartition(" ") for line in text.splitlines() if line[0] != "#")
+    }
+
+
+class Callers:
+    """Channels and files of every kind of caller."""
+
+    def __init__(self, cluster: LocalCluster, directory: Path) -> None:
+        self.cluster = cluster
+        self.files = {
+            name: signed_by(cluster.directory / "certs", directory / name, uris=[] if uri is None else [uri])
+            for name, uri in URIS.items()
+        }
+        self.channels = {name: blocking_channels(TlsIdentity(files)) for name, files in self.files.items()}
+
+    def to(self, caller: str, service: str) -> Any:
+        """A channel of this caller."""
+        return self.channels[caller].get(self.cluster.address(service))
+
+    def close(self) -> None:
+        for channels in self.channels.values():
+            channels.close()
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    flags = {"authorization.enabled": "true", "super.users": f"User:{URIS['admin']}"}
+    with LocalCluster(
+        tmp_path_factory.mktemp("guarded"), secure=True, settings={"broker": flags, "admin": flags}
+    ) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def callers(guarded: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callers]:
+    made = Callers(guarded, tmp_path_factory.mktemp("callers"))
+    with AdminClient(guarded.bootstrap, tls=made.files["admin"]) as admin:
+        for topic in (TOPIC, PRIVATE):
+            admin.create_topic(topic, partitions=1, replication_factor=3)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def rules(guarded: LocalCluster, callers: Callers) -> None:
+    """`RULES` are in effect everywhere."""
+    change_rules(guarded, RULES)
+
+
+def server_of(rpc: str) -> str:
+    return {"AdminService": "admin", "ControllerService": "controller-100"}.get(rpc.partition("/")[0], "broker-0")
+
+
+def test_the_expected_outcomes_cover_every_rpc() -> None:
+    assert EXPECTED.keys() == dict(methods()).keys() == {path.removeprefix("/tidemark.v1.") for path in RIGHTS}
+
+
+@pytest.mark.usefixtures("rules")
+@pytest.mark.parametrize("caller", URIS)
+def test_every_rpc_is_allowed_to_the_callers_of_the_table_only(callers: Callers, caller: str) -> None:
+    def call(named: tuple[str, Any]) -> tuple[str, str]:
+        rpc, method = named
+        return rpc, outcome(callers.to(caller, server_of(rpc)), rpc, method)
+
+    with ThreadPoolExecutor(8) as pool:
+        found = dict(pool.map(call, methods()))
+    expected = {rpc: "allowed" if caller in allowed.split() else kind for rpc, (kind, allowed) in EXPECTED.items()}
+    assert found == expected
+
+
+def refusal_of(call: Any) -> TidemarkError:
+    with pytest.raises(grpc.RpcError) as raised:
+        call()
+    return from_rpc_error(raised.value, address="server")
+
+
+@pytest.mark.usefixtures("rules")
+def test_a_topic_that_may_not_be_described_looks_like_one_that_does_not_exist(callers: Callers) -> None:
+    broker = BrokerServiceStub(callers.to("reader", "broker-0"))
+    admin = AdminServiceStub(callers.to("reader", "admin"))
+
+    def told(topic: str) -> list[bytes]:
+        answers = [
+            broker.GetMetadata(pb.GetMetadataRequest(topics=[topic]), timeout=CALL_S),
+            next(broker.WatchMetadata(pb.WatchMetadataRequest(topics=[topic]), timeout=CALL_S)),
+            admin.DescribeTopics(admin_pb.DescribeTopicsRequest(topics=[topic]), timeout=CALL_S),
+            broker.ListOffsets(
+                pb.ListOffsetsRequest(partitions=[pb.PartitionListOffsets(topic=topic, latest=True)]), timeout=CALL_S
+            ),
+        ]
+        errors = [refusal_of(lambda: admin.DeleteTopic(admin_pb.DeleteTopicRequest(topic=topic), timeout=CALL_S))]
+        texts = [str(one) for one in answers] + [f"{one}{one.metadata}" for one in errors]
+        return [text.replace(topic, "TOPIC").encode() for text in texts]
+
+    assert told(PRIVATE) == told("missing-topic")
+
+
+@pytest.mark.usefixtures("rules")
+def test_lists_and_metadata_have_the_topics_that_may_be_described_and_no_broker_epochs(callers: Callers) -> None:
+    for caller, expected in {"reader": {TOPIC}, "writer": {TOPIC}, "unknown": set()}.items():
+        broker = BrokerServiceStub(callers.to(caller, "broker-0"))
+        admin = AdminServiceStub(callers.to(caller, "admin"))
+        metadata = broker.GetMetadata(pb.GetMetadataRequest(all_topics=True), timeout=CALL_S).metadata
+        watched = next(broker.WatchMetadata(pb.WatchMetadataRequest(), timeout=CALL_S)).metadata
+        described = admin.DescribeTopics(admin_pb.DescribeTopicsRequest(), timeout=CALL_S)
+        for topics in (metadata.topics, watched.topics, described.topics):
+            assert {one.topic for one in topics} == expected
+        assert set(admin.ListTopics(admin_pb.ListTopicsRequest(), timeout=CALL_S).topics) == expected
+        assert [one.broker_epoch for one in metadata.brokers] == [0, 0, 0]
+        assert all(one.port for one in metadata.brokers)
+
+
+@pytest.mark.usefixtures("rules")
+def test_open_streams_look_again_when_the_rules_change(guarded: LocalCluster, callers: Callers) -> None:
+    leader = leader_of(guarded, callers)
+    broker = BrokerServiceStub(callers.to("reader", f"broker-{leader.leader}"))
+    watch = broker.WatchMetadata(pb.WatchMetadataRequest(), timeout=60)
+    assert [one.topic for one in next(watch).metadata.topics] == [TOPIC]
+    part = pb.PartitionFetch(topic=TOPIC, partition=0, current_leader_epoch=leader.leader_epoch)
+    waiting = pb.FetchRequest(partitions=[part], min_bytes=1 << 20, max_wait_ms=25_000)
+    fetches = broker.FetchStream(iter([waiting]), timeout=60)
+    change_rules(guarded, [])
+    refused = next(fetches).partitions[0]
+    assert refused.error.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert not refused.batches
+    while next(watch).metadata.topics:
+        continue
+    change_rules(guarded, RULES)
+    while [one.topic for one in next(watch).metadata.topics] != [TOPIC]:
+        continue
+    watch.cancel()
+
+
+def leader_of(cluster: LocalCluster, callers: Callers) -> Any:
+    broker = BrokerServiceStub(callers.to("admin", "broker-0"))
+    response = broker.GetMetadata(pb.GetMetadataRequest(topics=[TOPIC]), timeout=CALL_S)
+    return response.metadata.topics[0].partitions[0]
+
+
+@pytest.mark.usefixtures("rules")
+def test_clients_read_and_write_with_their_rights_and_get_the_missing_right_in_the_error(
+    guarded: LocalCluster, callers: Callers
+) -> None:
+    reader, writer = callers.files["reader"], callers.files["writer"]
+    with Producer(guarded.bootstrap, tls=writer) as producer:
+        producer.send(TOPIC, b"hello").result(CALL_S)
+    with Consumer(guarded.bootstrap, tls=reader, group=GROUP, offset_reset="earliest") as consumer:
+        consumer.subscribe(TOPIC)
+        assert next(iter(consumer)).value == b"hello"
+        consumer.commit()
+    principal = f"User:{URIS['reader']}"
+    with Producer(guarded.bootstrap, tls=reader) as producer, pytest.raises(AuthorizationError) as denied:
+        producer.send(TOPIC, b"no").result(CALL_S)
+    assert f"{principal} may not WRITE any Topic (no rule allows it); an operator can run" in denied.value.message
+    change_rules(guarded, [*RULES, allow("reader", Operation.WRITE, "other-")])
+    with Producer(guarded.bootstrap, tls=reader) as producer, pytest.raises(AuthorizationError) as denied:
+        producer.send(TOPIC, b"no").result(CALL_S)
+    assert f"{principal} may not WRITE Topic:{TOPIC} (no rule allows it); an operator can run" in denied.value.message
+    assert denied.value.metadata["principal"] == principal
+    assert denied.value.metadata["operation"] == "WRITE"
+    with Producer(guarded.bootstrap, tls=writer) as producer, pytest.raises(UnknownTopicError) as hidden:
+        producer.send(PRIVATE, b"no").result(CALL_S)
+    assert "tidemark acl add" in hidden.value.message
+
+
+@pytest.mark.usefixtures("rules")
+def test_a_stored_answer_is_given_to_the_principal_of_the_request_only(callers: Callers) -> None:
+    request = admin_pb.CreateTopicRequest(topic="once", partitions=1, replication_factor=1, request_id="the-same")
+    admin = AdminServiceStub(callers.to("admin", "admin"))
+    first = admin.CreateTopic(request, timeout=CALL_S)
+    assert admin.CreateTopic(request, timeout=CALL_S) == first
+    denied = refusal_of(lambda: AdminServiceStub(callers.to("writer", "admin")).CreateTopic(request, timeout=CALL_S))
+    assert denied.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+def test_denials_are_counted_and_in_the_audit_log(guarded: LocalCluster, callers: Callers) -> None:
+    name = 'tidemark_authorization_denials_total{operation="ALTER",resource_type="CLUSTER"}'
+    before = samples(guarded, "admin").get(name, 0)
+    admin = AdminServiceStub(callers.to("unknown", "admin"))
+    refusal_of(lambda: admin.ElectLeaders(admin_pb.ElectLeadersRequest(), timeout=CALL_S))
+    assert samples(guarded, "admin")[name] == before + 1
+    lines = [
+        json.loads(line)
+        for line in (guarded.directory / "logs" / "admin.log").read_text().splitlines()
+        if '"DENIED"' in line
+    ]
+    (last,) = [line for line in lines if line["operation"] == "ALTER" and line["principal"].endswith("/unknown")][-1:]
+    assert (last["resource"], last["rule"], last["host"]) == ("Cluster", "no rule allows it", "127.0.0.1")
