@@ -8,6 +8,7 @@ import contextlib
 import logging
 import sys
 
+from tidemark.admin.acls import AclAdministration
 from tidemark.admin.brokers import BrokerAdministration
 from tidemark.admin.configs import ConfigAdministration
 from tidemark.admin.descriptions import Descriptions
@@ -69,6 +70,7 @@ async def serve(settings: AdminSettings, identity: TlsIdentity | None = None) ->
         partitions=PartitionAdministration(store, placing),
         brokers=BrokerAdministration(store, reassignments, sizes, clock),
         log_dirs=log_dirs,
+        acls=AclAdministration(store, settings.super_users),
         accesses=authorization.accesses,
         request_timeout_ms=settings.admin_request_timeout_ms,
     )

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 
 from grpc.aio import ServicerContext
 
+from tidemark.admin.acls import AclAdministration
 from tidemark.admin.auditing import observed
 from tidemark.admin.brokers import BrokerAdministration, PlanQuery
 from tidemark.admin.configs import Alteration, ConfigAdministration
@@ -21,8 +22,10 @@ from tidemark.admin.planning import TopicRequest, new_topic_id
 from tidemark.admin.reassignments import MovesQuery, ReassignmentAdministration, interval_of
 from tidemark.admin.requests import AnsweredOnce, Facts
 from tidemark.admin.topics import TopicAdministration
+from tidemark.core.security.acls import Operation, Resource, ResourceType, option
 from tidemark.model import BrokerId, ErrorCode, TidemarkError
 from tidemark.rpc import errors
+from tidemark.rpc.acl_codec import acl_from_proto, acl_to_proto, filter_from_proto
 from tidemark.rpc.broker_log_dirs import BrokerLogDirs, broker_to_proto, placed_to_proto, places_from_proto
 from tidemark.rpc.broker_plan_codec import obstacle_to_proto, plan_to_proto
 from tidemark.rpc.config_codec import change_from_proto, change_to_proto, entry_to_proto, resource_from_proto
@@ -32,6 +35,7 @@ from tidemark.rpc.reassignment_codec import ended_to_proto, move_from_proto, pro
 from tidemark.rpc.reassignment_codec import outcome_to_proto as reassignment_outcome_to_proto
 from tidemark.rpc.refs import ref_from_proto
 from tidemark.rpc.security.access import Accesses
+from tidemark.v1 import admin_acls_pb2 as acls_pb
 from tidemark.v1 import admin_brokers_pb2 as brokers_pb
 from tidemark.v1 import admin_configs_pb2 as configs_pb
 from tidemark.v1 import admin_log_dirs_pb2 as log_dirs_pb
@@ -66,6 +70,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         partitions: changes the partition counts of topics.
         brokers: adds and removes brokers.
         log_dirs: describes log directories and moves replicas between them.
+        acls: lists, changes and tries out access rules.
         accesses: the rights of callers; None: authorization is off.
         request_timeout_ms: admin.request.timeout.ms; a shorter deadline of the caller takes precedence.
     """
@@ -82,10 +87,12 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         partitions: PartitionAdministration,
         brokers: BrokerAdministration,
         log_dirs: LogDirAdministration,
+        acls: AclAdministration,
         request_timeout_ms: int,
         accesses: Accesses | None = None,
     ) -> None:
         self._accesses = accesses
+        self._acls = acls
         self._request_timeout_s = request_timeout_ms / 1000
         self._topics = topics
         self._elections = elections
@@ -471,6 +478,43 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
             obstacles = await self._brokers.obstacles_to_restart(broker, claim=request.claim)
             return brokers_pb.SafeToRestartResponse(
                 safe=not obstacles, obstacles=[obstacle_to_proto(obstacle) for obstacle in obstacles]
+            )
+
+    async def ListAcls(self, request: acls_pb.ListAclsRequest, context: Context) -> acls_pb.ListAclsResponse:
+        """List access rules."""
+        async with observed("ListAcls", context):
+            found, generation = await self._acls.list_acls(filter_from_proto(request.filter))
+            return acls_pb.ListAclsResponse(acls=map(acl_to_proto, found), generation=generation)
+
+    async def AlterAcls(self, request: acls_pb.AlterAclsRequest, context: Context) -> acls_pb.AlterAclsResponse:
+        """Add and remove access rules in one write."""
+        facts: dict[str, object] = {}
+        async with observed("AlterAcls", context, None if request.validate_only else facts):
+            changed = await self._acls.alter(
+                [acl_from_proto(one) for one in request.add],
+                [acl_from_proto(one) for one in request.remove],
+                validate_only=request.validate_only,
+            )
+            facts["added"] = [str(acl) for acl in changed.added[:_LOGGED_MAX]]
+            facts["removed"] = [str(acl) for acl in changed.removed[:_LOGGED_MAX]]
+            facts["changed_count"] = len(changed.added) + len(changed.removed)
+            return acls_pb.AlterAclsResponse(
+                added=map(acl_to_proto, changed.added),
+                removed=map(acl_to_proto, changed.removed),
+                generation=changed.generation,
+            )
+
+    async def CheckAccess(self, request: acls_pb.CheckAccessRequest, context: Context) -> acls_pb.CheckAccessResponse:
+        """Tell whether an operation would be allowed, and which rule decides."""
+        async with observed("CheckAccess", context):
+            resource = Resource(option(ResourceType, request.resource_type), request.name)
+            operation = option(Operation, request.operation)
+            decision, generation = await self._acls.check(request.principal, request.host, operation, resource)
+            return acls_pb.CheckAccessResponse(
+                allowed=decision.allowed,
+                rule=None if decision.rule is None else acl_to_proto(decision.rule),
+                reason=decision.reason,
+                generation=generation,
             )
 
     def _timeout_s(self, context: Context) -> float:

@@ -16,6 +16,7 @@ from typing import Annotated, Final
 import typer
 
 from tidemark.cli import completion as shells
+from tidemark.cli.acl import acl_app
 from tidemark.cli.apply.command import apply
 from tidemark.cli.bench.commands import bench_app
 from tidemark.cli.certs import certs_app
@@ -43,6 +44,7 @@ TASKS: Final = {
     "Records": ("produce", "consume"),
     "Topics": ("topic", "config", "apply"),
     "Consumer groups": ("group",),
+    "Access": ("acl",),
     "Brokers and replicas": ("cluster", "reassign", "elect", "log-dirs", "replicas", "log", "zookeeper"),
     "This machine": ("dev", "certs", "bench", "completion"),
 }
@@ -56,6 +58,7 @@ app = Commands(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(topic_app, name="topic")
+app.add_typer(acl_app, name="acl", short_help="Access rules: allow and deny operations to users.")
 app.add_typer(cluster_app, name="cluster")
 app.add_typer(config_app, name="config")
 app.add_typer(reassign_app, name="reassign")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 import urllib.request
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,16 @@ from typing import Any
 
 import grpc
 import pytest
-from tidemark.client import AdminClient, AuthorizationError, Consumer, Producer, UnknownTopicError
+from tidemark.cli.app import app
+from tidemark.client import (
+    AdminClient,
+    AuthorizationError,
+    Consumer,
+    InvalidRequestError,
+    Producer,
+    UnknownTopicError,
+)
+from tidemark.client.acls import CLUSTER, AclFilter, allow_rule, topic
 from tidemark.core.security.acls import Acl, Operation, Pattern, Permission, ResourceType
 from tidemark.core.security.rights import RIGHTS
 from tidemark.local.cluster import LocalCluster
@@ -21,12 +31,14 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.channel import blocking_channels
 from tidemark.rpc.errors import from_rpc_error
 from tidemark.rpc.security.files import TlsIdentity
+from tidemark.rpc.security.paths import FILE_VARIABLES
 from tidemark.runtime.clock import SystemClock
 from tidemark.v1 import admin_service_pb2 as admin_pb
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.admin_service_pb2_grpc import AdminServiceStub
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 from tidemark.zookeeper.store import ZooKeeperMetadataStore
+from typer.testing import CliRunner
 
 from tests.integration.harness.certificates import signed_by
 from tests.integration.harness.rights_matrix import CALL_S, GROUP, TOPIC, methods, outcome
@@ -87,6 +99,9 @@ EXPECTED: dict[str, tuple[str, str]] = {
     "AdminService/SafeToRestart": ("cluster", "admin"),
     "AdminService/DescribeLogDirs": ("cluster", "admin"),
     "AdminService/AlterReplicaLogDirs": ("cluster", "admin"),
+    "AdminService/ListAcls": ("cluster", "admin"),
+    "AdminService/AlterAcls": ("cluster", "admin"),
+    "AdminService/CheckAccess": ("cluster", "admin"),
     "BrokerControlService/LeaderAndIsr": ("cluster", "controller"),
     "BrokerControlService/StopReplica": ("cluster", "controller"),
     "BrokerControlService/UpdateMetadata": ("cluster", "controller"),
@@ -176,8 +191,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 def callers(guarded: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callers]:
     made = Callers(guarded, tmp_path_factory.mktemp("callers"))
     with AdminClient(guarded.bootstrap, tls=made.files["admin"]) as admin:
-        for topic in (TOPIC, PRIVATE):
-            admin.create_topic(topic, partitions=1, replication_factor=3)
+        for name in (TOPIC, PRIVATE):
+            admin.create_topic(name, partitions=1, replication_factor=3)
     yield made
     made.close()
 
@@ -220,18 +235,18 @@ def test_a_topic_that_may_not_be_described_looks_like_one_that_does_not_exist(ca
     broker = BrokerServiceStub(callers.to("reader", "broker-0"))
     admin = AdminServiceStub(callers.to("reader", "admin"))
 
-    def told(topic: str) -> list[bytes]:
+    def told(name: str) -> list[bytes]:
         answers = [
-            broker.GetMetadata(pb.GetMetadataRequest(topics=[topic]), timeout=CALL_S),
-            next(broker.WatchMetadata(pb.WatchMetadataRequest(topics=[topic]), timeout=CALL_S)),
-            admin.DescribeTopics(admin_pb.DescribeTopicsRequest(topics=[topic]), timeout=CALL_S),
+            broker.GetMetadata(pb.GetMetadataRequest(topics=[name]), timeout=CALL_S),
+            next(broker.WatchMetadata(pb.WatchMetadataRequest(topics=[name]), timeout=CALL_S)),
+            admin.DescribeTopics(admin_pb.DescribeTopicsRequest(topics=[name]), timeout=CALL_S),
             broker.ListOffsets(
-                pb.ListOffsetsRequest(partitions=[pb.PartitionListOffsets(topic=topic, latest=True)]), timeout=CALL_S
+                pb.ListOffsetsRequest(partitions=[pb.PartitionListOffsets(topic=name, latest=True)]), timeout=CALL_S
             ),
         ]
-        errors = [refusal_of(lambda: admin.DeleteTopic(admin_pb.DeleteTopicRequest(topic=topic), timeout=CALL_S))]
+        errors = [refusal_of(lambda: admin.DeleteTopic(admin_pb.DeleteTopicRequest(topic=name), timeout=CALL_S))]
         texts = [str(one) for one in answers] + [f"{one}{one.metadata}" for one in errors]
-        return [text.replace(topic, "TOPIC").encode() for text in texts]
+        return [text.replace(name, "TOPIC").encode() for text in texts]
 
     assert told(PRIVATE) == told("missing-topic")
 
@@ -327,3 +342,71 @@ def test_denials_are_counted_and_in_the_audit_log(guarded: LocalCluster, callers
     ]
     (last,) = [line for line in lines if line["operation"] == "ALTER" and line["principal"].endswith("/unknown")][-1:]
     assert (last["resource"], last["rule"], last["host"]) == ("Cluster", "no rule allows it", "127.0.0.1")
+
+
+@pytest.mark.usefixtures("rules")
+def test_an_admin_changes_lists_and_tries_out_rules_which_take_effect_within_a_second(
+    guarded: LocalCluster, callers: Callers
+) -> None:
+    principal = f"User:{URIS['unknown']}"
+    more = [allow_rule(principal, Operation.WRITE, topic(name)) for name in (PRIVATE, "other")]
+    denied = more[1]._replace(permission=Permission.DENY)
+    broker = BrokerServiceStub(callers.to("unknown", "broker-1"))
+
+    def is_visible() -> bool:
+        answer = broker.GetMetadata(pb.GetMetadataRequest(topics=[PRIVATE]), timeout=CALL_S)
+        return not answer.metadata.topics[0].HasField("error")
+
+    with AdminClient(guarded.bootstrap, tls=callers.files["admin"]) as admin:
+        before = admin.list_acls()
+        assert admin.alter_acls(add=more, validate_only=True).added == tuple(sorted(more))
+        assert admin.list_acls() == before
+        changed = admin.alter_acls(add=[*more, denied, before[0]])
+        written_s = time.monotonic()
+        assert changed.added == tuple(sorted([*more, denied]))
+        wait_for(is_visible, "the topic is visible")
+        assert time.monotonic() - written_s < 1
+        assert admin.alter_acls(add=more) == ((), (), changed.generation)
+        assert admin.check_access(principal, Operation.DESCRIBE, topic(PRIVATE)) == (
+            *(True, more[0], "a rule allows it", changed.generation),
+        )
+        assert admin.check_access(principal, Operation.WRITE, topic("other")).rule == denied
+        assert admin.check_access(f"User:{URIS['admin']}", Operation.ALTER, CLUSTER).reason == "super user"
+        matching = AclFilter("TOPIC", "MATCH", PRIVATE)
+        assert admin.list_acls(matching) == [more[0]]
+        assert admin.list_acls(AclFilter(principal=principal)) == sorted([*more, denied])
+        removed = admin.alter_acls(remove=[*more, denied, denied])
+        assert removed.removed == tuple(sorted([*more, denied]))
+        assert admin.list_acls() == before
+        for wrong in ({"add": more, "remove": more}, {"add": [more[0]._replace(host="localhost")]}):
+            with pytest.raises(InvalidRequestError):
+                admin.alter_acls(**wrong)
+        assert admin.list_acls() == before
+
+
+@pytest.mark.usefixtures("rules")
+def test_the_command_adds_lists_checks_and_removes_rules(
+    guarded: LocalCluster, callers: Callers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEMARK_BOOTSTRAP", guarded.bootstrap)
+    for variable, path in zip(FILE_VARIABLES, callers.files["admin"], strict=True):
+        monkeypatch.setenv(variable, path)
+
+    def run(*arguments: str, status: int = 0) -> str:
+        result = CliRunner().invoke(app, ["acl", *arguments])
+        assert result.exit_code == status, (result.output, result.exception)
+        return result.stdout
+
+    of = ("--principal", "User:zoe", "--allow", "read", "--topic-prefix", "zoo-", "--group", "zoo")
+    assert run("add", *of, "--dry-run").endswith("2 rules to change\n")
+    assert "+ ALLOW User:zoe from * to READ Topic:zoo-*" in run("add", *of)
+    assert run("add", *of) == "nothing to change\n"
+    check = ("check", "--principal", "User:zoe", "--topic", "zoo-animals", "--operation")
+    by = "(a rule allows it: ALLOW User:zoe from * to READ Topic:zoo-*)"
+    assert run(*check, "describe") == f"User:zoe may DESCRIBE Topic:zoo-animals {by}\n"
+    assert run(*check, "write", status=1) == "User:zoe may not WRITE Topic:zoo-animals (no rule allows it)\n"
+    listed = json.loads(run("list", "--topic", "zoo-animals", "--output", "json"))
+    assert [(one["principal"], one["name"], one["pattern"]) for one in listed] == [("User:zoe", "zoo-", "PREFIXED")]
+    assert "zoo-" in run("list", "--principal", "User:zoe")
+    assert run("remove", *of).endswith("2 rules changed\n")
+    assert run("list", "--principal", "User:zoe") == "there is no such rule\n"

@@ -55,3 +55,6 @@ class AdminClient(SyncClient[AsyncAdminClient]):
     add_brokers = blocking(AsyncAdminClient.add_brokers)
     remove_brokers = iterating(AsyncAdminClient.remove_brokers)
     obstacles_to_restart = blocking(AsyncAdminClient.obstacles_to_restart)
+    list_acls = blocking(AsyncAdminClient.list_acls)
+    alter_acls = blocking(AsyncAdminClient.alter_acls)
+    check_access = blocking(AsyncAdminClient.check_access)

@@ -168,6 +168,11 @@ class Acl(NamedTuple):
         return self.name in (ANY, resource.name)
 
 
+def allow_rule(principal: str, operation: Operation, resource: Resource, *, host: str = ANY) -> Acl:
+    """The rule that allows an operation on one resource, or with the name "*" on all of its type."""
+    return Acl(resource.type, Pattern.LITERAL, resource.name, principal, host, operation, Permission.ALLOW)
+
+
 def check_acl(acl: Acl) -> Acl:
     """The rule, with its host in normal form.
 

@@ -162,6 +162,9 @@ _ADMIN_SERVICE: Final = {
     "SafeToRestart": Right((_TO_DESCRIBE,), hides=(Hidden("obstacles.partitions", "topic"),)),
     "DescribeLogDirs": Right((_TO_DESCRIBE,), hides=(_REPLICAS,)),
     "AlterReplicaLogDirs": Right((_TO_ALTER,)),
+    "ListAcls": Right((_TO_DESCRIBE,)),
+    "AlterAcls": Right((_TO_ALTER,)),
+    "CheckAccess": Right((_TO_DESCRIBE,)),
 }
 _CONTROL: Final = ("LeaderAndIsr", "StopReplica", "UpdateMetadata", "Heartbeat", "DescribeReplicas")
 _SERVICES: Final[Mapping[str, Mapping[str, Right]]] = {

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final
 
+from tidemark.client.aio.admin.acls import AclMethods
 from tidemark.client.aio.admin.config_values import ConfigValue, config_texts
 from tidemark.client.aio.admin.connection import TIMEOUT_S, AdminConnection
 from tidemark.client.aio.admin.delete_records import delete_records_at
@@ -72,8 +73,8 @@ from tidemark.v1 import admin_service_pb2 as pb
 _TIMEOUT_S_MIN: Final = 0.1
 
 
-class AdminClient(Lifecycle):
-    """Manages topics, settings, reassignments, log directories, brokers and leader elections.
+class AdminClient(AclMethods, Lifecycle):
+    """Manages topics, settings, reassignments, log directories, brokers, leader elections and access rules.
 
     Methods raise TidemarkError. `request_id` makes a retry of the same call safe: the admin service answers a request
     id that it has completed from its records, and refuses one with different arguments with REQUEST_ID_REUSED.

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lists, changes and tries out access rules, straight from and to ZooKeeper."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final, NamedTuple
+
+from tidemark.core.security.acls import ANY, APPLICABLE, Acl, Operation, Resource
+from tidemark.core.security.authorizer import SUPER_USER, Decision
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.ports import MetadataStore
+from tidemark.rpc.acl_codec import AclFilter
+
+CHANGES_MAX: Final = 10_000
+"""Rules that one request adds and removes."""
+_RACES_MAX: Final = 100
+
+
+class ChangedAcls(NamedTuple):
+    """The difference that a change made, and the version of the rules after it."""
+
+    added: tuple[Acl, ...]
+    removed: tuple[Acl, ...]
+    generation: int
+
+
+class AclAdministration:
+    """Args:
+    store: started.
+    super_users: principals that are allowed everything.
+    """
+
+    def __init__(self, store: MetadataStore, super_users: Collection[str]) -> None:
+        self._store = store
+        self._super_users = frozenset(super_users)
+
+    async def list_acls(self, wanted: AclFilter) -> tuple[list[Acl], int]:
+        """The selected rules, sorted, and the version of all rules."""
+        rules = await self._store.acls()
+        return [acl for acl in rules.acls if wanted.selects(acl)], rules.generation
+
+    async def alter(self, add: Sequence[Acl], remove: Sequence[Acl], *, validate_only: bool) -> ChangedAcls:
+        """Add and remove rules in one write; rules that are there, or not there, are passed over.
+
+        Raises:
+            TidemarkError: INVALID_REQUEST for a rule in both lists, or too many; REQUEST_TIMED_OUT if other requests
+                kept changing the rules: nothing was changed.
+        """
+        wanted, unwanted = set(add), set(remove)
+        if len(add) + len(remove) > CHANGES_MAX:
+            raise TidemarkError(ErrorCode.INVALID_REQUEST, f"a request changes at most {CHANGES_MAX} rules")
+        if both := wanted & unwanted:
+            raise TidemarkError(ErrorCode.INVALID_REQUEST, f"this rule is to be added and removed: {min(both)}")
+        for _ in range(_RACES_MAX):
+            rules = await self._store.acls()
+            now = set(rules.acls)
+            changed = ChangedAcls(tuple(sorted(wanted - now)), tuple(sorted(unwanted & now)), rules.generation)
+            if validate_only or not (changed.added or changed.removed):
+                return changed
+            if await self._store.write_acls((now | wanted) - unwanted, version=rules.generation):
+                return changed._replace(generation=rules.generation + 1)
+        raise TidemarkError(
+            ErrorCode.REQUEST_TIMED_OUT, "other requests kept changing the access rules; nothing was changed: retry"
+        )
+
+    async def check(self, principal: str, host: str, operation: Operation, resource: Resource) -> tuple[Decision, int]:
+        """The decision on one operation, and the version of the rules that it follows.
+
+        Raises:
+            TidemarkError: INVALID_REQUEST for an operation that no call needs of such a resource.
+        """
+        if operation is Operation.ALL or operation not in APPLICABLE[resource.type]:
+            known = ", ".join(sorted(APPLICABLE[resource.type] - {Operation.ALL}))
+            sentence = f"{operation} does not apply to a {resource.type}: give one of {known}"
+            raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
+        rules = await self._store.acls()
+        if principal in self._super_users:
+            return SUPER_USER, rules.generation
+        return rules.decide(principal, host or ANY, operation, resource), rules.generation

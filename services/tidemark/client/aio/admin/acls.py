@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The methods of the async AdminClient for access rules; `tidemark.client.acls` has the names for their arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tidemark.client.aio.admin.connection import AdminConnection
+from tidemark.client.argument_types import flag, instances, text
+from tidemark.core.security.acls import Acl, Operation, Resource
+from tidemark.rpc.acl_codec import AclFilter, acl_from_proto, acl_to_proto, filter_to_proto
+from tidemark.v1 import admin_acls_pb2 as pb
+
+
+class AlteredAcls(NamedTuple):
+    """Result of `alter_acls`.
+
+    Attributes:
+        added: rules that did not exist before.
+        removed: rules that existed before.
+        generation: version of all rules after the change.
+    """
+
+    added: tuple[Acl, ...]
+    removed: tuple[Acl, ...]
+    generation: int
+
+
+class AccessCheck(NamedTuple):
+    """Result of `check_access`.
+
+    Attributes:
+        allowed: whether the operation is allowed.
+        rule: the rule that decided; None: no rule did.
+        reason: "super user", "no rule allows it", "a rule denies it" or "a rule allows it".
+        generation: version of all rules; -1: there are none.
+    """
+
+    allowed: bool
+    rule: Acl | None
+    reason: str
+    generation: int
+
+
+class AclMethods:
+    """Access rules; part of `AdminClient`."""
+
+    _connection: AdminConnection
+
+    async def list_acls(self, wanted: AclFilter | None = None) -> list[Acl]:
+        """List access rules, sorted.
+
+        Args:
+            wanted: rules to select; None: all.
+
+        Example: `admin.list_acls(AclFilter(principal="User:alice"))`
+        """
+        request = pb.ListAclsRequest(filter=filter_to_proto(wanted or AclFilter()))
+        response = await self._connection.call(lambda stub: stub.ListAcls, request)
+        return [acl_from_proto(acl) for acl in response.acls]
+
+    async def alter_acls(
+        self, *, add: Sequence[Acl] = (), remove: Sequence[Acl] = (), validate_only: bool = False
+    ) -> AlteredAcls:
+        """Add and remove access rules, all of them or none; they take effect together, within a second.
+
+        Args:
+            add: rules to add; those that exist stay.
+            remove: rules to remove; those that do not exist are passed over.
+            validate_only: check the request and compute the result, change nothing.
+
+        Raises:
+            TidemarkError: INVALID_REQUEST for a rule that could never match.
+
+        Example: `admin.alter_acls(add=[allow_rule("User:alice", Operation.READ, topic("orders"))])`
+        """
+        request = pb.AlterAclsRequest(
+            add=[acl_to_proto(acl) for acl in instances("add", add, Acl)],
+            remove=[acl_to_proto(acl) for acl in instances("remove", remove, Acl)],
+            validate_only=flag("validate_only", validate_only),
+        )
+        response = await self._connection.call(lambda stub: stub.AlterAcls, request)
+        added, removed = (tuple(map(acl_from_proto, acls)) for acls in (response.added, response.removed))
+        return AlteredAcls(added, removed, response.generation)
+
+    async def check_access(
+        self, principal: str, operation: Operation, resource: Resource, *, host: str = ""
+    ) -> AccessCheck:
+        """Tell whether an operation would be allowed, and which rule decides.
+
+        Args:
+            principal: "User:NAME".
+            operation: the operation; not ALL.
+            resource: one resource.
+            host: IP address of the caller; "": an address that no rule names.
+
+        Example: `admin.check_access("User:alice", Operation.READ, topic("orders"))`
+        """
+        request = pb.CheckAccessRequest(
+            principal=text("principal", principal),
+            host=text("host", host),
+            operation=operation,
+            resource_type=resource.type,
+            name=resource.name,
+        )
+        response = await self._connection.call(lambda stub: stub.CheckAccess, request)
+        rule = acl_from_proto(response.rule) if response.HasField("rule") else None
+        return AccessCheck(response.allowed, rule, response.reason, response.generation)
