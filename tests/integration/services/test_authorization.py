@@ -386,7 +386,7 @@ def test_an_admin_changes_lists_and_tries_out_rules_which_take_effect_within_a_s
 
 @pytest.mark.usefixtures("rules")
 def test_the_command_adds_lists_checks_and_removes_rules(
-    guarded: LocalCluster, callers: Callers, monkeypatch: pytest.MonkeyPatch
+    guarded: LocalCluster, callers: Callers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TIDEMARK_BOOTSTRAP", guarded.bootstrap)
     for variable, path in zip(FILE_VARIABLES, callers.files["admin"], strict=True):
@@ -409,4 +409,12 @@ def test_the_command_adds_lists_checks_and_removes_rules(
     assert [(one["principal"], one["name"], one["pattern"]) for one in listed] == [("User:zoe", "zoo-", "PREFIXED")]
     assert "zoo-" in run("list", "--principal", "User:zoe")
     assert run("remove", *of).endswith("2 rules changed\n")
+    assert run("list", "--principal", "User:zoe") == "there is no such rule\n"
+    file = tmp_path / "cluster.yaml"
+    file.write_text("acls: {'User:zoe': [{allow: read, topic: [a, b]}]}")
+    result = CliRunner().invoke(app, ["apply", "-f", str(file)])
+    assert "~ access rules: 2 to add, 0 to remove" in result.stdout, result.output
+    assert CliRunner().invoke(app, ["apply", "-f", str(file), "--check"]).exit_code == 0
+    file.write_text("acls: {'User:zoe': []}")
+    assert CliRunner().invoke(app, ["apply", "-f", str(file)]).exit_code == 0
     assert run("list", "--principal", "User:zoe") == "there is no such rule\n"

@@ -9,7 +9,9 @@ from typing import Final, NamedTuple
 
 import yaml
 
+from tidemark.cli.apply.acl_section import KEYS, PERMISSIONS, RESOURCES, WantedAcls, rules_of
 from tidemark.core.config_resource import ConfigKind
+from tidemark.core.security.acls import Acl
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.runtime.configuration_entries import check_alterable
 
@@ -58,6 +60,7 @@ class ClusterFile:
 
     topics: Mapping[str, WantedTopic] = field(default_factory=dict)
     brokers: Mapping[str, WantedBroker] = field(default_factory=dict)
+    acls: Mapping[str, WantedAcls] = field(default_factory=dict)
 
 
 def parse(text: str) -> tuple[ClusterFile, list[Problem]]:
@@ -88,17 +91,20 @@ class _Reader:
     def file(self, root: yaml.Node | None) -> ClusterFile:
         topics: dict[str, WantedTopic] = {}
         brokers: dict[str, WantedBroker] = {}
+        acls: dict[str, WantedAcls] = {}
         if root is None:
-            self._wrong(1, "the file is empty: want topics: or brokers:")
+            self._wrong(1, "the file is empty: want topics:, brokers: or acls:")
             return ClusterFile()
         for section, line, node in self._mapping(root, "the file"):
             if section == "topics":
                 topics = {name: self._topic(name, at, value) for name, at, value in self._mapping(node, "topics")}
             elif section == "brokers":
                 brokers = {name: self._broker(name, at, value) for name, at, value in self._mapping(node, "brokers")}
+            elif section == "acls":
+                acls = {name: self._acls(name, at, value) for name, at, value in self._mapping(node, "acls")}
             else:
-                self._wrong(line, f"unknown section {section!r}: want topics or brokers")
-        return ClusterFile(topics, brokers)
+                self._wrong(line, f"unknown section {section!r}: want topics, brokers or acls")
+        return ClusterFile(topics, brokers, acls)
 
     def _topic(self, name: str, line: int, node: yaml.Node) -> WantedTopic:
         partitions = replication_factor = None
@@ -123,6 +129,27 @@ class _Reader:
     def _broker(self, name: str, line: int, node: yaml.Node) -> WantedBroker:
         configs, lines = self._configs(ConfigKind.BROKER, node, f"broker {name}")
         return WantedBroker(name, line, configs, lines)
+
+    def _acls(self, principal: str, line: int, node: yaml.Node) -> WantedAcls:
+        found: set[Acl] = set()
+        if not isinstance(node, yaml.SequenceNode):
+            self._wrong(_line(node), f"acls of {principal}: want a list of rules; [] removes all of them")
+            return WantedAcls(principal, line, frozenset())
+        for one in node.value:
+            entry: dict[str, list[str]] = {}
+            for key, at, value in self._mapping(one, f"acls of {principal}"):
+                if key not in KEYS:
+                    self._wrong(at, f"unknown key {key!r} of a rule: want {', '.join(KEYS)}")
+                parts = value.value if isinstance(value, yaml.SequenceNode) else [value]
+                texts = [self._scalar(f"{key} of {principal}", at, part) for part in parts]
+                entry[key] = [text for text in texts if text is not None]
+            if not (entry.keys() & PERMISSIONS.keys() and entry.keys() & RESOURCES.keys()):
+                self._wrong(_line(one), f"acls of {principal}: want allow or deny, and a resource such as topic")
+            try:
+                found.update(rules_of(principal, entry))
+            except TidemarkError as error:
+                self.problems.append(Problem(_line(one), error))
+        return WantedAcls(principal, line, frozenset(found))
 
     def _configs(self, kind: ConfigKind, node: yaml.Node, what: str) -> tuple[dict[str, str], dict[str, int]]:
         configs: dict[str, str] = {}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans the steps from the current topics and settings to those of a file; each step is atomic. Pure.
 
-Topics are created and get partitions first, then settings change, and topics are deleted last.
+Topics are created and get partitions first, then settings and access rules change, and topics are deleted last.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from tidemark.cli.apply.acl_section import AclChange
 from tidemark.cli.apply.cluster_file import ClusterFile, Problem, WantedTopic
 from tidemark.client.created_topic import MIN_ISR, restart_warnings
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.config_resource import ConfigKind, ConfigResource
+from tidemark.core.security.acls import Acl
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.runtime.configuration_entries import ConfigChange, changes_between
 
@@ -31,6 +33,7 @@ class Action(StrEnum):
     CREATE = "create"
     GROW = "grow"
     CONFIGURE = "configure"
+    PERMIT = "permit"
     DELETE = "delete"
 
 
@@ -60,6 +63,7 @@ def plan(
     wanted: ClusterFile,
     topics: Mapping[str, TopicView],
     brokers: Mapping[str, Mapping[str, str]],
+    acls: Iterable[Acl] = (),
     *,
     prune: bool,
 ) -> tuple[list[Step], list[Problem]]:
@@ -69,6 +73,7 @@ def plan(
         wanted: the file.
         topics: existing topics, by name.
         brokers: current overrides of each broker in the file.
+        acls: current access rules, if the file has any.
         prune: delete topics that the file does not name.
     """
     steps: list[Step] = []
@@ -89,6 +94,9 @@ def plan(
         resource = ConfigResource(ConfigKind.BROKER, broker.name)
         before = brokers.get(broker.name, {})
         steps += _configuration(resource, f"broker {broker.name}", broker.line, before, broker.configs, broker.lines)
+    if change := AclChange(wanted.acls.values(), acls):
+        line = min(one.line for one in wanted.acls.values())
+        steps.append(Step(Action.PERMIT, "access rules", line, change.run, change.summary, change.changes))
     if prune:
         left = [name for name in sorted(topics) if name not in wanted.topics and not name.startswith(INTERNAL_PREFIX)]
         steps += [_deletion(name, 0) for name in left]

@@ -35,7 +35,7 @@ _ABOUT: Final = {
 }
 """Key in the file that an error code is about, except for settings."""
 
-_SIGNS: Final = {"create": "+", "grow": "~", "configure": "~", "delete": "-"}
+_SIGNS: Final = {"create": "+", "grow": "~", "configure": "~", "permit": "~", "delete": "-"}
 
 
 def apply(
@@ -45,7 +45,7 @@ def apply(
     prune: Annotated[bool, typer.Option("--prune", help="Delete topics that the file does not name.")] = False,
     cluster: Cluster = Cluster(),
 ) -> None:
-    """Make topics and settings match a file.
+    """Make topics, settings and access rules match a file.
 
     \b
     The file, in YAML:
@@ -62,6 +62,11 @@ def apply(
           replica.lag.time.max.ms: 20000
         0:
           log.level: debug
+      acls:
+        User:alice:                  # all rules of this principal; [] removes them
+          - allow: [read, write]     # or deny
+            topic_prefix: shop.      # or topic, group, group_prefix, cluster: true, ...
+            host: 10.0.0.7           # default: all
 
     \b
     A topic is deleted only for delete: true, or with --prune. Each error in the file is reported with its line; nothing
@@ -115,7 +120,8 @@ def _planned(client: AdminClient, wanted: ClusterFile, *, prune: bool) -> tuple[
             brokers[name] = _set_of(client, name)
         except TidemarkError as error:
             problems.append(Problem(broker.line, error))
-    steps, impossible = plan(wanted, topics, brokers, prune=prune)
+    acls = client.list_acls() if wanted.acls else ()
+    steps, impossible = plan(wanted, topics, brokers, acls, prune=prune)
     return steps, [*problems, *impossible]
 
 

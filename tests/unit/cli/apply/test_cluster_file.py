@@ -106,3 +106,49 @@ def test_a_file_that_does_not_parse_is_one_error_with_its_line(text: str, line: 
     ((at, sentence),) = problems_of(text)
     assert at == line
     assert what in sentence
+
+
+ACLS = """\
+acls:
+  User:alice:
+    - allow: [read, describe-configs]
+      topic: orders
+      topic_prefix: shop.
+    - deny: write
+      topic: [a, b]
+      host: 10.0.0.7
+    - {allow: alter, cluster: true}
+  User:bob: []
+"""
+
+
+def test_rules_are_every_combination_of_the_values_of_an_entry() -> None:
+    found, problems = parse(ACLS)
+    assert problems == []
+    assert {str(acl) for acl in found.acls["User:alice"].acls} == {
+        "ALLOW User:alice from * to READ Topic:orders",
+        "ALLOW User:alice from * to READ Topic:shop.*",
+        "ALLOW User:alice from * to DESCRIBE_CONFIGS Topic:orders",
+        "ALLOW User:alice from * to DESCRIBE_CONFIGS Topic:shop.*",
+        "DENY User:alice from 10.0.0.7 to WRITE Topic:a",
+        "DENY User:alice from 10.0.0.7 to WRITE Topic:b",
+        "ALLOW User:alice from * to ALTER Cluster",
+    }
+    assert (found.acls["User:bob"].line, found.acls["User:bob"].acls) == (10, frozenset())
+
+
+@pytest.mark.parametrize(
+    ("entry", "sentence"),
+    [
+        ("{allow: read}", "want allow or deny, and a resource"),
+        ("{topic: orders}", "want allow or deny, and a resource"),
+        ("{allow: ponder, topic: orders}", "'ponder' is none of READ"),
+        ("{allow: read, cluster: true}", "READ does not apply to a CLUSTER"),
+        ("{allow: read, topic: orders, hosts: x}", "unknown key 'hosts' of a rule"),
+        ("{allow: read, topic: orders, host: broker-0}", "host 'broker-0'"),
+    ],
+)
+def test_a_wrong_rule_is_reported_with_its_line(entry: str, sentence: str) -> None:
+    _, problems = parse(f"acls:\n  User:alice:\n    - {entry}\n")
+    assert [problem.line for problem in problems] == [3]
+    assert sentence in problems[0].error.message

@@ -11,6 +11,7 @@ from tidemark.cli.apply.cluster_plan import Action, Step, plan
 from tidemark.client.created_topic import CreatedTopic
 from tidemark.core.cluster_view import PartitionView, TopicView
 from tidemark.core.config_resource import ConfigKind, ConfigResource
+from tidemark.core.security.acls import Operation, allow_rule, topic
 from tidemark.model import BrokerId, ErrorCode, LeaderEpoch
 
 FILE = """\
@@ -158,3 +159,19 @@ def test_impossible_changes_are_reported_with_their_lines() -> None:
         (3, ErrorCode.INVALID_PARTITIONS),
         (5, ErrorCode.INVALID_REPLICATION_FACTOR),
     ]
+
+
+def test_all_rules_of_the_principals_in_the_file_change_in_one_step() -> None:
+    text = "acls:\n  User:alice:\n    - {allow: [read, write], topic: orders}\n  User:bob: []\n"
+    found, problems = parse(text)
+    assert problems == []
+    stays, goes = (allow_rule("User:alice", one, topic("orders")) for one in (Operation.READ, Operation.ALTER))
+    of_bob, of_carol = (allow_rule(f"User:{name}", Operation.READ, topic("orders")) for name in ("bob", "carol"))
+    (step,), _ = plan(found, {}, {}, [stays, goes, of_bob, of_carol], prune=True)
+    assert (step.action, step.line, step.summary) == (Action.PERMIT, 2, "1 to add, 2 to remove")
+    assert [change.after or change.before for change in step.changes] == [
+        "ALLOW User:alice from * to ALTER Topic:orders",
+        "ALLOW User:bob from * to READ Topic:orders",
+        "ALLOW User:alice from * to WRITE Topic:orders",
+    ]
+    assert plan(found, {}, {}, [stays, stays._replace(operation=Operation.WRITE), of_carol], prune=True) == ([], [])
