@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,9 +12,9 @@ from typing import Any, Final
 from grpc.aio import ServicerContext
 
 from tidemark.model import TidemarkError
+from tidemark.rpc.security.access import audit_facts
+from tidemark.rpc.security.audit import AUDIT
 from tidemark.runtime.metrics import METRICS
-
-_audit = logging.getLogger("tidemark.audit")
 
 _REQUESTS = METRICS.counter("admin_requests", "Calls by method and result: OK or an error code", ("method", "code"))
 _SECONDS = METRICS.histogram("admin_request_seconds", "Duration of a call", ("method",))
@@ -31,13 +30,12 @@ async def observed(
 
     Args:
         method: name of the RPC.
-        context: of the call; names the peer.
+        context: of the call; names the caller.
         change: fields of the audit log line, which the caller may add to during the call; None: the call changes
             nothing.
     """
     started_s = time.monotonic()
-    # Read before the call ends: gRPC frees a stream that its caller cancelled, and a later peer() crashes the process.
-    peer = context.peer()
+    caller = None if change is None else audit_facts(context)
     outcome = _INTERNAL
     try:
         yield
@@ -51,5 +49,5 @@ async def observed(
     finally:
         _REQUESTS.labels(method, outcome).inc()
         _SECONDS.labels(method).observe(time.monotonic() - started_s)
-        if change is not None:
-            _audit.info("%s", method, extra={"peer": peer, "outcome": outcome, **change})
+        if change is not None and caller is not None:
+            AUDIT.info("%s", method, extra={**caller, "outcome": outcome, **change})

@@ -18,6 +18,8 @@ from tidemark.cli.app import app
 from tidemark.client import (
     AdminClient,
     AuthorizationError,
+    ConfigKind,
+    ConfigResource,
     Consumer,
     InvalidRequestError,
     Producer,
@@ -418,3 +420,17 @@ def test_the_command_adds_lists_checks_and_removes_rules(
     file.write_text("acls: {'User:zoe': []}")
     assert CliRunner().invoke(app, ["apply", "-f", str(file)]).exit_code == 0
     assert run("list", "--principal", "User:zoe") == "there is no such rule\n"
+
+
+@pytest.mark.usefixtures("rules")
+def test_an_administrative_act_has_an_audit_line_with_the_rule_that_allowed_it(
+    guarded: LocalCluster, callers: Callers
+) -> None:
+    may_alter = allow("writer", Operation.ALTER_CONFIGS)
+    change_rules(guarded, [*RULES, may_alter])
+    with AdminClient(guarded.bootstrap, tls=callers.files["writer"]) as admin:
+        admin.alter_configs(ConfigResource(ConfigKind.TOPIC, TOPIC), {"retention.ms": 86_400_000})
+    log = (guarded.directory / "logs" / "admin.log").read_text()
+    line = [json.loads(one) for one in log.splitlines() if '"AlterConfigs"' in one and "tidemark.audit" in one][-1]
+    assert (line["principal"], line["host"]) == (f"User:{URIS['writer']}", "127.0.0.1")
+    assert (line["rule"], line["outcome"]) == (str(may_alter), "OK")

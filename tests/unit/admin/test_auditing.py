@@ -11,8 +11,10 @@ import pytest
 from tidemark.admin.auditing import observed
 from tidemark.model import ErrorCode, TidemarkError
 
+from tests.fakes.contexts import PlainContext
 
-class Context:
+
+class Context(PlainContext):
     """A gRPC context, whose peer must not be read after the call."""
 
     over = False

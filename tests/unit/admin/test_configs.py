@@ -17,6 +17,7 @@ from tidemark.runtime.clock import SystemClock
 from tidemark.runtime.configuration_entries import ConfigChange, ConfigSource
 from tidemark.v1 import admin_configs_pb2 as pb
 
+from tests.fakes.contexts import PlainContext
 from tests.fakes.metadata_store import FakeMetadataStore, FakeZooKeeper
 
 FLIGHTS = ConfigResource(ConfigKind.TOPIC, "flights")
@@ -38,6 +39,7 @@ class Calls(AdminServicer):
             partitions=absent,
             brokers=absent,
             log_dirs=absent,
+            acls=absent,
             request_timeout_ms=1000,
         )
 
@@ -173,7 +175,7 @@ async def test_offline_broker_is_described_by_its_overrides_only(store: FakeMeta
     assert (lag.value, lag.source, lag.default_value) == (None, ConfigSource.UNKNOWN, "10000")
 
 
-class Caller:
+class Caller(PlainContext):
     """A gRPC context with the methods that the servicer uses."""
 
     def peer(self) -> str:

@@ -25,7 +25,8 @@ from tidemark.rpc.config_codec import entry_to_proto
 from tidemark.rpc.fetch_codec import Fetched
 from tidemark.rpc.log_dirs import contents_to_proto, wanted_from_proto
 from tidemark.rpc.metadata_codec import ViewWriter
-from tidemark.rpc.security.access import Access, Accesses
+from tidemark.rpc.security.access import Access, Accesses, audit_facts
+from tidemark.rpc.security.audit import AUDIT
 from tidemark.v1 import admin_configs_pb2, alter_log_dirs_pb2, delete_records_pb2, replica_reads_pb2
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceServicer
@@ -141,13 +142,22 @@ class BrokerService(BrokerServiceServicer):
         self, request: alter_log_dirs_pb2.AlterReplicaLogDirsRequest, context: Any
     ) -> alter_log_dirs_pb2.AlterReplicaLogDirsResponse:
         """Move replicas to other log directories."""
-        return results_to_proto(await self._dir_moves.alter(alterations_from_proto(request)))
+        caller = audit_facts(context)
+        results = results_to_proto(await self._dir_moves.alter(alterations_from_proto(request)))
+        if not request.validate_only:
+            facts = {"replicas_count": len(request.replicas), "throttle_bytes_per_s": request.throttle_bytes_per_s}
+            AUDIT.info("AlterReplicaLogDirs", extra={**caller, "outcome": "OK", **facts})
+        return results
 
     async def DeleteRecords(  # noqa: N802
         self, request: delete_records_pb2.DeleteRecordsRequest, context: Any
     ) -> delete_records_pb2.DeleteRecordsResponse:
         """Delete records at the front of a partition."""
-        return await self._delete_records.delete(request)
+        caller = audit_facts(context)
+        response = await self._delete_records.delete(request)
+        facts = {"topic": request.topic, "partition": request.partition, "before_offset": request.before_offset}
+        AUDIT.info("DeleteRecords", extra={**caller, "outcome": "OK", **facts})
+        return response
 
     async def ReadReplica(  # noqa: N802
         self, request: replica_reads_pb2.ReadReplicaRequest, context: Any

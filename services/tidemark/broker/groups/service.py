@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Mapping, MutableSequence, Sequence
 from dataclasses import replace
@@ -31,12 +30,11 @@ from tidemark.rpc.group_codec import (
     turn_from_proto,
 )
 from tidemark.rpc.refs import ref_from_proto
-from tidemark.rpc.security.access import host_of
+from tidemark.rpc.security.access import audit_facts, host_of
+from tidemark.rpc.security.audit import AUDIT
 from tidemark.runtime.slices import Pace
 from tidemark.v1 import group_service_pb2 as pb
 from tidemark.v1.group_service_pb2_grpc import GroupServiceServicer
-
-_log = logging.getLogger(__name__)
 
 _HELD_BACK_MS_MAX: Final = 30_000
 
@@ -174,6 +172,7 @@ class GroupService(GroupServiceServicer):
     ) -> pb.AlterGroupOffsetsResponse:
         """Set offsets of a group without members."""
         check_named(request.offsets, "partitions")
+        caller = audit_facts(context)
         shard = self._groups.shard_of(request.group_id)
         asked, refused = await self._offsets.resolve(request.offsets)
         commit = Commit(request.group_id, "", NO_MEMBER_EPOCH, "", asked)
@@ -183,7 +182,7 @@ class GroupService(GroupServiceServicer):
 
         more = await shard.change(alter)
         if not request.validate_only:
-            _log_change("a group's offsets are set", request.group_id, context, partitions=len(asked) - len(more))
+            _log_change("AlterGroupOffsets", request.group_id, caller, partitions=len(asked) - len(more))
         response = pb.AlterGroupOffsetsResponse()
         await _add_results(response.partitions, request.offsets, {**refused, **more})
         return response
@@ -192,9 +191,10 @@ class GroupService(GroupServiceServicer):
         self, request: pb.DeleteGroupRequest, context: Any
     ) -> pb.DeleteGroupResponse:
         """Delete a group without members."""
+        caller = audit_facts(context)
         shard = self._groups.shard_of(request.group_id)
         await shard.change(lambda coordinator, now: coordinator.delete_group(request.group_id))
-        _log_change("a group is deleted", request.group_id, context)
+        _log_change("DeleteGroup", request.group_id, caller)
         return pb.DeleteGroupResponse()
 
     async def DeleteGroupOffsets(  # noqa: N802
@@ -202,12 +202,11 @@ class GroupService(GroupServiceServicer):
     ) -> pb.DeleteGroupOffsetsResponse:
         """Delete committed offsets of a group."""
         check_named(request.partitions, "partitions")
+        caller = audit_facts(context)
         shard = self._groups.shard_of(request.group_id)
         partitions = [ref_from_proto(one) for one in request.partitions]
         refused = await shard.change(lambda coordinator, now: coordinator.delete_offsets(request.group_id, partitions))
-        _log_change(
-            "a group's offsets are deleted", request.group_id, context, partitions=len(partitions) - len(refused)
-        )
+        _log_change("DeleteGroupOffsets", request.group_id, caller, partitions=len(partitions) - len(refused))
         return pb.DeleteGroupOffsetsResponse(partitions=results_to_proto(partitions, refused))
 
     async def _located(self, group_id: str, *, wait: bool) -> pb.GroupCoordinator:
@@ -285,6 +284,6 @@ async def _add_results(
         results.extend(results_to_proto([TopicPartition(one.topic, one.partition)], refused))
 
 
-def _log_change(what: str, group_id: str, context: Any, **facts: int) -> None:
-    """Log an administrative change of a group, with the client's host."""
-    _log.info(what, extra={"group": group_id, "client_host": host_of(context.peer()), **facts})
+def _log_change(method: str, group_id: str, caller: Mapping[str, object], **facts: int) -> None:
+    """Write the audit line of an administrative change of a group."""
+    AUDIT.info("%s", method, extra={**caller, "outcome": "OK", "group": group_id, **facts})
