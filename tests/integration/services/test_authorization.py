@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 import urllib.request
@@ -23,6 +22,7 @@ from tidemark.client import (
     Consumer,
     InvalidRequestError,
     Producer,
+    TlsFiles,
     UnknownTopicError,
 )
 from tidemark.client.acls import CLUSTER, AclFilter, allow_rule, topic
@@ -34,12 +34,10 @@ from tidemark.rpc.channel import blocking_channels
 from tidemark.rpc.errors import from_rpc_error
 from tidemark.rpc.security.files import TlsIdentity
 from tidemark.rpc.security.paths import FILE_VARIABLES
-from tidemark.runtime.clock import SystemClock
 from tidemark.v1 import admin_service_pb2 as admin_pb
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.admin_service_pb2_grpc import AdminServiceStub
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
-from tidemark.zookeeper.store import ZooKeeperMetadataStore
 from typer.testing import CliRunner
 
 from tests.integration.harness.certificates import signed_by
@@ -129,22 +127,15 @@ RULES = [
 
 
 def change_rules(cluster: LocalCluster, rules: Iterable[Acl]) -> None:
-    """Replace all rules, straight in ZooKeeper, and wait until every process has them."""
-
-    async def write() -> int:
-        store = ZooKeeperMetadataStore(cluster.zookeeper.connect, 4000, SystemClock())
-        await store.start()
-        try:
-            generation = (await store.acls()).generation
-            assert await store.write_acls(list(rules), version=generation)
-            return generation + 1
-        finally:
-            await store.stop()
-
-    generation = asyncio.run(write())
+    """Replace all rules, and wait until every process has them."""
+    with AdminClient(cluster.bootstrap, tls=OPERATOR[0]) as admin:
+        wanted, found = set(rules), set(admin.list_acls())
+        generation = admin.alter_acls(add=sorted(wanted - found), remove=sorted(found - wanted)).generation
     wait_for(lambda: all(generation_at(cluster, name) >= generation for name in SERVERS), "the rules at every process")
 
 
+OPERATOR: list[TlsFiles] = []
+"""Files of the super user."""
 SERVERS = ("broker-0", "broker-1", "broker-2", "admin")
 
 
@@ -169,6 +160,7 @@ class Callers:
             name: signed_by(cluster.directory / "certs", directory / name, uris=[] if uri is None else [uri])
             for name, uri in URIS.items()
         }
+        OPERATOR[:] = [self.files["admin"]]
         self.channels = {name: blocking_channels(TlsIdentity(files)) for name, files in self.files.items()}
 
     def to(self, caller: str, service: str) -> Any:
