@@ -13,6 +13,7 @@ from typing import Any, Final
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from tidemark.core.security.listeners import Listener
 from tidemark.core.security.principals import Role
 from tidemark.local.certificates import AUTHORITY, Authority
 from tidemark.local.directory import HeldDirectory
@@ -36,6 +37,7 @@ _STOP_TIMEOUT_S: Final = 15.0
 _POLL_INTERVAL_S: Final = 0.03
 _HEALTH_TIMEOUT_S: Final = 0.5
 _METRICS_STEP: Final = 100
+_CLIENT_STEPS: Final = {200: Listener.MTLS, 300: Listener.TOKEN}
 _NODE_STEP: Final = 10
 _CLUSTER: Final = "local"
 _USER: Final = "dev"
@@ -75,7 +77,7 @@ class LocalCluster:
             service ("broker-0").
         environment: variables added to this process's environment, for every service.
         secure: TLS for every process, with an authority and certificates in certs/; ZooKeeper accepts only sessions
-            with a certificate. `client_files` are those of a user.
+            with a certificate. There is a listener of each kind. `client_files` are those of a user.
         launchers: a command prefix, by name of a service. The prefix must exec the service, as `env` does, so that
             signals reach the service.
     """
@@ -115,12 +117,17 @@ class LocalCluster:
     @property
     def bootstrap(self) -> str:
         """Addresses of all brokers, for the bootstrap argument of clients."""
-        return ",".join(self.address(name) for name in self._brokers)
+        return ",".join(self.client_address(name) for name in self._brokers)
+
+    @property
+    def token_bootstrap(self) -> str:
+        """Addresses of all brokers for clients with tokens; the cluster is secure."""
+        return ",".join(self.client_address(name, Listener.TOKEN) for name in self._brokers)
 
     @property
     def admin_address(self) -> str:
         """host:port of the admin service."""
-        return self.address(ADMIN)
+        return self.client_address(ADMIN)
 
     @property
     def zookeeper(self) -> ZooKeeperProcess:
@@ -129,8 +136,12 @@ class LocalCluster:
         return self._zookeeper
 
     def address(self, name: str) -> str:
-        """host:port of a service."""
+        """host:port of a service; where it has several listeners, of the internal one."""
         return f"{HOST}:{self._ports[name]}"
+
+    def client_address(self, name: str, listener: Listener = Listener.MTLS) -> str:
+        """host:port of a service for clients, by the listener if the cluster is secure."""
+        return f"{HOST}:{self._ports[f'{name} {listener}']}" if self._secure else self.address(name)
 
     def metrics_address(self, name: str) -> str:
         """host:port of a service's /metrics."""
@@ -258,17 +269,24 @@ class LocalCluster:
             port = self._fixed.get(name, 0)
             self._ports.take(name, port)
             self._ports.take(f"{name} metrics", port and port + _METRICS_STEP)
+            if self._secure and name not in self._controllers:
+                for step, listener in _CLIENT_STEPS.items():
+                    self._ports.take(f"{name} {listener}", port and port + step)
         self._ports.hand_over()
 
     def _service(self, name: str) -> ServiceProcess:
         kind, _, number = name.partition("-")
         flags = {
             "zookeeper.connect": self.zookeeper.connect,
-            "listeners": self.address(name),
+            "listeners": self._listeners(name),
             "metrics.listeners": self.metrics_address(name),
         }
         if kind == "broker":
-            flags |= {"broker.id": number, "log.dirs": str(self.directory / name), "admin.address": self.admin_address}
+            flags |= {
+                "broker.id": number,
+                "log.dirs": str(self.directory / name),
+                "admin.address": self._admin_addresses(),
+            }
             (self.directory / name).mkdir(parents=True, exist_ok=True)
         if kind == "controller":
             flags["controller.id"] = number
@@ -286,6 +304,18 @@ class LocalCluster:
             environment=self._environment,
             launcher=self._launchers.get(name, ()),
         )
+
+    def _listeners(self, name: str) -> str:
+        if not self._secure:
+            return self.address(name)
+        clients = () if name in self._controllers else _CLIENT_STEPS.values()
+        addresses = {listener: self.client_address(name, listener) for listener in clients}
+        return _by_name({Listener.INTERNAL: self.address(name), **addresses})
+
+    def _admin_addresses(self) -> str:
+        if not self._secure:
+            return self.admin_address
+        return _by_name({listener: self.client_address(ADMIN, listener) for listener in _CLIENT_STEPS.values()})
 
     def _terminate(self, names: Iterable[str], timeout_s: float = _STOP_TIMEOUT_S) -> list[ServiceProcess]:
         """Send SIGTERM to all at once, SIGKILL after `timeout_s`; returns those that did not end with status 0."""
@@ -308,6 +338,10 @@ def _authority_in(directory: Path) -> Authority:
     if (directory / f"{AUTHORITY}.key").exists():
         return Authority.load(directory)
     return Authority.create(directory, _CLUSTER)
+
+
+def _by_name(addresses: Mapping[Listener, str]) -> str:
+    return ",".join(f"{listener}://{address}" for listener, address in addresses.items())
 
 
 def _is_serving(channel: grpc.Channel, name: str) -> bool:

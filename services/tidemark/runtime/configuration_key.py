@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.runtime.host_port import HostPort
+from tidemark.runtime.host_port import HostPort, Listeners
 
 UNLIMITED: Final = -1
 """Value of a limit that is disabled."""
@@ -29,6 +29,7 @@ class Kind(StrEnum):
     CHOICE = "choice"
     ADDRESS = "host:port"
     PATHS = "paths"
+    LISTENERS = "listeners"
 
 
 class Scope(StrEnum):
@@ -95,6 +96,8 @@ class ConfigKey:
             return "true | false"
         if self.kind is Kind.ADDRESS:
             return "host:port"
+        if self.kind is Kind.LISTENERS:
+            return "host:port, or name://host:port separated by commas"
         if self.kind is Kind.PATHS:
             return "paths, separated by commas"
         if self.kind is Kind.RATIO:
@@ -132,6 +135,8 @@ class ConfigKey:
             return text
         if self.kind is Kind.ADDRESS:
             return HostPort.parse(text)
+        if self.kind is Kind.LISTENERS:
+            return Listeners.parse(text)
         if self.kind is Kind.PATHS:
             paths = tuple(Path(part.strip()) for part in text.split(",") if part.strip())
             if not paths or len(set(paths)) != len(paths):

@@ -19,6 +19,8 @@ from tidemark.runtime.configuration_metrics_keys import METRICS_SWITCHES
 _DAY_MS: Final = 24 * 3600 * 1000
 
 _ALL: Final = ("broker", "controller", "admin")
+_CLIENTS: Final = ("broker", "admin")
+"""Services that clients call."""
 
 
 def _topic_int(
@@ -70,14 +72,19 @@ _COMMON: Final = (
     ),
     ConfigKey(
         "listeners",
-        Kind.ADDRESS,
+        Kind.LISTENERS,
         _ALL,
         "127.0.0.1:9192",
-        "Address that the service listens on; with port 0 the system chooses a port",
+        "Address that the service listens on; with port 0 the system chooses a port. With TLS, several by name: "
+        "internal (certificates; the services' own calls), clients.mtls (certificates), clients.token (bearer tokens)",
         defaults=(("controller", "127.0.0.1:9193"), ("admin", "127.0.0.1:9194")),
     ),
     ConfigKey(
-        "advertised.listeners", Kind.ADDRESS, _ALL, "", "Address that other processes connect to; default: listeners"
+        "advertised.listeners",
+        Kind.LISTENERS,
+        _ALL,
+        "",
+        "Address that other processes connect to, for each name of listeners; default: listeners",
     ),
     ConfigKey(
         "metrics.listeners", Kind.ADDRESS, _ALL, "", "Address of /metrics; default: host of listeners, port + 100"
@@ -105,6 +112,23 @@ _COMMON: Final = (
         "PEM file with this service's certificate, followed by its intermediates; read again when it changes",
     ),
     ConfigKey("tls.key.file", Kind.STRING, _ALL, "", "PEM file with the key of tls.certificate.file"),
+    ConfigKey(
+        "clients.tls.ca.file",
+        Kind.STRING,
+        _CLIENTS,
+        "",
+        "PEM file with the authorities of clients' certificates on clients.mtls; default: tls.ca.file",
+    ),
+    ConfigKey(
+        "clients.tls.certificate.file",
+        Kind.STRING,
+        _CLIENTS,
+        "",
+        "PEM file with the certificate that clients.mtls and clients.token show; default: tls.certificate.file",
+    ),
+    ConfigKey(
+        "clients.tls.key.file", Kind.STRING, _CLIENTS, "", "PEM file with the key of clients.tls.certificate.file"
+    ),
     ConfigKey(
         "log.level",
         Kind.CHOICE,
@@ -161,7 +185,11 @@ _BROKER: Final = (
         "Whether the page cache survives until the kernel reboots; set false on network volumes",
     ),
     ConfigKey(
-        "admin.address", Kind.ADDRESS, ("broker",), "", "Address of the admin service, sent to clients in metadata"
+        "admin.address",
+        Kind.LISTENERS,
+        ("broker",),
+        "",
+        "Address of the admin service, sent to clients in metadata; with names, each client gets that of its listener",
     ),
     whole_number(
         "replica.lag.time.max.ms",

@@ -46,7 +46,7 @@ async def test_a_metadata_stream_ends_after_a_network_cut_however_long_it_was_id
 
     monkeypatch.setattr(server, "_OPTIONS", sooner(server._OPTIONS))
     monkeypatch.setattr(channel, "CHANNEL_OPTIONS", sooner(channel.CHANNEL_OPTIONS))
-    serving = server.GrpcServer("127.0.0.1", 0, [])
+    serving = server.make_server("127.0.0.1", 0, [])
     await serving.start()
     with Network(dict) as network:
         port = await asyncio.to_thread(network.add, "server", lambda: serving.port)
@@ -70,7 +70,7 @@ async def test_a_metadata_stream_ends_after_a_network_cut_however_long_it_was_id
 
 async def _is_ended(within_ms: int) -> bool:
     """Whether the server ends a stream on which nothing is said but pings."""
-    serving = server.GrpcServer("127.0.0.1", 0, [])
+    serving = server.make_server("127.0.0.1", 0, [])
     await serving.start()
     pings = [("grpc.keepalive_time_ms", _PING_MS), ("grpc.http2.max_pings_without_data", 0)]
     async with grpc.aio.insecure_channel(f"127.0.0.1:{serving.port}", options=pings) as channel:

@@ -14,6 +14,7 @@ import grpc
 import pytest
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from tidemark.client import AdminClient, Consumer, Producer, TlsFiles
+from tidemark.core.security.listeners import Listener
 from tidemark.core.security.principals import Role
 from tidemark.core.security.service_rights import INTERNAL
 from tidemark.local.certificates import Authority
@@ -24,9 +25,11 @@ from tidemark.rpc.errors import from_rpc_error
 from tidemark.rpc.security.files import TlsIdentity
 from tidemark.v1 import broker_service_pb2 as broker_pb
 from tidemark.v1 import controller_service_pb2 as control_pb
+from tidemark.v1 import group_service_pb2 as group_pb
 from tidemark.v1 import replica_service_pb2 as replica_pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 from tidemark.v1.controller_service_pb2_grpc import BrokerControlServiceStub, ControllerServiceStub
+from tidemark.v1.group_service_pb2_grpc import GroupServiceStub
 from tidemark.v1.replica_service_pb2_grpc import ReplicaServiceStub
 
 from tests.integration.harness.certificates import replace, signed_by
@@ -307,3 +310,65 @@ def answers(cluster: LocalCluster, files: TlsFiles) -> list[bool]:
 
 def in_sync(admin: AdminClient, topic: str) -> bool:
     return all(len(one.in_sync_replicas) == 3 for one in admin.describe_topics([topic])[0].partitions.values())
+
+
+@pytest.mark.parametrize("listener", [Listener.MTLS, Listener.TOKEN])
+def test_the_clusters_own_calls_exist_on_no_listener_of_clients(secure: LocalCluster, listener: Listener) -> None:
+    channels = blocking_channels(TlsIdentity(files_of(secure, "controller-100")))
+    try:
+        method = channels.get(secure.client_address("broker-0", listener)).unary_unary(
+            "/tidemark.v1.BrokerControlService/UpdateMetadata"
+        )
+        with pytest.raises(grpc.RpcError) as refused:
+            method(b"", timeout=CALL_S)
+    finally:
+        channels.close()
+    # A caller without a token learns nothing of what exists.
+    wanted = grpc.StatusCode.UNIMPLEMENTED if listener is Listener.MTLS else grpc.StatusCode.UNAUTHENTICATED
+    assert refused.value.code() is wanted
+
+
+def test_metadata_has_the_addresses_of_the_listener_that_the_client_uses(secure: LocalCluster) -> None:
+    for listener in (Listener.INTERNAL, Listener.MTLS):
+        internal = listener is Listener.INTERNAL
+        asked = secure.address("broker-1") if internal else secure.client_address("broker-1", listener)
+        found = metadata_as(secure.client_files, asked).metadata
+        brokers = {f"broker-{one.broker_id}": f"{one.host}:{one.port}" for one in found.brokers}
+        assert brokers == {
+            name: secure.address(name) if internal else secure.client_address(name, listener)
+            for name in ("broker-0", "broker-1", "broker-2")
+        }
+        assert found.admin_address == ("" if internal else secure.client_address("admin", listener))
+        assert not any(one.endpoints for one in found.brokers)
+
+
+@pytest.mark.usefixtures("as_user")
+def test_a_group_finds_its_coordinator_on_the_listener_of_its_clients(secure: LocalCluster) -> None:
+    addresses = secure.bootstrap.split(",")
+    channels = blocking_channels(TlsIdentity(secure.client_files))
+    try:
+        stubs = [GroupServiceStub(channels.get(address)) for address in addresses]
+        (found,) = (
+            stubs[0]
+            .FindCoordinator(group_pb.FindCoordinatorRequest(group_ids=["readers"]), timeout=CALL_S)
+            .coordinators
+        )
+        assert f"{found.host}:{found.port}" in addresses
+        other = stubs[(found.broker_id + 1) % 3]
+        with pytest.raises(grpc.RpcError) as refused:
+            other.DeleteGroup(group_pb.DeleteGroupRequest(group_id="readers"), timeout=CALL_S)
+        moved = from_rpc_error(refused.value, address="other")
+        assert moved.code is ErrorCode.NOT_COORDINATOR
+        assert f"{moved.metadata['host']}:{moved.metadata['port']}" == f"{found.host}:{found.port}"
+    finally:
+        channels.close()
+    with AdminClient(secure.bootstrap) as admin:
+        described = admin.describe_cluster().view
+    assert {f"{one.host}:{one.port}" for one in described.brokers.values()} == set(secure.bootstrap.split(","))
+    assert described.admin_address == secure.admin_address
+
+
+def test_a_service_is_an_ordinary_user_on_a_listener_of_clients(secure: LocalCluster) -> None:
+    """The authority of clients may be another one than the cluster's: its certificates make no services."""
+    found = metadata_as(files_of(secure, "controller-100"), secure.client_address("broker-0"))
+    assert len(found.metadata.brokers) == 3

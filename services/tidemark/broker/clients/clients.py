@@ -20,6 +20,7 @@ from tidemark.broker.node.broker_node import BrokerNode
 from tidemark.broker.node.core_driver import EffectHandler
 from tidemark.broker.node.dynamic_config import DynamicConfig
 from tidemark.core.replication import effects as ef
+from tidemark.core.security.listeners import ListenerViews
 from tidemark.runtime.metrics import METRICS
 
 
@@ -63,6 +64,7 @@ class Clients:
             storage.dir_moves,
             ReplicaReads(node.core.queries, storage.threads, node.readers, storage.repairs),
             OpenStreams(METRICS, stream_count),
+            ListenerViews(node.settings.admin_address.by_name if node.settings.admin_address else {}),
         )
 
     def handlers(self) -> dict[type[ef.Effect], EffectHandler]:

@@ -14,6 +14,8 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 SCHEME: Final = "tidemark"
+_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[!-~]+")
+"""A URI with an authority. Others could look like another kind of identity, such as `token:alice`."""
 _SERVICE: Final = re.compile(rf"{SCHEME}://(?P<cluster>[a-z0-9][a-z0-9.-]*)/(?P<role>[a-z]+)/(?P<name>[A-Za-z0-9._-]+)")
 
 
@@ -59,11 +61,13 @@ def service_uri(cluster: str, role: Role, name: str) -> str:
 def principal_of(uris: Sequence[str]) -> Principal:
     """The identity of a certificate with these URI names.
 
-    Two URI names are refused as ambiguous: the caller is ANONYMOUS, as without a URI name.
+    Two URI names are refused as ambiguous: the caller is ANONYMOUS, as without a URI name. So is one without "://".
     """
     if len(uris) != 1:
         return ANONYMOUS
     (uri,) = uris
+    if not _URI.fullmatch(uri):
+        return ANONYMOUS
     found = _SERVICE.fullmatch(uri)
     if found is None or found["role"] not in _ROLES:
         return Principal(f"User:{uri}")

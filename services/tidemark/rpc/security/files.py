@@ -84,13 +84,15 @@ class TlsIdentity:
             self._lock.release()
         return self._material
 
-    def server_credentials(self) -> grpc.ServerCredentials:
-        """Credentials of a server that requires client certificates; each handshake uses the newest files."""
+    def server_credentials(self, *, ask_certificate: bool = True) -> grpc.ServerCredentials:
+        """Credentials of a server that requires client certificates, unless `ask_certificate` is false; each handshake
+        uses the newest files."""
         given = self.current()
 
         def configuration(material: Material) -> grpc.ServerCertificateConfiguration:
             pair = (material.key, material.certificate)
-            return grpc.ssl_server_certificate_configuration([pair], root_certificates=material.ca)
+            authorities = material.ca if ask_certificate else None
+            return grpc.ssl_server_certificate_configuration([pair], root_certificates=authorities)
 
         def changed() -> Any:
             nonlocal given
@@ -100,7 +102,9 @@ class TlsIdentity:
             given = now
             return configuration(now)
 
-        return grpc.dynamic_ssl_server_credentials(configuration(given), changed, require_client_authentication=True)
+        return grpc.dynamic_ssl_server_credentials(
+            configuration(given), changed, require_client_authentication=ask_certificate
+        )
 
     def _read_again(self) -> None:
         try:

@@ -9,15 +9,21 @@ from tidemark.core.security.principals import SCHEME, Role, principal_of
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.channel import use_identity
 from tidemark.rpc.security.files import TlsIdentity
+from tidemark.rpc.security.listeners import ClientTlsSettings, ListenerPort, listener_ports
 from tidemark.rpc.security.paths import TlsFiles
+from tidemark.runtime.host_port import Listeners
 from tidemark.runtime.metrics import METRICS
 from tidemark.runtime.termination import refuse_settings
 
 _NAME: Final = "tls.certificate.file"
 
 
-class TlsSettings(Protocol):
-    """The settings of every service that concern TLS."""
+class ServiceSettings(Protocol):
+    """The settings of every service that concern its ports."""
+
+    @property
+    def listeners(self) -> Listeners:
+        """Addresses to listen on."""
 
     @property
     def tls_ca_file(self) -> str:
@@ -36,19 +42,21 @@ class TlsSettings(Protocol):
         """Path of the file for the reason of a failed start."""
 
 
-def load_identity(settings: TlsSettings, role: Role, service_id: int | None = None) -> TlsIdentity | None:
-    """The TLS files of this process, for its server, its channels and its metrics.
+def load_ports(settings: ServiceSettings, role: Role, service_id: int | None = None) -> list[ListenerPort]:
+    """The ports of this process, and its TLS files for its channels and its metrics.
 
     Wrong files end the process with status 2 and one line on stderr, as wrong settings do.
     """
     files = TlsFiles(settings.tls_ca_file, settings.tls_certificate_file, settings.tls_key_file)
+    clients = settings if isinstance(settings, ClientTlsSettings) else None
     try:
         identity = service_identity(files, role, service_id)
+        ports = listener_ports(settings.listeners, identity, clients)
     except TidemarkError as error:
         refuse_settings(role, settings.termination_message_path, error)
     use_identity(identity)
     _show(identity)
-    return identity
+    return ports
 
 
 def _show(identity: TlsIdentity | None) -> None:
