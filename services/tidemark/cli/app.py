@@ -32,6 +32,7 @@ from tidemark.cli.group.commands import group_app
 from tidemark.cli.inspect.commands import log_app, replicas_app
 from tidemark.cli.produce.command import produce
 from tidemark.cli.reassign.commands import reassign_app
+from tidemark.cli.token import token_app
 from tidemark.cli.topic.commands import topic_app
 from tidemark.cli.zookeeper import zookeeper_app
 from tidemark.model import ErrorCode, TidemarkError
@@ -44,7 +45,7 @@ TASKS: Final = {
     "Topics": ("topic", "config", "apply"),
     "Consumer groups": ("group",),
     "Brokers and replicas": ("cluster", "reassign", "elect", "log-dirs", "replicas", "log", "zookeeper"),
-    "This machine": ("dev", "certs", "bench", "completion"),
+    "This machine": ("dev", "certs", "token", "bench", "completion"),
 }
 """Commands in the order of the help, by task."""
 
@@ -65,6 +66,7 @@ app.add_typer(log_app, name="log", short_help="Print and check the files of log 
 app.add_typer(bench_app, name="bench")
 app.add_typer(certs_app, name="certs")
 app.add_typer(zookeeper_app, name="zookeeper")
+app.add_typer(token_app, name="token")
 app.add_typer(replicas_app, name="replicas")
 app.command(short_help="Send lines or rows as records.")(produce)
 app.command(short_help="Print records, or write them to a file.")(consume)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,6 +22,7 @@ from tidemark.local.ports import HOST, HeldPorts
 from tidemark.local.process import ServiceProcess
 from tidemark.local.zookeeper_process import ZooKeeperProcess
 from tidemark.model import ErrorCode, TidemarkError
+from tidemark.rpc.security import token_file
 from tidemark.rpc.security.channels import BlockingChannels
 from tidemark.rpc.security.files import TlsIdentity
 from tidemark.rpc.security.paths import SETTINGS, TlsFiles
@@ -30,6 +32,7 @@ __all__ = ["ADMIN", "LocalCluster", "broker_name", "controller_name", "fixed_por
 ADMIN: Final = "admin"
 ZOOKEEPER: Final = "zookeeper"
 CERTIFICATES: Final = "certs"
+TOKENS: Final = "tokens"
 FIRST_CONTROLLER_ID: Final = 100
 
 _READY_TIMEOUT_S: Final = 30.0
@@ -77,7 +80,8 @@ class LocalCluster:
             service ("broker-0").
         environment: variables added to this process's environment, for every service.
         secure: TLS for every process, with an authority and certificates in certs/; ZooKeeper accepts only sessions
-            with a certificate. There is a listener of each kind. `client_files` are those of a user.
+            with a certificate. There is a listener of each kind. `client_files` are those of a user,
+            `token_file` has a token.
         launchers: a command prefix, by name of a service. The prefix must exec the service, as `env` does, so that
             signals reach the service.
     """
@@ -104,6 +108,7 @@ class LocalCluster:
         self._secure = secure
         self._authority: Authority | None = None
         self.client_files = TlsFiles()
+        self.token_file: Path | None = None
         self._ports = HeldPorts()
         self._held = HeldDirectory(self.directory)
         self._zookeeper: ZooKeeperProcess | None = None
@@ -165,6 +170,7 @@ class LocalCluster:
             if self._secure:
                 self._authority = _authority_in(self.directory / CERTIFICATES)
                 self.client_files = self._authority.issue_client(_USER)
+                self.token_file = _token_in(self.directory)
             tls = None if self._authority is None else self._authority.issue_zookeeper("1", (HOST, _HOST_NAME))
             self._zookeeper = ZooKeeperProcess(self.directory / ZOOKEEPER, self._fixed.get(ZOOKEEPER), tls=tls)
             self._zookeeper.start()
@@ -293,6 +299,8 @@ class LocalCluster:
         if self._authority is not None:
             files = self._authority.issue_service(Role(kind), number or kind, (HOST, _HOST_NAME))
             flags |= dict(zip(SETTINGS, files, strict=True)) | {"zookeeper.tls.ca.file": files.ca}
+            if kind != "controller":
+                flags["tokens.file"] = str(self.directory / TOKENS)
         flags |= self._settings.get(kind, {}) | self._settings.get(name, {})
         arguments = [part for key, value in flags.items() for part in (f"--{key}", value)]
         log = self.directory / "logs" / f"{name}.log"
@@ -338,6 +346,19 @@ def _authority_in(directory: Path) -> Authority:
     if (directory / f"{AUTHORITY}.key").exists():
         return Authority.load(directory)
     return Authority.create(directory, _CLUSTER)
+
+
+def _token_in(directory: Path) -> Path:
+    """The file with a user's token: of an earlier start, or a new one."""
+    path = directory / f"{_USER}.token"
+    if not path.exists():
+        hashes = directory / TOKENS
+        if hashes.exists() and _USER in token_file.read(hashes):
+            token_file.remove(hashes, _USER)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(token_file.create(hashes, _USER) + "\n")
+    return path
 
 
 def _by_name(addresses: Mapping[Listener, str]) -> str:

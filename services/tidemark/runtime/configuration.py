@@ -81,6 +81,9 @@ class BrokerSettings(_ServiceSettings):
     clients_tls_ca_file: str
     clients_tls_certificate_file: str
     clients_tls_key_file: str
+    tokens_file: str
+    tokens_issuers_file: str
+    tokens_clock_skew_ms: int
     replica_lag_time_max_ms: int
     replica_lag_max_bytes: int
     replica_fetch_max_bytes: int
@@ -139,6 +142,9 @@ class AdminSettings(_ServiceSettings):
     clients_tls_ca_file: str
     clients_tls_certificate_file: str
     clients_tls_key_file: str
+    tokens_file: str
+    tokens_issuers_file: str
+    tokens_clock_skew_ms: int
     admin_request_timeout_ms: int
     default_replication_factor: int
     default_min_insync_replicas: int

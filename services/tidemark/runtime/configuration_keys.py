@@ -130,6 +130,28 @@ _COMMON: Final = (
         "clients.tls.key.file", Kind.STRING, _CLIENTS, "", "PEM file with the key of clients.tls.certificate.file"
     ),
     ConfigKey(
+        "tokens.file",
+        Kind.STRING,
+        _CLIENTS,
+        "",
+        "File of static tokens, a line NAME: SHA-256 for each (tidemark token create); read again when it changes",
+    ),
+    ConfigKey(
+        "tokens.issuers.file",
+        Kind.STRING,
+        _CLIENTS,
+        "",
+        "YAML file of the issuers whose JSON web tokens are accepted, by alias; read at the start",
+    ),
+    whole_number(
+        "tokens.clock.skew.ms",
+        _CLIENTS,
+        30_000,
+        "ms",
+        "Difference of clocks for which an expired token, or one that is not valid yet, is still accepted",
+        maximum=3_600_000,
+    ),
+    ConfigKey(
         "log.level",
         Kind.CHOICE,
         _ALL,

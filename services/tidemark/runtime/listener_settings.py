@@ -41,6 +41,8 @@ def _check_names(owner: str, listeners: Listeners, values: dict[str, Any]) -> No
         raise _wrong(_LISTENERS, listeners, f"want {Listener.INTERNAL}://host:port too, for the cluster's own calls")
     if owner == "controller" and len(listeners.by_name) > 1:
         raise _wrong(_LISTENERS, listeners, f"a controller serves no clients: want {Listener.INTERNAL} only")
+    if Listener.TOKEN in listeners.by_name and not (values.get("tokens_file") or values.get("tokens_issuers_file")):
+        raise _wrong(_LISTENERS, listeners, f"{Listener.TOKEN} needs tokens.file or tokens.issuers.file")
 
 
 def _check_callable(advertised: HostPort) -> None:

@@ -135,6 +135,7 @@ def test_port_0_leaves_the_metrics_port_to_the_system_too() -> None:
 
 NAMED = "internal://b0:9192,clients.mtls://0.0.0.0:9392,clients.token://b0:9492"
 TLS = ("--tls.ca.file", "ca.crt")
+TOKENS = ("--tokens.file", "tokens")
 
 
 def test_one_listener_has_no_name() -> None:
@@ -144,7 +145,7 @@ def test_one_listener_has_no_name() -> None:
 
 
 def test_listeners_with_names_each_have_an_address_and_an_advertised_one() -> None:
-    settings = broker("--listeners", NAMED, "--advertised.listeners", "clients.mtls://b0.example.com:1", *TLS)
+    settings = broker("--listeners", NAMED, "--advertised.listeners", "clients.mtls://b0.example.com:1", *TLS, *TOKENS)
     assert settings.listeners == NAMED
     assert settings.advertised_listeners.by_name == {
         "internal": "b0:9192",
@@ -160,7 +161,8 @@ def test_listeners_with_names_each_have_an_address_and_an_advertised_one() -> No
     ("cls", "argv", "says"),
     [
         (BrokerSettings, ["--listeners", NAMED, "--advertised.listeners", "clients.mtls://h:1"], "set tls.ca.file"),
-        (BrokerSettings, ["--listeners", NAMED, *TLS], "0.0.0.0:9392, which is no address to call"),
+        (BrokerSettings, ["--listeners", NAMED, *TLS], "needs tokens.file or tokens.issuers.file"),
+        (BrokerSettings, ["--listeners", NAMED, *TLS, *TOKENS], "0.0.0.0:9392, which is no address to call"),
         (BrokerSettings, ["--listeners", "clients.mtls://h:1", *TLS], "want internal://host:port too"),
         (BrokerSettings, ["--listeners", "h:1,h:2"], "with different names"),
         (BrokerSettings, ["--listeners", "h:1,internal://h:2"], "several listeners need names"),
@@ -185,7 +187,7 @@ def test_listeners_that_do_not_fit_together_are_refused(cls: Any, argv: list[str
 
 
 def test_an_admin_service_may_serve_clients_only() -> None:
-    argv = ["--zookeeper.connect", "zk:2181", "--listeners", "clients.token://h:1", *TLS]
+    argv = ["--zookeeper.connect", "zk:2181", "--listeners", "clients.token://h:1", *TLS, *TOKENS]
     assert read_settings(AdminSettings, argv, {}).listeners.main == "h:1"
 
 

@@ -48,6 +48,16 @@ class TokenVerifier(Protocol):
         """The caller with this token; raises AUTHENTICATION_FAILED, which never has the token."""
 
 
+def refused(reason: str, sentence: str) -> TidemarkError:
+    """The error for a token that is not accepted.
+
+    Args:
+        reason: a word for metrics and programs.
+        sentence: the fault; without the token.
+    """
+    return TidemarkError(ErrorCode.AUTHENTICATION_FAILED, sentence, {"reason": reason})
+
+
 class NoTokens:
     """Accepts no token: none is configured."""
 
@@ -114,10 +124,19 @@ class Authentication(grpc.aio.ServerInterceptor):
     Args:
         listener: of this server.
         plain: whether it speaks plain text.
+        on_refused: called with the reason of each refused token.
         tokens: on the listener for tokens; None: no token is accepted.
     """
 
-    def __init__(self, listener: Listener, *, plain: bool, tokens: TokenVerifier | None = None) -> None:
+    def __init__(
+        self,
+        listener: Listener,
+        *,
+        plain: bool,
+        tokens: TokenVerifier | None = None,
+        on_refused: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._on_refused = on_refused
         self._listener = listener
         self._plain = plain
         self._tokens = tokens or (NoTokens() if listener is Listener.TOKEN else None)
@@ -133,16 +152,25 @@ class Authentication(grpc.aio.ServerInterceptor):
         if self._tokens is None:
             _CALL.set(_Call(self._listener))
             if header is not None:
-                return _refusing(_misplaced(plain=self._plain))
+                return self._refusing(_misplaced(plain=self._plain))
         elif not handler_call_details.method.startswith(_OPEN):
             try:
                 verified = await self._tokens.verify(_token_in(header))
             except TidemarkError as error:
-                return _refusing(error)
+                return self._refusing(error)
             expires_s = verified.expires_s
             _CALL.set(_Call(self._listener, verified.principal))
         handler = await continuation(handler_call_details)
         return handler if expires_s is None or handler is None else ending_at(expires_s, handler)
+
+    def _refusing(self, error: TidemarkError) -> Any:
+        """A handler that reads no request, and so serves calls of every kind."""
+        self._on_refused(error.metadata.get("reason", "unknown"))
+
+        async def refuse(_: object, context: Any) -> None:
+            await abort_with(context, error)
+
+        return grpc.stream_stream_rpc_method_handler(refuse)
 
 
 def _authorization(details: grpc.HandlerCallDetails) -> str | bytes | None:
@@ -171,15 +199,6 @@ def _misplaced(*, plain: bool) -> TidemarkError:
         "this listener takes certificates, not tokens: use the address of clients.token, or unset the token file",
         {"reason": "other_listener"},
     )
-
-
-def _refusing(error: TidemarkError) -> Any:
-    """A handler that reads no request, and so serves calls of every kind."""
-
-    async def refuse(_: object, context: Any) -> None:
-        await abort_with(context, error)
-
-    return grpc.stream_stream_rpc_method_handler(refuse)
 
 
 class CallerCheck(grpc.aio.ServerInterceptor):

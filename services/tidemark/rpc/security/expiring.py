@@ -12,10 +12,9 @@ from typing import Any, Final
 
 import grpc
 
+from tidemark.errors import TOKEN_EXPIRED
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.errors import abort_with
-
-EXPIRED: Final = "expired"
 
 
 def expired(name: str) -> TidemarkError:
@@ -25,7 +24,7 @@ def expired(name: str) -> TidemarkError:
     )
 
 
-_FACTS: Final = {"reason": EXPIRED}
+_FACTS: Final = {"reason": TOKEN_EXPIRED}
 
 
 def ending_at(expires_s: float, handler: Any, name: str = "the caller") -> Any:

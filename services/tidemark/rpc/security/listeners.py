@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import grpc
@@ -12,6 +13,7 @@ from tidemark.core.security.principals import principal_of
 from tidemark.rpc.security.callers import Authentication, CallerCheck, TokenVerifier
 from tidemark.rpc.security.files import TlsIdentity
 from tidemark.rpc.security.paths import TlsFiles
+from tidemark.rpc.security.tokens import StaticTokens, Tokens
 from tidemark.runtime.host_port import HostPort, Listeners
 
 
@@ -23,16 +25,19 @@ class ListenerPort(NamedTuple):
         address: to listen on; port 0: the system chooses.
         identity: the TLS files; None: plain text.
         tokens: on the listener for tokens.
+        on_refused: called with the reason of each refused token.
     """
 
     listener: Listener
     address: HostPort
     identity: TlsIdentity | None = None
     tokens: TokenVerifier | None = None
+    on_refused: Callable[[str], None] = lambda _: None
 
     def interceptors(self) -> list[grpc.aio.ServerInterceptor]:
         """The interceptors that look at each call first."""
-        known = Authentication(self.listener, plain=self.identity is None, tokens=self.tokens)
+        plain = self.identity is None
+        known = Authentication(self.listener, plain=plain, tokens=self.tokens, on_refused=self.on_refused)
         if self.identity is None or self.listener not in (Listener.ONLY, Listener.INTERNAL):
             return [known]
         return [known, CallerCheck(principal_of(self.identity.current().uris).cluster)]
@@ -46,8 +51,8 @@ class ListenerPort(NamedTuple):
 
 
 @runtime_checkable
-class ClientTlsSettings(Protocol):
-    """The settings of the TLS files that clients meet."""
+class ClientSettings(Protocol):
+    """The settings of the listeners for clients."""
 
     @property
     def clients_tls_ca_file(self) -> str:
@@ -61,41 +66,64 @@ class ClientTlsSettings(Protocol):
     def clients_tls_key_file(self) -> str:
         """Path; "": that of the service."""
 
+    @property
+    def tokens_file(self) -> str:
+        """Path; "": no static tokens."""
 
-def client_files(settings: ClientTlsSettings, own: TlsFiles) -> TlsFiles:
+    @property
+    def tokens_issuers_file(self) -> str:
+        """Path; "": no JSON web tokens."""
+
+    @property
+    def tokens_clock_skew_ms(self) -> int:
+        """Of the clocks of issuers."""
+
+
+def client_files(settings: ClientSettings, own: TlsFiles) -> TlsFiles:
     """The TLS files of the listeners for clients: the service's own ones where no others are set."""
     given = TlsFiles(settings.clients_tls_ca_file, settings.clients_tls_certificate_file, settings.clients_tls_key_file)
     pair = given if given.certificate or given.key else own
     return TlsFiles(given.ca or own.ca, pair.certificate, pair.key)
 
 
+def _tokens(settings: ClientSettings) -> TokenVerifier:
+    issuers = None
+    if settings.tokens_issuers_file:
+        from tidemark.rpc.security.jwts import load_issuers  # PyJWT, for those that use it
+
+        issuers = load_issuers(settings.tokens_issuers_file, settings.tokens_clock_skew_ms / 1000)
+    return Tokens(StaticTokens(settings.tokens_file) if settings.tokens_file else None, issuers)
+
+
 def listener_ports(
     listeners: Listeners,
     identity: TlsIdentity | None,
-    clients: ClientTlsSettings | None = None,
-    tokens: TokenVerifier | None = None,
+    clients: ClientSettings | None = None,
+    on_refused: Callable[[str], None] = lambda _: None,
 ) -> list[ListenerPort]:
     """The ports of a service, the one that services use first.
 
     Args:
         listeners: the setting.
         identity: the TLS files of the service; listeners with names need them.
-        clients: settings with the files of the listeners for clients, if the service can have any.
-        tokens: verifies tokens; without it no token is accepted.
+        clients: settings of the listeners for clients, if the service can have any.
+        on_refused: called with the reason of each refused token.
 
     Raises:
-        TidemarkError: INVALID_CONFIG: the files for clients do not fit together.
+        TidemarkError: INVALID_CONFIG: the files for clients do not fit together, or cannot be read.
     """
     if not listeners.several or identity is None:
-        return [ListenerPort(Listener.ONLY, listeners.main, identity)]
-    shown = identity
+        return [ListenerPort(Listener.ONLY, listeners.main, identity, on_refused=on_refused)]
+    shown, tokens = identity, None
     if clients is not None:
         files = client_files(clients, identity.files)
         files.check()
         shown = identity if files == identity.files else TlsIdentity(files)
+        tokens = _tokens(clients) if Listener.TOKEN in listeners.by_name else None
     ports = []
     for name, address in listeners.by_name.items():
         listener = Listener(name)
         own = identity if listener is Listener.INTERNAL else shown
-        ports.append(ListenerPort(listener, address, own, tokens if listener is Listener.TOKEN else None))
+        verifier = tokens if listener is Listener.TOKEN else None
+        ports.append(ListenerPort(listener, address, own, verifier, on_refused))
     return sorted(ports, key=lambda port: port.address is not listeners.main)

@@ -9,8 +9,9 @@ from tidemark.core.security.principals import SCHEME, Role, principal_of
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.channel import use_identity
 from tidemark.rpc.security.files import TlsIdentity
-from tidemark.rpc.security.listeners import ClientTlsSettings, ListenerPort, listener_ports
+from tidemark.rpc.security.listeners import ClientSettings, ListenerPort, listener_ports
 from tidemark.rpc.security.paths import TlsFiles
+from tidemark.rpc.security.tokens import REASONS
 from tidemark.runtime.host_port import Listeners
 from tidemark.runtime.metrics import METRICS
 from tidemark.runtime.termination import refuse_settings
@@ -48,15 +49,26 @@ def load_ports(settings: ServiceSettings, role: Role, service_id: int | None = N
     Wrong files end the process with status 2 and one line on stderr, as wrong settings do.
     """
     files = TlsFiles(settings.tls_ca_file, settings.tls_certificate_file, settings.tls_key_file)
-    clients = settings if isinstance(settings, ClientTlsSettings) else None
+    clients = settings if isinstance(settings, ClientSettings) else None
     try:
         identity = service_identity(files, role, service_id)
-        ports = listener_ports(settings.listeners, identity, clients)
+        ports = listener_ports(settings.listeners, identity, clients, _count_refusals)
     except TidemarkError as error:
         refuse_settings(role, settings.termination_message_path, error)
     use_identity(identity)
     _show(identity)
     return ports
+
+
+def _count_refusals(reason: str) -> None:
+    _REFUSALS.labels(reason).inc()
+
+
+_REFUSALS: Final = METRICS.counter(
+    "authentication_failures", "Calls that were refused because of their token, by reason", ["reason"]
+)
+for _reason in REASONS:
+    _REFUSALS.labels(_reason)
 
 
 def _show(identity: TlsIdentity | None) -> None:
