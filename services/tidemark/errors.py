@@ -336,7 +336,7 @@ class BrokerNotAvailableError(TidemarkError, codes=(ErrorCode.BROKER_NOT_AVAILAB
 
 
 class AuthenticationError(TidemarkError, codes=(ErrorCode.AUTHENTICATION_FAILED,)):
-    """The certificate of one side was not accepted by the other."""
+    """The certificate or the token of one side was not accepted by the other."""
 
 
 class AuthorizationError(TidemarkError, codes=(ErrorCode.CLUSTER_AUTHORIZATION_FAILED,)):

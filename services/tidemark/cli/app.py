@@ -8,6 +8,7 @@ Exit status 0: done. 1: refused or failed; stderr has one line, `error CODE: sen
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -25,6 +26,7 @@ from tidemark.cli.common.help_text import by_task
 from tidemark.cli.common.options import Commands
 from tidemark.cli.common.output import print_error
 from tidemark.cli.common.process import check_streams, keep_pandas_out, refusal_of_output
+from tidemark.cli.common.profiles import use_profile
 from tidemark.cli.config import config_app
 from tidemark.cli.consume.command import consume
 from tidemark.cli.elect import elect
@@ -36,6 +38,7 @@ from tidemark.cli.token import token_app
 from tidemark.cli.topic.commands import topic_app
 from tidemark.cli.zookeeper import zookeeper_app
 from tidemark.model import ErrorCode, TidemarkError
+from tidemark.rpc.security.token_source import VARIABLE
 
 EXIT_REFUSED = 1
 PROGRAM: Final = "tidemark"
@@ -86,6 +89,19 @@ def tidemark(
     _: Annotated[
         bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Show the version and exit.")
     ] = False,
+    profile: Annotated[
+        str,
+        typer.Option(
+            "--profile",
+            envvar="TIDEMARK_PROFILE",
+            metavar="NAME",
+            help="Addresses and files of a cluster, from ~/.config/tidemark/profiles.toml.",
+        ),
+    ] = "",
+    token_file: Annotated[
+        str,
+        typer.Option("--token-file", envvar=VARIABLE, metavar="FILE", help="File with the token of the user."),
+    ] = "",
 ) -> None:
     """Tidemark, a replicated commit log.
 
@@ -99,6 +115,12 @@ def tidemark(
       tidemark consume greetings --from earliest --max-records 1
       tidemark topic describe greetings
     """
+    if profile:
+        given = os.environ.get(VARIABLE) != token_file
+        use_profile(profile)
+        token_file = token_file if given else ""
+    if token_file:
+        os.environ[VARIABLE] = token_file
 
 
 @app.command()

@@ -299,6 +299,8 @@ def _read_flags(owner: str, keys: Mapping[str, ConfigKey], argv: Sequence[str]) 
     return found, config_file
 
 
+_OF_CLIENTS: Final = ("TIDEMARK_TOKEN_FILE", "TIDEMARK_PROFILE")
+"""Variables that resemble a setting, and are none."""
 _SERVICE_LINK: Final = re.compile(r"TIDEMARK_(\w+_)?(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_\w+)?)")
 """Variables that Kubernetes sets for a Service named tidemark-..."""
 
@@ -314,7 +316,7 @@ def _read_environment(keys: Mapping[str, ConfigKey], environ: Mapping[str, str])
         if variable in names:
             if names[variable] in keys:
                 found[names[variable]] = text
-        elif variable.startswith("TIDEMARK_") and not _SERVICE_LINK.fullmatch(variable):
+        elif variable.startswith("TIDEMARK_") and variable not in _OF_CLIENTS and not _SERVICE_LINK.fullmatch(variable):
             nearest = difflib.get_close_matches(variable, names, n=1, cutoff=0.9)
             if nearest:
                 raise TidemarkError(

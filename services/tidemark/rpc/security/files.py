@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from tidemark.model import TidemarkError
 from tidemark.rpc.security.paths import SETTINGS, Names, TlsFiles, wrong_file
+from tidemark.rpc.security.token_source import TokenSource
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ class TlsIdentity:
     Args:
         files: the paths.
         names: names of their settings, for errors.
+        token: the token of a client, which its channels send.
 
     Attributes:
         failures: times that changed files were refused.
@@ -62,8 +64,9 @@ class TlsIdentity:
         TidemarkError: INVALID_CONFIG: a file is missing, is no PEM file, or does not fit the others.
     """
 
-    def __init__(self, files: TlsFiles, names: Names = SETTINGS) -> None:
+    def __init__(self, files: TlsFiles, token: TokenSource | None = None, *, names: Names = SETTINGS) -> None:
         files.check(names)
+        self.token = token
         self.files = files
         self._names = names
         self.failures = 0
