@@ -38,6 +38,8 @@ _HEALTH: Final = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 PING_ACCEPTED_MS = 2_000
 """A client that pings an idle connection more often is disconnected. Clients ping every `channel.KEEPALIVE_MS`; those
 of later versions may ping more often, but not below 5 s while older servers exist that do not accept it."""
+HANDSHAKE_MS = 10_000
+"""Time limit of a new connection for its handshake: TLS, and HTTP/2's first frame. gRPC's default is two minutes."""
 _OPTIONS: tuple[tuple[str, int], ...] = (
     *LIMITS,
     *WINDOW,
@@ -46,6 +48,7 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_timeout_ms", 3_000),
     ("grpc.http2.min_ping_interval_without_data_ms", PING_ACCEPTED_MS),
     ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
 )
 
 
@@ -188,7 +191,9 @@ class _Open:
         self.port = port
         self.number = port.address.port
         self.services = _Services()
-        self.server = grpc.aio.server(interceptors=[*port.interceptors(), _Refusals()], options=options)
+        self.server = grpc.aio.server(
+            interceptors=[*port.interceptors(), _Refusals()], options=[*options, *port.options()]
+        )
         health_pb2_grpc.add_HealthServicer_to_server(health, self.server)
         add_reflection((*filter(self.has, names), _HEALTH), self.server)
         self.server.add_generic_rpc_handlers((self.services,))

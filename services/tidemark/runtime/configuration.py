@@ -59,6 +59,7 @@ class _ServiceSettings:
     tls_ca_file: str
     tls_certificate_file: str
     tls_key_file: str
+    connections_max_age_ms: int
     log_level: str
     log_format: str
     shutdown_grace_ms: int

@@ -151,6 +151,17 @@ _COMMON: Final = (
         "Difference of clocks for which an expired token, or one that is not valid yet, is still accepted",
         maximum=3_600_000,
     ),
+    whole_number(
+        "connections.max.age.ms",
+        _ALL,
+        12 * 3600 * 1000,
+        "ms",
+        "Age at which a connection with TLS is closed, after up to 30 s for its calls; its client opens another one, "
+        "with its present certificate",
+        minimum=1000,
+        maximum=I32_MAX,
+        unlimited=True,
+    ),
     ConfigKey(
         "log.level",
         Kind.CHOICE,

@@ -46,6 +46,8 @@ CALL_S = 20.0
 ISSUER = "https://login.example.com"
 KEY = ec.generate_private_key(ec.SECP256R1())
 PUBLIC = json.loads(jwt.get_algorithm_by_name("ES256").to_jwk(KEY.public_key()))
+AGE_MS = 5_000
+"""Every connection, also of services, ends after this age, and its streams end at most so much later."""
 USER = "tidemark://local/user/mallory"
 
 
@@ -56,8 +58,10 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         f"corp: {{issuer: '{ISSUER}', audience: tidemark, jwks: '{directory}/keys.json'}}"
     )
     (directory / "keys.json").write_text(json.dumps({"keys": [{**PUBLIC, "kid": "a"}]}))
-    settings = {"tokens.issuers.file": str(directory / "issuers.yaml"), "tokens.clock.skew.ms": "0"}
-    with LocalCluster(directory, secure=True, settings={"broker": settings, "admin": settings}) as started:
+    aged = {"connections.max.age.ms": str(AGE_MS)}
+    clients = {"tokens.issuers.file": str(directory / "issuers.yaml"), "tokens.clock.skew.ms": "0", **aged}
+    settings = {"broker": clients, "admin": clients, "controller": aged}
+    with LocalCluster(directory, secure=True, settings=settings) as started:
         yield started
 
 
@@ -543,3 +547,24 @@ def test_streams_end_with_their_token_and_go_on_with_the_next_one(secure: LocalC
     finally:
         ending.set()
         renewing.join()
+
+
+@pytest.mark.usefixtures("as_user")
+def test_connections_that_reach_their_age_lose_and_refuse_nothing(secure: LocalCluster) -> None:
+    channels = blocking_channels(TlsIdentity(secure.client_files))
+    with AdminClient(secure.bootstrap) as admin:
+        admin.create_topic("aged", partitions=3, replication_factor=3, configs={"min.insync.replicas": "2"})
+        with NumbersLoad(secure.bootstrap, "aged", 3) as load:
+            try:
+                stub = BrokerServiceStub(channels.get(secure.client_address("broker-0")))
+                began_s = time.monotonic()
+                watch = stub.WatchMetadata(broker_pb.WatchMetadataRequest(), timeout=60)
+                code, sentence = code_of(lambda: list(watch), "watch")
+                assert code is ErrorCode.BROKER_NOT_AVAILABLE, sentence
+                assert 0.8 * AGE_MS / 1000 < time.monotonic() - began_s < 40
+                stub.GetMetadata(broker_pb.GetMetadataRequest(), timeout=CALL_S)  # on a new connection
+            finally:
+                channels.close()
+            then = len(load.acknowledged)
+            wait_for(lambda: len(load.acknowledged) > then + 60 or load.failure is not None, "the load goes on")
+    load.assert_nothing_lost_or_twice()

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 import grpc
 
@@ -14,7 +14,11 @@ from tidemark.rpc.security.callers import Authentication, CallerCheck, TokenVeri
 from tidemark.rpc.security.files import TlsIdentity
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.rpc.security.tokens import StaticTokens, Tokens
+from tidemark.runtime.configuration_key import UNLIMITED
 from tidemark.runtime.host_port import HostPort, Listeners
+
+_GRACE_MS: Final = 30_000
+"""Time for the calls of a connection that has reached its age: new ones go to a new connection."""
 
 
 class ListenerPort(NamedTuple):
@@ -26,6 +30,7 @@ class ListenerPort(NamedTuple):
         identity: the TLS files; None: plain text.
         tokens: on the listener for tokens.
         on_refused: called with the reason of each refused token.
+        max_age_ms: age at which a connection with TLS is closed; -1: no limit.
     """
 
     listener: Listener
@@ -33,6 +38,14 @@ class ListenerPort(NamedTuple):
     identity: TlsIdentity | None = None
     tokens: TokenVerifier | None = None
     on_refused: Callable[[str], None] = lambda _: None
+    max_age_ms: int = UNLIMITED
+
+    def options(self) -> list[tuple[str, int]]:
+        """Options of gRPC for this port."""
+        if self.identity is None or self.max_age_ms == UNLIMITED:
+            return []
+        grace_ms = min(self.max_age_ms, _GRACE_MS)
+        return [("grpc.max_connection_age_ms", self.max_age_ms), ("grpc.max_connection_age_grace_ms", grace_ms)]
 
     def interceptors(self) -> list[grpc.aio.ServerInterceptor]:
         """The interceptors that look at each call first."""
@@ -100,6 +113,7 @@ def listener_ports(
     identity: TlsIdentity | None,
     clients: ClientSettings | None = None,
     on_refused: Callable[[str], None] = lambda _: None,
+    max_age_ms: int = UNLIMITED,
 ) -> list[ListenerPort]:
     """The ports of a service, the one that services use first.
 
@@ -108,12 +122,13 @@ def listener_ports(
         identity: the TLS files of the service; listeners with names need them.
         clients: settings of the listeners for clients, if the service can have any.
         on_refused: called with the reason of each refused token.
+        max_age_ms: as in `ListenerPort`.
 
     Raises:
         TidemarkError: INVALID_CONFIG: the files for clients do not fit together, or cannot be read.
     """
     if not listeners.several or identity is None:
-        return [ListenerPort(Listener.ONLY, listeners.main, identity, on_refused=on_refused)]
+        return [ListenerPort(Listener.ONLY, listeners.main, identity, on_refused=on_refused, max_age_ms=max_age_ms)]
     shown, tokens = identity, None
     if clients is not None:
         files = client_files(clients, identity.files)
@@ -125,5 +140,5 @@ def listener_ports(
         listener = Listener(name)
         own = identity if listener is Listener.INTERNAL else shown
         verifier = tokens if listener is Listener.TOKEN else None
-        ports.append(ListenerPort(listener, address, own, verifier, on_refused))
+        ports.append(ListenerPort(listener, address, own, verifier, on_refused, max_age_ms))
     return sorted(ports, key=lambda port: port.address is not listeners.main)

@@ -27,6 +27,10 @@ class ServiceSettings(Protocol):
         """Addresses to listen on."""
 
     @property
+    def connections_max_age_ms(self) -> int:
+        """Age at which connections are closed; -1: no limit."""
+
+    @property
     def tls_ca_file(self) -> str:
         """Path; "": plain text."""
 
@@ -52,7 +56,7 @@ def load_ports(settings: ServiceSettings, role: Role, service_id: int | None = N
     clients = settings if isinstance(settings, ClientSettings) else None
     try:
         identity = service_identity(files, role, service_id)
-        ports = listener_ports(settings.listeners, identity, clients, _count_refusals)
+        ports = listener_ports(settings.listeners, identity, clients, _count_refusals, settings.connections_max_age_ms)
     except TidemarkError as error:
         refuse_settings(role, settings.termination_message_path, error)
     use_identity(identity)
