@@ -64,7 +64,7 @@ class NoTokens:
     async def verify(self, _token: str) -> Verified:
         """Raises AUTHENTICATION_FAILED."""
         raise TidemarkError(
-            ErrorCode.AUTHENTICATION_FAILED, "this service accepts no tokens: none is configured", {"reason": "none"}
+            ErrorCode.AUTHENTICATION_FAILED, "this service accepts no tokens: none is configured", {"reason": "unknown"}
         )
 
 
@@ -149,8 +149,8 @@ class Authentication(grpc.aio.ServerInterceptor):
         """The handler of the call, or one that refuses it."""
         header = _authorization(handler_call_details)
         expires_s = None
+        _CALL.set(_Call(self._listener))
         if self._tokens is None:
-            _CALL.set(_Call(self._listener))
             if header is not None:
                 return self._refusing(_misplaced(plain=self._plain))
         elif not handler_call_details.method.startswith(_OPEN):

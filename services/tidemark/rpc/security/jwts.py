@@ -150,8 +150,10 @@ def _issuer(path: str, alias: object, fields: object) -> Issuer:
     for name, value in texts.items():
         if not isinstance(value, str) or (name in ("issuer", "jwks") and not value):
             raise _wrong(f"{path}: {alias} needs {name} as text")
+    if not isinstance(fields.get("kubernetes", False), bool):
+        raise _wrong(f"{path}: kubernetes of {alias} is neither true nor false")
     keys = KeySet(texts["jwks"], ca_file=texts["ca.file"], token_file=texts["token.file"])
-    return Issuer(alias, texts["issuer"], audiences, keys, fields.get("kubernetes") is True)
+    return Issuer(alias, texts["issuer"], audiences, keys, fields.get("kubernetes", False))
 
 
 def _wrong(sentence: str) -> TidemarkError:

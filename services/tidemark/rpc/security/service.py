@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final, Protocol
 
 from tidemark.core.security.principals import SCHEME, Role, principal_of
@@ -60,7 +61,7 @@ def load_ports(settings: ServiceSettings, role: Role, service_id: int | None = N
     except TidemarkError as error:
         refuse_settings(role, settings.termination_message_path, error)
     use_identity(identity)
-    _show(identity)
+    _show({id(one.identity): one.identity for one in ports if one.identity is not None}.values())
     return ports
 
 
@@ -75,16 +76,17 @@ for _reason in REASONS:
     _REFUSALS.labels(_reason)
 
 
-def _show(identity: TlsIdentity | None) -> None:
+def _show(identities: Collection[TlsIdentity]) -> None:
     expiry = METRICS.gauge(
-        "tls_certificate_expiry_timestamp_seconds", "End of the validity of this service's certificate; 0: plain text"
+        "tls_certificate_expiry_timestamp_seconds",
+        "End of the validity of this service's certificate that ends first; 0: plain text",
     )
     refused = METRICS.gauge(
         "tls_refused_changes", "Changes of the TLS files that were not used: they did not fit together"
     )
-    if identity is not None:
-        expiry.set_function(lambda: identity.current().not_after_s)
-        refused.set_function(lambda: identity.failures)
+    if identities:
+        expiry.set_function(lambda: min(one.current().not_after_s for one in identities))
+        refused.set_function(lambda: sum(one.failures for one in identities))
 
 
 def service_identity(files: TlsFiles, role: Role, service_id: int | None = None) -> TlsIdentity | None:
