@@ -29,6 +29,7 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.channel import blocking_channels
 from tidemark.rpc.errors import from_rpc_error
 from tidemark.rpc.security.files import TlsIdentity
+from tidemark.rpc.security.paths import FILE_VARIABLES
 from tidemark.v1 import broker_service_pb2 as broker_pb
 from tidemark.v1 import controller_service_pb2 as control_pb
 from tidemark.v1 import group_service_pb2 as group_pb
