@@ -140,6 +140,10 @@ RETRIABLE: frozenset[ErrorCode] = frozenset(
 """Codes of errors that a retry may clear, possibly after a metadata refresh."""
 
 
+TOKEN_EXPIRED: str = "expired"
+"""Reason in the metadata of AUTHENTICATION_FAILED."""
+
+
 class TidemarkError(Exception):
     """An error with a stable code, a sentence for the reader and facts for programs.
 
@@ -176,7 +180,9 @@ class TidemarkError(Exception):
 
     @property
     def retriable(self) -> bool:
-        """Whether a retry may succeed."""
+        """Whether a retry may succeed; after an expired token, a retry with a new one."""
+        if self.code is ErrorCode.AUTHENTICATION_FAILED:
+            return self.metadata.get("reason") == TOKEN_EXPIRED
         return self.code in RETRIABLE
 
     def __reduce__(self) -> tuple[type[TidemarkError], tuple[ErrorCode, str, dict[str, str]]]:
@@ -336,7 +342,7 @@ class BrokerNotAvailableError(
 
 
 class AuthenticationError(TidemarkError, codes=(ErrorCode.AUTHENTICATION_FAILED,)):
-    """The certificate of one side was not accepted by the other."""
+    """The certificate or the token of one side was not accepted by the other."""
 
 
 class AuthorizationError(

@@ -96,7 +96,12 @@ class VersionedState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
-    """The content of /brokers/ids/<id>."""
+    """The content of /brokers/ids/<id>.
+
+    Attributes:
+        host: of the address that services use; with `port`.
+        endpoints: the address of each listener, `NAME://HOST:PORT`; empty: the broker has one listener without a name.
+    """
 
     broker_id: BrokerId
     host: str
@@ -106,6 +111,7 @@ class BrokerRegistration:
     directory_ids: tuple[str, ...] = ()
     boot_id: str = ""
     features: Mapping[str, int] = field(default_factory=dict)
+    endpoints: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -14,6 +15,11 @@ ADDRESSES: Final = ("tidemark.bootstrap", "kafka.bootstrap.servers")
 
 TLS_FILES: Final = tuple(f"tidemark.{setting}" for setting in SETTINGS)
 """Options with the path of a file, which every executor has at the same place; never the content of the file."""
+
+TOKEN_FILE: Final = "tidemark.token.file"
+"""Option with the path of a file with a bearer token, as `TLS_FILES`."""
+_CONTENT: Final = re.compile(r"tidemark_[\w-]{40}|eyJ|bearer\s|.*[\r\n]|.{1024}", re.IGNORECASE | re.DOTALL)
+"""The start of a token, or text that is no path."""
 
 _LIKE: Final = 0.6
 _LIKE_OF_KAFKAS: Final = 0.9
@@ -52,6 +58,18 @@ def parse_tls(given: Mapping[str, str]) -> TlsFiles | None:
     except TidemarkError as error:
         raise ValueError(f"option tidemark.{error.message}") from None
     return files if files.is_set else None
+
+
+def parse_token_file(given: Mapping[str, str]) -> str | None:
+    """The path in the option of the token; None: that of the environment of each process, if any.
+
+    Raises:
+        ValueError: the option has the content of the file, which the error does not repeat.
+    """
+    path = given.get(TOKEN_FILE, "").strip()
+    if _CONTENT.match(path):
+        raise ValueError(f"option {TOKEN_FILE!r} has a token, and the query plan would show it: give its path")
+    return path or None
 
 
 def unknown_option(name: str, known: Iterable[str], kind: str) -> ValueError:

@@ -12,7 +12,15 @@ from typing import Final
 from tidemark.rpc.security.paths import TlsFiles
 
 from tidemark_spark.columns import Columns, parse_columns
-from tidemark_spark.common_options import ADDRESSES, TLS_FILES, parse_bootstrap, parse_tls, unknown_option
+from tidemark_spark.common_options import (
+    ADDRESSES,
+    TLS_FILES,
+    TOKEN_FILE,
+    parse_bootstrap,
+    parse_tls,
+    parse_token_file,
+    unknown_option,
+)
 from tidemark_spark.places import EARLIEST, LATEST, Place, parse_json_object, parse_place
 
 __all__ = ["EARLIEST", "LATEST", "ReadOptions", "parse_options", "parse_schema_options"]
@@ -27,6 +35,7 @@ _KNOWN: Final = {
     for name in (
         "tidemark.bootstrap",
         *TLS_FILES,
+        TOKEN_FILE,
         "subscribe",
         "subscribePattern",
         "assign",
@@ -83,6 +92,7 @@ class ReadOptions:
         min_offsets: a micro-batch waits for this number of offsets, for at most `max_delay_ms`.
         max_delay_ms: see min_offsets.
         tls: the TLS files; None: those of the environment, or plain text.
+        token_file: path of a file with a bearer token; None: that of the environment, or none.
     """
 
     bootstrap: str
@@ -101,6 +111,7 @@ class ReadOptions:
     min_offsets: int = 0
     max_delay_ms: int = 900_000
     tls: TlsFiles | None = None
+    token_file: str | None = None
 
     def chosen(self, names: Iterable[str]) -> list[str]:
         """Topics to read, sorted; a pattern does not match internal topics, whose names begin with __."""
@@ -160,6 +171,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Rea
         min_offsets=0 if least is None else _positive("minOffsetsPerTrigger", least),
         max_delay_ms=_duration_ms("maxTriggerDelay", given.get("maxtriggerdelay", "15m")),
         tls=parse_tls(given),
+        token_file=parse_token_file(given),
     )
     if parsed.max_offsets is not None and parsed.min_offsets > parsed.max_offsets:
         raise ValueError(

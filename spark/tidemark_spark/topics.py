@@ -12,6 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 from tidemark.client.consuming.range_reader import Position, RangeReader, RangeStart, StatedOffset
+from tidemark.client.metadata.tls import Credentials
 from tidemark.core.cluster_view import TopicView
 from tidemark.model import NO_EPOCH, NO_LEADER, ErrorCode, TidemarkError, TopicPartition
 
@@ -54,12 +55,13 @@ class Assignment:
 
 def open_reader(options: ReadOptions) -> RangeReader:
     """A client, which connects at its first request."""
-    return RangeReader(options.bootstrap, deadline_s=options.deadline_ms / 1000, rack=options.rack, tls=options.tls)
+    credentials = Credentials(options.tls, options.token_file)
+    return RangeReader(options.bootstrap, deadline_s=options.deadline_ms / 1000, rack=options.rack, tls=credentials)
 
 
 def lend_reader(options: ReadOptions) -> AbstractContextManager[RangeReader]:
     """A client of an earlier task of this process, if one is unused; else as `open_reader`."""
-    key = options.bootstrap, options.deadline_ms, options.rack, options.tls
+    key = options.bootstrap, options.deadline_ms, options.rack, options.tls, options.token_file
     return _pool.lend(key, lambda: open_reader(options))
 
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 from tidemark.client.consuming.range_reader import RangeReader
+from tidemark.client.metadata.tls import Credentials
 
 from tidemark_spark.plain_errors import plain_errors
 from tidemark_spark.writer_compat import StreamWriterBase
@@ -69,7 +70,8 @@ def open_writer(options: Any, schema: StructType, *, overwrite: bool) -> DataSou
     parsed = parse_write_options(options)
     check_columns(schema, parsed)
     if parsed.topic is not None:
-        with RangeReader(parsed.bootstrap, deadline_s=parsed.deadline_ms / 1000, tls=parsed.tls) as reader:
+        credentials = Credentials(parsed.tls, parsed.token_file)
+        with RangeReader(parsed.bootstrap, deadline_s=parsed.deadline_ms / 1000, tls=credentials) as reader:
             reader.topics([parsed.topic])
     return TidemarkWriter(parsed)
 
@@ -142,7 +144,7 @@ def write_task(options: WriteOptions, batches: Iterable[pa.RecordBatch]) -> Tide
     first = next(chunks, None)
     if first is None:
         return message
-    with Producer(options.bootstrap, tls=options.tls, **options.settings) as producer:
+    with Producer(options.bootstrap, tls=options.tls, token_file=options.token_file, **options.settings) as producer:
         under_way: deque[TableHandle] = deque()
         for chunk in itertools.chain([first], chunks):
             for topic, partition, rows in destined(chunk, options.topic, time.time_ns() // 1000):

@@ -20,7 +20,15 @@ from tidemark.client.settings import producer_settings
 from tidemark.model import TidemarkError
 from tidemark.rpc.security.paths import TlsFiles
 
-from tidemark_spark.common_options import ADDRESSES, TLS_FILES, parse_bootstrap, parse_tls, unknown_option
+from tidemark_spark.common_options import (
+    ADDRESSES,
+    TLS_FILES,
+    TOKEN_FILE,
+    parse_bootstrap,
+    parse_tls,
+    parse_token_file,
+    unknown_option,
+)
 
 _PREFIXES: Final = ("tidemark.", "kafka.")
 
@@ -69,6 +77,7 @@ _SETTINGS: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
 _NAMES: Final = (
     *ADDRESSES,
     *TLS_FILES,
+    TOKEN_FILE,
     "topic",
     "deadlineMs",
     *(prefix + name for prefix in _PREFIXES for name in _SETTINGS),
@@ -88,6 +97,7 @@ class WriteOptions:
         settings: keyword arguments of the producer.
         deadline_ms: time limit of the driver for an answer of a broker.
         tls: the TLS files; None: those of the environment, or plain text.
+        token_file: path of a file with a bearer token; None: that of the environment, or none.
     """
 
     bootstrap: str
@@ -95,6 +105,7 @@ class WriteOptions:
     settings: Mapping[str, Any]
     deadline_ms: int = 120_000
     tls: TlsFiles | None = None
+    token_file: str | None = None
 
 
 def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
@@ -109,7 +120,8 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     if deadline_ms < 1:
         raise ValueError(f"option 'deadlineMs' is {given['deadlinems']!r}; want a whole number from 1")
     settings.setdefault("delivery_timeout_ms", deadline_ms)
-    return WriteOptions(bootstrap, topic and topic.strip(), settings, deadline_ms, parse_tls(given))
+    files = parse_tls(given), parse_token_file(given)
+    return WriteOptions(bootstrap, topic and topic.strip(), settings, deadline_ms, *files)
 
 
 def _settings(given: Mapping[str, str]) -> dict[str, Any]:
@@ -117,7 +129,7 @@ def _settings(given: Mapping[str, str]) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     names: dict[str, str] = {}
     for name, text in given.items():
-        if name in ADDRESSES or name in TLS_FILES or name in _BESIDE | _SPARKS_OWN | _OF_BOTH:
+        if name in ADDRESSES or name in TLS_FILES or name == TOKEN_FILE or name in _BESIDE | _SPARKS_OWN | _OF_BOTH:
             continue
         setting = next((name.removeprefix(prefix) for prefix in _PREFIXES if name.startswith(prefix)), "")
         if setting not in _SETTINGS:

@@ -25,6 +25,8 @@ HEALTHY = {"version": 1, "host": "h", "port": 9192, "broker_epoch": 0}
         ("7", {**HEALTHY, "broker_epoch": -7}),
         ("7", {**HEALTHY, "broker_epoch": 1 << 62}),
         ("7", {**HEALTHY, "features": {"protocol": 1 << 40}}),
+        ("7", {**HEALTHY, "endpoints": ["clients.mtls://nowhere"]}),
+        ("7", {**HEALTHY, "endpoints": [9392]}),
     ],
 )
 async def test_an_absurd_registration_is_skipped(cluster: Cluster, name: str, fields: dict[str, object]) -> None:

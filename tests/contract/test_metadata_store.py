@@ -80,6 +80,7 @@ def registration_of(
         directory_ids=tuple(directories),
         boot_id=boot_id,
         features={"batch": 1},
+        endpoints=(f"internal://127.0.0.1:{9192 + broker_id}", "clients.mtls://broker.example.com:9392"),
     )
 
 

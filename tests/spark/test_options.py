@@ -13,6 +13,7 @@ from tidemark_spark.columns import Malformed, ValueFormat
 from tidemark_spark.filters import Comparison, narrow
 from tidemark_spark.options import parse_options, parse_schema_options
 from tidemark_spark.ranges import SMALL_OFFSETS, TASKS_MIN, OffsetRange, PartitionBounds, pack, plan_ranges, times_of
+from tidemark_spark.writer_options import parse_write_options
 
 BOOTSTRAP = {"tidemark.bootstrap": "127.0.0.1:9192"}
 FLIGHTS = {**BOOTSTRAP, "subscribe": "flights"}
@@ -274,3 +275,20 @@ def test_tls_files_are_given_by_their_paths() -> None:
 def test_tls_options_that_do_not_fit_together_are_refused(given_options: dict[str, str], sentence: str) -> None:
     with pytest.raises(ValueError, match=re.escape(sentence)):
         parse_options({**FLIGHTS, **given_options})
+
+
+def test_a_token_is_given_by_the_path_of_its_file() -> None:
+    given_options = {**FLIGHTS, "Tidemark.Token.File": "/var/run/secrets/tidemark/token"}
+    assert parse_options(given_options).token_file == "/var/run/secrets/tidemark/token"
+    assert parse_options(FLIGHTS).token_file is None
+    written = parse_write_options({"tidemark.bootstrap": "b:1", "tidemark.token.file": "/t"})
+    assert (written.token_file, written.settings.get("token_file")) == ("/t", None)
+
+
+@pytest.mark.parametrize(
+    "token", [f"tidemark_{'x' * 43}", "eyJhbGciOiJFUzI1NiJ9.e30.c2ln", "Bearer x", "a\nb", "y" * 5000]
+)
+def test_a_token_itself_is_refused_and_not_repeated(token: str) -> None:
+    with pytest.raises(ValueError, match="give its path") as refused:
+        parse_options({**FLIGHTS, "tidemark.token.file": token})
+    assert token not in str(refused.value)

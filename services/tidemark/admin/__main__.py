@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import logging
 import sys
+from collections.abc import Sequence
 
 from tidemark.admin.acls import AclAdministration
 from tidemark.admin.brokers import BrokerAdministration
@@ -25,9 +26,9 @@ from tidemark.admin.topics import TopicAdministration
 from tidemark.core.security.principals import Role
 from tidemark.rpc.raw_methods import add_admin_service
 from tidemark.rpc.security.authorization import make_authorization
-from tidemark.rpc.security.files import TlsIdentity
-from tidemark.rpc.security.service import load_identity
-from tidemark.rpc.server import Service, make_server
+from tidemark.rpc.security.listeners import ListenerPort
+from tidemark.rpc.security.service import load_ports
+from tidemark.rpc.server import GrpcServer, Service
 from tidemark.runtime.clock import SystemClock
 from tidemark.runtime.configuration import AdminSettings, load_settings
 from tidemark.runtime.logging import configure_logging
@@ -39,12 +40,12 @@ from tidemark.zookeeper.store import store_of
 _log = logging.getLogger("tidemark.admin")
 
 
-async def serve(settings: AdminSettings, identity: TlsIdentity | None = None) -> int:
+async def serve(settings: AdminSettings, ports: Sequence[ListenerPort]) -> int:
     """Run the service until SIGTERM; returns the exit code of the process."""
     clock = SystemClock()
     store = store_of(settings, clock)
     tell_what_runs("admin")
-    authorization = make_authorization(settings, identity)
+    authorization = make_authorization(settings, ports[0].identity)
     failed: asyncio.Future[object] = asyncio.get_running_loop().create_future()
     rules = AclFeed(authorization.authorizer, store, clock, failed.set_exception)
     rules.show(METRICS)
@@ -63,7 +64,7 @@ async def serve(settings: AdminSettings, identity: TlsIdentity | None = None) ->
     servicer = AdminServicer(
         topics,
         elections,
-        descriptions=Descriptions(store, str(settings.advertised_listeners)),
+        descriptions=Descriptions(store, settings.advertised_listeners.by_name),
         configs=ConfigAdministration(store),
         requests=AnsweredOnce(store, clock),
         reassignments=reassignments,
@@ -82,15 +83,7 @@ async def serve(settings: AdminSettings, identity: TlsIdentity | None = None) ->
         METRICS.show(store.metrics)
         stop.callback(METRICS.hide, store.metrics)
         stop.callback(metrics.close)
-        listeners = settings.listeners
-        server = make_server(
-            listeners.host,
-            listeners.port,
-            [service],
-            identity=identity,
-            health=settings.health_listeners,
-            gate=authorization.gate,
-        )
+        server = GrpcServer(ports, [service], health=settings.health_listeners, gate=authorization.gate)
         await server.start()
         stop.push_async_callback(server.stop, settings.shutdown_grace_ms / 1000)
         stop.push_async_callback(session.stop)
@@ -99,7 +92,7 @@ async def serve(settings: AdminSettings, identity: TlsIdentity | None = None) ->
         stop.push_async_callback(rules.stop)
         await server.set_serving(True)
         stop.push_async_callback(server.stop, settings.shutdown_grace_ms / 1000)
-        _log.info("serving", extra={"address": f"{settings.listeners.host}:{server.port}"})
+        _log.info("serving", extra={"address": str(settings.listeners), "ports": list(server.ports.values())})
 
     return await run_until_stopped(
         start, stop.aclose, failed=failed, termination_path=settings.termination_message_path
@@ -110,7 +103,7 @@ def main() -> None:
     """Run the admin service."""
     settings = load_settings(AdminSettings)
     configure_logging(settings.log_level, settings.log_format, AdminSettings.owner)
-    sys.exit(asyncio.run(serve(settings, load_identity(settings, Role.ADMIN))))
+    sys.exit(asyncio.run(serve(settings, load_ports(settings, Role.ADMIN))))
 
 
 if __name__ == "__main__":

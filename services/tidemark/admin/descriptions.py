@@ -7,10 +7,11 @@ never use these descriptions: they check ZooKeeper itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tidemark.admin.views import Counts, count, topic_view
 from tidemark.core.cluster_view import ClusterView, TopicView
+from tidemark.core.security.listeners import Listener, ListenerViews
 from tidemark.core.topic_name import check_topic_name
 from tidemark.model import NO_LEADER, TidemarkError, unknown_topic
 from tidemark.ports import ClusterSnapshot, MetadataStore, TopicSnapshot
@@ -56,16 +57,16 @@ class Descriptions:
 
     Args:
         store: started.
-        admin_address: host:port at which clients reach this service.
+        admin_addresses: host:port at which clients reach this service, by listener; of Listener.ONLY for the others.
     """
 
-    def __init__(self, store: MetadataStore, admin_address: str) -> None:
+    def __init__(self, store: MetadataStore, admin_addresses: Mapping[str, str]) -> None:
         self._store = store
-        self._admin_address = admin_address
+        self._views = ListenerViews(admin_addresses)
         self._described: dict[str, _Described] = {}
         self._of: ClusterSnapshot | None = None
         """The snapshot that both responses describe."""
-        self._cluster = b""
+        self._clusters: dict[Listener, bytes] = {}
         self._all_topics = b""
 
     async def topic_names(self) -> list[str]:
@@ -100,20 +101,25 @@ class Descriptions:
             self._all_topics = answer
         return answer
 
-    async def cluster(self) -> bytes:
-        """Return a DescribeClusterResponse: the live brokers, the controller, and counts of topics and partitions."""
+    async def cluster(self, listener: Listener = Listener.ONLY) -> bytes:
+        """Return a DescribeClusterResponse: the live brokers, the controller, and counts of topics and partitions.
+
+        Args:
+            listener: of the caller, whose addresses the response has.
+        """
         snapshot = await self._store.cluster_snapshot()
         self._use(snapshot)
-        if not self._cluster:
-            answer = _cluster(snapshot, self._admin_address, await self._counts(snapshot))
-            if self._of is not snapshot:
-                return answer
-            self._cluster = answer
-        return self._cluster
+        known = self._clusters.get(listener)
+        if known is None:
+            view = self._views.of(_cluster_view(snapshot), listener)
+            known = _cluster(snapshot, view, await self._counts(snapshot))
+            if self._of is snapshot:
+                self._clusters[listener] = known
+        return known
 
     def _use(self, snapshot: ClusterSnapshot) -> None:
         if self._of is not snapshot:
-            self._of, self._cluster, self._all_topics = snapshot, b"", b""
+            self._of, self._clusters, self._all_topics = snapshot, {}, b""
 
     async def _counts(self, snapshot: ClusterSnapshot) -> Counts:
         total, pace = Counts(), Pace()
@@ -180,13 +186,15 @@ def _field(view: TopicView) -> bytes:
     )
 
 
-def _cluster(snapshot: ClusterSnapshot, admin_address: str, total: Counts) -> bytes:
-    view = ClusterView(
+def _cluster_view(snapshot: ClusterSnapshot) -> ClusterView:
+    return ClusterView(
         cluster_id=snapshot.cluster_id,
         controller_id=NO_LEADER if snapshot.controller is None else snapshot.controller.controller_id,
-        admin_address=admin_address,
         brokers={broker_id: snapshot.brokers[broker_id] for broker_id in sorted(snapshot.brokers)},
     )
+
+
+def _cluster(snapshot: ClusterSnapshot, view: ClusterView, total: Counts) -> bytes:
     wait_ms = -1 if snapshot.controller is None else snapshot.controller.election_wait_ms
     response = pb.DescribeClusterResponse(
         metadata=view_to_proto(view),

@@ -35,6 +35,7 @@ from tidemark.rpc.reassignment_codec import ended_to_proto, move_from_proto, pro
 from tidemark.rpc.reassignment_codec import outcome_to_proto as reassignment_outcome_to_proto
 from tidemark.rpc.refs import ref_from_proto
 from tidemark.rpc.security.access import Accesses
+from tidemark.rpc.security.callers import listener_of_call
 from tidemark.v1 import admin_acls_pb2 as acls_pb
 from tidemark.v1 import admin_brokers_pb2 as brokers_pb
 from tidemark.v1 import admin_configs_pb2 as configs_pb
@@ -277,7 +278,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     ) -> bytes:
         """Describe brokers and controller, and count unhealthy partitions."""
         async with observed("DescribeCluster", context):
-            return await self._descriptions.cluster()
+            return await self._descriptions.cluster(listener_of_call())
 
     async def ElectLeaders(self, request: pb.ElectLeadersRequest, context: Context) -> pb.ElectLeadersResponse:
         """Hold leader elections and wait for their outcomes."""

@@ -9,7 +9,7 @@ from typing import Final
 
 from tidemark.broker.process import BrokerProcess
 from tidemark.core.security.principals import Role
-from tidemark.rpc.security.service import load_identity
+from tidemark.rpc.security.service import load_ports
 from tidemark.runtime.configuration import BrokerSettings, load_settings
 from tidemark.runtime.freed_memory import keep_freed_memory
 from tidemark.runtime.logging import configure_logging
@@ -25,8 +25,7 @@ A tenth of Python's default, since this wait is part of every acknowledgement.
 async def _main() -> int:
     settings = load_settings(BrokerSettings)
     configure_logging(settings.log_level, settings.log_format, f"broker-{settings.broker_id}")
-    identity = load_identity(settings, Role.BROKER, settings.broker_id)
-    process = BrokerProcess(settings, identity)
+    process = BrokerProcess(settings, load_ports(settings, Role.BROKER, settings.broker_id))
     path = settings.termination_message_path
     return await run_until_stopped(process.start, process.stop, failed=process.failed, termination_path=path)
 

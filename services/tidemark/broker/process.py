@@ -7,7 +7,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
@@ -27,13 +27,15 @@ from tidemark.broker.node.own_epoch import UNREGISTERED
 from tidemark.broker.replication.replication import Replication
 from tidemark.core.replication import effects as ef
 from tidemark.core.replication.events import SessionExpired, SettingsChanged
+from tidemark.core.security.listeners import Listener
 from tidemark.model import BrokerEpoch
 from tidemark.rpc.raw_methods import add_broker_service, add_replica_service
 from tidemark.rpc.security.authorization import make_authorization
-from tidemark.rpc.security.files import TlsIdentity
-from tidemark.rpc.server import Service, make_server
-from tidemark.runtime.configuration import BrokerSettings, HostPort
+from tidemark.rpc.security.listeners import ListenerPort
+from tidemark.rpc.server import GrpcServer, Service
+from tidemark.runtime.configuration import BrokerSettings
 from tidemark.runtime.coordination import start_when_reachable
+from tidemark.runtime.host_port import HostPort, Listeners
 from tidemark.runtime.metrics import METRICS, start_metrics_server, tell_what_runs
 from tidemark.runtime.scheduler import AsyncioScheduler
 from tidemark.storage.directories.log_manager import LogManager
@@ -53,20 +55,13 @@ class BrokerProcess:
         failed: completes when the broker cannot continue; the process then ends.
     """
 
-    def __init__(self, settings: BrokerSettings, identity: TlsIdentity | None = None) -> None:
+    def __init__(self, settings: BrokerSettings, ports: Sequence[ListenerPort]) -> None:
         tell_what_runs("broker")
         self._settings = settings
         self._node = make_node(settings)
-        listeners = settings.listeners
-        self._authorization = make_authorization(settings, identity)
-        self._server = make_server(
-            listeners.host,
-            listeners.port,
-            [],
-            later=_SERVICES,
-            identity=identity,
-            health=settings.health_listeners,
-            gate=self._authorization.gate,
+        self._authorization = make_authorization(settings, ports[0].identity)
+        self._server = GrpcServer(
+            ports, [], later=_SERVICES, health=settings.health_listeners, gate=self._authorization.gate
         )
         self._stack = AsyncExitStack()
         self.failed = self._node.failed
@@ -125,7 +120,7 @@ class BrokerProcess:
         """Open session and logs while a health check proves that the advertised address leads to this process."""
         name = f"process/{uuid.uuid4().hex}"
         await self._server.answer_to(name)
-        check = check_advertised(self._advertised(), name, self._settings.advertised_check_timeout_ms)
+        check = check_advertised(self._advertised().main, name, self._settings.advertised_check_timeout_ms)
         checking = asyncio.create_task(check, name="advertised address")
         preparing = asyncio.create_task(self._prepare(opened))
         try:
@@ -143,9 +138,13 @@ class BrokerProcess:
         opened.callback(logs.close)
         return logs
 
-    def _advertised(self) -> HostPort:
-        advertised = self._settings.advertised_listeners
-        return HostPort(advertised.host, advertised.port or self._server.port)
+    def _advertised(self) -> Listeners:
+        """The advertised addresses, with the ports that the system chose."""
+        ports = self._server.ports
+        given = self._settings.advertised_listeners.by_name
+        return Listeners.of(
+            {name: HostPort(one.host, one.port or ports[Listener(name)]) for name, one in given.items()}
+        )
 
     def _parts(self, storage: Storage) -> None:
         """Make all parts over the opened logs, and bind effects and RPCs to them. This starts nothing."""
@@ -181,8 +180,9 @@ class BrokerProcess:
             node.driver.fail,
         )
         advertised = self._advertised()
+        endpoints = advertised.split(",") if advertised.several else ()
         self._registration = Registration(
-            identity_of(settings.broker_id, advertised.host, advertised.port, settings.broker_rack),
+            identity_of(settings.broker_id, advertised.host, advertised.port, settings.broker_rack, endpoints),
             node.store,
             storage.logs,
             node.driver,

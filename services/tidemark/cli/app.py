@@ -8,6 +8,7 @@ Exit status 0: done. 1: refused or failed; stderr has one line, `error CODE: sen
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -26,6 +27,7 @@ from tidemark.cli.common.help_text import by_task
 from tidemark.cli.common.options import Commands
 from tidemark.cli.common.output import print_error
 from tidemark.cli.common.process import check_streams, keep_pandas_out, refusal_of_output
+from tidemark.cli.common.profiles import use_profile
 from tidemark.cli.config import config_app
 from tidemark.cli.consume.command import consume
 from tidemark.cli.elect import elect
@@ -33,9 +35,11 @@ from tidemark.cli.group.commands import group_app
 from tidemark.cli.inspect.commands import log_app, replicas_app
 from tidemark.cli.produce.command import produce
 from tidemark.cli.reassign.commands import reassign_app
+from tidemark.cli.token import token_app
 from tidemark.cli.topic.commands import topic_app
 from tidemark.cli.zookeeper import zookeeper_app
 from tidemark.model import ErrorCode, TidemarkError
+from tidemark.rpc.security.token_source import VARIABLE
 
 EXIT_REFUSED = 1
 PROGRAM: Final = "tidemark"
@@ -46,7 +50,7 @@ TASKS: Final = {
     "Consumer groups": ("group",),
     "Access": ("acl",),
     "Brokers and replicas": ("cluster", "reassign", "elect", "log-dirs", "replicas", "log", "zookeeper"),
-    "This machine": ("dev", "certs", "bench", "completion"),
+    "This machine": ("dev", "certs", "token", "bench", "completion"),
 }
 """Commands in the order of the help, by task."""
 
@@ -68,6 +72,7 @@ app.add_typer(log_app, name="log", short_help="Print and check the files of log 
 app.add_typer(bench_app, name="bench")
 app.add_typer(certs_app, name="certs")
 app.add_typer(zookeeper_app, name="zookeeper")
+app.add_typer(token_app, name="token")
 app.add_typer(replicas_app, name="replicas")
 app.command(short_help="Send lines or rows as records.")(produce)
 app.command(short_help="Print records, or write them to a file.")(consume)
@@ -87,6 +92,19 @@ def tidemark(
     _: Annotated[
         bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Show the version and exit.")
     ] = False,
+    profile: Annotated[
+        str,
+        typer.Option(
+            "--profile",
+            envvar="TIDEMARK_PROFILE",
+            metavar="NAME",
+            help="Addresses and files of a cluster, from ~/.config/tidemark/profiles.toml.",
+        ),
+    ] = "",
+    token_file: Annotated[
+        str,
+        typer.Option("--token-file", envvar=VARIABLE, metavar="FILE", help="File with the token of the user."),
+    ] = "",
 ) -> None:
     """Tidemark, a replicated commit log.
 
@@ -100,6 +118,12 @@ def tidemark(
       tidemark consume greetings --from earliest --max-records 1
       tidemark topic describe greetings
     """
+    if profile:
+        given = os.environ.get(VARIABLE) != token_file
+        use_profile(profile)
+        token_file = token_file if given else ""
+    if token_file:
+        os.environ[VARIABLE] = token_file
 
 
 @app.command()

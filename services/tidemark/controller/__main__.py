@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 
 from tidemark.controller.assembly import new_loop
 from tidemark.controller.metrics import ControllerMetrics
 from tidemark.controller.service import ControllerServicer
 from tidemark.core.security.principals import Role
 from tidemark.model import BrokerId
-from tidemark.rpc.security.files import TlsIdentity
-from tidemark.rpc.security.service import load_identity
-from tidemark.rpc.server import Service, make_server
+from tidemark.rpc.security.listeners import ListenerPort
+from tidemark.rpc.security.service import load_ports
+from tidemark.rpc.server import GrpcServer, Service
 from tidemark.runtime.clock import SystemClock
 from tidemark.runtime.configuration import ControllerSettings, load_settings
 from tidemark.runtime.coordination import start_when_reachable
@@ -27,7 +28,7 @@ from tidemark.zookeeper.store import store_of
 class ControllerProcess:
     """One controller process; `start` and `stop` list its parts in order."""
 
-    def __init__(self, settings: ControllerSettings, identity: TlsIdentity | None) -> None:
+    def __init__(self, settings: ControllerSettings, ports: Sequence[ListenerPort]) -> None:
         clock = SystemClock()
         self._settings = settings
         self._store = store_of(settings, clock)
@@ -36,13 +37,7 @@ class ControllerProcess:
         self._loop = new_loop(settings, self._store, clock, ControllerMetrics())
         servicer = ControllerServicer(self._loop, BrokerId(settings.controller_id))
         services = [Service(add_ControllerServiceServicer_to_server, servicer, "tidemark.v1.ControllerService")]
-        self._server = make_server(
-            settings.listeners.host,
-            settings.listeners.port,
-            services,
-            identity=identity,
-            health=settings.health_listeners,
-        )
+        self._server = GrpcServer(ports, services, health=settings.health_listeners)
         self._metrics: MetricsServer | None = None
         self._running: asyncio.Task[None] | None = None
         self.failed: asyncio.Future[object] = asyncio.get_running_loop().create_future()
@@ -79,8 +74,7 @@ class ControllerProcess:
 async def _main() -> int:
     settings = load_settings(ControllerSettings)
     configure_logging(settings.log_level, settings.log_format, "controller")
-    identity = load_identity(settings, Role.CONTROLLER, settings.controller_id)
-    process = ControllerProcess(settings, identity)
+    process = ControllerProcess(settings, load_ports(settings, Role.CONTROLLER, settings.controller_id))
     path = settings.termination_message_path
     return await run_until_stopped(process.start, process.stop, failed=process.failed, termination_path=path)
 

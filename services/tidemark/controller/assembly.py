@@ -24,7 +24,7 @@ def new_loop(
     """The loop of a controller process."""
     return ControllerLoop(
         BrokerId(settings.controller_id),
-        str(settings.advertised_listeners),
+        str(settings.advertised_listeners.main),
         store=store,
         clock=clock,
         scheduler=AsyncioScheduler(),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Any, Final
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from tidemark.core.security.listeners import Listener
 from tidemark.core.security.principals import Role
 from tidemark.local.certificates import AUTHORITY, Authority
 from tidemark.local.directory import HeldDirectory
@@ -20,6 +22,7 @@ from tidemark.local.ports import HOST, HeldPorts
 from tidemark.local.process import ServiceProcess
 from tidemark.local.zookeeper_process import ZooKeeperProcess
 from tidemark.model import ErrorCode, TidemarkError
+from tidemark.rpc.security import token_file
 from tidemark.rpc.security.channels import BlockingChannels
 from tidemark.rpc.security.files import TlsIdentity
 from tidemark.rpc.security.paths import SETTINGS, TlsFiles
@@ -29,6 +32,7 @@ __all__ = ["ADMIN", "LocalCluster", "broker_name", "controller_name", "fixed_por
 ADMIN: Final = "admin"
 ZOOKEEPER: Final = "zookeeper"
 CERTIFICATES: Final = "certs"
+TOKENS: Final = "tokens"
 FIRST_CONTROLLER_ID: Final = 100
 
 _READY_TIMEOUT_S: Final = 30.0
@@ -36,6 +40,7 @@ _STOP_TIMEOUT_S: Final = 15.0
 _POLL_INTERVAL_S: Final = 0.03
 _HEALTH_TIMEOUT_S: Final = 0.5
 _METRICS_STEP: Final = 100
+_CLIENT_STEPS: Final = {200: Listener.MTLS, 300: Listener.TOKEN}
 _NODE_STEP: Final = 10
 _CLUSTER: Final = "local"
 _USER: Final = "dev"
@@ -75,7 +80,8 @@ class LocalCluster:
             service ("broker-0").
         environment: variables added to this process's environment, for every service.
         secure: TLS for every process, with an authority and certificates in certs/; ZooKeeper accepts only sessions
-            with a certificate. `client_files` are those of a user.
+            with a certificate. There is a listener of each kind. `client_files` are those of a user,
+            `token_file` has a token.
         launchers: a command prefix, by name of a service. The prefix must exec the service, as `env` does, so that
             signals reach the service.
     """
@@ -102,6 +108,7 @@ class LocalCluster:
         self._secure = secure
         self._authority: Authority | None = None
         self.client_files = TlsFiles()
+        self.token_file: Path | None = None
         self._ports = HeldPorts()
         self._held = HeldDirectory(self.directory)
         self._zookeeper: ZooKeeperProcess | None = None
@@ -115,12 +122,17 @@ class LocalCluster:
     @property
     def bootstrap(self) -> str:
         """Addresses of all brokers, for the bootstrap argument of clients."""
-        return ",".join(self.address(name) for name in self._brokers)
+        return ",".join(self.client_address(name) for name in self._brokers)
+
+    @property
+    def token_bootstrap(self) -> str:
+        """Addresses of all brokers for clients with tokens; the cluster is secure."""
+        return ",".join(self.client_address(name, Listener.TOKEN) for name in self._brokers)
 
     @property
     def admin_address(self) -> str:
         """host:port of the admin service."""
-        return self.address(ADMIN)
+        return self.client_address(ADMIN)
 
     @property
     def zookeeper(self) -> ZooKeeperProcess:
@@ -129,8 +141,12 @@ class LocalCluster:
         return self._zookeeper
 
     def address(self, name: str) -> str:
-        """host:port of a service."""
+        """host:port of a service; where it has several listeners, of the internal one."""
         return f"{HOST}:{self._ports[name]}"
+
+    def client_address(self, name: str, listener: Listener = Listener.MTLS) -> str:
+        """host:port of a service for clients, by the listener if the cluster is secure."""
+        return f"{HOST}:{self._ports[f'{name} {listener}']}" if self._secure else self.address(name)
 
     def metrics_address(self, name: str) -> str:
         """host:port of a service's /metrics."""
@@ -154,6 +170,7 @@ class LocalCluster:
             if self._secure:
                 self._authority = _authority_in(self.directory / CERTIFICATES)
                 self.client_files = self._authority.issue_client(_USER)
+                self.token_file = _token_in(self.directory)
             tls = None if self._authority is None else self._authority.issue_zookeeper("1", (HOST, _HOST_NAME))
             self._zookeeper = ZooKeeperProcess(self.directory / ZOOKEEPER, self._fixed.get(ZOOKEEPER), tls=tls)
             self._zookeeper.start()
@@ -258,23 +275,32 @@ class LocalCluster:
             port = self._fixed.get(name, 0)
             self._ports.take(name, port)
             self._ports.take(f"{name} metrics", port and port + _METRICS_STEP)
+            if self._secure and name not in self._controllers:
+                for step, listener in _CLIENT_STEPS.items():
+                    self._ports.take(f"{name} {listener}", port and port + step)
         self._ports.hand_over()
 
     def _service(self, name: str) -> ServiceProcess:
         kind, _, number = name.partition("-")
         flags = {
             "zookeeper.connect": self.zookeeper.connect,
-            "listeners": self.address(name),
+            "listeners": self._listeners(name),
             "metrics.listeners": self.metrics_address(name),
         }
         if kind == "broker":
-            flags |= {"broker.id": number, "log.dirs": str(self.directory / name), "admin.address": self.admin_address}
+            flags |= {
+                "broker.id": number,
+                "log.dirs": str(self.directory / name),
+                "admin.address": self._admin_addresses(),
+            }
             (self.directory / name).mkdir(parents=True, exist_ok=True)
         if kind == "controller":
             flags["controller.id"] = number
         if self._authority is not None:
             files = self._authority.issue_service(Role(kind), number or kind, (HOST, _HOST_NAME))
             flags |= dict(zip(SETTINGS, files, strict=True)) | {"zookeeper.tls.ca.file": files.ca}
+            if kind != "controller":
+                flags["tokens.file"] = str(self.directory / TOKENS)
         flags |= self._settings.get(kind, {}) | self._settings.get(name, {})
         arguments = [part for key, value in flags.items() for part in (f"--{key}", value)]
         log = self.directory / "logs" / f"{name}.log"
@@ -286,6 +312,18 @@ class LocalCluster:
             environment=self._environment,
             launcher=self._launchers.get(name, ()),
         )
+
+    def _listeners(self, name: str) -> str:
+        if not self._secure:
+            return self.address(name)
+        clients = () if name in self._controllers else _CLIENT_STEPS.values()
+        addresses = {listener: self.client_address(name, listener) for listener in clients}
+        return _by_name({Listener.INTERNAL: self.address(name), **addresses})
+
+    def _admin_addresses(self) -> str:
+        if not self._secure:
+            return self.admin_address
+        return _by_name({listener: self.client_address(ADMIN, listener) for listener in _CLIENT_STEPS.values()})
 
     def _terminate(self, names: Iterable[str], timeout_s: float = _STOP_TIMEOUT_S) -> list[ServiceProcess]:
         """Send SIGTERM to all at once, SIGKILL after `timeout_s`; returns those that did not end with status 0."""
@@ -308,6 +346,23 @@ def _authority_in(directory: Path) -> Authority:
     if (directory / f"{AUTHORITY}.key").exists():
         return Authority.load(directory)
     return Authority.create(directory, _CLUSTER)
+
+
+def _token_in(directory: Path) -> Path:
+    """The file with a user's token: of an earlier start, or a new one."""
+    path = directory / f"{_USER}.token"
+    if not path.exists():
+        hashes = directory / TOKENS
+        if hashes.exists() and _USER in token_file.read(hashes):
+            token_file.remove(hashes, _USER)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(token_file.create(hashes, _USER) + "\n")
+    return path
+
+
+def _by_name(addresses: Mapping[Listener, str]) -> str:
+    return ",".join(f"{listener}://{address}" for listener, address in addresses.items())
 
 
 def _is_serving(channel: grpc.Channel, name: str) -> bool:

@@ -54,6 +54,11 @@ def _show_next_steps(out: Console, cluster: LocalCluster) -> None:
     for command in (
         f"export TIDEMARK_BOOTSTRAP={cluster.bootstrap}",
         *(f"export {variable}={path}" for variable, path in files if path),
+        *(
+            [f"# with a token: TIDEMARK_BOOTSTRAP={cluster.token_bootstrap} TIDEMARK_TOKEN_FILE={cluster.token_file}"]
+            if cluster.token_file
+            else []
+        ),
         "tidemark topic create greetings --partitions 3",
         "echo hello | tidemark produce greetings",
         "tidemark consume greetings --from earliest --max-records 1",

@@ -28,6 +28,8 @@ _CAUSE: Final = re.compile(
 _PLAIN_PEER: Final = "WRONG_VERSION_NUMBER"
 _OTHER_NAME: Final = "Hostname Verification Check failed"
 _UNTRUSTED: Final = re.compile(r"CERTIFICATE_VERIFY_FAILED: ([a-z -]+)")
+_PLUGIN: Final = re.compile(r"Getting metadata from plugin failed with error: (?:[A-Z_]+: )?(.*)", re.DOTALL)
+_LONG_HEADER: Final = "metadata size exceeds"
 _CLOSED: Final = "Socket closed"
 _MAYBE_TLS: Final = "if the port speaks TLS, give a certificate that it accepts (docs/security.md)"
 """All that a client learns when a server ends the handshake."""
@@ -172,7 +174,12 @@ def from_rpc_error(error: grpc.RpcError, *, address: str) -> TidemarkError:
 
 
 def _handshake_mistake(details: str) -> str | None:
-    """The reason of a failed TLS handshake, as far as this side knows it."""
+    """The reason of a failed TLS handshake, or of a token that was not sent, as far as this side knows it."""
+    unsent = _PLUGIN.search(details)
+    if unsent is not None:
+        return unsent[1]
+    if _LONG_HEADER in details:
+        return "the server refuses so long a token"
     if _PLAIN_PEER in details:
         return "the port does not speak TLS: give a TLS port, or unset the TLS files"
     if _OTHER_NAME in details:

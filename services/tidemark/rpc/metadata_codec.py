@@ -127,6 +127,7 @@ def broker_to_proto(broker: BrokerRegistration) -> metadata_pb2.BrokerEndpoint:
         port=broker.port,
         rack=broker.rack,
         broker_epoch=broker.broker_epoch,
+        endpoints=broker.endpoints,
     )
 
 
@@ -138,6 +139,7 @@ def broker_from_proto(message: metadata_pb2.BrokerEndpoint) -> BrokerRegistratio
         port=message.port,
         rack=message.rack,
         broker_epoch=BrokerEpoch(message.broker_epoch),
+        endpoints=tuple(message.endpoints),
     )
 
 

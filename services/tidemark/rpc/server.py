@@ -19,13 +19,13 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
 
-from tidemark.core.security.principals import principal_of
+from tidemark.core.security.listeners import INTERNAL_SERVICES, Listener
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.channel import LIMITS, WINDOW
 from tidemark.rpc.errors import abort_with
 from tidemark.rpc.reflection import add_reflection
-from tidemark.rpc.security.callers import CallerCheck
 from tidemark.rpc.security.files import TlsIdentity
+from tidemark.rpc.security.listeners import ListenerPort
 from tidemark.runtime.host_port import HostPort
 from tidemark.runtime.limits import connections_max
 
@@ -38,6 +38,8 @@ _HEALTH: Final = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 PING_ACCEPTED_MS = 2_000
 """A client that pings an idle connection more often is disconnected. Clients ping every `channel.KEEPALIVE_MS`; those
 of later versions may ping more often, but not below 5 s while older servers exist that do not accept it."""
+HANDSHAKE_MS = 10_000
+"""Time limit of a new connection for its handshake: TLS, and HTTP/2's first frame. gRPC's default is two minutes."""
 _OPTIONS: tuple[tuple[str, int], ...] = (
     *LIMITS,
     *WINDOW,
@@ -46,6 +48,7 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_timeout_ms", 3_000),
     ("grpc.http2.min_ping_interval_without_data_ms", PING_ACCEPTED_MS),
     ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
 )
 
 
@@ -62,53 +65,51 @@ class Service(NamedTuple):
 
 
 class GrpcServer:
-    """Alive once its port is open; its services are NOT_SERVING until `set_serving(True)`.
-
-    `port` is the listening port, from `start` on also if 0 was requested.
+    """Alive once its ports are open; its services are NOT_SERVING until `set_serving(True)`.
 
     Args:
+        ports: the ports; the first one serves everything. The others serve no calls of the cluster's own.
         services: the services from the start on; none if `later` names them.
         later: full names of the services that `add` brings after the start. Until then every call except health's and
             reflection's is refused with BROKER_NOT_AVAILABLE.
-        identity: the TLS files, whose certificate names the cluster; None: plain text.
         health: address of a plain-text port that serves only the health service; None: no such port.
         gate: checks the rights of every caller; None: authorization is off.
     """
 
     def __init__(
         self,
-        host: str,
-        port: int,
+        ports: Sequence[ListenerPort],
         services: Sequence[Service],
         later: Sequence[str] = (),
-        identity: TlsIdentity | None = None,
         health: HostPort | None = None,
         gate: grpc.aio.ServerInterceptor | None = None,
     ) -> None:
         self._names = (*(service.full_name for service in services), *later)
-        self._services = _Services()
         options = [*_OPTIONS, ("grpc.max_allowed_incoming_connections", connections_max())]
-        self._identity = identity
-        self._server = grpc.aio.server(
-            interceptors=[*_guards(identity), _Refusals(), *([gate] if gate else [])], options=options
-        )
         self._health = health_aio.HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        self._open = [_Open(port, self._names, self._health, options, gate) for port in ports]
         self._probed = None if health is None else grpc.aio.server(options=options)
         self._probed_at = health
         if self._probed is not None:
             health_pb2_grpc.add_HealthServicer_to_server(self._health, self._probed)
-        add_reflection((*self._names, _HEALTH), self._server)
         if services:
             self.add(services)
-        self._server.add_generic_rpc_handlers((self._services,))
-        self._host = host
-        self.port = port
+
+    @property
+    def port(self) -> int:
+        """Number of the first port, from `start` on also if 0 was requested."""
+        return self._open[0].number
+
+    @property
+    def ports(self) -> dict[Listener, int]:
+        """Number of each port, as `port`."""
+        return {one.port.listener: one.number for one in self._open}
 
     async def start(self) -> None:
-        """Open the port: alive, neither ready nor serving; raises INVALID_CONFIG."""
-        with _named("listeners", f"{self._host}:{self.port}"):
-            self.port = self._bind(f"{self._host}:{self.port}")
+        """Open the ports: alive, neither ready nor serving; raises INVALID_CONFIG."""
+        for one in self._open:
+            with _named("listeners", str(one.port.address)):
+                one.number = one.port.bind(one.server)
         if self._probed is not None:
             with _named("health.listeners", str(self._probed_at)):
                 self._probed.add_insecure_port(str(self._probed_at))
@@ -116,16 +117,13 @@ class GrpcServer:
         await self.set_serving(False)
         for name in ("", LIVENESS):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
-        await self._server.start()
-
-    def _bind(self, address: str) -> int:
-        if self._identity is None:
-            return self._server.add_insecure_port(address)
-        return self._server.add_secure_port(address, self._identity.server_credentials())
+        for one in self._open:
+            await one.server.start()
 
     def add(self, services: Sequence[Service]) -> None:
         """Add all services at once."""
-        self._services.add(services)
+        for one in self._open:
+            one.services.add([service for service in services if one.has(service.full_name)])
 
     async def answer_to(self, name: str) -> None:
         """Report SERVING for this name too: a caller that knows the name has reached this very process."""
@@ -148,7 +146,7 @@ class GrpcServer:
     async def stop(self, grace_s: float) -> None:
         """NOT_SERVING, no new calls; running calls get `grace_s` seconds."""
         await self.set_serving(False)
-        await self._server.stop(grace_s)
+        await asyncio.gather(*(one.server.stop(grace_s) for one in self._open))
         if self._probed is not None:
             await self._probed.stop(0)
 
@@ -162,8 +160,12 @@ def make_server(
     health: HostPort | None = None,
     gate: grpc.aio.ServerInterceptor | None = None,
 ) -> GrpcServer:
-    """A server that will listen at host:port (0: a free port, stated by `.port`); arguments as of `GrpcServer`."""
-    return GrpcServer(host, port, services, later, identity, health, gate)
+    """A server with one listener at host:port (0: a free port, stated by `.port`).
+
+    Args:
+        identity: the TLS files, whose certificate names the cluster; None: plain text. Others as of `GrpcServer`.
+    """
+    return GrpcServer([ListenerPort(Listener.ONLY, HostPort(host, port), identity)], services, later, health, gate)
 
 
 @contextlib.contextmanager
@@ -179,12 +181,35 @@ def _named(setting: str, address: str) -> Iterator[None]:
         ) from error
 
 
-def _guards(identity: TlsIdentity | None) -> list[grpc.aio.ServerInterceptor]:
-    return [] if identity is None else [CallerCheck(principal_of(identity.current().uris).cluster)]
-
-
 def _status(serving: bool) -> Any:
     return health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+class _Open:
+    """A port with its own server of gRPC."""
+
+    def __init__(
+        self,
+        port: ListenerPort,
+        names: Sequence[str],
+        health: Any,
+        options: Sequence[tuple[str, int]],
+        gate: grpc.aio.ServerInterceptor | None,
+    ) -> None:
+        self.port = port
+        self.number = port.address.port
+        self.services = _Services()
+        self.server = grpc.aio.server(
+            interceptors=[*port.interceptors(), _Refusals(), *([gate] if gate else [])],
+            options=[*options, *port.options()],
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(health, self.server)
+        add_reflection((*filter(self.has, names), _HEALTH), self.server)
+        self.server.add_generic_rpc_handlers((self.services,))
+
+    def has(self, name: str) -> bool:
+        """Whether this port serves the service."""
+        return self.port.listener in (Listener.ONLY, Listener.INTERNAL) or name not in INTERNAL_SERVICES
 
 
 class _Services(grpc.GenericRpcHandler):

@@ -7,7 +7,6 @@ Order of the sources: flag, environment (`TIDEMARK_` + upper snake case), YAML f
 from __future__ import annotations
 
 import difflib
-import ipaddress
 import itertools
 import os
 import re
@@ -20,7 +19,8 @@ from typing import Any, ClassVar, Final, TypeVar
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.runtime.configuration_key import UNLIMITED, ConfigKey, Value
 from tidemark.runtime.configuration_keys import KEYS, keys_of, unknown_config
-from tidemark.runtime.host_port import HostPort, zookeeper_hosts
+from tidemark.runtime.host_port import HostPort, Listeners, zookeeper_hosts
+from tidemark.runtime.listener_settings import derive_listeners
 from tidemark.runtime.termination import refuse_settings
 
 __all__ = [
@@ -52,13 +52,14 @@ class _ServiceSettings:
     zookeeper_tls_ca_file: str
     zookeeper_tls_certificate_file: str
     zookeeper_tls_key_file: str
-    listeners: HostPort
-    advertised_listeners: HostPort
+    listeners: Listeners
+    advertised_listeners: Listeners
     metrics_listeners: HostPort
     health_listeners: HostPort | None
     tls_ca_file: str
     tls_certificate_file: str
     tls_key_file: str
+    connections_max_age_ms: int
     log_level: str
     log_format: str
     shutdown_grace_ms: int
@@ -83,7 +84,13 @@ class BrokerSettings(_AuthorizingSettings):
     log_dir_choice: str
     log_dirs: tuple[Path, ...]
     log_dirs_trust_boot_id: bool
-    admin_address: HostPort | None
+    admin_address: Listeners | None
+    clients_tls_ca_file: str
+    clients_tls_certificate_file: str
+    clients_tls_key_file: str
+    tokens_file: str
+    tokens_issuers_file: str
+    tokens_clock_skew_ms: int
     replica_lag_time_max_ms: int
     replica_lag_max_bytes: int
     replica_fetch_max_bytes: int
@@ -139,6 +146,12 @@ class AdminSettings(_AuthorizingSettings):
 
     owner = "admin"
 
+    clients_tls_ca_file: str
+    clients_tls_certificate_file: str
+    clients_tls_key_file: str
+    tokens_file: str
+    tokens_issuers_file: str
+    tokens_clock_skew_ms: int
     admin_request_timeout_ms: int
     default_replication_factor: int
     default_min_insync_replicas: int
@@ -238,17 +251,15 @@ def read_settings(cls: type[Settings], argv: Sequence[str], environ: Mapping[str
                 {"config": name},
             )
         values[key.attribute] = key.parse(text)
-    _derive(values)
+    _derive(cls.owner, values)
     arguments: dict[str, Any] = dict(values)
     return cls(**arguments)
 
 
-def _derive(values: dict[str, Value]) -> None:
+def _derive(owner: str, values: dict[str, Value]) -> None:
+    derive_listeners(owner, values)
     listeners = values["listeners"]
     assert isinstance(listeners, HostPort)
-    if values["advertised_listeners"] is None:
-        values["advertised_listeners"] = listeners
-    _check_callable(values["advertised_listeners"])
     _check_connect(str(values["zookeeper_connect"]))
     if values["metrics_listeners"] is None:
         port = listeners.port + METRICS_PORT_STEP if listeners.port else 0
@@ -258,21 +269,6 @@ def _derive(values: dict[str, Value]) -> None:
                 f"listeners is {listeners}: set metrics.listeners, because port + 100 is no valid port",
             )
         values["metrics_listeners"] = HostPort(listeners.host, port)
-
-
-def _check_callable(advertised: Value) -> None:
-    assert isinstance(advertised, HostPort)
-    try:
-        anywhere = ipaddress.ip_address(advertised.host).is_unspecified
-    except ValueError:
-        return  # a name
-    if anywhere:
-        raise TidemarkError(
-            ErrorCode.INVALID_CONFIG,
-            f"advertised.listeners is {advertised}, which is no address to call: set an address that other "
-            "hosts can reach; listeners may stay as it is",
-            {"config": "advertised.listeners"},
-        )
 
 
 def _check_connect(connect: str) -> None:
@@ -310,6 +306,8 @@ def _read_flags(owner: str, keys: Mapping[str, ConfigKey], argv: Sequence[str]) 
     return found, config_file
 
 
+_OF_CLIENTS: Final = ("TIDEMARK_TOKEN_FILE", "TIDEMARK_PROFILE")
+"""Variables that resemble a setting, and are none."""
 _SERVICE_LINK: Final = re.compile(r"TIDEMARK_(\w+_)?(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_\w+)?)")
 """Variables that Kubernetes sets for a Service named tidemark-..."""
 
@@ -325,7 +323,7 @@ def _read_environment(keys: Mapping[str, ConfigKey], environ: Mapping[str, str])
         if variable in names:
             if names[variable] in keys:
                 found[names[variable]] = text
-        elif variable.startswith("TIDEMARK_") and not _SERVICE_LINK.fullmatch(variable):
+        elif variable.startswith("TIDEMARK_") and variable not in _OF_CLIENTS and not _SERVICE_LINK.fullmatch(variable):
             nearest = difflib.get_close_matches(variable, names, n=1, cutoff=0.9)
             if nearest:
                 raise TidemarkError(

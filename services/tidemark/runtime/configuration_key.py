@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.runtime.host_port import HostPort
+from tidemark.runtime.host_port import HostPort, Listeners
 
 UNLIMITED: Final = -1
 """Value of a limit that is disabled."""
@@ -30,6 +30,7 @@ class Kind(StrEnum):
     ADDRESS = "host:port"
     PATHS = "paths"
     PRINCIPALS = "principals"
+    LISTENERS = "listeners"
 
 
 class Scope(StrEnum):
@@ -96,6 +97,8 @@ class ConfigKey:
             return "true | false"
         if self.kind is Kind.ADDRESS:
             return "host:port"
+        if self.kind is Kind.LISTENERS:
+            return "host:port, or name://host:port separated by commas"
         if self.kind is Kind.PATHS:
             return "paths, separated by commas"
         if self.kind is Kind.PRINCIPALS:
@@ -136,6 +139,8 @@ class ConfigKey:
             return text
         if self.kind is Kind.ADDRESS:
             return HostPort.parse(text)
+        if self.kind is Kind.LISTENERS:
+            return Listeners.parse(text)
         if self.kind in (Kind.PRINCIPALS, Kind.PATHS):
             return self._parse_list(text)
         if not text:

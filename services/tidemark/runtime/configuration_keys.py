@@ -19,6 +19,8 @@ from tidemark.runtime.configuration_metrics_keys import METRICS_SWITCHES
 _DAY_MS: Final = 24 * 3600 * 1000
 
 _ALL: Final = ("broker", "controller", "admin")
+_CLIENTS: Final = ("broker", "admin")
+"""Services that clients call."""
 
 
 def _topic_int(
@@ -70,14 +72,19 @@ _COMMON: Final = (
     ),
     ConfigKey(
         "listeners",
-        Kind.ADDRESS,
+        Kind.LISTENERS,
         _ALL,
         "127.0.0.1:9192",
-        "Address that the service listens on; with port 0 the system chooses a port",
+        "Address that the service listens on; with port 0 the system chooses a port. With TLS, several by name: "
+        "internal (certificates; the services' own calls), clients.mtls (certificates), clients.token (bearer tokens)",
         defaults=(("controller", "127.0.0.1:9193"), ("admin", "127.0.0.1:9194")),
     ),
     ConfigKey(
-        "advertised.listeners", Kind.ADDRESS, _ALL, "", "Address that other processes connect to; default: listeners"
+        "advertised.listeners",
+        Kind.LISTENERS,
+        _ALL,
+        "",
+        "Address that other processes connect to, for each name of listeners; default: listeners",
     ),
     ConfigKey(
         "metrics.listeners", Kind.ADDRESS, _ALL, "", "Address of /metrics; default: host of listeners, port + 100"
@@ -119,6 +126,56 @@ _COMMON: Final = (
         ("broker", "admin"),
         "",
         "Principals that are allowed everything, whatever the access rules say",
+    ),
+    ConfigKey(
+        "clients.tls.ca.file",
+        Kind.STRING,
+        _CLIENTS,
+        "",
+        "PEM file with the authorities of clients' certificates on clients.mtls; default: tls.ca.file",
+    ),
+    ConfigKey(
+        "clients.tls.certificate.file",
+        Kind.STRING,
+        _CLIENTS,
+        "",
+        "PEM file with the certificate that clients.mtls and clients.token show; default: tls.certificate.file",
+    ),
+    ConfigKey(
+        "clients.tls.key.file", Kind.STRING, _CLIENTS, "", "PEM file with the key of clients.tls.certificate.file"
+    ),
+    ConfigKey(
+        "tokens.file",
+        Kind.STRING,
+        _CLIENTS,
+        "",
+        "File of static tokens, a line NAME: SHA-256 for each (tidemark token create); read again when it changes",
+    ),
+    ConfigKey(
+        "tokens.issuers.file",
+        Kind.STRING,
+        _CLIENTS,
+        "",
+        "YAML file of the issuers whose JSON web tokens are accepted, by alias; read at the start",
+    ),
+    whole_number(
+        "tokens.clock.skew.ms",
+        _CLIENTS,
+        30_000,
+        "ms",
+        "Difference of clocks for which an expired token, or one that is not valid yet, is still accepted",
+        maximum=3_600_000,
+    ),
+    whole_number(
+        "connections.max.age.ms",
+        _ALL,
+        12 * 3600 * 1000,
+        "ms",
+        "Age at which a connection with TLS is closed, after up to 30 s for its calls; its client opens another one, "
+        "with its present certificate",
+        minimum=1000,
+        maximum=I32_MAX,
+        unlimited=True,
     ),
     ConfigKey(
         "log.level",
@@ -176,7 +233,11 @@ _BROKER: Final = (
         "Whether the page cache survives until the kernel reboots; set false on network volumes",
     ),
     ConfigKey(
-        "admin.address", Kind.ADDRESS, ("broker",), "", "Address of the admin service, sent to clients in metadata"
+        "admin.address",
+        Kind.LISTENERS,
+        ("broker",),
+        "",
+        "Address of the admin service, sent to clients in metadata; with names, each client gets that of its listener",
     ),
     whole_number(
         "replica.lag.time.max.ms",

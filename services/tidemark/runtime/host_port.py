@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tidemark.core.security.listeners import NAMES
 
 
 class HostPort(str):
@@ -37,6 +40,54 @@ class HostPort(str):
         if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
             raise ValueError("want host:port with a port of 0 to 65535")
         return cls(host, int(port))
+
+
+class Listeners(HostPort):
+    """Addresses by the listener's name: `HOST:PORT`, or `NAME://HOST:PORT` separated by commas.
+
+    As a HostPort it has the parts of `main`; as text it is what was given.
+
+    Attributes:
+        by_name: the addresses; a single one has the name "".
+        main: the address that services use: the single one, or `internal`, or the first.
+    """
+
+    __slots__ = ("by_name", "main")
+
+    by_name: Mapping[str, HostPort]
+    main: HostPort
+
+    @classmethod
+    def of(cls, by_name: Mapping[str, HostPort]) -> Listeners:
+        """Make the value of addresses by name."""
+        made = str.__new__(cls, ",".join(f"{name}://{one}" if name else str(one) for name, one in by_name.items()))
+        made.by_name = dict(by_name)
+        made.main = by_name.get("internal") or next(iter(by_name.values()))
+        made.host, made.port = made.main.host, made.main.port
+        return made
+
+    def __reduce__(self) -> tuple[Any, Any]:
+        return Listeners.of, (self.by_name,)
+
+    @property
+    def several(self) -> bool:
+        """Whether the listeners have names."""
+        return "" not in self.by_name
+
+    @classmethod
+    def parse(cls, text: str) -> Listeners:
+        """Parse `text`; ValueError for another form, an unknown name or one that is given twice."""
+        by_name: dict[str, HostPort] = {}
+        for part in text.split(","):
+            name, scheme, address = part.strip().rpartition("://")
+            if scheme and name not in NAMES:
+                raise ValueError(f"{name!r} is no listener: want {', '.join(NAMES)}")
+            if name in by_name:
+                raise ValueError("want one host:port, or several NAME://host:port with different names")
+            by_name[name] = HostPort.parse(address)
+        if "" in by_name and len(by_name) > 1:
+            raise ValueError("several listeners need names: NAME://host:port for each")
+        return cls.of(by_name)
 
 
 _ZOOKEEPER_PORT: Final = 2181

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
 from tidemark.core.reassignment.request import fields_of
+from tidemark.core.security.listeners import Endpoint
 from tidemark.model import (
     REQUEST_ID_CHARACTERS_MAX,
     BrokerEpoch,
@@ -173,17 +174,18 @@ def _entries(pairs: Iterable[Any]) -> tuple[IsrEntry, ...]:
 
 def encode_registration(registration: BrokerRegistration) -> bytes:
     """A node of /brokers/ids."""
-    return encode(
-        {
-            "host": registration.host,
-            "port": registration.port,
-            "rack": registration.rack,
-            "directories": list(registration.directory_ids),
-            "boot_id": registration.boot_id,
-            "broker_epoch": registration.broker_epoch,
-            "features": dict(registration.features),
-        }
-    )
+    fields: dict[str, Any] = {
+        "host": registration.host,
+        "port": registration.port,
+        "rack": registration.rack,
+        "directories": list(registration.directory_ids),
+        "boot_id": registration.boot_id,
+        "broker_epoch": registration.broker_epoch,
+        "features": dict(registration.features),
+    }
+    if registration.endpoints:
+        fields["endpoints"] = list(registration.endpoints)
+    return encode(fields)
 
 
 def decode_registration(path: str, data: bytes, broker_id: BrokerId) -> BrokerRegistration:
@@ -200,6 +202,7 @@ def decode_registration(path: str, data: bytes, broker_id: BrokerId) -> BrokerRe
             directory_ids=tuple(_str(item) for item in fields.get("directories", ())),
             boot_id=_str(fields.get("boot_id", "")),
             features={_str(name): _int32(level) for name, level in fields.get("features", {}).items()},
+            endpoints=tuple(str(Endpoint.parse(_str(one))) for one in fields.get("endpoints", ())),
         ),
     )
 

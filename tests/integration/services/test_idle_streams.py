@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import asyncio
 import re
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tidemark.core.security.principals import Role
+from tidemark.local.certificates import Authority
 from tidemark.rpc import channel, server
+from tidemark.rpc.security.files import TlsIdentity
 
 from tests.chaos.proxy import ANYBODY, Network, Trouble
 
@@ -46,7 +50,7 @@ async def test_a_metadata_stream_ends_after_a_network_cut_however_long_it_was_id
 
     monkeypatch.setattr(server, "_OPTIONS", sooner(server._OPTIONS))
     monkeypatch.setattr(channel, "CHANNEL_OPTIONS", sooner(channel.CHANNEL_OPTIONS))
-    serving = server.GrpcServer("127.0.0.1", 0, [])
+    serving = server.make_server("127.0.0.1", 0, [])
     await serving.start()
     with Network(dict) as network:
         port = await asyncio.to_thread(network.add, "server", lambda: serving.port)
@@ -70,7 +74,7 @@ async def test_a_metadata_stream_ends_after_a_network_cut_however_long_it_was_id
 
 async def _is_ended(within_ms: int) -> bool:
     """Whether the server ends a stream on which nothing is said but pings."""
-    serving = server.GrpcServer("127.0.0.1", 0, [])
+    serving = server.make_server("127.0.0.1", 0, [])
     await serving.start()
     pings = [("grpc.keepalive_time_ms", _PING_MS), ("grpc.http2.max_pings_without_data", 0)]
     async with grpc.aio.insecure_channel(f"127.0.0.1:{serving.port}", options=pings) as channel:
@@ -86,3 +90,20 @@ async def _is_ended(within_ms: int) -> bool:
             call.cancel()
             await serving.stop(0.1)
     raise AssertionError("nothing is said on that stream")
+
+
+async def test_a_connection_without_a_handshake_is_closed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As in production, only sooner, in plain text and with TLS."""
+    options = tuple((name, 300 if value == server.HANDSHAKE_MS else value) for name, value in server._OPTIONS)
+    monkeypatch.setattr(server, "_OPTIONS", options)
+    files = Authority.create(tmp_path, "shop").issue_service(Role.BROKER, "0", ["127.0.0.1"])
+    for identity in (None, TlsIdentity(files)):
+        serving = server.make_server("127.0.0.1", 0, [], identity=identity)
+        await serving.start()
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", serving.port)
+            async with asyncio.timeout(30):
+                await reader.read()  # until the server closes the connection
+            writer.close()
+        finally:
+            await serving.stop(0)

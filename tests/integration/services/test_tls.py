@@ -3,17 +3,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import threading
 import time
+import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import grpc
+import jwt
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from tidemark.client import AdminClient, Consumer, Producer, TlsFiles
+from tidemark.core.security.listeners import Listener
 from tidemark.core.security.principals import Role
 from tidemark.core.security.service_rights import INTERNAL
 from tidemark.local.certificates import Authority
@@ -22,11 +29,14 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.channel import blocking_channels
 from tidemark.rpc.errors import from_rpc_error
 from tidemark.rpc.security.files import TlsIdentity
+from tidemark.rpc.security.paths import FILE_VARIABLES
 from tidemark.v1 import broker_service_pb2 as broker_pb
 from tidemark.v1 import controller_service_pb2 as control_pb
+from tidemark.v1 import group_service_pb2 as group_pb
 from tidemark.v1 import replica_service_pb2 as replica_pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 from tidemark.v1.controller_service_pb2_grpc import BrokerControlServiceStub, ControllerServiceStub
+from tidemark.v1.group_service_pb2_grpc import GroupServiceStub
 from tidemark.v1.replica_service_pb2_grpc import ReplicaServiceStub
 
 from tests.integration.harness.certificates import replace, signed_by
@@ -34,7 +44,33 @@ from tests.integration.harness.numbers_load import NumbersLoad
 from tests.integration.harness.waiting import wait_for
 
 CALL_S = 20.0
+ISSUER = "https://login.example.com"
+KEY = ec.generate_private_key(ec.SECP256R1())
+PUBLIC = json.loads(jwt.get_algorithm_by_name("ES256").to_jwk(KEY.public_key()))
+AGE_MS = 5_000
+"""Every connection, also of services, ends after this age, and its streams end at most so much later."""
 USER = "tidemark://local/user/mallory"
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    directory = tmp_path_factory.mktemp("secure")
+    (directory / "issuers.yaml").write_text(
+        f"corp: {{issuer: '{ISSUER}', audience: tidemark, jwks: '{directory}/keys.json'}}"
+    )
+    (directory / "keys.json").write_text(json.dumps({"keys": [{**PUBLIC, "kid": "a"}]}))
+    aged = {"connections.max.age.ms": str(AGE_MS)}
+    clients = {"tokens.issuers.file": str(directory / "issuers.yaml"), "tokens.clock.skew.ms": "0", **aged}
+    settings = {"broker": clients, "admin": clients, "controller": aged}
+    with LocalCluster(directory, secure=True, settings=settings) as started:
+        yield started
+
+
+@pytest.fixture
+def as_user(secure: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients without TLS files of their own take those of the environment."""
+    for variable, path in zip(FILE_VARIABLES, secure.client_files, strict=True):
+        monkeypatch.setenv(variable, path)
 
 
 def certificates_of(cluster: LocalCluster) -> Path:
@@ -307,3 +343,229 @@ def answers(cluster: LocalCluster, files: TlsFiles) -> list[bool]:
 
 def in_sync(admin: AdminClient, topic: str) -> bool:
     return all(len(one.in_sync_replicas) == 3 for one in admin.describe_topics([topic])[0].partitions.values())
+
+
+@pytest.mark.parametrize("listener", [Listener.MTLS, Listener.TOKEN])
+def test_the_clusters_own_calls_exist_on_no_listener_of_clients(secure: LocalCluster, listener: Listener) -> None:
+    channels = blocking_channels(TlsIdentity(files_of(secure, "controller-100")))
+    try:
+        method = channels.get(secure.client_address("broker-0", listener)).unary_unary(
+            "/tidemark.v1.BrokerControlService/UpdateMetadata"
+        )
+        with pytest.raises(grpc.RpcError) as refused:
+            method(b"", timeout=CALL_S)
+    finally:
+        channels.close()
+    # A caller without a token learns nothing of what exists.
+    wanted = grpc.StatusCode.UNIMPLEMENTED if listener is Listener.MTLS else grpc.StatusCode.UNAUTHENTICATED
+    assert refused.value.code() is wanted
+
+
+def test_metadata_has_the_addresses_of_the_listener_that_the_client_uses(secure: LocalCluster) -> None:
+    for listener in (Listener.INTERNAL, Listener.MTLS):
+        internal = listener is Listener.INTERNAL
+        asked = secure.address("broker-1") if internal else secure.client_address("broker-1", listener)
+        found = metadata_as(secure.client_files, asked).metadata
+        brokers = {f"broker-{one.broker_id}": f"{one.host}:{one.port}" for one in found.brokers}
+        assert brokers == {
+            name: secure.address(name) if internal else secure.client_address(name, listener)
+            for name in ("broker-0", "broker-1", "broker-2")
+        }
+        assert found.admin_address == ("" if internal else secure.client_address("admin", listener))
+        assert not any(one.endpoints for one in found.brokers)
+
+
+@pytest.mark.usefixtures("as_user")
+def test_a_group_finds_its_coordinator_on_the_listener_of_its_clients(secure: LocalCluster) -> None:
+    addresses = secure.bootstrap.split(",")
+    channels = blocking_channels(TlsIdentity(secure.client_files))
+    try:
+        stubs = [GroupServiceStub(channels.get(address)) for address in addresses]
+        (found,) = (
+            stubs[0]
+            .FindCoordinator(group_pb.FindCoordinatorRequest(group_ids=["readers"]), timeout=CALL_S)
+            .coordinators
+        )
+        assert f"{found.host}:{found.port}" in addresses
+        other = stubs[(found.broker_id + 1) % 3]
+        with pytest.raises(grpc.RpcError) as refused:
+            other.DeleteGroup(group_pb.DeleteGroupRequest(group_id="readers"), timeout=CALL_S)
+        moved = from_rpc_error(refused.value, address="other")
+        assert moved.code is ErrorCode.NOT_COORDINATOR
+        assert f"{moved.metadata['host']}:{moved.metadata['port']}" == f"{found.host}:{found.port}"
+    finally:
+        channels.close()
+    with AdminClient(secure.bootstrap) as admin:
+        described = admin.describe_cluster().view
+    assert {f"{one.host}:{one.port}" for one in described.brokers.values()} == set(secure.bootstrap.split(","))
+    assert described.admin_address == secure.admin_address
+
+
+def test_a_service_is_an_ordinary_user_on_a_listener_of_clients(secure: LocalCluster) -> None:
+    """The authority of clients may be another one than the cluster's: its certificates make no services."""
+    found = metadata_as(files_of(secure, "controller-100"), secure.client_address("broker-0"))
+    assert len(found.metadata.brokers) == 3
+
+
+def token_for(seconds: float, **changed: object) -> str:
+    content = {"iss": ISSUER, "aud": "tidemark", "sub": "alice", "exp": int(time.time() + seconds), **changed}
+    return jwt.encode(content, KEY, "ES256", headers={"kid": "a"})
+
+
+@pytest.fixture
+def with_token(secure: LocalCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Clients take no certificate, and the token of this file."""
+    for variable in FILE_VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
+    path = tmp_path / "token"
+    assert secure.token_file is not None
+    path.write_bytes(secure.token_file.read_bytes())
+    monkeypatch.setenv(FILE_VARIABLES.ca, secure.client_files.ca)
+    monkeypatch.setenv("TIDEMARK_TOKEN_FILE", str(path))
+    return path
+
+
+def test_a_client_with_a_token_needs_no_certificate(secure: LocalCluster, with_token: Path) -> None:
+    with AdminClient(secure.token_bootstrap) as admin:
+        admin.create_topic("by-token", partitions=1, replication_factor=3)
+        assert admin.describe_cluster().view.admin_address == secure.client_address("admin", Listener.TOKEN)
+    with Producer(secure.token_bootstrap, token_file=lambda: token_for(60)) as producer:
+        producer.send("by-token", b"hello").result(CALL_S)
+    with Consumer(secure.token_bootstrap) as consumer:
+        consumer.assign("by-token", start="earliest")
+        assert next(iter(consumer)).value == b"hello"
+
+
+BAD_TOKENS = {
+    "expired": (lambda: token_for(-60), "has expired"),
+    "audience": (lambda: token_for(60, aud="kafka"), "for another audience"),
+    "issuer": (lambda: token_for(60, iss="https://evil"), "https://evil"),
+    "unknown": (lambda: "made-up", "the token is unknown"),
+    "malformed": (lambda: "a.b.c", "no JSON web token"),
+}
+
+
+@pytest.mark.parametrize("reason", BAD_TOKENS)
+def test_a_bad_token_is_refused_with_its_fault_and_counted(secure: LocalCluster, with_token: Path, reason: str) -> None:
+    token, sentence = BAD_TOKENS[reason][0](), BAD_TOKENS[reason][1]
+    with_token.write_text(token)
+    before = refusals(secure, reason)
+    with pytest.raises(TidemarkError) as refused, AdminClient(secure.token_bootstrap, timeout_s=10):
+        pytest.fail("the client started")
+    assert refused.value.code is ErrorCode.AUTHENTICATION_FAILED
+    assert sentence in str(refused.value)
+    assert token not in str(refused.value)
+    assert refusals(secure, reason) > before
+
+
+def refusals(cluster: LocalCluster, reason: str) -> float:
+    """Refused calls at all brokers and the admin service."""
+    name = f'tidemark_authentication_failures_total{{reason="{reason}"}}'
+    total = 0.0
+    for service in ("broker-0", "broker-1", "broker-2", "admin"):
+        with urllib.request.urlopen(f"http://{cluster.metrics_address(service)}/metrics", timeout=CALL_S) as answer:
+            total += sum(float(line.rpartition(" ")[2]) for line in answer.read().decode().splitlines() if name in line)
+    return total
+
+
+def call_with(address: str, token: str, files: TlsFiles | None) -> Any:
+    """A call with this header, as a careless client sends it."""
+    channels = blocking_channels(None if files is None else TlsIdentity(files))
+    try:
+        stub = BrokerServiceStub(channels.get(address))
+        header = [("authorization", f"Bearer {token}")]
+        return stub.GetMetadata(broker_pb.GetMetadataRequest(), timeout=CALL_S, metadata=header)
+    finally:
+        channels.close()
+
+
+def test_a_token_in_plain_text_or_on_a_listener_for_certificates_is_refused(
+    secure: LocalCluster, cluster: LocalCluster
+) -> None:
+    token = token_for(60)
+    plain = code_of(lambda: call_with(cluster.address("broker-0"), token, None), "plain")
+    assert plain[0] is ErrorCode.AUTHENTICATION_FAILED
+    assert "plain text" in plain[1]
+    for listener in (Listener.MTLS, Listener.INTERNAL):
+        address = secure.address("broker-0") if listener is Listener.INTERNAL else secure.client_address("broker-0")
+        code, sentence = code_of(lambda address=address: call_with(address, token, secure.client_files), "mtls")  # type: ignore[misc]
+        assert code is ErrorCode.AUTHENTICATION_FAILED
+        assert "takes certificates, not tokens" in sentence
+
+
+def test_a_token_of_a_megabyte_is_refused_and_the_server_goes_on(secure: LocalCluster) -> None:
+    address, ca = secure.client_address("broker-0", Listener.TOKEN), TlsFiles(secure.client_files.ca)
+    code, sentence = code_of(lambda: call_with(address, "x" * 1_000_000, ca), address)
+    assert code is ErrorCode.AUTHENTICATION_FAILED, sentence
+    assert len(call_with(address, token_for(60), ca).metadata.brokers) == 3
+
+
+@pytest.mark.parametrize("stream", ["WatchMetadata", "Produce", "FetchStream", "DescribeLogDirs"])
+def test_a_stream_ends_when_its_token_expires(secure: LocalCluster, stream: str) -> None:
+    channels = blocking_channels(TlsIdentity(TlsFiles(secure.client_files.ca)))
+    try:
+        stub = BrokerServiceStub(channels.get(secure.client_address("broker-0", Listener.TOKEN)))
+        header = [("authorization", f"Bearer {token_for(3)}")]
+        if stream == "DescribeLogDirs":  # ends by itself before
+            assert list(stub.DescribeLogDirs(broker_pb.DescribeLogDirsRequest(), timeout=CALL_S, metadata=header))
+            return
+        held = threading.Event()
+        requests = iter(lambda: held.wait(CALL_S) or None, None)
+        request: Any = broker_pb.WatchMetadataRequest() if stream == "WatchMetadata" else requests
+        call = getattr(stub, stream)(request, timeout=CALL_S, metadata=header)
+        code, sentence = code_of(lambda: list(call), stream)
+        held.set()
+        assert code is ErrorCode.AUTHENTICATION_FAILED, sentence
+        assert "has expired" in sentence
+    finally:
+        channels.close()
+
+
+def test_streams_end_with_their_token_and_go_on_with_the_next_one(secure: LocalCluster, with_token: Path) -> None:
+    """Tokens of four seconds, under load: nothing acknowledged is lost, and nothing is written twice."""
+    ending = threading.Event()
+
+    def renew() -> None:
+        while not ending.wait(1):
+            replace(with_token, token_for(4).encode())
+
+    replace(with_token, token_for(4).encode())
+    renewing = threading.Thread(target=renew)
+    renewing.start()
+    try:
+        with AdminClient(secure.token_bootstrap) as admin:
+            admin.create_topic("renewed", partitions=3, replication_factor=3, configs={"min.insync.replicas": "2"})
+            began_s = time.monotonic()
+            with NumbersLoad(secure.token_bootstrap, "renewed", 3) as load:
+                wait_for(
+                    lambda: (
+                        load.failure is not None or (time.monotonic() - began_s > 14 and len(load.acknowledged) > 100)
+                    ),
+                    "the load outlives three tokens",
+                    timeout_s=60,
+                )
+        load.assert_nothing_lost_or_twice()
+    finally:
+        ending.set()
+        renewing.join()
+
+
+@pytest.mark.usefixtures("as_user")
+def test_connections_that_reach_their_age_lose_and_refuse_nothing(secure: LocalCluster) -> None:
+    channels = blocking_channels(TlsIdentity(secure.client_files))
+    with AdminClient(secure.bootstrap) as admin:
+        admin.create_topic("aged", partitions=3, replication_factor=3, configs={"min.insync.replicas": "2"})
+        with NumbersLoad(secure.bootstrap, "aged", 3) as load:
+            try:
+                stub = BrokerServiceStub(channels.get(secure.client_address("broker-0")))
+                began_s = time.monotonic()
+                watch = stub.WatchMetadata(broker_pb.WatchMetadataRequest(), timeout=60)
+                code, sentence = code_of(lambda: list(watch), "watch")
+                assert code is ErrorCode.BROKER_NOT_AVAILABLE, sentence
+                assert 0.8 * AGE_MS / 1000 < time.monotonic() - began_s < 40
+                stub.GetMetadata(broker_pb.GetMetadataRequest(), timeout=CALL_S)  # on a new connection
+            finally:
+                channels.close()
+            then = len(load.acknowledged)
+            wait_for(lambda: len(load.acknowledged) > then + 60 or load.failure is not None, "the load goes on")
+    load.assert_nothing_lost_or_twice()

@@ -40,7 +40,7 @@ class Cluster:
     def __init__(self) -> None:
         self.ensemble = FakeZooKeeper()
         self.store: FakeMetadataStore = self.ensemble.store()
-        self.descriptions = Descriptions(self.store, ADDRESS)
+        self.descriptions = Descriptions(self.store, {"": ADDRESS})
 
     async def start(self) -> ControllerTerm:
         await self.store.start()

@@ -11,6 +11,7 @@ import pytest
 from tidemark.controller.assembly import new_loop
 from tidemark.controller.service import ControllerServicer
 from tidemark.model import BrokerId, ErrorCode, TidemarkError
+from tidemark.runtime.host_port import Listeners
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1.record_pb2 import PartitionRef
 
@@ -27,7 +28,7 @@ class Office:
         self.now_ms = 0
         self.submitted: list[Any] = []
         settings: Any = SimpleNamespace(
-            controller_id=100, advertised_listeners="127.0.0.1:1", leader_election_wait_ms=5_000
+            controller_id=100, advertised_listeners=Listeners.parse("127.0.0.1:1"), leader_election_wait_ms=5_000
         )
         store: Any = SimpleNamespace(lease_valid_until_ms=lambda: LEASE_ENDS_MS, listen=lambda listener: None)
         clock: Any = SimpleNamespace(now_ms=lambda: self.now_ms)
@@ -73,7 +74,7 @@ async def test_a_session_that_expires_before_the_first_round_is_replaced() -> No
         await store.start()
     assert await active.elect_controller(BrokerId(101), "127.0.0.1:2")
     settings: Any = SimpleNamespace(
-        controller_id=100, advertised_listeners="127.0.0.1:1", leader_election_wait_ms=5_000
+        controller_id=100, advertised_listeners=Listeners.parse("127.0.0.1:1"), leader_election_wait_ms=5_000
     )
     anything: Any = None
     loop = new_loop(settings, standby, anything, anything)

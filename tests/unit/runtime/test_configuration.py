@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tidemark.model import ErrorCode, TidemarkError
@@ -130,6 +131,64 @@ def test_a_flag_goes_before_the_environment_before_the_file_before_the_default(t
 
 def test_port_0_leaves_the_metrics_port_to_the_system_too() -> None:
     assert broker("--listeners", "127.0.0.1:0").metrics_listeners == "127.0.0.1:0"
+
+
+NAMED = "internal://b0:9192,clients.mtls://0.0.0.0:9392,clients.token://b0:9492"
+TLS = ("--tls.ca.file", "ca.crt")
+TOKENS = ("--tokens.file", "tokens")
+
+
+def test_one_listener_has_no_name() -> None:
+    settings = broker("--listeners", "h:1")
+    assert settings.listeners.by_name == {"": "h:1"}
+    assert not settings.listeners.several
+
+
+def test_listeners_with_names_each_have_an_address_and_an_advertised_one() -> None:
+    settings = broker("--listeners", NAMED, "--advertised.listeners", "clients.mtls://b0.example.com:1", *TLS, *TOKENS)
+    assert settings.listeners == NAMED
+    assert settings.advertised_listeners.by_name == {
+        "internal": "b0:9192",
+        "clients.mtls": "b0.example.com:1",
+        "clients.token": "b0:9492",
+    }
+    assert settings.listeners.main == "b0:9192"
+    assert settings.metrics_listeners == "b0:9292"
+    assert pickle.loads(pickle.dumps(settings)) == settings
+
+
+@pytest.mark.parametrize(
+    ("cls", "argv", "says"),
+    [
+        (BrokerSettings, ["--listeners", NAMED, "--advertised.listeners", "clients.mtls://h:1"], "set tls.ca.file"),
+        (BrokerSettings, ["--listeners", NAMED, *TLS], "needs tokens.file or tokens.issuers.file"),
+        (BrokerSettings, ["--listeners", NAMED, *TLS, *TOKENS], "0.0.0.0:9392, which is no address to call"),
+        (BrokerSettings, ["--listeners", "clients.mtls://h:1", *TLS], "want internal://host:port too"),
+        (BrokerSettings, ["--listeners", "h:1,h:2"], "with different names"),
+        (BrokerSettings, ["--listeners", "h:1,internal://h:2"], "several listeners need names"),
+        (BrokerSettings, ["--listeners", "plain://h:1"], "want internal, clients.mtls, clients.token"),
+        (BrokerSettings, ["--listeners", "internal://h:1,internal://h:2"], "with different names"),
+        (BrokerSettings, ["--listeners", "internal://h:1,", *TLS], "want host:port"),
+        (BrokerSettings, ["--advertised.listeners", "internal://h:1"], "want one host:port"),
+        (
+            BrokerSettings,
+            ["--listeners", "internal://h:1", "--advertised.listeners", "h:1", *TLS],
+            "advertised.listeners is h:1: want internal",
+        ),
+        (ControllerSettings, ["--listeners", "internal://h:1,clients.mtls://h:2", *TLS], "serves no clients"),
+    ],
+)
+def test_listeners_that_do_not_fit_together_are_refused(cls: Any, argv: list[str], says: str) -> None:
+    required = REQUIRED if cls is BrokerSettings else ("--zookeeper.connect", "zk:2181", "--controller.id", "1")
+    with pytest.raises(TidemarkError) as refused:
+        read_settings(cls, [*required, *argv], {})
+    assert refused.value.code is ErrorCode.INVALID_CONFIG
+    assert says in refused.value.message
+
+
+def test_an_admin_service_may_serve_clients_only() -> None:
+    argv = ["--zookeeper.connect", "zk:2181", "--listeners", "clients.token://h:1", *TLS, *TOKENS]
+    assert read_settings(AdminSettings, argv, {}).listeners.main == "h:1"
 
 
 @pytest.mark.parametrize(

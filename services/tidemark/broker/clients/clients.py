@@ -20,6 +20,7 @@ from tidemark.broker.node.broker_node import BrokerNode
 from tidemark.broker.node.core_driver import EffectHandler
 from tidemark.broker.node.dynamic_config import DynamicConfig
 from tidemark.core.replication import effects as ef
+from tidemark.core.security.listeners import ListenerViews
 from tidemark.rpc.security.access import Accesses
 from tidemark.runtime.metrics import METRICS
 
@@ -69,6 +70,7 @@ class Clients:
             storage.dir_moves,
             ReplicaReads(node.core.queries, storage.threads, node.readers, storage.repairs),
             OpenStreams(METRICS, stream_count),
+            ListenerViews(node.settings.admin_address.by_name if node.settings.admin_address else {}),
             accesses,
         )
 

@@ -20,6 +20,7 @@ from tidemark.broker.logs.log_dir_moves import DirMoves
 from tidemark.broker.metrics.streams import OpenStreams
 from tidemark.broker.node.dynamic_config import DynamicConfig
 from tidemark.broker.node.metadata_cache import MetadataCache
+from tidemark.core.security.listeners import ListenerViews
 from tidemark.rpc.alter_log_dirs_codec import alterations_from_proto, results_to_proto
 from tidemark.rpc.config_codec import entry_to_proto
 from tidemark.rpc.fetch_codec import Fetched
@@ -27,6 +28,7 @@ from tidemark.rpc.log_dirs import contents_to_proto, wanted_from_proto
 from tidemark.rpc.metadata_codec import ViewWriter
 from tidemark.rpc.security.access import Access, Accesses, audit_facts
 from tidemark.rpc.security.audit import AUDIT
+from tidemark.rpc.security.callers import listener_of_call
 from tidemark.v1 import admin_configs_pb2, alter_log_dirs_pb2, delete_records_pb2, replica_reads_pb2
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceServicer
@@ -52,11 +54,13 @@ class BrokerService(BrokerServiceServicer):
         dir_moves: DirMoves,
         replica_reads: ReplicaReads,
         streams: OpenStreams,
+        views: ListenerViews,
         accesses: Accesses | None = None,
     ) -> None:
         self._accesses = accesses
         self._visibility = Visibility()
         self._metadata = metadata
+        self._views = views
         self._writer = ViewWriter()
         self._produce = produce
         self._fetch = fetch
@@ -81,20 +85,20 @@ class BrokerService(BrokerServiceServicer):
             view = await self._metadata.describe_in_slices(request.topics)
         if access is not None:
             view = await self._visibility.view(access, view, named=not request.all_topics)
-        return await self._writer.answer(pb.GetMetadataResponse, view)
+        return await self._writer.answer(pb.GetMetadataResponse, self._views.of(view, listener_of_call()))
 
     async def WatchMetadata(  # noqa: N802
         self, request: pb.WatchMetadataRequest, context: Any
     ) -> AsyncIterator[pb.WatchMetadataResponse]:
         """The current metadata, then each change."""
         check_named(request.topics, "topics")
-        access = self._access_of(context)
+        access, listener = self._access_of(context), listener_of_call()
         with self._streams.open("metadata", context):
             async for view in self._metadata.watch(request.topics):
                 if access is not None:
                     named = bool(request.topics) and view.complete
                     view = await self._visibility.view(access, view, named=named)
-                yield await self._writer.answer(pb.WatchMetadataResponse, view)
+                yield await self._writer.answer(pb.WatchMetadataResponse, self._views.of(view, listener))
 
     async def Produce(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
         """A stream of produce requests."""

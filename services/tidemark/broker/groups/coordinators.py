@@ -27,6 +27,7 @@ from tidemark.core.groups.settings import GroupSettings
 from tidemark.core.groups.state import GroupState, TopicFacts
 from tidemark.core.replication.effects import LeadershipChanged
 from tidemark.model import NO_LEADER, BrokerId, BrokerRegistration, ErrorCode, LeaderEpoch, TidemarkError
+from tidemark.rpc.security.callers import address_for_caller
 from tidemark.runtime.configuration import BrokerSettings
 
 _SWEEP_S: Final = 0.5
@@ -128,14 +129,14 @@ class GroupCoordinators:
         if shard is not None:
             return shard
         where = self._located(group_id)
+        address = address_for_caller(where.broker)
         raise TidemarkError(
             ErrorCode.NOT_COORDINATOR,
-            f"the group {group_id!r} is coordinated by broker {where.broker.broker_id}, "
-            f"{where.broker.host}:{where.broker.port}",
+            f"the group {group_id!r} is coordinated by broker {where.broker.broker_id}, {address.host}:{address.port}",
             {
                 "coordinator": str(where.broker.broker_id),
-                "host": where.broker.host,
-                "port": str(where.broker.port),
+                "host": address.host,
+                "port": str(address.port),
                 "partition": str(where.partition),
             },
         )

@@ -32,6 +32,7 @@ from tidemark.rpc.group_codec import (
 from tidemark.rpc.refs import ref_from_proto
 from tidemark.rpc.security.access import audit_facts, host_of
 from tidemark.rpc.security.audit import AUDIT
+from tidemark.rpc.security.callers import address_for_caller
 from tidemark.runtime.slices import Pace
 from tidemark.v1 import group_service_pb2 as pb
 from tidemark.v1.group_service_pb2_grpc import GroupServiceServicer
@@ -213,6 +214,7 @@ class GroupService(GroupServiceServicer):
         """`wait`: wait until the offsets topic exists, creating it if necessary."""
         try:
             found = await self._groups.find(group_id) if wait else self._groups.located(group_id)
+            address = address_for_caller(found.broker)
         except TidemarkError as error:
             answer = pb.GroupCoordinator(group_id=group_id, broker_id=-1, partition=-1, leader_epoch=-1)
             answer.error.CopyFrom(errors.to_proto(error))
@@ -220,8 +222,8 @@ class GroupService(GroupServiceServicer):
         return pb.GroupCoordinator(
             group_id=group_id,
             broker_id=found.broker.broker_id,
-            host=found.broker.host,
-            port=found.broker.port,
+            host=address.host,
+            port=address.port,
             partition=found.partition,
             leader_epoch=found.leader_epoch,
         )

@@ -184,6 +184,7 @@ class Registration:
             directory_ids=directory_ids,
             boot_id=boot,
             features=self._identity.features,
+            endpoints=self._identity.endpoints,
         )
         broker_epoch = await self._store.register_broker(
             registration,
@@ -254,6 +255,8 @@ class Registration:
         }
 
 
-def identity_of(broker_id: int, host: str, port: int, rack: str) -> BrokerRegistration:
+def identity_of(broker_id: int, host: str, port: int, rack: str, endpoints: Sequence[str] = ()) -> BrokerRegistration:
     """The part of a registration that is the same every time."""
-    return BrokerRegistration(BrokerId(broker_id), host, port, rack=rack, features={"protocol": 1})
+    return BrokerRegistration(
+        BrokerId(broker_id), host, port, rack=rack, features={"protocol": 1}, endpoints=tuple(endpoints)
+    )

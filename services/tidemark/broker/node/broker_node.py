@@ -73,7 +73,7 @@ def make_node(settings: BrokerSettings) -> BrokerNode:
         epoch=epoch,
         lease=Lease(clock, store, core.queries.holds_epoch_since, lambda: epoch.value == core.broker_epoch),
         topics=TopicTable(),
-        metadata=MetadataCache(str(settings.admin_address or "")),
+        metadata=MetadataCache(str(settings.admin_address.main) if settings.admin_address else ""),
         metrics=metrics,
         state=state,
         readers=ThreadPoolExecutor(settings.num_read_threads, thread_name_prefix="read"),

@@ -37,6 +37,7 @@ from tidemark.client.group.settings import ConsumerAndGroupOptions, GroupOptions
 from tidemark.client.lifecycle import Lifecycle
 from tidemark.client.metadata.bootstrap import Bootstrap
 from tidemark.client.metadata.cluster import Cluster, unknown_partition
+from tidemark.client.metadata.tls import Credentials
 from tidemark.client.records import (
     ConsumerRecord,
     OffsetAndTimestamp,
@@ -49,9 +50,10 @@ from tidemark.core.cluster_view import TopicView
 from tidemark.core.topic_name import check_topic_name
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc.security.paths import TlsFiles
+from tidemark.rpc.security.token_source import TokenGiven
 
 _log = logging.getLogger("tidemark.client")
-_OWN_ARGUMENTS: Final = ("bootstrap", "group", "key_deserializer", "value_deserializer", "tls")
+_OWN_ARGUMENTS: Final = ("bootstrap", "group", "key_deserializer", "value_deserializer", "tls", "token_file")
 _ARGUMENTS: Final = frozenset((*_OWN_ARGUMENTS, *ConsumerAndGroupOptions.__annotations__))
 
 
@@ -79,6 +81,7 @@ class Consumer(Lifecycle):
             are bytes.
         value_deserializer: the same for values.
         tls: the TLS files; None: those that the environment names (docs/security.md), or plain text.
+        token_file: path of a file with a bearer token, or a callable that returns one; None: TIDEMARK_TOKEN_FILE.
         settings: fetch_max_wait_ms, max_bytes, max_partition_bytes, read_ahead_bytes, request_timeout_ms,
             out_of_range, rack (`client.settings.consumer_settings` explains them); with a group also instance_id,
             assignor, client_id, auto_commit_interval_ms, rebalance_timeout_ms, max_poll_interval_ms, offset_reset
@@ -97,6 +100,7 @@ class Consumer(Lifecycle):
         key_deserializer: str | Deserializer | None = None,
         value_deserializer: str | Deserializer | None = None,
         tls: TlsFiles | None = None,
+        token_file: TokenGiven | None = None,
         **settings: Unpack[ConsumerAndGroupOptions],
     ) -> None:
         check_names("a Consumer", settings, _ARGUMENTS)
@@ -110,7 +114,9 @@ class Consumer(Lifecycle):
         self._value_deserializer = deserializer_of("value_deserializer", value_deserializer)
         self.deserializes = key_deserializer is not None or value_deserializer is not None
         """Whether records need `deserialized`."""
-        self.cluster = Cluster(bootstrap, timeout_s=self.settings.request_timeout_ms / 1000, tls=tls)
+        self.cluster = Cluster(
+            bootstrap, timeout_s=self.settings.request_timeout_ms / 1000, tls=Credentials(tls, token_file)
+        )
         self._offsets = OffsetLookup(self.cluster, self.settings.request_timeout_ms / 1000)
         self._group: GroupReader | None = None
         self._started: Fetcher | None = None

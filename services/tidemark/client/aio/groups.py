@@ -17,9 +17,11 @@ from tidemark.client.group.settings import group_settings
 from tidemark.client.lifecycle import Lifecycle
 from tidemark.client.metadata.bootstrap import Bootstrap
 from tidemark.client.metadata.cluster import Cluster
+from tidemark.client.metadata.tls import Credentials
 from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc import errors
 from tidemark.rpc.security.paths import TlsFiles
+from tidemark.rpc.security.token_source import TokenGiven
 from tidemark.v1 import group_service_pb2 as pb
 
 TIMEOUT_S = 30.0
@@ -101,13 +103,19 @@ class Groups(Lifecycle):
         bootstrap: "host:port[,host:port...]" of any brokers, or a list; None: TIDEMARK_BOOTSTRAP.
         timeout_s: timeout of each call.
         tls: the TLS files; None: those that the environment names (docs/security.md), or plain text.
+        token_file: path of a file with a bearer token, or a callable that returns one; None: TIDEMARK_TOKEN_FILE.
     """
 
     def __init__(
-        self, bootstrap: Bootstrap | None = None, *, timeout_s: float = TIMEOUT_S, tls: TlsFiles | None = None
+        self,
+        bootstrap: Bootstrap | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        tls: TlsFiles | None = None,
+        token_file: TokenGiven | None = None,
     ) -> None:
         self._timeout_s = seconds("timeout_s", timeout_s)
-        self._cluster = Cluster(bootstrap, timeout_s=self._timeout_s, tls=tls)
+        self._cluster = Cluster(bootstrap, timeout_s=self._timeout_s, tls=Credentials(tls, token_file))
 
     async def start(self) -> None:
         """Find a broker that answers; raises BROKER_NOT_AVAILABLE with the error of each address."""

@@ -17,6 +17,7 @@ from tidemark.client.argument_types import check_names, integer, seconds
 from tidemark.client.lifecycle import INTERRUPTED_S, INTERRUPTIONS, Lifecycle
 from tidemark.client.metadata.bootstrap import Bootstrap
 from tidemark.client.metadata.cluster import Cluster, unknown_partition
+from tidemark.client.metadata.tls import Credentials
 from tidemark.client.producing import dropped_producers
 from tidemark.client.producing import table as tables
 from tidemark.client.producing.arguments import Timestamp, checked
@@ -30,12 +31,13 @@ from tidemark.client.settings import ProducerOptions, producer_settings
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.payload import Headers
 from tidemark.rpc.security.paths import TlsFiles
+from tidemark.rpc.security.token_source import TokenGiven
 
 _TICK_SLACK_S: Final = 1.0
 """Time after the delivery timeout within which expired batches fail by themselves."""
 _START_S_MIN: Final = 0.7
 """Shortest time that `start` looks for a broker, for any delivery timeout."""
-_OWN_ARGUMENTS: Final = ("bootstrap", "partitioner", "key_serializer", "value_serializer", "tls")
+_OWN_ARGUMENTS: Final = ("bootstrap", "partitioner", "key_serializer", "value_serializer", "tls", "token_file")
 _ARGUMENTS: Final = frozenset((*_OWN_ARGUMENTS, *ProducerOptions.__annotations__))
 
 
@@ -54,6 +56,7 @@ class Producer(Lifecycle):
             are bytes. The partitioner gets the bytes.
         value_serializer: the same for values.
         tls: the TLS files; None: those that the environment names (docs/security.md), or plain text.
+        token_file: path of a file with a bearer token, or a callable that returns one; None: TIDEMARK_TOKEN_FILE.
         settings: acks, enable_idempotence, linger_ms, batch_bytes, max_in_flight, codec, delivery_timeout_ms,
             request_timeout_ms, buffer_bytes; `client.settings.producer_settings` explains them. Names that end with _ms
             are in milliseconds, with _bytes in bytes.
@@ -71,6 +74,7 @@ class Producer(Lifecycle):
         key_serializer: str | Serializer | None = None,
         value_serializer: str | Serializer | None = None,
         tls: TlsFiles | None = None,
+        token_file: TokenGiven | None = None,
         **settings: Unpack[ProducerOptions],
     ) -> None:
         check_names("a Producer", settings, _ARGUMENTS)
@@ -83,7 +87,7 @@ class Producer(Lifecycle):
         self.serializes = key_serializer is not None or value_serializer is not None
         """Whether keys or values need `serialized`."""
         delivery_s = self.settings.delivery_timeout_ms / 1000
-        self.cluster = Cluster(bootstrap, timeout_s=max(_START_S_MIN, delivery_s), tls=tls)
+        self.cluster = Cluster(bootstrap, timeout_s=max(_START_S_MIN, delivery_s), tls=Credentials(tls, token_file))
         self._sender: Sender | None = None
         self._closing = asyncio.Lock()
         self.reports_drop = True

@@ -29,7 +29,7 @@ from tidemark.client.metadata.cluster import (
     none_answers,
     unknown_partition,
 )
-from tidemark.client.metadata.tls import client_identity
+from tidemark.client.metadata.tls import Credentials, client_identity
 from tidemark.core.cluster_view import ClusterView, TopicView, apply
 from tidemark.model import NO_EPOCH, NO_LEADER, ErrorCode, TidemarkError, TopicPartition, unknown_topic
 from tidemark.record.checks import split_until_damage
@@ -90,11 +90,16 @@ class RangeReader:
         deadline_s: seconds after which a lookup or a fetch raises REQUEST_TIMED_OUT, with the last refusal. Each call
             has its own deadline, so a long read may continue while it makes progress.
         rack: rack of this reader: rows come from an in-sync replica there, if there is one; "": from leaders.
-        tls: the TLS files; None: those of the environment, or plain text.
+        tls: the TLS files, and a token if any; None: those of the environment, or plain text.
     """
 
     def __init__(
-        self, bootstrap: Bootstrap | None, *, deadline_s: float, rack: str = "", tls: TlsFiles | None = None
+        self,
+        bootstrap: Bootstrap | None,
+        *,
+        deadline_s: float,
+        rack: str = "",
+        tls: Credentials | TlsFiles | None = None,
     ) -> None:
         self._bootstrap = parse_bootstrap(bootstrap)
         self._deadline_s = deadline_s

@@ -24,7 +24,7 @@ import grpc
 
 from tidemark.client.metadata.backoff import Backoff
 from tidemark.client.metadata.bootstrap import Bootstrap, parse_bootstrap
-from tidemark.client.metadata.tls import client_identity
+from tidemark.client.metadata.tls import Credentials, client_identity
 from tidemark.client.metadata.unknown_topics import UnknownTopics
 from tidemark.client.suggestions import nearest
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView, apply
@@ -85,11 +85,11 @@ class Cluster:
     Args:
         bootstrap: addresses of any brokers; None: TIDEMARK_BOOTSTRAP.
         timeout_s: time that `start` looks for a broker that answers, if less than CONNECT_TIMEOUT_S.
-        tls: the TLS files; None: those of the environment, or plain text.
+        tls: the TLS files, and a token if any; None: those of the environment, or plain text.
     """
 
     def __init__(
-        self, bootstrap: Bootstrap | None, *, timeout_s: float = math.inf, tls: TlsFiles | None = None
+        self, bootstrap: Bootstrap | None, *, timeout_s: float = math.inf, tls: Credentials | TlsFiles | None = None
     ) -> None:
         self._bootstrap = parse_bootstrap(bootstrap)
         self.identity = client_identity(tls)
@@ -118,8 +118,8 @@ class Cluster:
         """Find a broker that answers.
 
         Raises:
-            TidemarkError: BROKER_NOT_AVAILABLE, with the error of each address; INVALID_CONFIG at once if every address
-                answers, and none is a broker.
+            TidemarkError: BROKER_NOT_AVAILABLE, with the error of each address; at once INVALID_CONFIG if every address
+                answers, and none is a broker, or AUTHENTICATION_FAILED if each of them refuses the token.
         """
         deadline_s = time.monotonic() + min(self._timeout_s, CONNECT_TIMEOUT_S)
         backoff = Backoff()
@@ -129,9 +129,12 @@ class Cluster:
                 return
             if self.other_services.issuperset(causes):
                 raise _no_brokers(causes)
+            refused = _token_refused(causes.values())
+            if refused is not None and not refused.retriable:
+                raise refused
             pause_s = backoff.next_s()
             if time.monotonic() + pause_s >= deadline_s:
-                raise _none_answers(causes)
+                raise refused or _none_answers(causes)
             await asyncio.sleep(pause_s)
 
     async def close(self) -> None:
@@ -505,6 +508,13 @@ def none_answers(causes: Mapping[str, str]) -> TidemarkError:
         f"no broker answers ({'; '.join(named)}): start one, or check the address and the network",
         causes,
     )
+
+
+def _token_refused(causes: Iterable[TidemarkError]) -> TidemarkError | None:
+    """The refusal of the token, if all brokers refuse it."""
+    found = list(causes)
+    every = all(one.code is ErrorCode.AUTHENTICATION_FAILED and "reason" in one.metadata for one in found)
+    return found[0] if found and every else None
 
 
 def _no_brokers(addresses: Iterable[str]) -> TidemarkError:

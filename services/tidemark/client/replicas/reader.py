@@ -13,7 +13,7 @@ import grpc
 from tidemark.client.metadata.backoff import Backoff
 from tidemark.client.metadata.bootstrap import Bootstrap, parse_bootstrap
 from tidemark.client.metadata.cluster import none_answers
-from tidemark.client.metadata.tls import client_identity
+from tidemark.client.metadata.tls import Credentials, client_identity
 from tidemark.client.replicas.comparison import Piece, pieces_of
 from tidemark.core.cluster_view import ClusterView
 from tidemark.model import ErrorCode, ReplicaIdentity, TidemarkError, TopicPartition, unknown_topic
@@ -61,10 +61,12 @@ class ReplicaReader:
     Args:
         bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
         repair: have brokers fetch damaged batches from other replicas before they answer (rule T6).
-        tls: the TLS files; None: those of the environment, or plain text.
+        tls: the TLS files, and a token if any; None: those of the environment, or plain text.
     """
 
-    def __init__(self, bootstrap: Bootstrap | None, *, repair: bool = False, tls: TlsFiles | None = None) -> None:
+    def __init__(
+        self, bootstrap: Bootstrap | None, *, repair: bool = False, tls: Credentials | TlsFiles | None = None
+    ) -> None:
         self._repair = repair
         self._bootstrap = parse_bootstrap(bootstrap)
         self._brokers: tuple[str, ...] = ()

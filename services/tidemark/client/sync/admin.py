@@ -8,6 +8,7 @@ from tidemark.client.aio.admin.connection import TIMEOUT_S
 from tidemark.client.metadata.bootstrap import Bootstrap
 from tidemark.client.sync.forwarding import SyncClient, blocking, iterating
 from tidemark.rpc.security.paths import TlsFiles
+from tidemark.rpc.security.token_source import TokenGiven
 
 
 class AdminClient(SyncClient[AsyncAdminClient]):
@@ -22,6 +23,7 @@ class AdminClient(SyncClient[AsyncAdminClient]):
         admin: host:port of the admin service; None: found with `bootstrap`.
         timeout_s: timeout of each call, and of the wait for each update of a stream.
         tls: the TLS files; None: those that the environment names (docs/security.md), or plain text.
+        token_file: path of a file with a bearer token, or a callable that returns one; None: TIDEMARK_TOKEN_FILE.
     """
 
     def __init__(
@@ -31,8 +33,9 @@ class AdminClient(SyncClient[AsyncAdminClient]):
         admin: str | None = None,
         timeout_s: float = TIMEOUT_S,
         tls: TlsFiles | None = None,
+        token_file: TokenGiven | None = None,
     ) -> None:
-        super().__init__(AsyncAdminClient(bootstrap, admin=admin, timeout_s=timeout_s, tls=tls))
+        super().__init__(AsyncAdminClient(bootstrap, admin=admin, timeout_s=timeout_s, tls=tls, token_file=token_file))
 
     create_topic = blocking(AsyncAdminClient.create_topic)
     delete_topic = blocking(AsyncAdminClient.delete_topic)

@@ -33,6 +33,7 @@ from tidemark.client.sync.forwarding import START_S, SyncClient, blocking, on_lo
 from tidemark.model import TopicPartition
 from tidemark.record.payload import Headers
 from tidemark.rpc.security.paths import TlsFiles
+from tidemark.rpc.security.token_source import TokenGiven
 
 T = TypeVar("T")
 BlockingRebalanceCallback = Callable[[list[TopicPartition]], None]
@@ -57,6 +58,7 @@ class Producer(SyncClient[AsyncProducer]):
             are bytes. The partitioner gets the bytes.
         value_serializer: the same for values.
         tls: the TLS files; None: those that the environment names (docs/security.md), or plain text.
+        token_file: path of a file with a bearer token, or a callable that returns one; None: TIDEMARK_TOKEN_FILE.
         settings: acks, enable_idempotence, linger_ms, batch_bytes, max_in_flight, codec, delivery_timeout_ms,
             request_timeout_ms, buffer_bytes; `client.settings.producer_settings` explains them. Names that end with _ms
             are in milliseconds, with _bytes in bytes.
@@ -74,6 +76,7 @@ class Producer(SyncClient[AsyncProducer]):
         key_serializer: str | Serializer | None = None,
         value_serializer: str | Serializer | None = None,
         tls: TlsFiles | None = None,
+        token_file: TokenGiven | None = None,
         **settings: Unpack[ProducerOptions],
     ) -> None:
         producer = AsyncProducer(
@@ -82,6 +85,7 @@ class Producer(SyncClient[AsyncProducer]):
             key_serializer=key_serializer,
             value_serializer=value_serializer,
             tls=tls,
+            token_file=token_file,
             **settings,
         )
         producer.reports_drop = False
@@ -225,6 +229,7 @@ class Consumer(SyncClient[AsyncConsumer]):
             are bytes.
         value_deserializer: the same for values.
         tls: the TLS files; None: those that the environment names (docs/security.md), or plain text.
+        token_file: path of a file with a bearer token, or a callable that returns one; None: TIDEMARK_TOKEN_FILE.
         settings: fetch_max_wait_ms, max_bytes, max_partition_bytes, read_ahead_bytes, request_timeout_ms,
             out_of_range, rack (`client.settings.consumer_settings` explains them); with a group also instance_id,
             assignor, client_id, auto_commit_interval_ms, rebalance_timeout_ms, max_poll_interval_ms, offset_reset
@@ -243,6 +248,7 @@ class Consumer(SyncClient[AsyncConsumer]):
         key_deserializer: str | Deserializer | None = None,
         value_deserializer: str | Deserializer | None = None,
         tls: TlsFiles | None = None,
+        token_file: TokenGiven | None = None,
         **settings: Unpack[ConsumerAndGroupOptions],
     ) -> None:
         consumer = AsyncConsumer(
@@ -251,6 +257,7 @@ class Consumer(SyncClient[AsyncConsumer]):
             key_deserializer=key_deserializer,
             value_deserializer=value_deserializer,
             tls=tls,
+            token_file=token_file,
             **settings,
         )
         self._batch: PartitionBatch | None = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Identities: of the cluster's services, and of users; both from the one URI name of a certificate.
+"""Identities: of the cluster's services, and of users; from the one URI name of a certificate, or from a token.
 
 A service has `tidemark://CLUSTER/broker/3`, `tidemark://CLUSTER/controller/100` or `tidemark://CLUSTER/admin/NAME`.
 CLUSTER is a name that all certificates of one cluster share. Any other URI is a user's. Names of other kinds (subject,
@@ -14,7 +14,15 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 SCHEME: Final = "tidemark"
+_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[!-~]+")
+"""A URI with an authority. Others could look like another kind of identity, such as `token:alice`."""
 _SERVICE: Final = re.compile(rf"{SCHEME}://(?P<cluster>[a-z0-9][a-z0-9.-]*)/(?P<role>[a-z]+)/(?P<name>[A-Za-z0-9._-]+)")
+
+
+ALIAS: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+"""Form of an issuer's alias. It has no colon, so alias and subject cannot be mistaken."""
+_SERVICE_ACCOUNT: Final = re.compile(r"system:serviceaccount:[a-z0-9-]{1,63}:[a-z0-9.-]{1,253}")
+_SUBJECT_LENGTH_MAX: Final = 255
 
 
 class Role(StrEnum):
@@ -59,12 +67,33 @@ def service_uri(cluster: str, role: Role, name: str) -> str:
 def principal_of(uris: Sequence[str]) -> Principal:
     """The identity of a certificate with these URI names.
 
-    Two URI names are refused as ambiguous: the caller is ANONYMOUS, as without a URI name.
+    Two URI names are refused as ambiguous: the caller is ANONYMOUS, as without a URI name. So is one without "://".
     """
     if len(uris) != 1:
         return ANONYMOUS
     (uri,) = uris
+    if not _URI.fullmatch(uri):
+        return ANONYMOUS
     found = _SERVICE.fullmatch(uri)
     if found is None or found["role"] not in _ROLES:
         return Principal(f"User:{uri}")
     return Principal(uri, found["cluster"], _ROLES[found["role"]], found["name"])
+
+
+def token_principal(name: str) -> Principal:
+    """The user of a static token."""
+    return Principal(f"User:token:{name}")
+
+
+def issuer_principal(alias: str, subject: str) -> Principal:
+    """The user of a token of the issuer; ValueError for a subject that is no readable name."""
+    if not isinstance(subject, str) or not subject or len(subject) > _SUBJECT_LENGTH_MAX or not subject.isprintable():
+        raise ValueError("want a printable subject")
+    return Principal(f"User:oidc:{alias}:{subject}")
+
+
+def service_account_principal(subject: str) -> Principal:
+    """The user of a token of Kubernetes; ValueError unless the subject is a service account."""
+    if not isinstance(subject, str) or not _SERVICE_ACCOUNT.fullmatch(subject):
+        raise ValueError("want a service account")
+    return Principal(f"User:{subject}")

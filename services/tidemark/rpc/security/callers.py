@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The identity of a call's caller, and the guard of the calls that only services may make.
+"""The listener and the caller of a call, and the guard of the calls that only services may make.
 
 On a plain-text port every caller is anonymous, and no call is guarded.
 """
@@ -7,27 +7,108 @@ On a plain-text port every caller is anonymous, and no call is guarded.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from contextvars import ContextVar
+from typing import Any, Final, NamedTuple, Protocol
 
 import grpc
 
-from tidemark.core.security.principals import Principal, principal_of
+from tidemark.core.security.listeners import Endpoint, Listener, endpoint_of
+from tidemark.core.security.principals import ANONYMOUS, Principal, principal_of
 from tidemark.core.security.service_rights import INTERNAL, check_caller, check_service_id
-from tidemark.model import TidemarkError
+from tidemark.model import BrokerRegistration, ErrorCode, TidemarkError
 from tidemark.rpc.errors import abort_with
+from tidemark.rpc.security.expiring import ending_at
 
 _SECURITY: Final = "transport_security_type"
 _URIS: Final = "peer_uri"
 """Only the URI names of the certificate. `peer_identities()` mixes names of all kinds, so a DNS name could pose as a
 URI."""
+_HEADER: Final = "authorization"
+_SCHEME: Final = "bearer "
+_OPEN: Final = ("/grpc.health.v1.Health/",)
+"""Calls without a token: probes, and a broker's check of its own address."""
+
+
+class Verified(NamedTuple):
+    """A caller whose token is valid.
+
+    Attributes:
+        principal: the identity.
+        expires_s: end of the token, in seconds since 1970; None: it does not expire.
+    """
+
+    principal: Principal
+    expires_s: float | None = None
+
+
+class TokenVerifier(Protocol):
+    """Verifies tokens."""
+
+    async def verify(self, token: str) -> Verified:
+        """The caller with this token; raises AUTHENTICATION_FAILED, which never has the token."""
+
+
+def refused(reason: str, sentence: str) -> TidemarkError:
+    """The error for a token that is not accepted.
+
+    Args:
+        reason: a word for metrics and programs.
+        sentence: the fault; without the token.
+    """
+    return TidemarkError(ErrorCode.AUTHENTICATION_FAILED, sentence, {"reason": reason})
+
+
+class NoTokens:
+    """Accepts no token: none is configured."""
+
+    async def verify(self, _token: str) -> Verified:
+        """Raises AUTHENTICATION_FAILED."""
+        raise TidemarkError(
+            ErrorCode.AUTHENTICATION_FAILED, "this service accepts no tokens: none is configured", {"reason": "unknown"}
+        )
+
+
+class _Call(NamedTuple):
+    listener: Listener = Listener.ONLY
+    principal: Principal = ANONYMOUS
+
+
+_NO_CALL: Final = _Call()
+_CALL: ContextVar[_Call] = ContextVar("call", default=_NO_CALL)
+"""gRPC runs the interceptors and the handler of a call in one task."""
+
+
+def listener_of_call() -> Listener:
+    """The listener that the present call came in on."""
+    return _CALL.get().listener
 
 
 def caller_of(context: Any) -> Principal | None:
-    """The identity that the caller's certificate proves; None on a plain-text port."""
+    """The identity that the caller's certificate or token proves; None on a plain-text port.
+
+    Services are only known on the listener that they use: on a listener for clients each certificate is a user's.
+    """
     facts = context.auth_context()
     if facts.get(_SECURITY) != [b"ssl"]:
         return None
-    return principal_of([uri.decode("utf-8", "replace") for uri in facts.get(_URIS, ())])
+    call = _CALL.get()
+    if call.listener is Listener.TOKEN:
+        return call.principal
+    found = principal_of([uri.decode("utf-8", "replace") for uri in facts.get(_URIS, ())])
+    if call.listener is Listener.MTLS and found.role is not None:
+        return Principal(f"User:{found.name}")
+    return found
+
+
+def address_for_caller(broker: BrokerRegistration) -> Endpoint:
+    """The address of a broker that the present caller can use; raises COORDINATOR_NOT_AVAILABLE without one."""
+    listener = listener_of_call()
+    found = endpoint_of(broker, listener)
+    if found is None:
+        raise TidemarkError(
+            ErrorCode.COORDINATOR_NOT_AVAILABLE, f"broker {broker.broker_id} has no listener {listener}: add it there"
+        )
+    return found
 
 
 def check_id(context: Any, service_id: int) -> None:
@@ -35,6 +116,89 @@ def check_id(context: Any, service_id: int) -> None:
     caller = caller_of(context)
     if caller is not None:
         check_service_id(caller, service_id)
+
+
+class Authentication(grpc.aio.ServerInterceptor):
+    """Notes the listener of each call, and who calls with a token. Streams end when their token expires.
+
+    Args:
+        listener: of this server.
+        plain: whether it speaks plain text.
+        on_refused: called with the reason of each refused token.
+        tokens: on the listener for tokens; None: no token is accepted.
+    """
+
+    def __init__(
+        self,
+        listener: Listener,
+        *,
+        plain: bool,
+        tokens: TokenVerifier | None = None,
+        on_refused: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._on_refused = on_refused
+        self._listener = listener
+        self._plain = plain
+        self._tokens = tokens or (NoTokens() if listener is Listener.TOKEN else None)
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """The handler of the call, or one that refuses it."""
+        header = _authorization(handler_call_details)
+        expires_s = None
+        _CALL.set(_Call(self._listener))
+        if self._tokens is None:
+            if header is not None:
+                return self._refusing(_misplaced(plain=self._plain))
+        elif not handler_call_details.method.startswith(_OPEN):
+            try:
+                verified = await self._tokens.verify(_token_in(header))
+            except TidemarkError as error:
+                return self._refusing(error)
+            expires_s = verified.expires_s
+            _CALL.set(_Call(self._listener, verified.principal))
+        handler = await continuation(handler_call_details)
+        return handler if expires_s is None or handler is None else ending_at(expires_s, handler)
+
+    def _refusing(self, error: TidemarkError) -> Any:
+        """A handler that reads no request, and so serves calls of every kind."""
+        self._on_refused(error.metadata.get("reason", "unknown"))
+
+        async def refuse(_: object, context: Any) -> None:
+            await abort_with(context, error)
+
+        return grpc.stream_stream_rpc_method_handler(refuse)
+
+
+def _authorization(details: grpc.HandlerCallDetails) -> str | bytes | None:
+    for name, value in details.invocation_metadata or ():
+        if name == _HEADER:
+            return value
+    return None
+
+
+def _token_in(header: str | bytes | None) -> str:
+    """The token; "" without one."""
+    text = header.decode("utf-8", "replace") if isinstance(header, bytes) else header or ""
+    return text[len(_SCHEME) :].strip() if text[: len(_SCHEME)].lower() == _SCHEME else ""
+
+
+def _misplaced(*, plain: bool) -> TidemarkError:
+    if plain:
+        return TidemarkError(
+            ErrorCode.AUTHENTICATION_FAILED,
+            "a token came in plain text, where others can read it: this port has no TLS. Replace the token, and send "
+            "tokens to the listener clients.token only",
+            {"reason": "plain_text"},
+        )
+    return TidemarkError(
+        ErrorCode.AUTHENTICATION_FAILED,
+        "this listener takes certificates, not tokens: use the address of clients.token, or unset the token file",
+        {"reason": "other_listener"},
+    )
 
 
 class CallerCheck(grpc.aio.ServerInterceptor):

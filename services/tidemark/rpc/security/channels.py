@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import grpc
 
+from tidemark.rpc.security.token_source import TokenSource, call_credentials
+
 if TYPE_CHECKING:
     from tidemark.rpc.security.files import Material, TlsIdentity
 
@@ -21,9 +23,10 @@ Open = Callable[[grpc.ChannelCredentials], grpc.aio.Channel]
 _METHODS: Final = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 
 
-def channel_credentials(material: Material) -> grpc.ChannelCredentials:
-    """Credentials of a channel."""
-    return grpc.ssl_channel_credentials(material.ca, material.key or None, material.certificate or None)
+def channel_credentials(material: Material, token: TokenSource | None = None) -> grpc.ChannelCredentials:
+    """Credentials of a channel, whose calls send the newest token if there is one."""
+    tls = grpc.ssl_channel_credentials(material.ca, material.key or None, material.certificate or None)
+    return tls if token is None else grpc.composite_channel_credentials(tls, call_credentials(token))
 
 
 class _Generation:
@@ -86,9 +89,12 @@ class RotatingChannel:
         if current is None or current.fingerprint != material.fingerprint:
             if current is not None:
                 self._retire(current)
-            current = _Generation(material.fingerprint, self._open_with(channel_credentials(material)))
+            current = _Generation(material.fingerprint, self._open_with(self._credentials(material)))
             self._current = current
         return current
+
+    def _credentials(self, material: Material) -> grpc.ChannelCredentials:
+        return channel_credentials(material, self._identity.token)
 
     def ended(self, generation: _Generation) -> None:
         """Count the end of a call."""
@@ -157,10 +163,11 @@ class BlockingChannels:
             unused = self._retired.pop(address, None)
             if known is not None:
                 self._retired[address] = known[1]
-            if material is None:
+            if material is None or self._identity is None:
                 channel = grpc.insecure_channel(address, options=self._options)
             else:
-                channel = grpc.secure_channel(address, channel_credentials(material), options=self._options)
+                credentials = channel_credentials(material, self._identity.token)
+                channel = grpc.secure_channel(address, credentials, options=self._options)
             self._channels[address] = fingerprint, channel
         if unused is not None:
             unused.close()

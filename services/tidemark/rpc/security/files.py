@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from tidemark.model import TidemarkError
 from tidemark.rpc.security.paths import SETTINGS, Names, TlsFiles, wrong_file
+from tidemark.rpc.security.token_source import TokenSource
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ class TlsIdentity:
     Args:
         files: the paths.
         names: names of their settings, for errors.
+        token: the token of a client, which its channels send.
 
     Attributes:
         failures: times that changed files were refused.
@@ -62,8 +64,9 @@ class TlsIdentity:
         TidemarkError: INVALID_CONFIG: a file is missing, is no PEM file, or does not fit the others.
     """
 
-    def __init__(self, files: TlsFiles, names: Names = SETTINGS) -> None:
+    def __init__(self, files: TlsFiles, token: TokenSource | None = None, *, names: Names = SETTINGS) -> None:
         files.check(names)
+        self.token = token
         self.files = files
         self._names = names
         self.failures = 0
@@ -84,13 +87,15 @@ class TlsIdentity:
             self._lock.release()
         return self._material
 
-    def server_credentials(self) -> grpc.ServerCredentials:
-        """Credentials of a server that requires client certificates; each handshake uses the newest files."""
+    def server_credentials(self, *, ask_certificate: bool = True) -> grpc.ServerCredentials:
+        """Credentials of a server that requires client certificates, unless `ask_certificate` is false; each handshake
+        uses the newest files."""
         given = self.current()
 
         def configuration(material: Material) -> grpc.ServerCertificateConfiguration:
             pair = (material.key, material.certificate)
-            return grpc.ssl_server_certificate_configuration([pair], root_certificates=material.ca)
+            authorities = material.ca if ask_certificate else None
+            return grpc.ssl_server_certificate_configuration([pair], root_certificates=authorities)
 
         def changed() -> Any:
             nonlocal given
@@ -100,7 +105,9 @@ class TlsIdentity:
             given = now
             return configuration(now)
 
-        return grpc.dynamic_ssl_server_credentials(configuration(given), changed, require_client_authentication=True)
+        return grpc.dynamic_ssl_server_credentials(
+            configuration(given), changed, require_client_authentication=ask_certificate
+        )
 
     def _read_again(self) -> None:
         try:

@@ -3,21 +3,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final, Protocol
 
 from tidemark.core.security.principals import SCHEME, Role, principal_of
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.channel import use_identity
 from tidemark.rpc.security.files import TlsIdentity
+from tidemark.rpc.security.listeners import ClientSettings, ListenerPort, listener_ports
 from tidemark.rpc.security.paths import TlsFiles
+from tidemark.rpc.security.tokens import REASONS
+from tidemark.runtime.host_port import Listeners
 from tidemark.runtime.metrics import METRICS
 from tidemark.runtime.termination import refuse_settings
 
 _NAME: Final = "tls.certificate.file"
 
 
-class TlsSettings(Protocol):
-    """The settings of every service that concern TLS."""
+class ServiceSettings(Protocol):
+    """The settings of every service that concern its ports."""
+
+    @property
+    def listeners(self) -> Listeners:
+        """Addresses to listen on."""
+
+    @property
+    def connections_max_age_ms(self) -> int:
+        """Age at which connections are closed; -1: no limit."""
 
     @property
     def tls_ca_file(self) -> str:
@@ -36,31 +48,45 @@ class TlsSettings(Protocol):
         """Path of the file for the reason of a failed start."""
 
 
-def load_identity(settings: TlsSettings, role: Role, service_id: int | None = None) -> TlsIdentity | None:
-    """The TLS files of this process, for its server, its channels and its metrics.
+def load_ports(settings: ServiceSettings, role: Role, service_id: int | None = None) -> list[ListenerPort]:
+    """The ports of this process, and its TLS files for its channels and its metrics.
 
     Wrong files end the process with status 2 and one line on stderr, as wrong settings do.
     """
     files = TlsFiles(settings.tls_ca_file, settings.tls_certificate_file, settings.tls_key_file)
+    clients = settings if isinstance(settings, ClientSettings) else None
     try:
         identity = service_identity(files, role, service_id)
+        ports = listener_ports(settings.listeners, identity, clients, _count_refusals, settings.connections_max_age_ms)
     except TidemarkError as error:
         refuse_settings(role, settings.termination_message_path, error)
     use_identity(identity)
-    _show(identity)
-    return identity
+    _show({id(one.identity): one.identity for one in ports if one.identity is not None}.values())
+    return ports
 
 
-def _show(identity: TlsIdentity | None) -> None:
+def _count_refusals(reason: str) -> None:
+    _REFUSALS.labels(reason).inc()
+
+
+_REFUSALS: Final = METRICS.counter(
+    "authentication_failures", "Calls that were refused because of their token, by reason", ["reason"]
+)
+for _reason in REASONS:
+    _REFUSALS.labels(_reason)
+
+
+def _show(identities: Collection[TlsIdentity]) -> None:
     expiry = METRICS.gauge(
-        "tls_certificate_expiry_timestamp_seconds", "End of the validity of this service's certificate; 0: plain text"
+        "tls_certificate_expiry_timestamp_seconds",
+        "End of the validity of this service's certificate that ends first; 0: plain text",
     )
     refused = METRICS.gauge(
         "tls_refused_changes", "Changes of the TLS files that were not used: they did not fit together"
     )
-    if identity is not None:
-        expiry.set_function(lambda: identity.current().not_after_s)
-        refused.set_function(lambda: identity.failures)
+    if identities:
+        expiry.set_function(lambda: min(one.current().not_after_s for one in identities))
+        refused.set_function(lambda: sum(one.failures for one in identities))
 
 
 def service_identity(files: TlsFiles, role: Role, service_id: int | None = None) -> TlsIdentity | None:

@@ -88,7 +88,7 @@ class ZooKeeperTls:
     """
 
     def __init__(self, files: TlsFiles, names: Names = NAMES) -> None:
-        self._identity = TlsIdentity(files, names)
+        self._identity = TlsIdentity(files, names=names)
         if not files.certificate:
             raise wrong_file(f"{names[1]} is not set: a session needs a certificate", names[1])
         self._files = files

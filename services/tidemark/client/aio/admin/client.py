@@ -29,6 +29,7 @@ from tidemark.client.lifecycle import Lifecycle
 from tidemark.client.metadata.backoff import Backoff
 from tidemark.client.metadata.bootstrap import Bootstrap
 from tidemark.client.metadata.cluster import Leader, unknown_partition
+from tidemark.client.metadata.tls import Credentials
 from tidemark.client.metadata.unknown_topics import note_creation
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.config_resource import ConfigResource
@@ -60,6 +61,7 @@ from tidemark.rpc.reassignment_codec import (
 from tidemark.rpc.reassignment_codec import outcome_from_proto as reassignment_outcome_from_proto
 from tidemark.rpc.refs import ref_to_proto
 from tidemark.rpc.security.paths import TlsFiles
+from tidemark.rpc.security.token_source import TokenGiven
 from tidemark.runtime.configuration_entries import ConfigChange, ConfigEntry
 from tidemark.v1 import (
     admin_brokers_pb2,
@@ -93,8 +95,9 @@ class AdminClient(AclMethods, Lifecycle):
         admin: str | None = None,
         timeout_s: float = TIMEOUT_S,
         tls: TlsFiles | None = None,
+        token_file: TokenGiven | None = None,
     ) -> None:
-        self._connection = AdminConnection(bootstrap, admin, timeout_s, tls)
+        self._connection = AdminConnection(bootstrap, admin, timeout_s, Credentials(tls, token_file))
         self._timeout_s = timeout_s
 
     async def start(self) -> None:

@@ -12,7 +12,7 @@ import grpc
 from tidemark.client.argument_types import seconds
 from tidemark.client.metadata.bootstrap import Bootstrap, parse_bootstrap
 from tidemark.client.metadata.cluster import Cluster
-from tidemark.client.metadata.tls import client_identity
+from tidemark.client.metadata.tls import Credentials, client_identity
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc import errors
 from tidemark.rpc.channel import close_channels, open_channel
@@ -36,11 +36,15 @@ class AdminConnection:
             TIDEMARK_BOOTSTRAP.
         address: host:port of the admin service; None: `open` finds it with `bootstrap`.
         timeout_s: timeout of each unary call, and of the wait for each streamed response.
-        tls: the TLS files; None: those of the environment, or plain text.
+        tls: the TLS files, and a token if any; None: those of the environment, or plain text.
     """
 
     def __init__(
-        self, bootstrap: Bootstrap | None, address: str | None, timeout_s: float, tls: TlsFiles | None = None
+        self,
+        bootstrap: Bootstrap | None,
+        address: str | None,
+        timeout_s: float,
+        tls: Credentials | TlsFiles | None = None,
     ) -> None:
         self.identity = client_identity(tls)
         self.timeout_s = seconds("timeout_s", timeout_s)

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`tidemark token`: static tokens, for clients that have neither a certificate nor an issuer of tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidemark.cli.common.options import Commands
+from tidemark.cli.common.output import print_line
+
+token_app = Commands(help="Static tokens of clients, in a file of hashes.")
+
+FileOption = Annotated[
+    Path, typer.Option("--file", "-f", metavar="FILE", help="The file that tokens.file of the services names.")
+]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the user: the identity is User:token:NAME.")]
+
+
+@token_app.command("create", short_help="Make a token, and print it once.")
+def create(name: NameArgument, file: FileOption = Path("tokens")) -> None:
+    """Print a new random token, and add its hash to the file. The token is stored nowhere: keep the output.
+
+    Running services read the file again. Copy it to all brokers and admin services.
+
+    \b
+    Example:
+      tidemark token create alice --file tokens
+    """
+    from tidemark.rpc.security import token_file
+
+    print_line(token_file.create(file, name))
+
+
+@token_app.command("list", short_help="List the names of tokens.")
+def list_names(file: FileOption = Path("tokens")) -> None:
+    """List the names of the tokens in the file.
+
+    \b
+    Example:
+      tidemark token list --file tokens
+    """
+    from tidemark.rpc.security import token_file
+
+    for name in token_file.read(file):
+        print_line(name)
+
+
+@token_app.command("remove", short_help="Remove a token.")
+def remove(name: NameArgument, file: FileOption = Path("tokens")) -> None:
+    """Remove a token from the file. Calls with it are refused at once, and its open streams end within five minutes.
+
+    \b
+    Example:
+      tidemark token remove alice --file tokens
+    """
+    from tidemark.rpc.security import token_file
+
+    token_file.remove(file, name)
+    print_line(f"{name}: removed from {file}")

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Streams that end when their caller's token expires."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import time
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import grpc
+
+from tidemark.errors import TOKEN_EXPIRED
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.rpc.errors import abort_with
+
+
+def expired(name: str) -> TidemarkError:
+    """The error for a token that has expired: a call with a new token may succeed."""
+    return TidemarkError(
+        ErrorCode.AUTHENTICATION_FAILED, f"the token of {name} has expired: call again with a new one", _FACTS
+    )
+
+
+_FACTS: Final = {"reason": TOKEN_EXPIRED}
+
+
+def ending_at(expires_s: float, handler: Any, name: str = "the caller") -> Any:
+    """The handler of a call; a stream ends with AUTHENTICATION_FAILED at that time (seconds since 1970).
+
+    Unary calls are bounded otherwise: they are as they were.
+    """
+    if not (handler.request_streaming or handler.response_streaming):
+        return handler
+    inner = handler.stream_stream or handler.unary_stream or handler.stream_unary
+    make = (
+        grpc.stream_stream_rpc_method_handler
+        if handler.request_streaming and handler.response_streaming
+        else grpc.stream_unary_rpc_method_handler
+        if handler.request_streaming
+        else grpc.unary_stream_rpc_method_handler
+    )
+    bounded = _generator if inspect.isasyncgenfunction(inner) else _coroutine
+    return make(bounded(inner, expires_s, name), handler.request_deserializer, handler.response_serializer)
+
+
+def _left_s(expires_s: float) -> float:
+    return max(0.0, expires_s - time.time())
+
+
+def _coroutine(inner: Any, expires_s: float, name: str) -> Any:
+    async def run(request: Any, context: Any) -> Any:
+        try:
+            async with asyncio.timeout(_left_s(expires_s)) as bound:
+                return await inner(request, context)
+        except TimeoutError:
+            if not bound.expired():
+                raise
+        return await abort_with(context, expired(name))
+
+    return run
+
+
+def _generator(inner: Any, expires_s: float, name: str) -> Any:
+    async def run(request: Any, context: Any) -> AsyncIterator[Any]:
+        async with contextlib.aclosing(inner(request, context)) as responses:
+            while True:
+                try:
+                    async with asyncio.timeout(_left_s(expires_s)) as bound:
+                        response = await anext(responses)
+                except StopAsyncIteration:
+                    return
+                except TimeoutError:
+                    if not bound.expired():
+                        raise
+                    break
+                yield response
+        await abort_with(context, expired(name))
+
+    return run

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The public keys of an issuer (JWKS): from a file or an https address, refreshed, the last good ones kept."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import ssl
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import jwt
+
+from tidemark.model import ErrorCode, TidemarkError
+
+REFRESH_S: Final = 300.0
+"""Age at which a use of the keys of an address reads them again, in the background."""
+UNKNOWN_KEY_S: Final = 10.0
+"""Shortest time between two reads because of unknown keys: anyone can send tokens with made-up keys."""
+_FETCH_S: Final = 5.0
+_BYTES_MAX: Final = 1 << 20
+_RSA_BITS_MIN: Final = 2048
+_ALGORITHMS: Final = {
+    "RSA": ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
+    "P-256": ("ES256",),
+    "P-384": ("ES384",),
+    "P-521": ("ES512",),
+    "Ed25519": ("EdDSA",),
+}
+"""By type or curve of the key: a key is never used for an algorithm of another kind, such as HMAC."""
+
+_log = logging.getLogger(__name__)
+
+
+class PublicKey(NamedTuple):
+    """A key with the algorithms that it may be used for."""
+
+    key: Any
+    algorithms: tuple[str, ...]
+
+
+class KeySet:
+    """The keys of one issuer; used on one event loop.
+
+    Args:
+        source: a path, or an https address.
+        ca_file: PEM file of the authorities to trust at the address; "": the system's.
+        token_file: a bearer token for the address, as Kubernetes wants one; "": none.
+        now_s: a monotonic clock.
+
+    Attributes:
+        failures: times that the keys could not be read.
+    """
+
+    def __init__(
+        self, source: str, *, ca_file: str = "", token_file: str = "", now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.failures = 0
+        self._source = source
+        self._ca_file = ca_file
+        self._token_file = token_file
+        self._now_s = now_s
+        self._keys: dict[str | None, PublicKey] = {}
+        self._tried_s: float | None = None
+        self._seen: tuple[int, ...] | None = None
+        self._reading: asyncio.Task[None] | None = None
+        if "://" in source and not source.startswith("https://"):
+            raise TidemarkError(ErrorCode.INVALID_CONFIG, f"jwks is {source}: want a path, or an address with https")
+
+    async def find(self, kid: str | None) -> PublicKey | None:
+        """The key of an id; without an id, the only key. None: there is none, also after another look."""
+        if self._is_due():
+            reading = self._read_again()
+            if not self._keys:
+                await asyncio.shield(reading)
+        found = self._look_up(kid)
+        if found is None and (self._reading is not None or self._may_try()):
+            await asyncio.shield(self._reading or self._read_again())
+            found = self._look_up(kid)
+        return found
+
+    def _look_up(self, kid: str | None) -> PublicKey | None:
+        if kid is None:
+            return next(iter(self._keys.values())) if len(self._keys) == 1 else None
+        return self._keys.get(kid)
+
+    def _is_due(self) -> bool:
+        if self._reading is not None:
+            return False
+        if not self._source.startswith("https://"):
+            return self._signature() != self._seen or (not self._keys and self._may_try())
+        if not self._keys:
+            return self._may_try()
+        return self._tried_s is None or self._now_s() - self._tried_s >= REFRESH_S
+
+    def _may_try(self) -> bool:
+        return self._tried_s is None or self._now_s() - self._tried_s >= UNKNOWN_KEY_S
+
+    def _read_again(self) -> asyncio.Task[None]:
+        self._tried_s = self._now_s()
+        self._reading = asyncio.create_task(self._read(), name="JWKS")
+        return self._reading
+
+    async def _read(self) -> None:
+        try:
+            self._seen = self._signature()
+            keys = parse_keys(await asyncio.to_thread(self._fetch))
+            if keys.keys() != self._keys.keys():
+                _log.info("public keys", extra={"source": self._source, "keys": sorted(map(str, keys))})
+            self._keys = keys
+        except (OSError, ValueError) as error:
+            self.failures += 1
+            _log.warning("the public keys cannot be read; the last good ones hold: %s", error)
+        finally:
+            self._reading = None
+
+    def _signature(self) -> tuple[int, ...] | None:
+        if self._source.startswith("https://"):
+            return None
+        try:
+            status = os.stat(self._source)
+        except OSError:
+            return None
+        return status.st_ino, status.st_dev, status.st_mtime_ns, status.st_size
+
+    def _fetch(self) -> bytes:
+        if not self._source.startswith("https://"):
+            return Path(self._source).read_bytes()
+        request = urllib.request.Request(self._source, headers={"Accept": "application/json"})
+        if self._token_file:
+            request.add_header("Authorization", f"Bearer {Path(self._token_file).read_text().strip()}")
+        context = ssl.create_default_context(cafile=self._ca_file or None)
+        opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _NoRedirects())
+        with opener.open(request, timeout=_FETCH_S) as answer:
+            content: bytes = answer.read(_BYTES_MAX + 1)
+        if len(content) > _BYTES_MAX:
+            raise ValueError(f"{self._source} answered with more than {_BYTES_MAX} bytes")
+        return content
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        """Follow no redirect, which could lead away from https; the answer is an error then."""
+
+
+def parse_keys(content: bytes) -> dict[str | None, PublicKey]:
+    """The usable keys by id; others are passed over. ValueError: this is no JWKS, or it has no usable key."""
+    try:
+        listed = json.loads(content)["keys"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise ValueError("this is no JWKS, which has a list of keys") from None
+    keys = {}
+    for one in listed if isinstance(listed, list) else ():
+        found = _key(one)
+        if found is not None:
+            kid = one.get("kid")
+            keys[kid if isinstance(kid, str) else None] = found
+    if not keys:
+        raise ValueError("the JWKS has no public key of a type that is accepted")
+    return keys
+
+
+def _key(fields: Any) -> PublicKey | None:
+    if not isinstance(fields, dict) or fields.get("use", "sig") != "sig" or "d" in fields:
+        return None
+    kind = fields.get("kty")
+    algorithms = _ALGORITHMS.get(str(kind if kind == "RSA" else fields.get("crv")), ())
+    stated = fields.get("alg")
+    if stated is not None:
+        algorithms = tuple(one for one in algorithms if one == stated)
+    if not algorithms:
+        return None
+    try:
+        key = jwt.PyJWK(fields, algorithms[0]).key
+    except Exception:  # noqa: BLE001 - others of the set may be good
+        return None
+    if getattr(key, "key_size", _RSA_BITS_MIN) < (_RSA_BITS_MIN if kind == "RSA" else 0):
+        return None
+    return PublicKey(key, algorithms)

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verifies JSON web tokens of configured issuers. PyJWT checks the signature; the key decides on its algorithms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import jwt
+import yaml
+
+from tidemark.core.security.principals import ALIAS, Principal, issuer_principal, service_account_principal
+from tidemark.errors import TOKEN_EXPIRED
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.rpc.security.callers import Verified, refused
+from tidemark.rpc.security.jwks import KeySet
+
+_FIELDS: Final = frozenset({"issuer", "audience", "jwks", "ca.file", "token.file", "kubernetes"})
+_REQUIRED: Final = ("exp", "iss", "aud", "sub")
+_SHOWN: Final = 80
+_SETTING: Final = "tokens.issuers.file"
+
+
+class Issuer(NamedTuple):
+    """An issuer whose tokens are accepted.
+
+    Attributes:
+        alias: its short name, in identities.
+        issuer: the claim `iss` of its tokens.
+        audiences: accepted values of the claim `aud`.
+        keys: its public keys.
+        kubernetes: whether its subjects are service accounts of Kubernetes.
+    """
+
+    alias: str
+    issuer: str
+    audiences: Sequence[str]
+    keys: KeySet
+    kubernetes: bool = False
+
+
+class Issuers:
+    """The issuers of one service.
+
+    Args:
+        issuers: with different values of `issuer`.
+        clock_skew_s: by which clocks may differ.
+    """
+
+    def __init__(self, issuers: Sequence[Issuer], clock_skew_s: float) -> None:
+        self._by_issuer = {one.issuer: one for one in issuers}
+        self._skew_s = clock_skew_s
+
+    async def verify(self, token: str) -> Verified:
+        """The caller with this token; raises AUTHENTICATION_FAILED, which says the fault, without the token."""
+        try:
+            header = jwt.get_unverified_header(token)
+            claimed = jwt.decode(token, options={"verify_signature": False}).get("iss")
+        except Exception:  # noqa: BLE001 - a stranger's bytes
+            raise refused("malformed", "the token is no JSON web token") from None
+        issuer = self._by_issuer.get(claimed) if isinstance(claimed, str) else None
+        if issuer is None:
+            raise refused("issuer", f"the token is of the issuer {_shown(claimed)}, which is not accepted here")
+        key = await self._key(issuer, header)
+        try:
+            claims = jwt.decode(
+                token,
+                key.key,
+                algorithms=list(key.algorithms),
+                audience=list(issuer.audiences),
+                issuer=issuer.issuer,
+                leeway=self._skew_s,
+                options={"require": list(_REQUIRED)},
+            )
+            return Verified(_principal(issuer, claims["sub"]), float(claims["exp"]) + self._skew_s)
+        except TidemarkError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a stranger's bytes
+            raise _fault(error, issuer) from None
+
+    async def _key(self, issuer: Issuer, header: Mapping[str, Any]) -> Any:
+        kid = header.get("kid")
+        key = await issuer.keys.find(kid if isinstance(kid, str) else None)
+        if key is None:
+            raise refused("key", f"the token is signed with the key {_shown(kid)}, which {issuer.alias} does not have")
+        if header.get("alg") not in key.algorithms:
+            raise refused(
+                "algorithm",
+                f"the token is signed with {_shown(header.get('alg'))}: want {' or '.join(key.algorithms)}",
+            )
+        return key
+
+
+def _principal(issuer: Issuer, subject: str) -> Principal:
+    try:
+        return service_account_principal(subject) if issuer.kubernetes else issuer_principal(issuer.alias, subject)
+    except ValueError:
+        raise refused("subject", f"the token's subject {_shown(subject)} is no name of a user") from None
+
+
+def _fault(error: Exception, issuer: Issuer) -> TidemarkError:
+    """The error for PyJWT's."""
+    if isinstance(error, jwt.ExpiredSignatureError):
+        return refused(TOKEN_EXPIRED, f"the token of {issuer.alias} has expired: call again with a new one")
+    if isinstance(error, jwt.ImmatureSignatureError):
+        return refused("not_yet_valid", "the token is not valid yet: is this machine's clock right?")
+    if isinstance(error, jwt.InvalidAudienceError):
+        return refused("audience", f"the token is for another audience: want {' or '.join(issuer.audiences)}")
+    if isinstance(error, jwt.MissingRequiredClaimError):
+        return refused("claim", f"the token has no claim {error.claim}")
+    if isinstance(error, jwt.InvalidSignatureError):
+        return refused("signature", f"the token's signature is not of {issuer.alias}")
+    return refused("malformed", "the token is no valid JSON web token")
+
+
+def _shown(claim: object) -> str:
+    """A stranger's claim, short and in ASCII."""
+    return ascii(claim)[:_SHOWN] if isinstance(claim, str) else "unknown"
+
+
+def load_issuers(path: str, clock_skew_s: float) -> Issuers:
+    """The issuers that a YAML file names; raises INVALID_CONFIG."""
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise _wrong(f"{path} cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise _wrong(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict) or not content:
+        raise _wrong(f"{path} must hold a mapping of alias: issuer")
+    issuers = [_issuer(path, alias, fields) for alias, fields in content.items()]
+    if len({one.issuer for one in issuers}) < len(issuers):
+        raise _wrong(f"{path}: two aliases have the same issuer")
+    if sum(one.kubernetes for one in issuers) > 1:
+        raise _wrong(f"{path}: two issuers are Kubernetes, and their service accounts would share names")
+    return Issuers(issuers, clock_skew_s)
+
+
+def _issuer(path: str, alias: object, fields: object) -> Issuer:
+    if not isinstance(alias, str) or not ALIAS.fullmatch(alias):
+        raise _wrong(f"{path}: the alias is {alias!r}: want small letters, digits and '-'")
+    if not isinstance(fields, dict) or not fields.keys() <= _FIELDS:
+        raise _wrong(f"{path}: {alias} may have {', '.join(sorted(_FIELDS))}")
+    texts = {name: fields.get(name, "") for name in ("issuer", "jwks", "ca.file", "token.file")}
+    audience = fields.get("audience", [])
+    audiences = [audience] if isinstance(audience, str) else audience
+    if not isinstance(audiences, list) or not audiences or not all(isinstance(one, str) and one for one in audiences):
+        raise _wrong(f"{path}: {alias} needs an audience: this cluster's name in the tokens")
+    for name, value in texts.items():
+        if not isinstance(value, str) or (name in ("issuer", "jwks") and not value):
+            raise _wrong(f"{path}: {alias} needs {name} as text")
+    if not isinstance(fields.get("kubernetes", False), bool):
+        raise _wrong(f"{path}: kubernetes of {alias} is neither true nor false")
+    keys = KeySet(texts["jwks"], ca_file=texts["ca.file"], token_file=texts["token.file"])
+    return Issuer(alias, texts["issuer"], audiences, keys, fields.get("kubernetes", False))
+
+
+def _wrong(sentence: str) -> TidemarkError:
+    return TidemarkError(ErrorCode.INVALID_CONFIG, f"{_SETTING}: {sentence}", {"config": _SETTING})

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The file of static tokens: a line `NAME: SHA-256` for each token, never a token itself."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from tidemark.model import ErrorCode, TidemarkError
+
+PREFIX: Final = "tidemark_"
+"""Start of each token, so that scanners for leaked secrets can find them."""
+_BYTES: Final = 32
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_LINE: Final = re.compile(rf"(?P<name>{_NAME.pattern}): *(?P<hash>[0-9a-f]{{64}})")
+
+
+def digest_of(token: str) -> str:
+    """The hash of a token, as in the file."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def parse(text: str, path: str) -> dict[str, str]:
+    """Hash by name; raises INVALID_CONFIG for a line of another form, which the error does not repeat."""
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        bare = line.strip()
+        if not bare or bare.startswith("#"):
+            continue
+        match = _LINE.fullmatch(bare)
+        if match is None:
+            raise _wrong(f"{path}, line {number}: want NAME: and a SHA-256 in 64 small hexadecimal digits")
+        if match["name"] in found:
+            raise _wrong(f"{path}, line {number}: the name {match['name']} is there twice")
+        found[match["name"]] = match["hash"]
+    return found
+
+
+def read(path: str | Path) -> dict[str, str]:
+    """Hash by name; raises INVALID_CONFIG if the file cannot be read."""
+    try:
+        return parse(Path(path).read_text(encoding="utf-8"), str(path))
+    except OSError as error:
+        raise _wrong(f"tokens.file is {path}, which cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise _wrong(f"tokens.file is {path}, which is no text") from None
+
+
+def create(path: Path, name: str) -> str:
+    """A new random token of 256 bits, whose hash is added to the file; the token is nowhere else.
+
+    Raises:
+        TidemarkError: INVALID_REQUEST: the name is wrong or in use, or another command changes the file now.
+    """
+    if not _NAME.fullmatch(name):
+        raise _invalid(f"the name is {name!r}: want at most 100 letters, digits, '.', '_' and '-'")
+    known = read(path) if path.exists() else {}
+    if name in known:
+        raise _invalid(f"{path} has a token of the name {name}: remove it first, or choose another name")
+    token = PREFIX + secrets.token_urlsafe(_BYTES)
+    _replace(path, {**known, name: digest_of(token)})
+    return token
+
+
+def remove(path: Path, name: str) -> None:
+    """Remove a token; raises INVALID_REQUEST for an unknown name."""
+    known = read(path)
+    if name not in known:
+        raise _invalid(f"{path} has no token of the name {name}")
+    _replace(path, {other: known[other] for other in known if other != name})
+
+
+def _replace(path: Path, hashes: Mapping[str, str]) -> None:
+    """Write the file in one step. The new file also keeps a second command from losing the first one's change."""
+    new = path.with_name(path.name + ".new")
+    try:
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise _invalid(f"{new} exists: another command is changing {path}; if none is, remove {new}") from None
+    except OSError as error:
+        raise _invalid(f"{new}: {error.strerror}") from None
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.writelines(f"{name}: {digest}\n" for name, digest in hashes.items())
+            file.flush()
+            os.fsync(file.fileno())
+        new.rename(path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def _wrong(sentence: str) -> TidemarkError:
+    return TidemarkError(ErrorCode.INVALID_CONFIG, sentence, {"config": "tokens.file"})
+
+
+def _invalid(sentence: str) -> TidemarkError:
+    return TidemarkError(ErrorCode.INVALID_REQUEST, sentence)

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The token of a client: from a file or a callable, read again before it expires. Nothing here shows a token."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+
+from tidemark.model import ErrorCode, TidemarkError
+
+VARIABLE: Final = "TIDEMARK_TOKEN_FILE"
+TokenGiven = str | os.PathLike[str] | Callable[[], str]
+"""A path, or a function that returns a token; gRPC's threads call it."""
+_CHECK_S: Final = 0.5
+_OPAQUE_S: Final = 60.0
+"""Time for which a callable's token is kept that does not tell its end."""
+_EARLY_S: Final = 30.0
+"""A callable is asked again this time before its token expires."""
+_TOKEN: Final = re.compile(r"[!-~]{1,8192}")
+
+
+class TokenSource:
+    """Gives the newest token; safe for several threads.
+
+    Args:
+        given: the path of a file, or a callable.
+        now_s: seconds since 1970.
+
+    Raises:
+        TidemarkError: INVALID_CONFIG: the file cannot be read, or holds no token.
+    """
+
+    def __init__(self, given: TokenGiven, now_s: Callable[[], float] = time.time) -> None:
+        self._now_s = now_s
+        self._lock = threading.Lock()
+        self._ask = given if callable(given) else None
+        self._path = "" if callable(given) else os.fspath(given)
+        self._token = ""
+        self._again_s = 0.0
+        self._seen: tuple[int, ...] | None = None
+        if self._path:
+            self._read()
+
+    def current(self) -> str:
+        """The token; raises INVALID_CONFIG, or the callable's error, if there is none."""
+        with self._lock:
+            if self._now_s() >= self._again_s:
+                if self._ask is not None:
+                    self._token = _checked(self._ask(), "the callable of token_file returned")
+                    self._again_s = _asked_again_s(self._token, self._now_s())
+                else:
+                    self._look()
+            return self._token
+
+    def _look(self) -> None:
+        """Read the file if it changed. A file that is gone or half written leaves the former token."""
+        self._again_s = self._now_s() + _CHECK_S
+        try:
+            if _signature(self._path) != self._seen:
+                self._read()
+        except (OSError, TidemarkError):
+            return
+
+    def _read(self) -> None:
+        try:
+            self._seen = _signature(self._path)
+            content = Path(self._path).read_bytes()
+        except OSError as error:
+            raise _wrong(f"token_file is {self._path}, which cannot be read: {error.strerror}") from None
+        self._token = _checked(content.decode("latin-1").strip(), f"token_file is {self._path}, which holds")
+
+
+def call_credentials(source: TokenSource) -> grpc.CallCredentials:
+    """Credentials that add the token to each call or stream at its start."""
+    return grpc.metadata_call_credentials(_Plugin(source), name="token")
+
+
+class _Plugin(grpc.AuthMetadataPlugin):
+    def __init__(self, source: TokenSource) -> None:
+        self._source = source
+
+    def __call__(self, context: Any, callback: Any) -> None:
+        try:
+            token = self._source.current()
+        except Exception as error:  # noqa: BLE001 - the call fails with it; an error of a callable may show a token
+            callback((), error if isinstance(error, TidemarkError) else _wrong(f"token_file: {type(error).__name__}"))
+            return
+        callback((("authorization", f"Bearer {token}"),), None)
+
+
+def _signature(path: str) -> tuple[int, ...]:
+    status = os.stat(path)
+    return status.st_ino, status.st_dev, status.st_mtime_ns, status.st_size
+
+
+def _checked(token: object, whence: str) -> str:
+    if not isinstance(token, str) or not _TOKEN.fullmatch(token):
+        raise _wrong(f"{whence} no token: want 1 to 8192 ASCII characters without spaces")
+    return token
+
+
+def _asked_again_s(token: str, now_s: float) -> float:
+    """The time at which a callable is asked again. The claim `exp` is read, not verified: that is the server's part."""
+    try:
+        part = token.split(".")[1]
+        expires_s = float(json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))["exp"])
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError):
+        return now_s + _OPAQUE_S
+    return max(now_s + _CHECK_S, expires_s - max(0.0, min(_EARLY_S, (expires_s - now_s) / 2)))
+
+
+def _wrong(sentence: str) -> TidemarkError:
+    return TidemarkError(ErrorCode.INVALID_CONFIG, sentence, {"config": "token_file"})

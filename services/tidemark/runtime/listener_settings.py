@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checks of `listeners` and `advertised.listeners`, and what follows from them."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any, Final
+
+from tidemark.core.security.listeners import Listener
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.runtime.host_port import HostPort, Listeners
+
+_LISTENERS: Final = "listeners"
+_ADVERTISED: Final = "advertised.listeners"
+
+
+def derive_listeners(owner: str, values: dict[str, Any]) -> None:
+    """Check both settings of a service, and complete the advertised addresses; raises INVALID_CONFIG.
+
+    Args:
+        owner: "broker", "controller" or "admin".
+        values: all settings of the service, by attribute.
+    """
+    listeners: Listeners = values["listeners"]
+    if listeners.several:
+        _check_names(owner, listeners, values)
+    advertised = values["advertised_listeners"] or listeners
+    extra = sorted(advertised.by_name.keys() - listeners.by_name.keys())
+    if extra:
+        wanted = ", ".join(listeners.by_name) if listeners.several else "one host:port, as listeners has"
+        raise _wrong(_ADVERTISED, advertised, f"want {wanted}")
+    values["advertised_listeners"] = Listeners.of({**listeners.by_name, **advertised.by_name})
+    for address in values["advertised_listeners"].by_name.values():
+        _check_callable(address)
+
+
+def _check_names(owner: str, listeners: Listeners, values: dict[str, Any]) -> None:
+    if not values["tls_ca_file"]:
+        raise _wrong(_LISTENERS, listeners, "listeners with names need TLS: set tls.ca.file, or want one host:port")
+    if owner != "admin" and Listener.INTERNAL not in listeners.by_name:
+        raise _wrong(_LISTENERS, listeners, f"want {Listener.INTERNAL}://host:port too, for the cluster's own calls")
+    if owner == "controller" and len(listeners.by_name) > 1:
+        raise _wrong(_LISTENERS, listeners, f"a controller serves no clients: want {Listener.INTERNAL} only")
+    if Listener.TOKEN in listeners.by_name and not (values.get("tokens_file") or values.get("tokens_issuers_file")):
+        raise _wrong(_LISTENERS, listeners, f"{Listener.TOKEN} needs tokens.file or tokens.issuers.file")
+
+
+def _check_callable(advertised: HostPort) -> None:
+    try:
+        anywhere = ipaddress.ip_address(advertised.host).is_unspecified
+    except ValueError:
+        return  # a name
+    if anywhere:
+        raise _wrong(
+            _ADVERTISED,
+            advertised,
+            "which is no address to call: set an address that other hosts can reach; listeners may stay as it is",
+        )
+
+
+def _wrong(name: str, value: str, sentence: str) -> TidemarkError:
+    joint = ", " if sentence.startswith("which") else ": "
+    return TidemarkError(ErrorCode.INVALID_CONFIG, f"{name} is {value}{joint}{sentence}", {"config": name})

@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bearer tokens: accepted ones give an identity, others an error that names the fault and never the token."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.rpc.security import jwks, token_file, tokens
+from tidemark.rpc.security.jwks import KeySet
+from tidemark.rpc.security.jwts import Issuers, load_issuers
+from tidemark.rpc.security.tokens import TOKEN_BYTES_MAX, StaticTokens, Tokens
+
+ISSUER = "https://login.example.com"
+KEYS: Mapping[str, Any] = {
+    "RS256": rsa.generate_private_key(public_exponent=65537, key_size=2048),
+    "ES256": ec.generate_private_key(ec.SECP256R1()),
+    "EdDSA": ed25519.Ed25519PrivateKey.generate(),
+}
+OTHER = ec.generate_private_key(ec.SECP256R1())
+
+
+def public(kid: str, key: Any) -> dict[str, Any]:
+    kinds = ((rsa.RSAPrivateKey, "RS256"), (ec.EllipticCurvePrivateKey, "ES256"), (object, "EdDSA"))
+    algorithm = next(name for kind, name in kinds if isinstance(key, kind))
+    made: Any = jwt.get_algorithm_by_name(algorithm)
+    return {**json.loads(made.to_jwk(key.public_key())), "kid": kid}
+
+
+def key_set(path: Path, keys: Mapping[str, Any]) -> Path:
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps({"keys": [public(kid, key) for kid, key in keys.items()]}))
+    new.rename(path)
+    return path
+
+
+def claims(**changed: Any) -> dict[str, Any]:
+    now_s = int(time.time())
+    made = {"iss": ISSUER, "aud": "tidemark", "sub": "alice", "exp": now_s + 3600, "nbf": now_s - 60, **changed}
+    return {name: value for name, value in made.items() if value is not None}
+
+
+def signed(content: Mapping[str, Any], kid: str = "ES256", key: Any = None, algorithm: str = "") -> str:
+    return jwt.encode(dict(content), key or KEYS[kid], algorithm or kid, headers={"kid": kid})
+
+
+def by_hand(header: Mapping[str, Any], content: Mapping[str, Any], signature: bytes) -> str:
+    """A token that PyJWT refuses to write."""
+    parts = (json.dumps(header).encode(), json.dumps(content).encode(), signature)
+    return ".".join(base64.urlsafe_b64encode(part).rstrip(b"=").decode() for part in parts)
+
+
+def issuers_file(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.fixture
+def issuers(tmp_path: Path) -> Issuers:
+    keys = key_set(tmp_path / "keys.json", KEYS)
+    text = f"""
+    corp: {{issuer: "{ISSUER}", audience: tidemark, jwks: "{keys}"}}
+    kube: {{issuer: "https://kubernetes", audience: [other, tidemark], jwks: "{keys}", kubernetes: true}}
+    """
+    return load_issuers(issuers_file(tmp_path / "issuers.yaml", text), clock_skew_s=5)
+
+
+@pytest.fixture
+def verifier(issuers: Issuers) -> Tokens:
+    return Tokens(issuers=issuers)
+
+
+async def refusal(verifier: Tokens, token: str) -> TidemarkError:
+    with pytest.raises(TidemarkError) as refused:
+        await verifier.verify(token)
+    error = refused.value
+    assert error.code is ErrorCode.AUTHENTICATION_FAILED
+    assert not token or (token not in str(error) and token not in str(error.metadata))
+    return error
+
+
+@pytest.mark.parametrize("kid", KEYS)
+async def test_a_signed_token_is_the_issuers_user(verifier: Tokens, kid: str) -> None:
+    found = await verifier.verify(signed(claims(), kid))
+    assert found.principal.name == "User:oidc:corp:alice"
+    assert found.expires_s == pytest.approx(time.time() + 3605, abs=60)
+
+
+async def test_a_token_of_kubernetes_is_its_service_account(verifier: Tokens) -> None:
+    content = claims(iss="https://kubernetes", sub="system:serviceaccount:shop:producer", aud=["x", "tidemark"])
+    assert (await verifier.verify(signed(content))).principal.name == "User:system:serviceaccount:shop:producer"
+    error = await refusal(verifier, signed({**content, "sub": "alice"}))
+    assert error.metadata["reason"] == "subject"
+
+
+async def test_only_the_issuer_that_is_kubernetes_makes_service_accounts(verifier: Tokens) -> None:
+    found = await verifier.verify(signed(claims(sub="system:serviceaccount:shop:producer")))
+    assert found.principal.name == "User:oidc:corp:system:serviceaccount:shop:producer"
+
+
+PUBLIC_PEM = KEYS["RS256"].public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+def hmac_with_the_public_key() -> str:
+    bare = by_hand({"alg": "HS256", "kid": "RS256"}, claims(), b"").rpartition(".")[0]
+    signature = hmac.digest(PUBLIC_PEM, bare.encode(), hashlib.sha256)
+    return f"{bare}.{base64.urlsafe_b64encode(signature).rstrip(b'=').decode()}"
+
+
+BAD = {
+    "expired": (signed(claims(exp=int(time.time()) - 10)), "expired", "has expired"),
+    "not yet valid": (signed(claims(nbf=int(time.time()) + 600)), "not_yet_valid", "clock"),
+    "of another audience": (signed(claims(aud="kafka")), "audience", "want tidemark"),
+    "without an audience": (signed(claims(aud=None)), "claim", "aud"),
+    "without an end": (signed(claims(exp=None)), "claim", "exp"),
+    "without a subject": (signed(claims(sub=None)), "claim", "sub"),
+    "with an endless end": (by_hand({"alg": "ES256", "kid": "ES256"}, claims(exp=float("inf")), b"x"), "signature", ""),
+    "of another issuer": (signed(claims(iss="https://evil")), "issuer", "'https://evil'"),
+    "of no issuer": (signed(claims(iss=None)), "issuer", "not accepted"),
+    "unsigned": (by_hand({"alg": "none", "kid": "ES256"}, claims(), b""), "algorithm", "want ES256"),
+    "signed with the public key": (hmac_with_the_public_key(), "algorithm", "want RS256"),
+    "signed by an unknown key": (signed(claims(), "ES999", OTHER, "ES256"), "key", "'ES999'"),
+    "signed by another key": (signed(claims(), "ES256", OTHER), "signature", "corp"),
+    "of an unreadable subject": (signed(claims(sub="alice\n")), "subject", "'alice"),
+    "1 MB long": (signed(claims(x="y" * 1_000_000)), "too_long", str(TOKEN_BYTES_MAX)),
+    "garbage": ("a.b.c", "malformed", "no JSON web token"),
+    "with two dots only": ("..", "malformed", ""),
+    "no token": ("hello", "unknown", "unknown"),
+    "empty": ("", "missing", "token_file"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+async def test_a_bad_token_is_refused_with_its_fault(verifier: Tokens, case: str) -> None:
+    token, reason, sentence = BAD[case]
+    error = await refusal(verifier, token)
+    assert error.metadata["reason"] == reason, error
+    assert sentence in error.message
+    assert error.retriable == (reason == "expired")
+
+
+PART = st.text("abcdefghijklmnopqrstuvwxyzABCDEF0123456789-_=", max_size=40)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+CLAIM = st.sampled_from(["iss", "aud", "sub", "exp", "nbf", "iat", "jti"])
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.text(max_size=200)
+    | st.tuples(PART, PART, PART).map(".".join)
+    | st.builds(by_hand, st.dictionaries(st.sampled_from(["alg", "kid", "typ", "crit", "b64"]), VALUES),
+                st.dictionaries(CLAIM, VALUES).map(lambda found: {**claims(), **found}), st.binary(max_size=80))
+)  # fmt: skip
+async def test_no_made_up_token_is_accepted_or_fails_otherwise(verifier: Tokens, token: str) -> None:
+    with pytest.raises(TidemarkError) as refused:
+        await verifier.verify(token)
+    assert refused.value.code is ErrorCode.AUTHENTICATION_FAILED
+    assert refused.value.message.isprintable()
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.dictionaries(CLAIM, VALUES, min_size=1))
+async def test_signed_tokens_with_wild_claims_are_refused_or_have_an_end(
+    verifier: Tokens, changed: dict[str, Any]
+) -> None:
+    header = {"alg": "ES256", "kid": "ES256"}
+    bare = by_hand(header, claims(**changed), b"").rpartition(".")[0]
+    algorithm: Any = jwt.get_algorithm_by_name("ES256")
+    signature = base64.urlsafe_b64encode(algorithm.sign(bare.encode(), KEYS["ES256"])).rstrip(b"=").decode()
+    (found,) = await asyncio.gather(verifier.verify(f"{bare}.{signature}"), return_exceptions=True)
+    if isinstance(found, BaseException):
+        assert isinstance(found, TidemarkError), found
+        assert found.code is ErrorCode.AUTHENTICATION_FAILED
+        return
+    assert found.principal.name.startswith("User:oidc:corp:")
+    assert found.expires_s is not None
+    assert found.expires_s > time.time()
+
+
+async def test_a_verified_token_is_known_until_it_expires(issuers: Issuers, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = time.time()
+    verifier = Tokens(issuers=issuers, now_s=lambda: now_s)
+    token = signed(claims())
+    await verifier.verify(token)
+    monkeypatch.setattr(Issuers, "verify", lambda *_: pytest.fail("verified again"))
+    await verifier.verify(token)
+    now_s += 3700
+    with pytest.raises(pytest.fail.Exception, match="verified again"):
+        await verifier.verify(token)
+
+
+async def test_rotated_keys_are_found_and_the_last_good_ones_hold(tmp_path: Path) -> None:
+    path = key_set(tmp_path / "keys.json", {"old": KEYS["ES256"]})
+    keys = KeySet(str(path))
+    assert await keys.find("old")
+    key_set(path, {"new": OTHER})
+    assert await keys.find("new")
+    assert await keys.find("old") is None
+    path.write_text('{"keys": ')
+    for _ in range(2):
+        assert await keys.find("made up") is None  # waits for the file
+        assert await keys.find("new")
+        path.unlink(missing_ok=True)
+    assert keys.failures == 2
+
+
+async def test_an_unknown_key_asks_a_silent_issuer_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, fetched = 0.0, []
+    content = json.dumps({"keys": [public("a", KEYS["ES256"])]}).encode()
+
+    def fetch(_: KeySet) -> bytes:
+        fetched.append(now_s)
+        if len(fetched) > 2:
+            raise OSError("silent")
+        return content
+
+    monkeypatch.setattr(KeySet, "_fetch", fetch)
+    keys = KeySet("https://login.example.com/keys", now_s=lambda: now_s)
+    assert await keys.find("a")
+    for _ in range(50):
+        assert await keys.find("made up") is None
+    assert len(fetched) == 1
+    now_s += jwks.UNKNOWN_KEY_S
+    for _ in range(50):
+        assert await keys.find("made up") is None
+    assert len(fetched) == 2
+    now_s += jwks.REFRESH_S
+    for _ in range(3):
+        assert await keys.find("a"), "the last good keys hold"
+    assert await keys.find("made up") is None
+    assert len(fetched) == 3
+
+
+def test_keys_that_could_be_misused_are_passed_over() -> None:
+    secret = {"kty": "oct", "k": "c2VjcmV0", "kid": "oct"}
+    weak = public("weak", rsa.generate_private_key(public_exponent=65537, key_size=1024))
+    for_encryption = {**public("enc", OTHER), "use": "enc"}
+    of_another = {**public("hs", OTHER), "alg": "HS256"}
+    listed = [secret, weak, for_encryption, of_another, "text", {"kty": "EC"}, public("good", KEYS["ES256"])]
+    found = jwks.parse_keys(json.dumps({"keys": listed}).encode())
+    assert {kid: key.algorithms for kid, key in found.items()} == {"good": ("ES256",)}
+    with pytest.raises(ValueError, match="no public key"):
+        jwks.parse_keys(json.dumps({"keys": [secret]}).encode())
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"keys": 1}', b"\xff", b"[" * 100_000])
+def test_other_content_is_no_key_set(content: bytes) -> None:
+    with pytest.raises(ValueError, match="JWKS"):
+        jwks.parse_keys(content)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "mapping of alias"),
+        ("a: [", "is not YAML"),
+        ("Corp: {}", "the alias is 'Corp'"),
+        ("corp: {issuer: x, jwks: y}", "needs an audience"),
+        ("corp: {audience: x, jwks: y}", "needs issuer"),
+        ("corp: {issuer: x, audience: y}", "needs jwks"),
+        ("corp: {issuer: x, audience: y, jwks: z, secret: s}", "corp may have"),
+        ("corp: {issuer: x, audience: y, jwks: 'http://z'}", "with https"),
+        ("corp: {issuer: x, audience: y, jwks: z, kubernetes: 'yes'}", "neither true nor false"),
+        ("{a: {issuer: x, audience: y, jwks: z}, b: {issuer: x, audience: y, jwks: z}}", "the same issuer"),
+        (
+            "{a: {issuer: x, audience: y, jwks: z, kubernetes: true}, b: {issuer: w, audience: y, jwks: z, "
+            "kubernetes: true}}",
+            "share names",
+        ),
+    ],
+)
+def test_a_wrong_file_of_issuers_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(TidemarkError) as refused:
+        load_issuers(issuers_file(tmp_path / "issuers.yaml", text), 0)
+    assert refused.value.code is ErrorCode.INVALID_CONFIG
+    assert sentence in refused.value.message
+
+
+async def test_static_tokens_follow_their_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "_CHECK_S", 0.0)
+    path = tmp_path / "tokens"
+    alice = token_file.create(path, "alice")
+    assert alice not in path.read_text()
+    assert os.stat(path).st_mode & 0o777 == 0o600
+    static = StaticTokens(str(path))
+    verifier = Tokens(static)
+    assert (await verifier.verify(alice)).principal.name == "User:token:alice"
+    bob = token_file.create(path, "bob")
+    assert bob != alice
+    assert (await verifier.verify(bob)).principal.name == "User:token:bob"
+    token_file.remove(path, "alice")
+    assert (await refusal(verifier, alice)).metadata["reason"] == "unknown"
+    path.write_text("no hash")
+    assert (await verifier.verify(bob)).principal.name == "User:token:bob"
+    path.unlink()
+    assert (await verifier.verify(bob)).principal.name == "User:token:bob"
+    assert static.failures == 2
+
+
+def test_commands_that_change_the_file_at_once_lose_no_token(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    token_file.create(path, "alice")
+    (tmp_path / "tokens.new").touch()
+    with pytest.raises(TidemarkError, match="another command is changing"):
+        token_file.create(path, "bob")
+    assert list(token_file.read(path)) == ["alice"]
+
+
+@pytest.mark.parametrize("name", ["", "a:b", "a b", "a\n", "-a", "a" * 101, "../a"])
+def test_a_name_that_could_be_misread_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(TidemarkError, match="the name is"):
+        token_file.create(tmp_path / "tokens", name)
+
+
+def test_a_name_is_used_once(tmp_path: Path) -> None:
+    token_file.create(tmp_path / "tokens", "alice")
+    with pytest.raises(TidemarkError, match="remove it first"):
+        token_file.create(tmp_path / "tokens", "alice")
+    with pytest.raises(TidemarkError, match="no token of the name bob"):
+        token_file.remove(tmp_path / "tokens", "bob")
+
+
+@pytest.mark.parametrize(
+    "line", ["alice", "alice: secret", f"alice: {'A' * 64}", f"alice: {'a' * 64}\nalice: {'b' * 64}"]
+)
+def test_a_line_of_another_form_is_refused_and_not_repeated(line: str) -> None:
+    with pytest.raises(TidemarkError) as refused:
+        token_file.parse(f"# tokens\n\n{line}\n", "tokens")
+    assert refused.value.code is ErrorCode.INVALID_CONFIG
+    assert "secret" not in refused.value.message
