@@ -41,7 +41,12 @@ class Context:
     abort_with_status = abort
 
 
-def allow(operation: Operation, name: str, kind: ResourceType = ResourceType.TOPIC, *, user: str = "User:alice") -> Acl:
+ALICE = "spiffe://shop/alice"
+
+
+def allow(
+    operation: Operation, name: str, kind: ResourceType = ResourceType.TOPIC, *, user: str = f"User:{ALICE}"
+) -> Acl:
     return Acl(kind, Pattern.LITERAL, name, user, "10.0.0.1", operation, Permission.ALLOW)
 
 
@@ -49,12 +54,12 @@ class Guarded:
     """A gate with rules; `seen` are the requests that reached a handler."""
 
     def __init__(self, *acls: Acl, cluster: str = "shop") -> None:
-        self.authorizer = Authorizer(["User:root"])
+        self.authorizer = Authorizer(["User:spiffe://shop/root"])
         self.authorizer.use(Rules(acls))
         self._gate = Gate(Accesses(self.authorizer, Audit(), cluster))
         self.seen: list[Any] = []
 
-    async def call(self, path: str, request: Any, answer: Any = None, *, uri: str = "alice") -> Any:
+    async def call(self, path: str, request: Any, answer: Any = None, *, uri: str = ALICE) -> Any:
         async def serve(request: Any, context: Any) -> Any:
             self.seen.append(request)
             return answer
@@ -68,7 +73,7 @@ class Guarded:
 
         return await self._gate.intercept_service(continuation, SimpleNamespace(method=path))
 
-    async def refusal(self, path: str, request: Any, *, uri: str = "alice") -> TidemarkError:
+    async def refusal(self, path: str, request: Any, *, uri: str = ALICE) -> TidemarkError:
         with pytest.raises(TidemarkError) as refused:
             await self.call(path, request, uri=uri)
         assert not self.seen
@@ -172,7 +177,7 @@ async def test_nothing_is_allowed_before_the_rules_are_read_except_to_super_user
     path, request = f"{GROUPS}/DeleteGroup", group_pb.DeleteGroupRequest(group_id="g")
     refused = await guarded.refusal(path, request)
     assert refused.code is ErrorCode.AUTHORIZER_NOT_READY
-    await guarded.call(path, request, uri="root")
+    await guarded.call(path, request, uri="spiffe://shop/root")
     assert guarded.seen == [request]
 
 
