@@ -261,7 +261,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.stream", description=__doc__.partition("\n")[0])
     parser.add_argument("--load", type=int, default=LOADS[-1], metavar="N", help="processes that compute beside (20)")
     parser.add_argument("--seed", type=int, default=None, help="of what is killed when")
-    parser.add_argument("--rate", type=int, default=1000, help="records a second that are produced (1000)")
+    parser.add_argument(
+        "--rate", type=int, help="records a second that are produced (1000, or as the machine is slower)"
+    )
     given = parser.parse_args(arguments)
     seed = given.seed if given.seed is not None else random.randrange(1 << 31)
     directory = Path(tempfile.mkdtemp(prefix="tidemark-stream-"))
@@ -270,7 +272,8 @@ def main(arguments: list[str] | None = None) -> int:
         busy = other_load()
         slow, began_s = slowness(busy), time.monotonic()
         print(f"{name}: {busy:.0f} busy threads at the start", flush=True)
-        round_ = StreamRound(directory, seed, given.rate, slow)
+        # A faster producer would outrun a stream whose micro-batches take longer on a busy machine.
+        round_ = StreamRound(directory, seed, given.rate or round(1000 / slow), slow)
         with bounded(ROUND_S * slow, name, directory):
             try:
                 round_.run()
