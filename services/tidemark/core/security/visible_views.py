@@ -16,7 +16,7 @@ def hidden_topic(principal: str, name: str, reason: str) -> TidemarkError:
     """The error for a topic that the caller may not DESCRIBE: the same whether the topic exists or not."""
     denied = denial(principal, Operation.DESCRIBE, topic(name), reason)
     _, _, command = denied.message.partition("; ")
-    sentence = f"there is no topic {name!r}, or {principal} may not DESCRIBE it ({reason}); {command}"
+    sentence = f"topic {name!r} does not exist, or {principal} may not DESCRIBE it ({reason}); {command}"
     return TidemarkError(ErrorCode.UNKNOWN_TOPIC, sentence, {**denied.metadata, "topic": name})
 
 
