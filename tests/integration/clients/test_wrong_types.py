@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tidemark.client import AdminClient, ConfigKind, ConfigResource, Consumer, Groups, Producer, ReplicaLogDir
+from tidemark.client.acls import AclFilter, Operation, allow_rule, topic
 from tidemark.local.cluster import LocalCluster
 from tidemark.model import BrokerId, ElectionKind, PartitionReassignment, TopicPartition
 
@@ -154,6 +155,14 @@ CALLS: Final[dict[tuple[str, str], dict[str, Any]]] = {
         **DRY,
     },
     ("admin", "obstacles_to_restart"): {"broker": 0},
+    ("admin", "list_acls"): {"wanted": AclFilter(name=TOPIC)},
+    ("admin", "alter_acls"): {"add": [allow_rule("User:x", Operation.READ, topic(TOPIC))], "remove": [], **DRY},
+    ("admin", "check_access"): {
+        "principal": "User:x",
+        "operation": Operation.READ,
+        "resource": topic(TOPIC),
+        "host": "",
+    },
 }
 ARGUMENTS: Final = [(*call, name) for call, arguments in CALLS.items() for name in arguments]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tidemark.client.aio.admin.connection import AdminConnection
-from tidemark.client.argument_types import flag, instances, text
+from tidemark.client.argument_types import flag, instance, instances, text
 from tidemark.core.security.acls import Acl, Operation, Resource
 from tidemark.rpc.acl_codec import AclFilter, acl_from_proto, acl_to_proto, filter_to_proto
 from tidemark.v1 import admin_acls_pb2 as pb
@@ -56,7 +56,8 @@ class AclMethods:
 
         Example: `admin.list_acls(AclFilter(principal="User:alice"))`
         """
-        request = pb.ListAclsRequest(filter=filter_to_proto(wanted or AclFilter()))
+        selected = AclFilter() if wanted is None else instance("wanted", wanted, AclFilter)
+        request = pb.ListAclsRequest(filter=filter_to_proto(selected))
         response = await self._connection.call(lambda stub: stub.ListAcls, request)
         return [acl_from_proto(acl) for acl in response.acls]
 
@@ -100,8 +101,8 @@ class AclMethods:
         request = pb.CheckAccessRequest(
             principal=text("principal", principal),
             host=text("host", host),
-            operation=operation,
-            resource_type=resource.type,
+            operation=text("operation", operation),
+            resource_type=instance("resource", resource, Resource).type,
             name=resource.name,
         )
         response = await self._connection.call(lambda stub: stub.CheckAccess, request)
