@@ -19,6 +19,8 @@ from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1 import controller_service_pb2 as control_pb
 from tidemark.v1 import group_service_pb2 as group_pb
 
+from tests.unit.rpc.pem import facts_of
+
 BROKER, GROUPS = "/tidemark.v1.BrokerService", "/tidemark.v1.GroupService"
 
 
@@ -30,7 +32,7 @@ class Context:
         self.aborted: Any = None
 
     def auth_context(self) -> dict[str, list[bytes]]:
-        return {"transport_security_type": [b"ssl"], "peer_uri": [self._uri.encode()]} if self._uri else {}
+        return facts_of(self._uri) if self._uri else {}
 
     def peer(self) -> str:
         return "ipv6:%5B::ffff:10.0.0.1%5D:1234"

@@ -18,11 +18,12 @@ from tidemark.core.security.service_rights import INTERNAL, check_caller, check_
 from tidemark.model import BrokerRegistration, ErrorCode, TidemarkError
 from tidemark.rpc.errors import abort_with
 from tidemark.rpc.security.expiring import ending_at
+from tidemark.rpc.security.files import uris_in
 
 _SECURITY: Final = "transport_security_type"
-_URIS: Final = "peer_uri"
-"""Only the URI names of the certificate. `peer_identities()` mixes names of all kinds, so a DNS name could pose as a
-URI."""
+_CERTIFICATE: Final = "x509_pem_cert"
+"""The names are read from the certificate itself: gRPC's `peer_uri` ends at a NUL, so the rest of a name would be lost,
+and `peer_identities()` mixes names of all kinds, so a DNS name could pose as a URI."""
 _HEADER: Final = "authorization"
 _SCHEME: Final = "bearer "
 _OPEN: Final = ("/grpc.health.v1.Health/",)
@@ -94,7 +95,7 @@ def caller_of(context: Any) -> Principal | None:
     call = _CALL.get()
     if call.listener is Listener.TOKEN:
         return call.principal
-    found = principal_of([uri.decode("utf-8", "replace") for uri in facts.get(_URIS, ())])
+    found = principal_of([uri for pem in facts.get(_CERTIFICATE, ()) for uri in uris_in(pem)])
     if call.listener is Listener.MTLS and found.role is not None:
         return Principal(f"User:{found.name}")
     return found

@@ -7,6 +7,7 @@ was not renamed yet, keep the previous set in use until the files fit.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
 import os
@@ -211,6 +212,15 @@ def _uris(certificate: x509.Certificate) -> tuple[str, ...]:
     except x509.ExtensionNotFound:
         return ()
     return tuple(names.get_values_for_type(x509.UniformResourceIdentifier))
+
+
+@functools.lru_cache(maxsize=4096)
+def uris_in(pem: bytes) -> tuple[str, ...]:
+    """The URI names of a caller's certificate; none if the certificate cannot be read."""
+    try:
+        return _uris(x509.load_pem_x509_certificate(pem))
+    except _UNREADABLE:
+        return ()
 
 
 def _date(seconds: float) -> str:
