@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
-from tidemark.core.security.acls import ANY, APPLICABLE, Acl, Operation, Resource
+from tidemark.core.security.acls import ANY, APPLICABLE, Acl, Operation, Resource, normal_host
 from tidemark.core.security.authorizer import SUPER_USER, Decision
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.ports import MetadataStore
@@ -77,4 +77,4 @@ class AclAdministration:
         rules = await self._store.acls()
         if principal in self._super_users:
             return SUPER_USER, rules.generation
-        return rules.decide(principal, host or ANY, operation, resource), rules.generation
+        return rules.decide(principal, normal_host(host) if host else ANY, operation, resource), rules.generation

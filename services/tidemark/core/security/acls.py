@@ -117,7 +117,12 @@ class Resource(NamedTuple):
         shown = _SHOWN[self.type]
         if not self.name:
             return f"any {shown}"
-        return shown if self.type is _R.CLUSTER else f"{shown}:{self.name}"
+        return shown if self.type is _R.CLUSTER else f"{shown}:{shortened(self.name)}"
+
+
+def shortened(name: str) -> str:
+    """A name for errors and logs. A caller without rights may send a name of any length."""
+    return name if len(name) <= NAME_CHARACTERS_MAX else f"{name[:NAME_CHARACTERS_MAX]}..."
 
 
 CLUSTER: Final = Resource(_R.CLUSTER, CLUSTER_NAME)
@@ -187,7 +192,7 @@ def check_acl(acl: Acl) -> Acl:
     if acl.operation not in APPLICABLE[acl.resource_type]:
         wanted = ", ".join(sorted(APPLICABLE[acl.resource_type]))
         raise _wrong(f"{acl.operation} does not apply to a {acl.resource_type}: give one of {wanted}", "operation")
-    return acl._replace(host=_host(acl.host))
+    return acl._replace(host=normal_host(acl.host))
 
 
 def _check_name(acl: Acl) -> None:
@@ -199,13 +204,22 @@ def _check_name(acl: Acl) -> None:
         raise _wrong(f"prefix {acl.name!r}: give the prefix without *; the literal name * is all resources", "name")
 
 
-def _host(host: str) -> str:
+def normal_host(host: str) -> str:
+    """The form of an address in rules and of callers: an IPv4 address in IPv6 is the IPv4 address.
+
+    Raises:
+        TidemarkError: INVALID_REQUEST if the text is neither an address without a zone nor "*".
+    """
     if host == ANY:
         return host
     try:
-        return str(ipaddress.ip_address(host))
+        found = ipaddress.ip_address(host)
     except ValueError:
-        raise _wrong(f"host {host!r}: give an IP address, or * for all", "host") from None
+        found = None
+    if found is None or "%" in host:
+        raise _wrong(f"host {host!r}: give an IP address without a zone, or * for all", "host")
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return str(mapped or found)
 
 
 def option(kind: type[_OptionT], text: str) -> _OptionT:
@@ -228,11 +242,8 @@ def denial(principal: str, operation: Operation, resource: Resource, reason: str
     Args:
         reason: of `authorizer.Decision`.
     """
-    flag = (
-        "--cluster"
-        if resource.type is _R.CLUSTER
-        else f"{_FLAGS[resource.type]} {shlex.quote(resource.name or 'NAME')}"
-    )
+    name = shortened(resource.name)
+    flag = "--cluster" if resource.type is _R.CLUSTER else f"{_FLAGS[resource.type]} {shlex.quote(name or 'NAME')}"
     word = operation.lower().replace("_", "-")
     command = f"tidemark acl add --principal {shlex.quote(principal)} --allow {word} {flag}"
     return TidemarkError(
@@ -242,7 +253,7 @@ def denial(principal: str, operation: Operation, resource: Resource, reason: str
             "principal": principal,
             "operation": str(operation),
             "resource_type": str(resource.type),
-            "resource": resource.name,
+            "resource": name,
         },
     )
 

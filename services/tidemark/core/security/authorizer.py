@@ -7,14 +7,15 @@ whatever the number of rules.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple, TypeAlias
 
 from tidemark.core.security.acls import (
     ALLOWED_BY,
     ANY,
     ANY_USER,
     DENIED_BY,
+    NAME_CHARACTERS_MAX,
     Acl,
     Operation,
     Pattern,
@@ -25,8 +26,10 @@ from tidemark.core.security.acls import (
 )
 from tidemark.errors import ErrorCode, TidemarkError
 
-_KNOWN_MAX: Final = 100_000
-"""Decisions that are kept; more would be names that an attacker makes up."""
+_KNOWN_MAX: Final = 10_000
+"""Decisions that are kept for a principal; more would be names that an attacker makes up."""
+_PRINCIPALS_MAX: Final = 1_000
+"""Principals whose decisions are kept."""
 _NOT_READY: Final = "the access rules have not been read from ZooKeeper yet; try again"
 
 
@@ -42,6 +45,9 @@ class Decision(NamedTuple):
     reason: str
 
 
+_Asked: TypeAlias = tuple[str, Operation, Resource | ResourceType]
+"""Host, operation, and a resource, or any of a type."""
+_NONE: Final[Mapping[_Asked, Decision]] = {}
 SUPER_USER: Final = Decision(True, None, "super user")
 _BY_DEFAULT: Final = Decision(False, None, "no rule allows it")
 
@@ -161,7 +167,8 @@ class Authorizer:
     def __init__(self, super_users: Iterable[str] = ()) -> None:
         self.rules: Rules | None = None
         self._super_users = frozenset(super_users)
-        self._known: dict[tuple[str, str, Operation, Resource | ResourceType], Decision] = {}
+        self._known: dict[str, dict[_Asked, Decision]] = {}
+        """By principal, so that the names of one principal take no room of the others."""
 
     @property
     def generation(self) -> int:
@@ -179,21 +186,21 @@ class Authorizer:
         Raises:
             TidemarkError: AUTHORIZER_NOT_READY while no rules are known.
         """
-        key = (principal, host, operation, resource)
-        known = self._known.get(key)
+        asked = (host, operation, resource)
+        known = self._known.get(principal, _NONE).get(asked)
         if known is not None:
             return known
         if principal in self._super_users:
             return SUPER_USER
-        return self._keep(key, self._ready().decide(principal, host, operation, resource))
+        return self._keep(principal, asked, self._ready().decide(principal, host, operation, resource))
 
     def decide_any(self, principal: str, host: str, operation: Operation, kind: ResourceType) -> Decision:
         """Whether the operation is allowed on some resource of that type; raises as `decide`."""
         if principal in self._super_users:
             return SUPER_USER
-        key = (principal, host, operation, kind)
-        known = self._known.get(key)
-        return known or self._keep(key, self._ready().decide_any(principal, host, operation, kind))
+        asked = (host, operation, kind)
+        known = self._known.get(principal, _NONE).get(asked)
+        return known or self._keep(principal, asked, self._ready().decide_any(principal, host, operation, kind))
 
     def require(self, principal: str, host: str, operation: Operation, resource: Resource) -> Decision:
         """The decision if it allows.
@@ -211,8 +218,13 @@ class Authorizer:
             raise TidemarkError(ErrorCode.AUTHORIZER_NOT_READY, _NOT_READY)
         return self.rules
 
-    def _keep(self, key: tuple[str, str, Operation, Resource | ResourceType], decision: Decision) -> Decision:
-        if len(self._known) >= _KNOWN_MAX:
+    def _keep(self, principal: str, asked: _Asked, decision: Decision) -> Decision:
+        if len(asked[2].name) > NAME_CHARACTERS_MAX:  # a name may have megabytes, and no resource has such a name
+            return decision
+        if principal not in self._known and len(self._known) >= _PRINCIPALS_MAX:
             self._known.clear()
-        self._known[key] = decision
+        known = self._known.setdefault(principal, {})
+        if len(known) >= _KNOWN_MAX:
+            known.clear()
+        known[asked] = decision
         return decision

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from tidemark.core.cluster_view import ClusterView, TopicView
-from tidemark.core.security.acls import Operation, denial, topic
+from tidemark.core.security.acls import Operation, denial, shortened, topic
 from tidemark.errors import ErrorCode, TidemarkError
 from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration
 
@@ -16,8 +16,9 @@ def hidden_topic(principal: str, name: str, reason: str) -> TidemarkError:
     """The error for a topic that the caller may not DESCRIBE: the same whether the topic exists or not."""
     denied = denial(principal, Operation.DESCRIBE, topic(name), reason)
     _, _, command = denied.message.partition("; ")
-    sentence = f"topic {name!r} does not exist, or {principal} may not DESCRIBE it ({reason}); {command}"
-    return TidemarkError(ErrorCode.UNKNOWN_TOPIC, sentence, {**denied.metadata, "topic": name})
+    shown = shortened(name)
+    sentence = f"topic {shown!r} does not exist, or {principal} may not DESCRIBE it ({reason}); {command}"
+    return TidemarkError(ErrorCode.UNKNOWN_TOPIC, sentence, {**denied.metadata, "topic": shown})
 
 
 def blanked(brokers: Mapping[BrokerId, BrokerRegistration]) -> dict[BrokerId, BrokerRegistration]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import time
 
 import pytest
@@ -24,6 +25,7 @@ from tidemark.core.security.acls import (
     topic,
 )
 from tidemark.core.security.authorizer import SUPER_USER, Authorizer, Decision, Rules
+from tidemark.core.security.visible_views import hidden_topic
 from tidemark.model import ErrorCode, TidemarkError
 
 ALLOW, DENY = Permission.ALLOW, Permission.DENY
@@ -215,8 +217,38 @@ def test_a_rule_that_could_never_match_is_refused(wrong: Acl) -> None:
     assert refused.value.code is ErrorCode.INVALID_REQUEST
 
 
-def test_addresses_are_compared_in_normal_form() -> None:
-    assert check_acl(rule(ALLOW, Operation.READ, "orders", host="0:0:0:0:0:0:0:1")).host == "::1"
+@pytest.mark.parametrize(
+    ("host", "normal"), [("0:0:0:0:0:0:0:1", "::1"), ("::ffff:a00:7", "10.0.0.7"), ("10.0.0.7", "10.0.0.7"), ("*", "*")]
+)
+def test_addresses_are_compared_in_normal_form(host: str, normal: str) -> None:
+    assert check_acl(rule(ALLOW, Operation.READ, "orders", host=host)).host == normal
+
+
+def test_an_address_with_a_zone_is_refused() -> None:
+    with pytest.raises(TidemarkError, match="without a zone"):
+        check_acl(rule(ALLOW, Operation.READ, "orders", host="fe80::1%eth0"))
+
+
+def test_names_that_a_caller_makes_up_take_no_room_of_others_and_little_of_the_memory() -> None:
+    authorizer = Authorizer()
+    authorizer.use(Rules())
+    known = authorizer.decide("User:alice", "::1", Operation.READ, topic("orders"))
+    for number in range(100_001):
+        authorizer.decide("User:mallory", "::1", Operation.READ, topic(str(number)))
+    assert authorizer.decide("User:alice", "::1", Operation.READ, topic("orders")) is known
+    long = "x" * 5_000_000
+    references = sys.getrefcount(long)
+    authorizer.decide("User:mallory", "::1", Operation.READ, Resource(ResourceType.TOPIC, long))
+    assert sys.getrefcount(long) == references
+
+
+def test_an_error_and_a_resource_show_the_beginning_of_a_long_name() -> None:
+    long = topic("x" * 5_000_000)
+    error = denial("User:a", Operation.READ, long, "no rule allows it")
+    assert len(error.message) < 1000
+    assert len(error.metadata["resource"]) < 300
+    assert len(str(long)) < 300
+    assert len(hidden_topic("User:a", long.name, "no rule allows it").message) < 1500
 
 
 def test_words_are_read_in_both_cases_and_unknown_ones_are_refused_with_the_known() -> None:
