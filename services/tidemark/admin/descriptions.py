@@ -94,7 +94,7 @@ class Descriptions:
             visible = await _visible(readable, access)
             if len(visible) < len(readable):
                 return await self._joined(snapshot, visible)
-        if self._all_topics:
+        if self._of is snapshot and self._all_topics:  # a later snapshot may have topics that were not checked
             return self._all_topics
         answer = await self._joined(snapshot, readable)
         if self._of is snapshot:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from tidemark.admin import descriptions as module
@@ -135,6 +136,28 @@ async def test_only_a_changed_topic_is_encoded_again(monkeypatch: pytest.MonkeyP
     await cluster.write(term, "b", isr=REPLICAS[:1], version=0)
     await cluster.topics()
     assert encoded == ["a", "b", "c", "b"]
+
+
+async def test_an_answer_for_all_does_not_reach_a_caller_that_saw_an_earlier_state(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster()
+    await cluster.start()
+
+    class Other:
+        """Another caller's description of all topics, after a topic was created, at each pause of this caller."""
+
+        is_due = True
+
+        async def give_way(self) -> None:
+            monkeypatch.undo()
+            await cluster.store.create_topic(TopicDescription("secret", "id-s", {0: REPLICAS}, {0: "i"}))
+            await cluster.descriptions.topics(())
+
+    monkeypatch.setattr(module, "Pace", Other)
+    access = SimpleNamespace(may_describe=lambda name: name != "secret")
+    answer = pb.DescribeTopicsResponse.FromString(await cluster.descriptions.topics((), access))  # type: ignore[arg-type]
+    assert [topic.topic for topic in answer.topics] == ["a", "b", "c"]
 
 
 async def test_calls_at_the_same_time_share_their_reads_of_zookeeper(monkeypatch: pytest.MonkeyPatch) -> None:
