@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from tidemark.core.security.acls import ANY, APPLICABLE, Acl, Operation, Resource, normal_host
 from tidemark.core.security.authorizer import SUPER_USER, Decision
+from tidemark.core.security.principals import can_be_a_user
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.ports import MetadataStore
 from tidemark.rpc.acl_codec import AclFilter
@@ -44,12 +45,20 @@ class AclAdministration:
         """Add and remove rules in one write; rules that are there, or not there, are passed over.
 
         Raises:
-            TidemarkError: INVALID_REQUEST for a rule in both lists, or too many; REQUEST_TIMED_OUT if other requests
-                kept changing the rules: nothing was changed.
+            TidemarkError: INVALID_REQUEST for a rule in both lists, for a user that no caller can be, or too many;
+                REQUEST_TIMED_OUT if other requests kept changing the rules: nothing was changed.
         """
         wanted, unwanted = set(add), set(remove)
         if len(add) + len(remove) > CHANGES_MAX:
             raise TidemarkError(ErrorCode.INVALID_REQUEST, f"a request changes at most {CHANGES_MAX} rules")
+        for acl in wanted:
+            if not can_be_a_user(acl.principal):
+                raise TidemarkError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"no caller is {acl.principal}: give User: and the URI name of a certificate, User:token:NAME, "
+                    "User:oidc:ALIAS:SUBJECT, User:system:serviceaccount:NAMESPACE:NAME, User:ANONYMOUS or User:*",
+                    {"acl": "principal"},
+                )
         if both := wanted & unwanted:
             raise TidemarkError(ErrorCode.INVALID_REQUEST, f"this rule is to be added and removed: {min(both)}")
         for _ in range(_RACES_MAX):

@@ -64,7 +64,11 @@ class Resources:
 
 PrincipalsOption = Annotated[
     list[str],
-    typer.Option("--principal", metavar="PRINCIPAL", help="User:NAME; 'User:*': every caller; repeatable."),
+    typer.Option(
+        "--principal",
+        metavar="PRINCIPAL",
+        help="User:URI-OF-A-CERTIFICATE, User:token:NAME, ...; 'User:*': every caller; repeatable.",
+    ),
 ]
 AllowOption = Annotated[
     list[str] | None, typer.Option("--allow", metavar="OPERATION", help="Operation to allow; repeatable.")
@@ -95,10 +99,10 @@ def add(
 
     \b
     Examples:
-      tidemark acl add --principal User:alice --allow write --topic orders
-      tidemark acl add --principal User:bob --allow read --topic-prefix shop. --group-prefix shop-
+      tidemark acl add --principal User:token:alice --allow write --topic orders
+      tidemark acl add --principal User:token:bob --allow read --topic-prefix shop. --group-prefix shop-
       tidemark acl add --principal 'User:*' --deny delete --topic orders --host 10.0.0.7
-      tidemark acl add --principal User:carol --allow describe --allow alter --cluster --dry-run
+      tidemark acl add --principal User:token:carol --allow describe --allow alter --cluster --dry-run
     """
     _change(_rules(principal, allow, deny, host, resources), (), dry_run=dry_run, options=options)
 
@@ -120,7 +124,7 @@ def remove(
 
     \b
     Example:
-      tidemark acl remove --principal User:alice --allow write --topic orders
+      tidemark acl remove --principal User:token:alice --allow write --topic orders
     """
     _change((), _rules(principal, allow, deny, host, resources), dry_run=dry_run, options=options)
 
@@ -141,7 +145,7 @@ def list_acls(
     Examples:
       tidemark acl list
       tidemark acl list --topic orders
-      tidemark acl list --principal User:alice --output json
+      tidemark acl list --principal User:token:alice --output json
     """
     from tidemark.rpc.acl_codec import MATCH, AclFilter
 
@@ -176,7 +180,7 @@ def check(
 
     \b
     Example:
-      tidemark acl check --principal User:alice --operation write --topic orders
+      tidemark acl check --principal User:token:alice --operation write --topic orders
     """
     wanted = option(Operation, operation)
     named = _literal(resources)

@@ -156,9 +156,9 @@ CALLS: Final[dict[tuple[str, str], dict[str, Any]]] = {
     },
     ("admin", "obstacles_to_restart"): {"broker": 0},
     ("admin", "list_acls"): {"wanted": AclFilter(name=TOPIC)},
-    ("admin", "alter_acls"): {"add": [allow_rule("User:x", Operation.READ, topic(TOPIC))], "remove": [], **DRY},
+    ("admin", "alter_acls"): {"add": [allow_rule("User:token:x", Operation.READ, topic(TOPIC))], "remove": [], **DRY},
     ("admin", "check_access"): {
-        "principal": "User:x",
+        "principal": "User:token:x",
         "operation": Operation.READ,
         "resource": topic(TOPIC),
         "host": "",

@@ -18,7 +18,7 @@ TOPIC, GROUP = "open-topic", "open-group"
 CALL_S: Final = 20.0
 _REF: Final = {"topic": TOPIC, "partition": 0}
 _HEADER: Final = {"header": {"controller_id": 101, "controller_epoch": 0}}
-_ACL: Final = {"resource_type": "TOPIC", "pattern": "LITERAL", "name": TOPIC, "principal": "User:a", "host": "*"}
+_ACL: Final = {"resource_type": "TOPIC", "pattern": "LITERAL", "name": TOPIC, "principal": "User:token:a", "host": "*"}
 
 REQUESTS: Final[dict[str, dict[str, Any]]] = {
     "BrokerService/GetMetadata": {"topics": [TOPIC]},
@@ -60,7 +60,12 @@ REQUESTS: Final[dict[str, dict[str, Any]]] = {
     "AdminService/RemoveBrokers": {"broker_ids": [0], "validate_only": True},
     "AdminService/SafeToRestart": {"broker_id": 0},
     "AdminService/AlterAcls": {"add": [{**_ACL, "operation": "READ", "permission": "ALLOW"}], "validate_only": True},
-    "AdminService/CheckAccess": {"principal": "User:a", "operation": "READ", "resource_type": "TOPIC", "name": TOPIC},
+    "AdminService/CheckAccess": {
+        "principal": "User:token:a",
+        "operation": "READ",
+        "resource_type": "TOPIC",
+        "name": TOPIC,
+    },
     "BrokerControlService/LeaderAndIsr": _HEADER,
     "BrokerControlService/StopReplica": _HEADER,
     "BrokerControlService/UpdateMetadata": _HEADER,

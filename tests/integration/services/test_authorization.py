@@ -391,27 +391,29 @@ def test_the_command_adds_lists_checks_and_removes_rules(
         assert result.exit_code == status, (result.output, result.exception)
         return result.stdout
 
-    of = ("--principal", "User:zoe", "--allow", "read", "--topic-prefix", "zoo-", "--group", "zoo")
+    of = ("--principal", "User:token:zoe", "--allow", "read", "--topic-prefix", "zoo-", "--group", "zoo")
     assert run("add", *of, "--dry-run").endswith("2 rules to change\n")
-    assert "+ ALLOW User:zoe from * to READ Topic:zoo-*" in run("add", *of)
+    assert "+ ALLOW User:token:zoe from * to READ Topic:zoo-*" in run("add", *of)
     assert run("add", *of) == "nothing to change\n"
-    check = ("check", "--principal", "User:zoe", "--topic", "zoo-animals", "--operation")
-    by = "(a rule allows it: ALLOW User:zoe from * to READ Topic:zoo-*)"
-    assert run(*check, "describe") == f"User:zoe may DESCRIBE Topic:zoo-animals {by}\n"
-    assert run(*check, "write", status=1) == "User:zoe may not WRITE Topic:zoo-animals (no rule allows it)\n"
+    check = ("check", "--principal", "User:token:zoe", "--topic", "zoo-animals", "--operation")
+    by = "(a rule allows it: ALLOW User:token:zoe from * to READ Topic:zoo-*)"
+    assert run(*check, "describe") == f"User:token:zoe may DESCRIBE Topic:zoo-animals {by}\n"
+    assert run(*check, "write", status=1) == "User:token:zoe may not WRITE Topic:zoo-animals (no rule allows it)\n"
     listed = json.loads(run("list", "--topic", "zoo-animals", "--output", "json"))
-    assert [(one["principal"], one["name"], one["pattern"]) for one in listed] == [("User:zoe", "zoo-", "PREFIXED")]
-    assert "zoo-" in run("list", "--principal", "User:zoe")
+    assert [(one["principal"], one["name"], one["pattern"]) for one in listed] == [
+        ("User:token:zoe", "zoo-", "PREFIXED")
+    ]
+    assert "zoo-" in run("list", "--principal", "User:token:zoe")
     assert run("remove", *of).endswith("2 rules changed\n")
-    assert run("list", "--principal", "User:zoe") == "there is no such rule\n"
+    assert run("list", "--principal", "User:token:zoe") == "there is no such rule\n"
     file = tmp_path / "cluster.yaml"
-    file.write_text("acls: {'User:zoe': [{allow: read, topic: [a, b]}]}")
+    file.write_text("acls: {'User:token:zoe': [{allow: read, topic: [a, b]}]}")
     result = CliRunner().invoke(app, ["apply", "-f", str(file)])
     assert "~ access rules: 2 to add, 0 to remove" in result.stdout, result.output
     assert CliRunner().invoke(app, ["apply", "-f", str(file), "--check"]).exit_code == 0
-    file.write_text("acls: {'User:zoe': []}")
+    file.write_text("acls: {'User:token:zoe': []}")
     assert CliRunner().invoke(app, ["apply", "-f", str(file)]).exit_code == 0
-    assert run("list", "--principal", "User:zoe") == "there is no such rule\n"
+    assert run("list", "--principal", "User:token:zoe") == "there is no such rule\n"
 
 
 @pytest.mark.usefixtures("rules")

@@ -63,7 +63,7 @@ def apply(
         0:
           log.level: debug
       acls:
-        User:alice:                  # all rules of this principal; [] removes them
+        User:token:alice:                  # all rules of this principal; [] removes them
           - allow: [read, write]     # or deny
             topic_prefix: shop.      # or topic, group, group_prefix, cluster: true, ...
             host: 10.0.0.7           # default: all

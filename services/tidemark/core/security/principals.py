@@ -56,6 +56,16 @@ ANONYMOUS: Final = Principal("User:ANONYMOUS")
 """A caller without an identity, as every caller of a plain-text port."""
 
 
+_USER: Final = re.compile(
+    rf"User:(\*|ANONYMOUS|{_URI.pattern}|token:.+|oidc:[^:]+:.+|{_SERVICE_ACCOUNT.pattern})", re.DOTALL
+)
+
+
+def can_be_a_user(name: str) -> bool:
+    """Whether a caller can have this identity, or the name is "User:*", which is every caller."""
+    return _USER.fullmatch(name) is not None
+
+
 def service_uri(cluster: str, role: Role, name: str) -> str:
     """The URI of a service; raises ValueError for a name that is none."""
     uri = f"{SCHEME}://{cluster}/{role}/{name}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tidemark.core.security.principals import ANONYMOUS, Role, principal_of, service_uri
+from tidemark.core.security.principals import ANONYMOUS, Role, can_be_a_user, principal_of, service_uri
 
 
 def test_a_service_is_known_by_its_uri() -> None:
@@ -77,3 +77,24 @@ def test_a_user_and_a_service_never_share_a_name(uri: str) -> None:
 def test_a_name_that_could_not_be_read_back_is_refused(cluster: str, name: str) -> None:
     with pytest.raises(ValueError, match="no name of a service"):
         service_uri(cluster, Role.ADMIN, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "possible"),
+    [
+        ("User:*", True),
+        ("User:ANONYMOUS", True),
+        ("User:tidemark://shop/user/alice", True),
+        ("User:token:alice", True),
+        ("User:oidc:corp:alice@example.com", True),
+        ("User:system:serviceaccount:streams:job", True),
+        ("User:alice", False),
+        ("User:CN=alice", False),
+        ("User:oidc:alice", False),
+        ("User:system:serviceaccount:streams", False),
+        ("tidemark://shop/broker/1", False),
+        ("User:", False),
+    ],
+)
+def test_a_rule_for_an_identity_that_no_caller_has_is_known(name: str, possible: bool) -> None:
+    assert can_be_a_user(name) is possible

@@ -54,7 +54,7 @@ class AclMethods:
         Args:
             wanted: rules to select; None: all.
 
-        Example: `admin.list_acls(AclFilter(principal="User:alice"))`
+        Example: `admin.list_acls(AclFilter(principal="User:token:alice"))`
         """
         selected = AclFilter() if wanted is None else instance("wanted", wanted, AclFilter)
         request = pb.ListAclsRequest(filter=filter_to_proto(selected))
@@ -74,7 +74,7 @@ class AclMethods:
         Raises:
             TidemarkError: INVALID_REQUEST for a rule that could never match.
 
-        Example: `admin.alter_acls(add=[allow_rule("User:alice", Operation.READ, topic("orders"))])`
+        Example: `admin.alter_acls(add=[allow_rule("User:token:alice", Operation.READ, topic("orders"))])`
         """
         request = pb.AlterAclsRequest(
             add=[acl_to_proto(acl) for acl in instances("add", add, Acl)],
@@ -96,7 +96,7 @@ class AclMethods:
             resource: one resource.
             host: IP address of the caller; "": an address that no rule names.
 
-        Example: `admin.check_access("User:alice", Operation.READ, topic("orders"))`
+        Example: `admin.check_access("User:token:alice", Operation.READ, topic("orders"))`
         """
         request = pb.CheckAccessRequest(
             principal=text("principal", principal),
