@@ -364,6 +364,16 @@ class ZooKeeperSession:
             request = Create("/" + "/".join(names[:depth]), b"", self._acl_of_creates() or OPEN_ACL_UNSAFE, 0)
             with contextlib.suppress(NodeExistsError):
                 await self.ask(request)
+        if self._tls is not None and names:
+            await self._look_again(chroot)
+
+    async def _look_again(self, chroot: str) -> None:
+        """Another session may have made the missing root since the start of this one."""
+        try:
+            await self._access.begin(self.ask, chroot)
+        except AccessError as error:
+            raise self._unavailable(str(error), sent=False) from error
+        self._use_access(self._client)
 
     async def sync(self) -> None:
         """Later reads return no state older than this call."""

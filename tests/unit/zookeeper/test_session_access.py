@@ -9,10 +9,12 @@ from typing import Any, cast
 
 import pytest
 from kazoo.client import KazooState, TransactionRequest
+from kazoo.exceptions import NodeExistsError, NoNodeError
 from kazoo.handlers.threading import SequentialThreadingHandler
-from kazoo.protocol.serialization import GetACL, GetChildren, Transaction
+from kazoo.protocol.serialization import Create as CreateRequest
+from kazoo.protocol.serialization import GetACL, GetChildren, SetACL, Transaction
 from kazoo.protocol.states import KeeperState
-from kazoo.security import ACL, CREATOR_ALL_ACL
+from kazoo.security import ACL, CREATOR_ALL_ACL, Id, Permissions
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.runtime.clock import SystemClock
 from tidemark.zookeeper.multis import Create, commit
@@ -43,7 +45,7 @@ class Servers:
 class Client:
     """Connects at once; the tree is closed, and the answer about its ACL waits for `answer`."""
 
-    chroot = ""
+    chroot = "/shop"
     logger = logging.getLogger("client in memory")
     client_state = KeeperState.CONNECTED
 
@@ -66,14 +68,25 @@ class Client:
             result.set([("x509", SUBJECT)])
         elif isinstance(request, GetACL):
             self._tree.asked.set()
-            self._tree.held.append(lambda: result.set((closed_acl(SUBJECT), None)))
+            self._tree.held.append(lambda: self._answer_acl(result))
             self._tree.release_if_open()
+        elif isinstance(request, SetACL):
+            result.set_exception(NoNodeError())
+        elif isinstance(request, CreateRequest):
+            self._tree.root = self._tree.made_by_another
+            result.set_exception(NodeExistsError())
         elif isinstance(request, GetChildren):
             result.set(["brokers"])
         else:
             assert isinstance(request, Transaction)
             self._tree.written += [(one.path, list(one.acl)) for one in request.operations]
             result.set([one.path for one in request.operations])
+
+    def _answer_acl(self, result: Any) -> None:
+        if self._tree.root is None:
+            result.set_exception(NoNodeError())
+        else:
+            result.set((self._tree.root, None))
 
     def stop(self) -> None:
         """Nothing runs."""
@@ -87,6 +100,8 @@ class Tree:
         self.written: list[tuple[str, list[ACL]]] = []
         self.asked = asyncio.Event()
         self.held: list[Any] = []
+        self.root: list[ACL] | None = closed_acl(SUBJECT)
+        self.made_by_another: list[ACL] = []
         self.answering = True
         self.session = ZooKeeperSession(
             "zookeeper:1", 10_000, SystemClock(), lambda _: None, SessionTally(), cast(ZooKeeperTls, Tls()), access
@@ -116,7 +131,7 @@ async def test_a_create_during_the_start_of_a_session_waits_for_the_acl_of_the_t
     assert tree.written == []
     tree.answer()
     await asyncio.gather(renewing, creating)
-    assert tree.written == [("/brokers/topics/during", CREATOR_ALL_ACL)]
+    assert tree.written == [("/shop/brokers/topics/during", CREATOR_ALL_ACL)]
     await tree.session.stop()
 
 
@@ -133,4 +148,15 @@ async def test_a_create_without_a_known_acl_is_refused_and_not_sent() -> None:
     assert refused.value.code is ErrorCode.COORDINATION_UNAVAILABLE
     assert refused.value.metadata["sent"] == "false"
     assert tree.written == []
+    await tree.session.stop()
+
+
+async def test_a_root_that_another_session_makes_after_the_start_is_refused() -> None:
+    tree = Tree(NodeAccess())
+    tree.root = None
+    tree.made_by_another = [ACL(Permissions.ALL, Id("digest", "evil:hash")), *closed_acl(SUBJECT)]
+    await tree.session.start()
+    with pytest.raises(TidemarkError, match="digest:evil:hash") as refused:
+        await tree.session.ensure_chroot()
+    assert refused.value.code is ErrorCode.COORDINATION_UNAVAILABLE
     await tree.session.stop()
