@@ -12,7 +12,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 from kazoo.client import KazooClient, KazooState, TransactionRequest
@@ -30,7 +30,7 @@ from kazoo.exceptions import (
 )
 from kazoo.protocol.serialization import Create
 from kazoo.protocol.states import Callback, KeeperState
-from kazoo.security import OPEN_ACL_UNSAFE
+from kazoo.security import ACL, OPEN_ACL_UNSAFE
 
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.ports import Clock, StoreEvent
@@ -106,6 +106,8 @@ class ZooKeeperSession:
         self._client: Any = None
         self._recursive: Any = None
         self._connected = asyncio.Event()
+        self._access_known = asyncio.Event()
+        """With TLS, requests wait for this: kazoo's own default is an open ACL, wrong in a closed tree."""
         self._suspended = False
         self._window = asyncio.Semaphore(_IN_FLIGHT_MAX)
         self._negotiated_timeout_ms = 0
@@ -164,6 +166,7 @@ class ZooKeeperSession:
         sent_ms = self._clock.now_ms()
         loop = asyncio.get_running_loop()
         self._connected.clear()
+        self._access_known.clear()
         self._suspended = False
         client, servers = self._new_client(loop)
         self._client = client
@@ -185,6 +188,7 @@ class ZooKeeperSession:
         ]
         if self._tls is not None:
             await self._begin_access(client)
+        self._access_known.set()
 
     async def stop(self) -> None:
         """Close the session, which deletes its ephemeral znodes; idempotent."""
@@ -210,6 +214,7 @@ class ZooKeeperSession:
             connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 1.5, "max_jitter": 0.1, "max_delay": 0.5},
             logger=_KAZOO_LOG,
             handler=None if self._tls is None else self._tls.handler(),
+            default_acl=self._access.acl,
         )
         servers = Servers(client, self._session_timeout_ms)
 
@@ -284,10 +289,13 @@ class ZooKeeperSession:
 
     async def read(self, submit: Callable[[Any], Any]) -> Any:
         """`call` for an idempotent request: after a lost connection the request is retried until the deadline."""
+        return await self._read(submit, self._ready)
+
+    async def _read(self, submit: Callable[[Any], Any], ready: Callable[[], Awaitable[Any]]) -> Any:
         try:
             async with asyncio.timeout(self.call_timeout_ms / 1000):
                 while True:
-                    client = await self._ready()
+                    client = await ready()
                     async with self._window:
                         try:
                             return await self._request(client, submit)
@@ -337,7 +345,7 @@ class ZooKeeperSession:
 
     async def ensure(self, path: str) -> None:
         """Create the znode and its parents where missing."""
-        await self.read(lambda client: client.ensure_path_async(path))
+        await self.read(lambda client: client.ensure_path_async(path, acl=self._acl_of_creates()))
 
     async def ask(self, request: Any) -> Any:
         """`read` for a request of kazoo's connection; its paths include the chroot."""
@@ -353,9 +361,19 @@ class ZooKeeperSession:
         chroot = self.chroot
         names = [name for name in chroot.split("/") if name]
         for depth in range(1, len(names) + 1):
-            request = Create("/" + "/".join(names[:depth]), b"", self._access.acl or OPEN_ACL_UNSAFE, 0)
+            request = Create("/" + "/".join(names[:depth]), b"", self._acl_of_creates() or OPEN_ACL_UNSAFE, 0)
             with contextlib.suppress(NodeExistsError):
                 await self.ask(request)
+        if self._tls is not None and names:
+            await self._look_again(chroot)
+
+    async def _look_again(self, chroot: str) -> None:
+        """Another session may have made the missing root since the start of this one."""
+        try:
+            await self._access.begin(self.ask, chroot)
+        except AccessError as error:
+            raise self._unavailable(str(error), sent=False) from error
+        self._use_access(self._client)
 
     async def sync(self) -> None:
         """Later reads return no state older than this call."""
@@ -393,6 +411,8 @@ class ZooKeeperSession:
         def submit(client: Any) -> Any:
             transaction = client.transaction()
             build(transaction)
+            if any(isinstance(operation, Create) for operation in transaction.operations):
+                self._acl_of_creates()
             return transaction.commit_async()
 
         results: list[Any] = await self.call(submit)
@@ -407,7 +427,22 @@ class ZooKeeperSession:
 
         return lambda _: _on_loop(loop, self._on_event, event)
 
+    def _acl_of_creates(self) -> list[ACL] | None:
+        """None: kazoo's default, open, in a session without TLS."""
+        if self._tls is not None and self._access.acl is None:
+            raise self._unavailable("the ACL of the root is not known yet", sent=False)
+        return self._access.acl
+
     async def _ready(self) -> Any:
+        """The client, once it is connected and has the ACL of the nodes to create."""
+        client = await self._ready_to_ask()
+        while not self._access_known.is_set():
+            await self._access_known.wait()
+            client = await self._ready_to_ask()
+        return client
+
+    async def _ready_to_ask(self) -> Any:
+        """The client, once it is connected."""
         if self._client is None:
             raise self._unavailable("the session has ended", sent=False)
         await self._connected.wait()
@@ -475,9 +510,13 @@ class ZooKeeperSession:
             else:
                 await asyncio.sleep((interval_ms - idle_ms) / 1000)
 
+    async def _ask_first(self, request: Any) -> Any:
+        """`ask` for the requests that all others wait for."""
+        return await self._read(_submitter(request), self._ready_to_ask)
+
     async def _begin_access(self, client: Any) -> None:
         try:
-            await self._access.begin(self.ask, client.chroot)
+            await self._access.begin(self._ask_first, client.chroot)
         except AccessError as error:
             await self.stop()
             raise self._unavailable(str(error), sent=False) from error

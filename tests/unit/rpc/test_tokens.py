@@ -295,6 +295,46 @@ def test_a_wrong_file_of_issuers_is_refused(tmp_path: Path, text: str, sentence:
     assert sentence in refused.value.message
 
 
+def test_a_change_of_the_file_keeps_its_mode_and_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that reads the file by its group must see that a token is removed."""
+    given: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "fchown", lambda _, user, group: given.append((user, group)))
+    path = tmp_path / "tokens"
+    token_file.create(path, "alice")
+    assert given == []
+    path.chmod(0o640)
+    before = path.stat()
+    token_file.create(path, "bob")
+    assert path.stat().st_mode & 0o777 == 0o640
+    token_file.remove(path, "alice")
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert given == [(before.st_uid, before.st_gid)] * 2
+
+
+@pytest.mark.parametrize("group_permitted", [True, False])
+def test_a_file_whose_group_cannot_be_kept_stays_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group_permitted: bool
+) -> None:
+    path = tmp_path / "tokens"
+    token_file.create(path, "alice")
+    text = path.read_text()
+
+    def refuse(_: int, user: int, group: int) -> None:
+        assert group == path.stat().st_gid
+        if not (group_permitted and user == -1):
+            raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "fchown", refuse)
+    if group_permitted:
+        token_file.remove(path, "alice")
+        assert path.read_text() == ""
+    else:
+        with pytest.raises(TidemarkError, match=r"tokens is unchanged.*Operation not permitted"):
+            token_file.remove(path, "alice")
+        assert path.read_text() == text
+    assert list(tmp_path.iterdir()) == [path]
+
+
 async def test_static_tokens_follow_their_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokens, "_CHECK_S", 0.0)
     path = tmp_path / "tokens"

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from kazoo.exceptions import NoNodeError
 from kazoo.protocol.serialization import GetACL, GetChildren, SetACL
-from kazoo.security import ACL, OPEN_ACL_UNSAFE
+from kazoo.security import ACL, ANYONE_ID_UNSAFE, OPEN_ACL_UNSAFE, Id, Permissions
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.zookeeper.security import closing
-from tidemark.zookeeper.security.access import NodeAccess, WhoAmI, closed_acl, open_acl
+from tidemark.zookeeper.security.access import AccessError, NodeAccess, WhoAmI, closed_acl, open_acl
 from tidemark.zookeeper.security.closing import Pass, Tree
 
 SUBJECT = "CN=services,O=shop"
@@ -148,3 +148,55 @@ async def test_services_without_a_certificate_and_of_other_subjects_are_named() 
     with pytest.raises(TidemarkError, match="nothing was changed: broker 2, broker 10 would lose access"):
         await tree.close(silent)
     assert nodes.changes == 0
+
+
+EVIL = ACL(Permissions.ALL, Id("digest", "evil:hash"))
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        [EVIL, *CLOSED],
+        [ACL(Permissions.ALL, Id("ip", "0.0.0.0/0")), *CLOSED],
+        [ACL(Permissions.READ, ANYONE_ID_UNSAFE), *CLOSED],
+        [ACL(Permissions.READ, Id("x509", SUBJECT))],
+    ],
+)
+@pytest.mark.parametrize("paths", [("/", "/shop"), NODES])
+async def test_a_root_with_rights_of_others_is_not_closed_and_a_service_refuses_the_root(
+    paths: tuple[str, ...], foreign: list[ACL]
+) -> None:
+    nodes, access = Nodes(*paths), NodeAccess()
+    nodes.add("/shop", foreign)
+    with pytest.raises(AccessError, match=r"ACL of /shop .*tidemark zookeeper close"):
+        await access.begin(nodes.ask, "/shop")
+    assert access.acl is None
+    assert nodes.changes == 0
+
+
+async def test_the_command_closes_a_root_with_rights_of_others() -> None:
+    nodes, access = Nodes(*NODES), NodeAccess()
+    nodes.add("/shop", [EVIL, *CLOSED])
+    tree = Tree(nodes.ask, "/shop", SUBJECT)
+    assert not await tree.closed()
+    await tree.close(silent)
+    assert nodes.open() == []
+    await access.begin(nodes.ask, "/shop")
+    assert access.closed
+
+
+async def test_a_missing_root_or_rights_of_others_keep_the_last_known_state(caplog: pytest.LogCaptureFixture) -> None:
+    nodes, access = Nodes(*NODES), NodeAccess()
+    await Tree(nodes.ask, "/shop", SUBJECT).close(silent)
+    await access.begin(nodes.ask, "/shop")
+    del nodes.acls["/shop"]
+    await access.check(nodes.ask, "/shop")
+    assert access.closed
+    for _ in range(2):
+        nodes.add("/shop", [EVIL, *CLOSED])
+        await access.check(nodes.ask, "/shop")
+        assert access.closed
+    assert [record.getMessage().count("digest:evil:hash") for record in caplog.records] == [1]
+    nodes.add("/shop", SIGNED)
+    await access.check(nodes.ask, "/shop")
+    assert not access.closed

@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import secrets
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -55,7 +56,8 @@ def create(path: Path, name: str) -> str:
     """A new random token of 256 bits, whose hash is added to the file; the token is nowhere else.
 
     Raises:
-        TidemarkError: INVALID_REQUEST: the name is wrong or in use, or another command changes the file now.
+        TidemarkError: INVALID_REQUEST: the name is wrong or in use, another command changes the file now, or the
+            group of the file cannot be kept.
     """
     if not _NAME.fullmatch(name):
         raise _invalid(f"the name is {name!r}: want at most 100 letters, digits, '.', '_' and '-'")
@@ -86,6 +88,7 @@ def _replace(path: Path, hashes: Mapping[str, str]) -> None:
         raise _invalid(f"{new}: {error.strerror}") from None
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            _keep_access(path, descriptor)
             file.writelines(f"{name}: {digest}\n" for name, digest in hashes.items())
             file.flush()
             os.fsync(file.fileno())
@@ -93,6 +96,25 @@ def _replace(path: Path, hashes: Mapping[str, str]) -> None:
     except BaseException:
         new.unlink(missing_ok=True)
         raise
+
+
+def _keep_access(path: Path, descriptor: int) -> None:
+    """Mode, group and, where permitted, owner of the old file: a service must be able to read the new one, too."""
+    try:
+        old = path.stat()
+    except FileNotFoundError:
+        return
+    try:
+        try:
+            os.fchown(descriptor, old.st_uid, old.st_gid)
+        except PermissionError:
+            os.fchown(descriptor, -1, old.st_gid)
+    except PermissionError as error:
+        raise _invalid(
+            f"{path} is unchanged, because the new file cannot have the group {old.st_gid} of the old one "
+            f"({error.strerror}): run the command as the owner of the file, or as root"
+        ) from None
+    os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
 
 
 def _wrong(sentence: str) -> TidemarkError:

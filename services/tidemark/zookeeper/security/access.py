@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The access to Tidemark's znodes: open to every session, or closed to all but the certificates of one subject.
 
-The ACL of the root (the chroot) says which: an open root has `world:anyone`. Services create znodes as their root is,
-so one command closes a tree while the cluster runs (`closing.py`), and no setting can contradict the tree. The first
-service with TLS closes a new tree before it creates anything below.
+The ACL of the root (the chroot) says which: an open root has `world:anyone`, a closed root the subject alone. Services
+create znodes as their root is, so one command closes a tree while the cluster runs (`closing.py`), and no setting can
+contradict the tree. A service refuses a root that is neither. The first service with TLS closes a new tree before it
+creates anything below.
 """
 
 from __future__ import annotations
@@ -94,24 +95,35 @@ class NodeAccess:
     def __init__(self) -> None:
         self.acl: list[ACL] | None = None
         self.subject = ""
+        self._foreign = ""
 
     async def begin(self, ask: Ask, chroot: str) -> None:
         """Learn the subject and the state of the tree, at the start of a session with TLS; close a new tree.
 
         Raises:
-            AccessError: ZooKeeper did not check the certificate.
+            AccessError: ZooKeeper did not check the certificate, or the root gives rights to others.
         """
         self.subject = await subject_of(ask)
         root = chroot or "/"
-        closed = await is_closed(ask, root)
-        if closed is None or not (closed or set(await _children(ask, root)) - {_SYSTEM}):
+        acl = await _acl(ask, root)
+        if acl is None or (is_open(acl) and not set(await _children(ask, root)) - {_SYSTEM}):
             await close_root(ask, chroot, self.subject)
-            closed = True
-        self._use(closed, "at the start")
+            acl = closed_acl(self.subject)
+        self._use(self._says_closed(acl, root), "at the start")
 
     async def check(self, ask: Ask, chroot: str) -> None:
-        """Learn whether the tree was closed or opened since."""
-        self._use(bool(await is_closed(ask, chroot or "/")), "meanwhile")
+        """Learn whether the tree was closed or opened since; a root that is neither, or is missing, changes nothing."""
+        root = chroot or "/"
+        acl = await _acl(ask, root)
+        if acl is None:
+            return
+        try:
+            self._use(self._says_closed(acl, root), "meanwhile")
+            self._foreign = ""
+        except AccessError as error:
+            if str(error) != self._foreign:
+                self._foreign = str(error)
+                _log.error("%s", error)
 
     @property
     def closed(self) -> bool:
@@ -131,6 +143,18 @@ class NodeAccess:
                 "certificates with the subject that closed them"
             )
         return _UNCHECKED
+
+    def _says_closed(self, acl: Sequence[ACL], root: str) -> bool:
+        """Whether the root is closed; raises AccessError for a root that is neither closed nor open."""
+        if is_open(acl):
+            return False
+        if set(acl) == set(closed_acl(self.subject)):
+            return True
+        found = ", ".join(f"{one.id.scheme}:{one.id.id} ({'+'.join(one.acl_list)})" for one in acl)
+        raise AccessError(
+            f"the ACL of {root} is {found}, but a closed root has x509:{self.subject} (ALL) alone: find out which "
+            f"session wrote the ACL, then delete {root} if no cluster is there, or run `tidemark zookeeper close`"
+        )
 
     def _use(self, closed: bool, when: str) -> None:
         acl = CREATOR_ALL_ACL if closed else SIGNED_ACL
@@ -178,13 +202,10 @@ def is_open(acl: Sequence[ACL]) -> bool:
     return any(one.id == ANYONE_ID_UNSAFE and one.perms & ~Permissions.READ for one in acl)
 
 
-async def is_closed(ask: Ask, path: str) -> bool | None:
-    """Whether the znode is closed; None if it is missing."""
-    try:
-        acl, _ = await ask(GetACL(path))
-    except NoNodeError:
-        return None
-    return not is_open(acl)
+async def is_closed(ask: Ask, path: str, subject: str) -> bool | None:
+    """Whether the subject, and no other, has access to the znode; None if the znode is missing."""
+    acl = await _acl(ask, path)
+    return None if acl is None else set(acl) == set(closed_acl(subject))
 
 
 async def close_root(ask: Ask, chroot: str, subject: str) -> None:
@@ -213,6 +234,14 @@ async def set_acl(ask: Ask, path: str, acl: Sequence[ACL]) -> bool:
     except NoNodeError:
         return False
     return True
+
+
+async def _acl(ask: Ask, path: str) -> list[ACL] | None:
+    try:
+        acl, _ = await ask(GetACL(path))
+    except NoNodeError:
+        return None
+    return list(acl)
 
 
 async def _children(ask: Ask, path: str) -> list[str]:

@@ -78,8 +78,8 @@ class Tree:
 
     async def closed(self) -> bool:
         """Whether the root is closed; raises INVALID_REQUEST if there is no cluster."""
-        found = await is_closed(self._ask, self._chroot or "/")
-        if found is None or await is_closed(self._ask, self._chroot + paths.CLUSTER_ID) is None:
+        found = await is_closed(self._ask, self._chroot or "/", self.subject)
+        if found is None or await self._acl(self._chroot + paths.CLUSTER_ID) is None:
             raise TidemarkError(
                 ErrorCode.INVALID_REQUEST,
                 f"ZooKeeper has no cluster at {self._chroot or '/'}: give the services' value of zookeeper.connect",
