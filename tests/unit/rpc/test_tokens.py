@@ -208,6 +208,37 @@ async def test_a_verified_token_is_known_until_it_expires(issuers: Issuers, monk
         await verifier.verify(token)
 
 
+async def test_a_withdrawn_key_no_longer_verifies_tokens_seen_before(issuers: Issuers, tmp_path: Path) -> None:
+    verifier = Tokens(issuers=issuers)
+    seen, unseen = signed(claims()), signed(claims(sub="bob"))
+    await verifier.verify(seen)
+    key_set(tmp_path / "keys.json", {"RS256": KEYS["RS256"]})
+    assert (await refusal(verifier, unseen)).metadata["reason"] == "key"
+    assert (await refusal(verifier, seen)).metadata["reason"] == "key"
+    await verifier.verify(signed(claims(), "RS256"))
+
+
+async def test_one_verification_is_trusted_for_an_hour_at_most(issuers: Issuers, tmp_path: Path) -> None:
+    verifier = Tokens(issuers=issuers)
+    token = signed(claims(exp=int(time.time()) + 10 * 365 * 86400))
+    for _ in range(2):
+        found = await verifier.verify(token)
+        assert found.expires_s == pytest.approx(time.time() + 3600, abs=60)
+
+
+async def test_keys_of_an_address_unused_for_long_are_read_before_their_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, listed = 0.0, {"a": KEYS["ES256"]}
+    monkeypatch.setattr(
+        KeySet, "_fetch", lambda _: json.dumps({"keys": [public(*one) for one in listed.items()]}).encode()
+    )
+    keys = KeySet("https://login.example.com/keys", now_s=lambda: now_s)
+    assert await keys.find("a")
+    listed = {"b": OTHER}
+    now_s += 600
+    assert not any(await asyncio.gather(keys.find("a"), keys.find("a")))
+    assert await keys.find("b")
+
+
 async def test_rotated_keys_are_found_and_the_last_good_ones_hold(tmp_path: Path) -> None:
     path = key_set(tmp_path / "keys.json", {"old": KEYS["ES256"]})
     keys = KeySet(str(path))

@@ -20,6 +20,8 @@ from tidemark.model import ErrorCode, TidemarkError
 
 REFRESH_S: Final = 300.0
 """Age at which a use of the keys of an address reads them again, in the background."""
+STALE_S: Final = 2 * REFRESH_S
+"""Age at which a use of the keys of an address waits for the keys."""
 UNKNOWN_KEY_S: Final = 10.0
 """Shortest time between two reads because of unknown keys: anyone can send tokens with made-up keys."""
 _FETCH_S: Final = 5.0
@@ -55,18 +57,23 @@ class KeySet:
 
     Attributes:
         failures: times that the keys could not be read.
+        generation: times that the keys changed.
     """
 
     def __init__(
         self, source: str, *, ca_file: str = "", token_file: str = "", now_s: Callable[[], float] = time.monotonic
     ) -> None:
         self.failures = 0
+        self.generation = 0
         self._source = source
         self._ca_file = ca_file
         self._token_file = token_file
         self._now_s = now_s
         self._keys: dict[str | None, PublicKey] = {}
+        self._content = b""
         self._tried_s: float | None = None
+        self._waited = False
+        """Whether uses of the keys wait for the read that is under way."""
         self._seen: tuple[int, ...] | None = None
         self._reading: asyncio.Task[None] | None = None
         if "://" in source and not source.startswith("https://"):
@@ -74,15 +81,29 @@ class KeySet:
 
     async def find(self, kid: str | None) -> PublicKey | None:
         """The key of an id; without an id, the only key. None: there is none, also after another look."""
-        if self._is_due():
-            reading = self._read_again()
-            if not self._keys:
-                await asyncio.shield(reading)
+        await self._refresh()
         found = self._look_up(kid)
         if found is None and (self._reading is not None or self._may_try()):
             await asyncio.shield(self._reading or self._read_again())
             found = self._look_up(kid)
         return found
+
+    async def is_at(self, generation: int) -> bool:
+        """Whether the keys are still those of this generation, also after another look if one is due."""
+        await self._refresh()
+        return generation == self.generation
+
+    async def _refresh(self) -> None:
+        if self._is_due():
+            self._waited = self._is_waited_for()
+            self._read_again()
+        if self._reading is not None and self._waited:
+            await asyncio.shield(self._reading)
+
+    def _is_waited_for(self) -> bool:
+        """A file is read at once. The issuer at an address may be silent: keys that were looked for lately hold."""
+        is_local = not self._source.startswith("https://")
+        return is_local or not self._keys or self._tried_s is None or self._now_s() - self._tried_s >= STALE_S
 
     def _look_up(self, kid: str | None) -> PublicKey | None:
         if kid is None:
@@ -109,15 +130,19 @@ class KeySet:
     async def _read(self) -> None:
         try:
             self._seen = self._signature()
-            keys = parse_keys(await asyncio.to_thread(self._fetch))
+            content = await asyncio.to_thread(self._fetch)
+            keys = parse_keys(content)
             if keys.keys() != self._keys.keys():
                 _log.info("public keys", extra={"source": self._source, "keys": sorted(map(str, keys))})
             self._keys = keys
+            self.generation += content != self._content
+            self._content = content
         except (OSError, ValueError) as error:
             self.failures += 1
             _log.warning("the public keys cannot be read; the last good ones hold: %s", error)
         finally:
             self._reading = None
+            self._waited = False
 
     def _signature(self) -> tuple[int, ...] | None:
         if self._source.startswith("https://"):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -63,6 +64,7 @@ class Issuers:
         if issuer is None:
             raise refused("issuer", f"the token is of the issuer {_shown(claimed)}, which is not accepted here")
         key = await self._key(issuer, header)
+        holds = partial(issuer.keys.is_at, issuer.keys.generation)
         try:
             claims = jwt.decode(
                 token,
@@ -73,7 +75,7 @@ class Issuers:
                 leeway=self._skew_s,
                 options={"require": list(_REQUIRED)},
             )
-            return Verified(_principal(issuer, claims["sub"]), float(claims["exp"]) + self._skew_s)
+            return Verified(_principal(issuer, claims["sub"]), float(claims["exp"]) + self._skew_s, holds)
         except TidemarkError:
             raise
         except Exception as error:  # noqa: BLE001 - a stranger's bytes
