@@ -25,7 +25,7 @@ class _Server(grpc.GenericRpcHandler):
         self._lasts_s = lasts_s
 
     def service(self, _details: Any) -> Any:
-        handler = grpc.unary_stream_rpc_method_handler(self._backlog)
+        handler: Any = grpc.unary_stream_rpc_method_handler(self._backlog)
         return ending_at(time.time() + self._lasts_s, handler)
 
     async def _backlog(self, _request: bytes, _context: Any) -> AsyncIterator[bytes]:

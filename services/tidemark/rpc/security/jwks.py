@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import logging
 import os
 import ssl
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -25,6 +26,8 @@ STALE_S: Final = 2 * REFRESH_S
 UNKNOWN_KEY_S: Final = 10.0
 """Shortest time between two reads because of unknown keys: anyone can send tokens with made-up keys."""
 _FETCH_S: Final = 5.0
+"""For one read of the keys as a whole."""
+_CHUNK_BYTES: Final = 64 << 10
 _BYTES_MAX: Final = 1 << 20
 _RSA_BITS_MIN: Final = 2048
 _ALGORITHMS: Final = {
@@ -40,8 +43,9 @@ _log = logging.getLogger(__name__)
 
 
 class PublicKey(NamedTuple):
-    """A key with the algorithms that it may be used for."""
+    """A key with the algorithms that it may be used for, and its id if it has one."""
 
+    kid: str | None
     key: Any
     algorithms: tuple[str, ...]
 
@@ -69,7 +73,7 @@ class KeySet:
         self._ca_file = ca_file
         self._token_file = token_file
         self._now_s = now_s
-        self._keys: dict[str | None, PublicKey] = {}
+        self._keys: Sequence[PublicKey] = ()
         self._content = b""
         self._tried_s: float | None = None
         self._waited = False
@@ -79,11 +83,11 @@ class KeySet:
         if "://" in source and not source.startswith("https://"):
             raise TidemarkError(ErrorCode.INVALID_CONFIG, f"jwks is {source}: want a path, or an address with https")
 
-    async def find(self, kid: str | None) -> PublicKey | None:
-        """The key of an id; without an id, the only key. None: there is none, also after another look."""
+    async def find(self, kid: str | None) -> Sequence[PublicKey]:
+        """The keys of an id; without an id, the only key, or those without one. Looks again if there are none."""
         await self._refresh()
         found = self._look_up(kid)
-        if found is None and (self._reading is not None or self._may_try()):
+        if not found and (self._reading is not None or self._may_try()):
             await asyncio.shield(self._reading or self._read_again())
             found = self._look_up(kid)
         return found
@@ -105,10 +109,10 @@ class KeySet:
         is_local = not self._source.startswith("https://")
         return is_local or not self._keys or self._tried_s is None or self._now_s() - self._tried_s >= STALE_S
 
-    def _look_up(self, kid: str | None) -> PublicKey | None:
-        if kid is None:
-            return next(iter(self._keys.values())) if len(self._keys) == 1 else None
-        return self._keys.get(kid)
+    def _look_up(self, kid: str | None) -> Sequence[PublicKey]:
+        if kid is None and len(self._keys) == 1:
+            return self._keys
+        return [one for one in self._keys if one.kid == kid]
 
     def _is_due(self) -> bool:
         if self._reading is not None:
@@ -130,16 +134,16 @@ class KeySet:
     async def _read(self) -> None:
         try:
             self._seen = self._signature()
-            content = await asyncio.to_thread(self._fetch)
+            async with asyncio.timeout(_FETCH_S):
+                content = await asyncio.to_thread(self._fetch)
             keys = parse_keys(content)
-            if keys.keys() != self._keys.keys():
-                _log.info("public keys", extra={"source": self._source, "keys": sorted(map(str, keys))})
-            self._keys = keys
-            self.generation += content != self._content
-            self._content = content
-        except (OSError, ValueError) as error:
+            if content != self._content:
+                _log.info("public keys", extra={"source": self._source, "keys": [str(one.kid) for one in keys]})
+                self.generation += 1
+            self._keys, self._content = keys, content
+        except (OSError, ValueError, http.client.HTTPException) as error:
             self.failures += 1
-            _log.warning("the public keys cannot be read; the last good ones hold: %s", error)
+            _log.warning("the public keys cannot be read; the last good ones hold: %r", error)
         finally:
             self._reading = None
             self._waited = False
@@ -161,11 +165,18 @@ class KeySet:
             request.add_header("Authorization", f"Bearer {Path(self._token_file).read_text().strip()}")
         context = ssl.create_default_context(cafile=self._ca_file or None)
         opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _NoRedirects())
+        ends_s = time.monotonic() + _FETCH_S
+        content = bytearray()
         with opener.open(request, timeout=_FETCH_S) as answer:
-            content: bytes = answer.read(_BYTES_MAX + 1)
-        if len(content) > _BYTES_MAX:
-            raise ValueError(f"{self._source} answered with more than {_BYTES_MAX} bytes")
-        return content
+            while chunk := answer.read1(_CHUNK_BYTES):
+                content += chunk
+                if len(content) > _BYTES_MAX:
+                    raise ValueError(f"{self._source} answered with more than {_BYTES_MAX} bytes")
+                if time.monotonic() > ends_s:
+                    raise TimeoutError(f"{self._source} did not answer in {_FETCH_S:g} s")
+            if answer.length:
+                raise http.client.IncompleteRead(bytes(content), answer.length)
+        return bytes(content)
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -173,18 +184,13 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         """Follow no redirect, which could lead away from https; the answer is an error then."""
 
 
-def parse_keys(content: bytes) -> dict[str | None, PublicKey]:
-    """The usable keys by id; others are passed over. ValueError: this is no JWKS, or it has no usable key."""
+def parse_keys(content: bytes) -> Sequence[PublicKey]:
+    """The usable keys; others are passed over. ValueError: this is no JWKS, or it has no usable key."""
     try:
         listed = json.loads(content)["keys"]
     except (ValueError, TypeError, KeyError, RecursionError):
         raise ValueError("this is no JWKS, which has a list of keys") from None
-    keys = {}
-    for one in listed if isinstance(listed, list) else ():
-        found = _key(one)
-        if found is not None:
-            kid = one.get("kid")
-            keys[kid if isinstance(kid, str) else None] = found
+    keys = [found for one in (listed if isinstance(listed, list) else ()) if (found := _key(one)) is not None]
     if not keys:
         raise ValueError("the JWKS has no public key of a type that is accepted")
     return keys
@@ -206,4 +212,5 @@ def _key(fields: Any) -> PublicKey | None:
         return None
     if getattr(key, "key_size", _RSA_BITS_MIN) < (_RSA_BITS_MIN if kind == "RSA" else 0):
         return None
-    return PublicKey(key, algorithms)
+    kid = fields.get("kid")
+    return PublicKey(kid if isinstance(kid, str) else None, key, algorithms)
