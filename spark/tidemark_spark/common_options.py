@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 from tidemark.model import TidemarkError
-from tidemark.rpc.security.paths import SETTINGS, TlsFiles
+from tidemark.rpc.security.paths import SETTINGS, TOKEN_ITSELF, TlsFiles
 
 ADDRESSES: Final = ("tidemark.bootstrap", "kafka.bootstrap.servers")
 
@@ -18,8 +17,6 @@ TLS_FILES: Final = tuple(f"tidemark.{setting}" for setting in SETTINGS)
 
 TOKEN_FILE: Final = "tidemark.token.file"
 """Option with the path of a file with a bearer token, as `TLS_FILES`."""
-_CONTENT: Final = re.compile(r"tidemark_[\w-]{40}|eyJ|bearer\s|.*[\r\n]|.{1024}", re.IGNORECASE | re.DOTALL)
-"""The start of a token, or text that is no path."""
 
 _LIKE: Final = 0.6
 _LIKE_OF_KAFKAS: Final = 0.9
@@ -67,7 +64,7 @@ def parse_token_file(given: Mapping[str, str]) -> str | None:
         ValueError: the option has the content of the file, which the error does not repeat.
     """
     path = given.get(TOKEN_FILE, "").strip()
-    if _CONTENT.match(path):
+    if TOKEN_ITSELF.match(path):
         raise ValueError(f"option {TOKEN_FILE!r} has a token, and the query plan would show it: give its path")
     return path or None
 

@@ -24,8 +24,16 @@ def _timestamp(record: logging.LogRecord) -> str:
     return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def _printable(value: object) -> str:
+    """The text with escapes for line ends and control characters: a name of a client could forge a line with them."""
+    text = str(value)
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
 class JsonFormatter(logging.Formatter):
-    """One JSON object: time (UTC), level, service, logger, message, the extra fields, and error if there is one."""
+    """One JSON object in ASCII: time (UTC), level, service, logger, message, the extra fields, and error if any."""
 
     def __init__(self, service: str) -> None:
         super().__init__()
@@ -44,11 +52,11 @@ class JsonFormatter(logging.Formatter):
             fields.setdefault(name, value)
         if record.exc_info:
             fields["error"] = self.formatException(record.exc_info)
-        return json.dumps(fields, default=str, ensure_ascii=False)
+        return json.dumps(fields, default=str)
 
 
 class TextFormatter(logging.Formatter):
-    """`12:34:56.789 INFO broker-0 message  field=value`; tracebacks on lines of their own."""
+    """`12:34:56.789 INFO broker-0 message  field=value`; tracebacks on indented lines of their own."""
 
     def __init__(self, service: str) -> None:
         super().__init__()
@@ -56,9 +64,12 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The line, with the traceback after it."""
-        extra = "".join(f"  {name}={value}" for name, value in _extra_of(record).items())
-        line = f"{_timestamp(record)[11:23]} {record.levelname:<7} {self._service} {record.getMessage()}{extra}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        extra = "".join(f"  {name}={_printable(value)}" for name, value in _extra_of(record).items())
+        message = _printable(record.getMessage())
+        line = f"{_timestamp(record)[11:23]} {record.levelname:<7} {self._service} {message}{extra}"
+        if not record.exc_info:
+            return line
+        return "\n  ".join((line, *map(_printable, self.formatException(record.exc_info).splitlines())))
 
 
 def configure_logging(level: str, fmt: str, service: str, stream: TextIO | None = None) -> None:

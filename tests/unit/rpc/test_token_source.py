@@ -50,6 +50,17 @@ def test_a_file_without_a_token_is_refused_and_not_shown(tmp_path: Path, content
     assert content.decode("latin-1") not in str(refused.value) or not content
 
 
+@pytest.mark.parametrize(
+    "token",
+    ["tidemark_" + "x" * 43, " tidemark_" + "x" * 43, "eyJhbGciOi.eyJzdWIi.c2ln", "Bearer x", "x" * 2000, "a\nb"],
+)
+def test_a_token_in_place_of_its_path_is_refused_and_not_shown(token: str) -> None:
+    with pytest.raises(TidemarkError, match="token itself") as refused:
+        TokenSource(token)
+    assert refused.value.code is ErrorCode.INVALID_CONFIG
+    assert token.strip() not in str(refused.value)
+
+
 def token_until(expires_s: float) -> str:
     return jwt.encode({"exp": int(expires_s)}, "x" * 32, "HS256")
 

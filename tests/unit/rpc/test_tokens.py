@@ -7,8 +7,10 @@ import asyncio
 import base64
 import hashlib
 import hmac
+import http.client
 import json
 import os
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -208,16 +210,47 @@ async def test_a_verified_token_is_known_until_it_expires(issuers: Issuers, monk
         await verifier.verify(token)
 
 
+async def test_a_withdrawn_key_no_longer_verifies_tokens_seen_before(issuers: Issuers, tmp_path: Path) -> None:
+    verifier = Tokens(issuers=issuers)
+    seen, unseen = signed(claims()), signed(claims(sub="bob"))
+    await verifier.verify(seen)
+    key_set(tmp_path / "keys.json", {"RS256": KEYS["RS256"]})
+    assert (await refusal(verifier, unseen)).metadata["reason"] == "key"
+    assert (await refusal(verifier, seen)).metadata["reason"] == "key"
+    await verifier.verify(signed(claims(), "RS256"))
+
+
+async def test_one_verification_is_trusted_for_an_hour_at_most(issuers: Issuers, tmp_path: Path) -> None:
+    verifier = Tokens(issuers=issuers)
+    token = signed(claims(exp=int(time.time()) + 10 * 365 * 86400))
+    for _ in range(2):
+        found = await verifier.verify(token)
+        assert found.expires_s == pytest.approx(time.time() + 3600, abs=60)
+
+
+async def test_keys_of_an_address_unused_for_long_are_read_before_their_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, listed = 0.0, {"a": KEYS["ES256"]}
+    monkeypatch.setattr(
+        KeySet, "_fetch", lambda _: json.dumps({"keys": [public(*one) for one in listed.items()]}).encode()
+    )
+    keys = KeySet("https://login.example.com/keys", now_s=lambda: now_s)
+    assert await keys.find("a")
+    listed = {"b": OTHER}
+    now_s += 600
+    assert not any(await asyncio.gather(keys.find("a"), keys.find("a")))
+    assert await keys.find("b")
+
+
 async def test_rotated_keys_are_found_and_the_last_good_ones_hold(tmp_path: Path) -> None:
     path = key_set(tmp_path / "keys.json", {"old": KEYS["ES256"]})
     keys = KeySet(str(path))
     assert await keys.find("old")
     key_set(path, {"new": OTHER})
     assert await keys.find("new")
-    assert await keys.find("old") is None
+    assert not await keys.find("old")
     path.write_text('{"keys": ')
     for _ in range(2):
-        assert await keys.find("made up") is None  # waits for the file
+        assert not await keys.find("made up")  # waits for the file
         assert await keys.find("new")
         path.unlink(missing_ok=True)
     assert keys.failures == 2
@@ -237,17 +270,56 @@ async def test_an_unknown_key_asks_a_silent_issuer_once_in_a_while(monkeypatch: 
     keys = KeySet("https://login.example.com/keys", now_s=lambda: now_s)
     assert await keys.find("a")
     for _ in range(50):
-        assert await keys.find("made up") is None
+        assert not await keys.find("made up")
     assert len(fetched) == 1
     now_s += jwks.UNKNOWN_KEY_S
     for _ in range(50):
-        assert await keys.find("made up") is None
+        assert not await keys.find("made up")
     assert len(fetched) == 2
     now_s += jwks.REFRESH_S
     for _ in range(3):
         assert await keys.find("a"), "the last good keys hold"
-    assert await keys.find("made up") is None
+    assert not await keys.find("made up")
     assert len(fetched) == 3
+
+
+@pytest.mark.parametrize("fault", [http.client.IncompleteRead(b""), http.client.BadStatusLine("x"), OSError("gone")])
+async def test_a_broken_answer_with_keys_is_no_fault_of_the_token(
+    monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    def fetch(_: KeySet) -> bytes:
+        raise fault
+
+    monkeypatch.setattr(KeySet, "_fetch", fetch)
+    keys = KeySet("https://login.example.com/keys")
+    assert not await keys.find("a")
+    assert keys.failures == 1
+
+
+async def test_a_read_of_keys_that_lasts_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jwks, "_FETCH_S", 0.1)
+    done = threading.Event()
+    monkeypatch.setattr(KeySet, "_fetch", lambda _: str(done.wait(20)).encode())
+    keys = KeySet("https://login.example.com/keys")
+    try:
+        assert not await asyncio.wait_for(keys.find("a"), 10)
+    finally:
+        done.set()
+    assert keys.failures == 1
+
+
+async def test_keys_without_an_id_are_all_tried(issuers: Issuers, tmp_path: Path) -> None:
+    listed = [public("", key) for key in (OTHER, KEYS["RS256"], KEYS["ES256"])]
+    for one in listed:
+        del one["kid"]
+    (tmp_path / "keys.new").write_text(json.dumps({"keys": listed}))
+    (tmp_path / "keys.new").rename(tmp_path / "keys.json")
+    verifier = Tokens(issuers=issuers)
+    for key in (OTHER, KEYS["ES256"]):
+        await verifier.verify(jwt.encode(claims(), key, "ES256"))
+    stranger = ec.generate_private_key(ec.SECP256R1())
+    assert (await refusal(verifier, jwt.encode(claims(), stranger, "ES256"))).metadata["reason"] == "signature"
+    assert (await refusal(verifier, jwt.encode(claims(), KEYS["EdDSA"], "EdDSA"))).metadata["reason"] == "algorithm"
 
 
 def test_keys_that_could_be_misused_are_passed_over() -> None:
@@ -257,7 +329,7 @@ def test_keys_that_could_be_misused_are_passed_over() -> None:
     of_another = {**public("hs", OTHER), "alg": "HS256"}
     listed = [secret, weak, for_encryption, of_another, "text", {"kty": "EC"}, public("good", KEYS["ES256"])]
     found = jwks.parse_keys(json.dumps({"keys": listed}).encode())
-    assert {kid: key.algorithms for kid, key in found.items()} == {"good": ("ES256",)}
+    assert {key.kid: key.algorithms for key in found} == {"good": ("ES256",)}
     with pytest.raises(ValueError, match="no public key"):
         jwks.parse_keys(json.dumps({"keys": [secret]}).encode())
 

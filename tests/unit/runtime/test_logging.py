@@ -54,3 +54,37 @@ def test_text_has_the_extra_fields_too_and_kazoo_is_quiet() -> None:
     line = out.getvalue()
     assert line.count("\n") == 1
     assert line.endswith("WARNING broker-0 slow  lag_ms=7\n")
+
+
+FORGED = "x\n12:00:00.000 INFO broker-0 forged\r\x1b[2J\u2028\u2029\x85\u202e\u2066\u200b"
+
+
+@pytest.mark.parametrize("fmt", ["text", "json"])
+def test_a_strangers_text_forges_no_line_and_turns_no_text_around(fmt: str) -> None:
+    out = io.StringIO()
+    configure_logging("info", fmt, "broker-0", out)
+    logging.getLogger("tidemark.x").info("message %s", FORGED, extra={"resource": FORGED, "names": [FORGED]})
+    assert out.getvalue()[:-1].isprintable()
+    assert len(out.getvalue().splitlines()) == 1
+    if fmt == "json":
+        assert json.loads(out.getvalue())["resource"] == FORGED
+
+
+def test_printable_text_of_all_languages_stays_readable_in_text() -> None:
+    out = io.StringIO()
+    configure_logging("info", "text", "broker-0", out)
+    logging.getLogger("tidemark.x").info("größe", extra={"path": "C:\\data", "topic": "数据"})
+    assert out.getvalue().endswith("größe  path=C:\\data  topic=数据\n")
+
+
+def test_an_error_forges_no_line_of_a_text_log() -> None:
+    out = io.StringIO()
+    configure_logging("info", "text", "broker-0", out)
+    try:
+        raise ValueError(FORGED)
+    except ValueError:
+        logging.getLogger("tidemark.x").exception("failed")
+    first, *others = out.getvalue().splitlines()
+    assert first.endswith("failed")
+    assert any("forged" in line for line in others)
+    assert all(line.startswith("  ") and line.isprintable() for line in others)

@@ -36,10 +36,12 @@ class Verified(NamedTuple):
     Attributes:
         principal: the identity.
         expires_s: end of the token, in seconds since 1970; None: it does not expire.
+        holds: asks whether the keys that verified the token are still in use; None: no key did.
     """
 
     principal: Principal
     expires_s: float | None = None
+    holds: Callable[[], Awaitable[bool]] | None = None
 
 
 class TokenVerifier(Protocol):

@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import inspect
 import time
-from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import grpc
@@ -64,19 +63,13 @@ def _coroutine(inner: Any, expires_s: float, name: str) -> Any:
 
 
 def _generator(inner: Any, expires_s: float, name: str) -> Any:
-    async def run(request: Any, context: Any) -> AsyncIterator[Any]:
-        async with contextlib.aclosing(inner(request, context)) as responses:
-            while True:
-                try:
-                    async with asyncio.timeout(_left_s(expires_s)) as bound:
-                        response = await anext(responses)
-                except StopAsyncIteration:
-                    return
-                except TimeoutError:
-                    if not bound.expired():
-                        raise
-                    break
-                yield response
-        await abort_with(context, expired(name))
+    """A coroutine that writes the messages itself: its time is over also while a client reads none of them."""
 
-    return run
+    async def write_all(request: Any, context: Any) -> None:
+        async with contextlib.aclosing(inner(request, context)) as responses:
+            async for response in responses:
+                if not _left_s(expires_s):  # the timer of a loop that never waits does not fire
+                    await abort_with(context, expired(name))
+                await context.write(response)
+
+    return _coroutine(write_all, expires_s, name)

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import logging
 import os
 import ssl
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -20,9 +21,13 @@ from tidemark.model import ErrorCode, TidemarkError
 
 REFRESH_S: Final = 300.0
 """Age at which a use of the keys of an address reads them again, in the background."""
+STALE_S: Final = 2 * REFRESH_S
+"""Age at which a use of the keys of an address waits for the keys."""
 UNKNOWN_KEY_S: Final = 10.0
 """Shortest time between two reads because of unknown keys: anyone can send tokens with made-up keys."""
 _FETCH_S: Final = 5.0
+"""For one read of the keys as a whole."""
+_CHUNK_BYTES: Final = 64 << 10
 _BYTES_MAX: Final = 1 << 20
 _RSA_BITS_MIN: Final = 2048
 _ALGORITHMS: Final = {
@@ -38,8 +43,9 @@ _log = logging.getLogger(__name__)
 
 
 class PublicKey(NamedTuple):
-    """A key with the algorithms that it may be used for."""
+    """A key with the algorithms that it may be used for, and its id if it has one."""
 
+    kid: str | None
     key: Any
     algorithms: tuple[str, ...]
 
@@ -55,39 +61,58 @@ class KeySet:
 
     Attributes:
         failures: times that the keys could not be read.
+        generation: times that the keys changed.
     """
 
     def __init__(
         self, source: str, *, ca_file: str = "", token_file: str = "", now_s: Callable[[], float] = time.monotonic
     ) -> None:
         self.failures = 0
+        self.generation = 0
         self._source = source
         self._ca_file = ca_file
         self._token_file = token_file
         self._now_s = now_s
-        self._keys: dict[str | None, PublicKey] = {}
+        self._keys: Sequence[PublicKey] = ()
+        self._content = b""
         self._tried_s: float | None = None
+        self._waited = False
+        """Whether uses of the keys wait for the read that is under way."""
         self._seen: tuple[int, ...] | None = None
         self._reading: asyncio.Task[None] | None = None
         if "://" in source and not source.startswith("https://"):
             raise TidemarkError(ErrorCode.INVALID_CONFIG, f"jwks is {source}: want a path, or an address with https")
 
-    async def find(self, kid: str | None) -> PublicKey | None:
-        """The key of an id; without an id, the only key. None: there is none, also after another look."""
-        if self._is_due():
-            reading = self._read_again()
-            if not self._keys:
-                await asyncio.shield(reading)
+    async def find(self, kid: str | None) -> Sequence[PublicKey]:
+        """The keys of an id; without an id, the only key, or those without one. Looks again if there are none."""
+        await self._refresh()
         found = self._look_up(kid)
-        if found is None and (self._reading is not None or self._may_try()):
+        if not found and (self._reading is not None or self._may_try()):
             await asyncio.shield(self._reading or self._read_again())
             found = self._look_up(kid)
         return found
 
-    def _look_up(self, kid: str | None) -> PublicKey | None:
-        if kid is None:
-            return next(iter(self._keys.values())) if len(self._keys) == 1 else None
-        return self._keys.get(kid)
+    async def is_at(self, generation: int) -> bool:
+        """Whether the keys are still those of this generation, also after another look if one is due."""
+        await self._refresh()
+        return generation == self.generation
+
+    async def _refresh(self) -> None:
+        if self._is_due():
+            self._waited = self._is_waited_for()
+            self._read_again()
+        if self._reading is not None and self._waited:
+            await asyncio.shield(self._reading)
+
+    def _is_waited_for(self) -> bool:
+        """A file is read at once. The issuer at an address may be silent: keys that were looked for lately hold."""
+        is_local = not self._source.startswith("https://")
+        return is_local or not self._keys or self._tried_s is None or self._now_s() - self._tried_s >= STALE_S
+
+    def _look_up(self, kid: str | None) -> Sequence[PublicKey]:
+        if kid is None and len(self._keys) == 1:
+            return self._keys
+        return [one for one in self._keys if one.kid == kid]
 
     def _is_due(self) -> bool:
         if self._reading is not None:
@@ -109,15 +134,19 @@ class KeySet:
     async def _read(self) -> None:
         try:
             self._seen = self._signature()
-            keys = parse_keys(await asyncio.to_thread(self._fetch))
-            if keys.keys() != self._keys.keys():
-                _log.info("public keys", extra={"source": self._source, "keys": sorted(map(str, keys))})
-            self._keys = keys
-        except (OSError, ValueError) as error:
+            async with asyncio.timeout(_FETCH_S):
+                content = await asyncio.to_thread(self._fetch)
+            keys = parse_keys(content)
+            if content != self._content:
+                _log.info("public keys", extra={"source": self._source, "keys": [str(one.kid) for one in keys]})
+                self.generation += 1
+            self._keys, self._content = keys, content
+        except (OSError, ValueError, http.client.HTTPException) as error:
             self.failures += 1
-            _log.warning("the public keys cannot be read; the last good ones hold: %s", error)
+            _log.warning("the public keys cannot be read; the last good ones hold: %r", error)
         finally:
             self._reading = None
+            self._waited = False
 
     def _signature(self) -> tuple[int, ...] | None:
         if self._source.startswith("https://"):
@@ -136,11 +165,18 @@ class KeySet:
             request.add_header("Authorization", f"Bearer {Path(self._token_file).read_text().strip()}")
         context = ssl.create_default_context(cafile=self._ca_file or None)
         opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _NoRedirects())
+        ends_s = time.monotonic() + _FETCH_S
+        content = bytearray()
         with opener.open(request, timeout=_FETCH_S) as answer:
-            content: bytes = answer.read(_BYTES_MAX + 1)
-        if len(content) > _BYTES_MAX:
-            raise ValueError(f"{self._source} answered with more than {_BYTES_MAX} bytes")
-        return content
+            while chunk := answer.read1(_CHUNK_BYTES):
+                content += chunk
+                if len(content) > _BYTES_MAX:
+                    raise ValueError(f"{self._source} answered with more than {_BYTES_MAX} bytes")
+                if time.monotonic() > ends_s:
+                    raise TimeoutError(f"{self._source} did not answer in {_FETCH_S:g} s")
+            if answer.length:
+                raise http.client.IncompleteRead(bytes(content), answer.length)
+        return bytes(content)
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -148,18 +184,13 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         """Follow no redirect, which could lead away from https; the answer is an error then."""
 
 
-def parse_keys(content: bytes) -> dict[str | None, PublicKey]:
-    """The usable keys by id; others are passed over. ValueError: this is no JWKS, or it has no usable key."""
+def parse_keys(content: bytes) -> Sequence[PublicKey]:
+    """The usable keys; others are passed over. ValueError: this is no JWKS, or it has no usable key."""
     try:
         listed = json.loads(content)["keys"]
     except (ValueError, TypeError, KeyError, RecursionError):
         raise ValueError("this is no JWKS, which has a list of keys") from None
-    keys = {}
-    for one in listed if isinstance(listed, list) else ():
-        found = _key(one)
-        if found is not None:
-            kid = one.get("kid")
-            keys[kid if isinstance(kid, str) else None] = found
+    keys = [found for one in (listed if isinstance(listed, list) else ()) if (found := _key(one)) is not None]
     if not keys:
         raise ValueError("the JWKS has no public key of a type that is accepted")
     return keys
@@ -181,4 +212,5 @@ def _key(fields: Any) -> PublicKey | None:
         return None
     if getattr(key, "key_size", _RSA_BITS_MIN) < (_RSA_BITS_MIN if kind == "RSA" else 0):
         return None
-    return PublicKey(key, algorithms)
+    kid = fields.get("kid")
+    return PublicKey(kid if isinstance(kid, str) else None, key, algorithms)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -14,7 +15,7 @@ from tidemark.core.security.principals import ALIAS, Principal, issuer_principal
 from tidemark.errors import TOKEN_EXPIRED
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.security.callers import Verified, refused
-from tidemark.rpc.security.jwks import KeySet
+from tidemark.rpc.security.jwks import KeySet, PublicKey
 
 _FIELDS: Final = frozenset({"issuer", "audience", "jwks", "ca.file", "token.file", "kubernetes"})
 _REQUIRED: Final = ("exp", "iss", "aud", "sub")
@@ -62,34 +63,44 @@ class Issuers:
         issuer = self._by_issuer.get(claimed) if isinstance(claimed, str) else None
         if issuer is None:
             raise refused("issuer", f"the token is of the issuer {_shown(claimed)}, which is not accepted here")
-        key = await self._key(issuer, header)
+        keys = await self._keys(issuer, header)
+        holds = partial(issuer.keys.is_at, issuer.keys.generation)
         try:
-            claims = jwt.decode(
-                token,
-                key.key,
-                algorithms=list(key.algorithms),
-                audience=list(issuer.audiences),
-                issuer=issuer.issuer,
-                leeway=self._skew_s,
-                options={"require": list(_REQUIRED)},
-            )
-            return Verified(_principal(issuer, claims["sub"]), float(claims["exp"]) + self._skew_s)
+            claims = self._claims(token, issuer, keys)
+            return Verified(_principal(issuer, claims["sub"]), float(claims["exp"]) + self._skew_s, holds)
         except TidemarkError:
             raise
         except Exception as error:  # noqa: BLE001 - a stranger's bytes
             raise _fault(error, issuer) from None
 
-    async def _key(self, issuer: Issuer, header: Mapping[str, Any]) -> Any:
+    def _claims(self, token: str, issuer: Issuer, keys: Sequence[PublicKey]) -> Any:
+        """The claims, verified with one of the keys; raises PyJWT's errors."""
+        for left, key in enumerate(keys, 1 - len(keys)):
+            try:
+                return jwt.decode(
+                    token,
+                    key.key,
+                    algorithms=list(key.algorithms),
+                    audience=list(issuer.audiences),
+                    issuer=issuer.issuer,
+                    leeway=self._skew_s,
+                    options={"require": list(_REQUIRED)},
+                )
+            except jwt.InvalidSignatureError:
+                if not left:
+                    raise
+        raise AssertionError("no keys")
+
+    async def _keys(self, issuer: Issuer, header: Mapping[str, Any]) -> Sequence[PublicKey]:
         kid = header.get("kid")
-        key = await issuer.keys.find(kid if isinstance(kid, str) else None)
-        if key is None:
+        keys = await issuer.keys.find(kid if isinstance(kid, str) else None)
+        if not keys:
             raise refused("key", f"the token is signed with the key {_shown(kid)}, which {issuer.alias} does not have")
-        if header.get("alg") not in key.algorithms:
-            raise refused(
-                "algorithm",
-                f"the token is signed with {_shown(header.get('alg'))}: want {' or '.join(key.algorithms)}",
-            )
-        return key
+        usable = [key for key in keys if header.get("alg") in key.algorithms]
+        if not usable:
+            wanted = " or ".join(dict.fromkeys(one for key in keys for one in key.algorithms))
+            raise refused("algorithm", f"the token is signed with {_shown(header.get('alg'))}: want {wanted}")
+        return usable
 
 
 def _principal(issuer: Issuer, subject: str) -> Principal:

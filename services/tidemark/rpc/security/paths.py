@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -13,6 +14,9 @@ Names = tuple[str, str, str]
 
 SETTINGS: Final[Names] = ("tls.ca.file", "tls.certificate.file", "tls.key.file")
 """The settings of a service and of a client."""
+
+TOKEN_ITSELF: Final = re.compile(r"\s*(tidemark_[\w-]{40}|eyJ|bearer\s)|.*[\r\n]|.{1024}", re.IGNORECASE | re.DOTALL)
+"""Matches the start of a token, or text that is no path: an error about a missing file would show it."""
 
 
 class TlsFiles(NamedTuple):

@@ -16,6 +16,7 @@ from typing import Any, Final
 import grpc
 
 from tidemark.model import ErrorCode, TidemarkError
+from tidemark.rpc.security.paths import TOKEN_ITSELF
 
 VARIABLE: Final = "TIDEMARK_TOKEN_FILE"
 TokenGiven = str | os.PathLike[str] | Callable[[], str]
@@ -36,7 +37,7 @@ class TokenSource:
         now_s: seconds since 1970.
 
     Raises:
-        TidemarkError: INVALID_CONFIG: the file cannot be read, or holds no token.
+        TidemarkError: INVALID_CONFIG: the file cannot be read, or holds no token; a token is given in place of a path.
     """
 
     def __init__(self, given: TokenGiven, now_s: Callable[[], float] = time.time) -> None:
@@ -47,6 +48,8 @@ class TokenSource:
         self._token = ""
         self._again_s = 0.0
         self._seen: tuple[int, ...] | None = None
+        if TOKEN_ITSELF.match(self._path):
+            raise _wrong("token_file has a token itself: name the file that holds the token")
         if self._path:
             self._read()
 

@@ -25,6 +25,8 @@ TOKEN_BYTES_MAX: Final = 8 << 10
 """gRPC refuses larger headers, by itself and with less to say."""
 RECHECK_S: Final = 300.0
 """Streams with a static token end after this time, and their clients open others: a removed token is of no more use."""
+TRUST_S: Final = 3600.0
+"""Streams with a JWT end after this time at the latest, and their clients open others: the token is verified again."""
 _CHECK_S: Final = 0.5
 _CACHED: Final = 10_000
 
@@ -101,7 +103,7 @@ class Tokens:
         self._issuers = issuers
         self._now_s = now_s
         self._known: OrderedDict[str, Verified] = OrderedDict()
-        """JWT by hash, until they expire."""
+        """JWT by hash, while their keys are in use."""
 
     async def verify(self, token: str) -> Verified:
         """The caller with this token; raises AUTHENTICATION_FAILED, with a reason for metrics."""
@@ -116,9 +118,11 @@ class Tokens:
         if self._issuers is None or token.count(".") != 2:
             raise refused("unknown", "the token is unknown: it was removed, or belongs to another cluster")
         known = self._known.get(digest)
-        if known is not None and (known.expires_s or 0) > self._now_s():
+        if known is not None and (known.expires_s or 0) > self._now_s() and known.holds and await known.holds():
             return known
         found = await self._issuers.verify(token)
+        trusted_until_s = self._now_s() + TRUST_S
+        found = found._replace(expires_s=min(found.expires_s or trusted_until_s, trusted_until_s))
         self._known[digest] = found
         self._known.move_to_end(digest)
         if len(self._known) > _CACHED:
