@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from tidemark.broker.clients.read_replica import Repairs, checked_envelopes, damaged_offset
-from tidemark.broker.clients.request_limits import check_wait
 from tidemark.broker.logs.append_threads import LogThreads
 from tidemark.broker.metrics.broker import BrokerMetrics
 from tidemark.broker.node.metadata_cache import MetadataCache
@@ -32,6 +31,7 @@ from tidemark.model import (
 from tidemark.ports import Clock, Log, TimestampOffset
 from tidemark.rpc import errors
 from tidemark.rpc.fetch_codec import Fetched
+from tidemark.rpc.request_limits import check_wait
 from tidemark.rpc.security.access import Access
 from tidemark.runtime.slices import Pace
 from tidemark.v1 import broker_service_pb2 as pb
