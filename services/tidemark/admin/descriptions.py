@@ -17,6 +17,7 @@ from tidemark.model import NO_LEADER, TidemarkError, unknown_topic
 from tidemark.ports import ClusterSnapshot, MetadataStore, TopicSnapshot
 from tidemark.rpc import wire
 from tidemark.rpc.metadata_codec import topic_to_proto, view_to_proto
+from tidemark.rpc.request_limits import check_named
 from tidemark.rpc.security.access import Access
 from tidemark.runtime.slices import Pace
 from tidemark.v1 import admin_service_pb2 as pb
@@ -83,8 +84,9 @@ class Descriptions:
             access: the caller's rights: topics that it may not see are unknown; None: all rights.
 
         Raises:
-            TidemarkError: COORDINATION_UNAVAILABLE, AUTHORIZER_NOT_READY.
+            TidemarkError: INVALID_REQUEST for too many names, COORDINATION_UNAVAILABLE, AUTHORIZER_NOT_READY.
         """
+        check_named(names, "topics")
         snapshot = await self._store.cluster_snapshot()
         self._use(snapshot)
         if names:
@@ -132,14 +134,17 @@ class Descriptions:
     async def _joined(self, snapshot: ClusterSnapshot, names: Sequence[str], access: Access | None = None) -> bytes:
         described = await self._each(snapshot, names)
         pace = Pace()
-        fields = []
+        fields: list[bytes] = []
+        hidden: dict[str, bytes] = {}
         for name, one in zip(names, described, strict=True):
             if pace.is_due:
                 await pace.give_way()
-            if access is not None and not access.may_describe(name):
-                fields.append(_field(TopicView(topic=name, topic_id="", error=access.hidden(name))))
-                continue
-            fields.append(_field(_missing(name)) if one is None else one.field)
+            if access is not None and name not in hidden and not access.may_describe(name):
+                hidden[name] = _field(TopicView(topic=name, topic_id="", error=access.hidden(name)))
+            if name in hidden:
+                fields.append(hidden[name])
+            else:
+                fields.append(_field(_missing(name)) if one is None else one.field)
         return b"".join(fields)
 
     async def _each(self, snapshot: ClusterSnapshot, names: Sequence[str]) -> list[_Described | None]:

@@ -17,12 +17,12 @@ from typing import Any, Final, NamedTuple, cast
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health import aio as health_aio
 
 from tidemark.core.security.listeners import INTERNAL_SERVICES, Listener
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.channel import LIMITS, WINDOW
 from tidemark.rpc.errors import abort_with
+from tidemark.rpc.health import Health
 from tidemark.rpc.reflection import add_reflection
 from tidemark.rpc.security.files import TlsIdentity
 from tidemark.rpc.security.listeners import ListenerPort
@@ -86,7 +86,7 @@ class GrpcServer:
     ) -> None:
         self._names = (*(service.full_name for service in services), *later)
         options = [*_OPTIONS, ("grpc.max_allowed_incoming_connections", connections_max())]
-        self._health = health_aio.HealthServicer()
+        self._health = Health()
         self._open = [_Open(port, self._names, self._health, options, gate) for port in ports]
         self._probed = None if health is None else grpc.aio.server(options=options)
         self._probed_at = health
@@ -116,7 +116,7 @@ class GrpcServer:
             await self._probed.start()
         await self.set_serving(False)
         for name in ("", LIVENESS):
-            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+            self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         for one in self._open:
             await one.server.start()
 
@@ -127,7 +127,7 @@ class GrpcServer:
 
     async def answer_to(self, name: str) -> None:
         """Report SERVING for this name too: a caller that knows the name has reached this very process."""
-        await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
     async def set_serving(self, serving: bool, *, ready: bool | None = None) -> None:
         """Report the state to all health watchers, and the readiness too.
@@ -136,12 +136,12 @@ class GrpcServer:
             ready: the readiness, if it differs from `serving`.
         """
         for name in self._names:
-            await self._health.set(name, _status(serving))
+            self._health.set(name, _status(serving))
         await self.set_ready(serving if ready is None else ready)
 
     async def set_ready(self, ready: bool) -> None:
         """Report the readiness to its watchers."""
-        await self._health.set(READINESS, _status(ready))
+        self._health.set(READINESS, _status(ready))
 
     async def stop(self, grace_s: float) -> None:
         """NOT_SERVING, no new calls; running calls get `grace_s` seconds."""
@@ -192,7 +192,7 @@ class _Open:
         self,
         port: ListenerPort,
         names: Sequence[str],
-        health: Any,
+        health: Health,
         options: Sequence[tuple[str, int]],
         gate: grpc.aio.ServerInterceptor | None,
     ) -> None:

@@ -11,6 +11,8 @@ import pytest
 from tidemark.admin import descriptions as module
 from tidemark.admin.descriptions import Descriptions
 from tidemark.core.cluster_view import TopicView
+from tidemark.core.security.authorizer import Authorizer, Rules
+from tidemark.core.security.principals import ANONYMOUS
 from tidemark.model import (
     BrokerEpoch,
     BrokerId,
@@ -25,7 +27,10 @@ from tidemark.model import (
     TopicPartition,
 )
 from tidemark.ports import ControllerTerm, StateWrite
-from tidemark.rpc import errors
+from tidemark.rpc import errors, request_limits
+from tidemark.rpc.security.access import Access
+from tidemark.rpc.security.audit import Audit
+from tidemark.runtime.metrics import Metrics
 from tidemark.v1 import admin_service_pb2 as pb
 
 from tests.fakes.metadata_store import FakeMetadataStore, FakeSession, FakeZooKeeper
@@ -202,3 +207,23 @@ async def test_parts_of_deleted_topics_are_forgotten() -> None:
         await cluster.store.delete_topic(term, replace(created))
     await cluster.topics()
     assert len(cluster.descriptions._described) <= 2 * 3 + 2
+
+
+async def test_too_many_topics_are_refused_before_any_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_limits, "NAMED_MAX", 2)
+    cluster = Cluster()  # not started: each read fails
+    with pytest.raises(TidemarkError, match="at most 2 topics") as refused:
+        await cluster.topics("a", "b", "c")
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
+
+
+async def test_a_hidden_topic_that_is_named_many_times_is_decided_and_written_once() -> None:
+    cluster = Cluster()
+    await cluster.start()
+    authorizer, metrics = Authorizer(), Metrics()
+    authorizer.use(Rules())
+    access = Access(authorizer, Audit(metrics), ANONYMOUS, "::1", "")
+    answer = await cluster.descriptions.topics(["a"] * 50, access)
+    found = pb.DescribeTopicsResponse.FromString(answer).topics
+    assert [one.error.code for one in found] == [ErrorCode.UNKNOWN_TOPIC] * 50
+    assert 'operation="DESCRIBE",resource_type="TOPIC"} 1.0' in metrics.render().decode()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,13 +12,17 @@ import pytest
 from tidemark.core.security.acls import CLUSTER, Acl, Operation, Pattern, Permission, ResourceType
 from tidemark.core.security.authorizer import Authorizer, Decision, Rules
 from tidemark.model import ErrorCode, TidemarkError
+from tidemark.rpc import errors, request_limits
 from tidemark.rpc.security.access import Accesses, host_of
 from tidemark.rpc.security.audit import Audit
 from tidemark.rpc.security.gate import Gate
+from tidemark.runtime import slices
 from tidemark.runtime.metrics import Metrics
+from tidemark.v1 import admin_configs_pb2 as configs_pb
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1 import controller_service_pb2 as control_pb
 from tidemark.v1 import group_service_pb2 as group_pb
+from tidemark.v1 import record_pb2
 
 from tests.unit.rpc.pem import facts_of
 
@@ -213,3 +218,85 @@ def test_lines_of_denials_are_limited_for_each_principal_and_the_rest_is_counted
     now_s = 10.0
     audit.denied("User:loop", "::1", Operation.ALTER, CLUSTER, denied)
     assert len(caplog.records) == 22
+
+
+def _named(count: int, *, distinct: bool = True) -> list[str]:
+    return [f"t{index if distinct else 0}" for index in range(count)]
+
+
+def _many(names: list[str]) -> dict[str, Any]:
+    kind = configs_pb.CONFIG_RESOURCE_TYPE_TOPIC
+    return {
+        f"{GROUPS}/FindCoordinator": group_pb.FindCoordinatorRequest(group_ids=names),
+        f"{GROUPS}/GroupHeartbeat": group_pb.GroupHeartbeatRequest(
+            group_id="g", subscription=group_pb.GroupSubscription(topics=names)
+        ),
+        f"{BROKER}/ListOffsets": pb.ListOffsetsRequest(
+            partitions=[pb.PartitionListOffsets(topic=name) for name in names]
+        ),
+        "/tidemark.v1.AdminService/DescribeConfigs": configs_pb.DescribeConfigsRequest(
+            resources=[configs_pb.ConfigResource(type=kind, name=name) for name in names]
+        ),
+    }
+
+
+@pytest.mark.parametrize("path", _many([]))
+async def test_a_request_with_too_many_names_is_refused_before_any_decision(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_limits, "NAMED_MAX", 3)
+    guarded = Guarded(*(allow(operation, "*", kind) for operation in Operation for kind in ResourceType))
+    monkeypatch.setattr(guarded.authorizer, "decide", None)
+    refused = await guarded.refusal(path, _many(_named(4))[path])
+    assert refused.code is ErrorCode.INVALID_REQUEST
+    assert "at most 3 " in refused.message
+
+
+@pytest.mark.parametrize("path", _many([]))
+async def test_other_tasks_run_while_a_request_with_many_names_is_checked(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slices, "SLICE_S", 0.0)
+    guarded = Guarded(
+        allow(Operation.READ, "g", ResourceType.GROUP),
+        *(allow(Operation.DESCRIBE_CONFIGS, name) for name in _named(100)),
+        *(allow(Operation.DESCRIBE, name) for name in _named(100)),
+    )
+    answers = {
+        f"{GROUPS}/FindCoordinator": group_pb.FindCoordinatorResponse(),
+        f"{BROKER}/ListOffsets": pb.ListOffsetsResponse(),
+        f"{GROUPS}/GroupHeartbeat": group_pb.GroupHeartbeatResponse(),
+    }
+    call = asyncio.create_task(guarded.call(path, _many(_named(100))[path], answers.get(path)))
+    turns = 0
+    while not call.done():
+        turns += 1
+        await asyncio.sleep(0)
+    await call
+    assert turns > 100
+
+
+async def test_other_tasks_run_while_items_of_an_answer_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "SLICE_S", 0.0)
+    answer = group_pb.ListGroupsResponse(groups=[group_pb.GroupListing(group_id=name) for name in _named(100)])
+    call = asyncio.create_task(Guarded().call(f"{GROUPS}/ListGroups", group_pb.ListGroupsRequest(), answer))
+    turns = 0
+    while not call.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert not (await call).groups
+    assert turns > 90
+
+
+async def test_the_error_of_a_name_that_is_denied_many_times_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[TidemarkError] = []
+
+    def to_proto(error: TidemarkError) -> Any:
+        written.append(error)
+        return record_pb2.Error(code=error.code, message=error.message)
+
+    monkeypatch.setattr(errors, "to_proto", to_proto)
+    path = f"{BROKER}/ListOffsets"
+    answer = await Guarded().call(path, _many(_named(50, distinct=False))[path], pb.ListOffsetsResponse())
+    assert [one.error.code for one in answer.partitions] == [ErrorCode.UNKNOWN_TOPIC] * 50
+    assert len(written) == 1

@@ -13,12 +13,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from tidemark.broker.clients.request_limits import check_wait
 from tidemark.broker.node.session_lease import Lease
 from tidemark.core.replication import effects as ef
 from tidemark.core.replication.events import Event, LogStartRequested
 from tidemark.core.replication.queries import BrokerQueries
 from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, Offset, TidemarkError, TopicPartition
+from tidemark.rpc.request_limits import check_wait
 from tidemark.v1 import delete_records_pb2 as pb
 
 HIGH_WATERMARK: Final = -1

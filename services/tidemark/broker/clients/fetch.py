@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from tidemark.broker.clients.read_replica import Repairs, checked_envelopes, damaged_offset
-from tidemark.broker.clients.request_limits import check_wait
 from tidemark.broker.logs.append_threads import LogThreads
 from tidemark.broker.metrics.broker import BrokerMetrics
 from tidemark.broker.node.metadata_cache import MetadataCache
@@ -32,6 +31,7 @@ from tidemark.model import (
 from tidemark.ports import Clock, Log, TimestampOffset
 from tidemark.rpc import errors
 from tidemark.rpc.fetch_codec import Fetched
+from tidemark.rpc.request_limits import check_named, check_wait
 from tidemark.rpc.security.access import Access
 from tidemark.runtime.slices import Pace
 from tidemark.v1 import broker_service_pb2 as pb
@@ -133,8 +133,9 @@ class FetchService:
             access: the client's rights, looked at before each read; None: all.
 
         Raises:
-            TidemarkError: INVALID_REQUEST for a negative wait.
+            TidemarkError: INVALID_REQUEST for a negative wait, or too many partitions.
         """
+        check_named(request.partitions, "partitions")
         check_wait(request.max_wait_ms, "max_wait_ms")
         partitions = [TopicPartition(part.topic, part.partition) for part in request.partitions]
         deadline_ms = self._clock.now_ms() + min(request.max_wait_ms, _WAIT_MS_MAX)
@@ -161,6 +162,7 @@ class FetchService:
         room_bytes = min(max(request.max_bytes, 1), _RESPONSE_BYTES_MAX)
         results: list[Fetched] = []
         empty, settled = True, False
+        denied: dict[str, record_pb2.Error] = {}
         pace = Pace()
         for part in request.partitions:
             if pace.is_due:
@@ -168,9 +170,14 @@ class FetchService:
             facts = pb.PartitionFetchResult(topic=part.topic, partition=part.partition, high_watermark=-1)
             data = b""
             try:
-                if access is not None:
-                    access.require(Operation.READ, topic(part.topic))
-                data = await self._read_one(part, facts, request.rack, room_bytes, first=empty)
+                if access is not None and part.topic not in denied:
+                    _check_read(access, part.topic, denied)
+                if part.topic in denied:
+                    facts.error.CopyFrom(denied[part.topic])
+                    self._metrics.fetch_refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                    settled = True
+                else:
+                    data = await self._read_one(part, facts, request.rack, room_bytes, first=empty)
             except TidemarkError as error:
                 facts.error.CopyFrom(self._explained(error, part.topic, part.partition))
                 self._metrics.fetch_refused(error.code)
@@ -380,3 +387,13 @@ class FetchService:
             else:
                 result.leader_epoch, result.end_offset = end.leader_epoch, end.start_offset
         return response
+
+
+def _check_read(access: Access, name: str, denied: dict[str, record_pb2.Error]) -> None:
+    """Add the denial of a topic that may not be read: decided and written once for all its partitions in a request."""
+    try:
+        access.require(Operation.READ, topic(name))
+    except TidemarkError as error:
+        if error.code is not ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            raise
+        denied[name] = errors.to_proto(error)

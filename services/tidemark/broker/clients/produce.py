@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import grpc
 
-from tidemark.broker.clients.request_limits import check_named, check_wait
 from tidemark.broker.metrics.broker import BrokerMetrics
 from tidemark.broker.node.core_driver import BrokerDriver
 from tidemark.broker.node.metadata_cache import MetadataCache
@@ -30,6 +29,7 @@ from tidemark.record.checks import check_batch, check_produced
 from tidemark.record.envelope import Batch, with_append_time
 from tidemark.rpc import errors
 from tidemark.rpc.errors import abort_with
+from tidemark.rpc.request_limits import check_named, check_wait
 from tidemark.rpc.security.access import Access
 from tidemark.runtime.slices import Pace
 from tidemark.v1 import broker_service_pb2 as pb

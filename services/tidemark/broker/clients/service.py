@@ -14,7 +14,6 @@ from tidemark.broker.clients.fetch_streams import FetchStreams
 from tidemark.broker.clients.produce import ProduceService
 from tidemark.broker.clients.producer_ids import ProducerIds
 from tidemark.broker.clients.read_replica import ReplicaReads
-from tidemark.broker.clients.request_limits import check_named
 from tidemark.broker.clients.visibility import Visibility
 from tidemark.broker.logs.log_dir_moves import DirMoves
 from tidemark.broker.metrics.streams import OpenStreams
@@ -26,6 +25,7 @@ from tidemark.rpc.config_codec import entry_to_proto
 from tidemark.rpc.fetch_codec import Fetched
 from tidemark.rpc.log_dirs import contents_to_proto, wanted_from_proto
 from tidemark.rpc.metadata_codec import ViewWriter
+from tidemark.rpc.request_limits import check_named
 from tidemark.rpc.security.access import Access, Accesses, audit_facts
 from tidemark.rpc.security.audit import AUDIT
 from tidemark.rpc.security.callers import listener_of_call

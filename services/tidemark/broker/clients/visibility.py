@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from tidemark.core.cluster_view import ClusterView
 from tidemark.core.security.visible_views import blanked, visible
-from tidemark.model import BrokerId, BrokerRegistration
+from tidemark.model import BrokerId, BrokerRegistration, TidemarkError
 from tidemark.rpc.security.access import Access
 from tidemark.runtime.slices import Pace
 
@@ -31,10 +31,13 @@ class Visibility:
         if self._brokers is not view.brokers:
             self._brokers, self._blanked = view.brokers, blanked(view.brokers)
         brokers, names, pace = self._blanked, set[str](), Pace()
+        errors: dict[str, TidemarkError] = {}
         for some in (view.topics, view.deleted_topics, view.hidden_topics):
             for name in some:
                 if pace.is_due:
                     await pace.give_way()
                 if access.may_describe(name):
                     names.add(name)
-        return visible(view, names, brokers, access.hidden if named else None)
+                elif named and some is view.topics:
+                    errors[name] = access.hidden(name)
+        return visible(view, names, brokers, errors)

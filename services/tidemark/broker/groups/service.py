@@ -9,7 +9,6 @@ from collections.abc import Mapping, MutableSequence, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from tidemark.broker.clients.request_limits import check_named
 from tidemark.broker.groups.coordinator_shard import CoordinatorShard
 from tidemark.broker.groups.coordinators import GroupCoordinators
 from tidemark.broker.groups.offsets import GroupOffsets
@@ -30,6 +29,7 @@ from tidemark.rpc.group_codec import (
     turn_from_proto,
 )
 from tidemark.rpc.refs import ref_from_proto
+from tidemark.rpc.request_limits import check_named
 from tidemark.rpc.security.access import audit_facts, host_of
 from tidemark.rpc.security.audit import AUDIT
 from tidemark.rpc.security.callers import address_for_caller

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from tidemark.core.cluster_view import ClusterView, TopicView
@@ -30,19 +30,19 @@ def visible(
     view: ClusterView,
     names: Collection[str],
     brokers: Mapping[BrokerId, BrokerRegistration],
-    hidden: Callable[[str], TidemarkError] | None,
+    errors: Mapping[str, TidemarkError],
 ) -> ClusterView:
     """The view with the topics in `names` only, and with these brokers.
 
     Args:
-        hidden: makes the error that stands for another topic, which was asked for by name; None: it is left out.
+        errors: stand for other topics, by name; a topic without one is left out.
     """
     topics: dict[str, TopicView] = {}
     for name, found in view.topics.items():
         if name in names:
             topics[name] = found
-        elif hidden is not None:
-            topics[name] = TopicView(name, "", error=hidden(name))
+        elif name in errors:
+            topics[name] = TopicView(name, "", error=errors[name])
     return replace(
         view,
         topics=topics,

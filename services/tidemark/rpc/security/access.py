@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any, Final
 from urllib.parse import unquote
@@ -15,8 +15,10 @@ from tidemark.core.security.principals import ANONYMOUS, Principal
 from tidemark.core.security.rights import Need, Right
 from tidemark.core.security.visible_views import hidden_topic
 from tidemark.errors import TidemarkError
+from tidemark.rpc.request_limits import check_named
 from tidemark.rpc.security.audit import Audit
 from tidemark.rpc.security.callers import caller_of
+from tidemark.runtime.slices import Pace
 
 CURRENT: Final[ContextVar[Access | None]] = ContextVar("access", default=None)
 """Rights of the caller of the running call; None: authorization is off."""
@@ -91,22 +93,25 @@ class Access:
         self._audit.denied(self.principal, self.host, Operation.DESCRIBE, topic(name), decision)
         return hidden_topic(self.principal, name, decision.reason)
 
-    def check(self, need: Need, resources: list[Resource]) -> None:
+    async def check(self, need: Need, resources: Iterable[Resource]) -> None:
         """Raises the denial of the first resource that the need is denied for."""
+        pace = Pace()
         for resource in resources:
+            if pace.is_due:
+                await pace.give_way()
             refused = self.refusal(need.operation, resource, any_name=not need.field and resource.name == "")
             if refused is not None:
                 raise refused
 
-    def check_call(self, right: Right, request: Any) -> None:
+    async def check_call(self, right: Right, request: Any) -> None:
         """Raises a denial unless the caller may make the call with this request; items are for `refusal`."""
         needs = right.needs if right.items is None else right.needs[:-1]
         if right.instead is not None:
             only = right.instead
-            if all(self._allows(only, one) for one in resources_of(only, request)):
+            if all(self._allows(only, one) for one in await resources_of(only, request)):
                 return
         for need in needs:
-            self.check(need, resources_of(need, request))
+            await self.check(need, await resources_of(need, request))
 
     def refusal(self, operation: Operation, resource: Resource, *, any_name: bool = False) -> TidemarkError | None:
         """The audited denial; None if the operation is allowed. A topic that may not be seen is unknown."""
@@ -150,14 +155,28 @@ class Accesses:
         return Access(self._authorizer, self._audit, caller, host_of(context.peer()), self._cluster)
 
 
-def resources_of(need: Need, request: Any) -> list[Resource]:
+def check_names(right: Right, request: Any) -> None:
+    """Raises INVALID_REQUEST if a field that the right names has more items than a request may name."""
+    for need in (*right.needs, *([right.instead] if right.instead else [])):
+        message = request
+        for field in filter(None, need.field.split(".")):
+            value = getattr(message, field)
+            if message.DESCRIPTOR.fields_by_name[field].is_repeated:
+                check_named(value, field.replace("_", " "))
+                break  # names are in no list of lists
+            message = value
+
+
+async def resources_of(need: Need, request: Any) -> list[Resource]:
     """The resources that a request names for a need, each once; without a field the cluster, or "" for any name."""
-    if need.type is None:
-        found = values_at(request, need.field.split("."))
-        return list(dict.fromkeys(_configured(one) for one in found))
     if not need.field:
-        return [CLUSTER if need.type is ResourceType.CLUSTER else Resource(need.type, "")]
-    return [Resource(need.type, name) for name in dict.fromkeys(values_at(request, need.field.split(".")))]
+        return [CLUSTER if need.type in (None, ResourceType.CLUSTER) else Resource(need.type, "")]
+    found, pace = dict[Resource, None](), Pace()
+    for one in values_at(request, need.field.split(".")):
+        if pace.is_due:
+            await pace.give_way()
+        found[_configured(one) if need.type is None else Resource(need.type, one)] = None
+    return list(found)
 
 
 def values_at(message: Any, path: list[str]) -> Iterator[Any]:

@@ -18,7 +18,9 @@ from tidemark.core.security.rights import OPEN_SERVICES, RIGHTS, Hidden, Right
 from tidemark.errors import ErrorCode, TidemarkError
 from tidemark.rpc import errors
 from tidemark.rpc.errors import abort_with
-from tidemark.rpc.security.access import CURRENT, Access, Accesses, values_at
+from tidemark.rpc.security.access import CURRENT, Access, Accesses, check_names, values_at
+from tidemark.runtime.slices import Pace
+from tidemark.v1 import record_pb2
 
 
 class Gate(grpc.aio.ServerInterceptor):
@@ -51,7 +53,7 @@ class Gate(grpc.aio.ServerInterceptor):
 
         async def checked(requests: Any, context: Any) -> Any:
             try:
-                self._enter(right, None, context)
+                await self._enter(right, None, context)
             except TidemarkError as error:
                 await abort_with(context, error)
             return await inner(requests, context)
@@ -62,13 +64,13 @@ class Gate(grpc.aio.ServerInterceptor):
         inner = handler.unary_stream
 
         async def checked(request: Any, context: Any) -> AsyncIterator[Any]:
-            access = self._enter(right, request, context)
+            access = await self._enter(right, request, context)
             async with aclosing(inner(request, context)) as responses:
                 async for response in responses:
                     if access is not None:
                         access.decisions.clear()
-                        access.check_call(right, request)  # the rules may have changed
-                        _hide(right, response, access)
+                        await access.check_call(right, request)  # the rules may have changed
+                        await _hide(right, response, access)
                     yield response
 
         return grpc.unary_stream_rpc_method_handler(checked, handler.request_deserializer, handler.response_serializer)
@@ -77,40 +79,45 @@ class Gate(grpc.aio.ServerInterceptor):
         inner = handler.unary_unary
 
         async def checked(request: Any, context: Any) -> Any:
-            access = self._enter(right, request, context)
+            access = await self._enter(right, request, context)
             if access is None:
                 return await inner(request, context)
-            refused = _take_refused(right, request, access)
+            refused = await _take_refused(right, request, access)
             response = await inner(request, context)
             if refused:
-                _put_refused(right, response, refused)
-            _hide(right, response, access)
+                await _put_refused(right, response, refused)
+            await _hide(right, response, access)
             return response
 
         return grpc.unary_unary_rpc_method_handler(checked, handler.request_deserializer, handler.response_serializer)
 
-    def _enter(self, right: Right, request: Any, context: Any) -> Access | None:
+    async def _enter(self, right: Right, request: Any, context: Any) -> Access | None:
         """Check the call; None for a service of the cluster that needs no rule."""
         access = self._accesses.of(context)
         CURRENT.set(access)
         if access.role is not None and access.role in right.roles:
             return None
-        access.check_call(right, request)
+        check_names(right, request)
+        await access.check_call(right, request)
         return access
 
 
-def _take_refused(right: Right, request: Any, access: Access) -> list[tuple[int, Any, TidemarkError]]:
+async def _take_refused(right: Right, request: Any, access: Access) -> list[tuple[int, Any, record_pb2.Error]]:
     """Remove the items that are denied from the request: position, item and denial of each."""
     if right.items is None:
         return []
     need, asked = right.needs[-1], getattr(request, right.items.asked)
     assert need.type is not None, "items name their resources"
     within = need.field.split(".")[1:]
-    refused, allowed, known = [], [], dict[str, TidemarkError | None]()
+    refused, allowed, known = [], [], dict[str, record_pb2.Error | None]()
+    pace = Pace()
     for position, item in enumerate(list(asked)):
+        if pace.is_due:
+            await pace.give_way()
         name = next(values_at(item, within)) if within else item
         if name not in known:
-            known[name] = access.refusal(need.operation, Resource(need.type, name))
+            denied = access.refusal(need.operation, Resource(need.type, name))
+            known[name] = None if denied is None else errors.to_proto(denied)
         error = known[name]
         if error is None:
             allowed.append(item)
@@ -122,38 +129,43 @@ def _take_refused(right: Right, request: Any, access: Access) -> list[tuple[int,
     return refused
 
 
-def _put_refused(right: Right, response: Any, refused: list[tuple[int, Any, TidemarkError]]) -> None:
+async def _put_refused(right: Right, response: Any, refused: list[tuple[int, Any, record_pb2.Error]]) -> None:
     """Answer the refused items, each at its position in the request."""
     assert right.items is not None
     answers = getattr(response, right.items.answers)
     given = iter(list(answers))
-    kind = response.DESCRIPTOR.fields_by_name[right.items.answers].message_type._concrete_class
-    merged: list[Any] = []
+    del answers[:]
+    pace = Pace()
     for position, item, error in refused:
-        while len(merged) < position and (one := next(given, None)) is not None:
-            merged.append(one)
-        answer = kind(error=errors.to_proto(error))
+        while len(answers) < position and (one := next(given, None)) is not None:
+            answers.append(one)
+        if pace.is_due:
+            await pace.give_way()
+        answer = answers.add(error=error)
         for key in right.items.key:
             setattr(answer, key, item if isinstance(item, str) else getattr(item, key))
-        merged.append(answer)
-    merged.extend(given)
-    del answers[:]
-    answers.extend(merged)
+    answers.extend(given)
 
 
-def _hide(right: Right, response: Any, access: Access) -> None:
+async def _hide(right: Right, response: Any, access: Access) -> None:
     """Leave out the items that the caller may not see."""
+    pace = Pace()
     for hidden in right.hides:
-        _hide_at(response, hidden.items.split("."), hidden, access)
+        await _hide_at(response, hidden.items.split("."), hidden, access, pace)
 
 
-def _hide_at(message: Any, path: list[str], hidden: Hidden, access: Access) -> None:
+async def _hide_at(message: Any, path: list[str], hidden: Hidden, access: Access, pace: Pace) -> None:
     if path[1:]:
         for one in values_at(message, path[:1]):
-            _hide_at(one, path[1:], hidden, access)
+            await _hide_at(one, path[1:], hidden, access, pace)
         return
     items = getattr(message, path[0])
-    shown = [one for one in items if access.may(Operation.DESCRIBE, Resource(hidden.type, _name(one, hidden)))]
+    shown = []
+    for one in items:
+        if pace.is_due:
+            await pace.give_way()
+        if access.may(Operation.DESCRIBE, Resource(hidden.type, _name(one, hidden))):
+            shown.append(one)
     if len(shown) < len(items):
         del items[:]
         items.extend(shown)

@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 from tidemark.broker.clients.fetch import FetchService
+from tidemark.core.security.authorizer import Authorizer, Rules
+from tidemark.core.security.principals import ANONYMOUS
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.rpc import request_limits
+from tidemark.rpc.security.access import Access
+from tidemark.rpc.security.audit import Audit
 from tidemark.runtime import slices
+from tidemark.runtime.metrics import Metrics
 from tidemark.v1 import broker_service_pb2 as pb
 
 from tests.unit.broker.clients.test_fetch import END, clock, service
@@ -64,3 +71,23 @@ async def test_other_tasks_run_between_its_partitions(
     assert [one.partition for one in facts] == list(range(MANY))
     assert not any(one.error.code for one in facts)
     assert turns > MANY // 2
+
+
+async def test_a_fetch_of_too_many_partitions_is_refused(
+    service: FetchService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_limits, "NAMED_MAX", MANY - 1)
+    with pytest.raises(TidemarkError, match=f"at most {MANY - 1} partitions") as refused:
+        await service.fetch(fetches())
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
+
+
+async def test_a_denied_topic_of_many_partitions_is_decided_and_written_once(
+    service: FetchService,
+) -> None:
+    authorizer, metrics = Authorizer(), Metrics()
+    authorizer.use(Rules())
+    access = Access(authorizer, Audit(metrics), ANONYMOUS, "::1", "")
+    results = await service.fetch(fetches(), access)
+    assert [one.facts.error.code for one in results] == [ErrorCode.TOPIC_AUTHORIZATION_FAILED] * MANY
+    assert 'operation="READ",resource_type="TOPIC"} 1.0' in metrics.render().decode()

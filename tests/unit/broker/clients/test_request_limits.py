@@ -11,15 +11,15 @@ from typing import Any, NoReturn, cast
 
 import grpc
 import pytest
-from tidemark.broker.clients import request_limits
-from tidemark.broker.clients.request_limits import check_named
 from tidemark.broker.groups.coordinators import Coordinator, GroupCoordinators
 from tidemark.broker.groups.offsets import GroupOffsets
 from tidemark.broker.groups.service import GroupService
 from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.core.cluster_view import ClusterView
 from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, LeaderEpoch, TidemarkError
+from tidemark.rpc import request_limits
 from tidemark.rpc.metadata_codec import ViewWriter
+from tidemark.rpc.request_limits import check_named
 from tidemark.runtime import slices
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1 import group_service_pb2 as gpb
