@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What authorization costs: two clusters on plain text, one of them with 10,000 access rules, take turns.
+"""The cost of authorization: two clusters on plain text, one of them with 10,000 access rules, take turns.
 
 `authorized_of_plain`, `authorized_reads_of_plain`: the rate with authorization, of the rate without it.
 `acl_decision_us`, `acl_first_decision_us`: one decision among the rules, known and new.

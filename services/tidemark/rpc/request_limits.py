@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of a request before any work: the number of items that it names, and its waits.
 
-Requests within the limit are handled in slices (`runtime.slices.Pace`), and their answers fit into a message even if
-each item is refused.
+Requests within the limit are handled in slices (`runtime.slices.Pace`). An answer that refuses 50,000 items with short
+names has some 17 MB. gRPC refuses an answer above `channel.MESSAGE_BYTES_MAX`; such a request must name fewer.
 """
 
 from __future__ import annotations

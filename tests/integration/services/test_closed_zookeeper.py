@@ -176,7 +176,7 @@ def is_refused(attack: Callable[[], object]) -> bool:
 
 
 def nodes_open(cluster: LocalCluster, name: str) -> int:
-    """What a service knows of the tree, by its metric."""
+    """The metric of a service: 1 if the tree is open, as far as the service knows."""
     with urllib.request.urlopen(f"http://{cluster.metrics_address(name)}/metrics", timeout=CALL_S) as answer:
         found = re.search(r"^tidemark_zookeeper_nodes_open (\d)", answer.read().decode(), re.MULTILINE)
     assert found is not None

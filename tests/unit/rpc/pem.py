@@ -29,7 +29,7 @@ def certificate_with(*uris: str) -> bytes:
 
 
 def facts_of(*uris: str) -> dict[str, list[bytes]]:
-    """What gRPC states of a caller with this certificate; as in OpenSSL's strings, a NUL ends a name."""
+    """The facts that gRPC states of a caller with this certificate. In `peer_uri` a NUL ends a name."""
     return {
         "transport_security_type": [b"ssl"],
         "x509_pem_cert": [certificate_with(*uris)],

@@ -22,7 +22,6 @@ from tidemark.core.security.acls import (
     Permission,
     Resource,
     ResourceType,
-    denial,
 )
 from tidemark.errors import ErrorCode, TidemarkError
 
@@ -201,17 +200,6 @@ class Authorizer:
         asked = (host, operation, kind)
         known = self._known.get(principal, _NONE).get(asked)
         return known or self._keep(principal, asked, self._ready().decide_any(principal, host, operation, kind))
-
-    def require(self, principal: str, host: str, operation: Operation, resource: Resource) -> Decision:
-        """The decision if it allows.
-
-        Raises:
-            TidemarkError: a code of authorization; AUTHORIZER_NOT_READY while no rules are known.
-        """
-        decision = self.decide(principal, host, operation, resource)
-        if not decision.allowed:
-            raise denial(principal, operation, resource, decision.reason)
-        return decision
 
     def _ready(self) -> Rules:
         if self.rules is None:

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any, Final
 from urllib.parse import unquote
 
-from tidemark.core.security.acls import CLUSTER, Operation, Resource, ResourceType, denial, topic
+from tidemark.core.security.acls import CLUSTER, Operation, Resource, ResourceType, denial, normal_host, topic
 from tidemark.core.security.authorizer import Authorizer, Decision
 from tidemark.core.security.principals import ANONYMOUS, Principal
 from tidemark.core.security.rights import Need, Right
@@ -31,11 +30,9 @@ def host_of(peer: str) -> str:
     _, _, address = unquote(peer).partition(":")
     host = address.rpartition(":")[0].strip("[]") or address
     try:
-        found = ipaddress.ip_address(host)
-    except ValueError:
-        return host
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return str(mapped or found)
+        return normal_host(host)
+    except TidemarkError:
+        return host  # of a Unix socket, or with a zone: no rule names it
 
 
 def audit_facts(context: Any) -> dict[str, object]:
