@@ -18,7 +18,9 @@ from tidemark.rpc.security.audit import Audit
 from tidemark.rpc.security.gate import Gate
 from tidemark.runtime import slices
 from tidemark.runtime.metrics import Metrics
+from tidemark.v1 import admin_brokers_pb2 as brokers_pb
 from tidemark.v1 import admin_configs_pb2 as configs_pb
+from tidemark.v1 import admin_service_pb2 as admin_pb
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1 import controller_service_pb2 as control_pb
 from tidemark.v1 import group_service_pb2 as group_pb
@@ -26,6 +28,7 @@ from tidemark.v1 import record_pb2
 
 from tests.unit.rpc.pem import facts_of
 
+ADMIN = "/tidemark.v1.AdminService"
 BROKER, GROUPS = "/tidemark.v1.BrokerService", "/tidemark.v1.GroupService"
 
 
@@ -157,6 +160,36 @@ async def test_services_of_the_same_cluster_need_no_rule_for_their_own_calls_onl
         assert (await guarded.refusal(path, request, uri=uri)).code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     await guarded.call(path, request, uri="tidemark://shop/admin/a")
     assert guarded.seen
+
+
+@pytest.mark.parametrize(
+    ("path", "request_", "answer"),
+    [
+        ("PlanBrokers", brokers_pb.PlanBrokersRequest(topics=["a", "hidden"]), brokers_pb.PlanBrokersResponse()),
+        (
+            "ListUncleanElections",
+            admin_pb.ListUncleanElectionsRequest(topics=["hidden"]),
+            admin_pb.ListUncleanElectionsResponse(),
+        ),
+    ],
+)
+async def test_a_named_topic_that_may_not_be_described_is_refused_before_a_lookup_tells_it_from_a_missing_one(
+    path: str, request_: Any, answer: Any
+) -> None:
+    guarded = Guarded(allow(Operation.DESCRIBE, "cluster", ResourceType.CLUSTER), allow(Operation.READ, "a"))
+    assert "topic 'hidden' does not exist, or" in (await guarded.refusal(f"{ADMIN}/{path}", request_)).message
+    await guarded.call(f"{ADMIN}/{path}", type(request_)(topics=["a"]), answer)
+    assert guarded.seen
+
+
+async def test_a_claim_of_a_restart_needs_alter_and_a_broker_may_claim_its_own() -> None:
+    guarded = Guarded(allow(Operation.DESCRIBE, "cluster", ResourceType.CLUSTER))
+    path, claim = f"{ADMIN}/SafeToRestart", brokers_pb.SafeToRestartRequest(broker_id=1, claim=True)
+    assert "may not ALTER Cluster" in (await guarded.refusal(path, claim)).message
+    answer = brokers_pb.SafeToRestartResponse()
+    for request, uri in ((brokers_pb.SafeToRestartRequest(broker_id=1), ALICE), (claim, "tidemark://shop/broker/1")):
+        await guarded.call(path, request, answer, uri=uri)
+        assert guarded.seen.pop() is request
 
 
 async def test_internal_calls_on_a_plain_text_port_need_cluster_action() -> None:

@@ -21,11 +21,13 @@ class Need(NamedTuple):
         operation: the operation.
         type: of the resource; None: each `ConfigResource` in `field` decides, a topic or (a broker) the cluster.
         field: request field with the names of the resources; "": the cluster, or any resource of the type.
+        when: request field without which the need does not exist; "": always needed.
     """
 
     operation: Operation
     type: ResourceType | None
     field: str = ""
+    when: str = ""
 
 
 class Hidden(NamedTuple):
@@ -80,6 +82,8 @@ class Right(NamedTuple):
 _O, _TOPIC, _GROUP, _CLUSTER = Operation, ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 _TO_ALTER: Final = Need(_O.ALTER, _CLUSTER)
 _TO_DESCRIBE: Final = Need(_O.DESCRIBE, _CLUSTER)
+_NAMED: Final = Need(_O.DESCRIBE, _TOPIC, "topics")
+_NAMED_PARTITIONS: Final = Need(_O.DESCRIBE, _TOPIC, "partitions.topic")
 _ADMIN, _BROKER = frozenset({Role.ADMIN}), frozenset({Role.BROKER})
 _PARTITIONS: Final = Items("partitions", "partitions")
 _COMMITS: Final = Items("offsets", "partitions")
@@ -108,7 +112,7 @@ _BROKER_SERVICE: Final = {
     "ListOffsets": Right((Need(_O.DESCRIBE, _TOPIC, "partitions.topic"),), roles=_BROKER, items=_PARTITIONS),
     "OffsetsForLeaderEpoch": Right((Need(_O.DESCRIBE, _TOPIC, "partitions.topic"),), items=_PARTITIONS),
     "InitProducerId": Right((Need(_O.WRITE, _TOPIC),), instead=Need(_O.IDEMPOTENT_WRITE, _CLUSTER)),
-    "DescribeLogDirs": Right((_TO_DESCRIBE,), roles=_ADMIN, hides=(_REPLICAS,)),
+    "DescribeLogDirs": Right((_TO_DESCRIBE, _NAMED, _NAMED_PARTITIONS), roles=_ADMIN, hides=(_REPLICAS,)),
     "AlterReplicaLogDirs": Right((_TO_ALTER,), roles=_ADMIN),
     "DeleteRecords": Right((Need(_O.DELETE, _TOPIC, "topic"),)),
     "ReadReplica": Right((_TO_ALTER, Need(_O.READ, _TOPIC, "topic")), roles=_BROKER),
@@ -148,7 +152,7 @@ _ADMIN_SERVICE: Final = {
     "DescribeTopics": _of_topics(_O.DESCRIBE, "topics"),
     "DescribeCluster": Right((_TO_DESCRIBE,)),
     "ElectLeaders": Right((_TO_ALTER,), hides=(Hidden("results", "partition.topic"),)),
-    "ListUncleanElections": Right((_TO_DESCRIBE,), hides=(Hidden("elections", "partition.topic"),)),
+    "ListUncleanElections": Right((_TO_DESCRIBE, _NAMED), hides=(Hidden("elections", "partition.topic"),)),
     "AlterConfigs": Right((Need(_O.ALTER_CONFIGS, None, "resource"),)),
     "DescribeConfigs": Right((Need(_O.DESCRIBE_CONFIGS, None, "resources"),)),
     "AlterPartitionReassignments": Right((_TO_ALTER,)),
@@ -156,11 +160,15 @@ _ADMIN_SERVICE: Final = {
     "WatchPartitionReassignments": Right((_TO_DESCRIBE,), hides=(_MOVES, Hidden("ended", "partition.topic"))),
     "CreatePartitions": Right((Need(_O.ALTER, _TOPIC, "topic"),)),
     "DeletePartitions": Right((Need(_O.DELETE, _TOPIC, "topic"),)),
-    "PlanBrokers": Right((_TO_DESCRIBE,), hides=_PLAN),
+    "PlanBrokers": Right((_TO_DESCRIBE, _NAMED), hides=_PLAN),
     "AddBrokers": Right((_TO_ALTER,), hides=_PLAN),
     "RemoveBrokers": Right((_TO_ALTER,), hides=(*_PLAN, _MOVES)),
-    "SafeToRestart": Right((_TO_DESCRIBE,), hides=(Hidden("obstacles.partitions", "topic"),)),
-    "DescribeLogDirs": Right((_TO_DESCRIBE,), hides=(_REPLICAS,)),
+    "SafeToRestart": Right(
+        (_TO_DESCRIBE, Need(_O.ALTER, _CLUSTER, when="claim")),
+        roles=_BROKER,
+        hides=(Hidden("obstacles.partitions", "topic"),),
+    ),
+    "DescribeLogDirs": Right((_TO_DESCRIBE, _NAMED, _NAMED_PARTITIONS), hides=(_REPLICAS,)),
     "AlterReplicaLogDirs": Right((_TO_ALTER,)),
     "ListAcls": Right((_TO_DESCRIBE,)),
     "AlterAcls": Right((_TO_ALTER,)),
@@ -194,7 +202,7 @@ def right_in_words(right: Right) -> str:
     if right.internal:
         roles = " or ".join(sorted(f"the {role}" if role is Role.ADMIN else f"a {role}" for role in right.roles))
         return f"{roles}" if len(right.roles) < len(Role) else "any service of the cluster"
-    needs = [_in_words(need) for need in right.needs]
+    needs = list(dict.fromkeys(_in_words(need) for need in right.needs))
     needs += [f"DESCRIBE {one.type}, others are left out" for one in right.hides if not right.needs]
     words = " and ".join(needs)
     return words if right.instead is None else f"{words}, or {_in_words(right.instead)}"
@@ -203,4 +211,5 @@ def right_in_words(right: Right) -> str:
 def _in_words(need: Need) -> str:
     if need.type is None:
         return f"{need.operation} TOPIC, of a broker's settings {need.operation} CLUSTER"
-    return f"{need.operation} {'any ' if not need.field and need.type is not _CLUSTER else ''}{need.type}"
+    words = f"{need.operation} {'any ' if not need.field and need.type is not _CLUSTER else ''}{need.type}"
+    return f"with `{need.when}` {words}" if need.when else words

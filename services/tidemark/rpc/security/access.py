@@ -166,6 +166,8 @@ def check_names(right: Right, request: Any) -> None:
 
 async def resources_of(need: Need, request: Any) -> list[Resource]:
     """The resources that a request names for a need, each once; without a field the cluster, or "" for any name."""
+    if need.when and not getattr(request, need.when):
+        return []
     if not need.field:
         return [CLUSTER if need.type in (None, ResourceType.CLUSTER) else Resource(need.type, "")]
     found, pace = dict[Resource, None](), Pace()
