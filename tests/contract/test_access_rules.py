@@ -7,6 +7,8 @@ import asyncio
 import gzip
 import json
 import random
+import threading
+from typing import Any
 
 import pytest
 from tidemark.core.security.acls import CLUSTER, Acl, Operation, Pattern, Permission, ResourceType, topic
@@ -16,6 +18,7 @@ from tidemark.ports import StoreEvent
 from tidemark.runtime.clock import SystemClock
 from tidemark.runtime.metrics import Metrics
 from tidemark.zookeeper import paths
+from tidemark.zookeeper.access_rules import node
 from tidemark.zookeeper.access_rules.feed import AclFeed
 from tidemark.zookeeper.access_rules.node import decode, encode
 
@@ -73,6 +76,21 @@ async def test_one_of_two_changes_of_the_same_rules_is_written(cluster: Cluster)
     assert await second.write_acls([WRITE, READ, READ], version=0)
     found = await first.acls()
     assert (found.acls, found.generation) == (tuple(sorted([READ, WRITE])), 1)
+
+
+async def test_another_thread_encodes_and_decodes_the_rules(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_loop = []
+    for work in (encode, decode):
+
+        def noted(*given: Any, work: Any = work) -> Any:
+            on_loop.append((work.__name__, threading.current_thread() is threading.main_thread()))
+            return work(*given)
+
+        monkeypatch.setattr(node, work.__name__, noted)
+    store = await cluster.store()
+    assert await store.write_acls([READ], version=-1)
+    assert (await store.acls()).acls == (READ,)
+    assert on_loop == [("encode", False), ("decode", False)]
 
 
 async def test_a_watch_reports_the_first_rules_and_each_change(cluster: Cluster) -> None:
@@ -190,6 +208,15 @@ def test_a_node_with_one_rule_that_is_not_understood_is_refused_as_a_whole(conte
         decode(gzip.compress(content), 0)
     assert refused.value.code is ErrorCode.INTERNAL
     assert paths.ACLS in refused.value.message
+
+
+def test_rules_that_could_not_be_read_again_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = [READ._replace(name=f"{n}".rjust(200, "x")) for n in range(10)]
+    monkeypatch.setattr(node, "_EXPANDED_BYTES_MAX", 2_000)
+    with pytest.raises(TidemarkError, match=r"would take 25.. bytes, of 2000: use prefixed rules") as refused:
+        encode(rules)
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
+    assert decode(encode(rules[:5]), 0).acls == tuple(sorted(rules[:5]))
 
 
 def test_a_truncated_node_and_one_that_expands_too_far_are_refused() -> None:

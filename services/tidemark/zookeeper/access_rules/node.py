@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
@@ -32,12 +33,16 @@ async def read(session: Session, watch: Callable[[Any], None] | None) -> Rules:
     else:
         await session.exists(paths.ACLS, watch)
     node = await session.get(paths.ACLS)
-    return Rules() if node is None else decode(node[0], node[1].version)
+    return Rules() if node is None else await asyncio.to_thread(decode, node[0], node[1].version)
 
 
 async def write(session: Session, acls: Iterable[Acl], version: int) -> bool:
-    """Replace all rules in one write; False if the node is not at `version` any more (-1: if it exists)."""
-    data = encode(acls)
+    """Replace all rules in one write; False if the node is not at `version` any more (-1: if it exists).
+
+    Rules by the ten thousand take a second, so another thread encodes and decodes them. Raises INVALID_REQUEST if the
+    rules do not fit into a node.
+    """
+    data = await asyncio.to_thread(encode, acls)
     operation: Write = Create(paths.ACLS, data) if version < 0 else Set(paths.ACLS, data, version)
     try:
         await commit(session, [operation])
@@ -49,9 +54,13 @@ async def write(session: Session, acls: Iterable[Acl], version: int) -> bool:
 
 
 def encode(acls: Iterable[Acl]) -> bytes:
-    """The node's content; the same rules give the same bytes."""
+    """The node's content; the same rules give the same bytes. Raises INVALID_REQUEST for rules that are too long."""
+    text = codecs.encode({"acls": sorted(set(acls))})
+    if len(text) > _EXPANDED_BYTES_MAX:
+        sentence = f"the access rules would take {len(text)} bytes, of {_EXPANDED_BYTES_MAX}: use prefixed rules"
+        raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
     packer = zlib.compressobj(9, zlib.DEFLATED, _GZIP)
-    return packer.compress(codecs.encode({"acls": sorted(set(acls))})) + packer.flush()
+    return packer.compress(text) + packer.flush()
 
 
 def decode(data: bytes, version: int) -> Rules:
