@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from tidemark.broker.node.session_lease import Lease
+from tidemark.core.groups.coordinator_partition import OFFSETS_TOPIC
 from tidemark.core.replication import effects as ef
 from tidemark.core.replication.events import Event, LogStartRequested
 from tidemark.core.replication.queries import BrokerQueries
@@ -58,12 +59,15 @@ class DeleteRecords:
         """Delete, and wait for the followers.
 
         Raises:
-            TidemarkError: OFFSET_OUT_OF_RANGE beyond the high watermark, INVALID_REQUEST below -1 and for a negative
-                wait, NOT_LEADER, UNKNOWN_TOPIC_ID, FENCED_LEADER_EPOCH, OFFSET_NOT_AVAILABLE while a new leader may not
-                state its high watermark (rule E6).
+            TidemarkError: OFFSET_OUT_OF_RANGE beyond the high watermark, INVALID_REQUEST below -1, for a negative wait
+                and for an internal topic, NOT_LEADER, UNKNOWN_TOPIC_ID, FENCED_LEADER_EPOCH, OFFSET_NOT_AVAILABLE while
+                a new leader may not state its high watermark (rule E6).
         """
         check_wait(request.timeout_ms, "timeout_ms")
         partition = TopicPartition(request.topic, request.partition)
+        if request.topic == OFFSETS_TOPIC:
+            sentence = f"{OFFSETS_TOPIC} is an internal topic: its records are the committed offsets of groups"
+            raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence, {"topic": OFFSETS_TOPIC})
         target, epoch = self._target(partition, request)
         view = self._queries.replica(partition)
         assert view is not None, "a led partition has a replica"
