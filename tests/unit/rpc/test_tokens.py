@@ -132,6 +132,8 @@ BAD = {
     "without an end": (signed(claims(exp=None)), "claim", "exp"),
     "without a subject": (signed(claims(sub=None)), "claim", "sub"),
     "with an endless end": (by_hand({"alg": "ES256", "kid": "ES256"}, claims(exp=float("inf")), b"x"), "signature", ""),
+    "with an end as text": (signed(claims(exp="9999999999")), "malformed", "exp is no time"),
+    "with an end beyond all dates": (signed(claims(exp=1e300)), "malformed", "exp is no time"),
     "of another issuer": (signed(claims(iss="https://evil")), "issuer", "'https://evil'"),
     "of no issuer": (signed(claims(iss=None)), "issuer", "not accepted"),
     "unsigned": (by_hand({"alg": "none", "kid": "ES256"}, claims(), b""), "algorithm", "want ES256"),

@@ -21,6 +21,8 @@ _FIELDS: Final = frozenset({"issuer", "audience", "jwks", "ca.file", "token.file
 _REQUIRED: Final = ("exp", "iss", "aud", "sub")
 _SHOWN: Final = 80
 _SETTING: Final = "tokens.issuers.file"
+_END_S_MAX: Final = 253_402_300_799
+"""The end of the year 9999, as seconds since 1970."""
 
 
 class Issuer(NamedTuple):
@@ -67,7 +69,7 @@ class Issuers:
         holds = partial(issuer.keys.is_at, issuer.keys.generation)
         try:
             claims = self._claims(token, issuer, keys)
-            return Verified(_principal(issuer, claims["sub"]), float(claims["exp"]) + self._skew_s, holds)
+            return Verified(_principal(issuer, claims["sub"]), _end_s(claims["exp"]) + self._skew_s, holds)
         except TidemarkError:
             raise
         except Exception as error:  # noqa: BLE001 - a stranger's bytes
@@ -101,6 +103,13 @@ class Issuers:
             wanted = " or ".join(dict.fromkeys(one for key in keys for one in key.algorithms))
             raise refused("algorithm", f"the token is signed with {_shown(header.get('alg'))}: want {wanted}")
         return usable
+
+
+def _end_s(claim: object) -> float:
+    """Seconds since 1970. PyJWT takes text as well, which other verifiers refuse, and ends beyond all dates."""
+    if isinstance(claim, bool) or not isinstance(claim, int | float) or claim > _END_S_MAX:
+        raise refused("malformed", "the token's claim exp is no time as a number")
+    return float(claim)
 
 
 def _principal(issuer: Issuer, subject: str) -> Principal:
