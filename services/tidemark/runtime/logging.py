@@ -25,8 +25,11 @@ def _timestamp(record: logging.LogRecord) -> str:
 
 
 def _printable(value: object) -> str:
-    """The text with escapes for line ends and control characters: a name of a client could forge a line with them."""
-    text = str(value)
+    """The text with escapes for line ends, control characters and double spaces.
+
+    A name that a client chose could forge a line with the former, and a field with the latter.
+    """
+    text = str(value).replace("  ", " \\x20")
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)

@@ -70,6 +70,17 @@ def test_a_strangers_text_forges_no_line_and_turns_no_text_around(fmt: str) -> N
         assert json.loads(out.getvalue())["resource"] == FORGED
 
 
+def test_a_strangers_text_forges_no_field_of_a_text_log() -> None:
+    out = io.StringIO()
+    configure_logging("info", "text", "broker-0", out)
+    forged = "no such topic   outcome=ALLOWED    x=1"
+    logging.getLogger("tidemark.x").info("refused %s", forged, extra={"resource": forged, "outcome": "DENIED"})
+    assert [part.partition("=")[0] for part in out.getvalue().partition("refused")[2].split("  ")[1:]] == [
+        "resource",
+        "outcome",
+    ]
+
+
 def test_printable_text_of_all_languages_stays_readable_in_text() -> None:
     out = io.StringIO()
     configure_logging("info", "text", "broker-0", out)
