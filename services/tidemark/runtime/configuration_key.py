@@ -9,6 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from tidemark.core.security.principals import can_be_a_user
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.runtime.host_port import HostPort, Listeners
 
@@ -150,8 +151,11 @@ class ConfigKey:
     def _parse_list(self, text: str) -> Value:
         if self.kind is Kind.PRINCIPALS:
             principals = tuple(part.strip() for part in text.split(";") if part.strip())
-            if any(not one.startswith("User:") or one in ("User:", "User:*") for one in principals):
-                raise ValueError(f"want {self.valid_values}, such as User:tidemark://shop/user/alice")
+            if wrong := [one for one in principals if one == "User:*" or not can_be_a_user(one)]:
+                raise ValueError(
+                    f"no caller is {wrong[0]}; want {self.valid_values}, such as User:tidemark://shop/user/alice or "
+                    "User:token:alice"
+                )
             return principals
         paths = tuple(Path(part.strip()) for part in text.split(",") if part.strip())
         if not paths or len(set(paths)) != len(paths):

@@ -208,6 +208,8 @@ def test_an_admin_service_may_serve_clients_only() -> None:
         (["--log.level", "loud"], ErrorCode.INVALID_CONFIG, "want debug or info"),
         (["--log.dirs", "/a,/a"], ErrorCode.INVALID_CONFIG, "different paths"),
         (["--log.dirs.trust.boot.id", "yes"], ErrorCode.INVALID_CONFIG, "want true or false"),
+        (["--super.users", "User:token:a;User:alice"], ErrorCode.INVALID_CONFIG, "no caller is User:alice"),
+        (["--super.users", "User:*"], ErrorCode.INVALID_CONFIG, "no caller is User:*"),
         (["--zookeeper.connect", ""], ErrorCode.INVALID_CONFIG, "must not be empty"),
         (["stop"], ErrorCode.INVALID_CONFIG, "no setting"),
         (["--config", "/nowhere/at/all.yaml"], ErrorCode.INVALID_CONFIG, "cannot read"),
