@@ -79,6 +79,17 @@ def test_a_certificate_without_its_key_yet_keeps_the_former_pair(authority: Auth
     assert identity.current().key == new_key
 
 
+def test_a_certificate_of_another_service_keeps_the_former_identity(authority: Authority, broker: TlsFiles) -> None:
+    identity = TlsIdentity(broker)
+    before = identity.current()
+    for path, other in zip(broker, authority.issue_service(Role.BROKER, "4", HOSTS), strict=True):
+        Path(path).write_bytes(Path(other).read_bytes())
+    assert identity.current() == before
+    assert identity.failures == 1
+    authority.issue_service(Role.BROKER, "3", HOSTS)
+    assert identity.current().fingerprint != before.fingerprint
+
+
 @pytest.mark.filterwarnings("ignore:Parsed a serial number which wasn't positive")
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 @given(st.sampled_from(range(3)), st.floats(0, 1), st.sampled_from(["cut", "flip", "empty", "junk", "gone"]))

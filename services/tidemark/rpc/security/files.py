@@ -21,6 +21,7 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
+from tidemark.core.security.principals import principal_of
 from tidemark.model import TidemarkError
 from tidemark.rpc.security.paths import SETTINGS, Names, TlsFiles, wrong_file
 from tidemark.rpc.security.token_source import TokenSource
@@ -115,7 +116,9 @@ class TlsIdentity:
             seen = _signature(self.files, self._names)
             if seen == self._seen:
                 return
-            self._seen, material = _load(self.files, self._names)
+            seen, material = _load(self.files, self._names)
+            self._check_same_service(material)
+            self._seen = seen
         except TidemarkError as error:
             self._refuse(error)
             return
@@ -123,6 +126,13 @@ class TlsIdentity:
             self._material = material
             _log.info("the TLS files changed", extra={"uris": material.uris, "not_after": _date(material.not_after_s)})
         self._refused = None
+
+    def _check_same_service(self, material: Material) -> None:
+        """A service keeps its identity: its process has registered under the id that its certificate proved."""
+        before, after = principal_of(self._material.uris), principal_of(material.uris)
+        if before.role is not None and after != before:
+            sentence = f"the new certificate is of {after.name}, and this service is {before.name}"
+            raise wrong_file(sentence, self._names[1])
 
     def _refuse(self, error: TidemarkError) -> None:
         """Keep the previous contents; count and log each state of the files once."""
