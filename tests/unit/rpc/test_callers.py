@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import logging
 from types import SimpleNamespace
+from typing import Any
 
+import grpc
 import pytest
 from tidemark.core.security.principals import ANONYMOUS, Principal, Role
-from tidemark.rpc.security.callers import caller_of
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.rpc.security.callers import CallerCheck, caller_of, check_id
 
 from tests.unit.rpc.pem import facts_of
 
@@ -37,3 +41,47 @@ def test_no_name_and_two_names_are_no_identity() -> None:
 
 def test_a_caller_on_a_plain_text_port_has_no_certificate() -> None:
     assert caller_of(SimpleNamespace(auth_context=dict)) is None
+
+
+class Context:
+    """A call with a certificate; `abort` ends it as gRPC does."""
+
+    def __init__(self, uri: str) -> None:
+        self.auth_context = lambda: facts_of(uri)
+
+    def peer(self) -> str:
+        return "ipv4:10.0.0.9:1234"
+
+    async def abort(self, *_: Any) -> None:
+        raise PermissionError
+
+    abort_with_status = abort
+
+
+def denials(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, str]]:
+    lines: list[Any] = [one for one in caplog.records if one.name == "tidemark.audit"]
+    return [(line.principal, line.host, line.rule) for line in lines]
+
+
+async def test_a_forged_internal_call_is_refused_with_a_line_of_the_audit_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    path = "/tidemark.v1.BrokerControlService/UpdateMetadata"
+
+    async def continuation(_: Any) -> Any:
+        return grpc.unary_unary_rpc_method_handler(None)
+
+    handler: Any = await CallerCheck("shop").intercept_service(continuation, SimpleNamespace(method=path))
+    with pytest.raises(PermissionError):
+        await handler.unary_unary(None, Context("spiffe://shop/mallory"))
+    ((principal, host, rule),) = denials(caplog)
+    assert (principal, host) == ("User:spiffe://shop/mallory", "10.0.0.9")
+    assert rule.endswith(f"may not call {path}: only a controller of cluster 'shop' may")
+
+
+def test_a_broker_under_another_id_is_refused_with_a_line_of_the_audit_log(caplog: pytest.LogCaptureFixture) -> None:
+    check_id(Context(BROKER), 1)
+    assert not denials(caplog)
+    with pytest.raises(TidemarkError) as refused:
+        check_id(Context(BROKER), 2)
+    assert refused.value.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    assert denials(caplog) == [(BROKER, "10.0.0.9", f"{BROKER} may not act as broker 2")]

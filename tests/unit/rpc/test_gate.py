@@ -13,8 +13,9 @@ from tidemark.core.security.acls import CLUSTER, Acl, Operation, Pattern, Permis
 from tidemark.core.security.authorizer import Authorizer, Decision, Rules
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc import errors, request_limits
-from tidemark.rpc.security.access import Accesses, host_of
+from tidemark.rpc.security.access import Accesses
 from tidemark.rpc.security.audit import Audit
+from tidemark.rpc.security.callers import host_of
 from tidemark.rpc.security.gate import Gate
 from tidemark.runtime import slices
 from tidemark.runtime.metrics import Metrics

@@ -30,9 +30,9 @@ from tidemark.rpc.group_codec import (
 )
 from tidemark.rpc.refs import ref_from_proto
 from tidemark.rpc.request_limits import check_named
-from tidemark.rpc.security.access import audit_facts, host_of
+from tidemark.rpc.security.access import audit_facts
 from tidemark.rpc.security.audit import AUDIT
-from tidemark.rpc.security.callers import address_for_caller
+from tidemark.rpc.security.callers import address_for_caller, host_of
 from tidemark.runtime.slices import Pace
 from tidemark.v1 import group_service_pb2 as pb
 from tidemark.v1.group_service_pb2_grpc import GroupServiceServicer

@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any, Final
-from urllib.parse import unquote
 
-from tidemark.core.security.acls import CLUSTER, Operation, Resource, ResourceType, denial, normal_host, topic
+from tidemark.core.security.acls import CLUSTER, Operation, Resource, ResourceType, denial, topic
 from tidemark.core.security.authorizer import Authorizer, Decision
 from tidemark.core.security.principals import ANONYMOUS, Principal
 from tidemark.core.security.rights import Need, Right
@@ -16,23 +15,13 @@ from tidemark.core.security.visible_views import hidden_topic
 from tidemark.errors import TidemarkError
 from tidemark.rpc.request_limits import check_named
 from tidemark.rpc.security.audit import Audit
-from tidemark.rpc.security.callers import caller_of
+from tidemark.rpc.security.callers import caller_of, host_of
 from tidemark.runtime.slices import Pace
 
 CURRENT: Final[ContextVar[Access | None]] = ContextVar("access", default=None)
 """Rights of the caller of the running call; None: authorization is off."""
 
 _TOPIC_TYPE_IN_CONFIGS: Final = 1
-
-
-def host_of(peer: str) -> str:
-    """The address in "ipv4:10.0.0.1:1234" or "ipv6:%5B::1%5D:1234", in the form in which rules name it."""
-    _, _, address = unquote(peer).partition(":")
-    host = address.rpartition(":")[0].strip("[]") or address
-    try:
-        return normal_host(host)
-    except TidemarkError:
-        return host  # of a Unix socket, or with a zone: no rule names it
 
 
 def audit_facts(context: Any) -> dict[str, object]:

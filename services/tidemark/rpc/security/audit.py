@@ -10,7 +10,7 @@ from typing import Final
 
 from tidemark.core.security.acls import Operation, Resource
 from tidemark.core.security.authorizer import Decision
-from tidemark.runtime.metrics import Metrics
+from tidemark.runtime.metrics import METRICS, Metrics
 
 AUDIT: Final = logging.getLogger("tidemark.audit")
 
@@ -66,3 +66,7 @@ class Audit:
         key = principal if principal in self._lines or len(self._lines) < _PRINCIPALS_MAX else _OTHERS
         self._lines[key] = count = self._lines.get(key, 0) + 1
         return count <= _LINES_MAX
+
+
+DENIALS: Final = Audit(METRICS)
+"""The denials of this process; tests create their own."""

@@ -8,10 +8,9 @@ from typing import NamedTuple, Protocol
 from tidemark.core.security.authorizer import Authorizer
 from tidemark.core.security.principals import principal_of
 from tidemark.rpc.security.access import Accesses
-from tidemark.rpc.security.audit import Audit
+from tidemark.rpc.security.audit import DENIALS
 from tidemark.rpc.security.files import TlsIdentity
 from tidemark.rpc.security.gate import Gate
-from tidemark.runtime.metrics import METRICS
 
 
 class AuthorizationSettings(Protocol):
@@ -39,15 +38,14 @@ class Authorization(NamedTuple):
 
 
 def make_authorization(settings: AuthorizationSettings, identity: TlsIdentity | None) -> Authorization:
-    """The parts, with their metrics; without rules until a feed gives them.
+    """The parts; without rules until a feed gives them.
 
     Args:
         identity: the TLS files of this process, whose certificate names the cluster; None: plain text.
     """
-    audit = Audit(METRICS)
     if not settings.authorization_enabled:
         return Authorization()
     authorizer = Authorizer(settings.super_users)
     cluster = "" if identity is None else principal_of(identity.current().uris).cluster
-    accesses = Accesses(authorizer, audit, cluster)
+    accesses = Accesses(authorizer, DENIALS, cluster)
     return Authorization(authorizer, accesses, Gate(accesses))

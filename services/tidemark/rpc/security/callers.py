@@ -6,17 +6,22 @@ On a plain-text port every caller is anonymous, and no call is guarded.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final, NamedTuple, Protocol
+from urllib.parse import unquote
 
 import grpc
 
+from tidemark.core.security.acls import CLUSTER, Operation, normal_host
+from tidemark.core.security.authorizer import Decision
 from tidemark.core.security.listeners import Endpoint, Listener, endpoint_of
 from tidemark.core.security.principals import ANONYMOUS, Principal, principal_of
 from tidemark.core.security.service_rights import INTERNAL, check_caller, check_service_id
 from tidemark.model import BrokerRegistration, ErrorCode, TidemarkError
 from tidemark.rpc.errors import abort_with
+from tidemark.rpc.security.audit import DENIALS
 from tidemark.rpc.security.expiring import ending_at
 from tidemark.rpc.security.files import uris_in
 
@@ -114,11 +119,33 @@ def address_for_caller(broker: BrokerRegistration) -> Endpoint:
     return found
 
 
+def host_of(peer: str) -> str:
+    """The address in "ipv4:10.0.0.1:1234" or "ipv6:%5B::1%5D:1234", in the form in which rules name it."""
+    _, _, address = unquote(peer).partition(":")
+    host = address.rpartition(":")[0].strip("[]") or address
+    try:
+        return normal_host(host)
+    except TidemarkError:
+        return host  # of a Unix socket, or with a zone: no rule names it
+
+
 def check_id(context: Any, service_id: int) -> None:
-    """Raises CLUSTER_AUTHORIZATION_FAILED if the caller claims the id of another service."""
+    """Raises CLUSTER_AUTHORIZATION_FAILED, which is audited, if the caller claims the id of another service."""
     caller = caller_of(context)
     if caller is not None:
-        check_service_id(caller, service_id)
+        with _audited(caller, context):
+            check_service_id(caller, service_id)
+
+
+@contextmanager
+def _audited(caller: Principal, context: Any) -> Iterator[None]:
+    """Count a refusal within, and write its line of the audit log."""
+    try:
+        yield
+    except TidemarkError as error:
+        decision = Decision(allowed=False, rule=None, reason=error.message)
+        DENIALS.denied(caller.name, host_of(context.peer()), Operation.CLUSTER_ACTION, CLUSTER, decision)
+        raise
 
 
 class Authentication(grpc.aio.ServerInterceptor):
@@ -230,7 +257,8 @@ class CallerCheck(grpc.aio.ServerInterceptor):
             caller = caller_of(context)
             try:
                 if caller is not None:
-                    check_caller(path, caller, self._cluster)
+                    with _audited(caller, context):
+                        check_caller(path, caller, self._cluster)
             except TidemarkError as error:
                 await abort_with(context, error)
             return await inner(request, context)
