@@ -137,7 +137,8 @@ def dev(
     ] = 2,
     free_ports: Annotated[bool, typer.Option("--free-ports", help="Use free ports instead of 9192, 9202, ...")] = False,
     secure: Annotated[
-        bool, typer.Option("--secure", help="Use TLS with certificates for every process, made in DIR/certs.")
+        bool,
+        typer.Option("--secure", help="Use TLS with certificates, made in DIR/certs, and access rules."),
     ] = False,
 ) -> None:
     """Run a whole cluster on this machine until Ctrl-C.

@@ -15,7 +15,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tidemark.core.security.listeners import Listener
-from tidemark.core.security.principals import Role
+from tidemark.core.security.principals import SCHEME, Role
 from tidemark.local.certificates import AUTHORITY, Authority
 from tidemark.local.directory import HeldDirectory
 from tidemark.local.ports import HOST, HeldPorts
@@ -44,6 +44,8 @@ _CLIENT_STEPS: Final = {200: Listener.MTLS, 300: Listener.TOKEN}
 _NODE_STEP: Final = 10
 _CLUSTER: Final = "local"
 _USER: Final = "dev"
+_SUPER_USERS: Final = f"User:{SCHEME}://{_CLUSTER}/user/{_USER};User:token:{_USER}"
+_REPLICATION_FACTOR: Final = 3
 _HOST_NAME: Final = "localhost"
 
 
@@ -80,8 +82,8 @@ class LocalCluster:
             service ("broker-0").
         environment: variables added to this process's environment, for every service.
         secure: TLS for every process, with an authority and certificates in certs/; ZooKeeper accepts only sessions
-            with a certificate. There is a listener of each kind. `client_files` are those of a user,
-            `token_file` has a token.
+            with a certificate. There is a listener of each kind. `client_files` are those of a user, `token_file` has
+            a user's token; both are super users, if `settings` have `authorization.enabled`.
         launchers: a command prefix, by name of a service. The prefix must exec the service, as `env` does, so that
             signals reach the service.
     """
@@ -296,11 +298,13 @@ class LocalCluster:
             (self.directory / name).mkdir(parents=True, exist_ok=True)
         if kind == "controller":
             flags["controller.id"] = number
+        if kind == ADMIN:
+            flags["default.replication.factor"] = str(min(len(self._brokers), _REPLICATION_FACTOR))
         if self._authority is not None:
             files = self._authority.issue_service(Role(kind), number or kind, (HOST, _HOST_NAME))
             flags |= dict(zip(SETTINGS, files, strict=True)) | {"zookeeper.tls.ca.file": files.ca}
             if kind != "controller":
-                flags["tokens.file"] = str(self.directory / TOKENS)
+                flags |= {"tokens.file": str(self.directory / TOKENS), "super.users": _SUPER_USERS}
         flags |= self._settings.get(kind, {}) | self._settings.get(name, {})
         arguments = [part for key, value in flags.items() for part in (f"--{key}", value)]
         log = self.directory / "logs" / f"{name}.log"

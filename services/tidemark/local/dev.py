@@ -27,7 +27,15 @@ def run(directory: Path, *, brokers: int, controllers: int, free_ports: bool, se
     """
     out = Console()
     ports = None if free_ports else fixed_ports(brokers, controllers)
-    cluster = LocalCluster(directory, brokers=brokers, controllers=controllers, ports=ports, secure=secure)
+    guarded = {"authorization.enabled": "true"} if secure else {}
+    cluster = LocalCluster(
+        directory,
+        brokers=brokers,
+        controllers=controllers,
+        ports=ports,
+        settings={"broker": guarded, "admin": guarded},
+        secure=secure,
+    )
     with sigterm_as_interrupt():
         started_s = time.monotonic()
         try:
@@ -50,21 +58,27 @@ def _show_next_steps(out: Console, cluster: LocalCluster) -> None:
     ):
         out.print(f"  {label:<10} {value}", highlight=False, soft_wrap=True)
     out.print("next, in another terminal:")
-    files = zip(FILE_VARIABLES, cluster.client_files, strict=True)
     for command in (
         f"export TIDEMARK_BOOTSTRAP={cluster.bootstrap}",
-        *(f"export {variable}={path}" for variable, path in files if path),
-        *(
-            [f"# with a token: TIDEMARK_BOOTSTRAP={cluster.token_bootstrap} TIDEMARK_TOKEN_FILE={cluster.token_file}"]
-            if cluster.token_file
-            else []
-        ),
+        *_identity_steps(cluster),
         "tidemark topic create greetings --partitions 3",
         "echo hello | tidemark produce greetings",
         "tidemark consume greetings --from earliest --max-records 1",
     ):
         out.print(f"  {command}", highlight=False, soft_wrap=True)
     out.print("Ctrl-C stops everything.")
+
+
+def _identity_steps(cluster: LocalCluster) -> list[str]:
+    """Commands that make the user's identity known to the next ones; none on plain-text ports."""
+    if cluster.token_file is None:
+        return []
+    files = zip(FILE_VARIABLES, cluster.client_files, strict=True)
+    return [
+        *(f"export {variable}={path}" for variable, path in files),
+        f"# with a token: TIDEMARK_BOOTSTRAP={cluster.token_bootstrap} TIDEMARK_TOKEN_FILE={cluster.token_file}",
+        "# other users need a certificate or a token, and rules: tidemark acl add --help",
+    ]
 
 
 def _watch(out: Console, cluster: LocalCluster) -> None:

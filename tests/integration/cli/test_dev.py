@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`tidemark dev`: the commands that it prints work as they are printed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+COMMAND_S = 60
+TIDEMARK = str(Path(sys.executable).parent / "tidemark")
+
+
+def printed_until_ready(process: subprocess.Popen[str]) -> list[str]:
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line.strip())
+        if line.startswith("Ctrl-C"):
+            return lines
+    raise AssertionError(lines)
+
+
+def run(command: str, environment: dict[str, str], status: int = 0) -> str:
+    done = subprocess.run(
+        ["/bin/sh", "-c", command], env=environment, capture_output=True, text=True, timeout=COMMAND_S, check=False
+    )
+    assert done.returncode == status, (command, done.stdout, done.stderr)
+    return done.stdout + done.stderr
+
+
+def test_the_printed_commands_work_on_one_secure_broker_and_other_users_need_rules(tmp_path: Path) -> None:
+    path = f"{Path(TIDEMARK).parent}:{os.environ['PATH']}"
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("TIDEMARK_")} | {"PATH": path}
+    small = ("--secure", "--brokers", "1", "--controllers", "1", "--free-ports", "--directory", str(tmp_path / "data"))
+    with subprocess.Popen((TIDEMARK, "dev", *small), stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            lines = printed_until_ready(process)
+            exports = [line for line in lines if line.startswith("export ")]
+            steps = [line for line in lines if line.startswith(("tidemark ", "echo "))]
+            assert "hello" in run(" && ".join([*exports, *steps]), environment)
+            token = next(line.partition(": ")[2] for line in lines if line.startswith("# with a token"))
+            ca = next(line for line in exports if "TLS_CA_FILE" in line)
+            assert "greetings" in run(f"{ca}; {token} tidemark topic list", environment)
+            certs = tmp_path / "data" / "certs"
+            run(f"tidemark certs client mallory --directory {certs}", environment)
+            files = " ".join(
+                f"TIDEMARK_TLS_{kind}_FILE={certs}/client-mallory.{end}"
+                for kind, end in (("CERTIFICATE", "crt"), ("KEY", "key"))
+            )
+            denied = run(f"{exports[0]}; {ca}; {files} tidemark topic delete greetings --yes", environment, status=1)
+            assert "tidemark acl add --principal User:tidemark://local/user/mallory" in denied
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(COMMAND_S)
+    assert process.returncode == 0
