@@ -96,7 +96,7 @@ EXPECTED: dict[str, tuple[str, str]] = {
     "AdminService/PlanBrokers": ("cluster", "admin"),
     "AdminService/AddBrokers": ("cluster", "admin"),
     "AdminService/RemoveBrokers": ("cluster", "admin"),
-    "AdminService/SafeToRestart": ("cluster", "admin"),
+    "AdminService/SafeToRestart": ("cluster", "admin broker"),
     "AdminService/DescribeLogDirs": ("cluster", "admin"),
     "AdminService/AlterReplicaLogDirs": ("cluster", "admin"),
     "AdminService/ListAcls": ("cluster", "admin"),

@@ -450,7 +450,7 @@ def test_a_bad_token_is_refused_with_its_fault_and_counted(secure: LocalCluster,
     token, sentence = BAD_TOKENS[reason][0](), BAD_TOKENS[reason][1]
     with_token.write_text(token)
     before = refusals(secure, reason)
-    with pytest.raises(TidemarkError) as refused, AdminClient(secure.token_bootstrap, timeout_s=10):
+    with pytest.raises(TidemarkError) as refused, AdminClient(secure.token_bootstrap, timeout_s=3):
         pytest.fail("the client started")
     assert refused.value.code is ErrorCode.AUTHENTICATION_FAILED
     assert sentence in str(refused.value)
@@ -522,14 +522,14 @@ def test_a_stream_ends_when_its_token_expires(secure: LocalCluster, stream: str)
 
 
 def test_streams_end_with_their_token_and_go_on_with_the_next_one(secure: LocalCluster, with_token: Path) -> None:
-    """Tokens of four seconds, under load: nothing acknowledged is lost, and nothing is written twice."""
+    """Tokens of two seconds, under load: nothing acknowledged is lost, and nothing is written twice."""
     ending = threading.Event()
 
     def renew() -> None:
-        while not ending.wait(1):
-            replace(with_token, token_for(4).encode())
+        while not ending.wait(0.5):
+            replace(with_token, token_for(2).encode())
 
-    replace(with_token, token_for(4).encode())
+    replace(with_token, token_for(2).encode())
     renewing = threading.Thread(target=renew)
     renewing.start()
     try:
@@ -539,7 +539,7 @@ def test_streams_end_with_their_token_and_go_on_with_the_next_one(secure: LocalC
             with NumbersLoad(secure.token_bootstrap, "renewed", 3) as load:
                 wait_for(
                     lambda: (
-                        load.failure is not None or (time.monotonic() - began_s > 14 and len(load.acknowledged) > 100)
+                        load.failure is not None or (time.monotonic() - began_s > 8 and len(load.acknowledged) > 100)
                     ),
                     "the load outlives three tokens",
                     timeout_s=60,
