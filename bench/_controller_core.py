@@ -18,6 +18,7 @@ from tidemark.core.controller.controller import ControllerCore
 from tidemark.core.controller.effects import ControllerEffect, SendLeaderAndIsr, WriteStates
 from tidemark.core.controller.events import (
     BrokersChanged,
+    BrokerTrusted,
     ControlAnswered,
     ControllerEvent,
     Elected,
@@ -78,6 +79,8 @@ class World:
                 state = LeaderAndIsr(replicas[0], LeaderEpoch(1), isr, min_isr=2, controller_epoch=ControllerEpoch(1))
                 states[TopicPartition(name, index)] = VersionedState(state, 1)
         self.settle(self.handle(Elected(self.brokers, self.epochs, topics, states, frozenset())))
+        for broker in self.brokers:  # an inherited broker is elected after its first answer
+            self.settle(self.handle(BrokerTrusted(broker, BrokerEpoch(1))))
 
     def settle(self, effects: Iterable[ControllerEffect]) -> int:
         """Answer effects until there are none; returns the number of written states."""
