@@ -26,6 +26,7 @@ from tidemark.admin.topics import TopicAdministration
 from tidemark.core.security.principals import Role
 from tidemark.rpc.raw_methods import add_admin_service
 from tidemark.rpc.security.authorization import make_authorization
+from tidemark.rpc.security.handshakes import NativeLines
 from tidemark.rpc.security.listeners import ListenerPort
 from tidemark.rpc.security.service import load_ports
 from tidemark.rpc.server import GrpcServer, Service
@@ -94,9 +95,9 @@ async def serve(settings: AdminSettings, ports: Sequence[ListenerPort]) -> int:
         stop.push_async_callback(server.stop, settings.shutdown_grace_ms / 1000)
         _log.info("serving", extra={"address": str(settings.listeners), "ports": list(server.ports.values())})
 
-    return await run_until_stopped(
-        start, stop.aclose, failed=failed, termination_path=settings.termination_message_path
-    )
+    with NativeLines(METRICS):
+        path = settings.termination_message_path
+        return await run_until_stopped(start, stop.aclose, failed=failed, termination_path=path)
 
 
 def main() -> None:

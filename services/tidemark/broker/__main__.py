@@ -9,10 +9,12 @@ from typing import Final
 
 from tidemark.broker.process import BrokerProcess
 from tidemark.core.security.principals import Role
+from tidemark.rpc.security.handshakes import NativeLines
 from tidemark.rpc.security.service import load_ports
 from tidemark.runtime.configuration import BrokerSettings, load_settings
 from tidemark.runtime.freed_memory import keep_freed_memory
 from tidemark.runtime.logging import configure_logging
+from tidemark.runtime.metrics import METRICS
 from tidemark.runtime.service import end_process, run_until_stopped
 
 _SWITCH_INTERVAL_S: Final = 0.0005
@@ -27,7 +29,8 @@ async def _main() -> int:
     configure_logging(settings.log_level, settings.log_format, f"broker-{settings.broker_id}")
     process = BrokerProcess(settings, load_ports(settings, Role.BROKER, settings.broker_id))
     path = settings.termination_message_path
-    return await run_until_stopped(process.start, process.stop, failed=process.failed, termination_path=path)
+    with NativeLines(METRICS):
+        return await run_until_stopped(process.start, process.stop, failed=process.failed, termination_path=path)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from tidemark.controller.metrics import ControllerMetrics
 from tidemark.controller.service import ControllerServicer
 from tidemark.core.security.principals import Role
 from tidemark.model import BrokerId
+from tidemark.rpc.security.handshakes import NativeLines
 from tidemark.rpc.security.listeners import ListenerPort
 from tidemark.rpc.security.service import load_ports
 from tidemark.rpc.server import GrpcServer, Service
@@ -76,7 +77,8 @@ async def _main() -> int:
     configure_logging(settings.log_level, settings.log_format, "controller")
     process = ControllerProcess(settings, load_ports(settings, Role.CONTROLLER, settings.controller_id))
     path = settings.termination_message_path
-    return await run_until_stopped(process.start, process.stop, failed=process.failed, termination_path=path)
+    with NativeLines(METRICS):
+        return await run_until_stopped(process.start, process.stop, failed=process.failed, termination_path=path)
 
 
 if __name__ == "__main__":

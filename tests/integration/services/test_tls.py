@@ -209,16 +209,18 @@ def test_a_caller_without_an_accepted_certificate_gets_a_reason(secure: LocalClu
     early = signed_by(authority, tmp_path / "early", uris=[USER], valid_days=(0.5, 1))
     server_only = signed_by(authority, tmp_path / "server", uris=[USER], purposes=[ExtendedKeyUsageOID.SERVER_AUTH])
     without = TlsFiles(str(authority / "ca.crt"))
-    for name, files in {
-        "plain text": None,
-        "no certificate": without,
-        "of another authority": foreign,
-        "not yet valid": early,
-        "of another purpose": server_only,
+    for reason, files in {
+        "no_tls": None,
+        "no_certificate": without,
+        "authority": foreign,
+        "not_yet_valid": early,
+        "purpose": server_only,
     }.items():
+        before = refusals(secure, reason, HANDSHAKES)
         code, sentence = code_of(lambda files=files: metadata_as(files, address), address)  # type: ignore[misc]
-        assert code is ErrorCode.BROKER_NOT_AVAILABLE, name
-        assert "TLS" in sentence, name
+        assert code is ErrorCode.BROKER_NOT_AVAILABLE, reason
+        assert "TLS" in sentence, reason
+        assert refusals(secure, reason, HANDSHAKES) > before
     distrusting = secure.client_files._replace(ca=str(stranger / "ca.crt"))
     code, sentence = code_of(lambda: metadata_as(distrusting, address), address)
     assert code is ErrorCode.AUTHENTICATION_FAILED
@@ -458,9 +460,12 @@ def test_a_bad_token_is_refused_with_its_fault_and_counted(secure: LocalCluster,
     assert refusals(secure, reason) > before
 
 
-def refusals(cluster: LocalCluster, reason: str) -> float:
-    """Refused calls at all brokers and the admin service."""
-    name = f'tidemark_authentication_failures_total{{reason="{reason}"}}'
+HANDSHAKES = "tidemark_tls_handshake_failures_total"
+
+
+def refusals(cluster: LocalCluster, reason: str, metric: str = "tidemark_authentication_failures_total") -> float:
+    """Refused calls or handshakes at all brokers and the admin service."""
+    name = f'{metric}{{reason="{reason}"}}'
     total = 0.0
     for service in ("broker-0", "broker-1", "broker-2", "admin"):
         with urllib.request.urlopen(f"http://{cluster.metrics_address(service)}/metrics", timeout=CALL_S) as answer:

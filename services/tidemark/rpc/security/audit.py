@@ -16,10 +16,33 @@ AUDIT: Final = logging.getLogger("tidemark.audit")
 
 _WINDOW_S: Final = 10.0
 _LINES_MAX: Final = 20
-"""Lines of one principal in a window."""
-_PRINCIPALS_MAX: Final = 1_000
-"""Principals that are counted apart in a window; all others share one count."""
+"""Lines of one key, such as a principal, in a window."""
+_KEYS_MAX: Final = 1_000
+"""Keys that are counted apart in a window; all others share one count."""
 _OTHERS: Final = ""
+
+
+class LineLimit:
+    """Bounds the lines that strangers can cause: 20 in ten seconds for each key.
+
+    Args:
+        now_s: a monotonic clock.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self._until_s = 0.0
+        self._lines: dict[str, int] = {}
+
+    def has_room(self, key: str) -> bool:
+        """Whether one more line may be written for the key; counts the line."""
+        now_s = self._now_s()
+        if now_s >= self._until_s:
+            self._until_s = now_s + _WINDOW_S
+            self._lines.clear()
+        counted = key if key in self._lines or len(self._lines) < _KEYS_MAX else _OTHERS
+        self._lines[counted] = count = self._lines.get(counted, 0) + 1
+        return count <= _LINES_MAX
 
 
 class Audit:
@@ -30,9 +53,7 @@ class Audit:
     """
 
     def __init__(self, metrics: Metrics | None = None, now_s: Callable[[], float] = time.monotonic) -> None:
-        self._now_s = now_s
-        self._until_s = 0.0
-        self._lines: dict[str, int] = {}
+        self._limit = LineLimit(now_s)
         self._denials = self._unwritten = None
         if metrics is not None:
             doc = "Denied operations, by resource type and operation"
@@ -44,7 +65,7 @@ class Audit:
         """Count a denial, and write its line unless the principal has too many."""
         if self._denials is not None:
             self._denials.labels(resource.type, operation).inc()
-        if not self._has_room(principal):
+        if not self._limit.has_room(principal):
             if self._unwritten is not None:
                 self._unwritten.inc()
             return
@@ -57,15 +78,6 @@ class Audit:
             "outcome": "DENIED",
         }
         AUDIT.warning("denied", extra=facts)
-
-    def _has_room(self, principal: str) -> bool:
-        now_s = self._now_s()
-        if now_s >= self._until_s:
-            self._until_s = now_s + _WINDOW_S
-            self._lines.clear()
-        key = principal if principal in self._lines or len(self._lines) < _PRINCIPALS_MAX else _OTHERS
-        self._lines[key] = count = self._lines.get(key, 0) + 1
-        return count <= _LINES_MAX
 
 
 DENIALS: Final = Audit(METRICS)

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counts failed TLS handshakes, and makes the lines of gRPC's C library lines of this process's log.
+
+gRPC for Python has no hook for handshakes. Its C library writes their errors to file descriptor 2, in a format of its
+own, between the lines of a JSON log. Here a thread reads that descriptor instead. Python's own errors bypass it.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import re
+import sys
+import threading
+from collections.abc import Callable
+from typing import Final, TextIO
+
+from tidemark.rpc.security.audit import LineLimit
+from tidemark.runtime.metrics import Metrics
+
+_log = logging.getLogger(__name__)
+
+_STDERR: Final = 2
+_LINE: Final = re.compile(r"(?P<level>[IWEF])\d{4} [\d:.]+ +\d+ (?P<source>[\w./-]+:\d+)\] (?P<text>.*)")
+_LEVELS: Final = {"I": logging.INFO, "W": logging.WARNING, "E": logging.ERROR, "F": logging.CRITICAL}
+_FAILED: Final = "Handshake failed with error "
+_JOIN_S: Final = 2.0
+
+OTHER: Final = "other"
+_REASONS: Final = (
+    ("certificate has expired", "expired"),
+    ("certificate is not yet valid", "not_yet_valid"),
+    ("unsupported certificate purpose", "purpose"),
+    ("Hostname Verification", "host"),
+    ("CERTIFICATE_VERIFY_FAILED", "authority"),
+    ("PEER_DID_NOT_RETURN_A_CERTIFICATE", "no_certificate"),
+    ("WRONG_VERSION_NUMBER", "no_tls"),
+    ("HTTP_REQUEST", "no_tls"),
+    ("UNSUPPORTED_PROTOCOL", "protocol"),
+    ("NO_SHARED_CIPHER", "protocol"),
+    ("_ALERT_", "refused_by_peer"),
+)
+"""Parts of OpenSSL's sentences, and the reason that the metric has for each."""
+
+
+def reason_of(text: str) -> str:
+    """The reason of a failed handshake, from gRPC's sentence."""
+    return next((reason for part, reason in _REASONS if part in text), OTHER)
+
+
+class NativeLines:
+    """Between `start` and `stop`, whole lines that C code writes to stderr go to this process's log.
+
+    Args:
+        metrics: gets the counter.
+        said: called with each line that is not gRPC's, as it was written.
+    """
+
+    def __init__(self, metrics: Metrics, said: Callable[[str], None] | None = None) -> None:
+        doc = "TLS handshakes that failed, as server or as client, by reason"
+        self._failures = metrics.counter("tls_handshake_failures", doc, ["reason"])
+        self._limit = LineLimit()
+        self._said = said or self._pass_on
+        self._python: TextIO | None = None
+        self._real = sys.stderr
+        self._reader: threading.Thread | None = None
+
+    def __enter__(self) -> NativeLines:
+        self._real = os.fdopen(os.dup(_STDERR), "w", buffering=1, encoding="utf-8", errors="backslashreplace")
+        self._python, sys.stderr = sys.stderr, self._real
+        _redirect_handlers(self._python, self._real)
+        faulthandler.enable(self._real)
+        reading, writing = os.pipe()
+        os.dup2(writing, _STDERR)
+        os.close(writing)
+        self._reader = threading.Thread(target=self._read, args=(reading,), name="native lines", daemon=True)
+        self._reader.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._python is not None
+        assert self._reader is not None
+        os.dup2(self._real.fileno(), _STDERR)  # closes the pipe, unless a child process still has it
+        self._reader.join(_JOIN_S)
+        faulthandler.disable()
+        sys.stderr = self._python
+        _redirect_handlers(self._real, self._python)
+
+    def _read(self, descriptor: int) -> None:
+        with os.fdopen(descriptor, encoding="utf-8", errors="backslashreplace") as lines:
+            for line in lines:
+                self._take(line.rstrip("\n"))
+
+    def _take(self, line: str) -> None:
+        found = _LINE.fullmatch(line)
+        if found is None:
+            self._said(line)
+            return
+        text = found["text"]
+        if not text.startswith(_FAILED):
+            _log.log(_LEVELS[found["level"]], "%s", text, extra={"source": found["source"]})
+            return
+        reason = reason_of(text)
+        self._failures.labels(reason).inc()
+        if self._limit.has_room(reason):
+            _log.warning("a TLS handshake failed", extra={"reason": reason, "detail": text.removeprefix(_FAILED)})
+
+    def _pass_on(self, line: str) -> None:
+        self._real.write(line + "\n")
+
+
+def _redirect_handlers(before: TextIO, after: TextIO) -> None:
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, logging.StreamHandler) and handler.stream is before:
+            handler.setStream(after)

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lines that C code writes to stderr: in the log, and failed handshakes counted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from tidemark.rpc.security.handshakes import reason_of
+
+PREFIX = "1124 11:19:02.123456    4711 ssl_transport_security.cc:2563] "
+FAILED = "Handshake failed with error SSL_ERROR_SSL: error:1000007d:SSL routines:OPENSSL_internal:"
+
+PROGRAM = """
+import os, subprocess, sys
+from tidemark.rpc.security.handshakes import NativeLines
+from tidemark.runtime.logging import configure_logging
+from tidemark.runtime.metrics import METRICS
+
+configure_logging("info", "json", "broker-0")
+with NativeLines(METRICS):
+    {step}
+    print("of python", file=sys.stderr)
+    subprocess.run(["/bin/sh", "-c", "echo of a child >&2"])
+os.write(2, b"after it\\n")
+print(METRICS.render().decode())
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+def run(step: str) -> subprocess.CompletedProcess[str]:
+    program = PROGRAM.format(step=step)
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_lines_of_the_c_library_are_log_lines_and_failed_handshakes_are_counted() -> None:
+    expired = f"{FAILED}CERTIFICATE_VERIFY_FAILED: certificate has expired"
+    written = f"I{PREFIX}{expired}\nE{PREFIX}no more descriptors\nof another library\n" * 30
+    done = run(f"os.write(2, {written.encode()!r})")
+    lines = done.stderr.splitlines()
+    assert lines.count("of another library") == 30
+    assert lines[-1] == "after it"
+    assert {"of python", "of a child"} <= set(lines)
+    logged = [json.loads(line) for line in lines if line.startswith("{")]
+    failed = [line for line in logged if line["message"] == "a TLS handshake failed"]
+    assert len(failed) == 20, "more lines in ten seconds could fill the disk"
+    assert {(line["level"], line["reason"]) for line in failed} == {("warning", "expired")}
+    others = [(line["level"], line["source"]) for line in logged if line["message"] == "no more descriptors"]
+    assert others == [("error", "ssl_transport_security.cc:2563")] * 30
+    assert len(logged) == 50
+    assert 'tidemark_tls_handshake_failures_total{reason="expired"} 30.0' in done.stdout
+
+
+def test_the_trace_of_a_crash_reaches_stderr() -> None:
+    done = run("import ctypes; ctypes.string_at(0)")
+    assert done.returncode < 0
+    assert "Fatal Python error: Segmentation fault" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("part", "reason"),
+    [
+        ("CERTIFICATE_VERIFY_FAILED: unable to get local issuer certificate", "authority"),
+        ("CERTIFICATE_VERIFY_FAILED: self signed certificate", "authority"),
+        ("CERTIFICATE_VERIFY_FAILED: certificate is not yet valid", "not_yet_valid"),
+        ("CERTIFICATE_VERIFY_FAILED: unsupported certificate purpose", "purpose"),
+        ("PEER_DID_NOT_RETURN_A_CERTIFICATE: Invalid certificate verification context", "no_certificate"),
+        ("WRONG_VERSION_NUMBER: Invalid certificate verification context", "no_tls"),
+        ("TLSV1_ALERT_UNKNOWN_CA", "refused_by_peer"),
+        ("A_NEW_ERROR", "other"),
+    ],
+)
+def test_each_error_of_a_handshake_has_a_reason(part: str, reason: str) -> None:
+    assert reason_of(FAILED + part) == reason
