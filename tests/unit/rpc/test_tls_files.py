@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,25 @@ def test_a_certificate_of_another_service_keeps_the_former_identity(authority: A
     assert identity.failures == 1
     authority.issue_service(Role.BROKER, "3", HOSTS)
     assert identity.current().fingerprint != before.fingerprint
+
+
+@pytest.mark.parametrize("first", ["key", "certificate"])
+def test_a_process_that_starts_between_the_two_renames_of_a_new_pair_waits_for_the_second(
+    authority: Authority, broker: TlsFiles, first: str
+) -> None:
+    other = broker.certificate if first == "key" else broker.key
+    old = Path(other).read_bytes()
+    authority.issue_service(Role.BROKER, "3", HOSTS)
+    new = Path(other).read_bytes()
+    Path(other).write_bytes(old)
+    with pytest.raises(TidemarkError, match="which is not the key of"):
+        TlsIdentity(broker)
+    renaming = threading.Timer(0.1, Path(other).write_bytes, (new,))
+    renaming.start()
+    try:
+        assert TlsIdentity(broker).current().certificate == Path(broker.certificate).read_bytes()
+    finally:
+        renaming.join()
 
 
 @pytest.mark.filterwarnings("ignore:Parsed a serial number which wasn't positive")

@@ -430,6 +430,14 @@ async def test_static_tokens_follow_their_file(tmp_path: Path, monkeypatch: pyte
     assert static.failures == 2
 
 
+async def test_a_new_token_is_accepted_at_once(tmp_path: Path) -> None:
+    """An unknown one is looked up in the file, however recently the file was read."""
+    path = tmp_path / "tokens"
+    token_file.create(path, "alice")
+    verifier = Tokens(StaticTokens(str(path)))
+    assert (await verifier.verify(token_file.create(path, "bob"))).principal.name == "User:token:bob"
+
+
 def test_commands_that_change_the_file_at_once_lose_no_token(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     token_file.create(path, "alice")

@@ -30,6 +30,8 @@ _log = logging.getLogger(__name__)
 
 _CHECK_S: Final = 0.5
 """Interval at which a use of the files looks whether they changed."""
+_SETTLE_S: Final = 0.3
+"""Time for which a start waits for files that do not fit together: they may be just being replaced."""
 _BEGIN, _END = b"-----BEGIN ", b"-----END "
 
 
@@ -73,7 +75,7 @@ class TlsIdentity:
         self._names = names
         self.failures = 0
         self._lock = threading.Lock()
-        self._seen, self._material = _load(files, names)
+        self._seen, self._material = _load_first(files, names)
         self._refused: tuple[object, ...] | None = None
         self._checked_s = time.monotonic()
 
@@ -141,6 +143,18 @@ class TlsIdentity:
             self._refused = state
             self.failures += 1
             _log.warning("the changed TLS files are not used: %s", error.message)
+
+
+def _load_first(files: TlsFiles, names: Names) -> tuple[tuple[object, ...], Material]:
+    """As `_load`, without former contents that could stay in use while the files are being replaced."""
+    until_s = time.monotonic() + _SETTLE_S
+    while True:
+        try:
+            return _load(files, names)
+        except TidemarkError:
+            if time.monotonic() > until_s:
+                raise
+        time.sleep(_SETTLE_S / 10)
 
 
 def _load(files: TlsFiles, names: Names) -> tuple[tuple[object, ...], Material]:

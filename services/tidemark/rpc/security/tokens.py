@@ -53,8 +53,8 @@ class StaticTokens:
         self._checked_s = time.monotonic()
 
     def name_of(self, digest: str) -> str | None:
-        """The name of the token with this hash; None: there is none."""
-        if time.monotonic() - self._checked_s >= _CHECK_S:
+        """The name of the token with this hash; None: there is none. A new token is known at once."""
+        if digest not in self._names or time.monotonic() - self._checked_s >= _CHECK_S:
             self._checked_s = time.monotonic()
             self._look()
         return self._names.get(digest)
