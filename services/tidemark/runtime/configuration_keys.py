@@ -156,7 +156,7 @@ _COMMON: Final = (
         Kind.STRING,
         _CLIENTS,
         "",
-        "YAML file of the issuers whose JSON web tokens are accepted, by alias; read at the start",
+        "YAML file of the issuers whose JSON web tokens are accepted, by alias; read again when it changes",
     ),
     whole_number(
         "tokens.clock.skew.ms",

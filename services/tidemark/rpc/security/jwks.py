@@ -7,7 +7,6 @@ import asyncio
 import http.client
 import json
 import logging
-import os
 import ssl
 import time
 import urllib.request
@@ -18,6 +17,7 @@ from typing import Any, Final, NamedTuple
 import jwt
 
 from tidemark.model import ErrorCode, TidemarkError
+from tidemark.rpc.security.changed_file import signature
 
 REFRESH_S: Final = 300.0
 """Age at which a use of the keys of an address reads them again, in the background."""
@@ -149,13 +149,7 @@ class KeySet:
             self._waited = False
 
     def _signature(self) -> tuple[int, ...] | None:
-        if self._source.startswith("https://"):
-            return None
-        try:
-            status = os.stat(self._source)
-        except OSError:
-            return None
-        return status.st_ino, status.st_dev, status.st_mtime_ns, status.st_size
+        return None if self._source.startswith("https://") else signature(self._source)
 
     def _fetch(self) -> bytes:
         if not self._source.startswith("https://"):

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -15,6 +15,7 @@ from tidemark.core.security.principals import ALIAS, Principal, issuer_principal
 from tidemark.errors import TOKEN_EXPIRED
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.security.callers import Verified, refused
+from tidemark.rpc.security.changed_file import ChangedFile
 from tidemark.rpc.security.jwks import KeySet, PublicKey
 
 _FIELDS: Final = frozenset({"issuer", "audience", "jwks", "ca.file", "token.file", "kubernetes"})
@@ -139,8 +140,57 @@ def _shown(claim: object) -> str:
     return ascii(claim)[:_SHOWN] if isinstance(claim, str) else "unknown"
 
 
-def load_issuers(path: str, clock_skew_s: float) -> Issuers:
-    """The issuers that a YAML file names; raises INVALID_CONFIG."""
+class IssuersFile:
+    """The issuers of a YAML file, which is read again when it changes. Issuers that stay the same keep their keys.
+
+    Raises:
+        TidemarkError: INVALID_CONFIG.
+    """
+
+    def __init__(self, path: str, clock_skew_s: float) -> None:
+        self._skew_s = clock_skew_s
+        self._keys: dict[_Source, KeySet] = {}
+        self._file = ChangedFile(path, self._load)
+
+    async def verify(self, token: str) -> Verified:
+        """As `Issuers.verify`; the token no longer holds once the file has changed."""
+        issuers = self._file.current()
+        found = await issuers.verify(token)
+        return found._replace(holds=partial(self._holds, issuers, found.holds))
+
+    async def _holds(self, issuers: Issuers, holds: Callable[[], Awaitable[bool]] | None) -> bool:
+        return issuers is self._file.current() and (holds is None or await holds())
+
+    def _load(self, path: str) -> Issuers:
+        listed = _read_issuers(path)
+        sources = {alias: _source_of(fields) for alias, fields in listed.items()}
+        self._keys = {source: self._keys.get(source) or _keys_from(source) for source in sources.values()}
+        issuers = [_issuer(alias, fields, self._keys[sources[alias]]) for alias, fields in listed.items()]
+        return Issuers(issuers, self._skew_s)
+
+
+class _Source(NamedTuple):
+    jwks: str
+    ca_file: str
+    token_file: str
+
+
+def _source_of(fields: Mapping[str, Any]) -> _Source:
+    return _Source(fields["jwks"], fields.get("ca.file", ""), fields.get("token.file", ""))
+
+
+def _keys_from(source: _Source) -> KeySet:
+    return KeySet(source.jwks, ca_file=source.ca_file, token_file=source.token_file)
+
+
+def _issuer(alias: str, fields: Mapping[str, Any], keys: KeySet) -> Issuer:
+    audience = fields["audience"]
+    audiences = [audience] if isinstance(audience, str) else audience
+    return Issuer(alias, fields["issuer"], audiences, keys, fields.get("kubernetes", False))
+
+
+def _read_issuers(path: str) -> dict[str, Mapping[str, Any]]:
+    """The checked fields of each alias; raises INVALID_CONFIG."""
     try:
         content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -149,15 +199,16 @@ def load_issuers(path: str, clock_skew_s: float) -> Issuers:
         raise _wrong(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict) or not content:
         raise _wrong(f"{path} must hold a mapping of alias: issuer")
-    issuers = [_issuer(path, alias, fields) for alias, fields in content.items()]
-    if len({one.issuer for one in issuers}) < len(issuers):
+    for alias, fields in content.items():
+        _check_issuer(path, alias, fields)
+    if len({fields["issuer"] for fields in content.values()}) < len(content):
         raise _wrong(f"{path}: two aliases have the same issuer")
-    if sum(one.kubernetes for one in issuers) > 1:
+    if sum(fields.get("kubernetes", False) for fields in content.values()) > 1:
         raise _wrong(f"{path}: two issuers are Kubernetes, and their service accounts would share names")
-    return Issuers(issuers, clock_skew_s)
+    return content
 
 
-def _issuer(path: str, alias: object, fields: object) -> Issuer:
+def _check_issuer(path: str, alias: object, fields: object) -> None:
     if not isinstance(alias, str) or not ALIAS.fullmatch(alias):
         raise _wrong(f"{path}: the alias is {alias!r}: want small letters, digits and '-'")
     if not isinstance(fields, dict) or not fields.keys() <= _FIELDS:
@@ -172,8 +223,6 @@ def _issuer(path: str, alias: object, fields: object) -> Issuer:
             raise _wrong(f"{path}: {alias} needs {name} as text")
     if not isinstance(fields.get("kubernetes", False), bool):
         raise _wrong(f"{path}: kubernetes of {alias} is neither true nor false")
-    keys = KeySet(texts["jwks"], ca_file=texts["ca.file"], token_file=texts["token.file"])
-    return Issuer(alias, texts["issuer"], audiences, keys, fields.get("kubernetes", False))
 
 
 def _wrong(sentence: str) -> TidemarkError:

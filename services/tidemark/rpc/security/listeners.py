@@ -102,9 +102,9 @@ def client_files(settings: ClientSettings, own: TlsFiles) -> TlsFiles:
 def _tokens(settings: ClientSettings) -> TokenVerifier:
     issuers = None
     if settings.tokens_issuers_file:
-        from tidemark.rpc.security.jwts import load_issuers  # PyJWT, for those that use it
+        from tidemark.rpc.security.jwts import IssuersFile  # PyJWT, for those that use it
 
-        issuers = load_issuers(settings.tokens_issuers_file, settings.tokens_clock_skew_ms / 1000)
+        issuers = IssuersFile(settings.tokens_issuers_file, settings.tokens_clock_skew_ms / 1000)
     return Tokens(StaticTokens(settings.tokens_file) if settings.tokens_file else None, issuers)
 
 

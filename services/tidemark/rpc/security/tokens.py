@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -12,9 +10,9 @@ from typing import Final
 
 from tidemark.core.security.principals import token_principal
 from tidemark.errors import TOKEN_EXPIRED
-from tidemark.model import TidemarkError
 from tidemark.rpc.security import token_file
 from tidemark.rpc.security.callers import TokenVerifier, Verified, refused
+from tidemark.rpc.security.changed_file import ChangedFile
 
 REASONS: Final = (
     *("missing", "unknown", "malformed", "too_long", TOKEN_EXPIRED, "not_yet_valid", "audience", "issuer"),
@@ -27,61 +25,27 @@ RECHECK_S: Final = 300.0
 """Streams with a static token end after this time, and their clients open others: a removed token is of no more use."""
 TRUST_S: Final = 3600.0
 """Streams with a JWT end after this time at the latest, and their clients open others: the token is verified again."""
-_CHECK_S: Final = 0.5
 _CACHED: Final = 10_000
-
-_log = logging.getLogger(__name__)
 
 
 class StaticTokens:
     """The tokens of a file, which is read again when it changes.
-
-    A file that cannot be read, or has a line of another form, keeps the former contents in use.
-
-    Attributes:
-        failures: times that a changed file was not used.
 
     Raises:
         TidemarkError: INVALID_CONFIG: the file cannot be read.
     """
 
     def __init__(self, path: str) -> None:
-        self.failures = 0
-        self._path = path
-        self._seen = _signature(path)
-        self._names = _by_hash(path)
-        self._checked_s = time.monotonic()
+        self._file = ChangedFile(path, _by_hash)
 
     def name_of(self, digest: str) -> str | None:
         """The name of the token with this hash; None: there is none. A new token is known at once."""
-        if digest not in self._names or time.monotonic() - self._checked_s >= _CHECK_S:
-            self._checked_s = time.monotonic()
-            self._look()
-        return self._names.get(digest)
-
-    def _look(self) -> None:
-        seen = _signature(self._path)
-        if seen == self._seen:
-            return
-        self._seen = seen
-        try:
-            self._names = _by_hash(self._path)
-            _log.info("the file of tokens changed", extra={"names": len(self._names)})
-        except TidemarkError as error:
-            self.failures += 1
-            _log.warning("the changed file of tokens is not used: %s", error.message)
+        found = self._file.current().get(digest)
+        return self._file.current(at_once=True).get(digest) if found is None else found
 
 
 def _by_hash(path: str) -> dict[str, str]:
     return {digest: name for name, digest in token_file.read(path).items()}
-
-
-def _signature(path: str) -> tuple[int, ...] | None:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_ino, status.st_dev, status.st_mtime_ns, status.st_size
 
 
 class Tokens:

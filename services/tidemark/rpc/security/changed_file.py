@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A file that is read again when it changes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+from tidemark.model import TidemarkError
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_CHECK_S: Final = 0.5
+"""Interval at which a use of the contents looks whether the file changed."""
+
+
+class ChangedFile(Generic[T]):
+    """The contents of a file. Contents that cannot be read keep the former ones in use.
+
+    Args:
+        path: of the file.
+        read: reads the file; raises TidemarkError.
+
+    Attributes:
+        failures: times that a changed file was not used.
+
+    Raises:
+        TidemarkError: of `read`.
+    """
+
+    def __init__(self, path: str, read: Callable[[str], T]) -> None:
+        self.failures = 0
+        self._path = path
+        self._read = read
+        self._seen = signature(path)
+        self._contents = read(path)
+        self._checked_s = time.monotonic()
+
+    def current(self, *, at_once: bool = False) -> T:
+        """The newest contents; looks at the file at most every half second, unless `at_once`."""
+        if at_once or time.monotonic() - self._checked_s >= _CHECK_S:
+            self._checked_s = time.monotonic()
+            self._look()
+        return self._contents
+
+    def _look(self) -> None:
+        seen = signature(self._path)
+        if seen == self._seen:
+            return
+        self._seen = seen
+        try:
+            self._contents = self._read(self._path)
+            _log.info("%s changed", self._path)
+        except TidemarkError as error:
+            self.failures += 1
+            _log.warning("the changed file is not used: %s", error.message)
+
+
+def signature(path: str) -> tuple[int, ...] | None:
+    """Differs after a change of the file; None: there is no such file."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_ino, status.st_dev, status.st_mtime_ns, status.st_size
