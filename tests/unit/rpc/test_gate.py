@@ -70,9 +70,13 @@ class Guarded:
         self._gate = Gate(Accesses(self.authorizer, Audit(), cluster))
         self.seen: list[Any] = []
 
-    async def call(self, path: str, request: Any, answer: Any = None, *, uri: str = ALICE) -> Any:
+    async def call(
+        self, path: str, request: Any, answer: Any = None, *, uri: str = ALICE, meanwhile: Rules | None = None
+    ) -> Any:
         async def serve(request: Any, context: Any) -> Any:
             self.seen.append(request)
+            if meanwhile is not None:
+                self.authorizer.use(meanwhile)
             return answer
 
         handler = await self._handler(path, grpc.unary_unary_rpc_method_handler(serve))
@@ -191,6 +195,16 @@ async def test_a_claim_of_a_restart_needs_alter_and_a_broker_may_claim_its_own()
     for request, uri in ((brokers_pb.SafeToRestartRequest(broker_id=1), ALICE), (claim, "tidemark://shop/broker/1")):
         await guarded.call(path, request, answer, uri=uri)
         assert guarded.seen.pop() is request
+
+
+async def test_a_held_heartbeat_is_checked_again_before_its_answer() -> None:
+    rules = (allow(Operation.READ, "g", ResourceType.GROUP), allow(Operation.READ, "a"))
+    guarded = Guarded(*rules)
+    beat = group_pb.GroupHeartbeatRequest(group_id="g", subscription=group_pb.GroupSubscription(topics=["a"]))
+    path, answer = f"{GROUPS}/GroupHeartbeat", group_pb.GroupHeartbeatResponse()
+    assert await guarded.call(path, beat, answer, meanwhile=Rules(rules, 1)) is answer
+    with pytest.raises(TidemarkError, match="may not READ Group:g"):
+        await guarded.call(path, beat, answer, meanwhile=Rules(rules[1:], 2))
 
 
 async def test_internal_calls_on_a_plain_text_port_need_cluster_action() -> None:

@@ -68,6 +68,7 @@ class Right(NamedTuple):
         items: see `Items`; the last need is checked for each item.
         hides: see `Hidden`.
         by_service: the service itself checks each resource and answers for it; the gate checks nothing.
+        held: the call may wait, and is checked again before its answer.
     """
 
     needs: tuple[Need, ...]
@@ -77,6 +78,7 @@ class Right(NamedTuple):
     items: Items | None = None
     hides: tuple[Hidden, ...] = ()
     by_service: bool = False
+    held: bool = False
 
 
 _O, _TOPIC, _GROUP, _CLUSTER = Operation, ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
@@ -125,6 +127,7 @@ _GROUP_SERVICE: Final = {
     "GroupHeartbeat": Right(
         (Need(_O.READ, _GROUP, "group_id"), Need(_O.DESCRIBE, _TOPIC, "subscription.topics")),
         hides=(Hidden("assignment.topics", "topic"),),
+        held=True,
     ),
     "CommitOffsets": Right((Need(_O.READ, _GROUP, "group_id"), Need(_O.READ, _TOPIC, "offsets.topic")), items=_COMMITS),
     "FetchOffsets": Right(

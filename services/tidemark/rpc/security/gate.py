@@ -84,6 +84,9 @@ class Gate(grpc.aio.ServerInterceptor):
                 return await inner(request, context)
             refused = await _take_refused(right, request, access)
             response = await inner(request, context)
+            if right.held:
+                access.decisions.clear()
+                await access.check_call(right, request)
             if refused:
                 await _put_refused(right, response, refused)
             await _hide(right, response, access)
