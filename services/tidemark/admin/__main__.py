@@ -24,16 +24,18 @@ from tidemark.admin.session import SessionKeeper
 from tidemark.admin.surveys import Survey, ThroughController
 from tidemark.admin.topics import TopicAdministration
 from tidemark.core.security.principals import Role
+from tidemark.rpc.channel import process_identity
 from tidemark.rpc.raw_methods import add_admin_service
 from tidemark.rpc.security.authorization import make_authorization
 from tidemark.rpc.security.handshakes import NativeLines
 from tidemark.rpc.security.listeners import ListenerPort
+from tidemark.rpc.security.scrapes import serve_metrics
 from tidemark.rpc.security.service import load_ports
 from tidemark.rpc.server import GrpcServer, Service
 from tidemark.runtime.clock import SystemClock
 from tidemark.runtime.configuration import AdminSettings, load_settings
 from tidemark.runtime.logging import configure_logging
-from tidemark.runtime.metrics import METRICS, start_metrics_server, tell_what_runs
+from tidemark.runtime.metrics import METRICS, tell_what_runs
 from tidemark.runtime.service import run_until_stopped
 from tidemark.zookeeper.access_rules.feed import AclFeed
 from tidemark.zookeeper.store import store_of
@@ -80,7 +82,7 @@ async def serve(settings: AdminSettings, ports: Sequence[ListenerPort]) -> int:
     stop = contextlib.AsyncExitStack()
 
     async def start() -> None:
-        metrics = start_metrics_server(settings.metrics_listeners.host, settings.metrics_listeners.port)
+        metrics = serve_metrics(settings, process_identity())
         METRICS.show(store.metrics)
         stop.callback(METRICS.hide, store.metrics)
         stop.callback(metrics.close)

@@ -29,14 +29,16 @@ from tidemark.core.replication import effects as ef
 from tidemark.core.replication.events import SessionExpired, SettingsChanged
 from tidemark.core.security.listeners import Listener
 from tidemark.model import BrokerEpoch
+from tidemark.rpc.channel import process_identity
 from tidemark.rpc.raw_methods import add_broker_service, add_replica_service
 from tidemark.rpc.security.authorization import make_authorization
 from tidemark.rpc.security.listeners import ListenerPort
+from tidemark.rpc.security.scrapes import serve_metrics
 from tidemark.rpc.server import GrpcServer, Service
 from tidemark.runtime.configuration import BrokerSettings
 from tidemark.runtime.coordination import start_when_reachable
 from tidemark.runtime.host_port import HostPort, Listeners
-from tidemark.runtime.metrics import METRICS, start_metrics_server, tell_what_runs
+from tidemark.runtime.metrics import METRICS, tell_what_runs
 from tidemark.runtime.scheduler import AsyncioScheduler
 from tidemark.storage.directories.log_manager import LogManager
 from tidemark.v1.controller_service_pb2_grpc import add_BrokerControlServiceServicer_to_server
@@ -109,10 +111,9 @@ class BrokerProcess:
 
     async def _open(self, opened: AsyncExitStack) -> LogManager:
         """Open the ports, the ZooKeeper session and the log directories; `opened` closes them after a failed start."""
-        metrics = self._settings.metrics_listeners
         opened.push_async_callback(self._server.stop, 0)
         await self._server.start()
-        self._stack.callback(start_metrics_server(metrics.host, metrics.port).close)
+        self._stack.callback(serve_metrics(self._settings, process_identity()).close)
         opened.push_async_callback(self._node.store.stop)
         return await self._check_and_prepare(opened)
 

@@ -12,15 +12,17 @@ from tidemark.controller.metrics import ControllerMetrics
 from tidemark.controller.service import ControllerServicer
 from tidemark.core.security.principals import Role
 from tidemark.model import BrokerId
+from tidemark.rpc.channel import process_identity
 from tidemark.rpc.security.handshakes import NativeLines
 from tidemark.rpc.security.listeners import ListenerPort
+from tidemark.rpc.security.scrapes import serve_metrics
 from tidemark.rpc.security.service import load_ports
 from tidemark.rpc.server import GrpcServer, Service
 from tidemark.runtime.clock import SystemClock
 from tidemark.runtime.configuration import ControllerSettings, load_settings
 from tidemark.runtime.coordination import start_when_reachable
 from tidemark.runtime.logging import configure_logging
-from tidemark.runtime.metrics import METRICS, MetricsServer, start_metrics_server, tell_what_runs
+from tidemark.runtime.metrics import METRICS, MetricsServer, tell_what_runs
 from tidemark.runtime.service import end_process, run_until_stopped
 from tidemark.v1.controller_service_pb2_grpc import add_ControllerServiceServicer_to_server
 from tidemark.zookeeper.store import store_of
@@ -46,9 +48,7 @@ class ControllerProcess:
     async def start(self) -> None:
         """Server, metrics, session, election; then SERVING and ready, active or standby."""
         await self._server.start()
-        self._metrics = start_metrics_server(
-            self._settings.metrics_listeners.host, self._settings.metrics_listeners.port
-        )
+        self._metrics = serve_metrics(self._settings, process_identity())
         await start_when_reachable(self._store, self._settings.zookeeper_connect)
         self._running = asyncio.create_task(self._loop.run(), name="controller loop")
         self._running.add_done_callback(self._on_end)

@@ -55,6 +55,7 @@ class _ServiceSettings:
     listeners: Listeners
     advertised_listeners: Listeners
     metrics_listeners: HostPort
+    metrics_tls: str
     health_listeners: HostPort | None
     tls_ca_file: str
     tls_certificate_file: str

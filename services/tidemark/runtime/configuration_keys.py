@@ -90,6 +90,15 @@ _COMMON: Final = (
         "metrics.listeners", Kind.ADDRESS, _ALL, "", "Address of /metrics; default: host of listeners, port + 100"
     ),
     ConfigKey(
+        "metrics.tls",
+        Kind.CHOICE,
+        _ALL,
+        "none",
+        "TLS of /metrics: none; server: with the certificate of this service; mutual: a scraper needs a certificate of "
+        "tls.ca.file, too",
+        choices=("none", "server", "mutual"),
+    ),
+    ConfigKey(
         "health.listeners",
         Kind.ADDRESS,
         _ALL,

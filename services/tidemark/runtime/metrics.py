@@ -12,11 +12,11 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import PackageNotFoundError, version
 from socketserver import TCPServer
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qs, urlsplit
 
 from prometheus_client import (
@@ -153,10 +153,14 @@ def tell_what_runs(service: str) -> None:
     _BUILD.labels(ours, service).set(1)
 
 
+Secure: TypeAlias = Callable[[socket.socket], socket.socket]
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
     metrics: Metrics
+    secure: Secure | None = None
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self._room = threading.BoundedSemaphore(_CONNECTIONS_MAX)
@@ -194,6 +198,19 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _IDLE_S
     server: _Server
 
+    def setup(self) -> None:
+        """Within the time of an idle connection also a handshake."""
+        if self.server.secure is not None:
+            self.request.settimeout(_IDLE_S)
+            self.request = self.server.secure(self.request)
+        super().setup()
+
+    def finish(self) -> None:
+        """End the TLS connection, too."""
+        super().finish()
+        if self.server.secure is not None:
+            self.request.close()
+
     def do_GET(self) -> None:
         asked = parse_qs(urlsplit(self.path).query).get("name[]", [])
         body = self.server.metrics.render(asked)
@@ -216,7 +233,7 @@ class _Handler(BaseHTTPRequestHandler):
 class MetricsServer:
     """Serves /metrics on threads of its own."""
 
-    def __init__(self, host: str, port: int, metrics: Metrics) -> None:
+    def __init__(self, host: str, port: int, metrics: Metrics, secure: Secure | None = None) -> None:
         try:
             self._server = _listening(host, port)
         except OSError as error:
@@ -225,7 +242,7 @@ class MetricsServer:
                 f"metrics.listeners is {host}:{port}: cannot listen there ({error.strerror or error})",
                 {"config": "metrics.listeners"},
             ) from error
-        self._server.metrics = metrics
+        self._server.metrics, self._server.secure = metrics, secure
         self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
         self._thread.start()
 
@@ -256,6 +273,12 @@ def _listening(host: str, port: int) -> _Server:
     return Server((str(found[0][4][0]), port), _Handler)
 
 
-def start_metrics_server(host: str, port: int, metrics: Metrics = METRICS) -> MetricsServer:
-    """Serve `metrics` at http://host:port/metrics; raises INVALID_CONFIG when the port is taken."""
-    return MetricsServer(host, port, metrics)
+def start_metrics_server(
+    host: str, port: int, metrics: Metrics = METRICS, *, secure: Secure | None = None
+) -> MetricsServer:
+    """Serve `metrics` at host:port/metrics; raises INVALID_CONFIG when the port is taken.
+
+    Args:
+        secure: makes a connection a TLS connection, with a descriptor of its own; None: plain text.
+    """
+    return MetricsServer(host, port, metrics, secure)
