@@ -23,9 +23,14 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.channel import LIMITS, WINDOW
 from tidemark.rpc.errors import abort_with
 from tidemark.rpc.health import Health
+from tidemark.rpc.limits.answer_size import fit
+from tidemark.rpc.limits.connections import DEFAULT_LIMITS, ConnectionLimits, Connections
+from tidemark.rpc.limits.metering import Metering
+from tidemark.rpc.limits.watch import ConnectionWatch
 from tidemark.rpc.reflection import add_reflection
 from tidemark.rpc.security.files import TlsIdentity
 from tidemark.rpc.security.listeners import ListenerPort
+from tidemark.runtime.configuration_key import UNLIMITED
 from tidemark.runtime.host_port import HostPort
 from tidemark.runtime.limits import connections_max
 
@@ -52,6 +57,12 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
 )
 
 
+_PROBES: Final = (
+    ("grpc.max_allowed_incoming_connections", 100),
+    ("grpc.max_concurrent_streams", 10),
+    ("grpc.max_connection_idle_ms", 60_000),
+)
+"""Limits of the port for probes, which has no other."""
 UNBOUNDED_CALL_S = 60.0
 """Time limit of a unary call whose caller set no deadline (rule K3)."""
 
@@ -74,6 +85,7 @@ class GrpcServer:
             reflection's is refused with BROKER_NOT_AVAILABLE.
         health: address of a plain-text port that serves only the health service; None: no such port.
         gate: checks the rights of every caller; None: authorization is off.
+        limits: of connections, streams and bytes in flight.
     """
 
     def __init__(
@@ -83,12 +95,14 @@ class GrpcServer:
         later: Sequence[str] = (),
         health: HostPort | None = None,
         gate: grpc.aio.ServerInterceptor | None = None,
+        limits: ConnectionLimits = DEFAULT_LIMITS,
     ) -> None:
         self._names = (*(service.full_name for service in services), *later)
-        options = [*_OPTIONS, ("grpc.max_allowed_incoming_connections", connections_max())]
+        options = [*_OPTIONS, *_limit_options(limits, len(ports))]
         self._health = Health()
-        self._open = [_Open(port, self._names, self._health, options, gate) for port in ports]
-        self._probed = None if health is None else grpc.aio.server(options=options)
+        self._watch = ConnectionWatch(limits, lambda: frozenset(self.ports.values()))
+        self._open = [_Open(port, self._names, self._health, options, gate, self._watch.connections) for port in ports]
+        self._probed = None if health is None else grpc.aio.server(options=[*_OPTIONS, *_PROBES])
         self._probed_at = health
         if self._probed is not None:
             health_pb2_grpc.add_HealthServicer_to_server(self._health, self._probed)
@@ -119,6 +133,7 @@ class GrpcServer:
             self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         for one in self._open:
             await one.server.start()
+        self._watch.start()
 
     def add(self, services: Sequence[Service]) -> None:
         """Add all services at once."""
@@ -149,6 +164,7 @@ class GrpcServer:
         await asyncio.gather(*(one.server.stop(grace_s) for one in self._open))
         if self._probed is not None:
             await self._probed.stop(0)
+        await self._watch.stop()
 
 
 def make_server(
@@ -185,6 +201,16 @@ def _status(serving: bool) -> Any:
     return health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
 
 
+def _limit_options(limits: ConnectionLimits, ports: int) -> list[tuple[str, int]]:
+    """gRPC's part of the limits. It counts the connections of each port, so each port has its share."""
+    connections = connections_max() if limits.connections == UNLIMITED else limits.connections
+    return [
+        ("grpc.max_allowed_incoming_connections", max(1, connections // ports)),
+        ("grpc.max_concurrent_streams", limits.streams),
+        *([] if limits.idle_ms == UNLIMITED else [("grpc.max_connection_idle_ms", limits.idle_ms)]),
+    ]
+
+
 class _Open:
     """A port with its own server of gRPC."""
 
@@ -195,12 +221,18 @@ class _Open:
         health: Health,
         options: Sequence[tuple[str, int]],
         gate: grpc.aio.ServerInterceptor | None,
+        connections: Connections,
     ) -> None:
         self.port = port
         self.number = port.address.port
         self.services = _Services()
         self.server = grpc.aio.server(
-            interceptors=[*port.interceptors(), _Refusals(), *([gate] if gate else [])],
+            interceptors=[
+                Metering(connections, lambda: self.number),
+                *port.interceptors(),
+                _Refusals(),
+                *([gate] if gate else []),
+            ],
             options=[*options, *port.options()],
         )
         health_pb2_grpc.add_HealthServicer_to_server(health, self.server)
@@ -270,7 +302,9 @@ class _Refusals(grpc.aio.ServerInterceptor):
             bound_s = UNBOUNDED_CALL_S if context.time_remaining() is None else None
             try:
                 async with asyncio.timeout(bound_s):
-                    return await inner(request, context)
+                    response = await inner(request, context)
+                    await fit(response)
+                    return response
             except TidemarkError as error:
                 await abort_with(context, error)
             except TimeoutError:

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The connections of a server, and the rules that end some of them.
+
+Bytes in flight of a connection are what the server holds for its peer: messages that have not arrived whole, and
+answers that the peer has not taken. Answers are counted when they are made. gRPC tells nothing of a message before its
+end, so arriving bytes are the difference between what the kernel received and the messages that came of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple, Protocol
+
+from tidemark.rpc.limits.sockets import Found, Peer
+from tidemark.runtime.configuration_key import UNLIMITED
+
+_FRAMING: Final = 32
+"""Of so many bytes one may be framing of TLS and HTTP/2, or an acknowledgement of what the server sent."""
+MESSAGE_OVERHEAD_BYTES: Final = 256
+"""Allowed beside each message: its frames, and updates of windows."""
+
+ADDRESS: Final = "connections_per_address"
+CONNECTION: Final = "bytes_per_connection"
+ALL: Final = "bytes"
+REASONS: Final = (ADDRESS, CONNECTION, ALL)
+
+
+class ConnectionLimits(NamedTuple):
+    """Limits of one server, over all its ports; -1: no limit.
+
+    Attributes:
+        connections: at a time; -1: as many as the limit of open files leaves room for.
+        per_address: connections of one address to one port, at a time.
+        streams: calls at a time on a connection; more wait at the client.
+        idle_ms: time without a call after which a connection is closed.
+        connection_bytes: in flight, of one connection.
+        bytes: in flight, of all connections.
+    """
+
+    connections: int = -1
+    per_address: int = 1_000
+    streams: int = 100
+    idle_ms: int = 600_000
+    connection_bytes: int = 128 << 20
+    bytes: int = 512 << 20
+
+
+DEFAULT_LIMITS: Final = ConnectionLimits()
+
+
+class LimitSettings(Protocol):
+    """The settings of every service that limit its connections."""
+
+    @property
+    def max_connections(self) -> int:
+        """Of all listeners; -1: by the limit of open files."""
+
+    @property
+    def max_connections_per_ip(self) -> int:
+        """Of one address to one listener."""
+
+    @property
+    def connections_max_idle_ms(self) -> int:
+        """Time without a call."""
+
+    @property
+    def max_streams_per_connection(self) -> int:
+        """Calls at a time."""
+
+    @property
+    def max_in_flight_bytes_per_connection(self) -> int:
+        """In flight."""
+
+    @property
+    def max_in_flight_bytes(self) -> int:
+        """In flight, of all connections."""
+
+
+def limits_of(settings: LimitSettings) -> ConnectionLimits:
+    """The limits that the settings name."""
+    return ConnectionLimits(
+        settings.max_connections,
+        settings.max_connections_per_ip,
+        settings.max_streams_per_connection,
+        settings.connections_max_idle_ms,
+        settings.max_in_flight_bytes_per_connection,
+        settings.max_in_flight_bytes,
+    )
+
+
+class Connection:
+    """The bytes that the server holds for one peer.
+
+    Attributes:
+        peer: the other end.
+        file: the descriptor; -1 before the first look that finds the connection.
+        inode: identity of the socket; 0 before that look.
+        arriving_bytes: estimate of what has come of unfinished messages.
+        sending_bytes: answers that gRPC has not sent yet.
+        calls: that run now.
+        ended: whether a limit ended it.
+    """
+
+    __slots__ = (
+        "_acked_bytes", "_allowed_bytes", "_received_bytes", "arriving_bytes", "calls", "ended", "file",
+        "inode", "peer", "sending_bytes",
+    )  # fmt: skip
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.file = -1
+        self.inode = 0
+        self.arriving_bytes = 0
+        self.sending_bytes = 0
+        self.calls = 0
+        self.ended = False
+        self._received_bytes = self._acked_bytes = self._allowed_bytes = 0
+
+    @property
+    def bytes(self) -> int:
+        """In flight."""
+        return self.arriving_bytes + self.sending_bytes
+
+    def took(self, size_bytes: int) -> None:
+        """A whole message, or the headers of a call, came."""
+        self._allowed_bytes += size_bytes + size_bytes // _FRAMING + MESSAGE_OVERHEAD_BYTES
+
+    def seen(self, found: Found) -> None:
+        """Estimate again. What cannot be in flight is never a credit for later bytes."""
+        self.file, self.inode = found.file, found.inode
+        grown_bytes = found.received_bytes - self._received_bytes
+        allowed_bytes = self._allowed_bytes + (found.acked_bytes - self._acked_bytes) // _FRAMING
+        self.arriving_bytes = max(0, self.arriving_bytes + grown_bytes - allowed_bytes)
+        self._received_bytes, self._acked_bytes, self._allowed_bytes = found.received_bytes, found.acked_bytes, 0
+
+
+class Connections:
+    """All connections of a server.
+
+    Args:
+        limits: see there.
+        end: ends a connection; False if it has ended.
+        refused: called with one of `REASONS` for each connection that was ended.
+        look: asks for a look soon: a connection without a known descriptor is to be ended.
+    """
+
+    def __init__(
+        self,
+        limits: ConnectionLimits,
+        end: Callable[[int, Peer], bool],
+        refused: Callable[[str, Peer], None],
+        look: Callable[[], None],
+    ) -> None:
+        self._limits = limits
+        self._end = end
+        self._refused = refused
+        self._look = look
+        self._all: dict[Peer, Connection] = {}
+        self._sending_bytes = 0
+        self._arriving_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @property
+    def bytes(self) -> int:
+        """In flight, of all."""
+        return self._sending_bytes + self._arriving_bytes
+
+    def of(self, peer: Peer) -> Connection:
+        """The connection of a peer, known or new."""
+        found = self._all.get(peer)
+        if found is None or found.ended:
+            found = self._all[peer] = Connection(peer)
+        return found
+
+    def sends(self, connection: Connection, more_bytes: int) -> None:
+        """Answers of so many bytes more, or fewer, are held; ends connections at the limits."""
+        connection.sending_bytes += more_bytes
+        self._sending_bytes += more_bytes
+        if more_bytes > 0:
+            self._keep_to_bytes(connection)
+
+    def look_is_over(self, found: Iterable[Found]) -> None:
+        """Take the connections that a look found, oldest first, and end those above the limits."""
+        now: dict[Peer, Connection] = {}
+        arriving_bytes = 0
+        for one in found:
+            connection = self._all.get(one.peer)
+            if connection is None or connection.inode not in (0, one.inode):
+                connection = Connection(one.peer)
+            now[one.peer] = connection
+            connection.seen(one)
+            arriving_bytes += connection.arriving_bytes
+        for peer, connection in self._all.items():
+            if connection.calls and peer not in now:
+                connection.file = -1
+                now[peer] = connection
+        self._all, self._arriving_bytes = now, arriving_bytes
+        self._keep_to_addresses()
+        for connection in now.values():
+            if _above(connection.bytes, self._limits.connection_bytes):
+                self._end_for(CONNECTION, connection)
+        self._keep_to_all_bytes()
+
+    def _keep_to_addresses(self) -> None:
+        here = Counter[tuple[int, str]]()
+        for peer, connection in self._all.items():
+            if connection.ended:
+                continue
+            here[peer[:2]] += 1
+            if _above(here[peer[:2]], self._limits.per_address):
+                self._end_for(ADDRESS, connection)
+
+    def _keep_to_bytes(self, connection: Connection) -> None:
+        if _above(connection.bytes, self._limits.connection_bytes):
+            self._end_for(CONNECTION, connection)
+        if _above(self.bytes, self._limits.bytes):
+            self._keep_to_all_bytes()
+
+    def _keep_to_all_bytes(self) -> None:
+        """End the connection with the most bytes, of the address with the most, until the rest fits."""
+        rest = [one for one in self._all.values() if not one.ended and one.bytes]
+        held_bytes = sum(one.bytes for one in rest)
+        by_host = Counter[str]()
+        for one in rest:
+            by_host[one.peer.host] += one.bytes
+        while _above(held_bytes, self._limits.bytes):
+            most = by_host.most_common(1)[0][0]
+            largest = max((one for one in rest if one.peer.host == most), key=lambda one: one.bytes)
+            rest.remove(largest)
+            held_bytes -= largest.bytes
+            by_host[most] -= largest.bytes
+            self._end_for(ALL, largest)
+
+    def _end_for(self, reason: str, connection: Connection) -> None:
+        if connection.file < 0:
+            self._look()
+        elif not connection.ended and self._end(connection.file, connection.peer):
+            connection.ended = True
+            self._refused(reason, connection.peer)
+
+
+def _above(count: int, limit: int) -> bool:
+    return count > limit != UNLIMITED
