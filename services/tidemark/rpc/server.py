@@ -175,13 +175,15 @@ def make_server(
     identity: TlsIdentity | None = None,
     health: HostPort | None = None,
     gate: grpc.aio.ServerInterceptor | None = None,
+    limits: ConnectionLimits = DEFAULT_LIMITS,
 ) -> GrpcServer:
     """A server with one listener at host:port (0: a free port, stated by `.port`).
 
     Args:
         identity: the TLS files, whose certificate names the cluster; None: plain text. Others as of `GrpcServer`.
     """
-    return GrpcServer([ListenerPort(Listener.ONLY, HostPort(host, port), identity)], services, later, health, gate)
+    one = ListenerPort(Listener.ONLY, HostPort(host, port), identity)
+    return GrpcServer([one], services, later, health, gate, limits)
 
 
 @contextlib.contextmanager
@@ -202,11 +204,16 @@ def _status(serving: bool) -> Any:
 
 
 def _limit_options(limits: ConnectionLimits, ports: int) -> list[tuple[str, int]]:
-    """gRPC's part of the limits. It counts the connections of each port, so each port has its share."""
+    """gRPC's part of the limits. It counts the connections of each port, so each port has its share.
+
+    gRPC's protection from overload is off: it counts calls that the client has seen end, and refuses calls of a client
+    that keeps to the limit.
+    """
     connections = connections_max() if limits.connections == UNLIMITED else limits.connections
     return [
         ("grpc.max_allowed_incoming_connections", max(1, connections // ports)),
         ("grpc.max_concurrent_streams", limits.streams),
+        ("grpc.http.overload_protection", 0),
         *([] if limits.idle_ms == UNLIMITED else [("grpc.max_connection_idle_ms", limits.idle_ms)]),
     ]
 
