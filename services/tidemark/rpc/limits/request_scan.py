@@ -15,6 +15,8 @@ from tidemark.rpc import request_limits
 
 COUNTED_FROM_BYTES: Final = 128 << 10
 _FIELDS_PER_ITEM: Final = 16
+_SHIFT_MAX: Final = 63
+_DEPTH_MAX: Final = 16
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 
 
@@ -39,7 +41,7 @@ class _Counter:
         self.items = request_limits.NAMED_MAX
         self.fields = request_limits.NAMED_MAX * _FIELDS_PER_ITEM
 
-    def walk(self, data: bytes, start: int, end: int, descriptor: Any) -> None:
+    def walk(self, data: bytes, start: int, end: int, descriptor: Any, depth: int = 0) -> None:
         """Count the fields of a message; protobuf will refuse a malformed one."""
         known, at = _fields(descriptor), start
         while at < end:
@@ -55,8 +57,8 @@ class _Counter:
                 field = known.get(tag >> 3)
                 if field is not None:
                     self.items -= field.is_item
-                    if field.message is not None and length:
-                        self.walk(data, at, min(at + length, end), field.message)
+                    if field.message is not None and length and depth < _DEPTH_MAX:
+                        self.walk(data, at, min(at + length, end), field.message, depth + 1)
                 at += length
             elif kind in (_FIXED_32, _FIXED_64):
                 at += 4 if kind == _FIXED_32 else 8
@@ -69,6 +71,8 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     value, shift = byte & 0x7F, 7
     while byte >= 0x80:
         at += 1
+        if shift > _SHIFT_MAX:
+            raise IndexError
         byte = data[at]
         value |= (byte & 0x7F) << shift
         shift += 7
@@ -81,7 +85,7 @@ def check_items(data: bytes, descriptor: Any) -> None:
         return
     try:
         _Counter().walk(data, 0, len(data), descriptor)
-    except IndexError:  # it ends within a number
+    except IndexError:  # it ends within a number, or has one of more than 64 bits
         return
 
 
