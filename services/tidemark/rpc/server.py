@@ -25,7 +25,7 @@ from tidemark.rpc.errors import abort_with
 from tidemark.rpc.health import Health
 from tidemark.rpc.limits.answer_size import fit
 from tidemark.rpc.limits.connections import DEFAULT_LIMITS, ConnectionLimits, Connections
-from tidemark.rpc.limits.metering import Metering
+from tidemark.rpc.limits.metering import Call, MeteredContext, Metering, Refused
 from tidemark.rpc.limits.watch import ConnectionWatch
 from tidemark.rpc.reflection import add_reflection
 from tidemark.rpc.security.files import TlsIdentity
@@ -235,9 +235,8 @@ class _Open:
         self.services = _Services()
         self.server = grpc.aio.server(
             interceptors=[
-                Metering(connections, lambda: self.number),
                 *port.interceptors(),
-                _Refusals(),
+                _Refusals(Metering(connections, lambda: self.number)),
                 *([gate] if gate else []),
             ],
             options=[*options, *port.options()],
@@ -289,7 +288,10 @@ _STARTING: Final[Any] = grpc.stream_stream_rpc_method_handler(_refuse_at_the_sta
 
 class _Refusals(grpc.aio.ServerInterceptor):
     """Ends calls with the error of their handler; an unexpected error of a unary call is logged, and sent as
-    INTERNAL."""
+    INTERNAL. Counts the bytes of each call."""
+
+    def __init__(self, metering: Metering) -> None:
+        self._metering = metering
 
     async def intercept_service(
         self,
@@ -297,19 +299,21 @@ class _Refusals(grpc.aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
         handler = await continuation(handler_call_details)
-        if handler is None or handler.request_streaming:
-            return handler
-        if handler.response_streaming:
-            return _refusing_stream(handler)
+        if handler is None:
+            return None
+        call = self._metering.call(handler_call_details, handler)
+        if handler.stream_stream or handler.unary_stream:
+            return _refusing_stream(handler, call)
         inner = handler.unary_unary
         if not inspect.iscoroutinefunction(inner):
             return handler
 
         async def refusing(request: Any, context: Any) -> Any:
+            call.began(context)
             bound_s = UNBOUNDED_CALL_S if context.time_remaining() is None else None
             try:
                 async with asyncio.timeout(bound_s):
-                    response = await inner(request, context)
+                    response = await inner(_decoded(request), context)
                     await fit(response)
                     return response
             except TidemarkError as error:
@@ -323,29 +327,42 @@ class _Refusals(grpc.aio.ServerInterceptor):
                 _log.exception("unexpected", extra={"method": handler_call_details.method})
                 await abort_with(context, TidemarkError(ErrorCode.INTERNAL, f"{type(error).__name__}: {error}"))
 
-        return grpc.unary_unary_rpc_method_handler(
-            refusing,
-            request_deserializer=handler.request_deserializer,
-            response_serializer=handler.response_serializer,
-        )
+        return grpc.unary_unary_rpc_method_handler(refusing, call.decoder(handler), call.encoder(handler))
 
 
-def _refusing_stream(handler: Any) -> Any:
-    """A call that is answered by a generated stream; streams set their own deadlines."""
-    inner = handler.unary_stream
-    if not inspect.isasyncgenfunction(inner):
-        return handler
+def _decoded(request: Any) -> Any:
+    """The request; raises the error of one that was not decoded."""
+    if type(request) is Refused:
+        raise request.error
+    return request
 
-    async def refusing(request: Any, context: Any) -> AsyncIterator[Any]:
+
+def _refusing_stream(handler: Any, call: Call) -> Any:
+    """A call with a stream of requests or answers; streams set their own deadlines."""
+    inner = handler.stream_stream or handler.unary_stream
+    make = grpc.stream_stream_rpc_method_handler if handler.stream_stream else grpc.unary_stream_rpc_method_handler
+
+    async def generated(request: Any, context: Any) -> AsyncIterator[Any]:
+        call.began(context)
         try:
-            async with contextlib.aclosing(inner(request, context)) as responses:
+            async with contextlib.aclosing(inner(_decoded(request), context)) as responses:
                 async for response in responses:
                     yield response
+                    call.sends(0)
         except TidemarkError as error:
             await abort_with(context, error)
 
-    return grpc.unary_stream_rpc_method_handler(
-        refusing,
-        request_deserializer=handler.request_deserializer,
-        response_serializer=handler.response_serializer,
-    )
+    async def written(request: Any, context: Any) -> Any:
+        call.began(context)
+        try:
+            return await inner(_decoded(request), MeteredContext(context, call))
+        except TidemarkError as error:
+            await abort_with(context, error)
+
+    if inspect.isasyncgenfunction(inner):
+        refusing: Any = generated
+    elif inspect.iscoroutinefunction(inner):
+        refusing = written
+    else:
+        return handler
+    return make(refusing, call.decoder(handler), call.encoder(handler))

@@ -38,6 +38,14 @@ class Bytes:
         while True:
             await context.write(bytes(size))
 
+    async def sink(self, requests: Any, context: Any) -> AsyncIterator[bytes]:
+        async for request in requests:
+            yield request[:1]
+
+    async def drain(self, requests: Any, context: Any) -> None:
+        while (request := await context.read()) is not grpc.aio.EOF:
+            await context.write(request[:1])
+
     async def echo(self, request: bytes, context: Any) -> bytes:
         return request
 
@@ -45,6 +53,8 @@ class Bytes:
         methods = {
             "Stream": grpc.unary_stream_rpc_method_handler(self.stream),
             "Written": grpc.stream_stream_rpc_method_handler(self.written),
+            "Sink": grpc.stream_stream_rpc_method_handler(self.sink),
+            "Drain": grpc.stream_stream_rpc_method_handler(self.drain),
             "Echo": grpc.unary_unary_rpc_method_handler(self.echo),
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Bytes", methods),))
@@ -152,6 +162,20 @@ async def test_a_client_that_reads_and_writes_much_holds_nothing(stack: AsyncExi
         call.cancel()
         await until(lambda: held(server) == 0)
         assert await echo(b"x", timeout=30) == b"x"
+
+
+@pytest.mark.parametrize(("method", "size"), [("Sink", 100), ("Sink", MIB), ("Drain", 100), ("Drain", MIB)])
+async def test_a_stream_of_requests_that_are_read_is_never_ended(stack: AsyncExitStack, method: str, size: int) -> None:
+    server, before = await serve(stack, connection_bytes=8 * MIB), ended(CONNECTION)
+    async with open_channel(f"127.0.0.1:{server.port}") as channel:
+        stream: Any = channel.stream_stream(f"/test.Bytes/{method}")
+        call = stream(timeout=60)
+        for _ in range(min(3_000, 40 * MIB // size)):
+            await call.write(bytes(size))
+            await call.read()
+        await until(lambda: held(server) <= 1)
+        call.cancel()
+    assert ended(CONNECTION) == before
 
 
 async def test_connections_of_one_address_are_bounded_and_the_oldest_stay(stack: AsyncExitStack) -> None:

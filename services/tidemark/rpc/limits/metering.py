@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import Callable
+from itertools import chain
 from typing import Any, NamedTuple
 
 import grpc
 
 from tidemark.core.security.service_rights import INTERNAL
 from tidemark.model import TidemarkError
-from tidemark.rpc.errors import abort_with
 from tidemark.rpc.limits.connections import Connection, Connections
 from tidemark.rpc.limits.request_scan import COUNTED_FROM_BYTES, check_items, check_size
 from tidemark.rpc.limits.sockets import Peer, plain_host
@@ -29,8 +27,8 @@ def peer_of(text: str, port: int) -> Peer | None:
     return Peer(port, plain_host(host.replace("%25", "%")), int(number))
 
 
-class _Refused(NamedTuple):
-    """Takes the place of a request that is not decoded."""
+class Refused(NamedTuple):
+    """Takes the place of a unary request that is not decoded."""
 
     error: TidemarkError
 
@@ -49,20 +47,24 @@ def _check_of(path: str, decode: Any) -> Callable[..., None] | None:
     return check
 
 
-class _Call:
-    """The bytes of one call. The request of a unary call comes before gRPC tells the peer."""
+class Call:
+    """The meter of one call. The request of a unary call comes before gRPC tells the peer."""
 
-    __slots__ = ("_connection", "_connections", "_early_bytes", "_held_bytes")
+    __slots__ = ("_check", "_connection", "_connections", "_early_bytes", "_held_bytes", "_port")
 
-    def __init__(self, connections: Connections, header_bytes: int) -> None:
+    def __init__(
+        self, connections: Connections, port: int, check: Callable[..., None] | None, header_bytes: int
+    ) -> None:
         self._connections = connections
+        self._port = port
+        self._check = check
         self._connection: Connection | None = None
         self._early_bytes = header_bytes
         self._held_bytes = 0
 
-    def began(self, context: Any, port: int) -> None:
+    def began(self, context: Any) -> None:
         """The handler runs."""
-        peer = peer_of(context.peer(), port)
+        peer = peer_of(context.peer(), self._port)
         task = asyncio.current_task()
         if peer is None or task is None:
             return
@@ -71,12 +73,37 @@ class _Call:
         connection.took(self._early_bytes)
         task.add_done_callback(self._over)
 
-    def took(self, size_bytes: int) -> None:
-        """A message came."""
-        if self._connection is None:
-            self._early_bytes += size_bytes
-        else:
-            self._connection.took(size_bytes)
+    def decoder(self, handler: Any) -> Callable[[bytes], Any]:
+        """The deserializer of the handler's requests, which returns `Refused` or, in a stream, raises the error."""
+        decode, unary = handler.request_deserializer, not handler.request_streaming
+
+        def decoded(data: bytes) -> Any:
+            size_bytes = len(data)
+            if self._connection is None:
+                self._early_bytes += size_bytes
+            else:
+                self._connection.took(size_bytes)
+            if size_bytes >= COUNTED_FROM_BYTES and self._check is not None:
+                try:
+                    self._check(data, unary=unary)
+                except TidemarkError as error:
+                    if unary:
+                        return Refused(error)
+                    raise
+            return data if decode is None else decode(data)
+
+        return decoded
+
+    def encoder(self, handler: Any) -> Callable[[Any], bytes]:
+        """The serializer of the handler's answers."""
+        encode = handler.response_serializer
+
+        def encoded(message: Any) -> bytes:
+            data: bytes = message if encode is None else encode(message)
+            self.sends(len(data))
+            return data
+
+        return encoded
 
     def sends(self, size_bytes: int) -> None:
         """An answer is given to gRPC, or, with 0, the last one was sent."""
@@ -90,10 +117,10 @@ class _Call:
             self._connection.calls -= 1
 
 
-class _Context:
+class MeteredContext:
     """A call's context whose `write` tells when gRPC has sent the answer."""
 
-    def __init__(self, context: Any, call: _Call) -> None:
+    def __init__(self, context: Any, call: Call) -> None:
         self._context = context
         self._call = call
         self.read = context.read
@@ -107,88 +134,23 @@ class _Context:
         self._call.sends(0)
 
 
-class Metering(grpc.aio.ServerInterceptor):
-    """The first interceptor of a server: it sees every call, refused ones too.
+class Metering:
+    """Makes the meters of a port's calls.
 
     Args:
         connections: that it counts for.
-        port: tells the number of the server's port.
+        port: tells the number of the port.
     """
 
     def __init__(self, connections: Connections, port: Callable[[], int]) -> None:
         self._connections = connections
         self._port = port
+        self._checks: dict[str, Callable[..., None] | None] = {}
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        """Wrap the handler."""
-        headers = handler_call_details.invocation_metadata or ()
-        header_bytes = len(handler_call_details.method) + sum(len(name) + len(value) for name, value in headers)
-        handler = await continuation(handler_call_details)
-        if handler is None:
-            return None
-        call = _Call(self._connections, header_bytes)
-        decode, encode = handler.request_deserializer, handler.response_serializer
-        check = _check_of(handler_call_details.method, decode)
-
-        def decoded(data: bytes) -> Any:
-            call.took(len(data))
-            if len(data) >= COUNTED_FROM_BYTES and check is not None:
-                try:
-                    check(data, unary=not handler.request_streaming)
-                except TidemarkError as error:
-                    if handler.request_streaming:
-                        raise  # from `read`, in the handler
-                    return _Refused(error)
-            return data if decode is None else decode(data)
-
-        def encoded(message: Any) -> bytes:
-            data: bytes = message if encode is None else encode(message)
-            call.sends(len(data))
-            return data
-
-        if handler.unary_unary is not None:
-            one = self._single(handler.unary_unary, call)
-            return grpc.unary_unary_rpc_method_handler(one, decoded, encoded)
-        if handler.unary_stream is not None:
-            many = self._streamed(handler.unary_stream, call)
-            return grpc.unary_stream_rpc_method_handler(many, decoded, encoded)
-        if handler.stream_stream is not None:
-            both = self._streamed(handler.stream_stream, call)
-            return grpc.stream_stream_rpc_method_handler(both, decoded, encoded)
-        return grpc.stream_unary_rpc_method_handler(self._single(handler.stream_unary, call), decoded, encoded)
-
-    def _single(self, inner: Any, call: _Call) -> Any:
-        async def metered(request: Any, context: Any) -> Any:
-            call.began(context, self._port())
-            if type(request) is _Refused:
-                await abort_with(context, request.error)
-            return await inner(request, context)
-
-        return metered if inspect.iscoroutinefunction(inner) else inner
-
-    def _streamed(self, inner: Any, call: _Call) -> Any:
-        async def metered(request: Any, context: Any) -> Any:
-            call.began(context, self._port())
-            if type(request) is _Refused:
-                await abort_with(context, request.error)
-            try:
-                return await inner(request, _Context(context, call))
-            except TidemarkError as error:  # of a request that is not decoded, if the handler knows no such errors
-                await abort_with(context, error)
-
-        async def generated(request: Any, context: Any) -> AsyncIterator[Any]:
-            call.began(context, self._port())
-            if type(request) is _Refused:
-                await abort_with(context, request.error)
-            async with aclosing(inner(request, _Context(context, call))) as responses:
-                async for response in responses:
-                    yield response
-                    call.sends(0)
-
-        if inspect.isasyncgenfunction(inner):
-            return generated
-        return metered if inspect.iscoroutinefunction(inner) else inner
+    def call(self, details: grpc.HandlerCallDetails, handler: Any) -> Call:
+        """The meter of a call with this handler."""
+        path = details.method
+        if path not in self._checks:
+            self._checks[path] = _check_of(path, handler.request_deserializer)
+        header_bytes = len(path) + sum(map(len, chain.from_iterable(details.invocation_metadata or ())))
+        return Call(self._connections, self._port(), self._checks[path], header_bytes)
