@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from itertools import chain
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from tidemark.rpc.limits.request_scan import COUNTED_FROM_BYTES, check_items, ch
 from tidemark.rpc.limits.sockets import Peer, plain_host
 
 
+@functools.lru_cache(maxsize=4096)
 def peer_of(text: str, port: int) -> Peer | None:
     """The peer that gRPC names: "ipv4:10.0.0.7:4711", "ipv6:%5B::1%5D:4711"; None for another kind."""
     kind, _, address = text.partition(":")
