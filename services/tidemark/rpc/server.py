@@ -54,7 +54,10 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.min_ping_interval_without_data_ms", PING_ACCEPTED_MS),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
+    ("grpc.compression_enabled_algorithms_bitset", 1),
 )
+"""The last one: requests are taken as they are. gRPC would turn some kilobytes into 16 MiB, and the bytes that arrive
+could not be compared with those of messages."""
 
 
 _PROBES: Final = (
@@ -209,7 +212,7 @@ def _limit_options(limits: ConnectionLimits, ports: int) -> list[tuple[str, int]
     gRPC's protection from overload is off: it counts calls that the client has seen end, and refuses calls of a client
     that keeps to the limit.
     """
-    connections = connections_max() if limits.connections == UNLIMITED else limits.connections
+    connections = limits.connections or connections_max()
     return [
         ("grpc.max_allowed_incoming_connections", max(1, connections // ports)),
         ("grpc.max_concurrent_streams", limits.streams),

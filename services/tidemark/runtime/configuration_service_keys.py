@@ -13,13 +13,11 @@ LIMITS: Final[tuple[ConfigKey, ...]] = (
     whole_number(
         "max.connections",
         _ALL,
-        -1,
+        0,
         "connections",
-        "Connections at a time, divided equally among the listeners; by default as many as the limit of open files "
-        "leaves room for",
-        minimum=16,
+        "Connections at a time, divided equally among the listeners; 0: as many as the limit of open files leaves room "
+        "for",
         maximum=1_000_000,
-        unlimited=True,
     ),
     whole_number(
         "max.connections.per.ip",

@@ -178,6 +178,16 @@ async def test_a_stream_of_requests_that_are_read_is_never_ended(stack: AsyncExi
     assert ended(CONNECTION) == before
 
 
+async def test_a_request_that_grpc_compressed_is_refused(stack: AsyncExitStack) -> None:
+    server = await serve(stack)
+    options = [("grpc.default_compression_algorithm", 2)]
+    async with open_channel(f"127.0.0.1:{server.port}", options=options) as channel:
+        echo: Any = channel.unary_unary(ECHO)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await echo(bytes(MIB), timeout=30)
+    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
 async def test_connections_of_one_address_are_bounded_and_the_oldest_stay(stack: AsyncExitStack) -> None:
     server, before = await serve(stack, per_address=3), ended(ADDRESS)
     first = [await stack.enter_async_context(Http2(server.port, source=OTHER)) for _ in range(3)]

@@ -30,7 +30,7 @@ class ConnectionLimits(NamedTuple):
     """Limits of one server, over all its ports; -1: no limit.
 
     Attributes:
-        connections: at a time; -1: as many as the limit of open files leaves room for.
+        connections: at a time; 0: as many as the limit of open files leaves room for.
         per_address: connections of one address to one port, at a time.
         streams: calls at a time on a connection; more wait at the client.
         idle_ms: time without a call after which a connection is closed.
@@ -38,7 +38,7 @@ class ConnectionLimits(NamedTuple):
         bytes: in flight, of all connections.
     """
 
-    connections: int = -1
+    connections: int = 0
     per_address: int = 1_000
     streams: int = 100
     idle_ms: int = 600_000
@@ -54,7 +54,7 @@ class LimitSettings(Protocol):
 
     @property
     def max_connections(self) -> int:
-        """Of all listeners; -1: by the limit of open files."""
+        """Of all listeners; 0: by the limit of open files."""
 
     @property
     def max_connections_per_ip(self) -> int:
