@@ -94,20 +94,24 @@ def test_the_most_items_with_all_their_fields_are_taken() -> None:
         topic="t" * 20, partition=1, current_leader_epoch=1, fetch_offset=1 << 40, last_fetched_epoch=1,
         max_bytes=1 << 20, topic_id="i" * 22, incarnation="i" * 22, read_from=pb.READ_FROM_LEADER, check_batches=True,
     )  # fmt: skip
-    data = pb.FetchRequest(partitions=[part] * request_limits.NAMED_MAX).SerializeToString()
-    check_items(data, FETCH)
-    with pytest.raises(TidemarkError, match="20000 items"):
-        check_items(data + pb.FetchRequest(partitions=[part]).SerializeToString(), FETCH)
+    many = request_limits.NAMED_MAX
+    check_items(pb.FetchRequest(partitions=[part] * many).SerializeToString(), FETCH)
+    batch = pb.PartitionProduce(
+        topic="t" * 20, partition=1, current_leader_epoch=1, topic_id="i" * 22, batches=[b"b"] * 2
+    )
+    check_items(pb.ProduceRequest(partitions=[batch] * many).SerializeToString(), PRODUCE)
+    with pytest.raises(TidemarkError, match="at most 20000 items"):
+        check_items(pb.FetchRequest(partitions=[part] * (4 * many + 1)).SerializeToString(), FETCH)
 
 
 def test_items_of_items_count_and_neither_groups_nor_scalars_hide_them() -> None:
-    nested = pb.PartitionProduce(batches=[b""] * 30_000).SerializeToString()
+    nested = pb.PartitionProduce(batches=[b""] * 100_000).SerializeToString()
     whole = pb.ProduceRequest(partitions=[pb.PartitionProduce()]).SerializeToString()[:1]
     length = bytes([len(nested) & 0x7F | 0x80, len(nested) >> 7 & 0x7F | 0x80, len(nested) >> 14])
     pad = b"\x2a\x80\x80\x08" + bytes(1 << 17)  # an unknown field
     for data in (
         whole + length + nested + pad,
-        b"\x7b" + b"\x22\x00" * 70_000,  # in a group
+        b"\x7b" + b"\x22\x00" * 90_000,  # in a group
         b"\x08\x01" * 400_000,  # a number, again and again
     ):
         with pytest.raises(TidemarkError, match="items"):

@@ -8,68 +8,94 @@ event loop for more than a second. Small requests are not counted: they are deco
 from __future__ import annotations
 
 import functools
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc import request_limits
 
 COUNTED_FROM_BYTES: Final = 128 << 10
-_FIELDS_PER_ITEM: Final = 16
+_ITEMS_PER_NAME: Final = 4
+"""Items at every depth, of which some name a topic: a partition with its batches, for example, is two or more."""
+_OTHERS_PER_NAME: Final = 12
+_OTHERS_MAX: Final = 200
+"""Other fields of one message. Encoders write each field once, and lists of numbers as one field."""
+_MORE: Final = 0x80
+"""Bytes of a number from this value on are followed by another one."""
 _SHIFT_MAX: Final = 63
 _DEPTH_MAX: Final = 16
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 
 
-class _Field(NamedTuple):
-    is_item: bool
-    message: Any
-
-
 @functools.cache
-def _fields(descriptor: Any) -> dict[int, _Field]:
-    """The fields by number that are items, or that have items."""
+def _fields(descriptor: Any) -> dict[int, Any]:
+    """The fields by number that are items, or that may have items: their types, or False for text and bytes."""
     found = {}
     for field in descriptor.fields:
-        sized = field.message_type is not None or field.type in (field.TYPE_STRING, field.TYPE_BYTES)
-        if sized and (field.is_repeated or field.message_type is not None):
-            found[field.number] = _Field(field.is_repeated, field.message_type)
+        named = field.is_repeated and field.type in (field.TYPE_STRING, field.TYPE_BYTES)
+        if named or field.message_type is not None:
+            found[field.number] = field.message_type or False
     return found
 
 
 class _Counter:
+    """What is left of the limits of a whole request."""
+
     def __init__(self) -> None:
-        self.items = request_limits.NAMED_MAX
-        self.fields = request_limits.NAMED_MAX * _FIELDS_PER_ITEM
+        self.items = request_limits.NAMED_MAX * _ITEMS_PER_NAME
+        self.others = request_limits.NAMED_MAX * _OTHERS_PER_NAME
 
     def walk(self, data: bytes, start: int, end: int, descriptor: Any, depth: int = 0) -> None:
-        """Count the fields of a message; protobuf will refuse a malformed one."""
-        known, at = _fields(descriptor), start
+        """Count the fields of a message; protobuf will refuse a malformed one.
+
+        Messages whose type has no items are not entered: decoding them takes less time than counting.
+        """
+        known, at, others = _fields(descriptor), start, _OTHERS_MAX
         while at < end:
-            self.fields -= 1
-            if self.fields < 0 or self.items < 0:
-                raise _too_many()
-            tag, at = _varint(data, at)
+            tag = data[at]
+            at += 1
+            if tag >= _MORE:
+                tag, at = _varint(data, at - 1)
             kind = tag & 7
-            if kind == _VARINT:
-                _, at = _varint(data, at)
-            elif kind == _BYTES:
-                length, at = _varint(data, at)
+            if kind == _BYTES:
+                length = data[at]
+                at += 1
+                if length >= _MORE:
+                    length, at = _varint(data, at - 1)
                 field = known.get(tag >> 3)
-                if field is not None:
-                    self.items -= field.is_item
-                    if field.message is not None and length and depth < _DEPTH_MAX:
-                        self.walk(data, at, min(at + length, end), field.message, depth + 1)
+                if field is None:
+                    others -= 1
+                else:
+                    self.items -= 1
+                    if field and depth < _DEPTH_MAX and _fields(field):
+                        self.walk(data, at, min(at + length, end), field, depth + 1)
                 at += length
-            elif kind in (_FIXED_32, _FIXED_64):
-                at += 4 if kind == _FIXED_32 else 8
+            else:
+                others -= 1
+                at = _after(data, at, kind)
+            if self.items < 0 or others < 0:
+                raise _too_many()
+        self.others -= _OTHERS_MAX - others
+        if self.others < 0:
+            raise _too_many()
+
+
+def _after(data: bytes, at: int, kind: int) -> int:
+    """The end of a number."""
+    if kind == _VARINT:
+        return _varint(data, at)[1]
+    if kind == _FIXED_32:
+        return at + 4
+    if kind == _FIXED_64:
+        return at + 8
+    raise _too_many()  # a group: no message has one, and they can be nested in each other
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
     byte = data[at]
-    if byte < 0x80:
+    if byte < _MORE:
         return byte, at + 1
     value, shift = byte & 0x7F, 7
-    while byte >= 0x80:
+    while byte >= _MORE:
         at += 1
         if shift > _SHIFT_MAX:
             raise IndexError
@@ -102,6 +128,6 @@ def check_size(data: bytes) -> None:
 def _too_many() -> TidemarkError:
     return TidemarkError(
         ErrorCode.INVALID_REQUEST,
-        f"a request names at most {request_limits.NAMED_MAX} items, and this one more; send several requests",
+        f"a request names at most {request_limits.NAMED_MAX} items, and this one far more; send several requests",
         {"named_max": str(request_limits.NAMED_MAX)},
     )
