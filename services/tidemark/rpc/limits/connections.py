@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, Protocol
 
 from tidemark.rpc.limits.sockets import Found, Peer
 from tidemark.runtime.configuration_key import UNLIMITED
+from tidemark.runtime.slices import Pace
 
 _FRAMING: Final = 32
 """Of so many bytes one may be framing of TLS and HTTP/2, or an acknowledgement of what the server sent."""
@@ -100,17 +101,19 @@ class Connection:
         sending_bytes: answers that gRPC has not sent yet.
         calls: that run now.
         ended: whether a limit ended it.
+        look: number of the last look that found it; 0: none yet.
     """
 
     __slots__ = (
         "_acked_bytes", "_allowed_bytes", "_received_bytes", "arriving_bytes", "calls", "ended", "file",
-        "inode", "peer", "sending_bytes",
+        "inode", "look", "peer", "sending_bytes",
     )  # fmt: skip
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
         self.file = -1
         self.inode = 0
+        self.look = 0
         self.arriving_bytes = 0
         self.sending_bytes = 0
         self.calls = 0
@@ -159,6 +162,7 @@ class Connections:
         self._all: dict[Peer, Connection] = {}
         self._sending_bytes = 0
         self._arriving_bytes = 0
+        self._looks = 0
 
     def __len__(self) -> int:
         return len(self._all)
@@ -171,7 +175,7 @@ class Connections:
     def of(self, peer: Peer) -> Connection:
         """The connection of a peer, known or new."""
         found = self._all.get(peer)
-        if found is None or found.ended:
+        if found is None:
             found = self._all[peer] = Connection(peer)
         return found
 
@@ -182,35 +186,62 @@ class Connections:
         if more_bytes > 0:
             self._keep_to_bytes(connection)
 
-    def look_is_over(self, found: Iterable[Found]) -> None:
-        """Take the connections that a look found, oldest first, and end those above the limits."""
-        now: dict[Peer, Connection] = {}
-        arriving_bytes = 0
+    async def look_is_over(self, found: Iterable[Found]) -> None:
+        """Take the connections that a look found, and end those above the limits. Other tasks run between slices.
+
+        Args:
+            found: connections of the look before first, so that `_all` has the oldest first.
+        """
+        self._looks += 1
+        pace = Pace()
         for one in found:
-            connection = self._all.get(one.peer)
-            if connection is None or connection.inode not in (0, one.inode):
-                connection = Connection(one.peer)
-            now[one.peer] = connection
-            connection.seen(one)
-            arriving_bytes += connection.arriving_bytes
-        for peer, connection in self._all.items():
-            if connection.calls and peer not in now:
-                connection.file = -1
-                now[peer] = connection
-        self._all, self._arriving_bytes = now, arriving_bytes
-        self._keep_to_addresses()
-        for connection in now.values():
+            if pace.is_due:
+                await pace.give_way()
+            self._seen(one)
+        for connection in list(self._all.values()):
+            if pace.is_due:
+                await pace.give_way()
+            self._forget_if_gone(connection)
+        await self._keep_to_addresses(pace)
+        for connection in list(self._all.values()):
+            if pace.is_due:
+                await pace.give_way()
             if _above(connection.bytes, self._limits.connection_bytes):
                 self._end_for(CONNECTION, connection)
-        self._keep_to_all_bytes()
+        if _above(self.bytes, self._limits.bytes):
+            self._keep_to_all_bytes()
 
-    def _keep_to_addresses(self) -> None:
+    def _seen(self, found: Found) -> None:
+        connection = self._all.get(found.peer)
+        if connection is not None and connection.inode not in (0, found.inode):
+            self._arriving_bytes -= self._all.pop(found.peer).arriving_bytes
+            connection = None
+        if connection is None:
+            connection = self._all[found.peer] = Connection(found.peer)
+        before_bytes = connection.arriving_bytes
+        connection.seen(found)
+        connection.look = self._looks
+        self._arriving_bytes += connection.arriving_bytes - before_bytes
+
+    def _forget_if_gone(self, connection: Connection) -> None:
+        if connection.look == self._looks or self._all.get(connection.peer) is not connection:
+            return
+        connection.file = -1
+        self._arriving_bytes -= connection.arriving_bytes
+        connection.arriving_bytes = 0
+        if not connection.calls:
+            del self._all[connection.peer]
+
+    async def _keep_to_addresses(self, pace: Pace) -> None:
         here = Counter[tuple[int, str]]()
-        for peer, connection in self._all.items():
+        for connection in list(self._all.values()):
+            if pace.is_due:
+                await pace.give_way()
             if connection.ended:
                 continue
-            here[peer[:2]] += 1
-            if _above(here[peer[:2]], self._limits.per_address):
+            address = connection.peer[:2]
+            here[address] += 1
+            if _above(here[address], self._limits.per_address):
                 self._end_for(ADDRESS, connection)
 
     def _keep_to_bytes(self, connection: Connection) -> None:

@@ -38,7 +38,7 @@ def _fields(descriptor: Any) -> dict[int, Any]:
 
 
 class _Counter:
-    """What is left of the limits of a whole request."""
+    """The rest of the limits of a whole request."""
 
     def __init__(self) -> None:
         self.items = request_limits.NAMED_MAX * _ITEMS_PER_NAME

@@ -72,7 +72,7 @@ class ConnectionWatch:
 
     async def _look(self) -> None:
         found: list[Found] = [one async for one in self._sockets.look()]
-        self.connections.look_is_over(found)
+        await self.connections.look_is_over(found)
         _OPEN.set(len(self.connections))
         _BYTES.set(self.connections.bytes)
 
