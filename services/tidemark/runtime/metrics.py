@@ -176,12 +176,13 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self._scrapers: dict[socket.socket, _Scraper] = {}
         self._lock = threading.Lock()
+        self._turn = threading.Lock()
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve on a new thread. At the limit, a connection that waits for its client makes room."""
         with self._lock:
-            room = len(self._scrapers) < _CONNECTIONS_MAX or self._make_room()
+            room = len(self._scrapers) < _CONNECTIONS_MAX or self._make_room(client_address[0])
             if room:
                 self._scrapers[request] = _Scraper(request, client_address[0])
         if room:
@@ -189,26 +190,33 @@ class _Server(ThreadingHTTPServer):
         else:
             self.shutdown_request(request)
 
-    def _make_room(self) -> bool:
-        """End the connection that has waited longest, of the address with the most connections that wait."""
+    def _make_room(self, host: str) -> bool:
+        """End a connection of the address with the most: the one that has waited longest, or one that wants an answer
+        if this address has more than `host`."""
+        all_of = Counts(one.host for one in self._scrapers.values())
         resting = [one for one in self._scrapers.values() if one.rests_since_s is not None]
-        if not resting:
-            return False
-        most = Counts(one.host for one in resting).most_common(1)[0][0]
-        longest = min((one for one in resting if one.host == most), key=lambda one: one.rests_since_s or 0.0)
+        if resting:
+            most = max(all_of[one.host] for one in resting)
+            longest = min((one for one in resting if all_of[one.host] == most), key=lambda one: one.rests_since_s or 0)
+        else:
+            busiest, count = all_of.most_common(1)[0]
+            if count <= all_of[host] + 1:
+                return False
+            longest = [one for one in self._scrapers.values() if one.host == busiest][-1]
         del self._scrapers[longest.connection]
         with contextlib.suppress(OSError):  # its client has closed it
             longest.connection.shutdown(socket.SHUT_RDWR)
         return True
 
     @contextlib.contextmanager
-    def at_work(self, connection: socket.socket) -> Iterator[None]:
-        """While an answer is made, its connection makes no room."""
+    def turn(self, connection: socket.socket) -> Iterator[bool]:
+        """Wait for the turn to make an answer; False for a connection that made room meanwhile."""
         scraper = self._scrapers.get(connection)
         if scraper is not None:
             scraper.rests_since_s = None
         try:
-            yield
+            with self._turn:
+                yield connection in self._scrapers
         finally:
             if scraper is not None:
                 scraper.rests_since_s = time.monotonic()
@@ -256,7 +264,10 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         asked = parse_qs(urlsplit(self.path).query).get("name[]", [])
         zipped = "gzip" in self.headers.get("Accept-Encoding", "")
-        with self.server.at_work(self._accepted):
+        with self.server.turn(self._accepted) as wanted:
+            if not wanted:
+                self.close_connection = True
+                return
             body = self.server.metrics.render(asked)
             if zipped:
                 body = gzip.compress(body, _ZIP_LEVEL)
