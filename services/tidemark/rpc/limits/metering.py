@@ -89,9 +89,11 @@ class Call:
                 try:
                     self._check(data, unary=unary)
                 except TidemarkError as error:
+                    refused = error.with_traceback(None)  # the trace would keep the request until garbage is collected
+                    del data
                     if unary:
-                        return Refused(error)
-                    raise
+                        return Refused(refused)
+                    raise refused from None
             return data if decode is None else decode(data)
 
         return decoded
