@@ -8,13 +8,17 @@ import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tidemark.core.security.principals import Role
+from tidemark.local.certificates import Authority
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.limits.connections import ADDRESS, ALL, CONNECTION, ConnectionLimits
+from tidemark.rpc.security.files import TlsIdentity
 from tidemark.rpc.server import GrpcServer, Service, make_server
 from tidemark.runtime.metrics import METRICS
 
@@ -66,10 +70,14 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
         yield stack
 
 
-async def serve(stack: AsyncExitStack, **limits: int) -> GrpcServer:
+async def serve(stack: AsyncExitStack, identity: TlsIdentity | None = None, **limits: int) -> GrpcServer:
     service = Bytes()
     server = make_server(
-        "127.0.0.1", 0, [Service(service.add, service, "test.Bytes")], limits=ConnectionLimits(**limits)
+        "127.0.0.1",
+        0,
+        [Service(service.add, service, "test.Bytes")],
+        identity=identity,
+        limits=ConnectionLimits(**limits),
     )
     await server.start()
     stack.push_async_callback(server.stop, 0)
@@ -164,16 +172,21 @@ async def test_a_client_that_reads_and_writes_much_holds_nothing(stack: AsyncExi
         assert await echo(b"x", timeout=30) == b"x"
 
 
+@pytest.mark.parametrize("secure", [False, True])
 @pytest.mark.parametrize(("method", "size"), [("Sink", 100), ("Sink", MIB), ("Drain", 100), ("Drain", MIB)])
-async def test_a_stream_of_requests_that_are_read_is_never_ended(stack: AsyncExitStack, method: str, size: int) -> None:
-    server, before = await serve(stack, connection_bytes=8 * MIB), ended(CONNECTION)
-    async with open_channel(f"127.0.0.1:{server.port}") as channel:
+async def test_a_stream_of_requests_that_are_read_is_never_ended(
+    stack: AsyncExitStack, tmp_path: Path, method: str, size: int, secure: bool
+) -> None:
+    files = Authority.create(tmp_path, "shop").issue_service(Role.BROKER, "0", ["127.0.0.1"]) if secure else None
+    identity = None if files is None else TlsIdentity(files)
+    server, before = await serve(stack, identity, connection_bytes=8 * MIB), ended(CONNECTION)
+    async with open_channel(f"127.0.0.1:{server.port}", identity) as channel:
         stream: Any = channel.stream_stream(f"/test.Bytes/{method}")
         call = stream(timeout=60)
-        for _ in range(min(3_000, 40 * MIB // size)):
+        for _ in range(min(2_000, 40 * MIB // size)):
             await call.write(bytes(size))
             await call.read()
-        await until(lambda: held(server) <= 1)
+        await until(lambda: held(server) <= 16 << 10)  # a handshake, and the last answer
         call.cancel()
     assert ended(CONNECTION) == before
 
