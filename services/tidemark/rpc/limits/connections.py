@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, Protocol
 
-from tidemark.rpc.limits.sockets import Found, Peer
+from tidemark.rpc.limits.sockets import SLICE_S, Found, Peer
 from tidemark.runtime.configuration_key import UNLIMITED
 from tidemark.runtime.slices import Pace
 
@@ -193,7 +193,7 @@ class Connections:
             found: connections of the look before first, so that `_all` has the oldest first.
         """
         self._looks += 1
-        pace = Pace()
+        pace = Pace(SLICE_S)
         for one in found:
             if pace.is_due:
                 await pace.give_way()

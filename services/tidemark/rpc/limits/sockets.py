@@ -22,6 +22,8 @@ _OPEN_FILES: Final = "/proc/self/fd"
 _INFO_BYTES: Final = 136
 _COUNTS_AT: Final = 120
 """Offset in Linux's `struct tcp_info` of the counts of acknowledged and of received bytes, since version 4.1."""
+SLICE_S: Final = 0.001
+"""Of a look, which is not urgent: with thousands of connections it would delay each call of that moment by more."""
 _MAPPED: Final = "::ffff:"
 
 
@@ -74,7 +76,7 @@ class Sockets:
 
     async def look(self) -> AsyncIterator[Found]:
         """All connections, those known from the look before first. Other tasks run between slices."""
-        ports, pace = self._ports(), Pace()
+        ports, pace = self._ports(), Pace(SLICE_S)
         before, self._known = self._known, {}
         new: list[int] = []
         for file in _open_files():

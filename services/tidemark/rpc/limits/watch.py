@@ -15,7 +15,7 @@ from tidemark.rpc.limits.sockets import Found, Peer, Sockets
 from tidemark.runtime.metrics import METRICS
 
 _INTERVAL_S: Final = 0.25
-_SHARE: Final = 30
+_SHARE: Final = 50
 """A look takes at most one part of so many of the time: with very many open files looks are rarer."""
 _LOG_INTERVAL_S: Final = 10.0
 
