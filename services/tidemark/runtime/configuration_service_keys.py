@@ -15,8 +15,8 @@ LIMITS: Final[tuple[ConfigKey, ...]] = (
         _ALL,
         0,
         "connections",
-        "Connections at a time, divided equally among the listeners; 0: as many as the limit of open files leaves room "
-        "for",
+        "Connections at a time, divided equally among the listeners; 0: 10,000, or as many as the limit of open files "
+        "leaves room for",
         maximum=1_000_000,
     ),
     whole_number(

@@ -15,7 +15,7 @@ from tidemark.runtime.metrics import Metrics, start_metrics_server
 @pytest.mark.parametrize("limit", [200, 256, 1024, 4096, 20_000, 65_536])
 def test_connections_and_logs_together_leave_spare_descriptors(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
     monkeypatch.setattr(limits, "raise_open_files", lambda: limit)
-    assert limits.connections_max() >= limit // 8
+    assert limit // 8 <= limits.connections_max() <= 10_000
     assert limits.connections_max() + limits.log_files_max() <= limit - 64
 
 

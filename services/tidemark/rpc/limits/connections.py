@@ -18,6 +18,8 @@ from tidemark.runtime.slices import Pace
 
 _FRAMING: Final = 32
 """Of so many bytes one may be framing of TLS and HTTP/2, or an acknowledgement of what the server sent."""
+CALL_BYTES: Final = 20_000
+"""Memory of a call that runs: of gRPC, and of Python's task (measured)."""
 MESSAGE_OVERHEAD_BYTES: Final = 256
 """Allowed beside each message: its frames, and updates of windows."""
 
@@ -31,7 +33,7 @@ class ConnectionLimits(NamedTuple):
     """Limits of one server, over all its ports; -1: no limit.
 
     Attributes:
-        connections: at a time; 0: as many as the limit of open files leaves room for.
+        connections: at a time; 0: as of `runtime.limits.connections_max`.
         per_address: connections of one address to one port, at a time.
         streams: calls at a time on a connection; more wait at the client.
         idle_ms: time without a call after which a connection is closed.
@@ -98,7 +100,7 @@ class Connection:
         file: the descriptor; -1 before the first look that finds the connection.
         inode: identity of the socket; 0 before that look.
         arriving_bytes: estimate of what has come of unfinished messages.
-        sending_bytes: answers that gRPC has not sent yet.
+        sending_bytes: answers that gRPC has not sent yet, and `CALL_BYTES` for each call.
         calls: that run now.
         ended: whether a limit ended it.
         look: number of the last look that found it; 0: none yet.
@@ -180,7 +182,7 @@ class Connections:
         return found
 
     def sends(self, connection: Connection, more_bytes: int) -> None:
-        """Answers of so many bytes more, or fewer, are held; ends connections at the limits."""
+        """So many bytes more, or fewer, are held to be sent; ends connections at the limits."""
         connection.sending_bytes += more_bytes
         self._sending_bytes += more_bytes
         if more_bytes > 0:

@@ -13,7 +13,7 @@ import grpc
 
 from tidemark.core.security.service_rights import INTERNAL
 from tidemark.model import TidemarkError
-from tidemark.rpc.limits.connections import Connection, Connections
+from tidemark.rpc.limits.connections import CALL_BYTES, Connection, Connections
 from tidemark.rpc.limits.request_scan import COUNTED_FROM_BYTES, check_items, check_size
 from tidemark.rpc.limits.sockets import Peer, plain_host
 
@@ -73,6 +73,7 @@ class Call:
         connection = self._connection = self._connections.of(peer)
         connection.calls += 1
         connection.took(self._early_bytes)
+        self._connections.sends(connection, CALL_BYTES)
         task.add_done_callback(self._over)
 
     def decoder(self, handler: Any) -> Callable[[bytes], Any]:
@@ -119,6 +120,7 @@ class Call:
         self.sends(0)
         if self._connection is not None:
             self._connection.calls -= 1
+            self._connections.sends(self._connection, -CALL_BYTES)
 
 
 class MeteredContext:
