@@ -25,6 +25,7 @@ from tidemark.admin.surveys import Survey, ThroughController
 from tidemark.admin.topics import TopicAdministration
 from tidemark.core.security.principals import Role
 from tidemark.rpc.channel import process_identity
+from tidemark.rpc.limits.connections import limits_of
 from tidemark.rpc.raw_methods import add_admin_service
 from tidemark.rpc.security.authorization import make_authorization
 from tidemark.rpc.security.handshakes import NativeLines
@@ -86,7 +87,9 @@ async def serve(settings: AdminSettings, ports: Sequence[ListenerPort]) -> int:
         METRICS.show(store.metrics)
         stop.callback(METRICS.hide, store.metrics)
         stop.callback(metrics.close)
-        server = GrpcServer(ports, [service], health=settings.health_listeners, gate=authorization.gate)
+        server = GrpcServer(
+            ports, [service], health=settings.health_listeners, gate=authorization.gate, limits=limits_of(settings)
+        )
         await server.start()
         stop.push_async_callback(server.stop, settings.shutdown_grace_ms / 1000)
         stop.push_async_callback(session.stop)

@@ -16,6 +16,7 @@ from tidemark.core.topic_name import check_topic_name
 from tidemark.model import NO_LEADER, TidemarkError, unknown_topic
 from tidemark.ports import ClusterSnapshot, MetadataStore, TopicSnapshot
 from tidemark.rpc import wire
+from tidemark.rpc.limits.answer_size import ErrorRoom
 from tidemark.rpc.metadata_codec import topic_to_proto, view_to_proto
 from tidemark.rpc.request_limits import check_named
 from tidemark.rpc.security.access import Access
@@ -135,16 +136,17 @@ class Descriptions:
         described = await self._each(snapshot, names)
         pace = Pace()
         fields: list[bytes] = []
-        hidden: dict[str, bytes] = {}
+        hidden: dict[str, TopicView] = {}
+        room = ErrorRoom()
         for name, one in zip(names, described, strict=True):
             if pace.is_due:
                 await pace.give_way()
             if access is not None and name not in hidden and not access.may_describe(name):
-                hidden[name] = _field(TopicView(topic=name, topic_id="", error=access.hidden(name)))
-            if name in hidden:
-                fields.append(hidden[name])
+                hidden[name] = TopicView(topic=name, topic_id="", error=access.hidden(name))
+            if name in hidden or one is None:
+                fields.append(_field(hidden.get(name) or _missing(name), room))
             else:
-                fields.append(_field(_missing(name)) if one is None else one.field)
+                fields.append(one.field)
         return b"".join(fields)
 
     async def _each(self, snapshot: ClusterSnapshot, names: Sequence[str]) -> list[_Described | None]:
@@ -185,10 +187,11 @@ def _missing(name: str) -> TopicView:
     return TopicView(topic=name, topic_id="", error=unknown_topic(name))
 
 
-def _field(view: TopicView) -> bytes:
-    return b"".join(
-        wire.nested(pb.DescribeTopicsResponse.TOPICS_FIELD_NUMBER, [topic_to_proto(view).SerializeToString()])
-    )
+def _field(view: TopicView, room: ErrorRoom | None = None) -> bytes:
+    message = topic_to_proto(view)
+    if room is not None:
+        message.error.CopyFrom(room.fit(message.error))
+    return b"".join(wire.nested(pb.DescribeTopicsResponse.TOPICS_FIELD_NUMBER, [message.SerializeToString()]))
 
 
 def _cluster_view(snapshot: ClusterSnapshot) -> ClusterView:

@@ -30,6 +30,7 @@ from tidemark.core.replication.events import SessionExpired, SettingsChanged
 from tidemark.core.security.listeners import Listener
 from tidemark.model import BrokerEpoch
 from tidemark.rpc.channel import process_identity
+from tidemark.rpc.limits.connections import limits_of
 from tidemark.rpc.raw_methods import add_broker_service, add_replica_service
 from tidemark.rpc.security.authorization import make_authorization
 from tidemark.rpc.security.listeners import ListenerPort
@@ -63,7 +64,12 @@ class BrokerProcess:
         self._node = make_node(settings)
         self._authorization = make_authorization(settings, ports[0].identity)
         self._server = GrpcServer(
-            ports, [], later=_SERVICES, health=settings.health_listeners, gate=self._authorization.gate
+            ports,
+            [],
+            later=_SERVICES,
+            health=settings.health_listeners,
+            gate=self._authorization.gate,
+            limits=limits_of(settings),
         )
         self._stack = AsyncExitStack()
         self.failed = self._node.failed

@@ -13,6 +13,7 @@ from tidemark.controller.service import ControllerServicer
 from tidemark.core.security.principals import Role
 from tidemark.model import BrokerId
 from tidemark.rpc.channel import process_identity
+from tidemark.rpc.limits.connections import limits_of
 from tidemark.rpc.security.handshakes import NativeLines
 from tidemark.rpc.security.listeners import ListenerPort
 from tidemark.rpc.security.scrapes import serve_metrics
@@ -40,7 +41,7 @@ class ControllerProcess:
         self._loop = new_loop(settings, self._store, clock, ControllerMetrics())
         servicer = ControllerServicer(self._loop, BrokerId(settings.controller_id))
         services = [Service(add_ControllerServiceServicer_to_server, servicer, "tidemark.v1.ControllerService")]
-        self._server = GrpcServer(ports, services, health=settings.health_listeners)
+        self._server = GrpcServer(ports, services, health=settings.health_listeners, limits=limits_of(settings))
         self._metrics: MetricsServer | None = None
         self._running: asyncio.Task[None] | None = None
         self.failed: asyncio.Future[object] = asyncio.get_running_loop().create_future()

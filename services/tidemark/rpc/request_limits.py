@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of a request before any work: the number of items that it names, and its waits.
 
-Requests within the limit are handled in slices (`runtime.slices.Pace`). An answer that refuses 50,000 items with short
-names has some 17 MB. gRPC refuses an answer above `channel.MESSAGE_BYTES_MAX`; such a request must name fewer.
+Requests within the limit are handled in slices (`runtime.slices.Pace`). `answer_size` keeps their answers within the
+limit of a message.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import Final
 
 from tidemark.model import ErrorCode, TidemarkError
 
-NAMED_MAX: Final = 50_000
+NAMED_MAX: Final = 20_000
+REQUEST_BYTES_MAX: Final = 8 << 20
+"""Of a unary request from a client. Batches come in streams, up to gRPC's limit of a message."""
 
 
 def check_named(named: Sized, what: str) -> None:

@@ -23,9 +23,14 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.channel import LIMITS, WINDOW
 from tidemark.rpc.errors import abort_with
 from tidemark.rpc.health import Health
+from tidemark.rpc.limits.answer_size import fit
+from tidemark.rpc.limits.connections import DEFAULT_LIMITS, ConnectionLimits, Connections
+from tidemark.rpc.limits.metering import Call, MeteredContext, Metering, Refused
+from tidemark.rpc.limits.watch import ConnectionWatch
 from tidemark.rpc.reflection import add_reflection
 from tidemark.rpc.security.files import TlsIdentity
 from tidemark.rpc.security.listeners import ListenerPort
+from tidemark.runtime.configuration_key import UNLIMITED
 from tidemark.runtime.host_port import HostPort
 from tidemark.runtime.limits import connections_max
 
@@ -49,9 +54,18 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.min_ping_interval_without_data_ms", PING_ACCEPTED_MS),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
+    ("grpc.compression_enabled_algorithms_bitset", 1),
 )
+"""The last one: requests are taken as they are. gRPC would turn some kilobytes into 16 MiB, and the bytes that arrive
+could not be compared with those of messages."""
 
 
+_PROBES: Final = (
+    ("grpc.max_allowed_incoming_connections", 100),
+    ("grpc.max_concurrent_streams", 10),
+    ("grpc.max_connection_idle_ms", 60_000),
+)
+"""Limits of the port for probes, which has no other."""
 UNBOUNDED_CALL_S = 60.0
 """Time limit of a unary call whose caller set no deadline (rule K3)."""
 
@@ -74,6 +88,7 @@ class GrpcServer:
             reflection's is refused with BROKER_NOT_AVAILABLE.
         health: address of a plain-text port that serves only the health service; None: no such port.
         gate: checks the rights of every caller; None: authorization is off.
+        limits: of connections, streams and bytes in flight.
     """
 
     def __init__(
@@ -83,12 +98,14 @@ class GrpcServer:
         later: Sequence[str] = (),
         health: HostPort | None = None,
         gate: grpc.aio.ServerInterceptor | None = None,
+        limits: ConnectionLimits = DEFAULT_LIMITS,
     ) -> None:
         self._names = (*(service.full_name for service in services), *later)
-        options = [*_OPTIONS, ("grpc.max_allowed_incoming_connections", connections_max())]
+        options = [*_OPTIONS, *_limit_options(limits, len(ports))]
         self._health = Health()
-        self._open = [_Open(port, self._names, self._health, options, gate) for port in ports]
-        self._probed = None if health is None else grpc.aio.server(options=options)
+        self._watch = ConnectionWatch(limits, lambda: frozenset(self.ports.values()))
+        self._open = [_Open(port, self._names, self._health, options, gate, self._watch.connections) for port in ports]
+        self._probed = None if health is None else grpc.aio.server(options=[*_OPTIONS, *_PROBES])
         self._probed_at = health
         if self._probed is not None:
             health_pb2_grpc.add_HealthServicer_to_server(self._health, self._probed)
@@ -119,6 +136,7 @@ class GrpcServer:
             self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         for one in self._open:
             await one.server.start()
+        self._watch.start()
 
     def add(self, services: Sequence[Service]) -> None:
         """Add all services at once."""
@@ -149,6 +167,7 @@ class GrpcServer:
         await asyncio.gather(*(one.server.stop(grace_s) for one in self._open))
         if self._probed is not None:
             await self._probed.stop(0)
+        await self._watch.stop()
 
 
 def make_server(
@@ -159,13 +178,15 @@ def make_server(
     identity: TlsIdentity | None = None,
     health: HostPort | None = None,
     gate: grpc.aio.ServerInterceptor | None = None,
+    limits: ConnectionLimits = DEFAULT_LIMITS,
 ) -> GrpcServer:
     """A server with one listener at host:port (0: a free port, stated by `.port`).
 
     Args:
         identity: the TLS files, whose certificate names the cluster; None: plain text. Others as of `GrpcServer`.
     """
-    return GrpcServer([ListenerPort(Listener.ONLY, HostPort(host, port), identity)], services, later, health, gate)
+    one = ListenerPort(Listener.ONLY, HostPort(host, port), identity)
+    return GrpcServer([one], services, later, health, gate, limits)
 
 
 @contextlib.contextmanager
@@ -185,6 +206,21 @@ def _status(serving: bool) -> Any:
     return health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
 
 
+def _limit_options(limits: ConnectionLimits, ports: int) -> list[tuple[str, int]]:
+    """gRPC's part of the limits. It counts the connections of each port, so each port has its share.
+
+    gRPC's protection from overload is off: it counts calls that the client has seen end, and refuses calls of a client
+    that keeps to the limit.
+    """
+    connections = limits.connections or connections_max()
+    return [
+        ("grpc.max_allowed_incoming_connections", max(1, connections // ports)),
+        ("grpc.max_concurrent_streams", limits.streams),
+        ("grpc.http.overload_protection", 0),
+        *([] if limits.idle_ms == UNLIMITED else [("grpc.max_connection_idle_ms", limits.idle_ms)]),
+    ]
+
+
 class _Open:
     """A port with its own server of gRPC."""
 
@@ -195,12 +231,17 @@ class _Open:
         health: Health,
         options: Sequence[tuple[str, int]],
         gate: grpc.aio.ServerInterceptor | None,
+        connections: Connections,
     ) -> None:
         self.port = port
         self.number = port.address.port
         self.services = _Services()
         self.server = grpc.aio.server(
-            interceptors=[*port.interceptors(), _Refusals(), *([gate] if gate else [])],
+            interceptors=[
+                *port.interceptors(),
+                _Refusals(Metering(connections, lambda: self.number)),
+                *([gate] if gate else []),
+            ],
             options=[*options, *port.options()],
         )
         health_pb2_grpc.add_HealthServicer_to_server(health, self.server)
@@ -250,7 +291,10 @@ _STARTING: Final[Any] = grpc.stream_stream_rpc_method_handler(_refuse_at_the_sta
 
 class _Refusals(grpc.aio.ServerInterceptor):
     """Ends calls with the error of their handler; an unexpected error of a unary call is logged, and sent as
-    INTERNAL."""
+    INTERNAL. Counts the bytes of each call."""
+
+    def __init__(self, metering: Metering) -> None:
+        self._metering = metering
 
     async def intercept_service(
         self,
@@ -258,19 +302,23 @@ class _Refusals(grpc.aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
         handler = await continuation(handler_call_details)
-        if handler is None or handler.request_streaming:
-            return handler
-        if handler.response_streaming:
-            return _refusing_stream(handler)
+        if handler is None:
+            return None
+        call = self._metering.call(handler_call_details, handler)
+        if handler.stream_stream or handler.unary_stream:
+            return _refusing_stream(handler, call)
         inner = handler.unary_unary
         if not inspect.iscoroutinefunction(inner):
             return handler
 
         async def refusing(request: Any, context: Any) -> Any:
+            call.began(context)
             bound_s = UNBOUNDED_CALL_S if context.time_remaining() is None else None
             try:
                 async with asyncio.timeout(bound_s):
-                    return await inner(request, context)
+                    response = await inner(_decoded(request), context)
+                    await fit(response)
+                    return response
             except TidemarkError as error:
                 await abort_with(context, error)
             except TimeoutError:
@@ -282,29 +330,42 @@ class _Refusals(grpc.aio.ServerInterceptor):
                 _log.exception("unexpected", extra={"method": handler_call_details.method})
                 await abort_with(context, TidemarkError(ErrorCode.INTERNAL, f"{type(error).__name__}: {error}"))
 
-        return grpc.unary_unary_rpc_method_handler(
-            refusing,
-            request_deserializer=handler.request_deserializer,
-            response_serializer=handler.response_serializer,
-        )
+        return grpc.unary_unary_rpc_method_handler(refusing, call.decoder(handler), call.encoder(handler))
 
 
-def _refusing_stream(handler: Any) -> Any:
-    """A call that is answered by a generated stream; streams set their own deadlines."""
-    inner = handler.unary_stream
-    if not inspect.isasyncgenfunction(inner):
-        return handler
+def _decoded(request: Any) -> Any:
+    """The request; raises the error of one that was not decoded."""
+    if type(request) is Refused:
+        raise request.error
+    return request
 
-    async def refusing(request: Any, context: Any) -> AsyncIterator[Any]:
+
+def _refusing_stream(handler: Any, call: Call) -> Any:
+    """A call with a stream of requests or answers; streams set their own deadlines."""
+    inner = handler.stream_stream or handler.unary_stream
+    make = grpc.stream_stream_rpc_method_handler if handler.stream_stream else grpc.unary_stream_rpc_method_handler
+
+    async def generated(request: Any, context: Any) -> AsyncIterator[Any]:
+        call.began(context)
         try:
-            async with contextlib.aclosing(inner(request, context)) as responses:
+            async with contextlib.aclosing(inner(_decoded(request), context)) as responses:
                 async for response in responses:
                     yield response
+                    call.sends(0)
         except TidemarkError as error:
             await abort_with(context, error)
 
-    return grpc.unary_stream_rpc_method_handler(
-        refusing,
-        request_deserializer=handler.request_deserializer,
-        response_serializer=handler.response_serializer,
-    )
+    async def written(request: Any, context: Any) -> Any:
+        call.began(context)
+        try:
+            return await inner(_decoded(request), MeteredContext(context, call))
+        except TidemarkError as error:
+            await abort_with(context, error)
+
+    if inspect.isasyncgenfunction(inner):
+        refusing: Any = generated
+    elif inspect.iscoroutinefunction(inner):
+        refusing = written
+    else:
+        return handler
+    return make(refusing, call.decoder(handler), call.encoder(handler))

@@ -61,6 +61,12 @@ class _ServiceSettings:
     tls_certificate_file: str
     tls_key_file: str
     connections_max_age_ms: int
+    max_connections: int
+    max_connections_per_ip: int
+    connections_max_idle_ms: int
+    max_streams_per_connection: int
+    max_in_flight_bytes_per_connection: int
+    max_in_flight_bytes: int
     log_level: str
     log_format: str
     shutdown_grace_ms: int

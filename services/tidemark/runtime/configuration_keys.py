@@ -14,7 +14,7 @@ from typing import Final
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.runtime.configuration_group_keys import ASSIGNORS_DEFAULT, ASSIGNORS_DOC, GROUP_NUMBERS
 from tidemark.runtime.configuration_key import I32_MAX, I64_MAX, UNLIMITED, ConfigKey, Kind, Scope, whole_number
-from tidemark.runtime.configuration_metrics_keys import METRICS_SWITCHES
+from tidemark.runtime.configuration_service_keys import LIMITS, METRICS_SWITCHES
 
 _DAY_MS: Final = 24 * 3600 * 1000
 
@@ -186,6 +186,7 @@ _COMMON: Final = (
         maximum=I32_MAX,
         unlimited=True,
     ),
+    *LIMITS,
     ConfigKey(
         "log.level",
         Kind.CHOICE,

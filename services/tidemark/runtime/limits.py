@@ -11,6 +11,8 @@ _WANTED: Final = 65_536
 _LOG_FILES_MAX: Final = 4096
 _OTHERS_MIN: Final = 64
 _CONNECTIONS_MIN: Final = 16
+_CONNECTIONS_MAX: Final = 10_000
+"""By default; an idle connection takes some 15 kB of memory."""
 
 
 def raise_open_files() -> int:
@@ -32,4 +34,5 @@ def log_files_max() -> int:
 def connections_max() -> int:
     """Number of connections that a server accepts, so that connections never take the files that logs need."""
     limit = raise_open_files()
-    return max(_CONNECTIONS_MIN, limit - log_files_max() - max(_OTHERS_MIN, limit // 8))
+    room = limit - log_files_max() - max(_OTHERS_MIN, limit // 8)
+    return min(_CONNECTIONS_MAX, max(_CONNECTIONS_MIN, room))

@@ -12,6 +12,7 @@ import logging
 import socket
 import threading
 import time
+from collections import Counter as Counts
 from collections.abc import Callable, Collection, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import PackageNotFoundError, version
@@ -50,7 +51,7 @@ _ZIP_LEVEL: Final = 1
 _IDLE_S: Final = 30.0
 """Seconds after which an idle connection of a scraper is closed."""
 _CONNECTIONS_MAX: Final = 16
-"""Largest number of concurrent scrapes; each needs a thread and a descriptor."""
+"""Largest number of connections of scrapers; each needs a thread and a descriptor."""
 
 _log = logging.getLogger(__name__)
 
@@ -156,29 +157,77 @@ def tell_what_runs(service: str) -> None:
 Secure: TypeAlias = Callable[[socket.socket], socket.socket]
 
 
+class _Scraper:
+    """A connection to /metrics; `rests_since_s`: when it last waited for its client, None while an answer is made."""
+
+    def __init__(self, connection: socket.socket, host: str) -> None:
+        self.connection = connection
+        self.host = host
+        self.rests_since_s: float | None = time.monotonic()
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
+    request_queue_size = 128
     metrics: Metrics
     secure: Secure | None = None
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
-        self._room = threading.BoundedSemaphore(_CONNECTIONS_MAX)
+        self._scrapers: dict[socket.socket, _Scraper] = {}
+        self._lock = threading.Lock()
+        self._turn = threading.Lock()
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve on a new thread, within the limit of concurrent scrapes."""
-        if self._room.acquire(blocking=False):
+        """Serve on a new thread. At the limit, a connection that waits for its client makes room."""
+        with self._lock:
+            room = len(self._scrapers) < _CONNECTIONS_MAX or self._make_room(client_address[0])
+            if room:
+                self._scrapers[request] = _Scraper(request, client_address[0])
+        if room:
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
+
+    def _make_room(self, host: str) -> bool:
+        """End a connection of the address with the most: the one that has waited longest, or one that wants an answer
+        if this address has more than `host`."""
+        all_of = Counts(one.host for one in self._scrapers.values())
+        resting = [one for one in self._scrapers.values() if one.rests_since_s is not None]
+        if resting:
+            most = max(all_of[one.host] for one in resting)
+            longest = min((one for one in resting if all_of[one.host] == most), key=lambda one: one.rests_since_s or 0)
+        else:
+            busiest, count = all_of.most_common(1)[0]
+            if count <= all_of[host] + 1:
+                return False
+            longest = [one for one in self._scrapers.values() if one.host == busiest][-1]
+        del self._scrapers[longest.connection]
+        with contextlib.suppress(OSError):  # its client has closed it
+            longest.connection.shutdown(socket.SHUT_RDWR)
+        return True
+
+    @contextlib.contextmanager
+    def turn(self, connection: socket.socket) -> Iterator[bool]:
+        """Wait for the turn to make an answer; False for a connection that made room meanwhile."""
+        scraper = self._scrapers.get(connection)
+        if scraper is not None:
+            scraper.rests_since_s = None
+        try:
+            with self._turn:
+                yield connection in self._scrapers
+        finally:
+            if scraper is not None:
+                scraper.rests_since_s = time.monotonic()
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Serve one connection until its end."""
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._room.release()
+            with self._lock:
+                self._scrapers.pop(request, None)
 
     def server_bind(self) -> None:
         """Bind without the base class's DNS query for the name of this machine, which may take long."""
@@ -200,6 +249,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         """Within the time of an idle connection also a handshake."""
+        self._accepted = self.request
         if self.server.secure is not None:
             self.request.settimeout(_IDLE_S)
             self.request = self.server.secure(self.request)
@@ -213,10 +263,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         asked = parse_qs(urlsplit(self.path).query).get("name[]", [])
-        body = self.server.metrics.render(asked)
         zipped = "gzip" in self.headers.get("Accept-Encoding", "")
-        if zipped:
-            body = gzip.compress(body, _ZIP_LEVEL)
+        with self.server.turn(self._accepted) as wanted:
+            if not wanted:
+                self.close_connection = True
+                return
+            body = self.server.metrics.render(asked)
+            if zipped:
+                body = gzip.compress(body, _ZIP_LEVEL)
         self.send_response(200)
         self.send_header("Content-Type", CONTENT_TYPE_PLAIN_0_0_4)
         if zipped:

@@ -49,10 +49,15 @@ class SlicedCalls:
 
 
 class Pace:
-    """For the loop of a long coroutine: `if pace.is_due: await pace.give_way()`."""
+    """For the loop of a long coroutine: `if pace.is_due: await pace.give_way()`.
 
-    def __init__(self) -> None:
-        self._until_s = time.perf_counter() + SLICE_S
+    Args:
+        slice_s: length of a slice; None: `SLICE_S`.
+    """
+
+    def __init__(self, slice_s: float | None = None) -> None:
+        self._slice_s = SLICE_S if slice_s is None else slice_s
+        self._until_s = time.perf_counter() + self._slice_s
 
     @property
     def is_due(self) -> bool:
@@ -62,4 +67,4 @@ class Pace:
     async def give_way(self) -> None:
         """Let all other tasks run."""
         await asyncio.sleep(0)
-        self._until_s = time.perf_counter() + SLICE_S
+        self._until_s = time.perf_counter() + self._slice_s

@@ -22,6 +22,7 @@ from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 from tests.integration.harness.hand_controller import Brokers, HandController, client_of
 from tests.unit.broker.scraped import scraped
 from tests.unit.record.samples import NOON_US, patched, sample, with_fields
+from tests.unit.rpc.http2 import Http2
 
 RECORDS = 3
 """In one sample batch."""
@@ -308,6 +309,37 @@ async def test_produce_metrics_count_appends_and_neither_refusals_nor_duplicates
         await client.produce(partition, [numbered], [numbered], [sample()])
     after = await produced(one)
     assert [int(new - old) for new, old in zip(after, before, strict=True)] == [2, 2 * RECORDS, 2 * len(sample())]
+
+
+async def test_a_client_that_opens_fetch_streams_and_reads_nothing_is_cut_off(
+    one: Brokers, controller: HandController
+) -> None:
+    """The broker keeps at most 128 MiB of answers for it, not 90 times 3.6 MB, and serves another client meanwhile."""
+    partition = await controller.create_topic("flights-unread", replicas=[0])
+    batch = build_batch(from_columns(None, [bytes(900_000)], [NOON_US]))
+    wanted = pb.PartitionFetch(
+        topic=partition.topic, partition=0, current_leader_epoch=-1, last_fetched_epoch=-1, max_bytes=4 << 20
+    )
+    request = pb.FetchRequest(max_bytes=8 << 20, partitions=[wanted]).SerializeToString()
+    async with client_of(one, 0) as client:
+        results = await client.produce(partition, *[[batch]] * 5)
+        assert not any(result.error.code for result in results)
+        before = await cut_off(one)
+        port = int(one.address(one.ids[0]).rpartition(":")[2])
+        async with Http2(port, window=0) as hoarder:
+            for stream in range(1, 180, 2):
+                hoarder.call(stream, "/tidemark.v1.BrokerService/FetchStream", request)
+            async with asyncio.timeout(60):
+                await hoarder.closed.wait()
+        assert await cut_off(one) == before + 1
+        assert len((await client.fetch(partition, 0)).batches) > 3 << 20
+
+
+async def cut_off(brokers: Brokers) -> float:
+    """Connections that the broker ended because of the bytes that it held for them."""
+    url = f"http://{brokers.metrics_address(0)}/metrics"
+    text = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=30).read())
+    return scraped(text)["tidemark_connections_ended_total", "limit=bytes_per_connection"]
 
 
 async def produced(brokers: Brokers) -> list[float]:

@@ -15,24 +15,21 @@ from tidemark.runtime.metrics import Metrics, start_metrics_server
 @pytest.mark.parametrize("limit", [200, 256, 1024, 4096, 20_000, 65_536])
 def test_connections_and_logs_together_leave_spare_descriptors(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
     monkeypatch.setattr(limits, "raise_open_files", lambda: limit)
-    assert limits.connections_max() >= limit // 8
+    assert limit // 8 <= limits.connections_max() <= 10_000
     assert limits.connections_max() + limits.log_files_max() <= limit - 64
 
 
-def test_a_metrics_server_takes_in_only_so_many_and_serves_when_they_have_left(
+def test_a_metrics_server_takes_in_only_so_many_and_the_longest_waiting_one_makes_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(metrics_module, "_CONNECTIONS_MAX", 3)
     server = start_metrics_server("127.0.0.1", 0, Metrics())
-    held = [socket.create_connection(("127.0.0.1", server.port), timeout=10) for _ in range(3)]
-    late = socket.create_connection(("127.0.0.1", server.port), timeout=10)
-    assert late.recv(1) == b"", "it is turned away"
-    late.close()
-    for one in held:
-        one.shutdown(socket.SHUT_WR)
-        assert one.recv(1) == b"", "its thread has ended"
-        one.close()
+    held = [socket.create_connection(("127.0.0.1", server.port), timeout=10) for _ in range(5)]
+    for one in held[:2]:
+        assert one.recv(1) == b"", "it made room"
     for _ in range(10):
         with urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=10) as answer:
             assert answer.status == 200
+    for one in held:
+        one.close()
     server.close()

@@ -6,6 +6,8 @@ from __future__ import annotations
 import gzip
 import http.client
 import re
+import socket
+import threading
 import time
 import urllib.request
 from collections.abc import Collection
@@ -133,3 +135,30 @@ def test_closing_does_not_wait_until_the_server_looks_again() -> None:
     for server in servers:
         server.close()
     assert time.monotonic() - began_s < 8 * 0.2
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /metrics HTTP/1.1\r\nHost: x\r\nDrip", b"GET /metrics HTTP/1.1\r\n\r\n"])
+def test_clients_that_hold_all_connections_do_not_lock_the_scraper_out(said: bytes) -> None:
+    """They say nothing, send headers without an end, or read no answer."""
+    metrics = Metrics()
+    gauge = metrics.gauge("pad", "Makes the answer long", ["of"])
+    for number in range(200):
+        gauge.labels(str(number) * 1_000).set(1)
+    server = start_metrics_server("127.0.0.1", 0, metrics)
+    held = []
+    try:
+        for _ in range(40):
+            one = socket.create_connection(("127.0.0.1", server.port), source_address=("127.0.0.2", 0))
+            one.sendall(said)
+            held.append(one)
+        kept = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+        for _ in range(2):
+            kept.request("GET", "/metrics")
+            assert b"tidemark_pad" in kept.getresponse().read()
+            held.append(socket.create_connection(("127.0.0.1", server.port), source_address=("127.0.0.2", 0)))
+        kept.close()
+        assert threading.active_count() < 60
+    finally:
+        for one in held:
+            one.close()
+        server.close()

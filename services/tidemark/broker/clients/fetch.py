@@ -31,6 +31,7 @@ from tidemark.model import (
 from tidemark.ports import Clock, Log, TimestampOffset
 from tidemark.rpc import errors
 from tidemark.rpc.fetch_codec import Fetched
+from tidemark.rpc.limits.answer_size import ErrorRoom
 from tidemark.rpc.request_limits import check_named, check_wait
 from tidemark.rpc.security.access import Access
 from tidemark.runtime.slices import Pace
@@ -163,7 +164,7 @@ class FetchService:
         results: list[Fetched] = []
         empty, settled = True, False
         denied: dict[str, record_pb2.Error] = {}
-        pace = Pace()
+        pace, room = Pace(), ErrorRoom()
         for part in request.partitions:
             if pace.is_due:
                 await pace.give_way()
@@ -173,13 +174,13 @@ class FetchService:
                 if access is not None and part.topic not in denied:
                     _check_read(access, part.topic, denied)
                 if part.topic in denied:
-                    facts.error.CopyFrom(denied[part.topic])
+                    facts.error.CopyFrom(room.fit(denied[part.topic]))
                     self._metrics.fetch_refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
                     settled = True
                 else:
                     data = await self._read_one(part, facts, request.rack, room_bytes, first=empty)
             except TidemarkError as error:
-                facts.error.CopyFrom(self._explained(error, part.topic, part.partition))
+                facts.error.CopyFrom(room.fit(self._explained(error, part.topic, part.partition)))
                 self._metrics.fetch_refused(error.code)
                 settled = True
             settled |= facts.HasField("preferred_read_replica")

@@ -29,6 +29,7 @@ from tidemark.record.checks import check_batch, check_produced
 from tidemark.record.envelope import Batch, with_append_time
 from tidemark.rpc import errors
 from tidemark.rpc.errors import abort_with
+from tidemark.rpc.limits.answer_size import ErrorRoom
 from tidemark.rpc.request_limits import check_named, check_wait
 from tidemark.rpc.security.access import Access
 from tidemark.runtime.slices import Pace
@@ -203,6 +204,7 @@ class _Call:
     __slots__ = (
         "_began_s",
         "_metrics",
+        "_room",
         "_stream",
         "acks",
         "append_times_us",
@@ -226,6 +228,7 @@ class _Call:
         self.open_count = count
         self.size_bytes = 0
         self.timer: asyncio.TimerHandle | None = None
+        self._room = ErrorRoom()
 
     def refuse(self, index: int, error: TidemarkError) -> None:
         """Settle a partition with an error."""
@@ -273,7 +276,7 @@ class _Call:
             )
             if result.error is not None:
                 self._metrics.produce_refused(result.error.code)
-                message.error.CopyFrom(errors.to_proto(result.error))
+                message.error.CopyFrom(self._room.fit(errors.to_proto(result.error)))
                 message.log_append_time_us = -1
 
 

@@ -190,7 +190,7 @@ async def test_coordinators_of_many_groups_are_found_in_slices_and_the_topic_is_
 
 def test_a_request_beyond_the_limit_is_refused_with_the_limit() -> None:
     check_named(range(request_limits.NAMED_MAX), "topics")
-    with pytest.raises(TidemarkError, match="at most 50000 topics, this one 50001; send several") as refused:
+    with pytest.raises(TidemarkError, match="at most 20000 topics, this one 20001; send several") as refused:
         check_named(range(request_limits.NAMED_MAX + 1), "topics")
     assert refused.value.code is ErrorCode.INVALID_REQUEST
-    assert refused.value.metadata == {"named_max": "50000"}
+    assert refused.value.metadata == {"named_max": "20000"}

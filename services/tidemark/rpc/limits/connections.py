@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The connections of a server, and the rules that end some of them.
+
+Bytes in flight of a connection are what the server holds for its peer: messages that have not arrived whole, and
+answers that the peer has not taken. Answers are counted when they are made. gRPC tells nothing of a message before its
+end, so arriving bytes are the difference between what the kernel received and the messages that came of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple, Protocol
+
+from tidemark.rpc.limits.sockets import SLICE_S, Found, Peer
+from tidemark.runtime.configuration_key import UNLIMITED
+from tidemark.runtime.slices import Pace
+
+_FRAMING: Final = 32
+"""Of so many bytes one may be framing of TLS and HTTP/2, or an acknowledgement of what the server sent."""
+CALL_BYTES: Final = 20_000
+"""Memory of a call that runs: of gRPC, and of Python's task (measured)."""
+MESSAGE_OVERHEAD_BYTES: Final = 256
+"""Allowed beside each message: its frames, and updates of windows."""
+
+ADDRESS: Final = "connections_per_address"
+CONNECTION: Final = "bytes_per_connection"
+ALL: Final = "bytes"
+REASONS: Final = (ADDRESS, CONNECTION, ALL)
+
+
+class ConnectionLimits(NamedTuple):
+    """Limits of one server, over all its ports; -1: no limit.
+
+    Attributes:
+        connections: at a time; 0: as of `runtime.limits.connections_max`.
+        per_address: connections of one address to one port, at a time.
+        streams: calls at a time on a connection; more wait at the client.
+        idle_ms: time without a call after which a connection is closed.
+        connection_bytes: in flight, of one connection.
+        bytes: in flight, of all connections.
+    """
+
+    connections: int = 0
+    per_address: int = 1_000
+    streams: int = 100
+    idle_ms: int = 600_000
+    connection_bytes: int = 128 << 20
+    bytes: int = 512 << 20
+
+
+DEFAULT_LIMITS: Final = ConnectionLimits()
+
+
+class LimitSettings(Protocol):
+    """The settings of every service that limit its connections."""
+
+    @property
+    def max_connections(self) -> int:
+        """Of all listeners; 0: by the limit of open files."""
+
+    @property
+    def max_connections_per_ip(self) -> int:
+        """Of one address to one listener."""
+
+    @property
+    def connections_max_idle_ms(self) -> int:
+        """Time without a call."""
+
+    @property
+    def max_streams_per_connection(self) -> int:
+        """Calls at a time."""
+
+    @property
+    def max_in_flight_bytes_per_connection(self) -> int:
+        """In flight."""
+
+    @property
+    def max_in_flight_bytes(self) -> int:
+        """In flight, of all connections."""
+
+
+def limits_of(settings: LimitSettings) -> ConnectionLimits:
+    """The limits that the settings name."""
+    return ConnectionLimits(
+        settings.max_connections,
+        settings.max_connections_per_ip,
+        settings.max_streams_per_connection,
+        settings.connections_max_idle_ms,
+        settings.max_in_flight_bytes_per_connection,
+        settings.max_in_flight_bytes,
+    )
+
+
+class Connection:
+    """The bytes that the server holds for one peer.
+
+    Attributes:
+        peer: the other end.
+        file: the descriptor; -1 before the first look that finds the connection.
+        inode: identity of the socket; 0 before that look.
+        arriving_bytes: estimate of what has come of unfinished messages.
+        sending_bytes: answers that gRPC has not sent yet, and `CALL_BYTES` for each call.
+        calls: that run now.
+        ended: whether a limit ended it.
+        look: number of the last look that found it; 0: none yet.
+    """
+
+    __slots__ = (
+        "_acked_bytes", "_allowed_bytes", "_received_bytes", "arriving_bytes", "calls", "ended", "file",
+        "inode", "look", "peer", "sending_bytes",
+    )  # fmt: skip
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.file = -1
+        self.inode = 0
+        self.look = 0
+        self.arriving_bytes = 0
+        self.sending_bytes = 0
+        self.calls = 0
+        self.ended = False
+        self._received_bytes = self._acked_bytes = self._allowed_bytes = 0
+
+    @property
+    def bytes(self) -> int:
+        """In flight."""
+        return self.arriving_bytes + self.sending_bytes
+
+    def took(self, size_bytes: int) -> None:
+        """A whole message, or the headers of a call, came."""
+        self._allowed_bytes += size_bytes + size_bytes // _FRAMING + MESSAGE_OVERHEAD_BYTES
+
+    def seen(self, found: Found) -> None:
+        """Estimate again. What cannot be in flight is never a credit for later bytes."""
+        self.file, self.inode = found.file, found.inode
+        grown_bytes = found.received_bytes - self._received_bytes
+        allowed_bytes = self._allowed_bytes + (found.acked_bytes - self._acked_bytes) // _FRAMING
+        self.arriving_bytes = max(0, self.arriving_bytes + grown_bytes - allowed_bytes)
+        self._received_bytes, self._acked_bytes, self._allowed_bytes = found.received_bytes, found.acked_bytes, 0
+
+
+class Connections:
+    """All connections of a server.
+
+    Args:
+        limits: see there.
+        end: ends a connection; False if it has ended.
+        refused: called with one of `REASONS` for each connection that was ended.
+        look: asks for a look soon: a connection without a known descriptor is to be ended.
+    """
+
+    def __init__(
+        self,
+        limits: ConnectionLimits,
+        end: Callable[[int, Peer], bool],
+        refused: Callable[[str, Peer], None],
+        look: Callable[[], None],
+    ) -> None:
+        self._limits = limits
+        self._end = end
+        self._refused = refused
+        self._look = look
+        self._all: dict[Peer, Connection] = {}
+        self._sending_bytes = 0
+        self._arriving_bytes = 0
+        self._looks = 0
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @property
+    def bytes(self) -> int:
+        """In flight, of all."""
+        return self._sending_bytes + self._arriving_bytes
+
+    def of(self, peer: Peer) -> Connection:
+        """The connection of a peer, known or new."""
+        found = self._all.get(peer)
+        if found is None:
+            found = self._all[peer] = Connection(peer)
+        return found
+
+    def sends(self, connection: Connection, more_bytes: int) -> None:
+        """So many bytes more, or fewer, are held to be sent; ends connections at the limits."""
+        connection.sending_bytes += more_bytes
+        self._sending_bytes += more_bytes
+        if more_bytes > 0:
+            self._keep_to_bytes(connection)
+
+    async def look_is_over(self, found: Iterable[Found]) -> None:
+        """Take the connections that a look found, and end those above the limits. Other tasks run between slices.
+
+        Args:
+            found: connections of the look before first, so that `_all` has the oldest first.
+        """
+        self._looks += 1
+        pace = Pace(SLICE_S)
+        for one in found:
+            if pace.is_due:
+                await pace.give_way()
+            self._seen(one)
+        for connection in list(self._all.values()):
+            if pace.is_due:
+                await pace.give_way()
+            self._forget_if_gone(connection)
+        await self._keep_to_addresses(pace)
+        for connection in list(self._all.values()):
+            if pace.is_due:
+                await pace.give_way()
+            if _above(connection.bytes, self._limits.connection_bytes):
+                self._end_for(CONNECTION, connection)
+        if _above(self.bytes, self._limits.bytes):
+            self._keep_to_all_bytes()
+
+    def _seen(self, found: Found) -> None:
+        connection = self._all.get(found.peer)
+        if connection is not None and connection.inode not in (0, found.inode):
+            self._arriving_bytes -= self._all.pop(found.peer).arriving_bytes
+            connection = None
+        if connection is None:
+            connection = self._all[found.peer] = Connection(found.peer)
+        before_bytes = connection.arriving_bytes
+        connection.seen(found)
+        connection.look = self._looks
+        self._arriving_bytes += connection.arriving_bytes - before_bytes
+
+    def _forget_if_gone(self, connection: Connection) -> None:
+        if connection.look == self._looks or self._all.get(connection.peer) is not connection:
+            return
+        connection.file = -1
+        self._arriving_bytes -= connection.arriving_bytes
+        connection.arriving_bytes = 0
+        if not connection.calls:
+            del self._all[connection.peer]
+
+    async def _keep_to_addresses(self, pace: Pace) -> None:
+        here = Counter[tuple[int, str]]()
+        for connection in list(self._all.values()):
+            if pace.is_due:
+                await pace.give_way()
+            if connection.ended:
+                continue
+            address = connection.peer[:2]
+            here[address] += 1
+            if _above(here[address], self._limits.per_address):
+                self._end_for(ADDRESS, connection)
+
+    def _keep_to_bytes(self, connection: Connection) -> None:
+        if _above(connection.bytes, self._limits.connection_bytes):
+            self._end_for(CONNECTION, connection)
+        if _above(self.bytes, self._limits.bytes):
+            self._keep_to_all_bytes()
+
+    def _keep_to_all_bytes(self) -> None:
+        """End the connection with the most bytes, of the address with the most, until the rest fits."""
+        rest = [one for one in self._all.values() if not one.ended and one.bytes]
+        held_bytes = sum(one.bytes for one in rest)
+        by_host = Counter[str]()
+        for one in rest:
+            by_host[one.peer.host] += one.bytes
+        while _above(held_bytes, self._limits.bytes):
+            most = by_host.most_common(1)[0][0]
+            largest = max((one for one in rest if one.peer.host == most), key=lambda one: one.bytes)
+            rest.remove(largest)
+            held_bytes -= largest.bytes
+            by_host[most] -= largest.bytes
+            self._end_for(ALL, largest)
+
+    def _end_for(self, reason: str, connection: Connection) -> None:
+        if connection.file < 0:
+            self._look()
+        elif not connection.ended and self._end(connection.file, connection.peer):
+            connection.ended = True
+            self._refused(reason, connection.peer)
+
+
+def _above(count: int, limit: int) -> bool:
+    return count > limit != UNLIMITED

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The TCP connections of this process's ports, found among its open files.
+
+gRPC for Python has no hook for a new connection, tells nothing about its bytes, and cannot close one. The kernel tells
+addresses and byte counts of every open file that is a socket, and `shutdown` ends a connection that gRPC owns. Linux
+only: elsewhere no connection is found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+import struct
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Final, NamedTuple
+
+from tidemark.runtime.slices import Pace
+
+_OPEN_FILES: Final = "/proc/self/fd"
+_INFO_BYTES: Final = 136
+_COUNTS_AT: Final = 120
+"""Offset in Linux's `struct tcp_info` of the counts of acknowledged and of received bytes, since version 4.1."""
+SLICE_S: Final = 0.001
+"""Of a look, which is not urgent: with thousands of connections it would delay each call of that moment by more."""
+_MAPPED: Final = "::ffff:"
+
+
+class Peer(NamedTuple):
+    """One end of a connection: our port, and the address and port of the other end."""
+
+    port: int
+    host: str
+    number: int
+
+
+class Found(NamedTuple):
+    """A connection and its counts since its start.
+
+    Attributes:
+        peer: the other end.
+        file: its descriptor.
+        inode: identity of the socket: another connection may get the same addresses and descriptor later.
+        acked_bytes: that the peer acknowledged.
+        received_bytes: that the kernel received.
+    """
+
+    peer: Peer
+    file: int
+    inode: int
+    acked_bytes: int
+    received_bytes: int
+
+
+@contextlib.contextmanager
+def _socket(file: int) -> Iterator[socket.socket]:
+    """The socket of a descriptor that gRPC owns: it is never closed here."""
+    one = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=file)
+    try:
+        yield one
+    finally:
+        one.detach()
+
+
+class Sockets:
+    """Finds the connections of some ports.
+
+    Args:
+        ports: the numbers of the ports; asked at each look.
+    """
+
+    def __init__(self, ports: Callable[[], frozenset[int]]) -> None:
+        self._ports = ports
+        self._known: dict[int, tuple[int, Peer | None]] = {}
+
+    async def look(self) -> AsyncIterator[Found]:
+        """All connections, those known from the look before first. Other tasks run between slices."""
+        ports, pace = self._ports(), Pace(SLICE_S)
+        before, self._known = self._known, {}
+        new: list[int] = []
+        for file in _open_files():
+            if pace.is_due:
+                await pace.give_way()
+            seen = before.get(file)
+            inode = _inode(file)
+            if inode is None:
+                continue
+            if seen is None or seen[0] != inode:
+                new.append(file)
+                continue
+            self._known[file] = seen
+            if seen[1] is not None and (found := _counted(file, inode, seen[1])) is not None:
+                yield found
+        for file in new:
+            if pace.is_due:
+                await pace.give_way()
+            inode = _inode(file)
+            if inode is None:
+                continue
+            peer = _peer(file, ports) if inode else None
+            self._known[file] = inode, peer
+            if peer is not None and (found := _counted(file, inode, peer)) is not None:
+                yield found
+
+    def end(self, file: int, peer: Peer) -> bool:
+        """End a connection in both directions; False if the descriptor is no longer that connection's."""
+        if _peer(file, frozenset({peer.port})) != peer:
+            return False
+        try:
+            with _socket(file) as one:
+                one.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return False
+        return True
+
+
+def _open_files() -> Iterator[int]:
+    try:
+        entries = os.scandir(_OPEN_FILES)
+    except OSError:
+        return
+    with entries:
+        for entry in entries:
+            yield int(entry.name)
+
+
+def _inode(file: int) -> int | None:
+    """The identity of an open socket; 0 for another file, None for a closed one."""
+    try:
+        status = os.fstat(file)
+    except OSError:
+        return None
+    return status.st_ino if stat.S_ISSOCK(status.st_mode) else 0
+
+
+def _peer(file: int, ports: frozenset[int]) -> Peer | None:
+    """The other end of a connection of one of the ports; None for any other socket."""
+    try:
+        with _socket(file) as one:
+            if one.getsockopt(socket.SOL_SOCKET, socket.SO_DOMAIN) not in (socket.AF_INET, socket.AF_INET6):
+                return None
+            here = one.getsockname()[1]
+            if here not in ports:
+                return None
+            host, number = one.getpeername()[:2]
+    except OSError:
+        return None
+    return Peer(here, plain_host(host), number)
+
+
+def plain_host(host: str) -> str:
+    """An IPv4 address as such, also if it came to a port for both versions; no zone."""
+    host = host.partition("%")[0]
+    return host[len(_MAPPED) :] if host.startswith(_MAPPED) and "." in host else host
+
+
+def _counted(file: int, inode: int, peer: Peer) -> Found | None:
+    try:
+        with _socket(file) as one:
+            info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+    except OSError:
+        return None
+    if len(info) < _INFO_BYTES:  # an old kernel, or a stand-in for Linux: connections are counted, bytes are not
+        return Found(peer, file, inode, 0, 0)
+    return Found(peer, file, inode, *struct.unpack_from("QQ", info, _COUNTS_AT))

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attacks on the connections of a real server, each with small limits, while another client is served."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tidemark.core.security.principals import Role
+from tidemark.local.certificates import Authority
+from tidemark.rpc.channel import open_channel
+from tidemark.rpc.limits.connections import ADDRESS, ALL, CONNECTION, ConnectionLimits
+from tidemark.rpc.security.files import TlsIdentity
+from tidemark.rpc.server import GrpcServer, Service, make_server
+from tidemark.runtime.metrics import METRICS
+
+from tests.unit.rpc.http2 import CONTINUATION, DATA, END_STREAM, HEADERS, Http2, frame, headers
+
+MIB = 1 << 20
+STREAM, WRITTEN, ECHO = "/test.Bytes/Stream", "/test.Bytes/Written", "/test.Bytes/Echo"
+OTHER = "127.0.0.2"
+"""Address of the attacker; the other client has 127.0.0.1."""
+
+
+class Bytes:
+    """A service of plain bytes."""
+
+    async def stream(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
+        while True:
+            yield bytes(int(request))
+
+    async def written(self, requests: Any, context: Any) -> None:
+        size = int(await context.read())
+        while True:
+            await context.write(bytes(size))
+
+    async def sink(self, requests: Any, context: Any) -> AsyncIterator[bytes]:
+        async for request in requests:
+            yield request[:1]
+
+    async def drain(self, requests: Any, context: Any) -> None:
+        while (request := await context.read()) is not grpc.aio.EOF:
+            await context.write(request[:1])
+
+    async def echo(self, request: bytes, context: Any) -> bytes:
+        return request
+
+    def add(self, servicer: object, server: grpc.aio.Server) -> None:
+        methods = {
+            "Stream": grpc.unary_stream_rpc_method_handler(self.stream),
+            "Written": grpc.stream_stream_rpc_method_handler(self.written),
+            "Sink": grpc.stream_stream_rpc_method_handler(self.sink),
+            "Drain": grpc.stream_stream_rpc_method_handler(self.drain),
+            "Echo": grpc.unary_unary_rpc_method_handler(self.echo),
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Bytes", methods),))
+
+
+@pytest.fixture
+async def stack() -> AsyncIterator[AsyncExitStack]:
+    async with AsyncExitStack() as stack:
+        yield stack
+
+
+async def serve(stack: AsyncExitStack, identity: TlsIdentity | None = None, **limits: int) -> GrpcServer:
+    service = Bytes()
+    server = make_server(
+        "127.0.0.1",
+        0,
+        [Service(service.add, service, "test.Bytes")],
+        identity=identity,
+        limits=ConnectionLimits(**limits),
+    )
+    await server.start()
+    stack.push_async_callback(server.stop, 0)
+    return server
+
+
+def ended(limit: str) -> float:
+    """Connections that the limit has ended in this process."""
+    return METRICS.registry.get_sample_value("tidemark_connections_ended_total", {"limit": limit}) or 0.0
+
+
+async def is_served(server: GrpcServer) -> bool:
+    async with open_channel(f"127.0.0.1:{server.port}") as channel:
+        answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=30)
+    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+def held(server: GrpcServer) -> int:
+    return server._watch.connections.bytes
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110 - the server acts in its own time
+            await asyncio.sleep(0.01)
+
+
+async def test_messages_that_never_end_are_bounded_for_a_connection(stack: AsyncExitStack) -> None:
+    server, before = await serve(stack, connection_bytes=8 * MIB), ended(CONNECTION)
+    attacker = await stack.enter_async_context(Http2(server.port, source=OTHER))
+    sent = 0
+    async with asyncio.timeout(60):
+        for number in range(1, 200, 2):
+            attacker.call(number, ECHO)
+            if not await attacker.data(number, struct.pack(">BI", 0, 16 * MIB) + bytes(2 * MIB)):
+                break
+            sent += 2 * MIB
+            await asyncio.sleep(0.05)  # a look comes every quarter of a second
+    assert attacker.closed.is_set(), f"{sent} bytes of unfinished messages are held"
+    assert ended(CONNECTION) == before + 1
+    await until(lambda: held(server) == 0)
+    assert await is_served(server)
+
+
+@pytest.mark.parametrize("path", [STREAM, WRITTEN, ECHO])
+async def test_answers_that_a_client_does_not_read_are_bounded_for_a_connection(
+    stack: AsyncExitStack, path: str
+) -> None:
+    server, before = await serve(stack, connection_bytes=8 * MIB), ended(CONNECTION)
+    attacker = await stack.enter_async_context(Http2(server.port, window=0, source=OTHER))
+    request = b"x" * MIB if path == ECHO else str(MIB).encode()
+    for number in range(1, 60, 2):
+        attacker.call(number, path)
+        await attacker.data(number, struct.pack(">BI", 0, len(request)) + request)
+        attacker.send(frame(DATA, END_STREAM, number))
+    async with asyncio.timeout(30):
+        await attacker.closed.wait()
+    assert ended(CONNECTION) == before + 1
+    await until(lambda: held(server) == 0)
+    assert await is_served(server)
+
+
+async def test_bytes_of_all_connections_are_bounded_at_the_address_with_the_most(stack: AsyncExitStack) -> None:
+    server, before = await serve(stack, bytes=8 * MIB), ended(ALL)
+    quiet = await stack.enter_async_context(Http2(server.port, window=0))
+    quiet.call(1, STREAM, str(3 * MIB).encode())
+    await until(lambda: held(server) >= 3 * MIB)
+    attackers = [await stack.enter_async_context(Http2(server.port, window=0, source=OTHER)) for _ in range(4)]
+    for one in attackers:
+        one.call(1, STREAM, str(2 * MIB).encode())
+    await until(lambda: ended(ALL) == before + 2)
+    await until(lambda: sum(one.closed.is_set() for one in attackers) == 2)
+    assert not quiet.closed.is_set(), "its connection holds the most, but its address does not"
+    assert await is_served(server)
+
+
+async def test_a_client_that_reads_and_writes_much_holds_nothing(stack: AsyncExitStack) -> None:
+    server = await serve(stack, connection_bytes=8 * MIB)
+    async with open_channel(f"127.0.0.1:{server.port}") as channel:
+        echo: Any = channel.unary_unary(ECHO)
+        for _ in range(40):
+            assert len(await echo(bytes(MIB), timeout=30)) == MIB
+        stream: Any = channel.unary_stream(STREAM)
+        call = stream(str(MIB).encode(), timeout=60)
+        for _ in range(40):
+            assert len(await call.read()) == MIB
+        small = [echo(b"x", timeout=30) for _ in range(500)]
+        await asyncio.gather(*small)
+        await until(lambda: held(server) <= 2 * MIB)
+        call.cancel()
+        await until(lambda: held(server) == 0)
+        assert await echo(b"x", timeout=30) == b"x"
+
+
+@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize(("method", "size"), [("Sink", 100), ("Sink", MIB), ("Drain", 100), ("Drain", MIB)])
+async def test_a_stream_of_requests_that_are_read_is_never_ended(
+    stack: AsyncExitStack, tmp_path: Path, method: str, size: int, secure: bool
+) -> None:
+    files = Authority.create(tmp_path, "shop").issue_service(Role.BROKER, "0", ["127.0.0.1"]) if secure else None
+    identity = None if files is None else TlsIdentity(files)
+    server, before = await serve(stack, identity, connection_bytes=8 * MIB), ended(CONNECTION)
+    async with open_channel(f"127.0.0.1:{server.port}", identity) as channel:
+        stream: Any = channel.stream_stream(f"/test.Bytes/{method}")
+        call = stream(timeout=60)
+        for _ in range(min(2_000, 40 * MIB // size)):
+            await call.write(bytes(size))
+            await call.read()
+        await until(lambda: held(server) <= 48 << 10)  # a handshake, the call, and the last answer
+        call.cancel()
+    assert ended(CONNECTION) == before
+
+
+async def test_a_request_that_grpc_compressed_is_refused(stack: AsyncExitStack) -> None:
+    server = await serve(stack)
+    options = [("grpc.default_compression_algorithm", 2)]
+    async with open_channel(f"127.0.0.1:{server.port}", options=options) as channel:
+        echo: Any = channel.unary_unary(ECHO)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await echo(bytes(MIB), timeout=30)
+    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_connections_of_one_address_are_bounded_and_the_oldest_stay(stack: AsyncExitStack) -> None:
+    server, before = await serve(stack, per_address=3), ended(ADDRESS)
+    first = [await stack.enter_async_context(Http2(server.port, source=OTHER)) for _ in range(3)]
+    await until(lambda: len(server._watch.connections) == 3)
+    later = [await stack.enter_async_context(Http2(server.port, source=OTHER)) for _ in range(4)]
+    await until(lambda: all(one.closed.is_set() for one in later))
+    assert not any(one.closed.is_set() for one in first)
+    assert ended(ADDRESS) == before + 4
+    assert await is_served(server)
+
+
+async def test_connections_that_say_nothing_count_too(stack: AsyncExitStack) -> None:
+    server, before = await serve(stack, per_address=5), ended(ADDRESS)
+    silent = [socket.create_connection(("127.0.0.1", server.port), source_address=(OTHER, 0)) for _ in range(20)]
+    for one in silent:
+        stack.callback(one.close)
+    await until(lambda: ended(ADDRESS) >= before + 15)
+    assert await is_served(server)
+
+
+async def test_connections_are_bounded_in_all(stack: AsyncExitStack) -> None:
+    server = await serve(stack, connections=16)
+    for _ in range(16):
+        await stack.enter_async_context(Http2(server.port))
+    beyond = await stack.enter_async_context(Http2(server.port))
+    async with asyncio.timeout(30):
+        await beyond.closed.wait()
+
+
+async def test_a_connection_has_so_many_streams_and_more_calls_wait(stack: AsyncExitStack) -> None:
+    server = await serve(stack, streams=8)
+    one = await stack.enter_async_context(Http2(server.port))
+    assert one.streams_max == 8
+    async with open_channel(f"127.0.0.1:{server.port}") as channel:
+        echo: Any = channel.unary_unary(ECHO)
+        assert await asyncio.gather(*(echo(b"x", timeout=30) for _ in range(50))) == [b"x"] * 50
+
+
+@pytest.mark.parametrize("dripping", [False, True])
+async def test_a_connection_without_a_call_ends_when_its_idle_time_is_over(
+    stack: AsyncExitStack, dripping: bool
+) -> None:
+    server = await serve(stack, idle_ms=1_000)
+    one = await stack.enter_async_context(Http2(server.port))
+    if dripping:
+        one.send(frame(HEADERS, 0, 1, headers(ECHO)[:9]))
+    async with asyncio.timeout(30):
+        while not one.closed.is_set():
+            if dripping:
+                one.send(frame(CONTINUATION, 0, 1, b"\0\x01a\x01b"))
+            await asyncio.sleep(0.1)
+
+
+async def test_headers_that_drip_without_end_are_bounded(stack: AsyncExitStack) -> None:
+    server = await serve(stack)
+    one = await stack.enter_async_context(Http2(server.port))
+    one.send(frame(HEADERS, 0, 1, headers(ECHO)))
+    async with asyncio.timeout(30):
+        while not one.closed.is_set():
+            one.send(frame(CONTINUATION, 0, 1, b"\0\x03abc\x7f\xf1\x01" + b"v" * 368))
+            await asyncio.sleep(0)
+    assert await is_served(server)
