@@ -16,6 +16,7 @@ from tidemark.admin.descriptions import Descriptions
 from tidemark.admin.elections import ElectionAdministration
 from tidemark.admin.log_dirs import DisksOfBrokers, LogDirAdministration
 from tidemark.admin.partitions import PartitionAdministration
+from tidemark.admin.quotas import QuotaAdministration
 from tidemark.admin.reassignments import ReassignmentAdministration
 from tidemark.admin.replica_sizes import FromBrokers
 from tidemark.admin.requests import AnsweredOnce
@@ -75,6 +76,7 @@ async def serve(settings: AdminSettings, ports: Sequence[ListenerPort]) -> int:
         brokers=BrokerAdministration(store, reassignments, sizes, clock),
         log_dirs=log_dirs,
         acls=AclAdministration(store, settings.super_users),
+        quotas=QuotaAdministration(store),
         accesses=authorization.accesses,
         request_timeout_ms=settings.admin_request_timeout_ms,
     )

@@ -19,6 +19,7 @@ from tidemark.admin.elections import ElectionAdministration, ElectionQuery
 from tidemark.admin.log_dirs import LogDirAdministration
 from tidemark.admin.partitions import PartitionAdministration, PartitionsToRemove
 from tidemark.admin.planning import TopicRequest, new_topic_id
+from tidemark.admin.quotas import QuotaAdministration
 from tidemark.admin.reassignments import MovesQuery, ReassignmentAdministration, interval_of
 from tidemark.admin.requests import AnsweredOnce, Facts
 from tidemark.admin.topics import TopicAdministration
@@ -31,9 +32,12 @@ from tidemark.rpc.broker_plan_codec import obstacle_to_proto, plan_to_proto
 from tidemark.rpc.config_codec import change_from_proto, change_to_proto, entry_to_proto, resource_from_proto
 from tidemark.rpc.election_codec import kind_from_proto, outcome_to_proto, unclean_to_proto
 from tidemark.rpc.metadata_codec import topic_to_proto
+from tidemark.rpc.quotas.codec import change_from_proto as quota_change_from_proto
+from tidemark.rpc.quotas.codec import changed_to_proto, quotas_to_proto
 from tidemark.rpc.reassignment_codec import ended_to_proto, move_from_proto, progress_to_proto, refusal_to_proto
 from tidemark.rpc.reassignment_codec import outcome_to_proto as reassignment_outcome_to_proto
 from tidemark.rpc.refs import ref_from_proto
+from tidemark.rpc.request_limits import check_named
 from tidemark.rpc.security.access import Accesses
 from tidemark.rpc.security.callers import listener_of_call
 from tidemark.v1 import admin_acls_pb2 as acls_pb
@@ -41,6 +45,7 @@ from tidemark.v1 import admin_brokers_pb2 as brokers_pb
 from tidemark.v1 import admin_configs_pb2 as configs_pb
 from tidemark.v1 import admin_log_dirs_pb2 as log_dirs_pb
 from tidemark.v1 import admin_partitions_pb2 as partitions_pb
+from tidemark.v1 import admin_quotas_pb2 as quotas_pb
 from tidemark.v1 import admin_reassignments_pb2 as reassignments_pb
 from tidemark.v1 import admin_service_pb2 as pb
 from tidemark.v1 import admin_service_pb2_grpc
@@ -72,6 +77,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         brokers: adds and removes brokers.
         log_dirs: describes log directories and moves replicas between them.
         acls: lists, changes and tries out access rules.
+        quotas: lists and changes quotas.
         accesses: the rights of callers; None: authorization is off.
         request_timeout_ms: admin.request.timeout.ms; a shorter deadline of the caller takes precedence.
     """
@@ -89,11 +95,13 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         brokers: BrokerAdministration,
         log_dirs: LogDirAdministration,
         acls: AclAdministration,
+        quotas: QuotaAdministration,
         request_timeout_ms: int,
         accesses: Accesses | None = None,
     ) -> None:
         self._accesses = accesses
         self._acls = acls
+        self._quotas = quotas
         self._request_timeout_s = request_timeout_ms / 1000
         self._topics = topics
         self._elections = elections
@@ -516,6 +524,31 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
                 rule=None if decision.rule is None else acl_to_proto(decision.rule),
                 reason=decision.reason,
                 generation=generation,
+            )
+
+    async def DescribeClientQuotas(
+        self, request: quotas_pb.DescribeClientQuotasRequest, context: Context
+    ) -> quotas_pb.DescribeClientQuotasResponse:
+        """Describe all quotas."""
+        async with observed("DescribeClientQuotas", context):
+            found = await self._quotas.describe()
+            return quotas_pb.DescribeClientQuotasResponse(
+                quotas=quotas_to_proto(found.limits), generation=found.generation
+            )
+
+    async def AlterClientQuotas(
+        self, request: quotas_pb.AlterClientQuotasRequest, context: Context
+    ) -> quotas_pb.AlterClientQuotasResponse:
+        """Set and remove quotas in one write."""
+        facts: dict[str, object] = {}
+        async with observed("AlterClientQuotas", context, None if request.validate_only else facts):
+            check_named(request.changes, "changes")
+            changes = [quota_change_from_proto(one) for one in request.changes]
+            done = await self._quotas.alter(changes, validate_only=request.validate_only)
+            facts["changed"] = [str(one) for one in done.changed[:_LOGGED_MAX]]
+            facts["changed_count"] = len(done.changed)
+            return quotas_pb.AlterClientQuotasResponse(
+                changed=map(changed_to_proto, done.changed), generation=done.generation
             )
 
     def _timeout_s(self, context: Context) -> float:

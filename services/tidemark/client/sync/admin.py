@@ -61,3 +61,5 @@ class AdminClient(SyncClient[AsyncAdminClient]):
     list_acls = blocking(AsyncAdminClient.list_acls)
     alter_acls = blocking(AsyncAdminClient.alter_acls)
     check_access = blocking(AsyncAdminClient.check_access)
+    describe_client_quotas = blocking(AsyncAdminClient.describe_client_quotas)
+    alter_client_quotas = blocking(AsyncAdminClient.alter_client_quotas)
