@@ -21,6 +21,7 @@ from tidemark.broker.node.core_driver import EffectHandler
 from tidemark.broker.node.dynamic_config import DynamicConfig
 from tidemark.core.replication import effects as ef
 from tidemark.core.security.listeners import ListenerViews
+from tidemark.rpc.quotas.enforcement import ClientQuotas
 from tidemark.rpc.security.access import Accesses
 from tidemark.runtime.metrics import METRICS
 
@@ -39,6 +40,7 @@ class Clients:
         configs: DynamicConfig,
         stream_count: Callable[[], int],
         accesses: Accesses | None,
+        quotas: ClientQuotas,
     ) -> None:
         driver = node.driver
         self.purgatory = Purgatory()
@@ -71,6 +73,7 @@ class Clients:
             ReplicaReads(node.core.queries, storage.threads, node.readers, storage.repairs),
             OpenStreams(METRICS, stream_count),
             ListenerViews(node.settings.admin_address.by_name if node.settings.admin_address else {}),
+            quotas,
             accesses,
         )
 

@@ -20,11 +20,14 @@ from tidemark.broker.metrics.streams import OpenStreams
 from tidemark.broker.node.dynamic_config import DynamicConfig
 from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.core.security.listeners import ListenerViews
+from tidemark.errors import TidemarkError
 from tidemark.rpc.alter_log_dirs_codec import alterations_from_proto, results_to_proto
 from tidemark.rpc.config_codec import entry_to_proto
-from tidemark.rpc.fetch_codec import Fetched
+from tidemark.rpc.errors import abort_with
+from tidemark.rpc.fetch_codec import Results
 from tidemark.rpc.log_dirs import contents_to_proto, wanted_from_proto
 from tidemark.rpc.metadata_codec import ViewWriter
+from tidemark.rpc.quotas.enforcement import CallerQuotas, ClientQuotas
 from tidemark.rpc.request_limits import check_named
 from tidemark.rpc.security.access import Access, Accesses, audit_facts
 from tidemark.rpc.security.audit import AUDIT
@@ -38,6 +41,7 @@ class BrokerService(BrokerServiceServicer):
     """The server's interceptor maps the errors of unary calls.
 
     Args:
+        quotas: the quotas of callers.
         accesses: the rights of callers; None: authorization is off.
     """
 
@@ -55,9 +59,11 @@ class BrokerService(BrokerServiceServicer):
         replica_reads: ReplicaReads,
         streams: OpenStreams,
         views: ListenerViews,
+        quotas: ClientQuotas,
         accesses: Accesses | None = None,
     ) -> None:
         self._accesses = accesses
+        self._quotas = quotas
         self._visibility = Visibility()
         self._metadata = metadata
         self._views = views
@@ -103,18 +109,18 @@ class BrokerService(BrokerServiceServicer):
     async def Produce(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
         """A stream of produce requests."""
         with self._streams.open("produce", context):
-            await self._produce.serve(context, self._access_of(context))
+            await self._produce.serve(context, self._access_of(context), await self._quotas_of(context))
 
     async def Fetch(  # type: ignore[override]  # noqa: N802 - written by fetch_codec
         self, request: pb.FetchRequest, context: Any
-    ) -> list[Fetched]:
+    ) -> Results:
         """Committed batches."""
-        return await self._fetch.fetch(request, self._access_of(context))
+        return await self._fetch.fetch_once(request, self._access_of(context), self._quotas.of(context))
 
     async def FetchStream(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
         """A stream of fetch requests."""
         with self._streams.open("fetch", context):
-            await self._fetch_streams.serve(context, self._access_of(context))
+            await self._fetch_streams.serve(context, self._access_of(context), await self._quotas_of(context))
 
     async def ListOffsets(  # noqa: N802
         self, request: pb.ListOffsetsRequest, context: Any
@@ -178,3 +184,10 @@ class BrokerService(BrokerServiceServicer):
 
     def _access_of(self, context: Any) -> Access | None:
         return None if self._accesses is None else self._accesses.of(context)
+
+    async def _quotas_of(self, context: Any) -> CallerQuotas:
+        """The quotas of a stream's caller; a wrong client id ends the stream."""
+        try:
+            return self._quotas.of(context)
+        except TidemarkError as error:
+            await abort_with(context, error)

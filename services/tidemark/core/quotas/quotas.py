@@ -40,7 +40,8 @@ _LIMIT_MIN: Final = {
     QuotaKind.REQUEST_PERCENTAGE: 0.01,
     QuotaKind.PARTITION_CREATION_RATE: 0.001,
 }
-_CLIENT_ID: Final = re.compile(r"[a-zA-Z0-9._-]+")
+_CLIENT_ID: Final = re.compile(r"[!-~](?:[ -~]*[!-~])?")
+"""Printable ASCII, without a space at either end: a value that a header of gRPC can have."""
 _NAMES_MAX: Final = 40
 _KINDS: Final = ", ".join(QuotaKind)
 
@@ -131,13 +132,11 @@ def _entities_of(user: str, client_id: str) -> tuple[QuotaEntity, ...]:
 
 
 def check_client_id(client_id: str) -> str:
-    """The client id; raises INVALID_REQUEST unless it has 1 to 255 letters, digits, ".", "_" or "-"."""
-    if len(client_id) <= CLIENT_ID_CHARACTERS_MAX and _CLIENT_ID.fullmatch(client_id):
+    """The client id; raises INVALID_REQUEST unless it has 1 to 255 printable characters of ASCII."""
+    if len(client_id) <= CLIENT_ID_CHARACTERS_MAX and client_id != DEFAULT and _CLIENT_ID.fullmatch(client_id):
         return client_id
     shown = client_id if len(client_id) <= _NAMES_MAX else f"{client_id[:_NAMES_MAX]}..."
-    raise _wrong(
-        f"client id {shown!r}: give 1 to {CLIENT_ID_CHARACTERS_MAX} letters, digits, '.', '_' or '-'", "client_id"
-    )
+    raise _wrong(f"client id {shown!r}: give 1 to {CLIENT_ID_CHARACTERS_MAX} printable ASCII characters", "client_id")
 
 
 def check_entity(entity: QuotaEntity) -> QuotaEntity:

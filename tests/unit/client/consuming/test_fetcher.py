@@ -14,7 +14,7 @@ from tidemark.client.metadata.cluster import Leader
 from tidemark.client.settings import consumer_settings
 from tidemark.model import BrokerId, LeaderEpoch, TopicPartition
 from tidemark.record.payload import build_batch, from_columns
-from tidemark.rpc.fetch_codec import Fetched
+from tidemark.rpc.fetch_codec import Fetched, Results
 from tidemark.v1 import broker_service_pb2 as pb
 
 T0 = TopicPartition("t", 0)
@@ -26,13 +26,13 @@ class Stream:
     def __init__(self, questions: Questions, address: str) -> None:
         self._questions = questions
         self._address = address
-        self._answer: asyncio.Future[list[Fetched]] = asyncio.get_running_loop().create_future()
+        self._answer: asyncio.Future[Results] = asyncio.get_running_loop().create_future()
 
     async def write(self, request: pb.FetchRequest) -> None:
         self._answer = asyncio.get_running_loop().create_future()
         self._questions.asked.append((self._address, request, self._answer))
 
-    async def read(self) -> list[Fetched]:
+    async def read(self) -> Results:
         return await self._answer
 
     def done(self) -> bool:
@@ -47,7 +47,8 @@ class Questions:
 
     def __init__(self) -> None:
         self.led_by = 0
-        self.asked: list[tuple[str, pb.FetchRequest, asyncio.Future[list[Fetched]]]] = []
+        self.headers = ()
+        self.asked: list[tuple[str, pb.FetchRequest, asyncio.Future[Results]]] = []
         self.listeners: list[Callable[[], None]] = []
 
     def listen(self, listener: Callable[[], None]) -> None:
@@ -75,7 +76,7 @@ class Questions:
     def answer(self, index: int) -> None:
         rows = from_columns(None, [b"a", b"b"], [7, 7])
         facts = pb.PartitionFetchResult(topic="t", partition=0, high_watermark=2)
-        self.asked[index][2].set_result([Fetched(facts, build_batch(rows))])
+        self.asked[index][2].set_result(Results([Fetched(facts, build_batch(rows))]))
 
 
 async def settle() -> None:

@@ -26,7 +26,7 @@ from tidemark.model import (
 from tidemark.record.envelope import Batch, parse_envelope, stamped
 from tidemark.record.payload import build_batch, from_columns
 from tidemark.rpc import errors
-from tidemark.rpc.fetch_codec import Fetched
+from tidemark.rpc.fetch_codec import Fetched, Results
 from tidemark.rpc.metadata_codec import view_to_proto
 from tidemark.rpc.raw_methods import fetch_method
 from tidemark.v1 import broker_service_pb2 as pb
@@ -81,7 +81,7 @@ class Cluster:
         if method is not fetch_method:
             return SimpleNamespace(metadata=view_to_proto(self.view()))
         self.fetches.append([part.partition for part in request.partitions])
-        found, room_bytes = [], request.max_bytes
+        found, room_bytes = Results(), request.max_bytes
         for part in request.partitions:
             found.append(self._fetched(int(address[-1]), part, room_bytes, first=not any(one.batches for one in found)))
             room_bytes -= len(found[-1].batches)
