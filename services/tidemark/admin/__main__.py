@@ -26,8 +26,10 @@ from tidemark.admin.surveys import Survey, ThroughController
 from tidemark.admin.topics import TopicAdministration
 from tidemark.core.security.principals import Role
 from tidemark.rpc.channel import process_identity
+from tidemark.rpc.quotas.enforcement import ClientQuotas
+from tidemark.rpc.quotas.metrics import QuotaMetrics
 from tidemark.rpc.raw_methods import add_admin_service
-from tidemark.rpc.security.authorization import make_authorization
+from tidemark.rpc.security.authorization import cluster_in, make_authorization
 from tidemark.rpc.security.handshakes import NativeLines
 from tidemark.rpc.security.listeners import ListenerPort
 from tidemark.rpc.security.scrapes import serve_metrics
@@ -40,6 +42,7 @@ from tidemark.runtime.metrics import METRICS, tell_what_runs
 from tidemark.runtime.service import run_until_stopped
 from tidemark.zookeeper.access_rules.feed import AclFeed
 from tidemark.zookeeper.store import store_of
+from tidemark.zookeeper.whole_nodes.quotas import QuotaFeed
 
 _log = logging.getLogger("tidemark.admin")
 
@@ -53,6 +56,10 @@ async def serve(settings: AdminSettings, ports: Sequence[ListenerPort]) -> int:
     failed: asyncio.Future[object] = asyncio.get_running_loop().create_future()
     rules = AclFeed(authorization.authorizer, store, clock, failed.set_exception)
     rules.show(METRICS)
+    quotas = ClientQuotas(cluster_in(ports[0].identity))
+    quota_feed = QuotaFeed(quotas.use, store, clock, failed.set_exception)
+    quota_feed.show(METRICS)
+    METRICS.show(QuotaMetrics(quotas.accounts))
     session = SessionKeeper(store, settings.zookeeper_connect)
     placing = asyncio.Lock()
     topics = TopicAdministration(
@@ -77,6 +84,7 @@ async def serve(settings: AdminSettings, ports: Sequence[ListenerPort]) -> int:
         log_dirs=log_dirs,
         acls=AclAdministration(store, settings.super_users),
         quotas=QuotaAdministration(store),
+        of_callers=quotas,
         accesses=authorization.accesses,
         request_timeout_ms=settings.admin_request_timeout_ms,
     )
@@ -95,6 +103,8 @@ async def serve(settings: AdminSettings, ports: Sequence[ListenerPort]) -> int:
         await session.start()
         await rules.start()
         stop.push_async_callback(rules.stop)
+        await quota_feed.start()
+        stop.push_async_callback(quota_feed.stop)
         await server.set_serving(True)
         stop.push_async_callback(server.stop, settings.shutdown_grace_ms / 1000)
         _log.info("serving", extra={"address": str(settings.listeners), "ports": list(server.ports.values())})

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -24,9 +24,6 @@ from tidemark.core.quotas.quotas import (
 )
 from tidemark.core.security.principals import ANONYMOUS
 from tidemark.model import ErrorCode, TidemarkError
-
-if TYPE_CHECKING:
-    from tidemark.rpc.quotas.codec import ChangedQuota, QuotaChange
 
 quota_app = Commands(help="Quotas: limits of users and client ids.")
 
@@ -199,18 +196,18 @@ def _change(
 ) -> None:
     from tidemark.rpc.quotas.codec import QuotaChange
 
-    change: QuotaChange = QuotaChange(entity, limits, frozenset(removed))
+    change = QuotaChange(entity, limits, frozenset(removed))
     with options.connect() as client:
-        changed: list[ChangedQuota] = client.alter_client_quotas([change], validate_only=dry_run)
+        altered = client.alter_client_quotas([change], validate_only=dry_run)
     if options.json:
-        shown = [{**one._asdict(), "entity": one.entity._asdict()} for one in changed]
-        print_json({"changed": shown, "applied": not dry_run})
+        shown = [{**one._asdict(), "entity": one.entity._asdict()} for one in altered.changed]
+        print_json({"changed": shown, "generation": altered.generation, "applied": not dry_run})
         return
-    for one in changed:
+    for one in altered.changed:
         before, after = ("no limit" if limit is None else _shown(one.kind, limit) for limit in (one.before, one.after))
         print_line(f"~ {one.kind} of {one.entity}: {before} -> {after}")
-    count = counted(len(changed), "quota")
-    print_line(f"{count} {'to change' if dry_run else 'changed'}" if changed else "nothing to change")
+    count = counted(len(altered.changed), "quota")
+    print_line(f"{count} {'to change' if dry_run else 'changed'}" if altered.changed else "nothing to change")
 
 
 def _by_word(limits: Limits) -> Mapping[str, float]:

@@ -97,8 +97,9 @@ class AdminClient(AclMethods, QuotaMethods, Lifecycle):
         timeout_s: float = TIMEOUT_S,
         tls: TlsFiles | None = None,
         token_file: TokenGiven | None = None,
+        client_id: str = "",
     ) -> None:
-        self._connection = AdminConnection(bootstrap, admin, timeout_s, Credentials(tls, token_file))
+        self._connection = AdminConnection(bootstrap, admin, timeout_s, Credentials(tls, token_file), client_id)
         self._timeout_s = timeout_s
 
     async def start(self) -> None:

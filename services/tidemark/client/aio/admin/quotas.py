@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from tidemark.client.aio.admin.connection import AdminConnection
 from tidemark.client.argument_types import flag, instances
@@ -16,6 +17,18 @@ from tidemark.rpc.quotas.codec import (
     quotas_from_proto,
 )
 from tidemark.v1 import admin_quotas_pb2 as pb
+
+
+class AlteredQuotas(NamedTuple):
+    """Result of `alter_client_quotas`.
+
+    Attributes:
+        changed: the limits that differ from those before.
+        generation: version of all quotas after the change.
+    """
+
+    changed: tuple[ChangedQuota, ...]
+    generation: int
 
 
 class QuotaMethods:
@@ -35,15 +48,12 @@ class QuotaMethods:
 
     async def alter_client_quotas(
         self, changes: Sequence[QuotaChange], *, validate_only: bool = False
-    ) -> list[ChangedQuota]:
+    ) -> AlteredQuotas:
         """Set and remove quotas, all of them or none; they take effect together, within a second.
 
         Args:
             changes: limits to set, and kinds to remove, of each entity.
             validate_only: check the request and compute the result, change nothing.
-
-        Returns:
-            The limits that differ from those before.
 
         Raises:
             TidemarkError: INVALID_REQUEST for an unknown kind, a limit out of range, or a user that no caller can be.
@@ -55,4 +65,4 @@ class QuotaMethods:
             validate_only=flag("validate_only", validate_only),
         )
         response = await self._connection.call(lambda stub: stub.AlterClientQuotas, request)
-        return [changed_from_proto(one) for one in response.changed]
+        return AlteredQuotas(tuple(map(changed_from_proto, response.changed)), response.generation)
