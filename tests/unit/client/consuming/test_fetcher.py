@@ -73,10 +73,12 @@ class Questions:
 
         return Channel()
 
-    def answer(self, index: int) -> None:
+    def answer(self, index: int, throttle_time_ms: int = 0) -> None:
         rows = from_columns(None, [b"a", b"b"], [7, 7])
         facts = pb.PartitionFetchResult(topic="t", partition=0, high_watermark=2)
-        self.asked[index][2].set_result(Results([Fetched(facts, build_batch(rows))]))
+        results = Results([Fetched(facts, build_batch(rows))])
+        results.throttle_time_ms = throttle_time_ms
+        self.asked[index][2].set_result(results)
 
 
 async def settle() -> None:
@@ -135,4 +137,25 @@ async def test_response_after_a_seek_or_leader_change_is_discarded(event: str) -
     questions.answer(1)
     await settle()
     assert cursor.has_rows
+    await fetcher.stop()
+
+
+async def test_a_broker_that_asks_for_a_wait_gets_no_fetch_meanwhile_and_other_brokers_do() -> None:
+    questions: Any = Questions()
+    fetcher = Fetcher(questions, consumer_settings())
+    fetcher.start()
+    cursor = fetcher.cursors[T0] = Cursor(T0, 0, topic_id="id", incarnation="i")
+    fetcher.moved(cursor)
+    await settle()
+    questions.answer(0, throttle_time_ms=60_000)
+    await settle()
+    cursor.seek(1)
+    fetcher.moved(cursor)
+    await settle()
+    assert len(questions.asked) == 1
+    assert fetcher.throttled_s == 60
+    questions.led_by = 1
+    fetcher.regroup()
+    await settle()
+    assert [address for address, _, _ in questions.asked] == ["host:0", "host:1"]
     await fetcher.stop()
