@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,7 +26,7 @@ from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 
 from tests.integration.harness.certificates import signed_by
-from tests.integration.harness.waiting import wait_for
+from tests.integration.harness.quotas import samples, until_in_effect
 
 TOPIC = "orders"
 RATE = 100_000
@@ -63,13 +62,7 @@ class Cluster:
         changes = [QuotaChange(one, {}, frozenset(QuotaKind)) for one in before if one not in limits]
         for one, found in limits.items():
             changes.append(QuotaChange(one, found, frozenset(QuotaKind) - found.keys()))
-        generation = self.admin.alter_client_quotas(changes).generation
-        wait_for(lambda: self.in_effect() >= generation, "the quotas at every service")
-
-    def in_effect(self) -> float:
-        return min(
-            samples(self.local, name)["tidemark_quotas_generation"] for name in ("broker-0", "broker-1", "admin")
-        )
+        until_in_effect(self.local, self.admin.alter_client_quotas(changes).generation)
 
     def stub(self, user: str, broker: int) -> Any:
         channels = blocking_channels(TlsIdentity(self.files(user)))
@@ -78,14 +71,6 @@ class Cluster:
 
 def user(name: str, client_id: str | None = None) -> QuotaEntity:
     return QuotaEntity(f"User:tidemark://local/user/{name}", client_id)
-
-
-def samples(local: LocalCluster, name: str) -> dict[str, float]:
-    with urllib.request.urlopen(f"http://{local.metrics_address(name)}/metrics", timeout=CALL_S) as page:
-        text = page.read().decode()
-    return {
-        key: float(value) for key, _, value in (line.rpartition(" ") for line in text.splitlines() if line[0] != "#")
-    }
 
 
 @pytest.fixture(scope="module")
