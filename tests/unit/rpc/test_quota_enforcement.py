@@ -124,3 +124,15 @@ def test_the_series_of_metrics_are_bounded() -> None:
     lines = [line for line in text.splitlines() if line.startswith("tidemark_quota_produced_bytes_total")]
     assert len(lines) == 6
     assert lines[-1] == 'tidemark_quota_produced_bytes_total{user="_other",client_id="_other"} 30.0'
+
+
+async def test_a_single_call_is_timed_and_held_up_for_a_moment_only() -> None:
+    quotas = ClientQuotas()
+    quotas.use(Quotas({QuotaEntity(DEFAULT): {QuotaKind.REQUEST_PERCENTAGE: 1.0}}))
+    caller = quotas.of(Call(user()))
+    async with caller.timed(at_most_s=0.05):
+        await asyncio.sleep(0.02)
+    assert caller.wait_ms(QuotaKind.REQUEST_PERCENTAGE) > 500
+    began_s = time.monotonic()
+    async with caller.timed(at_most_s=0.05):
+        assert 0.04 < time.monotonic() - began_s < 10

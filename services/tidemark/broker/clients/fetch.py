@@ -44,9 +44,9 @@ _FOLLOWER_CHECK_S: Final = 1.0
 """Interval in which a fetch at a follower checks that the follower is in contact with its leader; no event wakes the
 fetch when contact is lost (rule K1)."""
 FETCH_QUOTAS: Final = (QuotaKind.CONSUMER_BYTE_RATE, QuotaKind.REQUEST_PERCENTAGE)
-_HOLD_S: Final = 1.0
-"""A single fetch over a quota is held up so long, or its own wait if that is longer, and then answered without records:
-its caller may have a short deadline."""
+HOLD_S: Final = 1.0
+"""A single call of a caller over a quota is held up so long, a fetch also for its own wait: it may have a short
+deadline."""
 _RESPONSE_BYTES_MAX: Final = 7 << 20
 """A response may exceed this by one batch of the largest size; even then gRPC accepts the message."""
 
@@ -133,17 +133,19 @@ class FetchService:
         self._lease = lease
 
     async def fetch_once(self, request: pb.FetchRequest, access: Access | None, quotas: CallerQuotas) -> Results:
-        """As `fetch`; a caller over a quota is held up, and gets no records if it is over the quota still (rule Q2)."""
-        check_named(request.partitions, "partitions")
+        """A single fetch: as `fetch_next`, but a caller over a quota is held up for a moment first."""
         check_wait(request.max_wait_ms, "max_wait_ms")
-        await quotas.hold(*FETCH_QUOTAS, at_most_s=max(_HOLD_S, min(request.max_wait_ms, _WAIT_MS_MAX) / 1000))
+        await quotas.hold(*FETCH_QUOTAS, at_most_s=max(HOLD_S, min(request.max_wait_ms, _WAIT_MS_MAX) / 1000))
+        return await self.fetch_next(request, access, quotas)
+
+    async def fetch_next(self, request: pb.FetchRequest, access: Access | None, quotas: CallerQuotas) -> Results:
+        """As `fetch`; a caller that is over a quota gets the wait, and no records (rule Q2)."""
         throttle_time_ms = quotas.wait_ms(*FETCH_QUOTAS)
         if not throttle_time_ms:
             return await self.fetch(request, access, quotas)
-        results = Results(
-            Fetched(pb.PartitionFetchResult(topic=part.topic, partition=part.partition, high_watermark=-1))
-            for part in request.partitions
-        )
+        check_named(request.partitions, "partitions")
+        check_wait(request.max_wait_ms, "max_wait_ms")
+        results = Results(_without_records(part) for part in request.partitions)
         results.throttle_time_ms = throttle_time_ms
         return results
 
@@ -417,6 +419,12 @@ class FetchService:
             else:
                 result.leader_epoch, result.end_offset = end.leader_epoch, end.start_offset
         return response
+
+
+def _without_records(part: pb.PartitionFetch) -> Fetched:
+    facts = pb.PartitionFetchResult(topic=part.topic, partition=part.partition)
+    facts.high_watermark = facts.log_start_offset = facts.log_end_offset = -1
+    return Fetched(facts)
 
 
 def _check_read(access: Access, name: str, denied: dict[str, record_pb2.Error]) -> None:

@@ -31,18 +31,20 @@ class FetchStreams:
 
     async def serve(self, context: Any, access: Access | None = None, quotas: CallerQuotas = NO_QUOTAS) -> None:
         """Serve one client's stream until its end; `access`: the client's rights, None: all."""
+        answered = False
         while not self._stopped:
-            request = await self._next(context, quotas)
+            request = await self._next(context, quotas if answered else NO_QUOTAS)
             if request is grpc.aio.EOF:
                 return
             try:
-                fetched = await self._fetch.fetch(request, access, quotas)
+                fetched = await self._fetch.fetch_next(request, access, quotas)
             except TidemarkError as error:
                 await abort_with(context, error)
             await context.write(fetched)
+            answered = True
 
     async def _next(self, context: Any, quotas: CallerQuotas) -> Any:
-        """The next request. A stream whose client is over a quota is not read meanwhile (rule Q2)."""
+        """The next request. After an answer with a wait, the stream is not read meanwhile (rule Q2)."""
         task = asyncio.current_task()
         assert task is not None, "a call is served by a task"
         self._idle.add(task)

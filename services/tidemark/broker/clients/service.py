@@ -9,7 +9,7 @@ from typing import Any
 
 from tidemark.broker.clients.delete_records import DeleteRecords
 from tidemark.broker.clients.describe_log_dirs import LogDirs
-from tidemark.broker.clients.fetch import FetchService
+from tidemark.broker.clients.fetch import HOLD_S, FetchService
 from tidemark.broker.clients.fetch_streams import FetchStreams
 from tidemark.broker.clients.produce import ProduceService
 from tidemark.broker.clients.producer_ids import ProducerIds
@@ -126,13 +126,15 @@ class BrokerService(BrokerServiceServicer):
         self, request: pb.ListOffsetsRequest, context: Any
     ) -> pb.ListOffsetsResponse:
         """Offsets by position or timestamp."""
-        return await self._fetch.list_offsets(request)
+        async with self._quotas.of(context).timed(HOLD_S):
+            return await self._fetch.list_offsets(request)
 
     async def OffsetsForLeaderEpoch(  # noqa: N802
         self, request: pb.OffsetsForLeaderEpochRequest, context: Any
     ) -> pb.OffsetsForLeaderEpochResponse:
         """End offsets of leader epochs."""
-        return await self._fetch.epoch_ends(request)
+        async with self._quotas.of(context).timed(HOLD_S):
+            return await self._fetch.epoch_ends(request)
 
     async def InitProducerId(  # noqa: N802
         self, request: pb.InitProducerIdRequest, context: Any

@@ -322,6 +322,11 @@ class Sender:
         self._resolve(queue)
         self._schedule_pump()
 
+    @property
+    def _silence(self) -> str:
+        """The cause of a late record without a refusal."""
+        return "a quota slowed this producer down" if self._throttled_s else "no broker answered"
+
     def _on_throttled(self, wait_s: float) -> None:
         """Look for requests again when a broker takes some."""
         self._throttled_s += wait_s
@@ -443,7 +448,7 @@ class Sender:
                 stream.check_deadlines(now_s)
             for queue in list(self._active.values()):
                 refusal = queue.oldest_refusal
-                queue.expire(now_s, "no broker answered" if refusal is None else refusal.message)
+                queue.expire(now_s, self._silence if refusal is None else refusal.message)
                 self._resolve(queue)
                 self._renew(queue, self._deleted_topics.verdict(queue.partition, queue.topic_id, now_s))
             if self._active:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from tidemark.core.quotas.accounts import WAIT_MAX_S, Account, Accounts
@@ -18,6 +19,8 @@ from tidemark.errors import ErrorCode, TidemarkError
 from tidemark.rpc.quotas.client_id import client_id_of
 from tidemark.rpc.security.callers import caller_of
 
+_NEARLY_S: Final = 0.001
+"""Shorter waits do not count: a timer of the client may be as much too early."""
 _FETCH_S: Final = 1.0
 """A response has at most the bytes that the quota gives in this time, so that a small quota is spread evenly."""
 
@@ -86,18 +89,32 @@ class CallerQuotas:
             account.debit(amount, self._owner.now_s())
 
     def wait_ms(self, *kinds: QuotaKind) -> int:
-        """Milliseconds until all these quotas are kept again, rounded up; 0 now."""
+        """Milliseconds until all these quotas are kept again, rounded up; 0: now, or nearly."""
         wait_s = self._wait_s(kinds)
-        return int(wait_s * 1000) + 1 if wait_s > 0 else 0
+        return int(wait_s * 1000) + 1 if wait_s > _NEARLY_S else 0
 
     async def hold(self, *kinds: QuotaKind, at_most_s: float = WAIT_MAX_S) -> None:
-        """Wait until all these quotas are kept again, but not longer than `at_most_s`."""
+        """Wait as `wait_ms` says now, but not longer than `at_most_s`. A change of the quotas may end the wait.
+
+        What other callers use meanwhile does not prolong the wait, so a client that keeps to its waits finds none here.
+        """
         owner = self._owner
         if owner is None or not owner.accounts.quotas.limits:
             return
-        until_s = owner.now_s() + at_most_s
-        while (wait_s := min(self._wait_s(kinds), until_s - owner.now_s())) > 0:
-            await owner.pause(wait_s)
+        until_s = owner.now_s() + min(self._wait_s(kinds), at_most_s)
+        while (left_s := until_s - owner.now_s()) > 0:
+            await owner.pause(left_s)
+            until_s = min(until_s, owner.now_s() + self._wait_s(kinds))
+
+    @asynccontextmanager
+    async def timed(self, at_most_s: float) -> AsyncIterator[None]:
+        """Hold a single call up, as `hold`, and count the time of its work."""
+        await self.hold(QuotaKind.REQUEST_PERCENTAGE, at_most_s=at_most_s)
+        began_s = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.debit(QuotaKind.REQUEST_PERCENTAGE, time.perf_counter() - began_s)
 
     def response_bytes_max(self) -> float:
         """Bytes that one response of a fetch may have; infinity without a quota."""

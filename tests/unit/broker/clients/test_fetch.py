@@ -322,7 +322,7 @@ def over_quota(limit: float, used: float) -> CallerQuotas:
 async def test_a_fetch_is_counted_and_a_single_one_beyond_the_quota_gets_no_records(
     service: FetchService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidemark.broker.clients.fetch._HOLD_S", 0.01)
+    monkeypatch.setattr("tidemark.broker.clients.fetch.HOLD_S", 0.01)
     caller = over_quota(limit=1.0, used=0)
     request = pb.FetchRequest(partitions=[pb.PartitionFetch(topic="flights", partition=0)], max_bytes=100)
     [whole] = results = await service.fetch_once(request, None, caller)
