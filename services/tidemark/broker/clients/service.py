@@ -27,11 +27,11 @@ from tidemark.rpc.errors import abort_with
 from tidemark.rpc.fetch_codec import Results
 from tidemark.rpc.log_dirs import contents_to_proto, wanted_from_proto
 from tidemark.rpc.metadata_codec import ViewWriter
-from tidemark.rpc.quotas.enforcement import CallerQuotas, ClientQuotas
+from tidemark.rpc.quotas.enforcement import NO_QUOTAS, CallerQuotas, ClientQuotas
 from tidemark.rpc.request_limits import check_named
 from tidemark.rpc.security.access import Access, Accesses, audit_facts
 from tidemark.rpc.security.audit import AUDIT
-from tidemark.rpc.security.callers import listener_of_call
+from tidemark.rpc.security.callers import caller_of, listener_of_call
 from tidemark.v1 import admin_configs_pb2, alter_log_dirs_pb2, delete_records_pb2, replica_reads_pb2
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceServicer
@@ -126,7 +126,9 @@ class BrokerService(BrokerServiceServicer):
         self, request: pb.ListOffsetsRequest, context: Any
     ) -> pb.ListOffsetsResponse:
         """Offsets by position or timestamp."""
-        async with self._quotas.of(context).timed(HOLD_S):
+        # Brokers make this call, too; on a plain-text port they cannot be told from clients, so none is counted there.
+        quotas = NO_QUOTAS if caller_of(context) is None else self._quotas.of(context)
+        async with quotas.timed(HOLD_S):
             return await self._fetch.list_offsets(request)
 
     async def OffsetsForLeaderEpoch(  # noqa: N802
