@@ -60,6 +60,7 @@ class ErrorCode(StrEnum):
     NOT_HIGHEST_PARTITION = "NOT_HIGHEST_PARTITION"
     PARTITION_NOT_EMPTY = "PARTITION_NOT_EMPTY"
     REQUEST_ID_REUSED = "REQUEST_ID_REUSED"  # for something else
+    THROTTLING_QUOTA_EXCEEDED = "THROTTLING_QUOTA_EXCEEDED"  # nothing was changed; metadata has the wait
     # durability
     NOT_ENOUGH_REPLICAS = "NOT_ENOUGH_REPLICAS"
     NOT_ENOUGH_REPLICAS_AFTER_APPEND = "NOT_ENOUGH_REPLICAS_AFTER_APPEND"
@@ -135,6 +136,7 @@ RETRIABLE: frozenset[ErrorCode] = frozenset(
         ErrorCode.STALE_MEMBER_EPOCH,
         ErrorCode.SHUTTING_DOWN,
         ErrorCode.AUTHORIZER_NOT_READY,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
     }
 )
 """Codes of errors that a retry may clear, possibly after a metadata refresh."""
@@ -354,6 +356,10 @@ class AuthorizationError(
     ),
 ):
     """The caller's identity has no right to do this; `metadata` has principal, operation and resource."""
+
+
+class QuotaExceededError(TidemarkError, codes=(ErrorCode.THROTTLING_QUOTA_EXCEEDED,)):
+    """The user has used up its quota; `metadata` has the wait, `throttle_time_ms`."""
 
 
 class ClientClosedError(TidemarkError, codes=(ErrorCode.CLIENT_CLOSED,)):

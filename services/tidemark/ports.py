@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tidemark.core.config_resource import ConfigResource, VersionedConfigs
 from tidemark.core.producer_state import ProducerStates
+from tidemark.core.quotas.quotas import Limits, QuotaEntity, Quotas
 from tidemark.core.replication.events import RecoveredLog
 from tidemark.core.security.acls import Acl
 from tidemark.core.security.authorizer import Rules
@@ -223,6 +224,7 @@ class StoreEvent(Enum):
     CONTROLLER = "controller"
     CONFIGS = "configs"
     ACLS = "acls"
+    QUOTAS = "quotas"
     SESSION_SUSPENDED = "session_suspended"
     SESSION_RESTORED = "session_restored"
     SESSION_EXPIRED = "session_expired"
@@ -609,6 +611,13 @@ class MetadataStore(Protocol):
 
     async def write_acls(self, acls: Collection[Acl], *, version: int) -> bool:
         """Replace all access rules at this version (generation); False after a conflict; nothing was written then."""
+
+    # quotas
+    async def quotas(self, *, watch: bool = False) -> Quotas:
+        """All quotas; of generation -1 while there are none. Raises INTERNAL for a damaged node."""
+
+    async def write_quotas(self, limits: Mapping[QuotaEntity, Limits], *, version: int) -> bool:
+        """Replace all quotas at this version (generation); False after a conflict; nothing was written then."""
 
     # requests with one answer for all attempts
     async def begin_request(self, request: AdminRequest) -> AdminRequest:

@@ -7,6 +7,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from tidemark.core.quotas.quotas import check_client_id
 from tidemark.model import TidemarkError
 from tidemark.rpc.security.paths import SETTINGS, TOKEN_ITSELF, TlsFiles
 
@@ -17,6 +18,9 @@ TLS_FILES: Final = tuple(f"tidemark.{setting}" for setting in SETTINGS)
 
 TOKEN_FILE: Final = "tidemark.token.file"
 """Option with the path of a file with a bearer token, as `TLS_FILES`."""
+
+CLIENT_ID: Final = ("tidemark.client.id", "kafka.client.id")
+"""Names of the option with the client id, for quotas."""
 
 _LIKE: Final = 0.6
 _LIKE_OF_KAFKAS: Final = 0.9
@@ -67,6 +71,17 @@ def parse_token_file(given: Mapping[str, str]) -> str | None:
     if TOKEN_ITSELF.match(path):
         raise ValueError(f"option {TOKEN_FILE!r} has a token, and the query plan would show it: give its path")
     return path or None
+
+
+def parse_client_id(given: Mapping[str, str]) -> str:
+    """The client id in options with lower-case names; "": none. ValueError names the valid form."""
+    found = {given[name].strip() for name in CLIENT_ID if name in given}
+    if len(found) > 1:
+        raise ValueError(f"options {' and '.join(map(repr, CLIENT_ID))} contradict one another; remove one of them")
+    try:
+        return "".join(check_client_id(client_id) for client_id in found)
+    except TidemarkError as error:
+        raise ValueError(f"option {CLIENT_ID[0]!r}: {error.message}") from None
 
 
 def unknown_option(name: str, known: Iterable[str], kind: str) -> ValueError:

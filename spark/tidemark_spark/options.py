@@ -14,9 +14,11 @@ from tidemark.rpc.security.paths import TlsFiles
 from tidemark_spark.columns import Columns, parse_columns
 from tidemark_spark.common_options import (
     ADDRESSES,
+    CLIENT_ID,
     TLS_FILES,
     TOKEN_FILE,
     parse_bootstrap,
+    parse_client_id,
     parse_tls,
     parse_token_file,
     unknown_option,
@@ -36,6 +38,7 @@ _KNOWN: Final = {
         "tidemark.bootstrap",
         *TLS_FILES,
         TOKEN_FILE,
+        CLIENT_ID[0],
         "subscribe",
         "subscribePattern",
         "assign",
@@ -93,6 +96,7 @@ class ReadOptions:
         max_delay_ms: see min_offsets.
         tls: the TLS files; None: those of the environment, or plain text.
         token_file: path of a file with a bearer token; None: that of the environment, or none.
+        client_id: a name for quotas and metrics of brokers; "": none.
     """
 
     bootstrap: str
@@ -112,6 +116,7 @@ class ReadOptions:
     max_delay_ms: int = 900_000
     tls: TlsFiles | None = None
     token_file: str | None = None
+    client_id: str = ""
 
     def chosen(self, names: Iterable[str]) -> list[str]:
         """Topics to read, sorted; a pattern does not match internal topics, whose names begin with __."""
@@ -172,6 +177,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Rea
         max_delay_ms=_duration_ms("maxTriggerDelay", given.get("maxtriggerdelay", "15m")),
         tls=parse_tls(given),
         token_file=parse_token_file(given),
+        client_id=parse_client_id(given),
     )
     if parsed.max_offsets is not None and parsed.min_offsets > parsed.max_offsets:
         raise ValueError(
@@ -187,7 +193,7 @@ def parse_schema_options(options: Mapping[str, str]) -> Columns:
 
 def _check_names(given: Mapping[str, str]) -> None:
     for name in given:
-        if name in _KNOWN or name in ADDRESSES or name == _KAFKA_RACK:
+        if name in _KNOWN or name in ADDRESSES or name in CLIENT_ID or name == _KAFKA_RACK:
             continue
         if name in _WITHOUT_EFFECT:
             _log.info("option %s of Spark's Kafka source has no effect on tidemark", name)

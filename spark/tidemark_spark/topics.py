@@ -56,12 +56,18 @@ class Assignment:
 def open_reader(options: ReadOptions) -> RangeReader:
     """A client, which connects at its first request."""
     credentials = Credentials(options.tls, options.token_file)
-    return RangeReader(options.bootstrap, deadline_s=options.deadline_ms / 1000, rack=options.rack, tls=credentials)
+    return RangeReader(
+        options.bootstrap,
+        deadline_s=options.deadline_ms / 1000,
+        rack=options.rack,
+        tls=credentials,
+        client_id=options.client_id,
+    )
 
 
 def lend_reader(options: ReadOptions) -> AbstractContextManager[RangeReader]:
     """A client of an earlier task of this process, if one is unused; else as `open_reader`."""
-    key = options.bootstrap, options.deadline_ms, options.rack, options.tls, options.token_file
+    key = (options.bootstrap, options.deadline_ms, options.rack, options.tls, options.token_file, options.client_id)
     return _pool.lend(key, lambda: open_reader(options))
 
 

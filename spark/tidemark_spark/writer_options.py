@@ -71,6 +71,7 @@ _SETTINGS: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
     "max.in.flight.requests.per.connection": ("max_in_flight", _number),
     "delivery.timeout.ms": ("delivery_timeout_ms", _number),
     "request.timeout.ms": ("request_timeout_ms", _number),
+    "client.id": ("client_id", lambda _, text: text.strip()),
 }
 """Producer settings by Kafka's name."""
 

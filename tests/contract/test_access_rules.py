@@ -21,6 +21,7 @@ from tidemark.zookeeper import paths
 from tidemark.zookeeper.access_rules import node
 from tidemark.zookeeper.access_rules.feed import AclFeed
 from tidemark.zookeeper.access_rules.node import decode, encode
+from tidemark.zookeeper.whole_nodes import packed
 
 from tests.contract.conftest import Cluster, Ear
 
@@ -212,7 +213,7 @@ def test_a_node_with_one_rule_that_is_not_understood_is_refused_as_a_whole(conte
 
 def test_rules_that_could_not_be_read_again_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     rules = [READ._replace(name=f"{n}".rjust(200, "x")) for n in range(10)]
-    monkeypatch.setattr(node, "_EXPANDED_BYTES_MAX", 2_000)
+    monkeypatch.setattr(packed, "EXPANDED_BYTES_MAX", 2_000)
     with pytest.raises(TidemarkError, match=r"would take 25.. bytes, of 2000: use prefixed rules") as refused:
         encode(rules)
     assert refused.value.code is ErrorCode.INVALID_REQUEST

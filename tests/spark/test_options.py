@@ -192,7 +192,7 @@ def test_many_small_ranges_become_few_tasks() -> None:
         ),
         ({"tidemark.bootstap": "h:1", "subscribe": "f"}, "did you mean 'tidemark.bootstrap'?"),
         ({"kafka.bootstrap.server": "h:1", "subscribe": "f"}, "did you mean 'kafka.bootstrap.servers'?"),
-        ({**FLIGHTS, "kafka.client.id": "c"}, "'kafka.client.id' for reads: it configures Kafka's client; remove it"),
+        ({**FLIGHTS, "kafka.check.crcs": "c"}, "'kafka.check.crcs' for reads: it configures Kafka's client; remove it"),
         ({**FLIGHTS, "x": "y"}, "no option 'x' for reads; it has assign, columns, "),
         ({**FLIGHTS, "startingOffsets": "latest"}, "startingOffsets is 'latest'"),
         ({**FLIGHTS, "endingOffsets": "earliest"}, "endingOffsets is 'earliest'"),
@@ -283,6 +283,19 @@ def test_a_token_is_given_by_the_path_of_its_file() -> None:
     assert parse_options(FLIGHTS).token_file is None
     written = parse_write_options({"tidemark.bootstrap": "b:1", "tidemark.token.file": "/t"})
     assert (written.token_file, written.settings.get("token_file")) == ("/t", None)
+
+
+@pytest.mark.parametrize("name", ["tidemark.client.id", "Kafka.Client.Id"])
+def test_a_client_id_is_given_under_its_own_and_kafkas_name(name: str) -> None:
+    assert parse_options({**FLIGHTS, name: "nightly"}).client_id == "nightly"
+    assert parse_options(FLIGHTS).client_id == ""
+    written = parse_write_options({"tidemark.bootstrap": "b:1", name: "nightly"})
+    assert written.settings["client_id"] == "nightly"
+    for parse, others in ((parse_options, FLIGHTS), (parse_write_options, {"tidemark.bootstrap": "b:1"})):
+        with pytest.raises(ValueError, match="printable ASCII"):
+            parse({**others, name: "ä"})
+        with pytest.raises(ValueError, match="contradict one another"):
+            parse({**others, "tidemark.client.id": "a", "kafka.client.id": "b"})
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from tidemark.admin.descriptions import Descriptions
 from tidemark.admin.elections import ElectionAdministration
 from tidemark.admin.log_dirs import DisksOfBrokers, LogDirAdministration
 from tidemark.admin.partitions import PartitionAdministration
+from tidemark.admin.quotas import QuotaAdministration
 from tidemark.admin.reassignments import ReassignmentAdministration
 from tidemark.admin.replica_sizes import FromBrokers
 from tidemark.admin.requests import AnsweredOnce
@@ -26,8 +27,10 @@ from tidemark.admin.topics import TopicAdministration
 from tidemark.core.security.principals import Role
 from tidemark.rpc.channel import process_identity
 from tidemark.rpc.limits.connections import limits_of
+from tidemark.rpc.quotas.enforcement import ClientQuotas
+from tidemark.rpc.quotas.metrics import QuotaMetrics
 from tidemark.rpc.raw_methods import add_admin_service
-from tidemark.rpc.security.authorization import make_authorization
+from tidemark.rpc.security.authorization import cluster_in, make_authorization
 from tidemark.rpc.security.handshakes import NativeLines
 from tidemark.rpc.security.listeners import ListenerPort
 from tidemark.rpc.security.scrapes import serve_metrics
@@ -40,6 +43,7 @@ from tidemark.runtime.metrics import METRICS, tell_what_runs
 from tidemark.runtime.service import run_until_stopped
 from tidemark.zookeeper.access_rules.feed import AclFeed
 from tidemark.zookeeper.store import store_of
+from tidemark.zookeeper.whole_nodes.quotas import QuotaFeed
 
 _log = logging.getLogger("tidemark.admin")
 
@@ -53,6 +57,10 @@ async def serve(settings: AdminSettings, ports: Sequence[ListenerPort]) -> int:
     failed: asyncio.Future[object] = asyncio.get_running_loop().create_future()
     rules = AclFeed(authorization.authorizer, store, clock, failed.set_exception)
     rules.show(METRICS)
+    quotas = ClientQuotas(cluster_in(ports[0].identity))
+    quota_feed = QuotaFeed(quotas.use, store, clock, failed.set_exception)
+    quota_feed.show(METRICS)
+    METRICS.show(QuotaMetrics(quotas.accounts))
     session = SessionKeeper(store, settings.zookeeper_connect)
     placing = asyncio.Lock()
     topics = TopicAdministration(
@@ -76,6 +84,8 @@ async def serve(settings: AdminSettings, ports: Sequence[ListenerPort]) -> int:
         brokers=BrokerAdministration(store, reassignments, sizes, clock),
         log_dirs=log_dirs,
         acls=AclAdministration(store, settings.super_users),
+        quotas=QuotaAdministration(store),
+        of_callers=quotas,
         accesses=authorization.accesses,
         request_timeout_ms=settings.admin_request_timeout_ms,
     )
@@ -96,6 +106,8 @@ async def serve(settings: AdminSettings, ports: Sequence[ListenerPort]) -> int:
         await session.start()
         await rules.start()
         stop.push_async_callback(rules.stop)
+        await quota_feed.start()
+        stop.push_async_callback(quota_feed.stop)
         await server.set_serving(True)
         stop.push_async_callback(server.stop, settings.shutdown_grace_ms / 1000)
         _log.info("serving", extra={"address": str(settings.listeners), "ports": list(server.ports.values())})

@@ -7,7 +7,7 @@ A request is a znode for each partition. The controller changes the topic, or wr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -58,10 +58,12 @@ class PartitionAdministration:
         *,
         validate_only: bool,
         timeout_s: float,
+        admit: Callable[[int], None] = lambda count: None,
     ) -> TopicView:
         """Add partitions and return the topic when each has a leader; with `validate_only` return the plan.
 
-        A topic that has `total_count` partitions already stays as it is, so a retry is safe.
+        A topic that has `total_count` partitions already stays as it is, so a retry is safe. `admit` is called with the
+        number of partitions before they are requested, and may raise.
 
         Raises:
             TidemarkError: INVALID_TOPIC_NAME, UNKNOWN_TOPIC; errors of `plan_partitions`; refusals of the controller;
@@ -73,6 +75,7 @@ class PartitionAdministration:
                 return topic_view(planned, await self._store.states(partitions_of([planned])))
             known = {_identity(one) for one in await self._store.refusals()}
             if added:
+                admit(len(added))
                 await self._store.request_partitions(added)
 
         async def all_lead() -> TopicView | None:

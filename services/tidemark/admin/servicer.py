@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, Final, TypeAlias
 
 from grpc.aio import ServicerContext
@@ -19,9 +19,11 @@ from tidemark.admin.elections import ElectionAdministration, ElectionQuery
 from tidemark.admin.log_dirs import LogDirAdministration
 from tidemark.admin.partitions import PartitionAdministration, PartitionsToRemove
 from tidemark.admin.planning import TopicRequest, new_topic_id
+from tidemark.admin.quotas import QuotaAdministration
 from tidemark.admin.reassignments import MovesQuery, ReassignmentAdministration, interval_of
 from tidemark.admin.requests import AnsweredOnce, Facts
 from tidemark.admin.topics import TopicAdministration
+from tidemark.core.quotas.quotas import QuotaKind
 from tidemark.core.security.acls import Operation, Resource, ResourceType, option
 from tidemark.model import BrokerId, ErrorCode, TidemarkError
 from tidemark.rpc import errors
@@ -31,9 +33,13 @@ from tidemark.rpc.broker_plan_codec import obstacle_to_proto, plan_to_proto
 from tidemark.rpc.config_codec import change_from_proto, change_to_proto, entry_to_proto, resource_from_proto
 from tidemark.rpc.election_codec import kind_from_proto, outcome_to_proto, unclean_to_proto
 from tidemark.rpc.metadata_codec import topic_to_proto
+from tidemark.rpc.quotas.codec import change_from_proto as quota_change_from_proto
+from tidemark.rpc.quotas.codec import changed_to_proto, quotas_to_proto
+from tidemark.rpc.quotas.enforcement import ClientQuotas
 from tidemark.rpc.reassignment_codec import ended_to_proto, move_from_proto, progress_to_proto, refusal_to_proto
 from tidemark.rpc.reassignment_codec import outcome_to_proto as reassignment_outcome_to_proto
 from tidemark.rpc.refs import ref_from_proto
+from tidemark.rpc.request_limits import check_named
 from tidemark.rpc.security.access import Accesses
 from tidemark.rpc.security.callers import listener_of_call
 from tidemark.v1 import admin_acls_pb2 as acls_pb
@@ -41,6 +47,7 @@ from tidemark.v1 import admin_brokers_pb2 as brokers_pb
 from tidemark.v1 import admin_configs_pb2 as configs_pb
 from tidemark.v1 import admin_log_dirs_pb2 as log_dirs_pb
 from tidemark.v1 import admin_partitions_pb2 as partitions_pb
+from tidemark.v1 import admin_quotas_pb2 as quotas_pb
 from tidemark.v1 import admin_reassignments_pb2 as reassignments_pb
 from tidemark.v1 import admin_service_pb2 as pb
 from tidemark.v1 import admin_service_pb2_grpc
@@ -72,6 +79,8 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         brokers: adds and removes brokers.
         log_dirs: describes log directories and moves replicas between them.
         acls: lists, changes and tries out access rules.
+        quotas: lists and changes quotas.
+        of_callers: the quotas that calls are counted for.
         accesses: the rights of callers; None: authorization is off.
         request_timeout_ms: admin.request.timeout.ms; a shorter deadline of the caller takes precedence.
     """
@@ -89,11 +98,15 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         brokers: BrokerAdministration,
         log_dirs: LogDirAdministration,
         acls: AclAdministration,
+        quotas: QuotaAdministration,
+        of_callers: ClientQuotas,
         request_timeout_ms: int,
         accesses: Accesses | None = None,
     ) -> None:
         self._accesses = accesses
         self._acls = acls
+        self._quotas = quotas
+        self._of_callers = of_callers
         self._request_timeout_s = request_timeout_ms / 1000
         self._topics = topics
         self._elections = elections
@@ -129,10 +142,12 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
                 ),
                 validate_only=request.validate_only,
                 timeout_s=self._timeout_s(context),
+                admit=admit,
             )
             return pb.CreateTopicResponse(topic=topic_to_proto(view))
 
         async with observed("CreateTopic", context, None if request.validate_only else facts):
+            admit = self._admit_partitions(context)
             response = await self._requests.once("CreateTopic", request, pb.CreateTopicResponse, work, look)
             facts["topic_id"] = response.topic.topic_id
             return response
@@ -183,10 +198,12 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
                 [tuple(BrokerId(broker) for broker in one.replicas) for one in request.assignments],
                 validate_only=request.validate_only,
                 timeout_s=self._timeout_s(context),
+                admit=admit,
             )
             return partitions_pb.CreatePartitionsResponse(topic=topic_to_proto(view))
 
         async with observed("CreatePartitions", context, None if request.validate_only else facts):
+            admit = self._admit_partitions(context)
             return await self._requests.once("CreatePartitions", request, partitions_pb.CreatePartitionsResponse, work)
 
     async def DeletePartitions(
@@ -517,6 +534,36 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
                 reason=decision.reason,
                 generation=generation,
             )
+
+    async def DescribeClientQuotas(
+        self, request: quotas_pb.DescribeClientQuotasRequest, context: Context
+    ) -> quotas_pb.DescribeClientQuotasResponse:
+        """Describe all quotas."""
+        async with observed("DescribeClientQuotas", context):
+            found = await self._quotas.describe()
+            return quotas_pb.DescribeClientQuotasResponse(
+                quotas=quotas_to_proto(found.limits), generation=found.generation
+            )
+
+    async def AlterClientQuotas(
+        self, request: quotas_pb.AlterClientQuotasRequest, context: Context
+    ) -> quotas_pb.AlterClientQuotasResponse:
+        """Set and remove quotas in one write."""
+        facts: dict[str, object] = {}
+        async with observed("AlterClientQuotas", context, None if request.validate_only else facts):
+            check_named(request.changes, "changes")
+            changes = [quota_change_from_proto(one) for one in request.changes]
+            done = await self._quotas.alter(changes, validate_only=request.validate_only)
+            facts["changed"] = [str(one) for one in done.changed[:_LOGGED_MAX]]
+            facts["changed_count"] = len(done.changed)
+            return quotas_pb.AlterClientQuotasResponse(
+                changed=map(changed_to_proto, done.changed), generation=done.generation
+            )
+
+    def _admit_partitions(self, context: Context) -> Callable[[int], None]:
+        """Counts partitions that are to be created for the caller's quota, or raises THROTTLING_QUOTA_EXCEEDED."""
+        caller = self._of_callers.of(context)
+        return lambda count: caller.admit(QuotaKind.PARTITION_CREATION_RATE, count, "partitions")
 
     def _timeout_s(self, context: Context) -> float:
         """Time for the work of a call, in seconds: less than the time until the caller's deadline."""

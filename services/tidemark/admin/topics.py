@@ -8,7 +8,7 @@ admin service waits for both.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tidemark.admin.planning import (
     MIN_ISR_DEFAULT,
@@ -51,14 +51,27 @@ class TopicAdministration:
         self._default_min_insync_replicas = default_min_insync_replicas
         self._writing = writing or asyncio.Lock()
 
-    async def create_topic(self, request: TopicRequest, *, validate_only: bool, timeout_s: float) -> TopicView:
+    async def create_topic(
+        self,
+        request: TopicRequest,
+        *,
+        validate_only: bool,
+        timeout_s: float,
+        admit: Callable[[int], None] = lambda count: None,
+    ) -> TopicView:
         """Create a topic and return it when every partition has a leader; with `validate_only` return the plan.
 
         A retry with the topic id of the first attempt finds the topic of that attempt and waits for its leaders.
 
+        Args:
+            request: the topic.
+            validate_only: create nothing.
+            timeout_s: of the wait for leaders.
+            admit: called with the number of partitions before they are created; may raise.
+
         Raises:
-            TidemarkError: errors of `plan_topic`; TOPIC_ALREADY_EXISTS; REQUEST_TIMED_OUT with the number of partitions
-                without leader: the topic exists, and the controller continues.
+            TidemarkError: errors of `plan_topic` and `admit`; TOPIC_ALREADY_EXISTS; REQUEST_TIMED_OUT with the number
+                of partitions without leader: the topic exists, and the controller continues.
         """
         check_topic_name(request.topic)
         topic_id = request.topic_id or new_topic_id()
@@ -67,6 +80,7 @@ class TopicAdministration:
         async with self._writing:
             topic = await self._planned(request, topic_id)
             if topic.version < 0:
+                admit(len(topic.partitions))
                 topic = await self._write(topic)
         return await self._wait_for_leaders(topic, timeout_s)
 

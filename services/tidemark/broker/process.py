@@ -31,8 +31,10 @@ from tidemark.core.security.listeners import Listener
 from tidemark.model import BrokerEpoch
 from tidemark.rpc.channel import process_identity
 from tidemark.rpc.limits.connections import limits_of
+from tidemark.rpc.quotas.enforcement import ClientQuotas
+from tidemark.rpc.quotas.metrics import QuotaMetrics
 from tidemark.rpc.raw_methods import add_broker_service, add_replica_service
-from tidemark.rpc.security.authorization import make_authorization
+from tidemark.rpc.security.authorization import cluster_in, make_authorization
 from tidemark.rpc.security.listeners import ListenerPort
 from tidemark.rpc.security.scrapes import serve_metrics
 from tidemark.rpc.server import GrpcServer, Service
@@ -45,6 +47,7 @@ from tidemark.storage.directories.log_manager import LogManager
 from tidemark.v1.controller_service_pb2_grpc import add_BrokerControlServiceServicer_to_server
 from tidemark.v1.group_service_pb2_grpc import add_GroupServiceServicer_to_server
 from tidemark.zookeeper.access_rules.feed import AclFeed
+from tidemark.zookeeper.whole_nodes.quotas import QuotaFeed
 
 _SERVICES: Final = tuple(
     f"tidemark.v1.{name}" for name in ("BrokerService", "GroupService", "ReplicaService", "BrokerControlService")
@@ -62,7 +65,8 @@ class BrokerProcess:
         tell_what_runs("broker")
         self._settings = settings
         self._node = make_node(settings)
-        self._authorization = make_authorization(settings, ports[0].identity)
+        self._identity = ports[0].identity
+        self._authorization = make_authorization(settings, self._identity)
         self._server = GrpcServer(
             ports,
             [],
@@ -96,10 +100,12 @@ class BrokerProcess:
         on_stop(self._replication.stop_isr_changes)
         on_stop(self._configs.stop)
         on_stop(self._rules.stop)
+        on_stop(self._quotas.stop)
         self._stack.callback(self._answer_waiting)
         self._groups.start()
         await self._configs.start()
         await self._rules.start()
+        await self._quotas.start()
         on_stop(self._leave_cluster)
         await self._registration.start()
         on_stop(self._server.set_serving, False)
@@ -164,9 +170,13 @@ class BrokerProcess:
             now_s=time.monotonic,
         )
         self._replication = replication = Replication(node, storage, self._shutdown.on_ping)
+        quotas = ClientQuotas(cluster_in(self._identity))
+        METRICS.show(QuotaMetrics(quotas.accounts))
         self._clients = clients = Clients(
-            node, storage, self._configs, lambda: replication.from_followers.count, self._authorization.accesses
+            node, storage, self._configs, lambda: replication.from_followers.count, self._authorization.accesses, quotas
         )
+        self._quotas = QuotaFeed(quotas.use, node.store, node.clock, node.driver.fail)
+        self._quotas.show(METRICS)
         self._rules = AclFeed(
             self._authorization.authorizer, node.store, node.clock, node.driver.fail, self._on_changed_rules
         )

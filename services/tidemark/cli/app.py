@@ -34,6 +34,7 @@ from tidemark.cli.elect import elect
 from tidemark.cli.group.commands import group_app
 from tidemark.cli.inspect.commands import log_app, replicas_app
 from tidemark.cli.produce.command import produce
+from tidemark.cli.quota import quota_app
 from tidemark.cli.reassign.commands import reassign_app
 from tidemark.cli.token import token_app
 from tidemark.cli.topic.commands import topic_app
@@ -48,7 +49,7 @@ TASKS: Final = {
     "Records": ("produce", "consume"),
     "Topics": ("topic", "config", "apply"),
     "Consumer groups": ("group",),
-    "Access": ("acl",),
+    "Access": ("acl", "quota"),
     "Brokers and replicas": ("cluster", "reassign", "elect", "log-dirs", "replicas", "log", "zookeeper"),
     "This machine": ("dev", "certs", "token", "bench", "completion"),
 }
@@ -63,6 +64,7 @@ app = Commands(
 )
 app.add_typer(topic_app, name="topic")
 app.add_typer(acl_app, name="acl", short_help="Access rules: allow and deny operations to users.")
+app.add_typer(quota_app, name="quota", short_help="Quotas: limits of users and client ids.")
 app.add_typer(cluster_app, name="cluster")
 app.add_typer(config_app, name="config")
 app.add_typer(reassign_app, name="reassign")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, TypedDict
 
 from tidemark.client.argument_types import flag, integer, number, text
+from tidemark.core.quotas.quotas import check_client_id
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.envelope import Codec
 
@@ -29,6 +30,7 @@ class ProducerOptions(TypedDict, total=False):
     delivery_timeout_ms: int
     request_timeout_ms: int
     buffer_bytes: int
+    client_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,15 @@ class ProducerSettings:
     delivery_timeout_ms: int
     request_timeout_ms: int
     buffer_bytes: int
+    client_id: str = ""
+
+
+def checked_client_id(client_id: str) -> str:
+    """The client id, or ""; raises INVALID_CONFIG for one that no client may have."""
+    try:
+        return check_client_id(text("client_id", client_id)) if client_id != "" else ""
+    except TidemarkError as error:
+        raise TidemarkError(ErrorCode.INVALID_CONFIG, error.message) from None
 
 
 def check_bounds(*settings: tuple[str, float, float, float]) -> None:
@@ -64,6 +75,7 @@ def producer_settings(
     delivery_timeout_ms: int = 120_000,
     request_timeout_ms: int = 30_000,
     buffer_bytes: int = 64 << 20,
+    client_id: str = "",
 ) -> ProducerSettings:
     """Check the settings and fill in defaults.
 
@@ -78,6 +90,7 @@ def producer_settings(
         delivery_timeout_ms: time after which a record without acknowledgement fails.
         request_timeout_ms: timeout of one request, and of the look-up of a topic.
         buffer_bytes: bytes without acknowledgement at which `send` blocks.
+        client_id: a name of this client, for quotas and metrics of brokers.
 
     Raises:
         TidemarkError: INVALID_CONFIG, INVALID_ACKS.
@@ -115,6 +128,7 @@ def producer_settings(
         delivery_timeout_ms=delivery_timeout_ms,
         request_timeout_ms=request_timeout_ms,
         buffer_bytes=buffer_bytes,
+        client_id=checked_client_id(client_id),
     )
 
 
@@ -128,6 +142,7 @@ class ConsumerOptions(TypedDict, total=False):
     request_timeout_ms: int
     out_of_range: str
     rack: str
+    client_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +156,7 @@ class ConsumerSettings:
     request_timeout_ms: int
     out_of_range: str
     rack: str = ""
+    client_id: str = ""
 
 
 def consumer_settings(
@@ -152,6 +168,7 @@ def consumer_settings(
     request_timeout_ms: int = 30_000,
     out_of_range: str = "fail",
     rack: str = "",
+    client_id: str = "",
 ) -> ConsumerSettings:
     """Check the settings.
 
@@ -166,6 +183,7 @@ def consumer_settings(
             "earliest" continues at the log start, "latest" at the end; both log the number of skipped offsets.
         rack: rack of this consumer, as in `broker.rack`: it reads from an in-sync replica there, if there is one; "":
             from the leader.
+        client_id: a name of this client, for quotas and metrics of brokers, and shown when its group is described.
 
     Raises:
         TidemarkError: INVALID_CONFIG.
@@ -185,5 +203,12 @@ def consumer_settings(
         ("request_timeout_ms", integer("request_timeout_ms", request_timeout_ms), 1, 300_000),
     )
     return ConsumerSettings(
-        fetch_max_wait_ms, max_bytes, max_partition_bytes, read_ahead_bytes, request_timeout_ms, out_of_range, rack
+        fetch_max_wait_ms,
+        max_bytes,
+        max_partition_bytes,
+        read_ahead_bytes,
+        request_timeout_ms,
+        out_of_range,
+        rack,
+        checked_client_id(client_id),
     )

@@ -89,6 +89,7 @@ _STATUS: dict[ErrorCode, grpc.StatusCode] = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: grpc.StatusCode.PERMISSION_DENIED,
     ErrorCode.GROUP_AUTHORIZATION_FAILED: grpc.StatusCode.PERMISSION_DENIED,
     ErrorCode.AUTHORIZER_NOT_READY: grpc.StatusCode.UNAVAILABLE,
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED: grpc.StatusCode.RESOURCE_EXHAUSTED,
     ErrorCode.INTERNAL: grpc.StatusCode.INTERNAL,
 }
 """Status of the codes; all others are INVALID_ARGUMENT, an error of the caller."""

@@ -7,7 +7,7 @@ than reading the bytes from the page cache and sending them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from tidemark.rpc import wire
@@ -31,10 +31,20 @@ class Fetched(NamedTuple):
     batches: bytes | memoryview = b""
 
 
-def encode(results: Sequence[Fetched]) -> bytes:
+class Results(list[Fetched]):
+    """The partitions of a response.
+
+    Attributes:
+        throttle_time_ms: time for which the client must send no other fetch to this broker.
+    """
+
+    throttle_time_ms = 0
+
+
+def encode(results: Results) -> bytes:
     """A FetchResponse."""
     pieces: list[bytes] = []
-    small = pb.FetchResponse()
+    small = pb.FetchResponse(throttle_time_ms=results.throttle_time_ms)
     for facts, batches in results:
         if len(batches) <= SMALL_BYTES:
             small.partitions.append(facts)
@@ -50,28 +60,37 @@ def _partition(facts: pb.PartitionFetchResult, batches: bytes) -> list[bytes]:
     return wire.message(facts, wire.nested(_BATCHES, (batches,)))
 
 
-def decode(data: bytes) -> list[Fetched]:
-    """The partitions of a FetchResponse of any sender; raises ValueError or DecodeError for other bytes."""
+def decode(data: bytes) -> Results:
+    """A FetchResponse of any sender; raises ValueError or DecodeError for other bytes."""
     if len(data) <= SMALL_BYTES:
-        return [Fetched(result, result.batches) for result in pb.FetchResponse.FromString(data).partitions]
+        response = pb.FetchResponse.FromString(data)
+        results = Results(Fetched(result, result.batches) for result in response.partitions)
+        results.throttle_time_ms = response.throttle_time_ms
+        return results
     view = memoryview(data)
-    return [_fetched(view[field.start : field.end]) for field in wire.fields(view) if field.holds(_PARTITIONS)]
+    results = Results(
+        _fetched(view[field.start : field.end]) for field in wire.fields(view) if field.holds(_PARTITIONS)
+    )
+    facts = pb.FetchResponse.FromString(b"".join(_others(view, _PARTITIONS)))
+    results.throttle_time_ms = facts.throttle_time_ms
+    return results
 
 
 def _fetched(view: memoryview) -> Fetched:
     if len(view) <= SMALL_BYTES:
         result = pb.PartitionFetchResult.FromString(bytes(view))
         return Fetched(result, result.batches)
-    batches, others = memoryview(b""), list(_others(view))
+    batches, others = memoryview(b""), list(_others(view, _BATCHES))
     for field in wire.fields(view):
         if field.holds(_BATCHES):
             batches = view[field.start : field.end]
     return Fetched(pb.PartitionFetchResult.FromString(b"".join(others)), batches)
 
 
-def _others(view: memoryview) -> Iterator[memoryview]:
+def _others(view: memoryview, number: int) -> Iterator[memoryview]:
+    """The bytes of all fields but the ones of that number."""
     begin = 0
     for field in wire.fields(view):
-        if not field.holds(_BATCHES):
+        if not field.holds(number):
             yield view[begin : field.end]
         begin = field.end

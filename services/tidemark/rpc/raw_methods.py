@@ -7,6 +7,7 @@ service know a method, the first one serves it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import grpc
@@ -24,26 +25,29 @@ _BROKER: Final = "tidemark.v1.BrokerService"
 _REPLICA: Final = "tidemark.v1.ReplicaService"
 
 
-def open_produce(channel: grpc.aio.Channel) -> Any:
+Headers = Sequence[tuple[str, str]]
+
+
+def open_produce(channel: grpc.aio.Channel, headers: Headers = ()) -> Any:
     """A Produce stream whose requests are bytes."""
     method: Any = channel.stream_stream(
         f"/{_BROKER}/Produce", response_deserializer=broker_pb.ProduceResponse.FromString
     )
-    return method()
+    return method(metadata=headers) if headers else method()
 
 
-def open_fetches(channel: grpc.aio.Channel) -> Any:
-    """A FetchStream whose responses are lists of `fetch_codec.Fetched`."""
+def open_fetches(channel: grpc.aio.Channel, headers: Headers = ()) -> Any:
+    """A FetchStream whose responses are `fetch_codec.Results`."""
     method: Any = channel.stream_stream(
         f"/{_BROKER}/FetchStream",
         request_serializer=broker_pb.FetchRequest.SerializeToString,
         response_deserializer=fetch_codec.decode,
     )
-    return method()
+    return method(metadata=headers) if headers else method()
 
 
 def fetch_method(channel: grpc.Channel) -> Any:
-    """Fetch, blocking, whose response is a list of `fetch_codec.Fetched`."""
+    """Fetch, blocking, whose response is `fetch_codec.Results`."""
     return channel.unary_unary(
         f"/{_BROKER}/Fetch",
         request_serializer=broker_pb.FetchRequest.SerializeToString,
@@ -52,7 +56,7 @@ def fetch_method(channel: grpc.Channel) -> Any:
 
 
 def add_broker_service(servicer: Any, server: grpc.aio.Server) -> None:
-    """Serve a BrokerServiceServicer whose Fetch and FetchStream return lists of `fetch_codec.Fetched`."""
+    """Serve a BrokerServiceServicer whose Fetch and FetchStream return `fetch_codec.Results`."""
     request = broker_pb.FetchRequest.FromString
     own = {
         "Fetch": grpc.unary_unary_rpc_method_handler(servicer.Fetch, request, fetch_codec.encode),

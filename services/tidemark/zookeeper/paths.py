@@ -22,6 +22,7 @@ PARTITIONS_REMOVE: Final = "/admin/partitions_remove"
 REFUSALS: Final = "/admin/refusals"
 PRODUCER_IDS: Final = "/producer_ids"
 ACLS: Final = "/security/acls"
+QUOTAS: Final = "/security/quotas"
 
 PARENTS: Final = (
     "/cluster",

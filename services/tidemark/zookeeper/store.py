@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, Final, Protocol
 
 from tidemark.core.config_resource import ConfigResource, VersionedConfigs
+from tidemark.core.quotas.quotas import Limits, QuotaEntity, Quotas
 from tidemark.core.security.acls import Acl
 from tidemark.core.security.authorizer import Rules
 from tidemark.model import (
@@ -65,6 +66,7 @@ from tidemark.zookeeper.session import ZooKeeperSession
 from tidemark.zookeeper.session_metrics import SessionMetrics, SessionTally
 from tidemark.zookeeper.session_port import Session
 from tidemark.zookeeper.topic_reader import TopicReader
+from tidemark.zookeeper.whole_nodes import quotas as quota_node
 
 _WATCHED: Final = (
     StoreEvent.BROKERS,
@@ -76,6 +78,7 @@ _WATCHED: Final = (
     StoreEvent.CONTROLLER,
     StoreEvent.CONFIGS,
     StoreEvent.ACLS,
+    StoreEvent.QUOTAS,
 )
 
 _PAUSE_MS: Final = 5
@@ -393,6 +396,16 @@ class SessionMetadataStore:
     async def write_acls(self, acls: Collection[Acl], *, version: int) -> bool:
         """Replace all access rules at this version (generation); False after a conflict."""
         return await acl_node.write(self._session, acls, version)
+
+    # quotas
+
+    async def quotas(self, *, watch: bool = False) -> Quotas:
+        """All quotas; of generation -1 while there are none. Raises INTERNAL for a damaged node."""
+        return await quota_node.read(self._session, self._watch(StoreEvent.QUOTAS, watch))
+
+    async def write_quotas(self, limits: Mapping[QuotaEntity, Limits], *, version: int) -> bool:
+        """Replace all quotas at this version (generation); False after a conflict."""
+        return await quota_node.write(self._session, limits, version)
 
     # requests that are carried out once
 

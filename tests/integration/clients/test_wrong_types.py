@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tidemark.client import AdminClient, ConfigKind, ConfigResource, Consumer, Groups, Producer, ReplicaLogDir
 from tidemark.client.acls import AclFilter, Operation, allow_rule, topic
+from tidemark.client.quotas import QuotaChange, QuotaEntity
 from tidemark.local.cluster import LocalCluster
 from tidemark.model import BrokerId, ElectionKind, PartitionReassignment, TopicPartition
 
@@ -163,6 +164,8 @@ CALLS: Final[dict[tuple[str, str], dict[str, Any]]] = {
         "resource": topic(TOPIC),
         "host": "",
     },
+    ("admin", "describe_client_quotas"): {},
+    ("admin", "alter_client_quotas"): {"changes": [QuotaChange(QuotaEntity(client_id="x"), {})], **DRY},
 }
 ARGUMENTS: Final = [(*call, name) for call, arguments in CALLS.items() for name in arguments]
 

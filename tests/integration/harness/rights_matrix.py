@@ -66,6 +66,10 @@ REQUESTS: Final[dict[str, dict[str, Any]]] = {
         "resource_type": "TOPIC",
         "name": TOPIC,
     },
+    "AdminService/AlterClientQuotas": {
+        "changes": [{"entity": {"client_id": "loader"}, "set": {"producer_byte_rate": 1.0}}],
+        "validate_only": True,
+    },
     "BrokerControlService/LeaderAndIsr": _HEADER,
     "BrokerControlService/StopReplica": _HEADER,
     "BrokerControlService/UpdateMetadata": _HEADER,

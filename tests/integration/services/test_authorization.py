@@ -102,6 +102,8 @@ EXPECTED: dict[str, tuple[str, str]] = {
     "AdminService/ListAcls": ("cluster", "admin"),
     "AdminService/AlterAcls": ("cluster", "admin"),
     "AdminService/CheckAccess": ("cluster", "admin"),
+    "AdminService/DescribeClientQuotas": ("cluster", "admin"),
+    "AdminService/AlterClientQuotas": ("cluster", "admin"),
     "BrokerControlService/LeaderAndIsr": ("cluster", "controller"),
     "BrokerControlService/StopReplica": ("cluster", "controller"),
     "BrokerControlService/UpdateMetadata": ("cluster", "controller"),

@@ -40,6 +40,8 @@ class Calls(AdminServicer):
             brokers=absent,
             log_dirs=absent,
             acls=absent,
+            quotas=absent,
+            of_callers=absent,
             request_timeout_ms=1000,
         )
 

@@ -9,16 +9,17 @@ import random
 import pytest
 from google.protobuf.message import DecodeError
 from tidemark.rpc import fetch_codec, wire
-from tidemark.rpc.fetch_codec import SMALL_BYTES, Fetched
+from tidemark.rpc.fetch_codec import SMALL_BYTES, Fetched, Results
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1 import record_pb2
 
 SIZES = (0, 1, 1_000, SMALL_BYTES, SMALL_BYTES + 1, 3_000_000)
 
 
-def some_results(rng: random.Random) -> list[Fetched]:
+def some_results(rng: random.Random) -> Results:
     """Results of a few partitions; any of them may be refused, empty, small or large."""
-    results = []
+    results = Results()
+    results.throttle_time_ms = rng.choice((0, 1, 30_000))
     for partition in range(rng.randrange(5)):
         facts = pb.PartitionFetchResult(topic="t" * rng.randrange(200), partition=partition, high_watermark=-1)
         facts.log_start_offset, facts.log_end_offset = rng.randrange(1 << 62), rng.randrange(1 << 62)
@@ -32,8 +33,8 @@ def some_results(rng: random.Random) -> list[Fetched]:
     return results
 
 
-def as_message(results: list[Fetched]) -> pb.FetchResponse:
-    response = pb.FetchResponse()
+def as_message(results: Results) -> pb.FetchResponse:
+    response = pb.FetchResponse(throttle_time_ms=results.throttle_time_ms)
     for facts, batches in results:
         response.partitions.add().CopyFrom(facts)
         response.partitions[-1].batches = bytes(batches)
@@ -59,14 +60,14 @@ def test_fields_of_a_later_version_are_skipped() -> None:
 
 @pytest.mark.parametrize("kept_bytes", [SMALL_BYTES + 1, 2 * SMALL_BYTES])
 def test_a_truncated_message_is_refused(kept_bytes: int) -> None:
-    data = fetch_codec.encode([Fetched(pb.PartitionFetchResult(topic="t"), bytes(2 * SMALL_BYTES))])
+    data = fetch_codec.encode(Results([Fetched(pb.PartitionFetchResult(topic="t"), bytes(2 * SMALL_BYTES))]))
     with pytest.raises(ValueError, match="a field ends at byte"):
         fetch_codec.decode(data[:kept_bytes])
 
 
 @pytest.mark.parametrize("bit", range(12 * 8))
 def test_a_damaged_message_is_refused_or_read_within_its_bounds(bit: int) -> None:
-    data = bytearray(fetch_codec.encode([Fetched(pb.PartitionFetchResult(topic="t"), bytes(2 * SMALL_BYTES))]))
+    data = bytearray(fetch_codec.encode(Results([Fetched(pb.PartitionFetchResult(topic="t"), bytes(2 * SMALL_BYTES))])))
     data[bit // 8] ^= 1 << bit % 8
     with contextlib.suppress(ValueError, DecodeError):
         assert sum(len(result.batches) for result in fetch_codec.decode(bytes(data))) <= len(data)

@@ -19,8 +19,10 @@ from tidemark.broker.metrics.streams import OpenStreams
 from tidemark.broker.node.broker_node import BrokerNode
 from tidemark.broker.node.core_driver import EffectHandler
 from tidemark.broker.node.dynamic_config import DynamicConfig
+from tidemark.core.quotas.quotas import Quotas
 from tidemark.core.replication import effects as ef
 from tidemark.core.security.listeners import ListenerViews
+from tidemark.rpc.quotas.enforcement import ClientQuotas
 from tidemark.rpc.security.access import Accesses
 from tidemark.runtime.metrics import METRICS
 
@@ -39,8 +41,10 @@ class Clients:
         configs: DynamicConfig,
         stream_count: Callable[[], int],
         accesses: Accesses | None,
+        quotas: ClientQuotas,
     ) -> None:
         driver = node.driver
+        self._quotas = quotas
         self.purgatory = Purgatory()
         self._produce = ProduceService(driver, node.topics, node.metadata, node.lease, node.clock, node.metrics)
         self.appends = InternalAppends(driver.submit, self._produce.reply)
@@ -71,6 +75,7 @@ class Clients:
             ReplicaReads(node.core.queries, storage.threads, node.readers, storage.repairs),
             OpenStreams(METRICS, stream_count),
             ListenerViews(node.settings.admin_address.by_name if node.settings.admin_address else {}),
+            quotas,
             accesses,
         )
 
@@ -84,6 +89,7 @@ class Clients:
 
     def stop(self) -> None:
         """Accept no more requests, and answer the waiting ones."""
+        self._quotas.use(Quotas())  # no caller is held up
         self._produce.stop()
         self.purgatory.close()
         self._fetch_streams.stop()

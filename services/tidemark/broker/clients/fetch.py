@@ -14,6 +14,7 @@ from tidemark.broker.logs.append_threads import LogThreads
 from tidemark.broker.metrics.broker import BrokerMetrics
 from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.broker.node.session_lease import Lease
+from tidemark.core.quotas.quotas import QuotaKind
 from tidemark.core.replication.effects import HighWatermarkAdvanced, LeadershipChanged
 from tidemark.core.replication.events import PreferredReplicaNamed
 from tidemark.core.replication.queries import BrokerQueries
@@ -30,8 +31,9 @@ from tidemark.model import (
 )
 from tidemark.ports import Clock, Log, TimestampOffset
 from tidemark.rpc import errors
-from tidemark.rpc.fetch_codec import Fetched
 from tidemark.rpc.limits.answer_size import ErrorRoom
+from tidemark.rpc.fetch_codec import Fetched, Results
+from tidemark.rpc.quotas.enforcement import NO_QUOTAS, CallerQuotas
 from tidemark.rpc.request_limits import check_named, check_wait
 from tidemark.rpc.security.access import Access
 from tidemark.runtime.slices import Pace
@@ -42,6 +44,10 @@ _WAIT_MS_MAX: Final = 30_000
 _FOLLOWER_CHECK_S: Final = 1.0
 """Interval in which a fetch at a follower checks that the follower is in contact with its leader; no event wakes the
 fetch when contact is lost (rule K1)."""
+FETCH_QUOTAS: Final = (QuotaKind.CONSUMER_BYTE_RATE, QuotaKind.REQUEST_PERCENTAGE)
+HOLD_S: Final = 1.0
+"""A single call of a caller over a quota is held up so long, a fetch also for its own wait: it may have a short
+deadline."""
 _RESPONSE_BYTES_MAX: Final = 7 << 20
 """A response may exceed this by one batch of the largest size; even then gRPC accepts the message."""
 
@@ -127,11 +133,31 @@ class FetchService:
         self._metadata = metadata
         self._lease = lease
 
-    async def fetch(self, request: pb.FetchRequest, access: Access | None = None) -> list[Fetched]:
+    async def fetch_once(self, request: pb.FetchRequest, access: Access | None, quotas: CallerQuotas) -> Results:
+        """A single fetch: as `fetch_next`, but a caller over a quota is held up for a moment first."""
+        check_wait(request.max_wait_ms, "max_wait_ms")
+        await quotas.hold(*FETCH_QUOTAS, at_most_s=max(HOLD_S, min(request.max_wait_ms, _WAIT_MS_MAX) / 1000))
+        return await self.fetch_next(request, access, quotas)
+
+    async def fetch_next(self, request: pb.FetchRequest, access: Access | None, quotas: CallerQuotas) -> Results:
+        """As `fetch`; a caller that is over a quota gets the wait, and no records (rule Q2)."""
+        throttle_time_ms = quotas.wait_ms(*FETCH_QUOTAS)
+        if not throttle_time_ms:
+            return await self.fetch(request, access, quotas)
+        check_named(request.partitions, "partitions")
+        check_wait(request.max_wait_ms, "max_wait_ms")
+        results = Results(_without_records(part) for part in request.partitions)
+        results.throttle_time_ms = throttle_time_ms
+        return results
+
+    async def fetch(
+        self, request: pb.FetchRequest, access: Access | None = None, quotas: CallerQuotas = NO_QUOTAS
+    ) -> Results:
         """The partitions in order, once `min_bytes` are available, one is refused, or `max_wait_ms` have passed.
 
         Args:
             access: the client's rights, looked at before each read; None: all.
+            quotas: the client's quotas, which the response is counted for.
 
         Raises:
             TidemarkError: INVALID_REQUEST for a negative wait, or too many partitions.
@@ -141,16 +167,23 @@ class FetchService:
         partitions = [TopicPartition(part.topic, part.partition) for part in request.partitions]
         deadline_ms = self._clock.now_ms() + min(request.max_wait_ms, _WAIT_MS_MAX)
         began_s, waited_s = time.perf_counter(), 0.0
+        quota_bytes = quotas.response_bytes_max()
+        min_bytes = min(request.min_bytes, quota_bytes)
+        max_bytes = int(min(max(request.max_bytes, 1), _RESPONSE_BYTES_MAX, quota_bytes))
         as_follower = any(part.read_from == pb.READ_FROM_FOLLOWER for part in request.partitions)
         while True:
             event = self._purgatory.watch(partitions)
             try:
-                results, settled = await self._read_all(request, access)
+                results, settled = await self._read_all(request, access, max_bytes)
                 size_bytes = sum(len(result.batches) for result in results)
                 left_ms = deadline_ms - self._clock.now_ms()
-                if size_bytes >= request.min_bytes or settled or left_ms <= 0 or self._purgatory.closed:
+                if size_bytes >= min_bytes or settled or left_ms <= 0 or self._purgatory.closed:
                     self._count(request, results)
-                    self._metrics.fetched(time.perf_counter() - began_s - waited_s)
+                    took_s = time.perf_counter() - began_s - waited_s
+                    self._metrics.fetched(took_s)
+                    quotas.debit(QuotaKind.CONSUMER_BYTE_RATE, size_bytes)
+                    quotas.debit(QuotaKind.REQUEST_PERCENTAGE, took_s)
+                    results.throttle_time_ms = quotas.wait_ms(*FETCH_QUOTAS)
                     return results
                 left_s, from_s = left_ms / 1000, time.perf_counter()
                 await self._purgatory.wait(event, min(left_s, _FOLLOWER_CHECK_S) if as_follower else left_s)
@@ -158,10 +191,9 @@ class FetchService:
             finally:
                 self._purgatory.forget(partitions, event)
 
-    async def _read_all(self, request: pb.FetchRequest, access: Access | None) -> tuple[list[Fetched], bool]:
+    async def _read_all(self, request: pb.FetchRequest, access: Access | None, room_bytes: int) -> tuple[Results, bool]:
         """The available batches of each partition, and whether the request must not wait for more."""
-        room_bytes = min(max(request.max_bytes, 1), _RESPONSE_BYTES_MAX)
-        results: list[Fetched] = []
+        results = Results()
         empty, settled = True, False
         denied: dict[str, record_pb2.Error] = {}
         pace, room = Pace(), ErrorRoom()
@@ -388,6 +420,12 @@ class FetchService:
             else:
                 result.leader_epoch, result.end_offset = end.leader_epoch, end.start_offset
         return response
+
+
+def _without_records(part: pb.PartitionFetch) -> Fetched:
+    facts = pb.PartitionFetchResult(topic=part.topic, partition=part.partition)
+    facts.high_watermark = facts.log_start_offset = facts.log_end_offset = -1
+    return Fetched(facts)
 
 
 def _check_read(access: Access, name: str, denied: dict[str, record_pb2.Error]) -> None:

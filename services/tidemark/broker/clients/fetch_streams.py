@@ -8,9 +8,10 @@ from typing import Any
 
 import grpc
 
-from tidemark.broker.clients.fetch import FetchService
+from tidemark.broker.clients.fetch import FETCH_QUOTAS, FetchService
 from tidemark.errors import TidemarkError
 from tidemark.rpc.errors import abort_with
+from tidemark.rpc.quotas.enforcement import NO_QUOTAS, CallerQuotas
 from tidemark.rpc.security.access import Access
 
 
@@ -28,23 +29,27 @@ class FetchStreams:
         for task in self._idle:
             task.cancel()
 
-    async def serve(self, context: Any, access: Access | None = None) -> None:
+    async def serve(self, context: Any, access: Access | None = None, quotas: CallerQuotas = NO_QUOTAS) -> None:
         """Serve one client's stream until its end; `access`: the client's rights, None: all."""
+        answered = False
         while not self._stopped:
-            request = await self._next(context)
+            request = await self._next(context, quotas if answered else NO_QUOTAS)
             if request is grpc.aio.EOF:
                 return
             try:
-                fetched = await self._fetch.fetch(request, access)
+                fetched = await self._fetch.fetch_next(request, access, quotas)
             except TidemarkError as error:
                 await abort_with(context, error)
             await context.write(fetched)
+            answered = True
 
-    async def _next(self, context: Any) -> Any:
+    async def _next(self, context: Any, quotas: CallerQuotas) -> Any:
+        """The next request. After an answer with a wait, the stream is not read meanwhile (rule Q2)."""
         task = asyncio.current_task()
         assert task is not None, "a call is served by a task"
         self._idle.add(task)
         try:
+            await quotas.hold(*FETCH_QUOTAS)
             return await context.read()
         except asyncio.CancelledError:
             if not self._stopped:

@@ -20,6 +20,7 @@ from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.broker.node.session_lease import Lease
 from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.core.groups.coordinator_partition import OFFSETS_TOPIC
+from tidemark.core.quotas.quotas import QuotaKind
 from tidemark.core.replication.effects import ProduceResult, ReplyToProduce
 from tidemark.core.replication.events import Event, ProduceArrived, ProduceExpired
 from tidemark.core.security.acls import Operation, topic
@@ -30,6 +31,7 @@ from tidemark.record.envelope import Batch, with_append_time
 from tidemark.rpc import errors
 from tidemark.rpc.errors import abort_with
 from tidemark.rpc.limits.answer_size import ErrorRoom
+from tidemark.rpc.quotas.enforcement import NO_QUOTAS, CallerQuotas
 from tidemark.rpc.request_limits import check_named, check_wait
 from tidemark.rpc.security.access import Access
 from tidemark.runtime.slices import Pace
@@ -43,6 +45,7 @@ _AT_ONCE: Final = 200
 """Results that are written before the event loop gets control back: 3 ms when each is refused."""
 _TIMEOUT_MAX_MS: Final = 5 * 60 * 1000
 _NONE: Final = Offset(-1)
+_QUOTAS: Final = (QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.REQUEST_PERCENTAGE)
 
 _log = logging.getLogger(__name__)
 
@@ -85,9 +88,9 @@ class ProduceService:
         else:
             call.settle(index, result)
 
-    async def serve(self, context: Any, access: Access | None = None) -> None:
+    async def serve(self, context: Any, access: Access | None = None, quotas: CallerQuotas = NO_QUOTAS) -> None:
         """Serve one client's stream until its end; `access`: the client's rights, None: all."""
-        stream = _Stream(access)
+        stream = _Stream(access, quotas)
         self._streams.add(stream)
         reader = asyncio.create_task(self._read(stream, context), name="produce stream")
         try:
@@ -103,7 +106,7 @@ class ProduceService:
 
     async def _read(self, stream: _Stream, context: Any) -> None:
         try:
-            while (request := await context.read()) is not grpc.aio.EOF:
+            while (request := await self._next(stream, context)) is not grpc.aio.EOF:
                 if not stream.reading:
                     return
                 await self._take(stream, request)
@@ -119,8 +122,14 @@ class ProduceService:
         finally:
             stream.end_of_requests()
 
+    async def _next(self, stream: _Stream, context: Any) -> Any:
+        """The next request. A stream whose client is over a quota is not read meanwhile (rule Q2)."""
+        await stream.quotas.hold(*_QUOTAS)
+        return await context.read()
+
     async def _take(self, stream: _Stream, request: pb.ProduceRequest) -> None:
         """Check a request in slices, then pass all its partitions to the core at once."""
+        began_s = time.perf_counter()
         parts = request.partitions
         check_named(parts, "partitions")
         check_wait(request.timeout_ms, "timeout_ms")
@@ -156,6 +165,8 @@ class ProduceService:
             )
         self._metrics.produce_requested()
         stream.took(call)
+        stream.quotas.debit(QuotaKind.PRODUCER_BYTE_RATE, call.size_bytes)
+        stream.quotas.debit(QuotaKind.REQUEST_PERCENTAGE, time.perf_counter() - began_s)
         if call.open_count == 0:
             call.finish()
             return
@@ -247,7 +258,8 @@ class _Call:
         if self.timer is not None:
             self.timer.cancel()
         self._metrics.produce_seconds.observe(time.perf_counter() - self._began_s)
-        response = pb.ProduceResponse(correlation_id=self.correlation_id)
+        throttle_time_ms = self._stream.quotas.wait_ms(*_QUOTAS)
+        response = pb.ProduceResponse(correlation_id=self.correlation_id, throttle_time_ms=throttle_time_ms)
         self._stream.answers(len(self.partitions))
         if len(self.partitions) > _AT_ONCE:
             task = asyncio.create_task(self._answer_in_slices(response), name="produce answer")
@@ -283,8 +295,9 @@ class _Call:
 class _Stream:
     """A client's stream: its unwritten responses, and the amount in flight."""
 
-    def __init__(self, access: Access | None) -> None:
+    def __init__(self, access: Access | None, quotas: CallerQuotas) -> None:
         self.access = access
+        self.quotas = quotas
         self.outbox: asyncio.Queue[pb.ProduceResponse | None] = asyncio.Queue()
         self.closed = False
         self.refusal: TidemarkError | None = None

@@ -9,7 +9,7 @@ from typing import Any
 
 from tidemark.broker.clients.delete_records import DeleteRecords
 from tidemark.broker.clients.describe_log_dirs import LogDirs
-from tidemark.broker.clients.fetch import FetchService
+from tidemark.broker.clients.fetch import HOLD_S, FetchService
 from tidemark.broker.clients.fetch_streams import FetchStreams
 from tidemark.broker.clients.produce import ProduceService
 from tidemark.broker.clients.producer_ids import ProducerIds
@@ -20,15 +20,18 @@ from tidemark.broker.metrics.streams import OpenStreams
 from tidemark.broker.node.dynamic_config import DynamicConfig
 from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.core.security.listeners import ListenerViews
+from tidemark.errors import TidemarkError
 from tidemark.rpc.alter_log_dirs_codec import alterations_from_proto, results_to_proto
 from tidemark.rpc.config_codec import entry_to_proto
-from tidemark.rpc.fetch_codec import Fetched
+from tidemark.rpc.errors import abort_with
+from tidemark.rpc.fetch_codec import Results
 from tidemark.rpc.log_dirs import contents_to_proto, wanted_from_proto
 from tidemark.rpc.metadata_codec import ViewWriter
+from tidemark.rpc.quotas.enforcement import NO_QUOTAS, CallerQuotas, ClientQuotas
 from tidemark.rpc.request_limits import check_named
 from tidemark.rpc.security.access import Access, Accesses, audit_facts
 from tidemark.rpc.security.audit import AUDIT
-from tidemark.rpc.security.callers import listener_of_call
+from tidemark.rpc.security.callers import caller_of, listener_of_call
 from tidemark.v1 import admin_configs_pb2, alter_log_dirs_pb2, delete_records_pb2, replica_reads_pb2
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceServicer
@@ -38,6 +41,7 @@ class BrokerService(BrokerServiceServicer):
     """The server's interceptor maps the errors of unary calls.
 
     Args:
+        quotas: the quotas of callers.
         accesses: the rights of callers; None: authorization is off.
     """
 
@@ -55,9 +59,11 @@ class BrokerService(BrokerServiceServicer):
         replica_reads: ReplicaReads,
         streams: OpenStreams,
         views: ListenerViews,
+        quotas: ClientQuotas,
         accesses: Accesses | None = None,
     ) -> None:
         self._accesses = accesses
+        self._quotas = quotas
         self._visibility = Visibility()
         self._metadata = metadata
         self._views = views
@@ -103,30 +109,34 @@ class BrokerService(BrokerServiceServicer):
     async def Produce(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
         """A stream of produce requests."""
         with self._streams.open("produce", context):
-            await self._produce.serve(context, self._access_of(context))
+            await self._produce.serve(context, self._access_of(context), await self._quotas_of(context))
 
     async def Fetch(  # type: ignore[override]  # noqa: N802 - written by fetch_codec
         self, request: pb.FetchRequest, context: Any
-    ) -> list[Fetched]:
+    ) -> Results:
         """Committed batches."""
-        return await self._fetch.fetch(request, self._access_of(context))
+        return await self._fetch.fetch_once(request, self._access_of(context), self._quotas.of(context))
 
     async def FetchStream(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
         """A stream of fetch requests."""
         with self._streams.open("fetch", context):
-            await self._fetch_streams.serve(context, self._access_of(context))
+            await self._fetch_streams.serve(context, self._access_of(context), await self._quotas_of(context))
 
     async def ListOffsets(  # noqa: N802
         self, request: pb.ListOffsetsRequest, context: Any
     ) -> pb.ListOffsetsResponse:
         """Offsets by position or timestamp."""
-        return await self._fetch.list_offsets(request)
+        # Brokers make this call, too; on a plain-text port they cannot be told from clients, so none is counted there.
+        quotas = NO_QUOTAS if caller_of(context) is None else self._quotas.of(context)
+        async with quotas.timed(HOLD_S):
+            return await self._fetch.list_offsets(request)
 
     async def OffsetsForLeaderEpoch(  # noqa: N802
         self, request: pb.OffsetsForLeaderEpochRequest, context: Any
     ) -> pb.OffsetsForLeaderEpochResponse:
         """End offsets of leader epochs."""
-        return await self._fetch.epoch_ends(request)
+        async with self._quotas.of(context).timed(HOLD_S):
+            return await self._fetch.epoch_ends(request)
 
     async def InitProducerId(  # noqa: N802
         self, request: pb.InitProducerIdRequest, context: Any
@@ -178,3 +188,10 @@ class BrokerService(BrokerServiceServicer):
 
     def _access_of(self, context: Any) -> Access | None:
         return None if self._accesses is None else self._accesses.of(context)
+
+    async def _quotas_of(self, context: Any) -> CallerQuotas:
+        """The quotas of a stream's caller; a wrong client id ends the stream."""
+        try:
+            return self._quotas.of(context)
+        except TidemarkError as error:
+            await abort_with(context, error)

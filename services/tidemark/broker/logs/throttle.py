@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from tidemark.core.quotas.bucket import Bucket
 from tidemark.runtime.configuration import UNLIMITED
 
 _CHUNK_BYTES: Final = 1 << 20
@@ -30,15 +31,13 @@ class Throttle:
         self.bytes_per_s = bytes_per_s
         self._burst_s = burst_s
         self._now_s = now_s
-        self._free_at_s = 0.0
+        self._bucket = Bucket()
 
     def take(self, size_bytes: int) -> float:
         """Count bytes that were read or written; returns the seconds until the next ones are allowed."""
         if self.bytes_per_s == UNLIMITED:
             return 0.0
-        now_s = self._now_s()
-        self._free_at_s = max(self._free_at_s, now_s) + size_bytes / self.bytes_per_s
-        return max(0.0, self._free_at_s - now_s - self._burst_s)
+        return self._bucket.debit(size_bytes, self.bytes_per_s, self._now_s(), self._burst_s)
 
     def chunk_bytes(self) -> int:
         """Size of the next step; small steps spread a low limit evenly."""

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import yaml
 
 from tidemark.cli.apply.acl_section import KEYS, PERMISSIONS, RESOURCES, WantedAcls, rules_of
+from tidemark.cli.apply.quota_section import KEYS as QUOTA_KEYS
+from tidemark.cli.apply.quota_section import WantedQuotas, quotas_of
 from tidemark.core.config_resource import ConfigKind
 from tidemark.core.security.acls import Acl
 from tidemark.model import ErrorCode, TidemarkError
@@ -61,6 +63,7 @@ class ClusterFile:
     topics: Mapping[str, WantedTopic] = field(default_factory=dict)
     brokers: Mapping[str, WantedBroker] = field(default_factory=dict)
     acls: Mapping[str, WantedAcls] = field(default_factory=dict)
+    quotas: Sequence[WantedQuotas] = ()
 
 
 def parse(text: str) -> tuple[ClusterFile, list[Problem]]:
@@ -92,8 +95,9 @@ class _Reader:
         topics: dict[str, WantedTopic] = {}
         brokers: dict[str, WantedBroker] = {}
         acls: dict[str, WantedAcls] = {}
+        quotas: tuple[WantedQuotas, ...] = ()
         if root is None:
-            self._wrong(1, "the file is empty: want topics:, brokers: or acls:")
+            self._wrong(1, "the file is empty: want topics:, brokers:, acls: or quotas:")
             return ClusterFile()
         for section, line, node in self._mapping(root, "the file"):
             if section == "topics":
@@ -102,9 +106,11 @@ class _Reader:
                 brokers = {name: self._broker(name, at, value) for name, at, value in self._mapping(node, "brokers")}
             elif section == "acls":
                 acls = {name: self._acls(name, at, value) for name, at, value in self._mapping(node, "acls")}
+            elif section == "quotas":
+                quotas = tuple(self._quotas(line, node))
             else:
-                self._wrong(line, f"unknown section {section!r}: want topics, brokers or acls")
-        return ClusterFile(topics, brokers, acls)
+                self._wrong(line, f"unknown section {section!r}: want topics, brokers, acls or quotas")
+        return ClusterFile(topics, brokers, acls, quotas)
 
     def _topic(self, name: str, line: int, node: yaml.Node) -> WantedTopic:
         partitions = replication_factor = None
@@ -150,6 +156,29 @@ class _Reader:
             except TidemarkError as error:
                 self.problems.append(Problem(_line(one), error))
         return WantedAcls(principal, line, frozenset(found))
+
+    def _quotas(self, line: int, node: yaml.Node) -> list[WantedQuotas]:
+        if not isinstance(node, yaml.SequenceNode):
+            self._wrong(line, "quotas: want a list of entries with user, client_id or both, and limits")
+            return []
+        found: list[WantedQuotas] = []
+        for one in node.value:
+            entry: dict[str, str] = {}
+            for key, at, value in self._mapping(one, "an entry of quotas"):
+                text = self._scalar(f"{key} of quotas", at, value)
+                if key not in QUOTA_KEYS:
+                    self._wrong(at, f"unknown key {key!r} of quotas: want {', '.join(QUOTA_KEYS)}")
+                elif text is not None:
+                    entry[key] = text
+            try:
+                wanted = quotas_of(entry, _line(one))
+            except TidemarkError as error:
+                self.problems.append(Problem(_line(one), error))
+                continue
+            if any(wanted.entity == other.entity for other in found):
+                self._wrong(_line(one), f"quotas of {wanted.entity} are given twice")
+            found.append(wanted)
+        return found
 
     def _configs(self, kind: ConfigKind, node: yaml.Node, what: str) -> tuple[dict[str, str], dict[str, int]]:
         configs: dict[str, str] = {}

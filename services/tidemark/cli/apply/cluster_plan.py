@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans the steps from the current topics and settings to those of a file; each step is atomic. Pure.
 
-Topics are created and get partitions first, then settings and access rules change, and topics are deleted last.
+Topics are created and get partitions first, then settings, access rules and quotas change, and topics are deleted last.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 
 from tidemark.cli.apply.acl_section import AclChange
 from tidemark.cli.apply.cluster_file import ClusterFile, Problem, WantedTopic
+from tidemark.cli.apply.quota_section import QuotasChange
 from tidemark.client.created_topic import MIN_ISR, restart_warnings
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.config_resource import ConfigKind, ConfigResource
+from tidemark.core.quotas.quotas import Limits, QuotaEntity
 from tidemark.core.security.acls import Acl
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.runtime.configuration_entries import ConfigChange, changes_between
@@ -34,6 +36,7 @@ class Action(StrEnum):
     GROW = "grow"
     CONFIGURE = "configure"
     PERMIT = "permit"
+    LIMIT = "limit"
     DELETE = "delete"
 
 
@@ -64,6 +67,7 @@ def plan(
     topics: Mapping[str, TopicView],
     brokers: Mapping[str, Mapping[str, str]],
     acls: Iterable[Acl] = (),
+    quotas: Mapping[QuotaEntity, Limits] | None = None,
     *,
     prune: bool,
 ) -> tuple[list[Step], list[Problem]]:
@@ -74,6 +78,7 @@ def plan(
         topics: existing topics, by name.
         brokers: current overrides of each broker in the file.
         acls: current access rules, if the file has any.
+        quotas: current quotas, if the file has any.
         prune: delete topics that the file does not name.
     """
     steps: list[Step] = []
@@ -97,6 +102,9 @@ def plan(
     if change := AclChange(wanted.acls.values(), acls):
         line = min(one.line for one in wanted.acls.values())
         steps.append(Step(Action.PERMIT, "access rules", line, change.run, change.summary, change.changes))
+    if limits := QuotasChange(wanted.quotas, quotas or {}):
+        line = wanted.quotas[0].line
+        steps.append(Step(Action.LIMIT, "quotas", line, limits.run, limits.summary, limits.changes))
     if prune:
         left = [name for name in sorted(topics) if name not in wanted.topics and not name.startswith(INTERNAL_PREFIX)]
         steps += [_deletion(name, 0) for name in left]

@@ -35,7 +35,7 @@ _ABOUT: Final = {
 }
 """Key in the file that an error code is about, except for settings."""
 
-_SIGNS: Final = {"create": "+", "grow": "~", "configure": "~", "permit": "~", "delete": "-"}
+_SIGNS: Final = {"create": "+", "grow": "~", "configure": "~", "permit": "~", "limit": "~", "delete": "-"}
 
 
 def apply(
@@ -45,7 +45,7 @@ def apply(
     prune: Annotated[bool, typer.Option("--prune", help="Delete topics that the file does not name.")] = False,
     cluster: Cluster = Cluster(),
 ) -> None:
-    """Make topics, settings and access rules match a file.
+    """Make topics, settings, access rules and quotas match a file.
 
     \b
     The file, in YAML:
@@ -67,6 +67,9 @@ def apply(
           - allow: [read, write]     # or deny
             topic_prefix: shop.      # or topic, group, group_prefix, cluster: true, ...
             host: 10.0.0.7           # default: all
+      quotas:
+        - user: User:token:alice     # or client_id, or both
+          producer_byte_rate: 10MB   # all quotas of this user: others are removed
 
     \b
     A topic is deleted only for delete: true, or with --prune. Each error in the file is reported with its line; nothing
@@ -121,7 +124,8 @@ def _planned(client: AdminClient, wanted: ClusterFile, *, prune: bool) -> tuple[
         except TidemarkError as error:
             problems.append(Problem(broker.line, error))
     acls = client.list_acls() if wanted.acls else ()
-    steps, impossible = plan(wanted, topics, brokers, acls, prune=prune)
+    quotas = client.describe_client_quotas() if wanted.quotas else {}
+    steps, impossible = plan(wanted, topics, brokers, acls, quotas, prune=prune)
     return steps, [*problems, *impossible]
 
 

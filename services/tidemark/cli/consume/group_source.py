@@ -8,14 +8,13 @@ from collections.abc import Iterator, Sequence
 from typing import Final, Self
 
 from tidemark.cli.common.output import print_warning
-from tidemark.cli.consume.options import ConsumeOptions, Shape
+from tidemark.cli.consume.options import CLIENT_ID, ConsumeOptions, Shape
 from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.client.records import PartitionBatch
 from tidemark.client.sync.producer_consumer import Consumer
 from tidemark.model import TidemarkError, TopicPartition
 
 COMMIT_INTERVAL_S: Final = 5.0
-_CLIENT_ID: Final = "tidemark consume"
 _Offsets = dict[TopicPartition | tuple[str, int], int]
 
 
@@ -44,7 +43,7 @@ class GroupSource:
             group=group,
             offset_reset=reset,
             auto_commit_interval_ms=0,
-            client_id=_CLIENT_ID,
+            client_id=CLIENT_ID,
             rack=options.rack,
             request_timeout_ms=int(options.patience_s * 1000),
         )

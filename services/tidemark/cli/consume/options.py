@@ -14,6 +14,7 @@ from tidemark.cli.common import completion
 from tidemark.cli.common.options import BootstrapOption
 from tidemark.cli.common.record_format import format_of
 
+CLIENT_ID: Final = "tidemark consume"
 _DEADLINE_S: Final = 30.0
 _CONNECT_S: Final = 1.0
 """Below this time, a --timeout gets up to half a second more for the connection, up to this time."""

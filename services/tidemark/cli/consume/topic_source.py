@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, Self
 
 from tidemark.cli.common.record_format import Start
-from tidemark.cli.consume.options import ConsumeOptions
+from tidemark.cli.consume.options import CLIENT_ID, ConsumeOptions
 from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.client.records import PartitionBatch
 
@@ -24,7 +24,7 @@ class TopicReader:
 
     def __init__(self, bootstrap: str, options: ConsumeOptions, start: Start) -> None:
         topic = options.topic
-        self._reader = RangeReader(bootstrap, deadline_s=options.patience_s, rack=options.rack)
+        self._reader = RangeReader(bootstrap, deadline_s=options.patience_s, rack=options.rack, client_id=CLIENT_ID)
         self._topic = topic
         try:
             self._view = self._reader.topics([topic])[topic]

@@ -23,6 +23,7 @@ from tidemark.client import Producer, TableHandle
 from tidemark.model import TidemarkError
 from tidemark.record.schema import TIMESTAMP_TYPE
 
+_CLIENT_ID: Final = "tidemark produce"
 _INTERRUPTED: Final = 130
 """Exit status that shells use for Ctrl-C."""
 _FLUSH_S: Final = 1.0
@@ -75,7 +76,9 @@ def run(bootstrap: str, job: Job, output: Output) -> None:
         stack.enter_context(seen.line)
         source = stack.enter_context(job.file.open("rb")) if job.file is not None else sys.stdin.buffer
         timeout_ms = max(1, int(job.timeout_s * 1000))
-        with Producer(bootstrap, acks=job.acks, codec=job.codec, delivery_timeout_ms=timeout_ms) as producer:
+        with Producer(
+            bootstrap, acks=job.acks, codec=job.codec, delivery_timeout_ms=timeout_ms, client_id=_CLIENT_ID
+        ) as producer:
             try:
                 for rows in limited(chunks(job, source), job.count):
                     old.look_at(rows)

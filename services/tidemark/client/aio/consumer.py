@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Mapping
 from copy import copy
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Unpack, cast
 
@@ -83,8 +84,8 @@ class Consumer(Lifecycle):
         tls: the TLS files; None: those that the environment names (docs/security.md), or plain text.
         token_file: path of a file with a bearer token, or a callable that returns one; None: TIDEMARK_TOKEN_FILE.
         settings: fetch_max_wait_ms, max_bytes, max_partition_bytes, read_ahead_bytes, request_timeout_ms,
-            out_of_range, rack (`client.settings.consumer_settings` explains them); with a group also instance_id,
-            assignor, client_id, auto_commit_interval_ms, rebalance_timeout_ms, max_poll_interval_ms, offset_reset
+            out_of_range, rack, client_id (`client.settings.consumer_settings` explains them); with a group also
+            instance_id, assignor, auto_commit_interval_ms, rebalance_timeout_ms, max_poll_interval_ms, offset_reset
             (`client.group.settings.group_settings`). Names that end with _ms are in milliseconds, with _bytes in bytes.
 
     Raises:
@@ -108,14 +109,20 @@ class Consumer(Lifecycle):
         for_group = {name: given.pop(name) for name in GroupOptions.__annotations__ if name in given}
         if for_group and group is None:
             raise TypeError(f"{min(for_group)} is for members of a group: give group too")
-        self.group_settings = None if group is None else group_settings(group, **for_group)
         self.settings = consumer_settings(**given)
+        client_id = self.settings.client_id
+        self.group_settings = (
+            None if group is None else replace(group_settings(group, **for_group), client_id=client_id)
+        )
         self._key_deserializer = deserializer_of("key_deserializer", key_deserializer)
         self._value_deserializer = deserializer_of("value_deserializer", value_deserializer)
         self.deserializes = key_deserializer is not None or value_deserializer is not None
         """Whether records need `deserialized`."""
         self.cluster = Cluster(
-            bootstrap, timeout_s=self.settings.request_timeout_ms / 1000, tls=Credentials(tls, token_file)
+            bootstrap,
+            timeout_s=self.settings.request_timeout_ms / 1000,
+            tls=Credentials(tls, token_file),
+            client_id=client_id,
         )
         self._offsets = OffsetLookup(self.cluster, self.settings.request_timeout_ms / 1000)
         self._group: GroupReader | None = None
@@ -420,8 +427,8 @@ class Consumer(Lifecycle):
         """
         cursors = self._fetcher.cursors.values()
         read_ahead_bytes = sum(cursor.buffered_bytes for cursor in cursors)
-        follower_bytes = self._fetcher.follower_bytes
-        return ConsumerMetrics(self._given_records, read_ahead_bytes, *total_lag(cursors), follower_bytes)
+        sums = self._fetcher.follower_bytes, self._fetcher.throttled_s
+        return ConsumerMetrics(self._given_records, read_ahead_bytes, *total_lag(cursors), *sums)
 
     async def end_offsets(
         self, partitions: Iterable[TopicPartition | tuple[str, int]] | None = None

@@ -58,8 +58,8 @@ class Producer(Lifecycle):
         tls: the TLS files; None: those that the environment names (docs/security.md), or plain text.
         token_file: path of a file with a bearer token, or a callable that returns one; None: TIDEMARK_TOKEN_FILE.
         settings: acks, enable_idempotence, linger_ms, batch_bytes, max_in_flight, codec, delivery_timeout_ms,
-            request_timeout_ms, buffer_bytes; `client.settings.producer_settings` explains them. Names that end with _ms
-            are in milliseconds, with _bytes in bytes.
+            request_timeout_ms, buffer_bytes, client_id; `client.settings.producer_settings` explains them. Names that
+            end with _ms are in milliseconds, with _bytes in bytes.
 
     Raises:
         TidemarkError: INVALID_CONFIG, INVALID_ACKS.
@@ -87,7 +87,12 @@ class Producer(Lifecycle):
         self.serializes = key_serializer is not None or value_serializer is not None
         """Whether keys or values need `serialized`."""
         delivery_s = self.settings.delivery_timeout_ms / 1000
-        self.cluster = Cluster(bootstrap, timeout_s=max(_START_S_MIN, delivery_s), tls=Credentials(tls, token_file))
+        self.cluster = Cluster(
+            bootstrap,
+            timeout_s=max(_START_S_MIN, delivery_s),
+            tls=Credentials(tls, token_file),
+            client_id=self.settings.client_id,
+        )
         self._sender: Sender | None = None
         self._closing = asyncio.Lock()
         self.reports_drop = True

@@ -11,7 +11,7 @@ import grpc
 from tidemark.client.metadata.cluster import Cluster
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc import errors
-from tidemark.rpc.fetch_codec import Fetched
+from tidemark.rpc.fetch_codec import Results
 from tidemark.rpc.raw_methods import open_fetches
 from tidemark.v1 import broker_service_pb2 as pb
 
@@ -27,14 +27,14 @@ class FetchStream:
         self._deadline: asyncio.Timeout | None = None
         self._broken_off = False
 
-    async def ask(self, request: pb.FetchRequest, *, timeout_s: float) -> list[Fetched] | None:
+    async def ask(self, request: pb.FetchRequest, *, timeout_s: float) -> Results | None:
         """Send a fetch and return its results in the order of the request; None if `break_off` cancelled it.
 
         Raises:
             TidemarkError: BROKER_NOT_AVAILABLE; REQUEST_TIMED_OUT after `timeout_s`.
         """
         if self._call is None or self._call.done():
-            self._call = open_fetches(self._cluster.channel(self._address))
+            self._call = open_fetches(self._cluster.channel(self._address), self._cluster.headers)
         call, self._asking, answered = self._call, True, False
         self._broken_off = False
         try:
@@ -61,7 +61,7 @@ class FetchStream:
                 self.close()
         if not answered:
             raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"{self._address} ended the stream of fetches")
-        answer: list[Fetched] = response
+        answer: Results = response
         return answer
 
     def break_off(self) -> None:

@@ -54,6 +54,8 @@ class _LeaderLoop:
         self.partitions: frozenset[TopicPartition] = frozenset()
         self.wake = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
+        self.free_at_s = 0.0
+        """Time before which no fetch is sent to this broker, because of a quota (rule Q2)."""
 
     def interrupt(self) -> None:
         """Cancel the fetch in flight, and compute the next one."""
@@ -77,6 +79,8 @@ class Fetcher:
         self.nearest = PreferredReplicas(settings.rack, lambda: cluster.view)
         self.follower_bytes = 0
         """Bytes read from followers."""
+        self.throttled_s = 0.0
+        """Sum of the waits that brokers asked for, because of quotas."""
         self._regroup_due = False
         self._on_out_of_range = on_out_of_range
         self._cluster = cluster
@@ -227,6 +231,8 @@ class Fetcher:
     async def _run(self, address: str, loop: _LeaderLoop) -> None:
         try:
             while True:
+                if (wait_s := loop.free_at_s - time.monotonic()) > 0:
+                    await asyncio.sleep(wait_s)
                 loop.wake.clear()
                 asked = self._wanting(loop)
                 if not asked:
@@ -298,12 +304,23 @@ class Fetcher:
             return
         if response is None:
             return
+        self._throttled(loop, asked, response.throttle_time_ms / 1000)
         for question, result in zip(asked, response, strict=False):
             # Discard results after a seek or a leader change: the new leader got the same fetch.
             if question.cursor.generation == question.generation and question.cursor.partition in loop.partitions:
                 self._take(question, result)
         self._regroup_due |= self.nearest.drop_quiet([one.cursor.partition for one in asked], time.monotonic())
         self._regroup_if_due()
+
+    def _throttled(self, loop: _LeaderLoop, asked: list[_Asked], wait_s: float) -> None:
+        """Send this broker no fetch for a while; others are not concerned."""
+        if wait_s <= 0:
+            return
+        now_s = time.monotonic()
+        loop.free_at_s = now_s + wait_s
+        self.throttled_s += wait_s
+        for question in asked:  # a follower that may not be asked is not silent
+            self.nearest.asked(question.cursor.partition, now_s, wanted=False)
 
     def _part(self, question: _Asked) -> pb.PartitionFetch:
         cursor, leader = question.cursor, question.leader

@@ -21,6 +21,7 @@ class ConsumerMetrics(NamedTuple):
         lag: records between positions and high watermarks of all assigned partitions with a known lag.
         unknown_lag: assigned partitions whose lag is not known yet.
         follower_bytes: bytes read from followers in the consumer's rack.
+        throttled_s: sum of the waits that brokers asked for, because of quotas.
     """
 
     given_records: int
@@ -28,6 +29,7 @@ class ConsumerMetrics(NamedTuple):
     lag: int
     unknown_lag: int
     follower_bytes: int = 0
+    throttled_s: float = 0.0
 
 
 class PartitionHealth(NamedTuple):

@@ -30,14 +30,16 @@ from tidemark.client.metadata.cluster import (
     unknown_partition,
 )
 from tidemark.client.metadata.tls import Credentials, client_identity
+from tidemark.client.settings import checked_client_id
 from tidemark.core.cluster_view import ClusterView, TopicView, apply
 from tidemark.model import NO_EPOCH, NO_LEADER, ErrorCode, TidemarkError, TopicPartition, unknown_topic
 from tidemark.record.checks import split_until_damage
 from tidemark.record.payload import with_offsets
 from tidemark.rpc import errors
 from tidemark.rpc.channel import blocking_channels
-from tidemark.rpc.fetch_codec import Fetched
+from tidemark.rpc.fetch_codec import Fetched, Results
 from tidemark.rpc.metadata_codec import view_from_proto
+from tidemark.rpc.quotas.client_id import headers_with
 from tidemark.rpc.raw_methods import fetch_method
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.v1 import broker_service_pb2 as pb
@@ -91,6 +93,7 @@ class RangeReader:
             has its own deadline, so a long read may continue while it makes progress.
         rack: rack of this reader: rows come from an in-sync replica there, if there is one; "": from leaders.
         tls: the TLS files, and a token if any; None: those of the environment, or plain text.
+        client_id: a name of this client, for quotas and metrics of brokers.
     """
 
     def __init__(
@@ -100,7 +103,11 @@ class RangeReader:
         deadline_s: float,
         rack: str = "",
         tls: Credentials | TlsFiles | None = None,
+        client_id: str = "",
     ) -> None:
+        self._headers = headers_with(checked_client_id(client_id))
+        self._free_at_s: dict[str, float] = {}
+        """Time by address before which no fetch is sent there, because of a quota (rule Q2)."""
         self._bootstrap = parse_bootstrap(bootstrap)
         self._deadline_s = deadline_s
         self._calls = threading.local()
@@ -108,6 +115,7 @@ class RangeReader:
         self._view = ClusterView()
         self._channels = blocking_channels(client_identity(tls))
         self._is_closed = False
+        self._closing = threading.Event()
         self._lock = threading.Lock()
         self._nearest = PreferredReplicas(rack, lambda: self._view)
         self._turn = 0
@@ -124,6 +132,7 @@ class RangeReader:
         """Close the connections; calls of other threads end with CLIENT_CLOSED."""
         with self._lock:
             self._is_closed = True
+        self._closing.set()
         self._channels.close()
 
     @property
@@ -250,7 +259,7 @@ class RangeReader:
         for address, (indexes, parts) in self._parts_by_leader(ranges, fetch_bytes).items():
             request = pb.FetchRequest(max_bytes=fetch_bytes, partitions=parts)
             try:
-                results = self._call(address, fetch_method, request)
+                results = self._throttled(address, request)
             except TidemarkError:
                 continue  # `read` meets the same error, and retries or reports it
             for index, (facts, batches) in zip(indexes, results, strict=True):
@@ -333,9 +342,21 @@ class RangeReader:
         request = pb.FetchRequest(
             max_wait_ms=_WAIT_MS, min_bytes=1, max_bytes=part.max_bytes, partitions=[part], rack=self._nearest.rack
         )
-        fetched: Fetched = self._call(address, fetch_method, request)[0]
+        fetched = self._throttled(address, request)[0]
         _raise_refusal(fetched.facts)
         return fetched
+
+    def _throttled(self, address: str, request: pb.FetchRequest) -> Results:
+        """Fetch as soon as the broker's quotas allow it; the wait prolongs the call's deadline."""
+        while (wait_s := self._free_at_s.get(address, 0.0) - time.monotonic()) > 0:
+            self._closing.wait(wait_s)
+            if self._is_closed:
+                break
+            self._calls.until_s += wait_s
+        results: Results = self._call(address, fetch_method, request)
+        if results.throttle_time_ms > 0:
+            self._free_at_s[address] = time.monotonic() + results.throttle_time_ms / 1000
+        return results
 
     def _ask_leaders(
         self, positions: Mapping[TopicPartition, Position], found: dict[TopicPartition, StatedOffset]
@@ -421,7 +442,8 @@ class RangeReader:
         self, address: str, method: Callable[[grpc.Channel], Any], request: Any, at_most_s: float = _CALL_S
     ) -> Any:
         try:
-            return method(self._channel(address))(request, timeout=min(at_most_s, self._call_s()))
+            headers = {"metadata": self._headers} if self._headers else {}
+            return method(self._channel(address))(request, timeout=min(at_most_s, self._call_s()), **headers)
         except grpc.RpcError as error:
             raise errors.from_rpc_error(error, address=address) from None
 
@@ -439,7 +461,7 @@ class RangeReader:
         """Repeat the request until it succeeds, is refused for good, or its deadline passes."""
         backoff = Backoff()
         started_s = time.monotonic()
-        self._calls.until_s = until_s = started_s + self._deadline_s
+        self._calls.until_s = started_s + self._deadline_s
         missing: TidemarkError | None = None
         while True:
             try:
@@ -447,7 +469,7 @@ class RangeReader:
             except TidemarkError as error:
                 pause_s = backoff.next_s()
                 again_s = time.monotonic() + pause_s
-                in_time = again_s < until_s
+                in_time = again_s < self._calls.until_s
                 if error.code is ErrorCode.CORRUPT_BATCH:  # no replica has a good copy
                     raise
                 if not error.retriable:

@@ -18,7 +18,6 @@ class GroupOptions(TypedDict, total=False):
 
     instance_id: str
     assignor: str
-    client_id: str
     auto_commit_interval_ms: int
     rebalance_timeout_ms: int
     max_poll_interval_ms: int
@@ -36,11 +35,11 @@ class GroupSettings:
     group: str
     instance_id: str
     assignor: str
-    client_id: str
     auto_commit_interval_ms: int
     rebalance_timeout_ms: int
     max_poll_interval_ms: int
     offset_reset: str
+    client_id: str = ""
 
 
 def group_settings(
@@ -48,7 +47,6 @@ def group_settings(
     *,
     instance_id: str = "",
     assignor: str = "",
-    client_id: str = "",
     auto_commit_interval_ms: int = 5_000,
     rebalance_timeout_ms: int = 60_000,
     max_poll_interval_ms: int = 300_000,
@@ -61,7 +59,6 @@ def group_settings(
         instance_id: makes the member static: one that rejoins under this id within the session timeout gets its
             partitions back.
         assignor: "range", "uniform" or "sticky"; "": the broker's default.
-        client_id: a name shown when the group is described.
         auto_commit_interval_ms: interval of automatic commits, which also happen at rebalances; 0: only `commit`.
         rebalance_timeout_ms: time to release revoked partitions, after which the coordinator evicts the member.
         max_poll_interval_ms: time that the application may process records before other members get its partitions.
@@ -71,7 +68,7 @@ def group_settings(
         TidemarkError: INVALID_CONFIG, INVALID_GROUP_ID.
         TypeError: a setting has a wrong type.
     """
-    names = {"group": group, "instance_id": instance_id, "assignor": assignor, "client_id": client_id}
+    names = {"group": group, "instance_id": instance_id, "assignor": assignor}
     for name, given in names.items():
         text(name, given)
     if not 1 <= len(group) <= 249:
@@ -89,7 +86,6 @@ def group_settings(
         group,
         instance_id,
         assignor,
-        client_id,
         auto_commit_interval_ms,
         rebalance_timeout_ms,
         max_poll_interval_ms,

@@ -42,6 +42,7 @@ from tidemark.model import (
 from tidemark.rpc.channel import close_channels, open_channel
 from tidemark.rpc.errors import from_rpc_error
 from tidemark.rpc.metadata_codec import view_from_proto
+from tidemark.rpc.quotas.client_id import headers_with
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
@@ -86,11 +87,19 @@ class Cluster:
         bootstrap: addresses of any brokers; None: TIDEMARK_BOOTSTRAP.
         timeout_s: time that `start` looks for a broker that answers, if less than CONNECT_TIMEOUT_S.
         tls: the TLS files, and a token if any; None: those of the environment, or plain text.
+        client_id: the name that the client states, checked; "": none.
     """
 
     def __init__(
-        self, bootstrap: Bootstrap | None, *, timeout_s: float = math.inf, tls: Credentials | TlsFiles | None = None
+        self,
+        bootstrap: Bootstrap | None,
+        *,
+        timeout_s: float = math.inf,
+        tls: Credentials | TlsFiles | None = None,
+        client_id: str = "",
     ) -> None:
+        self.headers = headers_with(client_id)
+        """Metadata of the calls that quotas limit."""
         self._bootstrap = parse_bootstrap(bootstrap)
         self.identity = client_identity(tls)
         self._timeout_s = timeout_s

@@ -18,6 +18,7 @@ class ProducerMetrics(NamedTuple):
         waited_s: time that calls of `send` waited for a full buffer, in total.
         buffered_bytes: bytes of records without outcome.
         buffered_batches: batches without outcome.
+        throttled_s: sum of the waits that brokers asked for, because of quotas.
     """
 
     acknowledged_records: int
@@ -28,3 +29,4 @@ class ProducerMetrics(NamedTuple):
     waited_s: float
     buffered_bytes: int
     buffered_batches: int
+    throttled_s: float = 0.0

@@ -14,7 +14,7 @@ import grpc
 from tidemark.client.producing.batching import PendingBatch
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc import errors, wire
-from tidemark.rpc.raw_methods import open_produce
+from tidemark.rpc.raw_methods import Headers, open_produce
 from tidemark.v1 import broker_service_pb2 as pb
 
 _CLOSED: Final = TidemarkError(ErrorCode.CLIENT_CLOSED, "the producer was closed")
@@ -61,7 +61,16 @@ class Answer(NamedTuple):
 
 
 class ProduceStream:
-    """Calls `on_answer` once for each attempt, on the event loop."""
+    """Calls `on_answer` once for each attempt, on the event loop.
+
+    Attributes:
+        free_at_s: monotonic time before which no request is to be sent, because of a quota (rule Q2).
+
+    Args:
+        on_throttled: called with the seconds for which no request is to be sent.
+        headers: metadata of the call.
+        free_at_s: of an earlier stream to the same broker.
+    """
 
     def __init__(
         self,
@@ -71,13 +80,18 @@ class ProduceStream:
         acks: int,
         request_timeout_ms: int,
         on_answer: Callable[[Answer], None],
+        on_throttled: Callable[[float], None] = lambda _: None,
+        headers: Headers = (),
+        free_at_s: float = 0.0,
     ) -> None:
         self.address = address
         self._acks = acks
         self._request_timeout_ms = request_timeout_ms
         self._deadline_s = request_timeout_ms / 1000 + _ANSWER_SLACK_S
         self._on_answer = on_answer
-        self._call = open_produce(channel)
+        self._on_throttled = on_throttled
+        self.free_at_s = free_at_s
+        self._call = open_produce(channel, headers)
         self._outbox: asyncio.Queue[bytes] = asyncio.Queue()
         self._waiting: dict[int, _Request] = {}
         self._next_id = 0
@@ -93,10 +107,12 @@ class ProduceStream:
         return self._error is not None
 
     def is_busy(self, now_s: float) -> bool:
-        """Whether batches should gather until the next response.
+        """Whether batches should gather, until the next response or because of a quota.
 
         A request in flight for longer than `_LONG_S`, because of a slow partition, does not count.
         """
+        if now_s < self.free_at_s:
+            return True
         young = sum(now_s - request.sent_s < _LONG_S for request in self._waiting.values())
         return young >= REQUESTS_MAX
 
@@ -112,9 +128,9 @@ class ProduceStream:
         self._outbox.put_nowait(b"".join(wire.message(head, *parts)))
 
     def check_deadlines(self, now_s: float) -> None:
-        """End the stream if a request in flight has exceeded the request timeout."""
+        """End the stream if a request in flight has exceeded the request timeout, in which no quota counts."""
         oldest = next(iter(self._waiting.values()), None)  # requests are in the order of their deadlines
-        if oldest is not None and now_s > oldest.sent_s + self._deadline_s:
+        if oldest is not None and now_s > max(oldest.sent_s, self.free_at_s) + self._deadline_s:
             self.break_off(
                 TidemarkError(ErrorCode.REQUEST_TIMED_OUT, f"{self.address} did not answer a produce request")
             )
@@ -181,6 +197,10 @@ class ProduceStream:
             raise TidemarkError(
                 ErrorCode.INTERNAL, f"{self.address} sent a response for other partitions than requested"
             )
+        wait_s = max(0, response.throttle_time_ms) / 1000
+        self.free_at_s = time.monotonic() + wait_s  # the newest response counts: quotas change
+        if wait_s:
+            self._on_throttled(wait_s)
         for group, result in zip(request.groups, response.partitions, strict=True):
             error = errors.from_proto(result.error) if result.HasField("error") else None
             offset = result.base_offset

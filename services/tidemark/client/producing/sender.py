@@ -75,6 +75,7 @@ class Sender:
         """Records, batches, bytes."""
         self._failed_records = 0
         self._refusals = 0
+        self._throttled_s = 0.0
         self._idle = asyncio.Event()
         self._room = asyncio.Event()
         self._identities: asyncio.Task[None] | None = None
@@ -288,12 +289,16 @@ class Sender:
         stream = self._streams.get(address)
         if stream is None or stream.broken:
             self._cluster.used(address)
+            free_at_s = 0.0 if stream is None else stream.free_at_s
             stream = self._streams[address] = ProduceStream(
                 address,
                 self._cluster.channel(address),
                 acks=self._settings.acks,
                 request_timeout_ms=self._settings.request_timeout_ms,
                 on_answer=self._on_answer,
+                on_throttled=self._on_throttled,
+                headers=self._cluster.headers,
+                free_at_s=free_at_s,
             )
         return stream
 
@@ -316,6 +321,16 @@ class Sender:
             queue.refused(batch, answer.attempt, answer.error, lost=answer.lost, shared=answer.attempt.shared)
         self._resolve(queue)
         self._schedule_pump()
+
+    @property
+    def _silence(self) -> str:
+        """The cause of a late record without a refusal."""
+        return "a quota slowed this producer down" if self._throttled_s else "no broker answered"
+
+    def _on_throttled(self, wait_s: float) -> None:
+        """Look for requests again when a broker takes some."""
+        self._throttled_s += wait_s
+        self.loop.call_later(wait_s, self._schedule_pump)
 
     def _pause(self, queue: PartitionQueue) -> None:
         before = self._pauses.get(queue.partition)
@@ -358,6 +373,7 @@ class Sender:
             failed_records=self._failed_records,
             refusals=self._refusals,
             waited_s=self.accumulator.waited_s,
+            throttled_s=self._throttled_s,
             buffered_bytes=self.accumulator.buffered_bytes,
             buffered_batches=sum(map(len, list(self._active.values()))),
         )
@@ -432,7 +448,7 @@ class Sender:
                 stream.check_deadlines(now_s)
             for queue in list(self._active.values()):
                 refusal = queue.oldest_refusal
-                queue.expire(now_s, "no broker answered" if refusal is None else refusal.message)
+                queue.expire(now_s, self._silence if refusal is None else refusal.message)
                 self._resolve(queue)
                 self._renew(queue, self._deleted_topics.verdict(queue.partition, queue.topic_id, now_s))
             if self._active:

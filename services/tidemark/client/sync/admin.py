@@ -24,6 +24,7 @@ class AdminClient(SyncClient[AsyncAdminClient]):
         timeout_s: timeout of each call, and of the wait for each update of a stream.
         tls: the TLS files; None: those that the environment names (docs/security.md), or plain text.
         token_file: path of a file with a bearer token, or a callable that returns one; None: TIDEMARK_TOKEN_FILE.
+        client_id: a name of this client, for quotas.
     """
 
     def __init__(
@@ -34,8 +35,13 @@ class AdminClient(SyncClient[AsyncAdminClient]):
         timeout_s: float = TIMEOUT_S,
         tls: TlsFiles | None = None,
         token_file: TokenGiven | None = None,
+        client_id: str = "",
     ) -> None:
-        super().__init__(AsyncAdminClient(bootstrap, admin=admin, timeout_s=timeout_s, tls=tls, token_file=token_file))
+        super().__init__(
+            AsyncAdminClient(
+                bootstrap, admin=admin, timeout_s=timeout_s, tls=tls, token_file=token_file, client_id=client_id
+            )
+        )
 
     create_topic = blocking(AsyncAdminClient.create_topic)
     delete_topic = blocking(AsyncAdminClient.delete_topic)
@@ -61,3 +67,5 @@ class AdminClient(SyncClient[AsyncAdminClient]):
     list_acls = blocking(AsyncAdminClient.list_acls)
     alter_acls = blocking(AsyncAdminClient.alter_acls)
     check_access = blocking(AsyncAdminClient.check_access)
+    describe_client_quotas = blocking(AsyncAdminClient.describe_client_quotas)
+    alter_client_quotas = blocking(AsyncAdminClient.alter_client_quotas)

@@ -176,6 +176,8 @@ _ADMIN_SERVICE: Final = {
     "ListAcls": Right((_TO_DESCRIBE,)),
     "AlterAcls": Right((_TO_ALTER,)),
     "CheckAccess": Right((_TO_DESCRIBE,)),
+    "DescribeClientQuotas": Right((Need(_O.DESCRIBE_CONFIGS, _CLUSTER),)),
+    "AlterClientQuotas": Right((Need(_O.ALTER_CONFIGS, _CLUSTER),)),
 }
 _CONTROL: Final = ("LeaderAndIsr", "StopReplica", "UpdateMetadata", "Heartbeat", "DescribeReplicas")
 _SERVICES: Final[Mapping[str, Mapping[str, Right]]] = {

@@ -37,6 +37,11 @@ class Authorization(NamedTuple):
     gate: Gate | None = None
 
 
+def cluster_in(identity: TlsIdentity | None) -> str:
+    """The cluster's name in the certificate of this process; "" for plain text."""
+    return "" if identity is None else principal_of(identity.current().uris).cluster
+
+
 def make_authorization(settings: AuthorizationSettings, identity: TlsIdentity | None) -> Authorization:
     """The parts; without rules until a feed gives them.
 
@@ -46,6 +51,5 @@ def make_authorization(settings: AuthorizationSettings, identity: TlsIdentity | 
     if not settings.authorization_enabled:
         return Authorization()
     authorizer = Authorizer(settings.super_users)
-    cluster = "" if identity is None else principal_of(identity.current().uris).cluster
-    accesses = Accesses(authorizer, DENIALS, cluster)
+    accesses = Accesses(authorizer, DENIALS, cluster_in(identity))
     return Authorization(authorizer, accesses, Gate(accesses))

@@ -4,23 +4,15 @@
 from __future__ import annotations
 
 import asyncio
-import zlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
-
-from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+from typing import Any
 
 from tidemark.core.security.acls import Acl, Operation, Pattern, Permission, ResourceType, check_acl
 from tidemark.core.security.authorizer import Rules
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.zookeeper import codecs, paths
-from tidemark.zookeeper.multis import Create, MultiFailed, Set, commit
-from tidemark.zookeeper.multis import Operation as Write
 from tidemark.zookeeper.session_port import Session
-
-_GZIP: Final = 31
-"""zlib's window bits for a gzip header, so that an operator can read the node with gunzip."""
-_EXPANDED_BYTES_MAX: Final = 64 << 20
+from tidemark.zookeeper.whole_nodes import packed
 
 
 async def read(session: Session, watch: Callable[[Any], None] | None) -> Rules:
@@ -28,12 +20,7 @@ async def read(session: Session, watch: Callable[[Any], None] | None) -> Rules:
 
     A read without watch is no older than this call. Raises INTERNAL for a damaged node.
     """
-    if watch is None:
-        await session.sync()
-    else:
-        await session.exists(paths.ACLS, watch)
-    node = await session.get(paths.ACLS)
-    return Rules() if node is None else await asyncio.to_thread(decode, node[0], node[1].version)
+    return await packed.read(session, paths.ACLS, watch, decode) or Rules()
 
 
 async def write(session: Session, acls: Iterable[Acl], version: int) -> bool:
@@ -42,25 +29,16 @@ async def write(session: Session, acls: Iterable[Acl], version: int) -> bool:
     Rules by the ten thousand take a second, so another thread encodes and decodes them. Raises INVALID_REQUEST if the
     rules do not fit into a node.
     """
-    data = await asyncio.to_thread(encode, acls)
-    operation: Write = Create(paths.ACLS, data) if version < 0 else Set(paths.ACLS, data, version)
-    try:
-        await commit(session, [operation])
-    except MultiFailed as failed:
-        if isinstance(failed.cause, BadVersionError | NodeExistsError | NoNodeError):
-            return False
-        raise TidemarkError(ErrorCode.INTERNAL, f"ZooKeeper refused the write: {failed}") from failed
-    return True
+    return await packed.write(session, paths.ACLS, await asyncio.to_thread(encode, acls), version)
 
 
 def encode(acls: Iterable[Acl]) -> bytes:
     """The node's content; the same rules give the same bytes. Raises INVALID_REQUEST for rules that are too long."""
     text = codecs.encode({"acls": sorted(set(acls))})
-    if len(text) > _EXPANDED_BYTES_MAX:
-        sentence = f"the access rules would take {len(text)} bytes, of {_EXPANDED_BYTES_MAX}: use prefixed rules"
+    if len(text) > packed.EXPANDED_BYTES_MAX:
+        sentence = f"the access rules would take {len(text)} bytes, of {packed.EXPANDED_BYTES_MAX}: use prefixed rules"
         raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
-    packer = zlib.compressobj(9, zlib.DEFLATED, _GZIP)
-    return packer.compress(text) + packer.flush()
+    return packed.pack(text)
 
 
 def decode(data: bytes, version: int) -> Rules:
@@ -71,12 +49,10 @@ def decode(data: bytes, version: int) -> Rules:
     Raises:
         TidemarkError: INTERNAL.
     """
-    return codecs.decode(paths.ACLS, _expanded(data), lambda fields: Rules(_acls_of(fields), version))
+    return packed.unpack(paths.ACLS, data, lambda fields: Rules(_acls_of(fields), version))
 
 
 def _acls_of(fields: Mapping[str, Any]) -> list[Acl]:
-    if fields["version"] != codecs.VERSION:
-        raise ValueError
     return [_acl_of(*words) for words in fields["acls"]]
 
 
@@ -90,15 +66,3 @@ def _acl_of(kind: str, pattern: str, name: str, principal: str, host: str, opera
         return check_acl(whole)
     except TidemarkError as error:
         raise ValueError from error
-
-
-def _expanded(data: bytes) -> bytes:
-    unpacker = zlib.decompressobj(_GZIP)
-    try:
-        text = unpacker.decompress(data, _EXPANDED_BYTES_MAX)
-    except zlib.error:
-        text = b""
-    if not unpacker.eof or unpacker.unused_data:
-        sentence = f"the ZooKeeper node {paths.ACLS} cannot be understood: it is no whole gzip file"
-        raise TidemarkError(ErrorCode.INTERNAL, sentence, {"path": paths.ACLS})
-    return text

@@ -12,9 +12,11 @@ from tidemark.broker.clients.fetch import FetchService, Purgatory
 from tidemark.broker.metrics.broker import BrokerMetrics
 from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.broker.node.session_lease import Lease
+from tidemark.core.quotas.quotas import DEFAULT, QuotaEntity, QuotaKind, Quotas
 from tidemark.core.replication.replica import ReadableRange, StatedOffsets
 from tidemark.model import EpochEntry, ErrorCode, LeaderEpoch, Offset, TidemarkError
 from tidemark.rpc.fetch_codec import Fetched, encode
+from tidemark.rpc.quotas.enforcement import CallerQuotas, ClientQuotas
 from tidemark.runtime.metrics import Metrics
 from tidemark.v1 import broker_service_pb2 as pb
 
@@ -304,3 +306,43 @@ async def test_a_fetch_of_a_batch_that_is_still_being_repaired_may_be_retried() 
 
     assert fetched.facts.error.code == ErrorCode.OFFSET_NOT_AVAILABLE
     assert "is being repaired; retry" in fetched.facts.error.message
+
+
+# -- quotas ----------------------------------------------------------------------------------------------------------
+
+
+def over_quota(limit: float, used: float) -> CallerQuotas:
+    owner = ClientQuotas()
+    owner.use(Quotas({QuotaEntity(DEFAULT): {QuotaKind.CONSUMER_BYTE_RATE: limit}}))
+    caller = CallerQuotas(owner, "User:ANONYMOUS")
+    caller.debit(QuotaKind.CONSUMER_BYTE_RATE, used)
+    return caller
+
+
+async def test_a_fetch_is_counted_and_a_single_one_beyond_the_quota_gets_no_records(
+    service: FetchService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemark.broker.clients.fetch.HOLD_S", 0.01)
+    caller = over_quota(limit=1.0, used=0)
+    request = pb.FetchRequest(partitions=[pb.PartitionFetch(topic="flights", partition=0)], max_bytes=100)
+    [whole] = results = await service.fetch_once(request, None, caller)
+    assert (len(whole.batches), 3_000 < results.throttle_time_ms <= 4_001) == (END, True)
+    [empty] = results = await service.fetch_once(request, None, caller)
+    assert (len(empty.batches), 3_000 < results.throttle_time_ms <= 4_001) == (0, True)
+    assert (empty.facts.topic, empty.facts.high_watermark, empty.facts.HasField("error")) == ("flights", -1, False)
+
+
+async def test_a_response_has_at_most_the_bytes_of_a_second_of_the_quota(
+    service: FetchService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def read(_: Any, offset: int, *, max_bytes: int, **__: Any) -> bytes:
+        asked.append(max_bytes)
+        return b"x"
+
+    monkeypatch.setattr(Leader, "read", read)
+    request = pb.FetchRequest(partitions=[pb.PartitionFetch(topic="flights", partition=0)], max_bytes=1000)
+    for limit in (5.5, 1e9):
+        await service.fetch(request, None, over_quota(limit, used=0))
+    assert asked == [5, 1000]

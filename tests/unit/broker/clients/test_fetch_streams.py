@@ -18,7 +18,7 @@ class Fetches:
     def __init__(self) -> None:
         self.may_answer = asyncio.Event()
 
-    async def fetch(self, request: Any, access: object = None) -> Any:
+    async def fetch_next(self, request: Any, access: object = None, quotas: object = None) -> Any:
         await self.may_answer.wait()
         return request
 
@@ -26,7 +26,7 @@ class Fetches:
 class Refusing:
     """Refuses each request."""
 
-    async def fetch(self, request: Any, access: object = None) -> Any:
+    async def fetch_next(self, request: Any, access: object = None, quotas: object = None) -> Any:
         raise TidemarkError(ErrorCode.INVALID_REQUEST, "max_wait_ms is -1")
 
 

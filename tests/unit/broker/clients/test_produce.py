@@ -18,10 +18,12 @@ from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.broker.node.session_lease import Lease
 from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.core.config import ReplicationConfig
+from tidemark.core.quotas.quotas import DEFAULT, QuotaEntity, QuotaKind, Quotas
 from tidemark.core.replication.broker import BrokerCore
 from tidemark.core.replication.effects import Effect, ProduceResult, ReplyToProduce
 from tidemark.core.replication.events import Event, ProduceArrived
 from tidemark.model import BrokerId, ErrorCode, Offset, TopicPartition
+from tidemark.rpc.quotas.enforcement import CallerQuotas, ClientQuotas
 from tidemark.runtime.metrics import Metrics
 from tidemark.runtime.scheduler import AsyncioScheduler
 from tidemark.v1 import broker_service_pb2 as pb
@@ -216,3 +218,38 @@ async def test_answers_for_a_disconnected_client_are_dropped(harness: Harness) -
     await asyncio.wait({harness.stream})
     harness.answer(event, 0)
     assert harness.context.responses.empty()
+
+
+async def test_a_stream_over_its_quota_gets_the_wait_and_is_not_read_until_the_quota_is_kept(harness: Harness) -> None:
+    owner = ClientQuotas()
+    owner.use(Quotas({QuotaEntity(DEFAULT): {QuotaKind.PRODUCER_BYTE_RATE: 1.0}}))
+    context = FakeContext()
+    stream = asyncio.create_task(harness.service.serve(context, None, CallerQuotas(owner, "User:ANONYMOUS")))
+    context.send(1, sample())
+    context.send(2, sample())
+    (first,) = await harness.arrived(1)
+    harness.answer(first, 0)
+    async with asyncio.timeout(30):
+        response = await context.responses.get()
+    assert 29_000 < response.throttle_time_ms <= 30_001
+    await harness.arrived(1)
+    assert context.requests.qsize() == 1
+    owner.use(Quotas())
+    _, second = await harness.arrived(2)
+    harness.answer(second, 3)
+    async with asyncio.timeout(30):
+        assert (await context.responses.get()).throttle_time_ms == 0
+    stream.cancel()
+    await asyncio.wait({stream})
+
+
+async def test_a_stopping_broker_ends_a_stream_that_it_holds_up(harness: Harness) -> None:
+    owner = ClientQuotas()
+    owner.use(Quotas({QuotaEntity(DEFAULT): {QuotaKind.PRODUCER_BYTE_RATE: 1.0}}))
+    quotas = CallerQuotas(owner, "User:ANONYMOUS")
+    quotas.debit(QuotaKind.PRODUCER_BYTE_RATE, 1e9)
+    stream = asyncio.create_task(harness.service.serve(FakeContext(), None, quotas))
+    await harness.arrived(0)
+    harness.service.stop()
+    async with asyncio.timeout(10):
+        await stream

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 from tidemark.cli.apply.cluster_file import ClusterFile, WantedBroker, WantedTopic, parse
+from tidemark.core.quotas.quotas import DEFAULT
 from tidemark.model import ErrorCode
 
 WHOLE = """\
@@ -152,3 +153,52 @@ def test_a_wrong_rule_is_reported_with_its_line(entry: str, sentence: str) -> No
     _, problems = parse(f"acls:\n  User:alice:\n    - {entry}\n")
     assert [problem.line for problem in problems] == [3]
     assert sentence in problems[0].error.message
+
+
+QUOTAS = """\
+quotas:
+  - user: User:token:alice
+    client_id: loader
+    producer_byte_rate: 10MB
+    request_percentage: 12.5
+  - user: <default>
+    partition_creation_rate: 5
+  - client_id: old
+"""
+
+
+def test_an_entry_has_all_quotas_of_an_entity() -> None:
+    found, problems = parse(QUOTAS)
+    assert problems == []
+    assert [(one.line, one.entity, one.limits) for one in found.quotas] == [
+        (2, ("User:token:alice", "loader"), {"producer_byte_rate": 1e7, "request_percentage": 12.5}),
+        (6, (DEFAULT, None), {"partition_creation_rate": 5.0}),
+        (8, (None, "old"), {}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("entry", "sentence"),
+    [
+        ("{producer_byte_rate: 1MB}", "a quota is for a user, a client id, or both"),
+        ("{user: alice}", "no caller is 'alice'"),
+        ("{client_id: ''}", "client id ''"),
+        ("{client_id: a, producer_byte_rate: -1}", "want bytes per second"),
+        ("{client_id: a, producer_byte_rate: many}", "want bytes per second"),
+        ("{client_id: a, request_percentage: -1}", "request_percentage is -1"),
+        ("{client_id: a, request_percentage: all}", "request_percentage is 'all'"),
+        ("{client_id: a, request_percentage: nan}", "request_percentage is nan"),
+        ("{client_id: a, connection_rate: 1}", "unknown key 'connection_rate' of quotas"),
+        ("{client_id: a}\n  - {client_id: a}", "quotas of client id a are given twice"),
+        ("7", "want a mapping"),
+    ],
+)
+def test_a_wrong_quota_is_reported_with_its_line(entry: str, sentence: str) -> None:
+    _, problems = parse(f"quotas:\n  - {entry}\n")
+    assert problems[0].line == 3 + entry.count("\n") - 1
+    assert sentence in problems[0].error.message
+
+
+def test_quotas_that_are_no_list_are_refused() -> None:
+    _, problems = parse("quotas: {user: x}")
+    assert ["quotas: want a list" in problem.error.message for problem in problems] == [True]

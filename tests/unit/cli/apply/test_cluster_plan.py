@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from tidemark.cli.apply.cluster_file import ClusterFile, Problem, parse
@@ -11,8 +11,10 @@ from tidemark.cli.apply.cluster_plan import Action, Step, plan
 from tidemark.client.created_topic import CreatedTopic
 from tidemark.core.cluster_view import PartitionView, TopicView
 from tidemark.core.config_resource import ConfigKind, ConfigResource
+from tidemark.core.quotas.quotas import QuotaEntity, QuotaKind
 from tidemark.core.security.acls import Operation, allow_rule, topic
 from tidemark.model import BrokerId, ErrorCode, LeaderEpoch
+from tidemark.rpc.quotas.codec import QuotaChange
 
 FILE = """\
 topics:
@@ -175,3 +177,34 @@ def test_all_rules_of_the_principals_in_the_file_change_in_one_step() -> None:
         "ALLOW User:alice from * to WRITE Topic:orders",
     ]
     assert plan(found, {}, {}, [stays, stays._replace(operation=Operation.WRITE), of_carol], prune=True) == ([], [])
+
+
+def test_quotas_change_in_one_step_and_quotas_of_others_stay() -> None:
+    asked = []
+
+    class Quoted(PlayedCluster):
+        def alter_client_quotas(self, changes: Sequence[QuotaChange], *, validate_only: bool) -> None:
+            asked.append(list(changes))
+
+    wanted, problems = parse(
+        "quotas: [{user: User:token:a, producer_byte_rate: 5}, {client_id: b, consumer_byte_rate: 7}, {client_id: c}]"
+    )
+    assert problems == []
+    found = {
+        QuotaEntity("User:token:a"): {QuotaKind.PRODUCER_BYTE_RATE: 4.0, QuotaKind.REQUEST_PERCENTAGE: 9.0},
+        QuotaEntity(None, "b"): {QuotaKind.CONSUMER_BYTE_RATE: 7.0},
+        QuotaEntity(None, "d"): {QuotaKind.CONSUMER_BYTE_RATE: 7.0},
+    }
+    (step,), _ = plan(wanted, {}, {}, (), found, prune=True)
+    assert (step.action, step.line, step.summary) == (Action.LIMIT, 1, "2 to change")
+    assert [change[1:] for change in step.changes] == [("4", "5"), ("9", None)]
+    step.run(Quoted(), False, "")  # type: ignore[arg-type]
+    assert asked == [
+        [
+            QuotaChange(
+                QuotaEntity("User:token:a"),
+                {QuotaKind.PRODUCER_BYTE_RATE: 5.0},
+                frozenset({QuotaKind.REQUEST_PERCENTAGE}),
+            )
+        ]
+    ]

@@ -14,7 +14,7 @@ from tidemark.client.metadata.cluster import Leader
 from tidemark.client.settings import consumer_settings
 from tidemark.model import BrokerId, LeaderEpoch, TopicPartition
 from tidemark.record.payload import build_batch, from_columns
-from tidemark.rpc.fetch_codec import Fetched
+from tidemark.rpc.fetch_codec import Fetched, Results
 from tidemark.v1 import broker_service_pb2 as pb
 
 T0 = TopicPartition("t", 0)
@@ -26,13 +26,13 @@ class Stream:
     def __init__(self, questions: Questions, address: str) -> None:
         self._questions = questions
         self._address = address
-        self._answer: asyncio.Future[list[Fetched]] = asyncio.get_running_loop().create_future()
+        self._answer: asyncio.Future[Results] = asyncio.get_running_loop().create_future()
 
     async def write(self, request: pb.FetchRequest) -> None:
         self._answer = asyncio.get_running_loop().create_future()
         self._questions.asked.append((self._address, request, self._answer))
 
-    async def read(self) -> list[Fetched]:
+    async def read(self) -> Results:
         return await self._answer
 
     def done(self) -> bool:
@@ -47,7 +47,8 @@ class Questions:
 
     def __init__(self) -> None:
         self.led_by = 0
-        self.asked: list[tuple[str, pb.FetchRequest, asyncio.Future[list[Fetched]]]] = []
+        self.headers = ()
+        self.asked: list[tuple[str, pb.FetchRequest, asyncio.Future[Results]]] = []
         self.listeners: list[Callable[[], None]] = []
 
     def listen(self, listener: Callable[[], None]) -> None:
@@ -72,10 +73,12 @@ class Questions:
 
         return Channel()
 
-    def answer(self, index: int) -> None:
+    def answer(self, index: int, throttle_time_ms: int = 0) -> None:
         rows = from_columns(None, [b"a", b"b"], [7, 7])
         facts = pb.PartitionFetchResult(topic="t", partition=0, high_watermark=2)
-        self.asked[index][2].set_result([Fetched(facts, build_batch(rows))])
+        results = Results([Fetched(facts, build_batch(rows))])
+        results.throttle_time_ms = throttle_time_ms
+        self.asked[index][2].set_result(results)
 
 
 async def settle() -> None:
@@ -134,4 +137,25 @@ async def test_response_after_a_seek_or_leader_change_is_discarded(event: str) -
     questions.answer(1)
     await settle()
     assert cursor.has_rows
+    await fetcher.stop()
+
+
+async def test_a_broker_that_asks_for_a_wait_gets_no_fetch_meanwhile_and_other_brokers_do() -> None:
+    questions: Any = Questions()
+    fetcher = Fetcher(questions, consumer_settings())
+    fetcher.start()
+    cursor = fetcher.cursors[T0] = Cursor(T0, 0, topic_id="id", incarnation="i")
+    fetcher.moved(cursor)
+    await settle()
+    questions.answer(0, throttle_time_ms=60_000)
+    await settle()
+    cursor.seek(1)
+    fetcher.moved(cursor)
+    await settle()
+    assert len(questions.asked) == 1
+    assert fetcher.throttled_s == 60
+    questions.led_by = 1
+    fetcher.regroup()
+    await settle()
+    assert [address for address, _, _ in questions.asked] == ["host:0", "host:1"]
     await fetcher.stop()

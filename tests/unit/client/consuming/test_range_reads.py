@@ -26,7 +26,7 @@ from tidemark.model import (
 from tidemark.record.envelope import Batch, parse_envelope, stamped
 from tidemark.record.payload import build_batch, from_columns
 from tidemark.rpc import errors
-from tidemark.rpc.fetch_codec import Fetched
+from tidemark.rpc.fetch_codec import Fetched, Results
 from tidemark.rpc.metadata_codec import view_to_proto
 from tidemark.rpc.raw_methods import fetch_method
 from tidemark.v1 import broker_service_pb2 as pb
@@ -81,7 +81,7 @@ class Cluster:
         if method is not fetch_method:
             return SimpleNamespace(metadata=view_to_proto(self.view()))
         self.fetches.append([part.partition for part in request.partitions])
-        found, room_bytes = [], request.max_bytes
+        found, room_bytes = Results(), request.max_bytes
         for part in request.partitions:
             found.append(self._fetched(int(address[-1]), part, room_bytes, first=not any(one.batches for one in found)))
             room_bytes -= len(found[-1].batches)
@@ -228,3 +228,28 @@ def test_a_call_has_its_own_deadline_when_another_thread_calls(
         next(busy.read("t", 0, 0, RECORDS))
     assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
     assert len(asked) == 2, "30 s allow a fetch at 0 s and one at 20 s"
+
+
+def test_a_wait_that_a_broker_asks_for_prolongs_the_deadline_and_counts_for_that_broker_only(cluster: Cluster) -> None:
+    """The deadline is three seconds; each fetch of broker 0 asks for ten."""
+    call, waits_s = cluster.call, []
+
+    def throttled(reader: RangeReader, address: str, method: Any, request: Any, at_most_s: float = 5.0) -> Any:
+        assert reader._call_s() == 3, "no part of the deadline is used up"
+        results = call(reader, address, method, request, at_most_s)
+        if method is fetch_method and address.endswith("0"):
+            results.throttle_time_ms = 10_000
+        return results
+
+    def wait(seconds: float) -> None:
+        waits_s.append(seconds)
+        cluster.now_s += seconds
+
+    cluster.call = throttled  # type: ignore[method-assign]
+    of = {leader: partition for partition, leader in cluster.leaders.items()}
+    with RangeReader("h:9000", deadline_s=3, client_id="nightly") as reader:
+        reader._closing = SimpleNamespace(wait=wait, set=lambda: None)  # type: ignore[assignment]
+        for partition in (of[0], of[1], of[0], of[1], of[0]):
+            rows = sum(one.num_rows for one in reader.read("t", partition, 0, BATCH_RECORDS))
+            assert rows == BATCH_RECORDS
+    assert waits_s == [10, 10]

@@ -13,6 +13,7 @@ from tidemark.client.aio.admin.acls import AclMethods
 from tidemark.client.aio.admin.config_values import ConfigValue, config_texts
 from tidemark.client.aio.admin.connection import TIMEOUT_S, AdminConnection
 from tidemark.client.aio.admin.delete_records import delete_records_at
+from tidemark.client.aio.admin.quotas import QuotaMethods
 from tidemark.client.aio.admin.results import (
     AlteredReassignments,
     ClusterDescription,
@@ -75,8 +76,8 @@ from tidemark.v1 import admin_service_pb2 as pb
 _TIMEOUT_S_MIN: Final = 0.1
 
 
-class AdminClient(AclMethods, Lifecycle):
-    """Manages topics, settings, reassignments, log directories, brokers, leader elections and access rules.
+class AdminClient(AclMethods, QuotaMethods, Lifecycle):
+    """Manages topics, settings, reassignments, log directories, brokers, leader elections, access rules and quotas.
 
     Methods raise TidemarkError. `request_id` makes a retry of the same call safe: the admin service answers a request
     id that it has completed from its records, and refuses one with different arguments with REQUEST_ID_REUSED.
@@ -96,8 +97,9 @@ class AdminClient(AclMethods, Lifecycle):
         timeout_s: float = TIMEOUT_S,
         tls: TlsFiles | None = None,
         token_file: TokenGiven | None = None,
+        client_id: str = "",
     ) -> None:
-        self._connection = AdminConnection(bootstrap, admin, timeout_s, Credentials(tls, token_file))
+        self._connection = AdminConnection(bootstrap, admin, timeout_s, Credentials(tls, token_file), client_id)
         self._timeout_s = timeout_s
 
     async def start(self) -> None:

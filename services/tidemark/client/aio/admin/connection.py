@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
@@ -13,9 +14,11 @@ from tidemark.client.argument_types import seconds
 from tidemark.client.metadata.bootstrap import Bootstrap, parse_bootstrap
 from tidemark.client.metadata.cluster import Cluster
 from tidemark.client.metadata.tls import Credentials, client_identity
+from tidemark.client.settings import checked_client_id
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc import errors
 from tidemark.rpc.channel import close_channels, open_channel
+from tidemark.rpc.quotas.client_id import headers_with
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.v1.admin_service_pb2_grpc import AdminServiceStub
 
@@ -37,6 +40,7 @@ class AdminConnection:
         address: host:port of the admin service; None: `open` finds it with `bootstrap`.
         timeout_s: timeout of each unary call, and of the wait for each streamed response.
         tls: the TLS files, and a token if any; None: those of the environment, or plain text.
+        client_id: the name that the client states; "": none.
     """
 
     def __init__(
@@ -45,7 +49,9 @@ class AdminConnection:
         address: str | None,
         timeout_s: float,
         tls: Credentials | TlsFiles | None = None,
+        client_id: str = "",
     ) -> None:
+        self._headers = headers_with(checked_client_id(client_id))
         self.identity = client_identity(tls)
         self.timeout_s = seconds("timeout_s", timeout_s)
         self._address = None if address is None else parse_bootstrap(address, name="admin")[0]
@@ -91,12 +97,18 @@ class AdminConnection:
         method: Callable[[AdminServiceAsyncStub], grpc.aio.UnaryUnaryMultiCallable[Request, Response]],
         request: Request,
     ) -> Response:
-        """Make a unary call; raises TidemarkError."""
-        rpc = method(self._stub())
-        try:
-            return await rpc(request, timeout=self.timeout_s, wait_for_ready=False)
-        except grpc.RpcError as error:
-            raise self._error_of(error) from None
+        """Make a unary call; raises TidemarkError. A call beyond a quota is repeated after its wait (rule Q3)."""
+        until_s = time.monotonic() + self.timeout_s
+        while True:
+            rpc = method(self._stub())
+            try:
+                return await rpc(request, timeout=self.timeout_s, wait_for_ready=False, metadata=self._headers)
+            except grpc.RpcError as failure:
+                error = self._error_of(failure)
+            wait_s = int(error.metadata.get("throttle_time_ms", 0)) / 1000
+            if error.code is not ErrorCode.THROTTLING_QUOTA_EXCEEDED or time.monotonic() + wait_s > until_s:
+                raise error
+            await asyncio.sleep(wait_s)
 
     async def stream(
         self,

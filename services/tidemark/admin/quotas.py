@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lists and changes quotas, straight from and to ZooKeeper."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from tidemark.core.quotas.quotas import ENTITIES_MAX, QuotaEntity, QuotaKind, Quotas
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.ports import MetadataStore
+from tidemark.rpc.quotas.codec import ChangedQuota, QuotaChange
+
+_RACES_MAX: Final = 100
+
+
+class ChangedQuotas(NamedTuple):
+    """The limits that differ, and the version of all quotas after the change."""
+
+    changed: tuple[ChangedQuota, ...]
+    generation: int
+
+
+class QuotaAdministration:
+    """Args:
+    store: started.
+    """
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    async def describe(self) -> Quotas:
+        """All quotas."""
+        return await self._store.quotas()
+
+    async def alter(self, changes: Sequence[QuotaChange], *, validate_only: bool) -> ChangedQuotas:
+        """Set and remove limits in one write; a change that is made already is passed over.
+
+        Raises:
+            TidemarkError: INVALID_REQUEST for an entity with two changes, or too many entities; REQUEST_TIMED_OUT if
+                other requests kept changing the quotas: nothing was changed.
+        """
+        by_entity = {change.entity: change for change in changes}
+        if len(by_entity) < len(changes):
+            raise TidemarkError(ErrorCode.INVALID_REQUEST, "a request changes the quotas of an entity once")
+        for _ in range(_RACES_MAX):
+            found = await self._store.quotas()
+            limits: dict[QuotaEntity, dict[QuotaKind, float]] = {
+                entity: dict(of_entity) for entity, of_entity in found.limits.items()
+            }
+            changed = [one for change in changes for one in _carry_out(change, limits)]
+            if len([entity for entity, left in limits.items() if left]) > ENTITIES_MAX:
+                raise TidemarkError(ErrorCode.INVALID_REQUEST, f"at most {ENTITIES_MAX} entities have quotas")
+            if validate_only or not changed:
+                return ChangedQuotas(tuple(changed), found.generation)
+            if await self._store.write_quotas(limits, version=found.generation):
+                return ChangedQuotas(tuple(changed), found.generation + 1)
+        raise TidemarkError(
+            ErrorCode.REQUEST_TIMED_OUT, "other requests kept changing the quotas; nothing was changed: retry"
+        )
+
+
+def _carry_out(change: QuotaChange, limits: dict[QuotaEntity, dict[QuotaKind, float]]) -> list[ChangedQuota]:
+    """Make the change in `limits`; returns the limits that differ."""
+    of_entity = limits.setdefault(change.entity, {})
+    before = dict(of_entity)
+    of_entity.update(change.set)
+    for kind in change.remove:
+        of_entity.pop(kind, None)
+    kinds = sorted(kind for kind in QuotaKind if before.get(kind) != of_entity.get(kind))
+    return [ChangedQuota(change.entity, kind, before.get(kind), of_entity.get(kind)) for kind in kinds]

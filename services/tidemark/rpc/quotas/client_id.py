@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The header in which a client states its client id, once for each call or stream."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tidemark.core.quotas.quotas import check_client_id
+
+HEADER: Final = "client-id"
+
+
+def headers_with(client_id: str) -> tuple[tuple[str, str], ...]:
+    """The metadata of a call; none for the client id ""."""
+    return ((HEADER, client_id),) if client_id else ()
+
+
+def client_id_of(context: Any) -> str:
+    """The client id of a call; "" without one. Raises INVALID_REQUEST for one that no client may have."""
+    for name, value in context.invocation_metadata() or ():
+        if name == HEADER:
+            return check_client_id(value if isinstance(value, str) else value.decode("utf-8", "replace"))
+    return ""

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps what a process knows of a node up to date with ZooKeeper.
+
+The node is read at the start and watched. While ZooKeeper does not answer, or the node is damaged or deleted, the last
+known content holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, Generic, Protocol, TypeVar
+
+from tidemark.model import TidemarkError
+from tidemark.ports import Clock, StoreEvent
+
+_log = logging.getLogger(__name__)
+
+_RETRY_S: Final = 0.5
+_ENDED: Final = (StoreEvent.SESSION_SUSPENDED, StoreEvent.SESSION_EXPIRED)
+
+
+class Content(Protocol):
+    """The content of a node."""
+
+    generation: int
+    """Version of the node; -1: there is no node."""
+
+
+class Listened(Protocol):
+    """The part of `MetadataStore` that tells of changes."""
+
+    def listen(self, listener: Callable[[StoreEvent], None]) -> None:
+        """Call `listener` with every notification, on the event loop."""
+
+
+ContentT = TypeVar("ContentT", bound=Content)
+
+
+class NodeFeed(Generic[ContentT]):
+    """Reads, watches, and reads again.
+
+    Args:
+        what: the content in a sentence, such as "access rules".
+        unread: the consequence while the node was never read, for the log.
+        event: of the watch.
+        read: reads the node and arms its watch.
+        use: called with each content.
+        store: its session may be replaced; the node is then read again.
+        fail: called with an unexpected error that ended the watch.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        unread: str,
+        event: StoreEvent,
+        *,
+        read: Callable[[], Awaitable[ContentT]],
+        use: Callable[[ContentT], None],
+        store: Listened,
+        clock: Clock,
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self._what = what
+        self._unread = unread
+        self._event = event
+        self._read = read
+        self._use = use
+        self._clock = clock
+        self._fail = fail
+        self._found: ContentT | None = None
+        self._wanted = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+        self._stale_since_ms: int | None = clock.now_ms()
+        self._complaint = ""
+        store.listen(self._on_event)
+
+    @property
+    def generation(self) -> int:
+        """Version of the content in use; -1: there was no node, or it was never read."""
+        return -1 if self._found is None else self._found.generation
+
+    async def start(self) -> None:
+        """Put the content into effect, if ZooKeeper answers, and watch the node."""
+        if not await self._is_read():
+            self._wanted.set()
+        self._keeper = asyncio.create_task(self._keep(), name=self._what)
+        self._keeper.add_done_callback(self._on_end)
+
+    async def stop(self) -> None:
+        """Stop watching."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait({self._keeper})
+
+    def age_s(self) -> float:
+        """Seconds since the content was last known to be the newest; 0 while a watch covers it."""
+        since_ms = self._stale_since_ms
+        return 0.0 if since_ms is None else max(0, self._clock.now_ms() - since_ms) / 1000
+
+    def _on_event(self, event: StoreEvent) -> None:
+        if event in _ENDED:
+            self._age()
+        if event in (self._event, StoreEvent.SESSION_RESTORED, StoreEvent.SESSION_EXPIRED):
+            self._wanted.set()
+
+    def _age(self) -> None:
+        if self._stale_since_ms is None:
+            self._stale_since_ms = self._clock.now_ms()
+
+    async def _keep(self) -> None:
+        while True:
+            await self._wanted.wait()
+            if not await self._is_read():
+                self._wanted.set()
+                await asyncio.sleep(_RETRY_S)
+
+    async def _is_read(self) -> bool:
+        """Read the node once; False if it is to be read again soon. A change of a damaged node fires the watch."""
+        self._wanted.clear()
+        try:
+            found = await self._read()
+        except TidemarkError as error:
+            self._age()
+            self._complain(error.message)
+            return not error.retriable
+        before = self._found
+        if before is not None and before.generation >= 0 > found.generation:
+            self._age()
+            self._complain("the node was deleted")
+            return True
+        self._complaint = ""
+        if not self._wanted.is_set():
+            self._stale_since_ms = None
+        self._found = found
+        self._use(found)
+        return True
+
+    def _complain(self, why: str) -> None:
+        """Log each cause once."""
+        if why == self._complaint:
+            return
+        self._complaint = why
+        if self._found is None:
+            _log.error("no %s yet: %s", self._what, self._unread, extra={"why": why})
+        else:
+            facts = {"why": why, "generation": self._found.generation}
+            _log.error("cannot read the %s: the last known ones hold", self._what, extra=facts)
+
+    def _on_end(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._fail(error)

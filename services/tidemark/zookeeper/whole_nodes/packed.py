@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node whose content is JSON in gzip, so that an operator can read it with gunzip; written at a version."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.zookeeper import codecs
+from tidemark.zookeeper.multis import Create, MultiFailed, Operation, Set, commit
+from tidemark.zookeeper.session_port import Session
+
+T = TypeVar("T")
+
+_GZIP: Final = 31
+"""zlib's window bits for a gzip header."""
+EXPANDED_BYTES_MAX: Final = 64 << 20
+
+
+async def read(
+    session: Session, path: str, watch: Callable[[Any], None] | None, decode: Callable[[bytes, int], T]
+) -> T | None:
+    """The decoded node; None while there is none, whose creation is watched too. Another thread decodes.
+
+    A read without watch is no older than this call. Raises INTERNAL for a damaged node.
+    """
+    if watch is None:
+        await session.sync()
+    else:
+        await session.exists(path, watch)
+    node = await session.get(path)
+    return None if node is None else await asyncio.to_thread(decode, node[0], node[1].version)
+
+
+async def write(session: Session, path: str, data: bytes, version: int) -> bool:
+    """Replace the node in one write; False if it is not at `version` any more (-1: if it exists)."""
+    operation: Operation = Create(path, data) if version < 0 else Set(path, data, version)
+    try:
+        await commit(session, [operation])
+    except MultiFailed as failed:
+        if isinstance(failed.cause, BadVersionError | NodeExistsError | NoNodeError):
+            return False
+        raise TidemarkError(ErrorCode.INTERNAL, f"ZooKeeper refused the write: {failed}") from failed
+    return True
+
+
+def pack(text: bytes) -> bytes:
+    """The content of a node; the same text gives the same bytes."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, _GZIP)
+    return packer.compress(text) + packer.flush()
+
+
+def unpack(path: str, data: bytes, build: Callable[[Mapping[str, Any]], T]) -> T:
+    """Build a value from the JSON of a node of the present version; raises INTERNAL for another content."""
+    unpacker = zlib.decompressobj(_GZIP)
+    try:
+        text = unpacker.decompress(data, EXPANDED_BYTES_MAX)
+    except zlib.error:
+        text = b""
+    if not unpacker.eof or unpacker.unused_data:
+        sentence = f"the ZooKeeper node {path} cannot be understood: it is no whole gzip file"
+        raise TidemarkError(ErrorCode.INTERNAL, sentence, {"path": path})
+
+    def built(fields: Mapping[str, Any]) -> T:
+        if fields["version"] != codecs.VERSION:
+            raise ValueError
+        return build(fields)
+
+    return codecs.decode(path, text, built)

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The node with all quotas (docs/formats.md): read at a version, replaced as a whole at that version, and watched."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from tidemark.core.quotas.quotas import Limits, QuotaEntity, QuotaKind, Quotas, check_entity, check_limit
+from tidemark.model import TidemarkError
+from tidemark.ports import Clock, StoreEvent
+from tidemark.runtime.metrics import Metrics
+from tidemark.zookeeper import codecs, paths
+from tidemark.zookeeper.session_port import Session
+from tidemark.zookeeper.whole_nodes import packed
+from tidemark.zookeeper.whole_nodes.feed import Listened, NodeFeed
+
+_log = logging.getLogger(__name__)
+
+
+async def read(session: Session, watch: Callable[[Any], None] | None) -> Quotas:
+    """The quotas; none, of generation -1, while there is no node, whose creation is watched too.
+
+    A read without watch is no older than this call. Raises INTERNAL for a damaged node.
+    """
+    return await packed.read(session, paths.QUOTAS, watch, decode) or Quotas()
+
+
+async def write(session: Session, limits: Mapping[QuotaEntity, Limits], version: int) -> bool:
+    """Replace all quotas in one write; False if the node is not at `version` any more (-1: if it exists)."""
+    return await packed.write(session, paths.QUOTAS, await asyncio.to_thread(encode, limits), version)
+
+
+def encode(limits: Mapping[QuotaEntity, Limits]) -> bytes:
+    """The node's content; the same quotas give the same bytes."""
+    entries = [[*entity, dict(sorted(found.items()))] for entity, found in limits.items() if found]
+    entries.sort(key=lambda entry: (entry[0] or "", entry[1] or ""))
+    return packed.pack(codecs.encode({"quotas": entries}))
+
+
+def decode(data: bytes, version: int) -> Quotas:
+    """The quotas of a node at this version. A node with a kind that this version does not know is refused as a whole.
+
+    Raises:
+        TidemarkError: INTERNAL.
+    """
+    return packed.unpack(
+        paths.QUOTAS, data, lambda fields: Quotas(dict(_entry(*one) for one in fields["quotas"]), version)
+    )
+
+
+def _entry(user: str | None, client_id: str | None, limits: Mapping[str, float]) -> tuple[QuotaEntity, Limits]:
+    if not all(name is None or isinstance(name, str) for name in (user, client_id)):
+        raise TypeError
+    found = {QuotaKind(word): limit for word, limit in limits.items()}
+    if any(isinstance(limit, bool) or not isinstance(limit, int | float) for limit in found.values()):
+        raise TypeError
+    try:
+        checked = {kind: check_limit(kind, limit) for kind, limit in found.items()}
+        return check_entity(QuotaEntity(user, client_id)), checked
+    except TidemarkError as error:
+        raise ValueError from error
+
+
+class QuotasStore(Listened, Protocol):
+    """The part of `MetadataStore` that has the quotas."""
+
+    async def quotas(self, *, watch: bool = False) -> Quotas:
+        """The quotas."""
+
+
+class QuotaFeed:
+    """Keeps the quotas of a process up to date; until they are read there are none.
+
+    Args:
+        use: called with the quotas after each change.
+        store: its session may be replaced; the quotas are then read again.
+        fail: called with an unexpected error that ended the watch.
+    """
+
+    def __init__(
+        self, use: Callable[[Quotas], None], store: QuotasStore, clock: Clock, fail: Callable[[BaseException], None]
+    ) -> None:
+        self._to = use
+        self._quotas = Quotas()
+        self._feed = NodeFeed(
+            "quotas",
+            "clients have none",
+            StoreEvent.QUOTAS,
+            read=lambda: store.quotas(watch=True),
+            use=self._use,
+            store=store,
+            clock=clock,
+            fail=fail,
+        )
+
+    async def start(self) -> None:
+        """Put the quotas into effect, if ZooKeeper answers, and watch them."""
+        await self._feed.start()
+
+    async def stop(self) -> None:
+        """Stop watching."""
+        await self._feed.stop()
+
+    def show(self, metrics: Metrics) -> None:
+        """Register the metrics."""
+        count = metrics.gauge("quota_entities", "Users, client ids and pairs of them with quotas in effect")
+        count.set_function(lambda: len(self._quotas.limits))
+        generation = metrics.gauge("quotas_generation", "Version of the quotas in effect; -1: none")
+        generation.set_function(lambda: self._feed.generation)
+        age = metrics.gauge(
+            "quotas_age_seconds", "Time since the quotas in effect were last known to be the newest; 0: they are"
+        )
+        age.set_function(self._feed.age_s)
+
+    def age_s(self) -> float:
+        """Seconds since the quotas were last known to be the newest; 0 while a watch covers them."""
+        return self._feed.age_s()
+
+    def _use(self, quotas: Quotas) -> None:
+        if (quotas.generation, quotas.limits) != (self._quotas.generation, self._quotas.limits):
+            self._quotas = quotas
+            _log.info("quotas in effect", extra={"entities": len(quotas.limits), "generation": quotas.generation})
+            self._to(quotas)
