@@ -31,8 +31,8 @@ from tidemark.model import (
 )
 from tidemark.ports import Clock, Log, TimestampOffset
 from tidemark.rpc import errors
-from tidemark.rpc.limits.answer_size import ErrorRoom
 from tidemark.rpc.fetch_codec import Fetched, Results
+from tidemark.rpc.limits.answer_size import ErrorRoom
 from tidemark.rpc.quotas.enforcement import NO_QUOTAS, CallerQuotas
 from tidemark.rpc.request_limits import check_named, check_wait
 from tidemark.rpc.security.access import Access
