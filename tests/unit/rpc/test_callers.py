@@ -39,6 +39,12 @@ def test_no_name_and_two_names_are_no_identity() -> None:
     assert caller_with(BROKER, "spiffe://shop/alice") == ANONYMOUS
 
 
+def test_a_dns_name_that_looks_like_a_uri_is_no_identity() -> None:
+    """`peer_identities()` of gRPC mixes names of all kinds."""
+    facts = facts_of(dns=(BROKER,)) | {"subject_alternative_name": [BROKER.encode()]}
+    assert caller_of(SimpleNamespace(auth_context=lambda: facts)) == ANONYMOUS
+
+
 def test_a_caller_on_a_plain_text_port_has_no_certificate() -> None:
     assert caller_of(SimpleNamespace(auth_context=dict)) is None
 
