@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import socket
-import ssl
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -14,12 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import grpc
 from tidemark.client import AdminClient, Consumer, Producer, SendHandle, TlsFiles
 from tidemark.client.aio import Consumer as AsyncConsumer
 from tidemark.client.records import records_of
 from tidemark.core.security.principals import Role
 from tidemark.local.certificates import Authority
 from tidemark.local.cluster import CERTIFICATES, LocalCluster
+from tidemark.rpc.security.channels import channel_credentials
+from tidemark.rpc.security.files import TlsIdentity
 
 from bench.figures import Figure
 from bench.peers import KafkaPeer, beside, kafka_peer
@@ -33,6 +35,7 @@ _QUIET_S: Final = 3.0
 """Between two rotations; processes look at their files every half second."""
 _PAUSE_S: Final = 0.002
 _WAIT_S: Final = 60.0
+_SUITES: Final = {0x1301: "TLS_AES_128_GCM_SHA256", 0x1302: "TLS_AES_256_GCM_SHA384"}
 
 
 class Rates(NamedTuple):
@@ -121,7 +124,7 @@ def _theirs(peer: KafkaPeer, topic: str, records: int) -> Rates:
 @contextmanager
 def _peers(secure: LocalCluster) -> Iterator[list[KafkaPeer]]:
     """Kafka on plain text and with TLS, with certificates of the same authority and the same cipher; or none."""
-    cipher = cipher_of(secure.client_address("broker-0"), secure.client_files)
+    cipher = cipher_of(secure.client_files)
     print(f"Tidemark's clients and brokers use {cipher}", flush=True)
     certificates = secure.directory / CERTIFICATES
     issued = Authority.load(certificates).issue_zookeeper("kafka", _HOSTS)  # certificate and key in one file
@@ -137,16 +140,22 @@ def _peers(secure: LocalCluster) -> Iterator[list[KafkaPeer]]:
             yield [peer, with_tls]
 
 
-def cipher_of(address: str, files: TlsFiles) -> str:
-    """The cipher suite that a server chooses of all of TLS 1.3."""
-    context = ssl.create_default_context(cafile=files.ca)
-    context.load_cert_chain(files.certificate, files.key)
-    context.set_alpn_protocols(["h2"])
-    host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port))) as plain, context.wrap_socket(plain, server_hostname=host) as made:
-        chosen = made.cipher()
-    assert chosen is not None
-    return chosen[0]
+def cipher_of(files: TlsFiles) -> str:
+    """The cipher suite of gRPC in Python: a server takes the one that the client offers first."""
+    material = TlsIdentity(files).current()
+    with socket.create_server((_HOST, 0)) as server:
+        server.settimeout(_WAIT_S)
+        channel = grpc.secure_channel(f"{_HOST}:{server.getsockname()[1]}", channel_credentials(material))
+        try:
+            channel.subscribe(lambda _: None, try_to_connect=True)
+            connection, _ = server.accept()
+            with connection:
+                hello = connection.recv(4096)
+        finally:
+            channel.close()
+    at = 5 + 4 + 2 + 32  # headers of record and message, version, random bytes; then the id of the session (RFC 8446)
+    at += 1 + hello[at] + 2
+    return _SUITES[int.from_bytes(hello[at : at + 2], "big")]
 
 
 def rotation_pause_s(cluster: LocalCluster) -> float:

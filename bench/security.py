@@ -40,7 +40,7 @@ def rules() -> list[Acl]:
     prefixed = Acl(ResourceType.TOPIC, Pattern.PREFIXED, "meas", ANONYMOUS, "*", Operation.ALL, Permission.ALLOW)
     cluster = Acl(CLUSTER.type, Pattern.LITERAL, CLUSTER.name, ANONYMOUS, "*", Operation.ALL, Permission.ALLOW)
     others = [
-        prefixed._replace(name=f"team-{number}.", principal=f"User:{number % 500}", pattern=pattern)
+        prefixed._replace(name=f"team-{number}.", principal=f"User:token:{number % 500}", pattern=pattern)
         for number in range(RULES // 2)
         for pattern in Pattern
     ]
