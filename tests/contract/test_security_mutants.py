@@ -25,7 +25,7 @@ from tidemark.rpc.security import callers, gate, jwts, tokens
 from tidemark.rpc.security.access import Access
 from tidemark.rpc.security.files import uris_in
 from tidemark.rpc.security.gate import Gate
-from tidemark.rpc.security.jwts import load_issuers
+from tidemark.rpc.security.jwts import IssuersFile
 from tidemark.v1 import admin_brokers_pb2 as brokers_pb
 from tidemark.zookeeper.access_rules import node
 from tidemark.zookeeper.access_rules.feed import AclFeed
@@ -226,7 +226,7 @@ async def at_every_listener(tmp_path: Path) -> None:
 async def with_an_issuer(tmp_path: Path) -> None:
     keys = token_tests.key_set(tmp_path / "keys.json", token_tests.KEYS)
     text = f'corp: {{issuer: "{token_tests.ISSUER}", audience: tidemark, jwks: "{keys}"}}'
-    issuers = load_issuers(token_tests.issuers_file(tmp_path / "issuers.yaml", text), clock_skew_s=5)
+    issuers = IssuersFile(token_tests.issuers_file(tmp_path / "issuers.yaml", text), clock_skew_s=5)
     await token_tests.test_only_the_issuer_that_is_kubernetes_makes_service_accounts(tokens.Tokens(issuers=issuers))
 
 
