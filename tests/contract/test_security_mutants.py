@@ -13,7 +13,8 @@ from typing import Any
 import grpc
 import pytest
 from cryptography import x509
-from tidemark.core.security import authorizer, principals
+from cryptography.x509.oid import NameOID
+from tidemark.core.security import authorizer, principals, subject_mapping
 from tidemark.core.security.acls import ANY, ANY_USER, Acl, Operation, Pattern, Permission, ResourceType, topic
 from tidemark.core.security.authorizer import Authorizer, Decision, Rules
 from tidemark.core.security.principals import Principal
@@ -38,6 +39,7 @@ from tests.unit.core.security import test_authorizer as decisions
 from tests.unit.core.security import test_principals as names
 from tests.unit.core.security import test_rights as rows
 from tests.unit.core.security import test_service_rights as service_rights
+from tests.unit.core.security import test_subject_mapping as mappings
 from tests.unit.rpc import test_callers as callers_tests
 from tests.unit.rpc import test_gate as gates
 from tests.unit.rpc import test_tokens as token_tests
@@ -214,6 +216,17 @@ def makes_service_accounts_of_any_issuer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(jwts, "issuer_principal", lambda _alias, subject: Principal(f"User:{subject}"))
 
 
+def maps_subjects_that_could_be_misread(patch: pytest.MonkeyPatch) -> None:
+    def subject_in(pem: bytes) -> str:
+        return x509.load_pem_x509_certificate(pem).subject.rfc4514_string()
+
+    patch.setattr(callers, "subject_in", subject_in)
+
+
+def maps_subjects_to_names_of_any_kind(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(subject_mapping, "_PREFIX", "")
+
+
 async def at_every_listener(tmp_path: Path) -> None:
     shop = listeners.Shop(tmp_path)
     await shop.server.start()
@@ -298,6 +311,18 @@ MUTANTS = [
     Mutant(makes_services_on_a_listener_of_clients, IDENTITY, at_every_listener),
     Mutant(names_a_user_of_a_token_as_one_of_a_certificate, IDENTITY, token_tests.test_a_new_token_is_accepted_at_once),
     Mutant(makes_service_accounts_of_any_issuer, IDENTITY, with_an_issuer),
+    Mutant(
+        maps_subjects_that_could_be_misread,
+        IDENTITY,
+        callers_tests.test_a_subject_that_could_be_misread_names_no_user,
+        ([(NameOID.ORGANIZATIONAL_UNIT_NAME, "cn=root"), (NameOID.COMMON_NAME, "alice")],),
+    ),
+    Mutant(
+        maps_subjects_to_names_of_any_kind,
+        IDENTITY,
+        mappings.test_the_first_rule_that_matches_the_whole_subject_names_the_user,
+        ("RULE:^CN=(.*)$/CN=$1/", "CN=alice", "User:CN=CN=alice"),
+    ),
 ]
 OF_THE_STORE = [
     (
