@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cost of authorization: two clusters on plain text, one of them with 10,000 access rules, take turns.
+"""The cost of authorization and of TLS; clusters with and without take turns.
 
-`authorized_of_plain`, `authorized_reads_of_plain`: the rate with authorization, of the rate without it.
+`authorized_of_plain`, `authorized_reads_of_plain`: the rate with 10,000 access rules, of that without authorization.
 `acl_decision_us`, `acl_first_decision_us`: one decision among the rules, known and new.
+`tls_of_plain`: the rate of records that are produced and then consumed with TLS on both hops, of that on plain text;
+`tls_produced_of_plain` and `tls_consumed_of_plain`: its parts. Peer: the same of Kafka, with the same cipher suite.
+`rotation_pause_s`: the longest time without an acknowledgement while all certificates are renewed; none is lost.
 """
 
 from __future__ import annotations
@@ -19,15 +22,14 @@ from pathlib import Path
 
 from tidemark.client import AdminClient
 from tidemark.client.acls import CLUSTER, Acl, Operation, Pattern, Permission, ResourceType
-from tidemark.client.aio import Consumer
 from tidemark.core.security.acls import topic
 from tidemark.core.security.authorizer import Authorizer, Rules
 from tidemark.local.cluster import LocalCluster
 
+from bench._tls import TOPIC, read_per_s, tls_figures
 from bench.figures import Figure, report
 from bench.produce import PARTITIONS, arrow_per_s
 
-TOPIC = "measured"
 RULES = 10_000
 ANONYMOUS = "User:ANONYMOUS"
 DECISIONS = 100_000
@@ -38,7 +40,7 @@ def rules() -> list[Acl]:
     prefixed = Acl(ResourceType.TOPIC, Pattern.PREFIXED, "meas", ANONYMOUS, "*", Operation.ALL, Permission.ALLOW)
     cluster = Acl(CLUSTER.type, Pattern.LITERAL, CLUSTER.name, ANONYMOUS, "*", Operation.ALL, Permission.ALLOW)
     others = [
-        prefixed._replace(name=f"team-{number}.", principal=f"User:{number % 500}", pattern=pattern)
+        prefixed._replace(name=f"team-{number}.", principal=f"User:token:{number % 500}", pattern=pattern)
         for number in range(RULES // 2)
         for pattern in Pattern
     ]
@@ -60,18 +62,6 @@ def cluster_of(directory: Path, *, authorized: bool) -> Iterator[LocalCluster]:
         yield made
 
 
-async def read_per_s(bootstrap: str, records: int) -> float:
-    """Records that one consumer reads in batches, from the beginning."""
-    async with Consumer(bootstrap) as consumer:
-        await consumer.assign(TOPIC, start="earliest")
-        found, started_s = 0, time.perf_counter()
-        async for batch in consumer.batches():
-            found += batch.rows.num_rows
-            if found >= records:
-                break
-        return found / (time.perf_counter() - started_s)
-
-
 def decision_us() -> tuple[float, float]:
     """A known decision, and the median of new ones, in microseconds."""
     authorizer = Authorizer()
@@ -89,7 +79,7 @@ def decision_us() -> tuple[float, float]:
 
 
 def main() -> int:
-    """Medians of the rounds' ratios; both clusters take turns, so that other load of the machine affects both."""
+    """Medians of the rounds' ratios; the clusters take turns, so that other load of the machine affects all of them."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--records", type=int, default=1_000_000)
@@ -104,15 +94,18 @@ def main() -> int:
         for _ in range(arguments.rounds):
             with_rules, without = (arrow_per_s(one, TOPIC, records=arguments.records) for one in both)
             writes.append((with_rules / without, with_rules, without))
-            with_rules, without = (asyncio.run(read_per_s(one, arguments.records)) for one in both)
+            with_rules, without = (asyncio.run(read_per_s(one, TOPIC, arguments.records)) for one in both)
             reads.append((with_rules / without, with_rules, without))
             print(f"produced {writes[-1]}, read {reads[-1]}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as directory:
+        with_tls = tls_figures(Path(directory), arguments.rounds, arguments.records)
     known_us, new_us = decision_us()
     figures = {
         "authorized_of_plain": Figure(statistics.median(ratio for ratio, *_ in writes), "of plain"),
         "authorized_reads_of_plain": Figure(statistics.median(ratio for ratio, *_ in reads), "of plain"),
         "acl_decision_us": Figure(known_us, "us", lower_is_better=True),
         "acl_first_decision_us": Figure(new_us, "us", lower_is_better=True),
+        **with_tls,
     }
     report("security", figures)
     return 0

@@ -15,33 +15,35 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from bench.peers.clients import BATCH_BYTES, confluent_is_there, confluent_per_s
 
-__all__ = ["BATCH_BYTES", "KafkaPeer", "confluent_is_there", "confluent_per_s", "kafka_peer"]
+__all__ = ["BATCH_BYTES", "KafkaPeer", "beside", "confluent_is_there", "confluent_per_s", "kafka_peer"]
 
 OURS = Path(__file__).with_name("kafka.sh")
+_PORTS = 200
 _DOWNLOADS = Path(__file__).parents[2] / ".peers"
 
 
 class KafkaPeer:
     """A running Kafka cluster of three brokers."""
 
-    def __init__(self, script: str, directory: str) -> None:
-        self._script = script
-        self._directory = directory
+    def __init__(self, script: str, directory: str, environment: Mapping[str, str] | None = None) -> None:
+        self.script = script
+        self.directory = directory
+        self._environment = dict(environment or {})
 
     def call(self, *arguments: str, **environment: str) -> str:
         """Run a command of the script; returns its output."""
         done = subprocess.run(
-            [self._script, self._directory, *arguments],
+            [self.script, self.directory, *arguments],
             capture_output=True,
             text=True,
             timeout=300,
             check=False,
-            env={**os.environ, **environment},
+            env={**os.environ, **self._environment, **environment},
         )
         if done.returncode:
             raise RuntimeError(f"the peer's {arguments[0]} failed: {(done.stdout + done.stderr)[-2000:]}")
@@ -49,7 +51,7 @@ class KafkaPeer:
 
     def pid(self, broker: int) -> int:
         """Process id of broker 1, 2 or 3."""
-        return int(Path(self._directory, f"b{broker}.pid").read_text())
+        return int(Path(self.directory, f"b{broker}.pid").read_text())
 
     def produce_per_s(self, topic: str, *, records: int, size_bytes: int, batch_bytes: int = 65_536) -> float:
         """One run of Kafka's own perf producer, acks=all."""
@@ -100,3 +102,16 @@ def kafka_peer(*, fetch: bool = False) -> Iterator[KafkaPeer | None]:
             peer.call("down")
             if directory == temporary:
                 del os.environ["TIDEMARK_PEER_KAFKA_DIR"]
+
+
+@contextlib.contextmanager
+def beside(peer: KafkaPeer, name: str, environment: Mapping[str, str]) -> Iterator[KafkaPeer]:
+    """A second cluster of the same peer, with these variables of its script and other ports."""
+    port = int(os.environ.get("TIDEMARK_PEER_KAFKA_PORT", "19090")) + _PORTS
+    directory = f"{peer.directory}/{name}"
+    second = KafkaPeer(peer.script, directory, {**environment, "TIDEMARK_PEER_KAFKA_PORT": str(port)})
+    try:
+        second.call("up")
+        yield second
+    finally:
+        second.call("down")

@@ -13,7 +13,8 @@
 # Jars: the directory TIDEMARK_PEER_KAFKA_LIBS (such as libs/ of Kafka's distribution), otherwise downloaded by `mvn` with
 # its own settings. TIDEMARK_PEER_KAFKA_PORT (19090): brokers listen 1, 2 and 3 above it, ZooKeeper 91 above it.
 # BATCH (65536): bytes of a producer's batch. HEAP (1g): heap of each broker. IDX: log.index.size.max.bytes; 65536 permits
-# 10,000 partitions.
+# 10,000 partitions. TIDEMARK_PEER_KAFKA_TLS: a directory with ca.crt and peer.pem (certificate and PKCS#8 key); clients and
+# brokers then speak TLS 1.3 only, with certificates on both sides. CIPHER (TLS_AES_256_GCM_SHA384): their cipher suite.
 set -eu
 
 version=3.9.1
@@ -24,6 +25,9 @@ command=$2
 shift 2
 port=${TIDEMARK_PEER_KAFKA_PORT:-19090}
 servers=127.0.0.1:$((port + 1)),127.0.0.1:$((port + 2)),127.0.0.1:$((port + 3))
+tls=${TIDEMARK_PEER_KAFKA_TLS:-}
+protocol=PLAINTEXT
+if [ -n "$tls" ]; then protocol=SSL; fi
 libs=${TIDEMARK_PEER_KAFKA_LIBS:-$here/../../.peers/kafka-$version}
 java=java
 if [ -n "${JAVA_HOME:-}" ]; then java=$JAVA_HOME/bin/java; fi
@@ -47,12 +51,27 @@ fetch() {
   rm -rf "$libs.part"
 }
 
+stores() {
+  if [ -z "$tls" ]; then return; fi
+  cat <<X
+ssl.keystore.type=PEM
+ssl.keystore.location=$tls/peer.pem
+ssl.truststore.type=PEM
+ssl.truststore.location=$tls/ca.crt
+ssl.enabled.protocols=TLSv1.3
+ssl.cipher.suites=${CIPHER:-TLS_AES_256_GCM_SHA384}
+X
+}
+
 run() { "$java" "-Dlog4j.configuration=file:$here/kafka-log4j.properties" "$@"; }
 
 broker() {
   cat >"$dir/b$1.properties" <<X
 broker.id=$1
-listeners=PLAINTEXT://127.0.0.1:$((port + $1))
+listeners=$protocol://127.0.0.1:$((port + $1))
+security.inter.broker.protocol=$protocol
+ssl.client.auth=required
+$(stores)
 zookeeper.connect=127.0.0.1:$((port + 91))
 log.dirs=$dir/data$1
 offsets.topic.replication.factor=3
@@ -84,7 +103,7 @@ up() {
   ) </dev/null >/dev/null 2>&1 &
   # A broker waits for ZooKeeper by itself; a topic with three replicas needs all three brokers.
   for _ in $(seq 60); do
-    found=$(run kafka.admin.BrokerApiVersionsCommand --bootstrap-server "$servers" 2>/dev/null | grep -c '(id: ' || true)
+    found=$(run kafka.admin.BrokerApiVersionsCommand --bootstrap-server "$servers" --command-config "$client" 2>/dev/null | grep -c '(id: ' || true)
     if [ "${found:-0}" -eq 3 ]; then return; fi
     sleep 1
   done
@@ -96,6 +115,11 @@ up() {
 case $command in bootstrap | down | kill) ;; *) fetch ;; esac
 CLASSPATH="$libs/*"
 export CLASSPATH
+client=$dir/client.properties
+{
+  echo "security.protocol=$protocol"
+  stores
+} >"$client"
 case $command in
 fetch) echo "$libs" ;;
 up) up ;;
@@ -109,18 +133,20 @@ bootstrap) echo "$servers" ;;
 topic)
   name=$1 partitions=$2 replicas=$3
   shift 3
-  run org.apache.kafka.tools.TopicCommand --bootstrap-server "$servers" --create --topic "$name" \
+  run org.apache.kafka.tools.TopicCommand --bootstrap-server "$servers" --command-config "$client" --create --topic "$name" \
     --partitions "$partitions" --replication-factor "$replicas" "$@"
   ;;
-delete) run org.apache.kafka.tools.TopicCommand --bootstrap-server "$servers" --delete --topic "$1" ;;
+delete) run org.apache.kafka.tools.TopicCommand --bootstrap-server "$servers" --command-config "$client" --delete \
+  --topic "$1" ;;
 produce)
   # Without a payload file, the tool generates each record byte by byte, which takes longer than sending it.
   printf "%0$4d\n" 0 >"$dir/payload"
   run -Xmx512m org.apache.kafka.tools.ProducerPerformance --topic "$1" --num-records "$3" --payload-file "$dir/payload" \
-    --throughput -1 --producer-props "bootstrap.servers=$servers" "acks=$2" "batch.size=${BATCH:-65536}" linger.ms=5 \
+    --throughput -1 --producer.config "$client" --producer-props "bootstrap.servers=$servers" "acks=$2" "batch.size=${BATCH:-65536}" linger.ms=5 \
     buffer.memory=67108864 | tail -n 1
   ;;
 consume) run -Xmx512m org.apache.kafka.tools.ConsumerPerformance --bootstrap-server "$servers" --topic "$1" --messages "$2" \
+  --consumer.config "$client" \
   --timeout 60000 --hide-header | tail -n 1 ;;
 *)
   echo "no such command: $command" >&2

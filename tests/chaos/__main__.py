@@ -28,6 +28,10 @@ def parser() -> argparse.ArgumentParser:
         "--load", type=int, default=None, metavar="N",
         help=f"processes that compute beside each round (default: its seed draws {loads} or {LOADS[-1]})",
     )  # fmt: skip
+    made.add_argument(
+        "--secure", choices=("yes", "no"), default=None,
+        help="TLS, access rules and renewed certificates in each round (default: its seed draws one)",
+    )  # fmt: skip
     return made
 
 
@@ -39,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     rounds = acknowledged = misfortunes = 0
     while rounds == 0 or time.monotonic() < until_s:
         directory = Path(tempfile.mkdtemp(prefix="tidemark-chaos-"))
-        report = _round(directory, seed + rounds, given.round_s, given.load)
+        report = _round(directory, seed + rounds, given.round_s, given.load, given.secure)
         if report is None or report.findings:
             print(f"the evidence is in {directory}", flush=True)
             return 1
@@ -56,23 +60,28 @@ def load_of(seed: int, load: int | None) -> int:
     return random.Random(seed).choice(LOADS) if load is None else load
 
 
-def _round(directory: Path, seed: int, duration_s: float, load: int | None) -> Report | None:
+def is_secure(seed: int, given: str | None) -> bool:
+    """Whether a round is secure: as asked for, or every second seed."""
+    return seed % 2 == 1 if given is None else given == "yes"
+
+
+def _round(directory: Path, seed: int, duration_s: float, load: int | None, given: str | None) -> Report | None:
     """Print the report of a round, or the error that ended the round; None then."""
-    computing = load_of(seed, load)
+    computing, secure = load_of(seed, load), is_secure(seed, given)
     with Burners(computing):
         busy = other_load()
-        name = f"seed {seed}, load {computing}"
+        name = f"seed {seed}, load {computing}, {'secure' if secure else 'plain'}"
         began_s = time.monotonic()
         with bounded(round_s_max(duration_s, slowness(busy)), name, directory):
             try:
-                report = run_round(directory, seed, duration_s, slowness(busy))
+                report = run_round(directory, seed, duration_s, slowness(busy), secure=secure)
             except Exception:  # noqa: BLE001 - each error is a finding
                 error = traceback.format_exc()
                 (directory / "error.txt").write_text(error)
                 print(f"{name}: WRONG: an error ended the round:\n{error}", flush=True)
                 return None
     took_s = time.monotonic() - began_s
-    print(f"{report}\n  load {computing}, {busy:.0f} busy threads at the start, {took_s:.0f} s", flush=True)
+    print(f"{report}\n  {name}, {busy:.0f} busy threads at the start, {took_s:.0f} s", flush=True)
     return report
 
 

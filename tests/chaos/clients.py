@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from tidemark.client import AdminClient, Consumer, Producer, SendHandle
@@ -25,6 +25,10 @@ _PATIENCE_MS = 600_000
 """Nothing expires, which would look like an end."""
 _CLOSE_S = 5.0
 _NONE_ANSWERS = frozenset({ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT})
+_REFUSALS = frozenset(
+    {ErrorCode.AUTHENTICATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
+)
+"""Every client of a round has its rights, whatever is renewed."""
 _ASK_S = 20.0
 _PAUSE_S = 0.02
 """Between two bursts of one sender; a slow machine has fewer bursts."""
@@ -42,6 +46,7 @@ class Sender:
         count: how many partitions there are by now; None: as many as at first.
         slowness: of the machine.
         abandoned: nothing is waited for once this is set.
+        identity: arguments of the client that say as which user it comes.
     """
 
     def __init__(
@@ -52,8 +57,10 @@ class Sender:
         count: Callable[[], int] | None,
         slowness: float,
         abandoned: threading.Event,
+        identity: Mapping[str, Any],
     ) -> None:
         self.name = name
+        self._identity = identity
         self._slowness = slowness
         self._abandoned = abandoned
         self._bootstrap = bootstrap
@@ -66,6 +73,7 @@ class Sender:
         load, number = self._load, 0
         patience_ms = load.patience_ms or _PATIENCE_MS
         settings: dict[str, Any] = {"acks": "all", "batch_bytes": 4096, "delivery_timeout_ms": patience_ms}
+        settings |= self._identity
         try:
             begun = _once_answered(lambda: Producer(self._bootstrap, **settings), DRAIN_S * self._slowness)
         except TidemarkError as error:
@@ -84,7 +92,7 @@ class Sender:
             except TidemarkError as error:
                 history.add_failure(f"{self.name} could not go on: {error}")
             finally:
-                history.sent += [self._known(*sent) for sent in self._handles]
+                history.sent += [self._known(history, *sent) for sent in self._handles]
                 producer.close(_CLOSE_S)
 
     def _under_way(self, producer: Producer) -> int:
@@ -116,10 +124,12 @@ class Sender:
         unknown = Counter(where for _, _, where, handle in self._handles if not handle.done())
         history.add_failure(f"{self.name} could not deliver what it had sent: {error}: {dict(unknown)}")
 
-    def _known(self, value: str, key: str, partition: int, handle: SendHandle) -> Sent:
+    def _known(self, history: History, value: str, key: str, partition: int, handle: SendHandle) -> Sent:
         try:
             told = handle.result(0.0)
         except TidemarkError as error:
+            if error.code in _REFUSALS:
+                history.add_failure(f"{self.name} was refused: {error}")
             failed = error.metadata.get("in_doubt") == "False"
             return Sent(value, self.name, partition, Outcome.FAILED if failed else Outcome.UNKNOWN, key=key)
         return Sent(value, self.name, partition, Outcome.ACKNOWLEDGED, told.offset, key)

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from tidemark.client import Consumer
+from tidemark.client import Consumer, PartitionBatch
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
 from tests.chaos.checks.group_history import (
@@ -179,7 +179,7 @@ class Member:
                 record = next(self._consumer)
                 found = _Batch(record.partition, record.offset, record.offset + 1)
             else:
-                polled = self._consumer.poll(_POLL_S)
+                polled = self._polled()
                 if polled is None:
                     return None
                 offsets = [row["offset"] for row in polled.rows.select(["offset"]).to_pylist()]
@@ -187,6 +187,16 @@ class Member:
                 assert len(offsets) == found.end - found.first, "of a topic that is not compacted"
         self._journal.add(Given, asked_s, (before, self._epoch), *found)
         return found
+
+    def _polled(self) -> PartitionBatch | None:
+        """None, too, where the process was stopped for longer than a call may take."""
+        try:
+            return self._consumer.poll(_POLL_S)
+        except TidemarkError as error:
+            if error.code is not ErrorCode.REQUEST_TIMED_OUT:
+                raise
+            self._journal.add(Troubled, f"a poll: {error}")
+            return None
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:

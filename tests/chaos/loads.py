@@ -60,3 +60,5 @@ SHARED = Load("shared", 4, ("e",), (), burst=6, grows_to=8)
 """Read by a consumer group."""
 HASTY = Load("hasty", 2, ("h",), ("v",), burst=6, patience_ms=1500)
 LOADS = (PLAIN, COMPACTED, SHRINKING, SHARED, HASTY)
+WITH_TOKEN = ("b", "c", "h")
+"""Senders that have a token in a secure round; the others have a certificate."""

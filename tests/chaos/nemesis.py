@@ -18,6 +18,7 @@ from tests.chaos.arena_names import BROKERS, CONTROLLERS, ZOOKEEPER
 from tests.chaos.cut_tails import CutTails
 from tests.chaos.disks import SMALL
 from tests.chaos.proxy import ANYBODY, Trouble
+from tests.chaos.rotation import Rotation
 
 SHORT_S = (0.2, 1.5)
 LONG_S = (1.0, 5.0)
@@ -57,8 +58,16 @@ class Nemesis:
             CutTails(arena.disks.seen_from_here, self._chance, self._kill_now, self._bring_back).strike,
         )
 
+        self._rotations: tuple[Callable[[], Iterator[str]], ...] = ()
+        if arena.secure:
+            self._rotation = Rotation(arena.cluster, arena.slowness)
+            self._rotations = (self._renew_certificates, self._replace_the_authority, self._renew_a_token)
+            self._faults += self._rotations
+
     def strike_until(self, until_s: float) -> None:
         """One misfortune after the other; everything is well again when this returns."""
+        for kind in self._chance.sample(self._rotations, len(self._rotations)):
+            self._strike([contextmanager(kind)()])
         while time.monotonic() < until_s:
             kinds = self._chance.sample(self._faults, 2 if self._chance.random() < 0.2 else 1)
             self._strike([contextmanager(kind)() for kind in dict.fromkeys(kinds)])
@@ -224,6 +233,17 @@ class Nemesis:
         flipped = self._arena.disks.flip_a_bit(name, self._chance)
         yield f"a bit flips in {flipped} of {name}" if flipped else f"no segment of {name} is long enough to rot"
         self._wait(SHORT_S)
+
+    # -- certificates and tokens
+
+    def _renew_certificates(self) -> Iterator[str]:
+        yield self._rotation.renew_certificates()
+
+    def _replace_the_authority(self) -> Iterator[str]:
+        yield self._rotation.replace_authority()
+
+    def _renew_a_token(self) -> Iterator[str]:
+        yield self._rotation.renew_token()
 
     # -- the network
 

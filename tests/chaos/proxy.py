@@ -140,7 +140,7 @@ class Network:
     def __init__(self, pids: Callable[[], Mapping[str, int]]) -> None:
         self._pids = pids
         self._trouble: dict[tuple[str, str], Trouble] = {}
-        self._proxies: dict[str, Proxy] = {}
+        self._proxies: list[Proxy] = []
         self._loop = asyncio.new_event_loop()
         self._changed = asyncio.Event()
         self._asked: dict[int, asyncio.Future[str]] = {}
@@ -152,7 +152,7 @@ class Network:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for proxy in self._proxies.values():
+        for proxy in self._proxies:
             self._call(proxy.close())
         self._call(self._stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -160,8 +160,9 @@ class Network:
         self._loop.close()
 
     def add(self, name: str, target: Callable[[], int]) -> int:
-        """A proxy in front of this process; gives its port."""
-        proxy = self._proxies[name] = Proxy(self, name, target)
+        """A proxy in front of this process; gives its port. A process with several ports has several proxies."""
+        proxy = Proxy(self, name, target)
+        self._proxies.append(proxy)
         self._call(proxy.open())
         return proxy.port
 
@@ -228,10 +229,10 @@ class Network:
         self._tell()
 
     def _break(self, source: str, sink: str) -> None:
-        for name, proxy in self._proxies.items():
-            if name == sink or sink == ANYBODY:
+        for proxy in self._proxies:
+            if sink in (proxy.name, ANYBODY):
                 proxy.break_links(lambda caller: source in (ANYBODY, caller))
-            if name == source:
+            if proxy.name == source:
                 proxy.break_links(lambda caller: sink in (ANYBODY, caller))
 
     def _tell(self) -> None:

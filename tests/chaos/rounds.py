@@ -29,7 +29,7 @@ from tests.chaos.checks.history import History, Outcome
 from tests.chaos.checks.replicas import differences
 from tests.chaos.clients import Sender, ask_ends_until, delete_until, read_until
 from tests.chaos.disks import Disks
-from tests.chaos.loads import COMPACTED, HASTY, LOADS, PLAIN, SHARED, SHRINKING, Load
+from tests.chaos.loads import COMPACTED, HASTY, LOADS, PLAIN, SHARED, SHRINKING, WITH_TOKEN, Load
 from tests.chaos.mover import Mover
 from tests.chaos.nemesis import Nemesis
 from tests.chaos.troop import Troop
@@ -108,15 +108,16 @@ def round_s_max(duration_s: float, slowness: float) -> float:
     return duration_s + ROUND_S * slowness
 
 
-def run_round(directory: Path, seed: int, duration_s: float, slowness: float = 1.0) -> Report:
+def run_round(directory: Path, seed: int, duration_s: float, slowness: float = 1.0, *, secure: bool = False) -> Report:
     """A round in an empty directory, which holds the evidence afterwards.
 
     Args:
         slowness: of the machine; bounds on liveness are this much longer.
+        secure: with TLS, access rules and a closed ZooKeeper; certificates and tokens are then renewed meanwhile.
     """
     histories = {load.topic: History(hasty=load.patience_ms > 0, readers=load.readers) for load in LOADS}
     with Disks(directory) as disks:
-        with Arena(directory, disks, slowness) as arena:
+        with Arena(directory, disks, slowness, secure=secure) as arena:
             nemesis = Nemesis(arena, seed)
             with AdminClient(admin=arena.cluster.admin_address, timeout_s=CALL_S * slowness) as admin:
                 for load in LOADS:
@@ -215,17 +216,7 @@ def _live_through(
         others.append(_thread(plain, life, moved_enough))
     for load in LOADS:
         history = histories[load.topic]
-        senders = [
-            Sender(
-                name,
-                arena.bootstrap,
-                load,
-                partial(getattr, troop, "partitions") if load.grows_to else None,
-                arena.slowness,
-                abandoned,
-            )
-            for name in load.senders
-        ]
+        senders = [_sender(name, load, arena, troop, abandoned) for name in load.senders]
         sending += [_thread(history, sender.send_until, ended, history) for sender in senders]
         for name in load.readers:
             reading = (name, arena.bootstrap, load, partial(at_end, load.topic), history, arena.slowness)
@@ -257,6 +248,14 @@ def _live_through(
             asked_enough.set()
             for thread in others:
                 thread.join()
+
+
+def _sender(name: str, load: Load, arena: Arena, troop: Troop, abandoned: threading.Event) -> Sender:
+    count = partial(getattr, troop, "partitions") if load.grows_to else None
+    bootstrap, identity = arena.bootstrap, {}
+    if name in WITH_TOKEN:
+        bootstrap, identity = arena.token_bootstrap, arena.with_token
+    return Sender(name, bootstrap, load, count, arena.slowness, abandoned, identity)
 
 
 def _thread(history: History, work: Callable[..., None], *arguments: object) -> threading.Thread:

@@ -34,7 +34,7 @@ def test_a_round_that_hangs_is_ended_and_says_where_its_threads_wait(tmp_path: P
 def test_an_error_of_a_round_is_a_finding_with_evidence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise AssertionError("the cluster did not come up")
 
     monkeypatch.setattr(chaos, "run_round", fail)
@@ -42,7 +42,7 @@ def test_an_error_of_a_round_is_a_finding_with_evidence(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert chaos.main(["--minutes", "0", "--seed", "7", "--load", "0"]) == 1
     told = capsys.readouterr().out
-    assert "seed 7, load 0: WRONG" in told
+    assert "seed 7, load 0, secure: WRONG" in told
     [evidence] = tmp_path.glob("tidemark-chaos-*")
     assert f"the evidence is in {evidence}" in told
     assert "the cluster did not come up" in (evidence / "error.txt").read_text()
@@ -52,3 +52,8 @@ def test_an_error_of_a_round_is_a_finding_with_evidence(
 def test_the_seed_of_a_round_draws_its_load(seed: int, load: int) -> None:
     assert chaos.load_of(seed, None) == load
     assert chaos.load_of(seed, 5) == 5
+
+
+def test_every_odd_seed_is_a_secure_round() -> None:
+    assert [chaos.is_secure(seed, None) for seed in (6, 7)] == [False, True]
+    assert [chaos.is_secure(7, given) for given in ("no", "yes")] == [False, True]

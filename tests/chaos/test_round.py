@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A round of real faults on real processes, from a new seed each time; a failing one can be run again by its seed."""
+"""A round of real faults on a secure cluster of real processes, from a new seed each time; a failing one can be run
+again by its seed, with `python -m tests.chaos --seed N --secure yes`.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,10 @@ ROUND_S = 30.0
 
 @pytest.mark.timeout(900)
 def test_a_round_of_faults_loses_doubles_and_reorders_no_record(tmp_path: Path) -> None:
-    report = run_round(tmp_path, random.randrange(1 << 31), ROUND_S, slowness(other_load()))
+    report = run_round(tmp_path, random.randrange(1 << 31), ROUND_S, slowness(other_load()), secure=True)
     assert not report.findings, report
     assert report.faults, "nothing befell anybody"
+    assert {"certificates", "authority", "token"} <= set(" ".join(report.faults).split()), "each was renewed"
     assert report.acknowledged > 1000, report
     assert report.ends > 0, report
     assert report.covered > 0, "the compacted topic was compacted"

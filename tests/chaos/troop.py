@@ -34,6 +34,8 @@ SLOTS: tuple[dict[str, Any], ...] = (
     {"one_by_one": True, "instance_id": "fixed"},
 )
 """How the members differ."""
+WITH_TOKEN = (0, 1)
+"""Slots whose members have a token in a secure round; the others have a certificate."""
 _CALL_S = 5.0
 _PAUSE_S = (0.5, 3.5)
 _STOP_S = (0.5, 6.0)
@@ -147,10 +149,13 @@ class Troop:
         life = f"member-{slot}-{self.lives:03}"
         self.lives += 1
         plan = replace(self._plan, journal=str(self._directory / f"{life}.journal"), **SLOTS[slot])
+        environment = {}
+        if slot in WITH_TOKEN:
+            plan, environment = replace(plan, bootstrap=self._arena.token_bootstrap), self._arena.token_environment
         Path(plan.journal).touch()
         module, argument = plan.command
         log = self._directory / f"{life}.log"
-        member = self._members[slot] = ServiceProcess(life, module, [argument], log=log, environment={})
+        member = self._members[slot] = ServiceProcess(life, module, [argument], log=log, environment=environment)
         member.start()
         self._arena.guests[life] = member.pid
         self.told.append(f"{life} joins")

@@ -10,9 +10,12 @@ from typing import Any, Protocol
 
 import pytest
 from kazoo.client import KazooClient
+from tidemark.core.security.principals import Role
+from tidemark.local.certificates import Authority
 from tidemark.local.zookeeper_process import ZooKeeperProcess
 from tidemark.ports import StoreEvent
 from tidemark.runtime.clock import SystemClock
+from tidemark.zookeeper.security.tls import ZooKeeperTls
 from tidemark.zookeeper.store import SessionMetadataStore, ZooKeeperMetadataStore
 
 from tests.fakes.metadata_store import FakeMetadataStore, FakeZooKeeper
@@ -84,20 +87,24 @@ class FakeCluster:
 
 
 class RealCluster:
-    def __init__(self, process: ZooKeeperProcess) -> None:
+    """A closed ZooKeeper: sessions need the certificate of a service, and every node has an ACL."""
+
+    def __init__(self, process: ZooKeeperProcess, tls: ZooKeeperTls) -> None:
         self._process = process
+        self._tls = tls
         self._chroot = f"/{uuid.uuid4().hex}"
         self._stores: list[ZooKeeperMetadataStore] = []
 
     async def store(self, session_timeout_ms: int = 4000) -> ZooKeeperMetadataStore:
-        store = ZooKeeperMetadataStore(self._process.connect + self._chroot, session_timeout_ms, SystemClock())
+        connect = self._process.connect + self._chroot
+        store = ZooKeeperMetadataStore(connect, session_timeout_ms, SystemClock(), self._tls)
         self._stores.append(store)
         await store.start()
         return store
 
     async def expire(self, store: Any) -> None:
         # Whoever has its id and password takes a session over; closing it ends it for its owner.
-        thief = KazooClient(self._process.connect, client_id=store._session._client.client_id, timeout=4)
+        thief = self._client(client_id=store._session._client.client_id)
         await asyncio.to_thread(thief.start)
         await asyncio.to_thread(thief.stop)
         await asyncio.to_thread(thief.close)
@@ -109,7 +116,7 @@ class RealCluster:
         await asyncio.to_thread(self._process.start)
 
     async def corrupt(self, path: str, data: bytes) -> None:
-        client = KazooClient(self._process.connect + self._chroot, timeout=4)
+        client = self._client(self._chroot)
         await asyncio.to_thread(client.start)
         await asyncio.to_thread(client.set, path, data)
         await asyncio.to_thread(client.stop)
@@ -119,11 +126,33 @@ class RealCluster:
         for store in self._stores:
             await store.stop()
 
+    def _client(self, chroot: str = "", **options: Any) -> KazooClient:
+        return KazooClient(self._process.connect + chroot, timeout=4, handler=self._tls.handler(), **options)
+
 
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
+    """On plain text, for tests of sessions."""
     with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper")) as process:
         yield process
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority.create(tmp_path_factory.mktemp("certs"), "shop")
+
+
+@pytest.fixture(scope="session")
+def secure_zookeeper(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
+    """Accepts sessions with a certificate only."""
+    files = authority.issue_zookeeper("1", ("127.0.0.1",))
+    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper"), tls=files) as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def service_tls(authority: Authority) -> ZooKeeperTls:
+    return ZooKeeperTls(authority.issue_service(Role.BROKER, "1", ("127.0.0.1",)))
 
 
 @pytest.fixture(params=["fake", "zookeeper"])
@@ -132,9 +161,9 @@ async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
     if request.param == "fake":
         made = FakeCluster()
     else:
-        process: ZooKeeperProcess = request.getfixturevalue("zookeeper")
+        process: ZooKeeperProcess = request.getfixturevalue("secure_zookeeper")
         if not process.running:
             process.start()
-        made = RealCluster(process)
+        made = RealCluster(process, request.getfixturevalue("service_tls"))
     yield made
     await made.close()

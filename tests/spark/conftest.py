@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import pyspark
 import pytest
@@ -15,8 +16,10 @@ from tidemark.client import AdminClient
 from tidemark.client.consuming import range_reader
 from tidemark.client.metadata import cluster as client_cluster
 from tidemark.local.cluster import LocalCluster
+from tidemark.rpc.security.paths import FILE_VARIABLES
 
 from tests.integration.harness.warm_service import warm_services
+from tests.spark.secure import AUTHORIZATION, let_the_token_in
 from tests.spark.warm_python import write_python
 
 ROOT = Path(__file__).parents[2]
@@ -58,8 +61,8 @@ def spark_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def spark(spark_home: Path, spark_python: Path) -> Iterator[SparkSession]:
-    """A local session with this Python, whose workers import what is here."""
+def spark(spark_home: Path, spark_python: Path, cluster: LocalCluster) -> Iterator[SparkSession]:
+    """A local session with this Python, whose workers import what is here, and have the environment of `cluster`."""
     paths = [str(ROOT / "services"), str(ROOT / "spark"), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ |= {
         "PYSPARK_PYTHON": str(spark_python),
@@ -83,10 +86,16 @@ def spark(spark_home: Path, spark_python: Path) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Three brokers, two controllers and an admin service. Records of the tests are years old: retention never runs."""
-    never = {"broker": {"log.retention.check.interval.ms": "86400000"}}
-    with LocalCluster(tmp_path_factory.mktemp("cluster"), settings=never) as started:
-        yield started
+    """Three brokers, two controllers and an admin service. Records of the tests are years old: retention never runs.
+
+    The cluster is secure. Without other options clients use the certificate that the environment names from now on.
+    """
+    broker = {"log.retention.check.interval.ms": "86400000", **AUTHORIZATION}
+    settings = {"broker": broker, "admin": AUTHORIZATION}
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), settings=settings, secure=True) as started:
+        let_the_token_in(started)
+        with patch.dict(os.environ, zip(FILE_VARIABLES, started.client_files, strict=True)):
+            yield started
 
 
 @pytest.fixture

@@ -12,6 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from tidemark.client import AdminClient, Producer
 from tidemark.local.cluster import LocalCluster
 
+from tests.spark.secure import secrets_of, with_token
+
 COUNT = 1000
 
 
@@ -37,8 +39,8 @@ def places(cluster: LocalCluster) -> dict[tuple[int, int], int]:
 
 
 def read(spark: SparkSession, cluster: LocalCluster, **options: Any) -> DataFrame:
-    reader = spark.read.format("tidemark").option("tidemark.bootstrap", cluster.bootstrap)
-    return reader.options(**{"subscribe": "rows", **options}).load()
+    options = {"subscribe": "rows", **with_token(cluster), **options}
+    return spark.read.format("tidemark").options(**options).load()
 
 
 def test_every_record_is_a_row_with_the_columns_of_sparks_kafka_source(
@@ -127,3 +129,28 @@ def test_a_topic_that_was_recreated_since_the_plan_is_an_error_not_other_rows(
             second.send("again", b"new").result(30)
         with pytest.raises(Exception, match="UNKNOWN_TOPIC_ID"):
             planned.collect()
+
+
+@pytest.mark.usefixtures("places")
+def test_no_plan_page_or_setting_of_spark_shows_a_secret(
+    spark: SparkSession, cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = read(spark, cluster).where("partition = 1")
+    table.collect()
+    table.explain("extended")
+    shown = [capsys.readouterr().out, *(f"{name}={value}" for name, value in spark.sparkContext.getConf().getAll())]
+    assert "tidemark" in shown[0]
+    pages = spark._jsparkSession.sharedState().statusStore().executionsList()  # type: ignore[attr-defined]
+    shown += [pages.apply(index).physicalPlanDescription() for index in range(pages.size())]
+    environment = spark._jsc.sc().statusStore().environmentInfo()  # type: ignore[attr-defined]
+    shown.append(environment.sparkProperties().mkString("\n"))
+    assert any("Scan" in page for page in shown[-2:])
+    for secret in secrets_of(cluster):
+        assert [text for text in shown if secret in text] == []
+
+
+def test_a_token_in_place_of_its_path_is_refused_and_not_repeated(spark: SparkSession, cluster: LocalCluster) -> None:
+    token, _ = secrets_of(cluster)
+    with pytest.raises(PySparkException, match="has a token, and the query plan would show it") as refused:
+        read(spark, cluster, **{"tidemark.token.file": token}).collect()
+    assert token not in str(refused.value)

@@ -20,6 +20,8 @@ from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark_spark import TidemarkListener, compat
 from tidemark_spark.progress import partition_progress
 
+from tests.spark.secure import secrets_of, with_token
+
 MakeTopic = Callable[..., str]
 QUERY_S = 90
 pytestmark = pytest.mark.timeout(300)
@@ -37,14 +39,13 @@ class Job:
 
     def __init__(self, spark: SparkSession, cluster: LocalCluster, directory: Path, **options: str) -> None:
         self._spark = spark
-        self._bootstrap = cluster.bootstrap
-        self._options = options
+        self._options = {**with_token(cluster), **options}
         self._rows = str(directory / "rows")
         self.checkpoint = directory / "checkpoint"
 
     def start(self, **options: str) -> StreamingQuery:
         """To what there is now, then it ends."""
-        read = self._spark.readStream.format("tidemark").option("tidemark.bootstrap", self._bootstrap)
+        read = self._spark.readStream.format("tidemark")
         table = read.options(**{"startingOffsets": "earliest", **self._options, **options}).load()
         write = table.select("topic", "partition", "offset").writeStream.format("parquet").option("path", self._rows)
         return write.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True).start()
@@ -92,6 +93,8 @@ def test_a_query_survives_restarts_and_growth_and_gives_every_record_once(
     compat.finish_available_now(spark)  # as the jobs do: in some versions the query would be the one micro-batch again
     job.run()
     assert job.places() == [(index, at) for index, count in enumerate((75, 30, 10)) for at in range(count)]
+    written = {path: path.read_bytes() for path in job.checkpoint.rglob("*") if path.is_file()}
+    assert [path for secret in secrets_of(cluster) for path in written if secret.encode() in written[path]] == []
 
 
 def test_a_query_goes_on_when_a_broker_is_killed_under_it(

@@ -17,6 +17,8 @@ from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark_spark.writer import write_task
 from tidemark_spark.writer_options import parse_write_options
 
+from tests.spark.secure import with_token
+
 COUNT = 1000
 HEADERS = (
     "array(named_struct('key', 'n', 'value', unhex(lpad(hex(id), 16, '0'))), named_struct('key', 'n', 'value', null))"
@@ -31,7 +33,7 @@ def make(cluster: LocalCluster, *topics: str, partitions: int = 3) -> None:
 
 
 def save(table: DataFrame, cluster: LocalCluster, mode: str = "append", **options: str) -> None:
-    options = {"tidemark.bootstrap": cluster.bootstrap, **options}
+    options = {**with_token(cluster), **options}
     table.write.format("tidemark").mode(mode).options(**options).save()
 
 

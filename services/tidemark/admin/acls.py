@@ -56,7 +56,8 @@ class AclAdministration:
                 raise TidemarkError(
                     ErrorCode.INVALID_REQUEST,
                     f"no caller is {acl.principal}: give User: and the URI name of a certificate, User:token:NAME, "
-                    "User:oidc:ALIAS:SUBJECT, User:system:serviceaccount:NAMESPACE:NAME, User:ANONYMOUS or User:*",
+                    "User:oidc:ALIAS:SUBJECT, User:system:serviceaccount:NAMESPACE:NAME, User:CN=NAME, User:ANONYMOUS "
+                    "or User:*",
                     {"acl": "principal"},
                 )
         if both := wanted & unwanted:

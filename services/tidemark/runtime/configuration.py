@@ -95,6 +95,7 @@ class BrokerSettings(_AuthorizingSettings):
     clients_tls_ca_file: str
     clients_tls_certificate_file: str
     clients_tls_key_file: str
+    tls_principal_mapping_rules: str
     tokens_file: str
     tokens_issuers_file: str
     tokens_clock_skew_ms: int
@@ -156,6 +157,7 @@ class AdminSettings(_AuthorizingSettings):
     clients_tls_ca_file: str
     clients_tls_certificate_file: str
     clients_tls_key_file: str
+    tls_principal_mapping_rules: str
     tokens_file: str
     tokens_issuers_file: str
     tokens_clock_skew_ms: int

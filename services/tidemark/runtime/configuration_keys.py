@@ -154,6 +154,14 @@ _COMMON: Final = (
         "clients.tls.key.file", Kind.STRING, _CLIENTS, "", "PEM file with the key of clients.tls.certificate.file"
     ),
     ConfigKey(
+        "tls.principal.mapping.rules",
+        Kind.STRING,
+        _CLIENTS,
+        "",
+        "Rules that name users by the subjects of certificates without a URI name, with the syntax of Kafka's "
+        "ssl.principal.mapping.rules; empty: such callers are User:ANONYMOUS",
+    ),
+    ConfigKey(
         "tokens.file",
         Kind.STRING,
         _CLIENTS,

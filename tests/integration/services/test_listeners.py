@@ -13,6 +13,7 @@ import pytest
 from tidemark.core.security.listeners import Listener
 from tidemark.core.security.principals import Role
 from tidemark.local.certificates import Authority
+from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.security import token_file
 from tidemark.rpc.security.callers import caller_of, listener_of_call
@@ -28,6 +29,8 @@ from tidemark.v1.broker_service_pb2_grpc import (
     BrokerServiceStub,
     add_BrokerServiceServicer_to_server,
 )
+
+from tests.integration.harness.certificates import signed_by
 
 NAMED = "internal://127.0.0.1:0,clients.mtls://127.0.0.1:0,clients.token://127.0.0.1:0"
 SERVICE = "tidemark://shop/controller/100"
@@ -57,24 +60,25 @@ class Noting(BrokerServiceServicer):
 class Shop:
     """A server; its clients' authority is another one than the cluster's."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, rules: str = "") -> None:
         self.cluster = Authority.create(directory / "cluster", "shop")
         self.clients = Authority.create(directory / "clients", "shop")
         self.tokens = directory / "tokens"
         self.alice = token_file.create(self.tokens, "alice")
         hosts = ["127.0.0.1"]
         shown = self.clients.issue_service(Role.BROKER, "0", hosts)
-        settings: Any = SimpleNamespace(
+        self.settings: Any = SimpleNamespace(
             clients_tls_ca_file=shown.ca,
             clients_tls_certificate_file=shown.certificate,
             clients_tls_key_file=shown.key,
+            tls_principal_mapping_rules=rules,
             tokens_file=str(self.tokens),
             tokens_issuers_file="",
             tokens_clock_skew_ms=0,
         )
         self.refused: list[str] = []
-        identity = TlsIdentity(self.cluster.issue_service(Role.BROKER, "0", hosts))
-        ports = listener_ports(Listeners.parse(NAMED), identity, settings, self.refused.append)
+        self.identity = TlsIdentity(self.cluster.issue_service(Role.BROKER, "0", hosts))
+        ports = listener_ports(Listeners.parse(NAMED), self.identity, self.settings, self.refused.append)
         self.noting = Noting()
         service = Service(add_BrokerServiceServicer_to_server, self.noting, "tidemark.v1.BrokerService")
         self.server = GrpcServer(ports, [service])
@@ -110,6 +114,29 @@ async def test_the_authority_of_clients_makes_users_only(shop: Shop) -> None:
     with pytest.raises(grpc.aio.AioRpcError):
         await shop.call(Listener.INTERNAL, TlsIdentity(trusting))
     assert shop.noting.seen == []
+
+
+async def test_a_subject_names_a_user_on_the_listener_of_clients_only(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, "RULE:^CN=(.*)$/$1/U")
+    await shop.server.start()
+    try:
+        for listener, name in ((Listener.MTLS, "User:CN=BY HAND"), (Listener.INTERNAL, "User:ANONYMOUS")):
+            signed = signed_by(tmp_path / ("clients" if listener is Listener.MTLS else "cluster"), tmp_path / listener)
+            seen = await shop.call(listener, TlsIdentity(signed))
+            assert seen == [(name, listener, False)] * 3
+    finally:
+        await shop.server.stop(0)
+
+
+async def test_rules_for_subjects_hold_on_the_one_port_too_and_other_text_is_refused(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, "DEFAULT")
+    (port,) = listener_ports(Listeners.parse("127.0.0.1:0"), shop.identity, shop.settings)
+    assert port.subjects is not None
+    assert port.subjects.principal_of("CN=alice").name == "User:CN=alice"
+    shop.settings.tls_principal_mapping_rules = "RULE:("
+    with pytest.raises(TidemarkError, match=r"tls\.principal\.mapping\.rules: want RULE:PATTERN/NAME/") as refused:
+        listener_ports(Listeners.parse("127.0.0.1:0"), shop.identity, shop.settings)
+    assert refused.value.code is ErrorCode.INVALID_CONFIG
 
 
 async def test_a_token_is_its_user_also_beside_a_certificate(shop: Shop) -> None:

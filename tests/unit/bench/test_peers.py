@@ -9,12 +9,13 @@ import pytest
 
 from bench import peers
 from bench.compare import figures_of
-from bench.peers import OURS, kafka_peer
+from bench.peers import OURS, beside, kafka_peer
 
 SCRIPT = """\
 #!/bin/sh
 echo "$2 ${BATCH:-}" >>"$1/calls"
 case $2 in
+port) echo "${TIDEMARK_PEER_KAFKA_PORT:-}" ;;
 produce) echo "1000 records sent, 250000.5 records/sec (23.84 MB/sec), 3.1 ms avg latency" ;;
 consume) echo "2026-01-01 00:00:00:000, 2026-01-01 00:00:05:000, 19.0, 1.8, 1000, 200.0, 3000, 2000, 9.8, 98765.5" ;;
 esac
@@ -44,6 +45,23 @@ def test_a_script_that_the_environment_names_is_the_peer_and_ends_with_its_use(d
 def test_a_peer_ends_when_its_benchmark_fails(directory: Path) -> None:
     with pytest.raises(ZeroDivisionError), kafka_peer():
         raise ZeroDivisionError
+    assert (directory / "calls").read_text().split() == ["up", "down"]
+
+
+def test_a_second_cluster_of_the_peer_has_its_own_directory_ports_and_variables(directory: Path) -> None:
+    second = directory / "tls"
+    second.mkdir()
+    with kafka_peer() as peer:
+        assert peer is not None
+        with beside(peer, "tls", {"BATCH": "of the second"}) as other:
+            assert other.produce_per_s("t", records=1000, size_bytes=100) == 250_000.5
+            assert "19290" in other.call("port")
+    assert (second / "calls").read_text().splitlines() == [
+        "up of the second",
+        "produce 65536",
+        "port of the second",
+        "down of the second",
+    ]
     assert (directory / "calls").read_text().split() == ["up", "down"]
 
 

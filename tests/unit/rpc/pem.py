@@ -15,23 +15,24 @@ _NO_NAME = x509.Name([])
 
 
 @functools.cache
-def certificate_with(*uris: str) -> bytes:
-    """PEM of a self-signed certificate."""
+def certificate_with(*uris: str, dns: tuple[str, ...] = (), subject: x509.Name = _NO_NAME) -> bytes:
+    """PEM of a self-signed certificate with URI and DNS names."""
     key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
     builder = (
-        x509.CertificateBuilder(_NO_NAME, _NO_NAME, key.public_key(), x509.random_serial_number())
+        x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number())
         .not_valid_before(now)
         .not_valid_after(now + timedelta(days=1))
     )
-    names = [x509.UniformResourceIdentifier(uri) for uri in uris]
+    names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(uri) for uri in uris]
+    names += [x509.DNSName(name) for name in dns]
     extended = builder.add_extension(x509.SubjectAlternativeName(names), critical=False) if names else builder
     return extended.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
 
 
-def facts_of(*uris: str) -> dict[str, list[bytes]]:
+def facts_of(*uris: str, dns: tuple[str, ...] = (), subject: x509.Name = _NO_NAME) -> dict[str, list[bytes]]:
     """The facts that gRPC states of a caller with this certificate. In `peer_uri` a NUL ends a name."""
     return {
         "transport_security_type": [b"ssl"],
-        "x509_pem_cert": [certificate_with(*uris)],
+        "x509_pem_cert": [certificate_with(*uris, dns=dns, subject=subject)],
         "peer_uri": [uri.partition("\0")[0].encode() for uri in uris],
     }

@@ -9,8 +9,13 @@ from typing import Any
 
 import grpc
 import pytest
+from cryptography import x509
+from cryptography.x509.oid import NameOID
+from tidemark.core.security.listeners import Listener
 from tidemark.core.security.principals import ANONYMOUS, Principal, Role
+from tidemark.core.security.subject_mapping import SubjectMapping
 from tidemark.model import ErrorCode, TidemarkError
+from tidemark.rpc.security import callers
 from tidemark.rpc.security.callers import CallerCheck, caller_of, check_id
 
 from tests.unit.rpc.pem import facts_of
@@ -37,6 +42,66 @@ def test_a_name_with_a_control_character_is_no_identity(uri: str) -> None:
 def test_no_name_and_two_names_are_no_identity() -> None:
     assert caller_with() == ANONYMOUS
     assert caller_with(BROKER, "spiffe://shop/alice") == ANONYMOUS
+
+
+def test_a_dns_name_that_looks_like_a_uri_is_no_identity() -> None:
+    """`peer_identities()` of gRPC mixes names of all kinds."""
+    facts = facts_of(dns=(BROKER,)) | {"subject_alternative_name": [BROKER.encode()]}
+    assert caller_of(SimpleNamespace(auth_context=lambda: facts)) == ANONYMOUS
+
+
+def subject_of(*attributes: tuple[x509.ObjectIdentifier, str]) -> x509.Name:
+    """Parts from the least specific one to the most specific one."""
+    return x509.Name([x509.NameAttribute(kind, value) for kind, value in attributes])
+
+
+def mapped(facts: dict[str, list[bytes]]) -> Principal | None:
+    token = callers._CALL.set(callers._Call(Listener.MTLS, subjects=SubjectMapping("DEFAULT")))
+    try:
+        return caller_of(SimpleNamespace(auth_context=lambda: facts))
+    finally:
+        callers._CALL.reset(token)
+
+
+ALICE = subject_of((NameOID.ORGANIZATION_NAME, "shop"), (NameOID.COMMON_NAME, "alice"))
+
+
+def test_a_subject_names_a_user_only_by_rules_and_only_without_a_uri_name() -> None:
+    assert caller_of(SimpleNamespace(auth_context=lambda: facts_of(subject=ALICE))) == ANONYMOUS
+    assert mapped(facts_of(subject=ALICE)) == Principal("User:CN=alice,O=shop")
+    assert mapped(facts_of(subject=ALICE, dns=("alice.example.com",))) == Principal("User:CN=alice,O=shop")
+    assert mapped(facts_of("spiffe://shop/bob", subject=ALICE)) == Principal("User:spiffe://shop/bob")
+    assert mapped(facts_of("bob", subject=ALICE)) == ANONYMOUS
+    assert mapped(facts_of(BROKER, "spiffe://shop/bob", subject=ALICE)) == ANONYMOUS
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        [(NameOID.COMMON_NAME, "alice,OU=admins")],
+        [(NameOID.COMMON_NAME, "alice\\,OU=admins")],
+        [(NameOID.COMMON_NAME, 'alice"')],
+        [(NameOID.COMMON_NAME, "alice+OU")],
+        [(NameOID.COMMON_NAME, "#alice")],
+        [(NameOID.COMMON_NAME, " alice")],
+        [(NameOID.COMMON_NAME, "alice\0")],
+        [(NameOID.COMMON_NAME, "alice\n")],
+        [(NameOID.COMMON_NAME, "ali\u202ece")],
+        [(NameOID.ORGANIZATIONAL_UNIT_NAME, "x,CN=alice")],
+        [(NameOID.ORGANIZATIONAL_UNIT_NAME, "cn=root"), (NameOID.COMMON_NAME, "alice")],
+        [(NameOID.COMMON_NAME, "bob"), (NameOID.COMMON_NAME, "alice")],
+        [(NameOID.COMMON_NAME, "alice"), *[(NameOID.ORGANIZATIONAL_UNIT_NAME, "x" * 60)] * 20],
+        [(NameOID.ORGANIZATION_NAME, "shop")],
+    ],
+)
+def test_a_subject_that_could_be_misread_names_no_user(attributes: list[tuple[x509.ObjectIdentifier, str]]) -> None:
+    assert mapped(facts_of(subject=subject_of(*attributes))) == ANONYMOUS
+
+
+def test_a_subject_with_two_values_in_one_part_names_no_user() -> None:
+    parts = [x509.NameAttribute(NameOID.COMMON_NAME, "alice"), x509.NameAttribute(NameOID.ORGANIZATION_NAME, "shop")]
+    subject = x509.Name([x509.RelativeDistinguishedName(parts)])
+    assert mapped(facts_of(subject=subject)) == ANONYMOUS
 
 
 def test_a_caller_on_a_plain_text_port_has_no_certificate() -> None:

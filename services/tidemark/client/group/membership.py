@@ -219,6 +219,7 @@ class Membership:
             self._full_heartbeat = False
             request = self._heartbeat(full=full)
             calling = asyncio.ensure_future(self._call(request, hold=not full))
+            calling.add_done_callback(_retrieve)
             poked = asyncio.ensure_future(self._poke.wait())
             try:
                 await asyncio.wait({calling, poked}, return_when=asyncio.FIRST_COMPLETED)
@@ -488,3 +489,9 @@ def _named(request: pb.GroupHeartbeatRequest) -> frozenset[TopicPartition] | Non
     if not request.HasField("owned"):
         return None
     return frozenset(TopicPartition(one.topic, index) for one in request.owned.topics for index in one.partitions)
+
+
+def _retrieve(task: asyncio.Future[pb.GroupHeartbeatResponse]) -> None:
+    """Of a heartbeat that nothing waits for any more, asyncio would report the error."""
+    if not task.cancelled():
+        task.exception()

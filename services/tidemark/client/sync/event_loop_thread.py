@@ -10,14 +10,41 @@ import asyncio
 import os
 import threading
 from collections.abc import Coroutine
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from typing import Any, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.channel import check_not_lost_by_fork
 
 T = TypeVar("T")
+
+
+_END_S: Final = 5.0
+"""Time for a call to end after its timeout; longer only if another callback holds the loop."""
+
+
+class _Call(Generic[T]):
+    """A coroutine that can be cancelled as long as it has no result; used on the event loop."""
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        self._work = work
+        self._task: asyncio.Task[Any] | None = None
+        self._is_over = False
+
+    async def run(self) -> T:
+        """The result of the coroutine."""
+        self._task = asyncio.current_task()
+        if self._is_over:
+            self._work.close()
+            raise asyncio.CancelledError
+        return await self._work
+
+    def end(self) -> None:
+        """Cancel; no effect on a coroutine that has ended."""
+        self._is_over = True
+        if self._task is not None:
+            self._task.cancel()
 
 
 class BackgroundLoop:
@@ -35,22 +62,35 @@ class BackgroundLoop:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def call(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        """Run a coroutine and return its result; raises REQUEST_TIMED_OUT after `timeout_s`."""
+        """Run a coroutine and return its result; raises REQUEST_TIMED_OUT after `timeout_s`.
+
+        A result counts also if it comes as the time ends, for example after a pause of the process: the coroutine has
+        had its effect then, and the records of a poll would be lost.
+        """
         refusal = self._refusal()
         if refusal is not None:
             work.close()
             raise refusal
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        call = _Call(work)
+        future = asyncio.run_coroutine_threadsafe(call.run(), self._loop)
         try:
             return future.result(timeout_s)
         except FutureTimeoutError:
             if future.done():
-                raise
-            future.cancel()
-            raise TidemarkError(ErrorCode.REQUEST_TIMED_OUT, f"not completed within {timeout_s} s") from None
+                return future.result()
         except BaseException:
             future.cancel()  # the calling thread was interrupted
             raise
+        self._loop.call_soon_threadsafe(call.end)
+        try:
+            return future.result(_END_S)
+        except FutureTimeoutError:
+            if future.done():
+                return future.result()
+            future.cancel()
+        except CancelledError:
+            pass
+        raise TidemarkError(ErrorCode.REQUEST_TIMED_OUT, f"not completed within {timeout_s} s") from None
 
     def _refusal(self) -> TidemarkError | None:
         """Return the error of a call that could never end; None without one."""

@@ -2,8 +2,8 @@
 """Identities: of the cluster's services, and of users; from the one URI name of a certificate, or from a token.
 
 A service has `tidemark://CLUSTER/broker/3`, `tidemark://CLUSTER/controller/100` or `tidemark://CLUSTER/admin/NAME`.
-CLUSTER is a name that all certificates of one cluster share. Any other URI is a user's. Names of other kinds (subject,
-DNS name, address) are never an identity.
+CLUSTER is a name that all certificates of one cluster share. Any other URI is a user's. DNS names and addresses are
+never an identity, and the subject only by `subject_mapping`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ ANONYMOUS: Final = Principal("User:ANONYMOUS")
 
 
 _USER: Final = re.compile(
-    rf"User:(\*|ANONYMOUS|{_URI.pattern}|token:.+|oidc:[^:]+:.+|{_SERVICE_ACCOUNT.pattern})", re.DOTALL
+    rf"User:(\*|ANONYMOUS|{_URI.pattern}|CN=.+|token:.+|oidc:[^:]+:.+|{_SERVICE_ACCOUNT.pattern})", re.DOTALL
 )
 
 

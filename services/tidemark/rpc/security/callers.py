@@ -19,11 +19,12 @@ from tidemark.core.security.authorizer import Decision
 from tidemark.core.security.listeners import Endpoint, Listener, endpoint_of
 from tidemark.core.security.principals import ANONYMOUS, Principal, principal_of
 from tidemark.core.security.service_rights import INTERNAL, check_caller, check_service_id
+from tidemark.core.security.subject_mapping import SubjectMapping
 from tidemark.model import BrokerRegistration, ErrorCode, TidemarkError
 from tidemark.rpc.errors import abort_with
 from tidemark.rpc.security.audit import DENIALS
 from tidemark.rpc.security.expiring import ending_at
-from tidemark.rpc.security.files import uris_in
+from tidemark.rpc.security.files import subject_in, uris_in
 
 _SECURITY: Final = "transport_security_type"
 _CERTIFICATE: Final = "x509_pem_cert"
@@ -79,6 +80,7 @@ class NoTokens:
 class _Call(NamedTuple):
     listener: Listener = Listener.ONLY
     principal: Principal = ANONYMOUS
+    subjects: SubjectMapping | None = None
 
 
 _NO_CALL: Final = _Call()
@@ -102,7 +104,11 @@ def caller_of(context: Any) -> Principal | None:
     call = _CALL.get()
     if call.listener is Listener.TOKEN:
         return call.principal
-    found = principal_of([uri for pem in facts.get(_CERTIFICATE, ()) for uri in uris_in(pem)])
+    certificates = facts.get(_CERTIFICATE, ())
+    uris = [uri for pem in certificates for uri in uris_in(pem)]
+    if call.subjects is not None and not uris and len(certificates) == 1:
+        return call.subjects.principal_of(subject_in(certificates[0]))
+    found = principal_of(uris)
     if call.listener is Listener.MTLS and found.role is not None:
         return Principal(f"User:{found.name}")
     return found
@@ -156,6 +162,7 @@ class Authentication(grpc.aio.ServerInterceptor):
         plain: whether it speaks plain text.
         on_refused: called with the reason of each refused token.
         tokens: on the listener for tokens; None: no token is accepted.
+        subjects: names users by the subjects of certificates without a URI name; None: these callers are anonymous.
     """
 
     def __init__(
@@ -165,8 +172,10 @@ class Authentication(grpc.aio.ServerInterceptor):
         plain: bool,
         tokens: TokenVerifier | None = None,
         on_refused: Callable[[str], None] = lambda _: None,
+        subjects: SubjectMapping | None = None,
     ) -> None:
         self._on_refused = on_refused
+        self._call = _Call(listener, subjects=subjects)
         self._listener = listener
         self._plain = plain
         self._tokens = tokens or (NoTokens() if listener is Listener.TOKEN else None)
@@ -179,7 +188,7 @@ class Authentication(grpc.aio.ServerInterceptor):
         """The handler of the call, or one that refuses it."""
         header = _authorization(handler_call_details)
         expires_s = None
-        _CALL.set(_Call(self._listener))
+        _CALL.set(self._call)
         if self._tokens is None:
             if header is not None:
                 return self._refusing(_misplaced(plain=self._plain))

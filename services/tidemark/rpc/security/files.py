@@ -11,6 +11,7 @@ import functools
 import hashlib
 import logging
 import os
+import re
 import threading
 import time
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ import grpc
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+from cryptography.x509.oid import NameOID
 
 from tidemark.core.security.principals import principal_of
 from tidemark.model import TidemarkError
@@ -32,6 +34,9 @@ _CHECK_S: Final = 0.5
 """Interval at which a use of the files looks whether they changed."""
 _SETTLE_S: Final = 0.3
 """Time for which a start waits for files that do not fit together: they may be just being replaced."""
+_MISREAD: Final = re.compile(r'[\\,+"<>;#=]')
+"""A value with one of these could pass for several values, or for another one."""
+_SUBJECT_CHARACTERS_MAX: Final = 1024
 _BEGIN, _END = b"-----BEGIN ", b"-----END "
 
 
@@ -245,6 +250,26 @@ def uris_in(pem: bytes) -> tuple[str, ...]:
         return _uris(x509.load_pem_x509_certificate(pem))
     except _UNREADABLE:
         return ()
+
+
+@functools.lru_cache(maxsize=4096)
+def subject_in(pem: bytes) -> str:
+    """The subject of a caller's certificate, as RFC 4514 writes it; "" for one that could be misread.
+
+    A value with a comma, for example, could pass for two values. So a subject with a value that has such a character,
+    with several values in one part, or without exactly one common name, names no user; neither does a certificate
+    whose other names cannot be read.
+    """
+    try:
+        certificate = x509.load_pem_x509_certificate(pem)
+        subject, text, uris = certificate.subject, certificate.subject.rfc4514_string(), _uris(certificate)
+    except _UNREADABLE:
+        return ""
+    if uris or len(text) > _SUBJECT_CHARACTERS_MAX or not text.isprintable() or "\\" in text:
+        return ""
+    if any(len(list(part)) != 1 for part in subject.rdns) or any(_MISREAD.search(str(one.value)) for one in subject):
+        return ""
+    return text if len(subject.get_attributes_for_oid(NameOID.COMMON_NAME)) == 1 else ""
 
 
 def _date(seconds: float) -> str:

@@ -10,6 +10,8 @@ import grpc
 
 from tidemark.core.security.listeners import Listener
 from tidemark.core.security.principals import principal_of
+from tidemark.core.security.subject_mapping import SubjectMapping
+from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.security.callers import Authentication, CallerCheck, TokenVerifier
 from tidemark.rpc.security.files import TlsIdentity
 from tidemark.rpc.security.paths import TlsFiles
@@ -31,6 +33,7 @@ class ListenerPort(NamedTuple):
         tokens: on the listener for tokens.
         on_refused: called with the reason of each refused token.
         max_age_ms: age at which a connection with TLS is closed; -1: no limit.
+        subjects: names users by the subjects of their certificates.
     """
 
     listener: Listener
@@ -39,6 +42,7 @@ class ListenerPort(NamedTuple):
     tokens: TokenVerifier | None = None
     on_refused: Callable[[str], None] = lambda _: None
     max_age_ms: int = UNLIMITED
+    subjects: SubjectMapping | None = None
 
     def options(self) -> list[tuple[str, int]]:
         """Options of gRPC for this port."""
@@ -50,7 +54,9 @@ class ListenerPort(NamedTuple):
     def interceptors(self) -> list[grpc.aio.ServerInterceptor]:
         """The interceptors that look at each call first."""
         plain = self.identity is None
-        known = Authentication(self.listener, plain=plain, tokens=self.tokens, on_refused=self.on_refused)
+        known = Authentication(
+            self.listener, plain=plain, tokens=self.tokens, on_refused=self.on_refused, subjects=self.subjects
+        )
         if self.identity is None or self.listener not in (Listener.ONLY, Listener.INTERNAL):
             return [known]
         return [known, CallerCheck(principal_of(self.identity.current().uris).cluster)]
@@ -78,6 +84,10 @@ class ClientSettings(Protocol):
     @property
     def clients_tls_key_file(self) -> str:
         """Path; "": that of the service."""
+
+    @property
+    def tls_principal_mapping_rules(self) -> str:
+        """Rules for subjects; "": they name no user."""
 
     @property
     def tokens_file(self) -> str:
@@ -108,6 +118,16 @@ def _tokens(settings: ClientSettings) -> TokenVerifier:
     return Tokens(StaticTokens(settings.tokens_file) if settings.tokens_file else None, issuers)
 
 
+def _subjects(clients: ClientSettings | None) -> SubjectMapping | None:
+    if clients is None or not clients.tls_principal_mapping_rules:
+        return None
+    name = "tls.principal.mapping.rules"
+    try:
+        return SubjectMapping(clients.tls_principal_mapping_rules)
+    except ValueError as error:
+        raise TidemarkError(ErrorCode.INVALID_CONFIG, f"{name}: {error}", {"config": name}) from None
+
+
 def listener_ports(
     listeners: Listeners,
     identity: TlsIdentity | None,
@@ -125,10 +145,12 @@ def listener_ports(
         max_age_ms: as in `ListenerPort`.
 
     Raises:
-        TidemarkError: INVALID_CONFIG: the files for clients do not fit together, or cannot be read.
+        TidemarkError: INVALID_CONFIG: the files for clients do not fit together, or cannot be read; or the rules for
+            subjects have another form.
     """
+    subjects = _subjects(clients)
     if not listeners.several or identity is None:
-        return [ListenerPort(Listener.ONLY, listeners.main, identity, on_refused=on_refused, max_age_ms=max_age_ms)]
+        return [ListenerPort(Listener.ONLY, listeners.main, identity, None, on_refused, max_age_ms, subjects)]
     shown, tokens = identity, None
     if clients is not None:
         files = client_files(clients, identity.files)
@@ -140,5 +162,6 @@ def listener_ports(
         listener = Listener(name)
         own = identity if listener is Listener.INTERNAL else shown
         verifier = tokens if listener is Listener.TOKEN else None
-        ports.append(ListenerPort(listener, address, own, verifier, on_refused, max_age_ms))
+        of_subjects = subjects if listener is Listener.MTLS else None
+        ports.append(ListenerPort(listener, address, own, verifier, on_refused, max_age_ms, of_subjects))
     return sorted(ports, key=lambda port: port.address is not listeners.main)

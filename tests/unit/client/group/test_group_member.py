@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from types import SimpleNamespace
@@ -169,6 +170,21 @@ async def test_member_fenced_during_reconciliation_joins_again(
     reader.refusal = None
     coordinator.asked.put_nowait((request, _))
     assert owned(await coordinator.assign(2, 0)) == [0]
+
+
+async def test_a_refused_heartbeat_of_a_former_epoch_is_not_reported_as_an_error_that_was_not_retrieved(
+    coordinator: ByHand, member: Membership
+) -> None:
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    await coordinator.assign(1, 0)
+    _, answer = await coordinator.beat()
+    member._lost(TidemarkError(ErrorCode.UNKNOWN_MEMBER, "told by a commit"))
+    answer.set_exception(TidemarkError(ErrorCode.UNKNOWN_MEMBER, "it was silent for too long"))
+    request, _ = await coordinator.beat()
+    assert request.member_epoch == 0
+    gc.collect()
+    assert reported == []
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+import time
 from collections.abc import AsyncGenerator
 
 import pytest
@@ -22,7 +23,7 @@ class AsyncCounter(Lifecycle):
     def __init__(self, *, fails: bool = False) -> None:
         self.fails = fails
         self.closed = 0
-        self.ended = threading.Event()
+        self.waiting, self.ended = threading.Event(), threading.Event()
 
     async def start(self) -> None:
         if self.fails:
@@ -37,7 +38,19 @@ class AsyncCounter(Lifecycle):
         return number + to
 
     async def wait(self) -> None:
-        await asyncio.sleep(3600)
+        self.waiting.set()
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            self.ended.set()
+
+    async def late(self, paused_s: float) -> int:
+        """As a call of a process that was paused: all its time is over when it goes on, and then it completes."""
+        time.sleep(paused_s)  # noqa: ASYNC251
+        return 7
+
+    async def own_timeout(self) -> None:
+        raise TimeoutError("of the call itself")
 
     def thread(self) -> str:
         return threading.current_thread().name
@@ -56,6 +69,8 @@ class Counter(SyncClient[AsyncCounter]):
 
     add = blocking(AsyncCounter.add)
     wait = blocking(AsyncCounter.wait)
+    late = blocking(AsyncCounter.late)
+    own_timeout = blocking(AsyncCounter.own_timeout)
     thread = on_loop(AsyncCounter.thread)
     count = iterating(AsyncCounter.count)
 
@@ -99,6 +114,25 @@ def test_a_call_that_exceeds_the_clients_timeout_is_refused() -> None:
     with Counter(AsyncCounter(), call_s=0.01) as counter, pytest.raises(TidemarkError) as refused:
         counter.wait()
     assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
+
+
+def test_a_call_that_is_refused_for_its_time_is_cancelled() -> None:
+    origin = AsyncCounter()
+    with Counter(origin, call_s=0.01) as counter:
+        with pytest.raises(TidemarkError, match=r"not completed within 0\.01 s"):
+            counter.wait()
+        assert not origin.waiting.is_set() or origin.ended.wait(5)
+
+
+def test_a_result_that_comes_as_the_time_ends_is_not_lost() -> None:
+    """A poll that was dropped with its records would count them as processed."""
+    with Counter(AsyncCounter(), call_s=0.05) as counter:
+        assert counter.late(0.3) == 7
+
+
+def test_a_timeout_of_the_call_itself_is_its_error() -> None:
+    with Counter(AsyncCounter(), call_s=5) as counter, pytest.raises(TimeoutError, match="of the call itself"):
+        counter.own_timeout()
 
 
 def test_an_iterator_yields_every_item() -> None:

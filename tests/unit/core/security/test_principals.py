@@ -61,7 +61,7 @@ def test_a_name_that_could_pose_as_another_kind_of_identity_is_anonymous(uri: st
 @given(st.text().map(lambda text: f"x://{text}") | st.text())
 def test_no_certificate_has_the_name_of_a_token(uri: str) -> None:
     name = principal_of([uri]).name
-    assert not name.startswith(("User:token:", "User:oidc:", "User:system:"))
+    assert not name.startswith(("User:token:", "User:oidc:", "User:system:", "User:CN="))
 
 
 @given(st.text())
@@ -89,7 +89,8 @@ def test_a_name_that_could_not_be_read_back_is_refused(cluster: str, name: str) 
         ("User:oidc:corp:alice@example.com", True),
         ("User:system:serviceaccount:streams:job", True),
         ("User:alice", False),
-        ("User:CN=alice", False),
+        ("User:CN=alice", True),
+        ("User:CN=", False),
         ("User:oidc:alice", False),
         ("User:system:serviceaccount:streams", False),
         ("tidemark://shop/broker/1", False),

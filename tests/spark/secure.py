@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Spark tests have a secure cluster: its settings and rules, and the options of a source or sink with a token."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidemark.client import AdminClient
+from tidemark.client.acls import Operation, allow_rule, topic
+from tidemark.local.cluster import LocalCluster
+
+USER: Final = "User:tidemark://local/user/dev"
+"""Of the certificate that the environment names: tests of this process, and jobs without options for a token."""
+WITH_TOKEN: Final = "User:token:dev"
+AUTHORIZATION: Final = {"authorization.enabled": "true", "super.users": USER}
+
+
+def let_the_token_in(cluster: LocalCluster) -> None:
+    """The user with the token may read and write every topic, and no more."""
+    with AdminClient(cluster.admin_address, tls=cluster.client_files) as admin:
+        admin.alter_acls(add=[allow_rule(WITH_TOKEN, one, topic("*")) for one in (Operation.READ, Operation.WRITE)])
+
+
+def with_token(cluster: LocalCluster) -> dict[str, str]:
+    """Options: paths only."""
+    return {
+        "tidemark.bootstrap": cluster.token_bootstrap,
+        "tidemark.tls.ca.file": cluster.client_files.ca,
+        "tidemark.token.file": str(cluster.token_file),
+    }
+
+
+def secrets_of(cluster: LocalCluster) -> tuple[str, ...]:
+    """Texts that no plan, page or file of Spark may have."""
+    assert cluster.token_file is not None
+    with open(cluster.client_files.key, encoding="ascii") as file:
+        key = file.read().splitlines()[1]
+    return cluster.token_file.read_text(encoding="ascii").strip(), key
