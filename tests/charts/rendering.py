@@ -61,6 +61,8 @@ def pods(found: list[Manifest] | tuple[Manifest, ...]) -> list[tuple[str, dict[s
             made.append((each["metadata"]["name"], each["spec"]))
         elif each["kind"] in ("StatefulSet", "Deployment", "Job"):
             made.append((each["metadata"]["name"], each["spec"]["template"]["spec"]))
+        elif each["kind"] == "CronJob":
+            made.append((each["metadata"]["name"], each["spec"]["jobTemplate"]["spec"]["template"]["spec"]))
     return made
 
 
