@@ -48,7 +48,7 @@ async def serve(settings: AdminSettings, ports: Sequence[ListenerPort]) -> int:
     clock = SystemClock()
     store = store_of(settings, clock)
     tell_what_runs("admin")
-    authorization = make_authorization(settings, ports[0].identity)
+    authorization = make_authorization(settings, ports)
     failed: asyncio.Future[object] = asyncio.get_running_loop().create_future()
     rules = AclFeed(authorization.authorizer, store, clock, failed.set_exception)
     rules.show(METRICS)

@@ -61,7 +61,7 @@ class BrokerProcess:
         tell_what_runs("broker")
         self._settings = settings
         self._node = make_node(settings)
-        self._authorization = make_authorization(settings, ports[0].identity)
+        self._authorization = make_authorization(settings, ports)
         self._server = GrpcServer(
             ports, [], later=_SERVICES, health=settings.health_listeners, gate=self._authorization.gate
         )
