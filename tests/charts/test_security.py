@@ -58,6 +58,7 @@ def test_the_service_reads_the_settings_of_the_chart(component: str, tmp_path: P
     hosts = {one.host for one in settings.advertised_listeners.by_name.values()}
     pod = f"tide-tidemark-{component}-{IDS.get(component)}.tide-tidemark-{component}-headless"
     assert hosts == {f"{pod if component in IDS else 'tide-tidemark-admin'}.{NAMESPACE}.svc.cluster.local"}
+    assert settings.zookeeper_tls_certificate_file == settings.tls_certificate_file, "for tidemark zookeeper close"
     assert settings.zookeeper_tls_ca_file == settings.tls_ca_file == "/etc/tidemark-tls/ca.crt"
     pair = f"/etc/tidemark-tls/{component}-{IDS[component]}" if component in IDS else "/etc/tidemark-tls"
     assert (settings.tls_certificate_file, settings.tls_key_file) == (f"{pair}/tls.crt", f"{pair}/tls.key")

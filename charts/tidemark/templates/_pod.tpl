@@ -102,10 +102,14 @@ resources: {{- toYaml $values.resources | nindent 2 }}
 - {name: TIDEMARK_LISTENERS, value: {{ include "tidemark.addresses" (list $root (index . 1) "0.0.0.0") | quote }}}
 - {name: TIDEMARK_TERMINATION_MESSAGE_PATH, value: /dev/termination-log}
 {{- include "tidemark.tlsEnv" . }}
-{{- if and (include "tidemark.zookeeperTls" $root) (not $root.Values.zookeeperTls.existingSecret) }}
-- {name: TIDEMARK_ZOOKEEPER_TLS_CA_FILE, value: /etc/tidemark-tls/ca.crt}
-{{- else if include "tidemark.zookeeperTls" $root }}
+{{- if include "tidemark.zookeeperTls" $root }}
 - {name: TIDEMARK_ZOOKEEPER_CONNECT, value: {{ include "tidemark.zookeeperConnect" $root | quote }}}
+{{- end }}
+{{- if and (include "tidemark.zookeeperTls" $root) (not $root.Values.zookeeperTls.existingSecret) }}
+- {name: TIDEMARK_ZOOKEEPER_TLS_CA_FILE, value: $(TIDEMARK_TLS_CA_FILE)}
+- {name: TIDEMARK_ZOOKEEPER_TLS_CERTIFICATE_FILE, value: $(TIDEMARK_TLS_CERTIFICATE_FILE)}
+- {name: TIDEMARK_ZOOKEEPER_TLS_KEY_FILE, value: $(TIDEMARK_TLS_KEY_FILE)}
+{{- else if include "tidemark.zookeeperTls" $root }}
 - {name: TIDEMARK_ZOOKEEPER_TLS_CA_FILE, value: /etc/tidemark-zookeeper/ca.crt}
 - {name: TIDEMARK_ZOOKEEPER_TLS_CERTIFICATE_FILE, value: /etc/tidemark-zookeeper/tls.crt}
 - {name: TIDEMARK_ZOOKEEPER_TLS_KEY_FILE, value: /etc/tidemark-zookeeper/tls.key}
