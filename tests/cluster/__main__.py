@@ -50,6 +50,7 @@ SECURE: tuple[Scenario, ...] = (
     secure.records_go_through,
     secure.caller_without_rights_is_refused,
     secure.zookeeper_refuses_other_pods,
+    spark_job.spark_reads_a_topic,
     day_two.rolling_restart_loses_nothing,
     secure.authority_is_replaced_under_load,
     under_load.whole_release_is_upgraded,

@@ -10,7 +10,7 @@ from tests.cluster import basics
 from tests.cluster.kube import CommandError, wait_for
 from tests.cluster.world import ACCOUNT, CLIENT, RELEASE, SECURE, World, no_record_lost, pause_s_max
 
-_RECORDS: Final = 500
+_RECORDS: Final = 1000
 _ROTATED_S: Final = 240.0
 """More than a kubelet takes to bring changed Secrets to its pods."""
 _PAUSE_S_MAX: Final = 2.0
