@@ -101,7 +101,6 @@ def run(port: int, directory: Path, values: dict[str, Any]) -> subprocess.Comple
         "API_SCHEME": "http",
         "KUBERNETES_SERVICE_HOST": "127.0.0.1",
         "KUBERNETES_SERVICE_PORT": str(port),
-        "SETTLE_S": "0.2",
     }
     return subprocess.run(
         [sys.executable, str(SCRIPT)], env=environment, capture_output=True, text=True, timeout=60, check=False
@@ -161,9 +160,15 @@ def test_another_generation_trusts_both_authorities_before_it_issues(
     assert run(port, tmp_path, SECURE).returncode == 0
     old = state.objects["configmaps/tide-tidemark-ca"]["data"]["ca.crt"]
     state.writes.clear()
-    second = {**SECURE, "security": {"mode": "secure", "certificates": {"generation": 2}}}
-    done = run(port, tmp_path, second)
+    before = state.objects["secrets/tide-tidemark-broker-0-tls"]["data"]["tls.crt"]
+    waiting = {**SECURE, "security": {"mode": "secure", "certificates": {"generation": 2}}, "broker": {"replicas": 4}}
+    done = run(port, tmp_path, waiting)
     assert done.returncode == 0, done.stderr
+    assert "certificates of the former authority stay until a later run" in done.stdout
+    assert state.objects["secrets/tide-tidemark-broker-0-tls"]["data"]["tls.crt"] == before
+    assert "secrets/tide-tidemark-broker-3-tls" in state.writes, "a new broker cannot wait"
+    second = {**SECURE, "security": {"mode": "secure", "certificates": {"generation": 2, "settleSeconds": 0}}}
+    assert run(port, tmp_path, second).returncode == 0
     bundle = state.objects["configmaps/tide-tidemark-ca"]["data"]["ca.crt"]
     new, former = x509.load_pem_x509_certificates(bundle.encode())
     assert former == x509.load_pem_x509_certificate(old.encode())
@@ -176,7 +181,6 @@ def test_another_generation_trusts_both_authorities_before_it_issues(
     assert state.writes.index("configmaps/tide-tidemark-ca") == 1, "right after the authority"
     trusted = state.writes.index("secrets/tide-zookeeper-tls")
     assert state.writes[trusted + 1 :].count("secrets/tide-zookeeper-tls") == 1, "first trusted, then issued again"
-    assert run(port, tmp_path, second).returncode == 0
     third = {**SECURE, "security": {"mode": "secure", "certificates": {"generation": 3}}}
     assert run(port, tmp_path, third).returncode == 0
     assert former not in x509.load_pem_x509_certificates(

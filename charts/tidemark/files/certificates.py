@@ -2,9 +2,9 @@
 """Makes the authority of a cluster once, and its certificates where they are missing or end soon. Runs in a Job.
 
 Environment: PLAN, JSON of the chart: `namespace`, `cluster`, `days`, `labels`, `certificates` (each with `secret`,
-`role`, `name` and `hosts`), the names of the Secret `authority` and of the ConfigMap `trust`, and `generation`. Another
-generation makes another authority. The former one stays trusted, and the new one issues certificates once pods have had
-the time to see it. SETTLE_S is that time.
+`role`, `name` and `hosts`), the names of the Secret `authority` and of the ConfigMap `trust`, `generation` and
+`settle_s`. Another generation makes another authority. The former one stays trusted. Its certificates are replaced by
+a run that is at least `settle_s` later: all pods must have seen the new authority before.
 """
 
 import base64
@@ -26,8 +26,6 @@ from tidemark.core.security.principals import Role
 from tidemark.local.certificates import Authority
 
 ACCOUNT = Path(os.environ.get("ACCOUNT_DIRECTORY", "/var/run/secrets/kubernetes.io/serviceaccount"))
-SETTLE_S = float(os.environ.get("SETTLE_S", "150"))
-"""More than a kubelet takes to bring a changed ConfigMap to its pods, a minute and a cache's delay."""
 CA, KEY, FORMER, GENERATION, SINCE = "ca.crt", "ca.key", "former.crt", "generation", "since"
 
 
@@ -115,14 +113,21 @@ def publish(api: Api, plan: Any, bundle: bytes) -> None:
             api.put("secrets", wanted["secret"], encoded({**data, CA: bundle}), before)
 
 
-def reason_to_issue(present: bytes | None, authority: bytes, uri: str, hosts: list[str], days: int) -> str:
+def issued_by(authority: x509.Certificate, certificate: x509.Certificate) -> bool:
+    """Whether the authority signed the certificate."""
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def reason_to_issue(present: bytes | None, authorities: bytes, uri: str, hosts: list[str], days: int) -> str:
     """Why the certificate must be issued; empty if it need not."""
     if not present:
         return "is missing"
     certificate = x509.load_pem_x509_certificate(present)
-    try:
-        certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority))
-    except (ValueError, TypeError, InvalidSignature):
+    if not any(issued_by(one, certificate) for one in x509.load_pem_x509_certificates(authorities)):
         return "is of another authority"
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     addresses = map(str, names.get_values_for_type(x509.IPAddress))
@@ -155,15 +160,17 @@ def main() -> int:
             data = authority_of(api, plan, directory)
             bundle = data[CA] + data[FORMER]
             publish(api, plan, bundle)
-            age_s = time.time() - int(data[SINCE])
-            if data[FORMER] and age_s < SETTLE_S:
-                time.sleep(SETTLE_S - max(0.0, age_s))
+            settled = not data[FORMER] or time.time() - int(data[SINCE]) >= plan["settle_s"]
+            if not settled:
+                say("certificates of the former authority stay until a later run: all pods must see the new one before")
             authority = Authority.load(directory)
             for wanted in plan["certificates"]:
                 secret, role, name, hosts = (wanted[field] for field in ("secret", "role", "name", "hosts"))
                 before = api.get("secrets", secret)
                 uri = f"tidemark://{plan['cluster']}/{role}/{name}"
-                why = reason_to_issue(data_of(before).get("tls.crt"), data[CA], uri, hosts, plan["days"])
+                why = reason_to_issue(
+                    data_of(before).get("tls.crt"), data[CA] if settled else bundle, uri, hosts, plan["days"]
+                )
                 if why:
                     pair = issue(authority, role, name, hosts, plan["days"])
                     api.put("secrets", secret, encoded({**pair, CA: bundle}), before)

@@ -44,7 +44,7 @@
 {{/* What the Job reads, as JSON. */}}
 {{- define "tidemark.plan" -}}
 {{- $certificates := .Values.security.certificates -}}
-{{- dict "namespace" .Release.Namespace "cluster" (include "tidemark.clusterName" .) "authority" (printf "%s-authority" (include "tidemark.fullname" .)) "trust" (printf "%s-ca" (include "tidemark.fullname" .)) "generation" (int $certificates.generation) "days" (int $certificates.days) "labels" (include "tidemark.selectorLabels" (list . "certificates") | fromYaml) "certificates" (include "tidemark.certificates" . | fromJsonArray) | toJson -}}
+{{- dict "namespace" .Release.Namespace "cluster" (include "tidemark.clusterName" .) "authority" (printf "%s-authority" (include "tidemark.fullname" .)) "trust" (printf "%s-ca" (include "tidemark.fullname" .)) "generation" (int $certificates.generation) "days" (int $certificates.days) "settle_s" (int $certificates.settleSeconds) "labels" (include "tidemark.selectorLabels" (list . "certificates") | fromYaml) "certificates" (include "tidemark.certificates" . | fromJsonArray) | toJson -}}
 {{- end -}}
 
 {{/* (list $ account): the pod of the Job. */}}
