@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ SETS = sorted(path.stem for path in VALUES.glob("*.yaml"))
 NAME, NAMESPACE = "tide", "streams"
 
 Manifest = dict[str, Any]
+Render = Callable[..., list[Manifest]]
 
 
 def values_of(name: str) -> dict[str, Any]:

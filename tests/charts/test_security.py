@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import yaml
 from tidemark.rpc.security.jwts import load_issuers
 from tidemark.runtime.configuration import AdminSettings, BrokerSettings, ControllerSettings, read_settings
 
-from tests.charts.rendering import NAME, NAMESPACE, ROOT, Manifest, containers, manifests, one, pods
+from tests.charts.rendering import NAME, NAMESPACE, ROOT, Manifest, Render, containers, manifests, one, pods
 
 ENSEMBLE = {"zookeeper": {"tls": {"enabled": True}}}
 SECURE: dict[str, Any] = {"security": {"mode": "secure"}, **ENSEMBLE}
@@ -299,3 +300,48 @@ def test_a_half_of_it_is_refused_with_the_next_step(values: dict[str, Any], sent
     with pytest.raises(helm_python.HelmError) as refused:
         manifests(values)
     assert sentence in str(refused.value)
+
+
+def running(listeners: str, replicas: int = 3) -> dict[str, Any]:
+    """The brokers' StatefulSet of a release with these listeners, as the API server has it."""
+    container = {"name": "broker", "env": [{"name": "TIDEMARK_LISTENERS", "value": listeners}]}
+    spec = {"replicas": replicas, "template": {"spec": {"containers": [container]}}}
+    return {"StatefulSet/tide-tidemark-broker": {"spec": spec}}
+
+
+PLAIN_ONLY = "0.0.0.0:9192"
+USED = "plain://0.0.0.0:9192,internal://0.0.0.0:9692,clients.mtls://0.0.0.0:9392"
+OPEN = "internal://0.0.0.0:9692,clients.mtls://0.0.0.0:9392,plain://0.0.0.0:9192"
+CLOSED = "internal://0.0.0.0:9692,clients.mtls://0.0.0.0:9392"
+BY_STEP: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "used": with_security(plainText="used", authorization={"enabled": False}),
+    "open": with_security(plainText="open"),
+    "closed": SECURE,
+}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "sentence"),
+    [
+        (PLAIN_ONLY, "plain", ""),
+        (PLAIN_ONLY, "used", ""),
+        (PLAIN_ONLY, "open", "set security.mode: secure and security.plainText: used first"),
+        (PLAIN_ONLY, "closed", "set security.mode: secure and security.plainText: used first"),
+        (USED, "plain", ""),
+        (USED, "open", ""),
+        (USED, "closed", "set security.plainText: open first"),
+        (OPEN, "plain", "and security.plainText: used first"),
+        (OPEN, "used", ""),
+        (OPEN, "closed", ""),
+        (CLOSED, "closed", ""),
+        (CLOSED, "open", ""),
+        (CLOSED, "plain", "set security.plainText: open first"),
+        (CLOSED, "used", "set security.plainText: open first"),
+    ],
+)
+def test_a_running_release_takes_one_step_at_a_time(render: Render, before: str, after: str, sentence: str) -> None:
+    refused = contextlib.nullcontext() if not sentence else pytest.raises(helm_python.HelmError, match=sentence)
+    with refused:
+        render(BY_STEP[after], None, running(before))
+    render(BY_STEP[after], None, running(before, replicas=0))

@@ -1,5 +1,6 @@
 {{/* Combinations of security's values that cannot work, or that would be open although they look closed. */}}
 {{- define "tidemark.checkSecurity" -}}
+{{- include "tidemark.checkSteps" . -}}
 {{- $security := .Values.security -}}
 {{- $certificates := $security.certificates -}}
 {{- if not (include "tidemark.secure" .) -}}
@@ -37,6 +38,32 @@
 {{- end -}}
 {{- if and .Values.zookeeper.enabled .Subcharts.zookeeper.Values.tls.existingSecret (eq $certificates.source "chart") -}}
 {{- fail "zookeeper.tls.existingSecret is set, but the services trust only the authority of the chart's Job, which makes the servers' certificate too: set zookeeper.tls.enabled: true in its place, or security.certificates.source: existing" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Refuses to skip a step between plain text and TLS while brokers run: those before and after it could not call one
+another. The listeners of the running brokers tell their step. */}}
+{{- define "tidemark.checkSteps" -}}
+{{- $steps := list "security.mode: plain" "security.mode: secure and security.plainText: used" "security.plainText: open" "security.plainText: closed" -}}
+{{- $to := 0 -}}
+{{- if include "tidemark.secure" . -}}{{- $to = get (dict "used" 1 "open" 2 "closed" 3) .Values.security.plainText | int -}}{{- end -}}
+{{- $live := include "tidemark.live" (list . "StatefulSet" (printf "%s-broker" (include "tidemark.fullname" .))) | fromJson -}}
+{{- if dig "spec" "replicas" 0 $live -}}
+{{- range dig "spec" "template" "spec" "containers" list $live -}}
+{{- range .env -}}
+{{- if eq .name "TIDEMARK_LISTENERS" -}}
+{{- $from := 3 -}}
+{{- if not (contains "://" .value) -}}{{- $from = 0 -}}
+{{- else if hasPrefix "plain://" .value -}}{{- $from = 1 -}}
+{{- else if contains "plain://" .value -}}{{- $from = 2 -}}
+{{- end -}}
+{{- $next := ternary (add $from 1) (sub $from 1) (gt $to $from) | int -}}
+{{- if and (ne $to $from) (ne $to $next) -}}
+{{- fail (printf "the running brokers have %s, and could not call those with %s: set %s first (docs/kubernetes.md, From plain text to secure), or scale the StatefulSet to 0 before" (index $steps $from) (index $steps $to) (index $steps $next)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
