@@ -11,7 +11,7 @@ from typing import Any
 import helm_python
 import pytest
 import yaml
-from tidemark.rpc.security.jwts import load_issuers
+from tidemark.rpc.security.jwts import IssuersFile
 from tidemark.runtime.configuration import AdminSettings, BrokerSettings, ControllerSettings, read_settings
 
 from tests.charts.rendering import NAME, NAMESPACE, ROOT, Manifest, Render, containers, manifests, one, pods
@@ -75,7 +75,7 @@ def test_issuers_are_read_by_the_service(tmp_path: Path) -> None:
     data = one(found, "ConfigMap", "tide-tidemark")["data"]
     file = tmp_path / "issuers.yaml"
     file.write_text(data["issuers.yaml"])
-    load_issuers(str(file), 0)
+    IssuersFile(str(file), 0)
     here = yaml.safe_load(data["issuers.yaml"])["kubernetes"]
     assert here["issuer"] == "https://kubernetes.default.svc.cluster.local"
     assert here["audience"] == f"tidemark:{NAMESPACE}/{NAME}"
@@ -129,6 +129,15 @@ def test_a_scale_up_restarts_no_broker() -> None:
         for number in (3, 5)
     )
     assert before["spec"]["template"] == after["spec"]["template"]
+
+
+def test_another_issuer_restarts_nothing() -> None:
+    """Services read the file of issuers again when it changes."""
+    other = {"issuer": "https://login.example.com", "audience": "tidemark", "jwks": "https://login.example.com/keys"}
+    before, after = secure(), secure(tokens={"issuers": {"corp": other}})
+    assert one(before, "ConfigMap", "tide-tidemark") != one(after, "ConfigMap", "tide-tidemark")
+    for kind, name in (("StatefulSet", "tide-tidemark-broker"), ("Deployment", "tide-tidemark-admin")):
+        assert one(before, kind, name) == one(after, kind, name)
 
 
 def test_controllers_keep_their_ids() -> None:

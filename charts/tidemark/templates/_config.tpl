@@ -82,12 +82,10 @@ service-accounts.json: {{ . | quote }}
 {{/* The checksum whose change restarts the pods: (list $ component). */}}
 {{- define "tidemark.checksum" -}}
 {{- $root := index . 0 -}}{{- $component := index . 1 -}}
-{{- $issuers := "" -}}
-{{- if and (include "tidemark.tokens" $root) (ne $component "controller") -}}{{- $issuers = include "tidemark.issuers" $root -}}{{- end -}}
 {{- if and (eq $component "broker") $root.Values.externalAccess.enabled -}}
 {{- $access := $root.Values.externalAccess -}}
-{{- printf "%s %s %s" (include "tidemark.settings" .) (toJson $access.hosts) (toJson $access.nodePorts) | printf "%s%s" $issuers | sha256sum -}}
+{{- printf "%s %s %s" (include "tidemark.settings" .) (toJson $access.hosts) (toJson $access.nodePorts) | sha256sum -}}
 {{- else -}}
-{{- printf "%s%s" (include "tidemark.settings" .) $issuers | sha256sum -}}
+{{- include "tidemark.settings" . | sha256sum -}}
 {{- end -}}
 {{- end -}}
