@@ -286,6 +286,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "replace the authority of your issuer, with both in security.trust.configMap meanwhile",
     ),
     (with_security(trust={"configMap": "company"}), "the chart's Job makes the authority and its ConfigMap"),
+    (
+        with_security(
+            certificates={"source": "certManager", "issuerRef": {"name": "company"}}, trust={"configMap": "company"}
+        ),
+        "set both to the same ConfigMap",
+    ),
     (with_security(plainText="used"), "set security.authorization.enabled: false for this step"),
     (
         {

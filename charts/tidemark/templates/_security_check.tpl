@@ -24,6 +24,9 @@
 {{- if and (eq $certificates.source "chart") $security.trust.configMap -}}
 {{- fail "security.trust.configMap is set, but the chart's Job makes the authority and its ConfigMap: remove it, or set security.certificates.source to certManager or existing" -}}
 {{- end -}}
+{{- if and $security.trust.configMap .Values.zookeeper.enabled (ne $security.trust.configMap .Subcharts.zookeeper.Values.tls.trustConfigMap) -}}
+{{- fail (printf "security.trust.configMap is %s and zookeeper.tls.trustConfigMap %q: services and ZooKeeper's servers trust the same authorities; set both to the same ConfigMap" $security.trust.configMap .Subcharts.zookeeper.Values.tls.trustConfigMap) -}}
+{{- end -}}
 {{- if and (eq $security.plainText "used") $security.authorization.enabled -}}
 {{- fail "security.plainText is used: services call one another in plain text, without an identity, and access rules would refuse them; set security.authorization.enabled: false for this step" -}}
 {{- end -}}
