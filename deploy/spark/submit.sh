@@ -19,6 +19,9 @@ executor pods. Waits for the end, shows the driver's output, and exits with its 
   --service-account N   account of the driver, as rbac.yaml creates it (tidemark-spark)
   --volume CLAIM:PATH   PersistentVolumeClaim for checkpoints and archives, mounted in every pod; must allow
                         ReadWriteMany unless all pods are on one node
+  --audience NAME       a secure cluster: give the pods a token of their service account with this audience, such as
+                        tidemark:streams/tidemark
+  --authorities NAME    with --audience: ConfigMap with the authorities to trust, ca.crt (tidemark-ca)
   --conf KEY=VALUE      setting of Spark; can be repeated
   --master URL          the API server, k8s://https://HOST:PORT (that of the current context)
   --name NAME           name of the driver's pod (tidemark-JOB-TIME)
@@ -39,6 +42,7 @@ JOBS="archive, replay, rollup, audit and flights"
 wrong() { echo "submit.sh: $1; see submit.sh --help" >&2; exit 2; }
 
 namespace= image=tidemark/tidemark-spark:latest executors=2 cores=1 memory=1g account=tidemark-spark
+audience= authorities=tidemark-ca template=$HERE/pod.yaml
 master= name= wait=true only_print= settings=()
 while [ $# -gt 0 ]; do
     case $1 in --*=*) set -- "${1%%=*}" "${1#*=}" "${@:2}" ;; esac
@@ -46,7 +50,8 @@ while [ $# -gt 0 ]; do
     -h | --help) help; exit 0 ;;
     --detach) wait=false; shift; continue ;;
     --print) only_print=yes; shift; continue ;;
-    --namespace | --image | --executors | --cores | --memory | --service-account | --conf | --master | --name | --volume)
+    --namespace | --image | --executors | --cores | --memory | --service-account | --conf | --master | --name | --volume | --audience | \
+        --authorities)
         case ${2:-} in "" | --*) wrong "$1 needs a value" ;; esac
         ;;
     -*) wrong "there is no option $1" ;;
@@ -61,6 +66,8 @@ while [ $# -gt 0 ]; do
         ;;
     --memory) memory=$2 ;;
     --service-account) account=$2 ;;
+    --audience) audience=$2 ;;
+    --authorities) authorities=$2 ;;
     --conf)
         case $2 in ?*=*) settings+=(--conf "$2") ;; *) wrong "--conf $2 is not KEY=VALUE" ;; esac
         ;;
@@ -96,6 +103,26 @@ command -v kubectl > /dev/null || wrong "kubectl is missing"
 [ "$master" != k8s:// ] || wrong "kubectl has no current context: use --master k8s://https://HOST:PORT"
 : "${name:=tidemark-$job-$(date +%Y%m%d-%H%M%S)}"
 
+if [ -n "$audience" ]; then # the template with a token and the authorities
+    template=$(mktemp)
+    [ -n "$only_print" ] || trap 'rm -f "$template"' EXIT
+    awk '/^      volumeMounts:/ {
+            print "      env:"
+            print "        - {name: TIDEMARK_TLS_CA_FILE, value: /var/run/tidemark/ca.crt}"
+            print "        - {name: TIDEMARK_TOKEN_FILE, value: /var/run/tidemark/token}"
+        }
+        /^  volumes:/ { print "        - {name: tidemark, mountPath: /var/run/tidemark, readOnly: true}" }
+        { print }' "$HERE/pod.yaml" > "$template"
+    cat >> "$template" << TEXT
+    - name: tidemark
+      projected:
+        sources:
+          - serviceAccountToken: {path: token, audience: "$audience", expirationSeconds: 3600}
+          - configMap: {name: "$authorities", items: [{key: ca.crt, path: ca.crt}]}
+TEXT
+    settings+=(--conf "spark.kubernetes.authenticate.executor.serviceAccountName=$account")
+fi
+
 command=(spark-submit --master "$master" --deploy-mode cluster --name "tidemark-$job"
     --driver-memory "$memory" --executor-memory "$memory" --executor-cores "$cores" --num-executors "$executors"
     --conf "spark.kubernetes.namespace=$namespace"
@@ -103,8 +130,8 @@ command=(spark-submit --master "$master" --deploy-mode cluster --name "tidemark-
     --conf spark.kubernetes.container.image.pullPolicy=IfNotPresent
     --conf "spark.kubernetes.authenticate.driver.serviceAccountName=$account"
     --conf "spark.kubernetes.driver.pod.name=$name"
-    --conf "spark.kubernetes.driver.podTemplateFile=$HERE/pod.yaml"
-    --conf "spark.kubernetes.executor.podTemplateFile=$HERE/pod.yaml"
+    --conf "spark.kubernetes.driver.podTemplateFile=$template"
+    --conf "spark.kubernetes.executor.podTemplateFile=$template"
     --conf spark.kubernetes.driver.podTemplateContainerName=spark
     --conf spark.kubernetes.executor.podTemplateContainerName=spark
     --conf "spark.kubernetes.submission.waitAppCompletion=$wait"

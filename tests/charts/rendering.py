@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ SETS = sorted(path.stem for path in VALUES.glob("*.yaml"))
 NAME, NAMESPACE = "tide", "streams"
 
 Manifest = dict[str, Any]
+Render = Callable[..., list[Manifest]]
 
 
 def values_of(name: str) -> dict[str, Any]:
@@ -61,6 +63,8 @@ def pods(found: list[Manifest] | tuple[Manifest, ...]) -> list[tuple[str, dict[s
             made.append((each["metadata"]["name"], each["spec"]))
         elif each["kind"] in ("StatefulSet", "Deployment", "Job"):
             made.append((each["metadata"]["name"], each["spec"]["template"]["spec"]))
+        elif each["kind"] == "CronJob":
+            made.append((each["metadata"]["name"], each["spec"]["jobTemplate"]["spec"]["template"]["spec"]))
     return made
 
 

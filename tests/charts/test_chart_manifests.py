@@ -38,6 +38,8 @@ PORTS = {
 
 VERSIONS = ("1.29", "1.34")
 OPERATOR = "monitoring.coreos.com/v1"
+DEFINED_ELSEWHERE = (OPERATOR, "cert-manager.io/v1")
+SECURE = ("secure", "moving")
 BROKER = "tide-tidemark-broker"
 
 
@@ -53,7 +55,7 @@ def schemas_read_once() -> Iterator[None]:
 @pytest.mark.parametrize("name", SETS)
 def test_every_object_is_strictly_valid(name: str, version: str) -> None:
     for manifest in rendered(name):
-        if manifest["apiVersion"] != OPERATOR:
+        if manifest["apiVersion"] not in DEFINED_ELSEWHERE:
             kubernetes_validate.validate(manifest, version, strict=True)
 
 
@@ -77,7 +79,7 @@ def test_every_pod_meets_the_restricted_standard(name: str) -> None:
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, owner
         assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod), owner
         for volume in pod.get("volumes", []):
-            assert set(volume) - {"name"} <= {"configMap", "emptyDir", "projected"}, owner
+            assert set(volume) - {"name"} <= {"configMap", "emptyDir", "projected", "secret"}, owner
         for container in containers(pod):
             security = container["securityContext"]
             assert security["allowPrivilegeEscalation"] is False, owner
@@ -87,7 +89,16 @@ def test_every_pod_meets_the_restricted_standard(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_only_the_rack_container_has_an_api_server_token(name: str) -> None:
+def test_only_containers_that_call_the_api_server_have_its_token(name: str) -> None:
+    brokers = ["rack"] if name not in ("dev", "external") else []
+    wanted = {BROKER: brokers}
+    if name == "secure":
+        wanted = {
+            BROKER: [*brokers, "broker"],
+            "tide-tidemark-admin": ["admin"],
+            "tide-tidemark-certificates": ["certificates"],
+            "tide-tidemark-certificates-now": ["certificates"],
+        }
     for owner, pod in pods(list(rendered(name))):
         assert pod["automountServiceAccountToken"] is False, owner
         holders = [
@@ -95,7 +106,7 @@ def test_only_the_rack_container_has_an_api_server_token(name: str) -> None:
             for each in containers(pod)
             if any("serviceaccount" in mount["mountPath"] for mount in each.get("volumeMounts", []))
         ]
-        assert holders == (["rack"] if owner == BROKER and name not in ("dev", "external") else [])
+        assert holders == wanted.get(owner, [])
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -122,12 +133,20 @@ def test_probes_use_grpc_and_ports_match_the_documentation(name: str, component:
     pod = dict(pods(list(rendered(name))))[f"tide-tidemark-{component}"]
     (container,) = pod["containers"]
     port = PORTS[component]
-    assert {each["name"]: each["containerPort"] for each in container["ports"]} == {"grpc": port, "metrics": port + 100}
-    assert container["startupProbe"]["grpc"] == {"port": port, "service": "liveness"}
-    assert container["livenessProbe"]["grpc"] == {"port": port, "service": "liveness"}
-    assert container["readinessProbe"]["grpc"] == {"port": port, "service": "readiness"}
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
     environment = {each["name"]: each.get("value") for each in container["env"]}
-    assert environment["TIDEMARK_LISTENERS"] == f"0.0.0.0:{port}"
+    if name in SECURE:
+        assert ports["metrics"] == port + 100
+        assert environment["TIDEMARK_HEALTH_LISTENERS"] == f"0.0.0.0:{ports['health']}"
+        assert environment["TIDEMARK_METRICS_LISTENERS"] == f"0.0.0.0:{port + 100}"
+        probed = ports["health"]
+    else:
+        assert ports == {"grpc": port, "metrics": port + 100}
+        assert environment["TIDEMARK_LISTENERS"] == f"0.0.0.0:{port}"
+        probed = port
+    assert container["startupProbe"]["grpc"] == {"port": probed, "service": "liveness"}
+    assert container["livenessProbe"]["grpc"] == {"port": probed, "service": "liveness"}
+    assert container["readinessProbe"]["grpc"] == {"port": probed, "service": "readiness"}
     assert environment["TIDEMARK_TERMINATION_MESSAGE_PATH"] == container["terminationMessagePath"]
 
 

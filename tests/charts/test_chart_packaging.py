@@ -74,4 +74,4 @@ def test_the_package_includes_dashboards_and_alerts_only(tmp_path: Path) -> None
     alerts = {f"prometheus/{path.name}" for path in (ROOT / "deploy" / "prometheus").glob("tidemark-*.yaml")}
     assert dashboards
     assert alerts
-    assert names == dashboards | alerts | {"settings.json", "rack.py", "before-stop.sh"}
+    assert names == dashboards | alerts | {"settings.json", "certificates.py", "rack.py", "before-stop.sh"}

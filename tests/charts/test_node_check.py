@@ -4,20 +4,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import helm_python
 import pytest
-import yaml
 
-from tests.charts.rendering import CHARTS, NAME, NAMESPACE, ROOT, Manifest, one
-
-Render = Callable[..., list[Manifest]]
+from tests.charts.rendering import NAME, NAMESPACE, Render, one
 
 HARD = {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "kubernetes.io/hostname"}]}
 BROKERS = "StatefulSet/tide-tidemark-broker"
@@ -40,36 +34,6 @@ THREE = [node(), node(), node()]
 CONTROL_PLANE = node({"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"})
 PREFERRED = node({"key": "busy", "effect": "PreferNoSchedule"})
 DEDICATED = node({"key": "tidemark", "value": "yes", "effect": "NoSchedule"})
-
-
-@pytest.fixture(scope="module")
-def chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the charts, whose `lookup` a test replaces."""
-    directory = tmp_path_factory.mktemp("charts")
-    shutil.copytree(CHARTS, directory / "charts", symlinks=True)
-    (directory / "deploy").symlink_to(ROOT / "deploy")
-    return directory / "charts" / "tidemark"
-
-
-@pytest.fixture
-def render(chart: Path) -> Render:
-    """Renders the chart as an upgrade of a cluster with these nodes and objects (by kind and name) does."""
-
-    def rendered(
-        values: dict[str, Any], nodes: list[dict[str, Any]] | None = None, objects: dict[str, Any] | None = None
-    ) -> list[Manifest]:
-        found = json.dumps({"items": nodes} if nodes is not None else {})
-        (chart / "templates" / "_lookup.tpl").write_text(
-            f'{{{{- define "tidemark.nodes" -}}}}{found}{{{{- end -}}}}\n'
-            f'{{{{- define "tidemark.live" -}}}}{{{{- $all := `{json.dumps(objects or {})}` | fromJson -}}}}'
-            '{{- get $all (printf "%s/%s" (index . 1) (index . 2)) | default dict | toJson -}}{{- end -}}\n'
-        )
-        with helm_python.Chart.load(chart) as loaded:
-            texts = loaded.render(values, name=NAME, namespace=NAMESPACE)
-        made = [each for path in texts if path.endswith(".yaml") for each in yaml.safe_load_all(texts[path])]
-        return [each for each in made if each]
-
-    return rendered
 
 
 REFUSED: dict[str, tuple[dict[str, Any], list[dict[str, Any]] | None, dict[str, Any], str]] = {

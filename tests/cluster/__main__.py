@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from tests.cluster import basics, day_two, spark_job, under_load
+from tests.cluster import basics, day_two, secure, spark_job, under_load
 from tests.cluster.images import TARGETS, build_and_load
 from tests.cluster.kube import Cluster, CommandError
 from tests.cluster.world import World
@@ -44,6 +44,20 @@ SCENARIOS: tuple[Scenario, ...] = (
 )
 """The order matters: later scenarios use the state of earlier ones. The first scenario installs the release."""
 
+SECURE: tuple[Scenario, ...] = (
+    secure.install_is_ready,
+    basics.helm_test_passes,
+    secure.records_go_through,
+    secure.caller_without_rights_is_refused,
+    secure.zookeeper_refuses_other_pods,
+    spark_job.spark_reads_a_topic,
+    day_two.rolling_restart_loses_nothing,
+    secure.authority_is_replaced_under_load,
+    under_load.whole_release_is_upgraded,
+    secure.plain_release_becomes_secure,
+)
+"""Scenarios of a secure release, in this order; the last one begins with a plain release."""
+
 ON_OUR_OWN: frozenset[Scenario] = frozenset(
     {day_two.node_is_cut_off, under_load.node_is_drained, under_load.starved_cluster_loses_nothing}
 )
@@ -53,19 +67,23 @@ ON_OUR_OWN: frozenset[Scenario] = frozenset(
 def main(arguments: list[str]) -> int:
     """Run the scenarios; exit status 0 if all passed."""
     parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
-    names = [scenario.__name__ for scenario in SCENARIOS]
-    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"which (all): {', '.join(names)}")
+    sets = {False: SCENARIOS, True: SECURE}
+    listed = {mode: ", ".join(scenario.__name__ for scenario in each) for mode, each in sets.items()}
+    of_all = f"which (all): {listed[False]}; with --secure: {listed[True]}"
+    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=of_all)
+    parser.add_argument("--secure", action="store_true", help="the scenarios of a secure release")
     parser.add_argument("--namespace", default="tidemark-test", help="created, and deleted at the end (%(default)s)")
     parser.add_argument("--no-images", action="store_true", help="the images are loaded already")
     parser.add_argument("--keep", action="store_true", help="keep namespace and cluster")
     parser.add_argument("--go-on", action="store_true", help="use the release of an earlier run with --keep")
     given = parser.parse_args(arguments)
-    unknown = set(given.scenarios) - set(names)
+    scenarios = sets[given.secure]
+    unknown = set(given.scenarios) - {scenario.__name__ for scenario in scenarios}
     if unknown:
         parser.error(f"no such scenario: {', '.join(sorted(unknown))}")
-    chosen = [scenario for scenario in SCENARIOS if not given.scenarios or scenario.__name__ in given.scenarios]
+    chosen = [scenario for scenario in scenarios if not given.scenarios or scenario.__name__ in given.scenarios]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    world = World(Cluster(given.namespace))
+    world = World(Cluster(given.namespace), secure=given.secure)
     if not world.cluster.own:
         chosen = [scenario for scenario in chosen if scenario not in ON_OUR_OWN]
     try:
@@ -94,7 +112,8 @@ def prepare(world: World, *, images: bool) -> None:
             build_and_load(world.cluster, target)
             print(f"{target} is built and loaded [{time.monotonic() - begun_s:.0f} s]", flush=True)
     world.begin()
-    world.client()
+    if not world.secure:  # otherwise the pod needs the authority, which an install makes
+        world.client()
 
 
 def run(world: World, scenarios: list[Scenario]) -> tuple[int, int]:
@@ -108,7 +127,7 @@ def run(world: World, scenarios: list[Scenario]) -> tuple[int, int]:
         except (AssertionError, CommandError) as error:
             failed += 1
             print(f"not ok [{time.monotonic() - begun_s:.0f} s] {sentence}\n{error}\n{evidence(world)}", flush=True)
-            if scenario is SCENARIOS[0] and isinstance(error, CommandError):
+            if scenario in (SCENARIOS[0], SECURE[0]) and isinstance(error, CommandError):
                 failed += len(scenarios) - index - 1
                 break
         else:

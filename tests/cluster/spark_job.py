@@ -24,6 +24,9 @@ def spark_reads_a_topic(world: World) -> str:
     """A Spark job of deploy/spark with driver and executor pods reads every record of a topic once."""
     if "kept" not in world.topics():
         records_go_through(world)
+    if world.secure:
+        account = f"User:system:serviceaccount:{world.cluster.namespace}:tidemark-spark"
+        world.cli("acl", "add", "--principal", account, "--allow", "read", "--topic", "kept")
     world.cluster.kubectl("apply", "-k", str(_MANIFESTS))
     world.cluster.kubectl("delete", "job,configmap", _JOB, "--ignore-not-found")
     world.cluster.kubectl("create", "configmap", _JOB, f"--from-file={_PROGRAM}")
@@ -51,6 +54,8 @@ def _job(world: World) -> dict[str, Any]:
     repository, _, tag = reference("tidemark-spark").rpartition(":")
     values = {
         "release": RELEASE,
+        "releaseNamespace": world.cluster.namespace,
+        "security": {"enabled": world.secure},
         "image": {"repository": repository, "tag": tag},
         "job": f"/job/{_PROGRAM.name}",
         "args": ["kept"],

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import os
 import subprocess
@@ -64,6 +65,35 @@ _CLIENT_POD: Final[dict[str, Any]] = {
 }
 
 
+ACCOUNT: Final = "client"
+"""Service account of the client pod of a secure release."""
+SECURE: Final = {"security.mode": "secure", "zookeeper.tls.enabled": "true"}
+_IDENTITY: Final = "/var/run/tidemark"
+
+
+def client_pod(namespace: str, *, secure: bool) -> dict[str, Any]:
+    """The client pod: in plain text, or with a token of its service account."""
+    pod: dict[str, Any] = copy.deepcopy(_CLIENT_POD)
+    if not secure:
+        return pod
+    spec = pod["spec"]
+    spec["serviceAccountName"] = ACCOUNT
+    token = {"path": "token", "audience": f"tidemark:{namespace}/{RELEASE}", "expirationSeconds": 600}
+    authorities = {"name": f"{RELEASE}-ca", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
+    sources = [{"serviceAccountToken": token}, {"configMap": authorities}]
+    spec["volumes"].append({"name": "tidemark", "projected": {"sources": sources}})
+    (container,) = spec["containers"]
+    container["volumeMounts"].append({"name": "tidemark", "mountPath": _IDENTITY, "readOnly": True})
+    domain = f"{namespace}.svc.cluster.local"
+    container["env"] = [
+        {"name": "TIDEMARK_BOOTSTRAP", "value": f"{RELEASE}-bootstrap.{domain}:9492"},
+        {"name": "TIDEMARK_ADMIN", "value": f"{RELEASE}-admin.{domain}:9494"},
+        {"name": "TIDEMARK_TLS_CA_FILE", "value": f"{_IDENTITY}/ca.crt"},
+        {"name": "TIDEMARK_TOKEN_FILE", "value": f"{_IDENTITY}/token"},
+    ]
+    return pod
+
+
 class Health(NamedTuple):
     """Counts of partitions at a time."""
 
@@ -75,14 +105,20 @@ class Health(NamedTuple):
 class World:
     """One release in its own namespace, which admits Pod Security's restricted pods only.
 
+    Args:
+        secure: install with TLS, identities and access rules. The command line is then that of the admin service's pod,
+            and the load has a token of its service account.
+
     Attributes:
         numbers: the measured figures, by name.
+        secure: whether the release is secure now.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, *, secure: bool = False) -> None:
         self.cluster = cluster
         self.numbers: dict[str, str] = {}
-        self._sets: dict[str, str] = {}
+        self.secure = secure
+        self._sets: dict[str, str] = dict(SECURE) if secure else {}
 
     def begin(self) -> None:
         """Create the namespace; deletes the namespace of an earlier run first."""
@@ -119,6 +155,10 @@ class World:
             self._sets = before  # later scenarios use the unchanged release
             raise
 
+    def use(self, sets: dict[str, str]) -> None:
+        """Replace the additional values; the next `install` or `upgrade` applies them."""
+        self._sets = dict(sets)
+
     def uninstall(self, *, in_order: bool) -> float:
         """Uninstall and wait until all pods are gone; returns the seconds.
 
@@ -154,15 +194,18 @@ class World:
     def client(self) -> None:
         """Start the client pod; in a started cluster on the first node, since the others may be disconnected."""
         node = {"kubernetes.io/hostname": "node-1"} if self.cluster.own else {}
-        pod = _CLIENT_POD | {"spec": _CLIENT_POD["spec"] | {"nodeSelector": node}}
+        pod = client_pod(self.cluster.namespace, secure=self.secure)
+        pod["spec"]["nodeSelector"] = node
+        account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": ACCOUNT}}
+        self.cluster.kubectl("apply", "-f", "-", stdin=json.dumps(account))
+        self.cluster.kubectl("delete", "pod", CLIENT, "--ignore-not-found", "--grace-period=1")
         self.cluster.kubectl("apply", "-f", "-", stdin=json.dumps(pod))
         self.cluster.kubectl("wait", "--for=condition=Ready", f"pod/{CLIENT}", "--timeout=60s")
 
     def cli(self, *arguments: str, stdin: str | None = None, timeout_s: float = 120.0) -> str:
-        """Run `tidemark ARGUMENTS` in the client pod; returns its output."""
-        return self.cluster.kubectl(
-            "exec", "-i", CLIENT, "--", "tidemark", *arguments, stdin=stdin, timeout_s=timeout_s
-        )
+        """Run `tidemark ARGUMENTS` in the client pod, or as the operator of a secure release; returns its output."""
+        pod = f"deploy/{RELEASE}-admin" if self.secure else CLIENT
+        return self.cluster.kubectl("exec", "-i", pod, "--", "tidemark", *arguments, stdin=stdin, timeout_s=timeout_s)
 
     def cli_json(self, *arguments: str) -> Any:
         """The result of `tidemark ARGUMENTS --output json`, a command that reads; repeated while no service answers."""

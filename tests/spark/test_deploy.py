@@ -269,3 +269,43 @@ def test_a_schedule_makes_a_cron_job_of_the_same_pod() -> None:
     job = driver({"schedule": "0 * * * *"})
     assert (job["kind"], job["metadata"]["name"], job["spec"]["schedule"]) == ("CronJob", "audit", "0 * * * *")
     assert job["spec"]["jobTemplate"]["spec"] == driver()["spec"]
+
+
+def identity_in(pod: dict[str, Any]) -> tuple[dict[str, str], str, str]:
+    """Variables with the paths of token and authorities, audience of the token, and ConfigMap of the authorities."""
+    (container,) = pod["containers"]
+    variables = {each["name"]: each.get("value", "") for each in container["env"]}
+    (mount,) = [each["mountPath"] for each in container["volumeMounts"] if each["name"] == "tidemark"]
+    (volume,) = [each["projected"]["sources"] for each in pod["volumes"] if each["name"] == "tidemark"]
+    token, authorities = volume[0]["serviceAccountToken"], volume[1]["configMap"]
+    paths = {name: f"{mount}/{part}" for name, part in (("TLS_CA_FILE", "ca.crt"), ("TOKEN_FILE", token["path"]))}
+    assert {f"TIDEMARK_{name}": path for name, path in paths.items()}.items() <= variables.items()
+    return variables, token["audience"], authorities["name"]
+
+
+def test_driver_and_executors_of_a_job_have_a_token_for_a_secure_release() -> None:
+    secure = {"release": "tide", "releaseNamespace": "streams", "security": {"enabled": True}}
+    job = driver(secure)
+    pod = job["spec"]["template"]["spec"]
+    variables, *found = identity_in(pod)
+    assert found == ["tidemark:streams/tide", "tide-tidemark-ca"]
+    assert bootstrap_of(job) == "tide-tidemark-bootstrap.streams:9492"
+    executor = yaml.safe_load(variables["EXECUTOR"])["spec"]
+    assert identity_in(executor)[1:] == ("tidemark:streams/tide", "tide-tidemark-ca")
+    assert executor["automountServiceAccountToken"] is False, "executors do not call the API server"
+    assert executor["securityContext"] == documents("pod.yaml")[0]["spec"]["securityContext"]
+    assert "--conf=spark.kubernetes.executor.podTemplateFile=/tmp/executor.yaml" in container_of(job)["args"]
+    assert "eyJ" not in yaml.dump(job), "paths only"
+    with pytest.raises(helm_python.HelmError, match="set releaseNamespace"):
+        driver({"security": {"enabled": True}})
+
+
+def test_submit_gives_the_pods_a_token_for_a_secure_release(programs: Path) -> None:
+    flags = ("--audience", "tidemark:streams/tide", "--authorities=tide-tidemark-ca", "--print", "audit")
+    printed = settings_of(submit(programs, *flags, TMPDIR=str(programs)).stdout)
+    templates = {one.partition("=")[2] for one in printed if "podTemplateFile=" in one}
+    (template,) = templates
+    pod = yaml.safe_load(Path(template).read_text())["spec"]
+    assert identity_in(pod)[1:] == ("tidemark:streams/tide", "tide-tidemark-ca")
+    assert {each["name"] for each in pod["volumes"]} == {"tmp", "work", "tidemark"}
+    assert "spark.kubernetes.authenticate.executor.serviceAccountName=tidemark-spark" in printed

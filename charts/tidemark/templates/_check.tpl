@@ -5,6 +5,7 @@
 {{- include "tidemark.checkImage" . -}}
 {{- include "tidemark.checkReplicas" . -}}
 {{- include "tidemark.checkZooKeeper" . -}}
+{{- include "tidemark.checkSecurity" . -}}
 {{- include "tidemark.checkLogDirs" . -}}
 {{- include "tidemark.checkExternalAccess" . -}}
 {{- include "tidemark.checkStop" . -}}
@@ -53,11 +54,18 @@
 {{- end -}}
 {{- if .Values.zookeeper.enabled -}}
 {{- $servers := .Subcharts.zookeeper.Values.tls -}}
-{{- if and .Values.zookeeperTls.existingSecret (not $servers.existingSecret) -}}
+{{- $secret := include "zookeeper.secret" .Subcharts.zookeeper -}}
+{{- if and .Values.zookeeperTls.existingSecret (not $secret) -}}
 {{- fail "zookeeperTls.existingSecret is set, but the servers have no TLS: set zookeeper.tls.existingSecret to a Secret with the servers' certificate" -}}
 {{- end -}}
-{{- if and $servers.existingSecret $servers.enforce (not .Values.zookeeperTls.existingSecret) -}}
-{{- fail "zookeeper.tls.enforce is true, but the services have no certificate and would be refused: set zookeeperTls.existingSecret, or zookeeper.tls.enforce: false while services move to TLS" -}}
+{{- if and (include "tidemark.zookeeperTls" .) (not $secret) -}}
+{{- fail "security.mode is secure, but ZooKeeper's servers have no TLS, and a process that reaches ZooKeeper owns the cluster: set zookeeper.tls.enabled: true (zookeeperTls.enabled: false leaves ZooKeeper open while a running cluster moves)" -}}
+{{- end -}}
+{{- if and $servers.enabled (not $servers.existingSecret) (not (include "tidemark.secure" .)) -}}
+{{- fail "zookeeper.tls.enabled is true, but with security.mode: plain the chart makes no certificate: set zookeeper.tls.existingSecret, or security.mode: secure" -}}
+{{- end -}}
+{{- if and $secret $servers.enforce (not (include "tidemark.zookeeperTls" .)) -}}
+{{- fail "zookeeper.tls.enforce is true, but the services have no certificate and would be refused: set zookeeperTls.existingSecret or security.mode: secure, or zookeeper.tls.enforce: false while services move to TLS" -}}
 {{- end -}}
 {{- end -}}
 {{- if and (not .Values.zookeeper.enabled) (not .Values.externalZookeeper.connect) -}}
@@ -71,7 +79,7 @@
 {{- if hasKey $seen .name -}}
 {{- fail (printf "broker.logDirs names %s twice: each log directory needs its own volume" .name) -}}
 {{- end -}}
-{{- if has .name (list "config" "scratch" "token") -}}
+{{- if has .name (list "config" "scratch" "token" "tokens" "tls" "zookeeper-tls") -}}
 {{- fail (printf "broker.logDirs names %s, which is another volume of the pod; choose another name" .name) -}}
 {{- end -}}
 {{- $_ := set $seen .name true -}}
@@ -98,9 +106,10 @@
 {{- if ne (len (uniq $access.hosts)) (len $access.hosts) -}}
 {{- fail "externalAccess.hosts names a host twice: the load balancer of each broker has its own address" -}}
 {{- end -}}
+{{- $port := include "tidemark.externalPort" (list . "broker") -}}
 {{- range $access.hosts -}}
-{{- if and (regexMatch ":[0-9]+$" .) (not (hasSuffix ":9192" .)) -}}
-{{- fail (printf "externalAccess.hosts names %s: the load balancer of a broker listens on 9192" .) -}}
+{{- if and (regexMatch ":[0-9]+$" .) (not (hasSuffix (printf ":%s" $port) .)) -}}
+{{- fail (printf "externalAccess.hosts names %s: the load balancer of a broker listens on %s" . $port) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -23,6 +23,16 @@
 {{- $_ := set $settings "default.replication.factor" (int $root.Values.topics.replicationFactor) -}}
 {{- $_ := set $settings "default.min.insync.replicas" (int $root.Values.topics.minInsyncReplicas) -}}
 {{- end -}}
+{{- if and (include "tidemark.secure" $root) (ne $component "controller") -}}
+{{- $_ := set $settings "authorization.enabled" $root.Values.security.authorization.enabled -}}
+{{- $_ := set $settings "super.users" (include "tidemark.superUsers" $root) -}}
+{{- if or $root.Values.security.tokens.serviceAccounts.enabled $root.Values.security.tokens.issuers -}}
+{{- $_ := set $settings "tokens.issuers.file" "/etc/tidemark/issuers.yaml" -}}
+{{- end -}}
+{{- if $root.Values.security.tokens.existingSecret -}}
+{{- $_ := set $settings "tokens.file" "/etc/tidemark-tokens/tokens" -}}
+{{- end -}}
+{{- end -}}
 {{- $given := merge (deepCopy (index $root.Values $component).config) $root.Values.config -}}
 {{- range $key, $value := merge (deepCopy $given) $settings }}
 {{ $key }}: {{ include "tidemark.setting" $value }}
@@ -34,9 +44,11 @@
 {{- $root := . -}}
 {{- if .Values.externalAccess.enabled }}
 {{- range $ordinal, $host := .Values.externalAccess.hosts }}
+{{- $name := printf "%s-broker" (include "tidemark.fullname" $root) }}
+{{- $inside := printf "%s-%d.%s-headless.%s" $name $ordinal $name (include "tidemark.domain" $root) }}
 broker-{{ $ordinal }}.yaml: |
   {{- include "tidemark.settings" (list $root "broker") | nindent 2 }}
-  advertised.listeners: {{ include "tidemark.brokerExternalAddress" (list $root $ordinal) | quote }}
+  advertised.listeners: {{ include "tidemark.advertised" (list $root "broker" $inside (include "tidemark.brokerExternalAddress" (list $root $ordinal))) | quote }}
 {{- end }}
 {{- else }}
 broker.yaml: |
@@ -46,12 +58,23 @@ controller.yaml: |
   {{- include "tidemark.settings" (list . "controller") | nindent 2 }}
 admin.yaml: |
   {{- include "tidemark.settings" (list . "admin") | nindent 2 }}
+{{- if include "tidemark.secure" . }}
+profiles.toml: |
+  {{- include "tidemark.profile" . | nindent 2 }}
+{{- if or .Values.security.tokens.serviceAccounts.enabled .Values.security.tokens.issuers }}
+issuers.yaml: |
+  {{- include "tidemark.issuers" . | nindent 2 }}
+{{- end }}
+{{- with .Values.security.tokens.serviceAccounts.keys }}
+service-accounts.json: {{ . | quote }}
+{{- end }}
+{{- end }}
 {{- end -}}
 
 {{- define "tidemark.brokerExternalAddress" -}}
 {{- $root := index . 0 -}}{{- $ordinal := index . 1 -}}
 {{- $access := $root.Values.externalAccess -}}
-{{- $port := 9192 -}}
+{{- $port := int (include "tidemark.externalPort" (list $root "broker")) -}}
 {{- if eq $access.type "NodePort" -}}{{- $port = index $access.nodePorts $ordinal -}}{{- end -}}
 {{- include "tidemark.externalAddress" (dict "host" (index $access.hosts $ordinal) "port" $port) -}}
 {{- end -}}

@@ -55,27 +55,57 @@ labels: {{- include "tidemark.labels" . | nindent 2 }}
 {{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}
 {{- end -}}
 
+{{/* The first contact of clients: in plain text, or with a certificate. */}}
 {{- define "tidemark.bootstrap" -}}
-{{ include "tidemark.fullname" . }}-bootstrap.{{ include "tidemark.domain" . }}:9192
+{{ include "tidemark.fullname" . }}-bootstrap.{{ include "tidemark.domain" . }}:{{ ternary 9392 9192 (eq "yes" (include "tidemark.secure" .)) }}
 {{- end -}}
 
 {{- define "tidemark.zookeeperConnect" -}}
 {{- if .Values.zookeeper.enabled -}}
-{{ include "zookeeper.connect" (list .Subcharts.zookeeper (ternary 2281 2181 (ne .Values.zookeeperTls.existingSecret ""))) }}
+{{ include "zookeeper.connect" (list .Subcharts.zookeeper (ternary 2281 2181 (eq "yes" (include "tidemark.zookeeperTls" .)))) }}
 {{- else -}}
 {{ .Values.externalZookeeper.connect }}
 {{- end -}}
 {{- end -}}
 
-{{/* The advertised address of the admin service. */}}
+{{/* The advertised addresses of the admin service. */}}
 {{- define "tidemark.adminAddress" -}}
+{{- $port := int (include "tidemark.externalPort" (list . "admin")) -}}
+{{- $outside := "" -}}
 {{- with .Values.externalAccess -}}
 {{- if and .enabled .admin.host -}}
-{{- include "tidemark.externalAddress" (dict "host" .admin.host "port" (ternary (.admin.nodePort | default 9194) 9194 (eq .type "NodePort"))) -}}
-{{- else -}}
-{{ include "tidemark.fullname" $ }}-admin.{{ include "tidemark.domain" $ }}:9194
+{{- $outside = include "tidemark.externalAddress" (dict "host" .admin.host "port" (ternary (.admin.nodePort | default $port) $port (eq .type "NodePort"))) -}}
 {{- end -}}
 {{- end -}}
+{{- include "tidemark.advertised" (list . "admin" (printf "%s-admin.%s" (include "tidemark.fullname" .) (include "tidemark.domain" .)) $outside) -}}
+{{- end -}}
+
+{{/* (list $ component host outside): the addresses of all listeners at a host. If `outside` is not empty, one listener has
+that address: the one of externalAccess, or the only one. */}}
+{{- define "tidemark.advertised" -}}
+{{- $root := index . 0 -}}{{- $outside := index . 3 -}}
+{{- $addresses := list -}}
+{{- range include "tidemark.addresses" . | splitList "," -}}
+{{- $name := ternary (splitList "://" . | first) "" (contains "://" .) -}}
+{{- $address := . -}}
+{{- if and $outside (eq $name "") -}}{{- $address = $outside -}}
+{{- else if and $outside (eq $name $root.Values.externalAccess.listener) -}}{{- $address = printf "%s://%s" $name $outside -}}
+{{- end -}}
+{{- $addresses = append $addresses $address -}}
+{{- end -}}
+{{- join "," $addresses -}}
+{{- end -}}
+
+{{/* (list $ component): the port of the listener for external clients. */}}
+{{- define "tidemark.externalPort" -}}
+{{- $root := index . 0 -}}
+{{- range include "tidemark.listeners" . | fromJsonArray -}}
+{{- if has .name (list "" $root.Values.externalAccess.listener) -}}{{ .port }}{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "tidemark.externalPortName" -}}
+{{- ternary (replace "." "-" .Values.externalAccess.listener) "grpc" (eq "yes" (include "tidemark.secure" .)) -}}
 {{- end -}}
 
 {{/* (dict "host" host or host:port, "port" the port if the host has none) */}}

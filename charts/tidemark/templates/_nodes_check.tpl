@@ -3,7 +3,7 @@
 {{- $root := . -}}
 {{- if ne (.Values.nodeCheck | toString) "false" -}}
 {{- range $component := list "broker" "controller" "admin" -}}
-{{- $kind := ternary "StatefulSet" "Deployment" (eq $component "broker") -}}
+{{- $kind := ternary "StatefulSet" "Deployment" (or (eq $component "broker") (and (eq $component "controller") (eq "yes" (include "tidemark.secure" $root)))) -}}
 {{- $name := printf "%s-%s" (include "tidemark.fullname" $root) $component -}}
 {{- include "tidemark.checkSpread" (dict "root" $root "component" $component "values" (index $root.Values $component) "kind" $kind "name" $name) -}}
 {{- end -}}

@@ -76,29 +76,40 @@ image: {{ include "tidemark.image" $root }}
 imagePullPolicy: {{ $root.Values.image.pullPolicy }}
 terminationMessagePath: /dev/termination-log
 terminationMessagePolicy: FallbackToLogsOnError
+{{- $health := include "tidemark.healthPort" (list $root $component) }}
 ports:
-  - {name: grpc, containerPort: {{ $port }}}
+  {{- include "tidemark.ports" (list $root $component "container") | trim | nindent 2 }}
+  {{- if include "tidemark.secure" $root }}
+  - {name: health, containerPort: {{ $health }}}
+  {{- end }}
   - {name: metrics, containerPort: {{ add $port 100 }}}
 startupProbe:
-  grpc: {port: {{ $port }}, service: liveness}
+  grpc: {port: {{ $health }}, service: liveness}
   {{- toYaml $values.probes.startup | nindent 2 }}
 readinessProbe:
-  grpc: {port: {{ $port }}, service: readiness}
+  grpc: {port: {{ $health }}, service: readiness}
   {{- toYaml $values.probes.readiness | nindent 2 }}
 livenessProbe:
-  grpc: {port: {{ $port }}, service: liveness}
+  grpc: {port: {{ $health }}, service: liveness}
   {{- toYaml $values.probes.liveness | nindent 2 }}
 {{ include "tidemark.containerSecurity" $root }}
 resources: {{- toYaml $values.resources | nindent 2 }}
 {{- end -}}
 
-{{/* (list $ port) */}}
+{{/* (list $ component) */}}
 {{- define "tidemark.env" -}}
-- {name: TIDEMARK_LISTENERS, value: "0.0.0.0:{{ index . 1 }}"}
-- {name: TIDEMARK_TERMINATION_MESSAGE_PATH, value: /dev/termination-log}
 {{- $root := index . 0 -}}
-{{- if $root.Values.zookeeperTls.existingSecret }}
+- {name: TIDEMARK_LISTENERS, value: {{ include "tidemark.addresses" (list $root (index . 1) "0.0.0.0") | quote }}}
+- {name: TIDEMARK_TERMINATION_MESSAGE_PATH, value: /dev/termination-log}
+{{- include "tidemark.tlsEnv" . }}
+{{- if include "tidemark.zookeeperTls" $root }}
 - {name: TIDEMARK_ZOOKEEPER_CONNECT, value: {{ include "tidemark.zookeeperConnect" $root | quote }}}
+{{- end }}
+{{- if and (include "tidemark.zookeeperTls" $root) (not $root.Values.zookeeperTls.existingSecret) }}
+- {name: TIDEMARK_ZOOKEEPER_TLS_CA_FILE, value: $(TIDEMARK_TLS_CA_FILE)}
+- {name: TIDEMARK_ZOOKEEPER_TLS_CERTIFICATE_FILE, value: $(TIDEMARK_TLS_CERTIFICATE_FILE)}
+- {name: TIDEMARK_ZOOKEEPER_TLS_KEY_FILE, value: $(TIDEMARK_TLS_KEY_FILE)}
+{{- else if include "tidemark.zookeeperTls" $root }}
 - {name: TIDEMARK_ZOOKEEPER_TLS_CA_FILE, value: /etc/tidemark-zookeeper/ca.crt}
 - {name: TIDEMARK_ZOOKEEPER_TLS_CERTIFICATE_FILE, value: /etc/tidemark-zookeeper/tls.crt}
 - {name: TIDEMARK_ZOOKEEPER_TLS_KEY_FILE, value: /etc/tidemark-zookeeper/tls.key}
@@ -111,13 +122,13 @@ resources: {{- toYaml $values.resources | nindent 2 }}
 
 {{/* The files for sessions with ZooKeeper. */}}
 {{- define "tidemark.zookeeperTlsMount" -}}
-{{- if .Values.zookeeperTls.existingSecret -}}
+{{- if and .Values.zookeeperTls.existingSecret (include "tidemark.zookeeperTls" .) -}}
 - {name: zookeeper-tls, mountPath: /etc/tidemark-zookeeper, readOnly: true}
 {{- end -}}
 {{- end -}}
 
 {{- define "tidemark.zookeeperTlsVolume" -}}
-{{- with .Values.zookeeperTls.existingSecret -}}
+{{- with ternary .Values.zookeeperTls.existingSecret "" (eq "yes" (include "tidemark.zookeeperTls" .)) -}}
 - name: zookeeper-tls
   projected:
     defaultMode: 0440

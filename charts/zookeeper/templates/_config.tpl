@@ -3,7 +3,7 @@
 dataDir=/data
 dataLogDir=/data/log
 clientPort=2181
-{{- if .Values.tls.existingSecret }}
+{{- if include "zookeeper.secret" . }}
 {{- if .Values.tls.enforce }}
 clientPortAddress=127.0.0.1
 enforce.auth.enabled=true

@@ -40,12 +40,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{ $name }}-{{ $id }}.{{ $name }}-headless.{{ $root.Release.Namespace }}.svc.{{ $root.Values.clusterDomain }}
 {{- end -}}
 
+{{/* The Secret with the servers' certificate; empty: no TLS. */}}
+{{- define "zookeeper.secret" -}}
+{{- if .Values.tls.existingSecret -}}{{ .Values.tls.existingSecret }}{{- else if .Values.tls.enabled -}}{{ include "zookeeper.fullname" . }}-tls{{- end -}}
+{{- end -}}
+
 {{/* The ports of clients that other pods can reach: (list $ kind), for a service, policy or container. */}}
 {{- define "zookeeper.clientPorts" -}}
-{{- $values := (index . 0).Values -}}{{- $kind := index . 1 -}}
+{{- $values := (index . 0).Values -}}{{- $kind := index . 1 -}}{{- $tls := include "zookeeper.secret" (index . 0) -}}
 {{- $ports := dict -}}
-{{- if not (and $values.tls.existingSecret $values.tls.enforce) -}}{{- $_ := set $ports "client" 2181 -}}{{- end -}}
-{{- if $values.tls.existingSecret -}}{{- $_ := set $ports "client-tls" 2281 -}}{{- end -}}
+{{- if not (and $tls $values.tls.enforce) -}}{{- $_ := set $ports "client" 2181 -}}{{- end -}}
+{{- if $tls -}}{{- $_ := set $ports "client-tls" 2281 -}}{{- end -}}
 {{- range $name, $port := $ports }}
 {{- if eq $kind "service" }}
 - {name: {{ $name }}, port: {{ $port }}, targetPort: {{ $name }}}
@@ -79,7 +84,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- fail (printf "zookeeper: juteMaxBufferBytes is %d: Tidemark writes up to 8 MiB at once; use at least 8388608" (int .Values.juteMaxBufferBytes)) -}}
 {{- end -}}
 {{- $ours := list "dataDir" "dataLogDir" "clientPort" "quorumListenOnAllIPs" "4lw.commands.whitelist" "admin.enableServer" "standaloneEnabled" "reconfigEnabled" -}}
-{{- if .Values.tls.existingSecret -}}
+{{- if include "zookeeper.secret" . -}}
 {{- $ours = concat $ours (list "clientPortAddress" "secureClientPort" "serverCnxnFactory" "authProvider.x509" "client.certReload" "enforce.auth.enabled" "enforce.auth.schemes" "sslQuorum" "portUnification" "sslQuorumReloadCertFiles") -}}
 {{- end -}}
 {{- range $key, $_ := .Values.config -}}

@@ -65,8 +65,8 @@ class BrokerProcess:
         tell_what_runs("broker")
         self._settings = settings
         self._node = make_node(settings)
-        self._identity = ports[0].identity
-        self._authorization = make_authorization(settings, self._identity)
+        self._cluster = cluster_in(ports)
+        self._authorization = make_authorization(settings, ports)
         self._server = GrpcServer(
             ports,
             [],
@@ -170,7 +170,7 @@ class BrokerProcess:
             now_s=time.monotonic,
         )
         self._replication = replication = Replication(node, storage, self._shutdown.on_ping)
-        quotas = ClientQuotas(cluster_in(self._identity))
+        quotas = ClientQuotas(self._cluster)
         METRICS.show(QuotaMetrics(quotas.accounts))
         self._clients = clients = Clients(
             node, storage, self._configs, lambda: replication.from_followers.count, self._authorization.accesses, quotas

@@ -15,6 +15,7 @@ from tidemark.core.controller.controller import ControllerCore
 from tidemark.model import BrokerId
 from tidemark.ports import Clock, ControllerTerm, MetadataStore
 from tidemark.runtime.configuration import ControllerSettings
+from tidemark.runtime.host_port import Listeners
 from tidemark.runtime.scheduler import AsyncioScheduler
 
 
@@ -24,7 +25,7 @@ def new_loop(
     """The loop of a controller process."""
     return ControllerLoop(
         BrokerId(settings.controller_id),
-        str(settings.advertised_listeners.main),
+        _address(settings.advertised_listeners),
         store=store,
         clock=clock,
         scheduler=AsyncioScheduler(),
@@ -32,6 +33,11 @@ def new_loop(
         new_term=partial(new_term, settings=settings, store=store, clock=clock, metrics=metrics),
         election_wait_ms=settings.leader_election_wait_ms,
     )
+
+
+def _address(advertised: Listeners) -> str:
+    """The address in ZooKeeper; with names if there are two."""
+    return str(advertised if len(advertised.by_name) > 1 else advertised.main)
 
 
 def new_term(

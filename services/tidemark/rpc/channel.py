@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from tidemark.core.security.listeners import Listener
 from tidemark.errors import ErrorCode, TidemarkError
 from tidemark.rpc.security.channels import BlockingChannels, rotating
 
@@ -61,12 +62,23 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 _used = False
 _lost_by_fork = False
 _identity: TlsIdentity | None = None
+_listener = Listener.ONLY
 
 
-def use_identity(identity: TlsIdentity | None) -> None:
-    """Set the TLS files of this process: of every channel that is opened without an identity of its own."""
-    global _identity
-    _identity = identity
+def use_identity(identity: TlsIdentity | None, listener: Listener = Listener.ONLY) -> None:
+    """Set the TLS files of this process: of every channel that is opened without an identity of its own.
+
+    Args:
+        identity: the files; None: plain text.
+        listener: at which this service calls other ones.
+    """
+    global _identity, _listener
+    _identity, _listener = identity, listener
+
+
+def listener_of_services() -> Listener:
+    """The listener at which this process calls other services."""
+    return _listener
 
 
 def process_identity() -> TlsIdentity | None:

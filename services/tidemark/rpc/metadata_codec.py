@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any, Final, Protocol, TypeVar
 
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
+from tidemark.core.security.listeners import for_services_of
 from tidemark.model import (
     BrokerEpoch,
     BrokerId,
@@ -23,6 +24,7 @@ from tidemark.model import (
     LeaderEpoch,
 )
 from tidemark.rpc import errors
+from tidemark.rpc.channel import listener_of_services
 from tidemark.rpc.shared import ids_from_proto
 from tidemark.runtime.slices import Pace
 from tidemark.v1 import metadata_pb2
@@ -132,8 +134,8 @@ def broker_to_proto(broker: BrokerRegistration) -> metadata_pb2.BrokerEndpoint:
 
 
 def broker_from_proto(message: metadata_pb2.BrokerEndpoint) -> BrokerRegistration:
-    """The address of a broker, without its directories."""
-    return BrokerRegistration(
+    """The address of a broker, without its directories: at the listener that this process uses."""
+    broker = BrokerRegistration(
         broker_id=BrokerId(message.broker_id),
         host=message.host,
         port=message.port,
@@ -141,6 +143,7 @@ def broker_from_proto(message: metadata_pb2.BrokerEndpoint) -> BrokerRegistratio
         broker_epoch=BrokerEpoch(message.broker_epoch),
         endpoints=tuple(message.endpoints),
     )
+    return for_services_of(listener_of_services(), broker)
 
 
 def topic_to_proto(topic: TopicView) -> metadata_pb2.TopicMetadata:

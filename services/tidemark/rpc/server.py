@@ -45,6 +45,8 @@ PING_ACCEPTED_MS = 2_000
 of later versions may ping more often, but not below 5 s while older servers exist that do not accept it."""
 HANDSHAKE_MS = 10_000
 """Time limit of a new connection for its handshake: TLS, and HTTP/2's first frame. gRPC's default is two minutes."""
+_OF_SERVICES: Final = (Listener.ONLY, Listener.INTERNAL, Listener.PLAIN)
+"""Listeners with the cluster's own calls."""
 _OPTIONS: tuple[tuple[str, int], ...] = (
     *LIMITS,
     *WINDOW,
@@ -250,7 +252,7 @@ class _Open:
 
     def has(self, name: str) -> bool:
         """Whether this port serves the service."""
-        return self.port.listener in (Listener.ONLY, Listener.INTERNAL) or name not in INTERNAL_SERVICES
+        return self.port.listener in _OF_SERVICES or name not in INTERNAL_SERVICES
 
 
 class _Services(grpc.GenericRpcHandler):

@@ -76,7 +76,8 @@ _COMMON: Final = (
         _ALL,
         "127.0.0.1:9192",
         "Address that the service listens on; with port 0 the system chooses a port. With TLS, several by name: "
-        "internal (certificates; the services' own calls), clients.mtls (certificates), clients.token (bearer tokens)",
+        "internal (certificates; the services' own calls), clients.mtls (certificates), clients.token (bearer tokens), "
+        "and plain (everything, in plain text) while a cluster moves; services use the first of internal and plain",
         defaults=(("controller", "127.0.0.1:9193"), ("admin", "127.0.0.1:9194")),
     ),
     ConfigKey(

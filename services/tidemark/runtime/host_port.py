@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tidemark.core.security.listeners import NAMES
+from tidemark.core.security.listeners import NAMES, Listener
 
 
 class HostPort(str):
@@ -49,7 +49,7 @@ class Listeners(HostPort):
 
     Attributes:
         by_name: the addresses; a single one has the name "".
-        main: the address that services use: the single one, or `internal`, or the first.
+        main: the address that services use: the single one, or the first of `internal` and `plain`, or the first.
     """
 
     __slots__ = ("by_name", "main")
@@ -62,7 +62,8 @@ class Listeners(HostPort):
         """Make the value of addresses by name."""
         made = str.__new__(cls, ",".join(f"{name}://{one}" if name else str(one) for name, one in by_name.items()))
         made.by_name = dict(by_name)
-        made.main = by_name.get("internal") or next(iter(by_name.values()))
+        of_services = [one for name, one in by_name.items() if name in (Listener.INTERNAL, Listener.PLAIN)]
+        made.main = next(iter(of_services or by_name.values()))
         made.host, made.port = made.main.host, made.main.port
         return made
 

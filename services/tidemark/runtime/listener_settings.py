@@ -39,8 +39,9 @@ def _check_names(owner: str, listeners: Listeners, values: dict[str, Any]) -> No
         raise _wrong(_LISTENERS, listeners, "listeners with names need TLS: set tls.ca.file, or want one host:port")
     if owner != "admin" and Listener.INTERNAL not in listeners.by_name:
         raise _wrong(_LISTENERS, listeners, f"want {Listener.INTERNAL}://host:port too, for the cluster's own calls")
-    if owner == "controller" and len(listeners.by_name) > 1:
-        raise _wrong(_LISTENERS, listeners, f"a controller serves no clients: want {Listener.INTERNAL} only")
+    if owner == "controller" and not listeners.by_name.keys() <= {Listener.INTERNAL, Listener.PLAIN}:
+        wanted = f"{Listener.INTERNAL} only, and {Listener.PLAIN} while the cluster moves to TLS"
+        raise _wrong(_LISTENERS, listeners, f"a controller serves no clients: want {wanted}")
     if Listener.TOKEN in listeners.by_name and not (values.get("tokens_file") or values.get("tokens_issuers_file")):
         raise _wrong(_LISTENERS, listeners, f"{Listener.TOKEN} needs tokens.file or tokens.issuers.file")
 

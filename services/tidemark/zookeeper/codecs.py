@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
 from tidemark.core.reassignment.request import fields_of
-from tidemark.core.security.listeners import Endpoint
+from tidemark.core.security.listeners import Endpoint, address_in, for_services_of
 from tidemark.model import (
     REQUEST_ID_CHARACTERS_MAX,
     BrokerEpoch,
@@ -34,6 +34,7 @@ from tidemark.model import (
     UncleanElection,
 )
 from tidemark.ports import ControllerInfo
+from tidemark.rpc.channel import listener_of_services
 
 VERSION: Final = 1
 
@@ -189,8 +190,8 @@ def encode_registration(registration: BrokerRegistration) -> bytes:
 
 
 def decode_registration(path: str, data: bytes, broker_id: BrokerId) -> BrokerRegistration:
-    """Inverse of `encode_registration`."""
-    return decode(
+    """Inverse of `encode_registration`, with the address at the listener that this process uses."""
+    broker = decode(
         path,
         data,
         lambda fields: BrokerRegistration(
@@ -205,6 +206,7 @@ def decode_registration(path: str, data: bytes, broker_id: BrokerId) -> BrokerRe
             endpoints=tuple(str(Endpoint.parse(_str(one))) for one in fields.get("endpoints", ())),
         ),
     )
+    return for_services_of(listener_of_services(), broker)
 
 
 def encode_broker_epoch(
@@ -451,12 +453,14 @@ def encode_controller(controller_id: BrokerId, address: str, election_wait_ms: i
 
 
 def decode_controller(path: str, data: bytes) -> ControllerInfo:
-    """Inverse of `encode_controller`."""
+    """Inverse of `encode_controller`, with the address at the listener that this process uses."""
     return decode(
         path,
         data,
         lambda fields: ControllerInfo(
-            BrokerId(_int32(fields["id"])), _str(fields.get("address", "")), _int(fields.get("election_wait_ms", -1))
+            BrokerId(_int32(fields["id"])),
+            address_in(_str(fields.get("address", "")), listener_of_services()),
+            _int(fields.get("election_wait_ms", -1)),
         ),
     )
 

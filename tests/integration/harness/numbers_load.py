@@ -7,6 +7,7 @@ import threading
 
 from tidemark.client import Consumer, Producer
 from tidemark.client.records import records_of
+from tidemark.rpc.security.paths import TlsFiles
 
 
 class NumbersLoad:
@@ -15,10 +16,11 @@ class NumbersLoad:
     `acknowledged`: partition and offset of each number, from 0 on.
     """
 
-    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
+    def __init__(self, bootstrap: str, topic: str, partitions: int, tls: TlsFiles | None = None) -> None:
         self.acknowledged: dict[int, tuple[int, int]] = {}
         self.failure: Exception | None = None
         self._bootstrap = bootstrap
+        self._tls = tls
         self._topic = topic
         self._partitions = partitions
         self._stop = threading.Event()
@@ -34,7 +36,7 @@ class NumbersLoad:
 
     def _run(self) -> None:
         try:
-            with Producer(self._bootstrap) as producer:
+            with Producer(self._bootstrap, tls=self._tls) as producer:
                 while not self._stop.wait(0.02):
                     first = len(self.acknowledged)
                     sent = [(number, number % self._partitions) for number in range(first, first + self._partitions)]
@@ -47,12 +49,13 @@ class NumbersLoad:
     def assert_nothing_lost_or_twice(self) -> None:
         """Once it has ended: every number that was acknowledged is where it was said to be, and no number twice."""
         assert self.failure is None
-        found = self._read()
+        found = self.read()
         assert [number for number, where in self.acknowledged.items() if found.get(where) != number] == [], "lost"
         assert len(found) == len(set(found.values())), "a number is there twice"
 
-    def _read(self) -> dict[tuple[int, int], int]:
-        with Consumer(self._bootstrap) as consumer:
+    def read(self) -> dict[tuple[int, int], int]:
+        """The number at each partition and offset, of all records."""
+        with Consumer(self._bootstrap, tls=self._tls) as consumer:
             consumer.assign(self._topic)
             total = sum(consumer.end_offsets().values())
             found: dict[tuple[int, int], int] = {}

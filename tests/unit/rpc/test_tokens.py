@@ -8,10 +8,13 @@ import base64
 import hashlib
 import hmac
 import http.client
+import io
 import json
 import os
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -298,6 +301,25 @@ async def test_a_broken_answer_with_keys_is_no_fault_of_the_token(
     keys = KeySet("https://login.example.com/keys")
     assert not await keys.find("a")
     assert keys.failures == 1
+
+
+async def test_keys_are_asked_for_in_the_type_of_an_api_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An API server of Kubernetes 1.34 answered 406 Not Acceptable to application/json alone."""
+
+    def answer(_: object, request: urllib.request.Request, timeout: float) -> Any:
+        assert timeout > 0
+        accepted = [one.strip() for one in str(request.get_header("Accept")).split(",")]
+        if "application/jwk-set+json" not in accepted:
+            raise urllib.error.HTTPError(request.full_url, 406, "Not Acceptable", http.client.HTTPMessage(), None)
+        return Answer(json.dumps({"keys": [public("a", OTHER)]}).encode())
+
+    class Answer(io.BytesIO):
+        length = 0
+
+    monkeypatch.setattr(urllib.request.OpenerDirector, "open", answer)
+    keys = KeySet("https://kubernetes.default.svc/openid/v1/jwks")
+    assert [one.kid for one in await keys.find("a")] == ["a"]
+    assert keys.failures == 0
 
 
 async def test_a_read_of_keys_that_lasts_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from tidemark.runtime.configuration import (
     topic_settings,
 )
 from tidemark.runtime.configuration_keys import keys_of
+from tidemark.runtime.host_port import Listeners
 
 REQUIRED = ("--zookeeper.connect", "zk:2181", "--broker.id", "0", "--log.dirs", "/a,/b")
 
@@ -158,6 +159,17 @@ def test_listeners_with_names_each_have_an_address_and_an_advertised_one() -> No
 
 
 @pytest.mark.parametrize(
+    ("listeners", "port"),
+    [
+        ("plain://b0:9192,internal://b0:9692,clients.mtls://b0:9392", 9192),
+        ("clients.mtls://b0:9392,internal://b0:9692,plain://b0:9192", 9692),
+    ],
+)
+def test_services_use_the_first_of_internal_and_plain(listeners: str, port: int) -> None:
+    assert Listeners.parse(listeners).main.port == port
+
+
+@pytest.mark.parametrize(
     ("cls", "argv", "says"),
     [
         (BrokerSettings, ["--listeners", NAMED, "--advertised.listeners", "clients.mtls://h:1"], "set tls.ca.file"),
@@ -166,7 +178,9 @@ def test_listeners_with_names_each_have_an_address_and_an_advertised_one() -> No
         (BrokerSettings, ["--listeners", "clients.mtls://h:1", *TLS], "want internal://host:port too"),
         (BrokerSettings, ["--listeners", "h:1,h:2"], "with different names"),
         (BrokerSettings, ["--listeners", "h:1,internal://h:2"], "several listeners need names"),
-        (BrokerSettings, ["--listeners", "plain://h:1"], "want internal, clients.mtls, clients.token"),
+        (BrokerSettings, ["--listeners", "sasl://h:1"], "want internal, clients.mtls, clients.token, plain"),
+        (BrokerSettings, ["--listeners", "plain://h:1", *TLS], "want internal://host:port too"),
+        (BrokerSettings, ["--listeners", "plain://h:1,internal://h:2"], "listeners with names need TLS"),
         (BrokerSettings, ["--listeners", "internal://h:1,internal://h:2"], "with different names"),
         (BrokerSettings, ["--listeners", "internal://h:1,", *TLS], "want host:port"),
         (BrokerSettings, ["--advertised.listeners", "internal://h:1"], "want one host:port"),

@@ -24,6 +24,7 @@ class Listener(StrEnum):
     INTERNAL = "internal"  # the services of the cluster: certificates; the only one with their own calls
     MTLS = "clients.mtls"  # clients with certificates
     TOKEN = "clients.token"  # clients with tokens, over TLS
+    PLAIN = "plain"  # everything, in plain text, while a cluster moves to TLS
 
 
 NAMES: Final = tuple(listener.value for listener in Listener if listener.value)
@@ -60,9 +61,27 @@ def endpoint_of(broker: BrokerRegistration, listener: Listener) -> Endpoint | No
 
     A broker that registered one address has it for the callers of every listener, as a broker of an earlier version.
     """
-    if listener in (Listener.ONLY, Listener.INTERNAL) or not broker.endpoints:
+    if listener is Listener.ONLY or not broker.endpoints:
         return Endpoint(listener, broker.host, broker.port)
     return next((found for found in map(Endpoint.parse, broker.endpoints) if found.name == listener), None)
+
+
+def for_services_of(listener: Listener, broker: BrokerRegistration) -> BrokerRegistration:
+    """The registration with the address at which services of this listener call the broker.
+
+    While a cluster moves to TLS, some services call in plain text and others with TLS; brokers have both listeners.
+    """
+    found = endpoint_of(broker, listener)
+    if found is None or (found.host, found.port) == (broker.host, broker.port):
+        return broker
+    return replace(broker, host=found.host, port=found.port)
+
+
+def address_in(addresses: str, listener: Listener) -> str:
+    """The address of a listener in a setting or node: the only one, or the first one if it has no such name."""
+    found = [Endpoint.parse(one) for one in addresses.split(",")] if "://" in addresses else []
+    named = [one for one in found if one.name == listener] or found[:1]
+    return str(named[0]._replace(name="")) if named else addresses
 
 
 class ListenerViews:

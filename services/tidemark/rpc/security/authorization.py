@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from tidemark.core.security.authorizer import Authorizer
 from tidemark.core.security.principals import principal_of
 from tidemark.rpc.security.access import Accesses
 from tidemark.rpc.security.audit import DENIALS
-from tidemark.rpc.security.files import TlsIdentity
 from tidemark.rpc.security.gate import Gate
+from tidemark.rpc.security.listeners import ListenerPort
 
 
 class AuthorizationSettings(Protocol):
@@ -37,19 +38,20 @@ class Authorization(NamedTuple):
     gate: Gate | None = None
 
 
-def cluster_in(identity: TlsIdentity | None) -> str:
-    """The cluster's name in the certificate of this process; "" for plain text."""
+def cluster_in(ports: Sequence[ListenerPort]) -> str:
+    """The cluster's name in the certificate of this process; "" if every port has plain text."""
+    identity = next((one.identity for one in ports if one.identity is not None), None)
     return "" if identity is None else principal_of(identity.current().uris).cluster
 
 
-def make_authorization(settings: AuthorizationSettings, identity: TlsIdentity | None) -> Authorization:
+def make_authorization(settings: AuthorizationSettings, ports: Sequence[ListenerPort]) -> Authorization:
     """The parts; without rules until a feed gives them.
 
     Args:
-        identity: the TLS files of this process, whose certificate names the cluster; None: plain text.
+        ports: of this process; the certificate of one with TLS names the cluster.
     """
     if not settings.authorization_enabled:
         return Authorization()
     authorizer = Authorizer(settings.super_users)
-    accesses = Accesses(authorizer, DENIALS, cluster_in(identity))
+    accesses = Accesses(authorizer, DENIALS, cluster_in(ports))
     return Authorization(authorizer, accesses, Gate(accesses))

@@ -30,6 +30,8 @@ _FETCH_S: Final = 5.0
 _CHUNK_BYTES: Final = 64 << 10
 _BYTES_MAX: Final = 1 << 20
 _RSA_BITS_MIN: Final = 2048
+_TYPES: Final = "application/jwk-set+json, application/json"
+"""An API server of Kubernetes answers 406 to a request for application/json alone."""
 _ALGORITHMS: Final = {
     "RSA": ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     "P-256": ("ES256",),
@@ -154,7 +156,7 @@ class KeySet:
     def _fetch(self) -> bytes:
         if not self._source.startswith("https://"):
             return Path(self._source).read_bytes()
-        request = urllib.request.Request(self._source, headers={"Accept": "application/json"})
+        request = urllib.request.Request(self._source, headers={"Accept": _TYPES})
         if self._token_file:
             request.add_header("Authorization", f"Bearer {Path(self._token_file).read_text().strip()}")
         context = ssl.create_default_context(cafile=self._ca_file or None)

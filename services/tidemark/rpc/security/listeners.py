@@ -160,7 +160,7 @@ def listener_ports(
     ports = []
     for name, address in listeners.by_name.items():
         listener = Listener(name)
-        own = identity if listener is Listener.INTERNAL else shown
+        own = {Listener.INTERNAL: identity, Listener.PLAIN: None}.get(listener, shown)
         verifier = tokens if listener is Listener.TOKEN else None
         of_subjects = subjects if listener is Listener.MTLS else None
         ports.append(ListenerPort(listener, address, own, verifier, on_refused, max_age_ms, of_subjects))

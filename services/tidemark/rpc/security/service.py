@@ -60,7 +60,7 @@ def load_ports(settings: ServiceSettings, role: Role, service_id: int | None = N
         ports = listener_ports(settings.listeners, identity, clients, _count_refusals, settings.connections_max_age_ms)
     except TidemarkError as error:
         refuse_settings(role, settings.termination_message_path, error)
-    use_identity(identity)
+    use_identity(ports[0].identity, ports[0].listener)
     _show({id(one.identity): one.identity for one in ports if one.identity is not None}.values())
     return ports
 

@@ -8,7 +8,15 @@ from dataclasses import replace
 
 import pytest
 from tidemark.core.cluster_view import ClusterView
-from tidemark.core.security.listeners import INTERNAL_SERVICES, Endpoint, Listener, ListenerViews, endpoint_of
+from tidemark.core.security.listeners import (
+    INTERNAL_SERVICES,
+    Endpoint,
+    Listener,
+    ListenerViews,
+    address_in,
+    endpoint_of,
+    for_services_of,
+)
 from tidemark.model import BrokerId, BrokerRegistration
 
 BOTH = ("internal://b0:9192", "clients.mtls://b0.example.com:9392", "clients.token://[::1]:9492")
@@ -39,6 +47,36 @@ def test_metadata_has_the_address_of_the_listener_of_its_caller(listener: Listen
 def test_a_broker_with_one_address_has_it_for_every_listener() -> None:
     for listener in Listener:
         assert endpoint_of(broker(1), listener) == (listener, "b1", 9192)
+
+
+@pytest.mark.parametrize(
+    ("listener", "port"), [(Listener.PLAIN, 9192), (Listener.INTERNAL, 9692), (Listener.ONLY, 9192)]
+)
+def test_a_service_calls_a_broker_at_its_own_listener_while_a_cluster_moves(listener: Listener, port: int) -> None:
+    both = broker(0, ("plain://b0:9192", "internal://b0:9692", "clients.mtls://b0:9392"))
+    assert for_services_of(listener, both) == replace(both, port=port)
+    assert endpoint_of(both, Listener.PLAIN) == ("plain", "b0", 9192)
+
+
+def test_a_broker_without_the_listener_of_a_service_keeps_its_address() -> None:
+    for one in (broker(1), broker(0, BOTH)):
+        assert for_services_of(Listener.PLAIN, one) is one
+
+
+@pytest.mark.parametrize(
+    ("addresses", "listener", "address"),
+    [
+        ("c:9193", Listener.INTERNAL, "c:9193"),
+        ("plain://c:9193,internal://c:9693", Listener.INTERNAL, "c:9693"),
+        ("plain://c:9193,internal://c:9693", Listener.PLAIN, "c:9193"),
+        ("plain://c:9193,internal://c:9693", Listener.ONLY, "c:9193"),
+        ("", Listener.ONLY, ""),
+    ],
+)
+def test_the_controllers_address_is_that_of_the_callers_listener(
+    addresses: str, listener: Listener, address: str
+) -> None:
+    assert address_in(addresses, listener) == address
 
 
 def test_a_broker_without_the_listener_of_the_caller_is_left_out() -> None:

@@ -1,0 +1,72 @@
+{{/* Combinations of security's values that cannot work, or that would be open although they look closed. */}}
+{{- define "tidemark.checkSecurity" -}}
+{{- include "tidemark.checkSteps" . -}}
+{{- $security := .Values.security -}}
+{{- $certificates := $security.certificates -}}
+{{- if not (include "tidemark.secure" .) -}}
+{{- if ne $security.plainText "closed" -}}
+{{- fail (printf "security.plainText is %s, but security.mode is plain, where there is nothing but plain text: set security.mode: secure, or remove security.plainText" $security.plainText) -}}
+{{- end -}}
+{{- else -}}
+{{- $cluster := include "tidemark.clusterName" . -}}
+{{- if not (regexMatch "^[a-z0-9][a-z0-9.-]*$" $cluster) -}}
+{{- fail (printf "the cluster's name in identities would be %q: set security.cluster to a name of a-z, 0-9, \".\" and \"-\"" $cluster) -}}
+{{- end -}}
+{{- if gt (int .Values.broker.replicas) (int $certificates.brokersMax) -}}
+{{- fail (printf "broker.replicas is %d and security.certificates.brokersMax %d: pods mount no certificate of the last brokers; raise the second, which restarts brokers once" (int .Values.broker.replicas) (int $certificates.brokersMax)) -}}
+{{- end -}}
+{{- if and (eq $certificates.source "certManager") (not $certificates.issuerRef.name) -}}
+{{- fail "security.certificates.source is certManager, but no issuer is named: set security.certificates.issuerRef.name to an Issuer in this namespace, or kind: ClusterIssuer too" -}}
+{{- end -}}
+{{- if and (ne $certificates.source "chart") (gt (int $certificates.generation) 1) -}}
+{{- fail (printf "security.certificates.generation makes the chart's own authority again, but security.certificates.source is %s: replace the authority of your issuer, with both in security.trust.configMap meanwhile" $certificates.source) -}}
+{{- end -}}
+{{- if and (eq $certificates.source "chart") $security.trust.configMap -}}
+{{- fail "security.trust.configMap is set, but the chart's Job makes the authority and its ConfigMap: remove it, or set security.certificates.source to certManager or existing" -}}
+{{- end -}}
+{{- if and $security.trust.configMap .Values.zookeeper.enabled (ne $security.trust.configMap .Subcharts.zookeeper.Values.tls.trustConfigMap) -}}
+{{- fail (printf "security.trust.configMap is %s and zookeeper.tls.trustConfigMap %q: services and ZooKeeper's servers trust the same authorities; set both to the same ConfigMap" $security.trust.configMap .Subcharts.zookeeper.Values.tls.trustConfigMap) -}}
+{{- end -}}
+{{- if and (eq $security.plainText "used") $security.authorization.enabled -}}
+{{- fail "security.plainText is used: services call one another in plain text, without an identity, and access rules would refuse them; set security.authorization.enabled: false for this step" -}}
+{{- end -}}
+{{- if and (not (include "tidemark.tokens" .)) .Values.externalAccess.enabled (eq .Values.externalAccess.listener "clients.token") -}}
+{{- fail "externalAccess.listener is clients.token, but no tokens are accepted: set externalAccess.listener: clients.mtls, or security.tokens" -}}
+{{- end -}}
+{{- if and .Values.externalAccess.enabled (ne $security.plainText "closed") -}}
+{{- fail (printf "security.plainText is %s with externalAccess: the plain port would have no external address; move external clients first, as docs/kubernetes.md describes" $security.plainText) -}}
+{{- end -}}
+{{- if hasKey $security.tokens.issuers "kubernetes" -}}
+{{- fail "security.tokens.issuers names kubernetes, which is the alias of security.tokens.serviceAccounts: choose another alias" -}}
+{{- end -}}
+{{- if and .Values.zookeeper.enabled .Subcharts.zookeeper.Values.tls.existingSecret (eq $certificates.source "chart") -}}
+{{- fail "zookeeper.tls.existingSecret is set, but the services trust only the authority of the chart's Job, which makes the servers' certificate too: set zookeeper.tls.enabled: true in its place, or security.certificates.source: existing" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Refuses to skip a step between plain text and TLS while brokers run: those before and after it could not call one
+another. The listeners of the running brokers tell their step. */}}
+{{- define "tidemark.checkSteps" -}}
+{{- $steps := list "security.mode: plain" "security.mode: secure and security.plainText: used" "security.plainText: open" "security.plainText: closed" -}}
+{{- $to := 0 -}}
+{{- if include "tidemark.secure" . -}}{{- $to = get (dict "used" 1 "open" 2 "closed" 3) .Values.security.plainText | int -}}{{- end -}}
+{{- $live := include "tidemark.live" (list . "StatefulSet" (printf "%s-broker" (include "tidemark.fullname" .))) | fromJson -}}
+{{- if dig "spec" "replicas" 0 $live -}}
+{{- range dig "spec" "template" "spec" "containers" list $live -}}
+{{- range .env -}}
+{{- if eq .name "TIDEMARK_LISTENERS" -}}
+{{- $from := 3 -}}
+{{- if not (contains "://" .value) -}}{{- $from = 0 -}}
+{{- else if hasPrefix "plain://" .value -}}{{- $from = 1 -}}
+{{- else if contains "plain://" .value -}}{{- $from = 2 -}}
+{{- end -}}
+{{- $next := ternary (add $from 1) (sub $from 1) (gt $to $from) | int -}}
+{{- if and (ne $to $from) (ne $to $next) -}}
+{{- fail (printf "the running brokers have %s, and could not call those with %s: set %s first (docs/kubernetes.md, From plain text to secure), or scale the StatefulSet to 0 before" (index $steps $from) (index $steps $to) (index $steps $next)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
