@@ -25,14 +25,13 @@ from tidemark.admin.session import SessionKeeper
 from tidemark.admin.surveys import Survey, ThroughController
 from tidemark.admin.topics import TopicAdministration
 from tidemark.core.security.principals import Role
-from tidemark.rpc.channel import process_identity
 from tidemark.rpc.limits.connections import limits_of
 from tidemark.rpc.quotas.enforcement import ClientQuotas
 from tidemark.rpc.quotas.metrics import QuotaMetrics
 from tidemark.rpc.raw_methods import add_admin_service
 from tidemark.rpc.security.authorization import cluster_in, make_authorization
 from tidemark.rpc.security.handshakes import NativeLines
-from tidemark.rpc.security.listeners import ListenerPort
+from tidemark.rpc.security.listeners import ListenerPort, identity_in
 from tidemark.rpc.security.scrapes import serve_metrics
 from tidemark.rpc.security.service import load_ports
 from tidemark.rpc.server import GrpcServer, Service
@@ -93,7 +92,7 @@ async def serve(settings: AdminSettings, ports: Sequence[ListenerPort]) -> int:
     stop = contextlib.AsyncExitStack()
 
     async def start() -> None:
-        metrics = serve_metrics(settings, process_identity())
+        metrics = serve_metrics(settings, identity_in(ports))
         METRICS.show(store.metrics)
         stop.callback(METRICS.hide, store.metrics)
         stop.callback(metrics.close)

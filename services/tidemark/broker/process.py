@@ -29,13 +29,12 @@ from tidemark.core.replication import effects as ef
 from tidemark.core.replication.events import SessionExpired, SettingsChanged
 from tidemark.core.security.listeners import Listener
 from tidemark.model import BrokerEpoch
-from tidemark.rpc.channel import process_identity
 from tidemark.rpc.limits.connections import limits_of
 from tidemark.rpc.quotas.enforcement import ClientQuotas
 from tidemark.rpc.quotas.metrics import QuotaMetrics
 from tidemark.rpc.raw_methods import add_broker_service, add_replica_service
 from tidemark.rpc.security.authorization import cluster_in, make_authorization
-from tidemark.rpc.security.listeners import ListenerPort
+from tidemark.rpc.security.listeners import ListenerPort, identity_in
 from tidemark.rpc.security.scrapes import serve_metrics
 from tidemark.rpc.server import GrpcServer, Service
 from tidemark.runtime.configuration import BrokerSettings
@@ -65,6 +64,7 @@ class BrokerProcess:
         tell_what_runs("broker")
         self._settings = settings
         self._node = make_node(settings)
+        self._identity = identity_in(ports)
         self._cluster = cluster_in(ports)
         self._authorization = make_authorization(settings, ports)
         self._server = GrpcServer(
@@ -125,7 +125,7 @@ class BrokerProcess:
         """Open the ports, the ZooKeeper session and the log directories; `opened` closes them after a failed start."""
         opened.push_async_callback(self._server.stop, 0)
         await self._server.start()
-        self._stack.callback(serve_metrics(self._settings, process_identity()).close)
+        self._stack.callback(serve_metrics(self._settings, self._identity).close)
         opened.push_async_callback(self._node.store.stop)
         return await self._check_and_prepare(opened)
 

@@ -12,10 +12,9 @@ from tidemark.controller.metrics import ControllerMetrics
 from tidemark.controller.service import ControllerServicer
 from tidemark.core.security.principals import Role
 from tidemark.model import BrokerId
-from tidemark.rpc.channel import process_identity
 from tidemark.rpc.limits.connections import limits_of
 from tidemark.rpc.security.handshakes import NativeLines
-from tidemark.rpc.security.listeners import ListenerPort
+from tidemark.rpc.security.listeners import ListenerPort, identity_in
 from tidemark.rpc.security.scrapes import serve_metrics
 from tidemark.rpc.security.service import load_ports
 from tidemark.rpc.server import GrpcServer, Service
@@ -41,6 +40,7 @@ class ControllerProcess:
         self._loop = new_loop(settings, self._store, clock, ControllerMetrics())
         servicer = ControllerServicer(self._loop, BrokerId(settings.controller_id))
         services = [Service(add_ControllerServiceServicer_to_server, servicer, "tidemark.v1.ControllerService")]
+        self._identity = identity_in(ports)
         self._server = GrpcServer(ports, services, health=settings.health_listeners, limits=limits_of(settings))
         self._metrics: MetricsServer | None = None
         self._running: asyncio.Task[None] | None = None
@@ -49,7 +49,7 @@ class ControllerProcess:
     async def start(self) -> None:
         """Server, metrics, session, election; then SERVING and ready, active or standby."""
         await self._server.start()
-        self._metrics = serve_metrics(self._settings, process_identity())
+        self._metrics = serve_metrics(self._settings, self._identity)
         await start_when_reachable(self._store, self._settings.zookeeper_connect)
         self._running = asyncio.create_task(self._loop.run(), name="controller loop")
         self._running.add_done_callback(self._on_end)

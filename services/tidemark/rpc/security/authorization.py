@@ -11,7 +11,7 @@ from tidemark.core.security.principals import principal_of
 from tidemark.rpc.security.access import Accesses
 from tidemark.rpc.security.audit import DENIALS
 from tidemark.rpc.security.gate import Gate
-from tidemark.rpc.security.listeners import ListenerPort
+from tidemark.rpc.security.listeners import ListenerPort, identity_in
 
 
 class AuthorizationSettings(Protocol):
@@ -40,7 +40,7 @@ class Authorization(NamedTuple):
 
 def cluster_in(ports: Sequence[ListenerPort]) -> str:
     """The cluster's name in the certificate of this process; "" if every port has plain text."""
-    identity = next((one.identity for one in ports if one.identity is not None), None)
+    identity = identity_in(ports)
     return "" if identity is None else principal_of(identity.current().uris).cluster
 
 

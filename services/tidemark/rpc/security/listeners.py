@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 import grpc
@@ -67,6 +67,11 @@ class ListenerPort(NamedTuple):
             return server.add_insecure_port(str(self.address))
         asks = self.listener is not Listener.TOKEN
         return server.add_secure_port(str(self.address), self.identity.server_credentials(ask_certificate=asks))
+
+
+def identity_in(ports: Sequence[ListenerPort]) -> TlsIdentity | None:
+    """The TLS files of a service with these ports; None if each has plain text."""
+    return next((one.identity for one in ports if one.identity is not None), None)
 
 
 @runtime_checkable
