@@ -32,6 +32,8 @@ from bench.stalls import BUSY, LATENESS, Watch, share_ms
 from bench.watching import usage
 
 BROKERS = 3
+SETTINGS = {"broker": {"max.connections.per.ip": "-1"}}
+"""All clients have the address of this machine."""
 TOPIC = "many"
 TIMEOUT_S = 120.0
 SETTLE_S = 2.0
@@ -175,7 +177,7 @@ def main() -> int:
     options = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="tidemark-bench-") as directory,
-        LocalCluster(Path(directory), brokers=BROKERS) as cluster,
+        LocalCluster(Path(directory), brokers=BROKERS, settings=SETTINGS) as cluster,
         AdminClient(cluster.admin_address, timeout_s=TIMEOUT_S) as admin,
     ):
         report("many_clients", measure(options, cluster, admin))
