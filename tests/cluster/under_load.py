@@ -132,8 +132,9 @@ def starved_cluster_loses_nothing(world: World) -> str:
 
 
 def _uids(world: World) -> set[str]:
-    """The uids of all pods of the release."""
-    pods = world.cluster.objects("pods", "-l", f"app.kubernetes.io/instance={RELEASE}")["items"]
+    """The uids of all pods of the release that run; pods of finished Jobs stay as they are."""
+    running = "--field-selector=status.phase=Running"
+    pods = world.cluster.objects("pods", "-l", f"app.kubernetes.io/instance={RELEASE}", running)["items"]
     return {pod["metadata"]["uid"] for pod in pods}
 
 
