@@ -87,7 +87,8 @@ def whole_release_is_upgraded(world: World) -> str:
     """One upgrade restarts every pod of the release under load, and no record is lost."""
     world.topic_of_load()
     before = _uids(world)
-    restarted = {f"{component}__podAnnotations__upgraded": "yes" for component in _COMPONENTS}
+    now = f"at{time.time():.0f}"
+    restarted = {f"{component}__podAnnotations__upgraded": now for component in _COMPONENTS}
     with world.load("load") as load:
         world.upgrade(**restarted)
         report = load.end()
