@@ -87,7 +87,8 @@ def whole_release_is_upgraded(world: World) -> str:
     """One upgrade restarts every pod of the release under load, and no record is lost."""
     world.topic_of_load()
     before = _uids(world)
-    restarted = {f"{component}__podAnnotations__upgraded": "yes" for component in _COMPONENTS}
+    now = f"at{time.time():.0f}"
+    restarted = {f"{component}__podAnnotations__upgraded": now for component in _COMPONENTS}
     with world.load("load") as load:
         world.upgrade(**restarted)
         report = load.end()
@@ -132,8 +133,9 @@ def starved_cluster_loses_nothing(world: World) -> str:
 
 
 def _uids(world: World) -> set[str]:
-    """The uids of all pods of the release."""
-    pods = world.cluster.objects("pods", "-l", f"app.kubernetes.io/instance={RELEASE}")["items"]
+    """The uids of all pods of the release that run; pods of finished Jobs stay as they are."""
+    running = "--field-selector=status.phase=Running"
+    pods = world.cluster.objects("pods", "-l", f"app.kubernetes.io/instance={RELEASE}", running)["items"]
     return {pod["metadata"]["uid"] for pod in pods}
 
 
