@@ -28,9 +28,9 @@ from tidemark.rpc.security.files import uris_in
 from tidemark.rpc.security.gate import Gate
 from tidemark.rpc.security.jwts import IssuersFile
 from tidemark.v1 import admin_brokers_pb2 as brokers_pb
-from tidemark.zookeeper.access_rules import node
-from tidemark.zookeeper.access_rules.feed import AclFeed
 from tidemark.zookeeper.multis import Set
+from tidemark.zookeeper.whole_nodes import packed
+from tidemark.zookeeper.whole_nodes.feed import NodeFeed
 
 from tests.contract import test_access_rules as stored
 from tests.contract.conftest import Cluster
@@ -73,7 +73,8 @@ def serves_a_call_without_a_row(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_a_row(patch: pytest.MonkeyPatch) -> None:
-    patch.delitem(RIGHTS, "/tidemark.v1.BrokerService/Fetch")
+    others = {path: right for path, right in RIGHTS.items() if path != "/tidemark.v1.BrokerService/Fetch"}
+    patch.setattr(rows, "RIGHTS", others)
 
 
 # -- A2: DENY wins; without a rule nothing is allowed; a decision holds until the rules change
@@ -133,7 +134,7 @@ def shows_every_item_of_an_answer(patch: pytest.MonkeyPatch) -> None:
 
 
 def replaces_rules_of_any_version(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(node, "Set", lambda path, data, _version: Set(path, data, -1))
+    patch.setattr(packed, "Set", lambda path, data, _version: Set(path, data, -1))
 
 
 # -- A5: the last known rules hold, and without any only super users are allowed
@@ -145,18 +146,18 @@ def allows_everything_before_the_rules_are_read(patch: pytest.MonkeyPatch) -> No
 
 
 def forgets_the_rules_with_a_damaged_node(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(AclFeed, "_complain", lambda _feed, _why, kept: kept.use(Rules()))
+    patch.setattr(NodeFeed, "_complain", lambda feed, _why: feed._use(Rules()))
 
 
 def forgets_the_rules_without_zookeeper(patch: pytest.MonkeyPatch) -> None:
-    on_event = AclFeed._on_event
+    on_event = NodeFeed._on_event
 
-    def forgetting(self: AclFeed, event: StoreEvent) -> None:
-        if event is StoreEvent.SESSION_SUSPENDED and self._authorizer is not None:
-            self._authorizer.use(Rules())
+    def forgetting(self: Any, event: StoreEvent) -> None:
+        if event is StoreEvent.SESSION_SUSPENDED:
+            self._use(Rules())
         on_event(self, event)
 
-    patch.setattr(AclFeed, "_on_event", forgetting)
+    patch.setattr(NodeFeed, "_on_event", forgetting)
 
 
 # -- identities: kinds cannot be forged into one another, and a service is bound to its id
