@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 _STDERR: Final = 2
 _LINE: Final = re.compile(r"(?P<level>[IWEF])\d{4} [\d:.]+ +\d+ (?P<source>[\w./-]+:\d+)\] (?P<text>.*)")
-_LEVELS: Final = {"I": logging.INFO, "W": logging.WARNING, "E": logging.ERROR, "F": logging.CRITICAL}
+_LEVELS: Final = {"I": logging.INFO, "W": logging.WARNING, "E": logging.WARNING, "F": logging.CRITICAL}
 _FAILED: Final = "Handshake failed with error "
 _JOIN_S: Final = 2.0
 
