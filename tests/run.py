@@ -4,7 +4,8 @@
     python tests/run.py [part ...]
 
 Without a name all parts run, `check` and its parts excepted: `check` is the inner loop, a subset of the others.
-Exit status: that of the first part that failed, else 0.
+Parts that only compute run beside the others, which mostly wait, at a lower priority; their output follows when they
+have ended. Exit status: that of the first part that failed, else 0.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 _PYTHON = sys.executable
@@ -24,17 +27,22 @@ _BIN = Path(_PYTHON).parent
 _CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 _MOST_WORKERS = 4
 _TIMED_OUT = 124
+_NICE = ("nice", "-n", "10")
 _FILES_AS_COLLECTED = ("--dist=loadfile", "--no-loadscope-reorder")
 """tests/conftest.py collects the longest files first."""
 
 
 class Part(NamedTuple):
-    """A part of the suite: commands one after the other, together no longer than `limit_s`."""
+    """A part of the suite: commands one after the other, together no longer than `limit_s`.
+
+    `computes`: the part needs the processors only, and runs beside the parts that wait.
+    """
 
     name: str
     commands: tuple[tuple[str, ...], ...]
     limit_s: float
     environment: Mapping[str, str] = {}
+    computes: bool = False
 
 
 class Outcome(NamedTuple):
@@ -83,8 +91,8 @@ _CHAOS = (
 PARTS = (
     Part("lint", LINT, 60),
     Part("types", ((_PYTHON, "-m", "mypy"), (_PYTHON, "-m", "tests.examples")), 180),
-    Part("unit", (_pytest_on_every_core("tests/unit"),), 480),
-    Part("simulation", _SIMULATION, 480, {"PYTHONHASHSEED": "0"}),  # a seed that fails is to fail again
+    Part("unit", (_pytest_on_every_core("tests/unit"),), 900, computes=True),
+    Part("simulation", _SIMULATION, 900, {"PYTHONHASHSEED": "0"}, computes=True),  # a seed that fails is to fail again
     Part("charts", (_pytest_by_files("tests/charts"),), 240),
     Part("contract", (_pytest_by_files("tests/contract"),), 360),
     Part("integration", _INTEGRATION, 900),
@@ -118,12 +126,9 @@ def main(names: list[str]) -> int:
     chosen = {part for name in names for part in _ALIASES.get(name, (name,))}
     wanted = [part for part in known.values() if part.name in chosen] or [part for part in PARTS if _exists(part)]
     started_s = time.monotonic()
-    outcomes = []
-    for part in wanted:
-        _say(f"== {part.name}")
-        outcomes.append(_run(part))
+    outcomes = _run_both([part for part in wanted if part.computes], [part for part in wanted if not part.computes])
     _say("\n== time of each part")
-    for outcome in outcomes:
+    for outcome in sorted(outcomes, key=lambda one: list(known).index(one.name)):
         verdict = "ok" if outcome.status == 0 else f"FAILED, status {outcome.status}"
         _say(f"{outcome.name:<12} {outcome.seconds:6.1f} s  {verdict}")
     _say(f"{'total':<12} {time.monotonic() - started_s:6.1f} s")
@@ -136,18 +141,41 @@ def _exists(part: Part) -> bool:
     return all(any((ROOT / directory).rglob("test_*.py")) for directory in directories)
 
 
+def _run_both(computing: list[Part], waiting: list[Part]) -> list[Outcome]:
+    """Run the parts of each list in order, both lists at once."""
+    if not waiting:
+        return [_run(part) for part in computing]
+    with ThreadPoolExecutor(1) as pool:
+        beside = pool.submit(lambda: [_run_beside(part) for part in computing])
+        return [_run(part) for part in waiting] + beside.result()
+
+
+def _run_beside(part: Part) -> Outcome:
+    """Run a part at a lower priority, and write its output when it has ended."""
+    with tempfile.TemporaryFile("w+") as output:
+        outcome = _run_commands(part, output, _NICE)
+        output.seek(0)
+        _say(f"== {part.name}, which ran beside\n{output.read()}")
+    return outcome
+
+
 def _run(part: Part) -> Outcome:
+    _say(f"== {part.name}")
+    return _run_commands(part)
+
+
+def _run_commands(part: Part, output: IO[str] | None = None, prefix: tuple[str, ...] = ()) -> Outcome:
     started_s = time.monotonic()
     status = 0
     for command in part.commands:
         left_s = part.limit_s - (time.monotonic() - started_s)
-        status = _call(command, left_s, part.environment) or status
+        status = _call((*prefix, *command), left_s, part.environment, output) or status
     return Outcome(part.name, status, time.monotonic() - started_s)
 
 
-def _call(command: tuple[str, ...], limit_s: float, environment: Mapping[str, str]) -> int:
+def _call(command: tuple[str, ...], limit_s: float, environment: Mapping[str, str], output: IO[str] | None) -> int:
     """Exit status of a command; past its limit it is asked to end, so that its own clean-up runs, then killed."""
-    process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **environment})
+    process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **environment}, stdout=output, stderr=output)
     try:
         return process.wait(max(1.0, limit_s))
     except subprocess.TimeoutExpired:
