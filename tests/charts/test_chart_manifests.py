@@ -422,11 +422,14 @@ def test_each_broker_advertises_its_own_external_address() -> None:
 
 def test_monitoring_objects_exist_when_enabled() -> None:
     assert not [each for each in rendered("default") if each["apiVersion"] == OPERATOR]
-    found = manifests(
-        {"monitoring": {name: {"enabled": True} for name in ("serviceMonitor", "prometheusRule", "dashboards")}}
-    )
+    enabled: dict[str, dict[str, Any]] = {
+        name: {"enabled": True} for name in ("serviceMonitor", "prometheusRule", "dashboards")
+    }
+    enabled["serviceMonitor"]["endpoint"] = {"scheme": "https", "tlsConfig": {"serverName": "tide"}}
+    found = manifests({"monitoring": enabled, "config": {"metrics.tls": "server"}})
     monitor = one(found, "ServiceMonitor", "tide-tidemark")["spec"]
     assert monitor["endpoints"][0]["port"] == "metrics"
+    assert monitor["endpoints"][0]["tlsConfig"] == {"serverName": "tide"}
     (components,) = monitor["selector"]["matchExpressions"]
     watched = [
         each["metadata"]["name"]
