@@ -60,6 +60,13 @@ def test_the_trace_of_a_crash_reaches_stderr() -> None:
     assert "Fatal Python error: Segmentation fault" in done.stderr
 
 
+def test_a_full_pipe_does_not_stop_a_writer_that_holds_the_interpreter() -> None:
+    """The reader needs the interpreter's lock to empty the pipe, so nothing but the writer can go on."""
+    done = run("import ctypes; print(ctypes.PyDLL(None).write(2, bytes(1 << 20), 1 << 20))")
+    assert 0 < int(done.stdout.splitlines()[0]) < 1 << 20
+    assert done.stderr.splitlines()[-1] == "after it"
+
+
 @pytest.mark.parametrize(
     ("part", "reason"),
     [

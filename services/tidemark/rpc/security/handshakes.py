@@ -72,6 +72,7 @@ class NativeLines:
         _redirect_handlers(self._python, self._real)
         faulthandler.enable(self._real)
         reading, writing = os.pipe()
+        os.set_blocking(writing, False)  # a full pipe loses lines: with the GIL held, a writer would wait for ever
         os.dup2(writing, _STDERR)
         os.close(writing)
         self._reader = threading.Thread(target=self._read, args=(reading,), name="native lines", daemon=True)
