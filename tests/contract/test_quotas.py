@@ -88,6 +88,7 @@ async def test_a_change_takes_effect_and_the_last_known_quotas_hold_without_zook
         [["User:token:a", None, {"producer_byte_rate": "1"}]],
         [["User:token:a", None, {"producer_byte_rate": True}]],
         [["User:token:a", None, {"producer_byte_rate": -1}]],
+        [["User:token:a", None, {"producer_byte_rate": 10**400}]],
     ],
 )
 def test_a_node_with_one_quota_that_is_not_understood_is_refused_as_a_whole(quotas: object) -> None:

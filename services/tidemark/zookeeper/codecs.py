@@ -63,7 +63,7 @@ def decode(path: str, data: bytes, build: Callable[[Mapping[str, Any]], T]) -> T
     """Build a value from the JSON object in a node; raises INTERNAL with a reason for an operator."""
     try:
         return build(_object_of(data))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise TidemarkError(
             ErrorCode.INTERNAL, f"the ZooKeeper node {path} cannot be understood: {_why(error)}", {"path": path}
         ) from error

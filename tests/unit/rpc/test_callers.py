@@ -91,6 +91,7 @@ def test_a_subject_names_a_user_only_by_rules_and_only_without_a_uri_name() -> N
         [(NameOID.ORGANIZATIONAL_UNIT_NAME, "cn=root"), (NameOID.COMMON_NAME, "alice")],
         [(NameOID.COMMON_NAME, "bob"), (NameOID.COMMON_NAME, "alice")],
         [(NameOID.COMMON_NAME, "alice"), *[(NameOID.ORGANIZATIONAL_UNIT_NAME, "x" * 60)] * 20],
+        [*[(NameOID.ORGANIZATIONAL_UNIT_NAME, "x")] * 20, (NameOID.COMMON_NAME, "alice")],
         [(NameOID.ORGANIZATION_NAME, "shop")],
     ],
 )

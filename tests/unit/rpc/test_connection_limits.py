@@ -17,7 +17,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tidemark.core.security.principals import Role
 from tidemark.local.certificates import Authority
 from tidemark.rpc.channel import open_channel
-from tidemark.rpc.limits.connections import ADDRESS, ALL, CONNECTION, ConnectionLimits
+from tidemark.rpc.limits.connections import ADDRESS, ALL, CONNECTION, ConnectionLimits, Connections
+from tidemark.rpc.limits.sockets import Found, Peer
 from tidemark.rpc.security.files import TlsIdentity
 from tidemark.rpc.server import GrpcServer, Service, make_server
 from tidemark.runtime.metrics import METRICS
@@ -263,3 +264,14 @@ async def test_headers_that_drip_without_end_are_bounded(stack: AsyncExitStack) 
             one.send(frame(CONTINUATION, 0, 1, b"\0\x03abc\x7f\xf1\x01" + b"v" * 368))
             await asyncio.sleep(0)
     assert await is_served(server)
+
+
+async def test_messages_of_a_connection_that_opens_during_a_look_are_not_taken_for_unfinished_ones() -> None:
+    connections = Connections(ConnectionLimits(), lambda *_: True, lambda *_: None, lambda: None)
+    peer = Peer(9092, "10.0.0.7", 4711)
+    connections.of(peer).took(8 * MIB)
+    await connections.look_is_over([])
+    await connections.look_is_over([Found(peer, 7, 99, 0, 8 * MIB)])
+    assert connections.bytes == 0
+    await connections.look_is_over([])
+    assert len(connections) == 0

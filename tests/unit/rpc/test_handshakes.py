@@ -38,8 +38,8 @@ def run(step: str) -> subprocess.CompletedProcess[str]:
 
 def test_lines_of_the_c_library_are_log_lines_and_failed_handshakes_are_counted() -> None:
     expired = f"{FAILED}CERTIFICATE_VERIFY_FAILED: certificate has expired"
-    written = f"I{PREFIX}{expired}\nE{PREFIX}no more descriptors\nof another library\n" * 30
-    done = run(f"os.write(2, {written.encode()!r})")
+    written = [f"I{PREFIX}{expired}\n", f"E{PREFIX}no more descriptors\n", "of another library\n"] * 30
+    done = run(f"[os.write(2, line.encode()) for line in {written!r}]")
     lines = done.stderr.splitlines()
     assert lines.count("of another library") == 30
     assert lines[-1] == "after it"
@@ -54,10 +54,28 @@ def test_lines_of_the_c_library_are_log_lines_and_failed_handshakes_are_counted(
     assert 'tidemark_tls_handshake_failures_total{reason="expired"} 30.0' in done.stdout
 
 
+@pytest.mark.parametrize("padding", [0, 3_000, 9_000])
+def test_text_of_a_peer_makes_no_lines_of_its_own(padding: int) -> None:
+    """As the debug text of a GOAWAY frame, which gRPC writes as it is."""
+    begin = f"I{PREFIX}Got goaway; Debug Text: "
+    text = f"{'x' * padding}\nE{PREFIX}forged\nI{PREFIX}{FAILED}forged\n{{}}\n".ljust(4095 - len(begin)) + "\nforged"
+    done = run(f"os.write(2, {(begin + text)!r}.encode() + bytes([10]))")
+    lines = [line for line in done.stderr.splitlines() if line not in ("of python", "of a child", "after it")]
+    assert [json.loads(line)["message"][:10] for line in lines] == ["Got goaway"]
+    assert "tidemark_tls_handshake_failures_total{" not in done.stdout
+
+
 def test_the_trace_of_a_crash_reaches_stderr() -> None:
     done = run("import ctypes; ctypes.string_at(0)")
     assert done.returncode < 0
     assert "Fatal Python error: Segmentation fault" in done.stderr
+
+
+def test_a_full_pipe_does_not_stop_a_writer_that_holds_the_interpreter() -> None:
+    """The reader needs the interpreter's lock to empty the pipe, so nothing but the writer can go on."""
+    done = run("import ctypes; print(ctypes.PyDLL(None).write(2, bytes(4 << 20), 4 << 20))")
+    assert 0 < int(done.stdout.splitlines()[0]) < 4 << 20
+    assert done.stderr.splitlines()[-1] == "after it"
 
 
 @pytest.mark.parametrize(

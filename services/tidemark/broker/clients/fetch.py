@@ -146,9 +146,7 @@ class FetchService:
             return await self.fetch(request, access, quotas)
         check_named(request.partitions, "partitions")
         check_wait(request.max_wait_ms, "max_wait_ms")
-        results = Results(_without_records(part) for part in request.partitions)
-        results.throttle_time_ms = throttle_time_ms
-        return results
+        return _told_to_wait(request, throttle_time_ms)
 
     async def fetch(
         self, request: pb.FetchRequest, access: Access | None = None, quotas: CallerQuotas = NO_QUOTAS
@@ -178,6 +176,10 @@ class FetchService:
                 size_bytes = sum(len(result.batches) for result in results)
                 left_ms = deadline_ms - self._clock.now_ms()
                 if size_bytes >= min_bytes or settled or left_ms <= 0 or self._purgatory.closed:
+                    if size_bytes and (
+                        throttle_time_ms := quotas.wait_ms(*FETCH_QUOTAS)
+                    ):  # used up by others meanwhile
+                        results, size_bytes = _told_to_wait(request, throttle_time_ms), 0
                     self._count(request, results)
                     took_s = time.perf_counter() - began_s - waited_s
                     self._metrics.fetched(took_s)
@@ -186,8 +188,13 @@ class FetchService:
                     results.throttle_time_ms = quotas.wait_ms(*FETCH_QUOTAS)
                     return results
                 left_s, from_s = left_ms / 1000, time.perf_counter()
-                await self._purgatory.wait(event, min(left_s, _FOLLOWER_CHECK_S) if as_follower else left_s)
-                waited_s += time.perf_counter() - from_s
+                try:
+                    await self._purgatory.wait(event, min(left_s, _FOLLOWER_CHECK_S) if as_follower else left_s)
+                finally:
+                    waited_s += time.perf_counter() - from_s
+            except BaseException:  # also if the caller cancels: its reads were made
+                quotas.debit(QuotaKind.REQUEST_PERCENTAGE, time.perf_counter() - began_s - waited_s)
+                raise
             finally:
                 self._purgatory.forget(partitions, event)
 
@@ -420,6 +427,12 @@ class FetchService:
             else:
                 result.leader_epoch, result.end_offset = end.leader_epoch, end.start_offset
         return response
+
+
+def _told_to_wait(request: pb.FetchRequest, throttle_time_ms: int) -> Results:
+    results = Results(_without_records(part) for part in request.partitions)
+    results.throttle_time_ms = throttle_time_ms
+    return results
 
 
 def _without_records(part: pb.PartitionFetch) -> Fetched:

@@ -24,6 +24,7 @@ from tidemark.client.settings import ConsumerSettings
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition, unknown_topic
 from tidemark.rpc import errors
 from tidemark.rpc.fetch_codec import Fetched
+from tidemark.rpc.quotas.told import told_wait_s
 from tidemark.v1 import broker_service_pb2 as pb
 
 _log = logging.getLogger("tidemark.client")
@@ -304,7 +305,7 @@ class Fetcher:
             return
         if response is None:
             return
-        self._throttled(loop, asked, response.throttle_time_ms / 1000)
+        self._throttled(loop, asked, told_wait_s(response.throttle_time_ms))
         for question, result in zip(asked, response, strict=False):
             # Discard results after a seek or a leader change: the new leader got the same fetch.
             if question.cursor.generation == question.generation and question.cursor.partition in loop.partitions:

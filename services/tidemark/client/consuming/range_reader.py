@@ -40,6 +40,7 @@ from tidemark.rpc.channel import blocking_channels
 from tidemark.rpc.fetch_codec import Fetched, Results
 from tidemark.rpc.metadata_codec import view_from_proto
 from tidemark.rpc.quotas.client_id import headers_with
+from tidemark.rpc.quotas.told import told_wait_s
 from tidemark.rpc.raw_methods import fetch_method
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.v1 import broker_service_pb2 as pb
@@ -355,7 +356,7 @@ class RangeReader:
             self._calls.until_s += wait_s
         results: Results = self._call(address, fetch_method, request)
         if results.throttle_time_ms > 0:
-            self._free_at_s[address] = time.monotonic() + results.throttle_time_ms / 1000
+            self._free_at_s[address] = time.monotonic() + told_wait_s(results.throttle_time_ms)
         return results
 
     def _ask_leaders(

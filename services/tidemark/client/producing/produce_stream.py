@@ -14,6 +14,7 @@ import grpc
 from tidemark.client.producing.batching import PendingBatch
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc import errors, wire
+from tidemark.rpc.quotas.told import told_wait_s
 from tidemark.rpc.raw_methods import Headers, open_produce
 from tidemark.v1 import broker_service_pb2 as pb
 
@@ -197,7 +198,7 @@ class ProduceStream:
             raise TidemarkError(
                 ErrorCode.INTERNAL, f"{self.address} sent a response for other partitions than requested"
             )
-        wait_s = max(0, response.throttle_time_ms) / 1000
+        wait_s = told_wait_s(response.throttle_time_ms)
         self.free_at_s = time.monotonic() + wait_s  # the newest response counts: quotas change
         if wait_s:
             self._on_throttled(wait_s)

@@ -2,7 +2,8 @@
 """The use of quotas: one account for each quota and for each group of callers that shares it.
 
 Bounded: callers choose their client ids, so there may be any number of them. Callers beyond the limit share one account
-for each kind of quota.
+for each kind of quota. Those whose quota is of a user share one account for each user: a user cannot choose another
+name, and must not pay for the client ids of others.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ BURST_S: Final = 1.0
 ACCOUNTS_MAX: Final = 10_000
 _CLOSE_EVERY_S: Final = 1.0
 """Interval in which a full table looks for accounts that it can close."""
-OTHERS: Final = QuotaEntity("_other", "_other")
-"""Callers beyond `ACCOUNTS_MAX`."""
+_OTHER: Final = "_other"
+OTHERS: Final = QuotaEntity(_OTHER, _OTHER)
+"""Client ids beyond `ACCOUNTS_MAX` whose quota is of no user, and users beyond twice as many."""
 
 _UNITS: Final[Mapping[QuotaKind, float]] = MappingProxyType({QuotaKind.REQUEST_PERCENTAGE: 0.01})
 """Of a limit: the amounts of request time are seconds."""
@@ -134,8 +136,17 @@ class Accounts:
                 self._look_again_s = now_s + _CLOSE_EVERY_S
                 self._close_idle(now_s)
             if len(self._accounts) >= self._accounts_max:
-                shared_by = OTHERS
+                shared_by = self._without_client_id(kind, shared_by)
         return self._accounts.setdefault((kind, shared_by), Account(kind, shared_by))
+
+    def _without_client_id(self, kind: QuotaKind, shared_by: QuotaEntity) -> QuotaEntity:
+        """The callers that share an account in a full table: all other client ids of a user."""
+        if shared_by.user is None:
+            return OTHERS
+        if shared_by.client_id is not None:
+            shared_by = shared_by._replace(client_id=_OTHER)
+        known = (kind, shared_by) in self._accounts or len(self._accounts) < 2 * self._accounts_max
+        return shared_by if known else OTHERS
 
     def _close_idle(self, now_s: float) -> None:
         """Remove the accounts that owe nothing: a new one would be the same, apart from the sums."""

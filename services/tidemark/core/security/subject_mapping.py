@@ -40,7 +40,14 @@ class _Rule(NamedTuple):
         if found is None:
             return None
         name = _GROUP.sub(lambda group: found[int(group[1])] or "", self.name)
-        return {"L": name.lower(), "U": name.upper()}.get(self.case, name)
+        return _in_case(name, self.case)
+
+
+def _in_case(name: str, case: str) -> str:
+    """The name in small letters or capitals; "" if a letter of another alphabet would pass for one of ASCII."""
+    changed = [{"L": one.lower(), "U": one.upper()}.get(case, one) for one in name]
+    poses = any(after.isascii() and not before.isascii() for before, after in zip(name, changed, strict=True))
+    return "" if poses else "".join(changed)
 
 
 class SubjectMapping:

@@ -179,6 +179,7 @@ class Connections:
         found = self._all.get(peer)
         if found is None:
             found = self._all[peer] = Connection(peer)
+            found.look = self._looks + 1  # a look that has begun cannot find it, and must not forget its messages
         return found
 
     def sends(self, connection: Connection, more_bytes: int) -> None:

@@ -37,6 +37,8 @@ _SETTLE_S: Final = 0.3
 _MISREAD: Final = re.compile(r'[\\,+"<>;#=]')
 """A value with one of these could pass for several values, or for another one."""
 _SUBJECT_CHARACTERS_MAX: Final = 1024
+_SUBJECT_PARTS_MAX: Final = 20
+"""With more parts a usual rule, with three times `.*?,.*`, takes a second of the event loop."""
 _BEGIN, _END = b"-----BEGIN ", b"-----END "
 
 
@@ -257,8 +259,8 @@ def subject_in(pem: bytes) -> str:
     """The subject of a caller's certificate, as RFC 4514 writes it; "" for one that could be misread.
 
     A value with a comma, for example, could pass for two values. So a subject with a value that has such a character,
-    with several values in one part, or without exactly one common name, names no user; neither does a certificate
-    whose other names cannot be read.
+    with several values in one part, with very many parts, or without exactly one common name, names no user; neither
+    does a certificate whose other names cannot be read.
     """
     try:
         certificate = x509.load_pem_x509_certificate(pem)
@@ -267,7 +269,11 @@ def subject_in(pem: bytes) -> str:
         return ""
     if uris or len(text) > _SUBJECT_CHARACTERS_MAX or not text.isprintable() or "\\" in text:
         return ""
-    if any(len(list(part)) != 1 for part in subject.rdns) or any(_MISREAD.search(str(one.value)) for one in subject):
+    if (
+        len(subject.rdns) > _SUBJECT_PARTS_MAX
+        or any(len(list(part)) != 1 for part in subject.rdns)
+        or any(_MISREAD.search(str(one.value)) for one in subject)
+    ):
         return ""
     return text if len(subject.get_attributes_for_oid(NameOID.COMMON_NAME)) == 1 else ""
 

@@ -3,11 +3,14 @@
 
 gRPC for Python has no hook for handshakes. Its C library writes their errors to file descriptor 2, in a format of its
 own, between the lines of a JSON log. Here a thread reads that descriptor instead. Python's own errors bypass it.
+Some lines have text of a peer, also with line ends. So the pipe keeps writes apart: gRPC writes a line at once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
+import fcntl
 import logging
 import os
 import re
@@ -22,10 +25,15 @@ from tidemark.runtime.metrics import Metrics
 _log = logging.getLogger(__name__)
 
 _STDERR: Final = 2
-_LINE: Final = re.compile(r"(?P<level>[IWEF])\d{4} [\d:.]+ +\d+ (?P<source>[\w./-]+:\d+)\] (?P<text>.*)")
+_LINE: Final = re.compile(r"(?P<level>[IWEF])\d{4} [\d:.]+ +\d+ (?P<source>[\w./-]+:\d+)\] (?P<text>.*)", re.DOTALL)
 _LEVELS: Final = {"I": logging.INFO, "W": logging.WARNING, "E": logging.WARNING, "F": logging.CRITICAL}
 _FAILED: Final = "Handshake failed with error "
 _JOIN_S: Final = 2.0
+_PACKET_BYTES: Final = 4096
+"""Linux splits longer writes to a pipe that keeps writes apart."""
+_READ_BYTES: Final = 1 << 16
+_PIPE_BYTES: Final = 1 << 20
+"""Room for 256 lines: each takes a page."""
 
 OTHER: Final = "other"
 _REASONS: Final = (
@@ -71,7 +79,8 @@ class NativeLines:
         self._python, sys.stderr = sys.stderr, self._real
         _redirect_handlers(self._python, self._real)
         faulthandler.enable(self._real)
-        reading, writing = os.pipe()
+        reading, writing = _pipe()
+        os.set_blocking(writing, False)  # a full pipe loses lines: with the GIL held, a writer would wait for ever
         os.dup2(writing, _STDERR)
         os.close(writing)
         self._reader = threading.Thread(target=self._read, args=(reading,), name="native lines", daemon=True)
@@ -88,16 +97,21 @@ class NativeLines:
         _redirect_handlers(self._real, self._python)
 
     def _read(self, descriptor: int) -> None:
-        with os.fdopen(descriptor, encoding="utf-8", errors="backslashreplace") as lines:
-            for line in lines:
-                self._take(line.rstrip("\n"))
+        written = b""
+        while part := os.read(descriptor, _READ_BYTES):
+            written += part
+            if len(part) != _PACKET_BYTES or len(written) > _READ_BYTES:  # otherwise the rest of a long write follows
+                self._take(written.decode("utf-8", "backslashreplace").removesuffix("\n"))
+                written = b""
+        os.close(descriptor)
 
-    def _take(self, line: str) -> None:
-        found = _LINE.fullmatch(line)
+    def _take(self, written: str) -> None:
+        found = _LINE.fullmatch(written)
         if found is None:
-            self._said(line)
+            for line in written.split("\n"):
+                self._said(line)
             return
-        text = found["text"]
+        text = found["text"].replace("\n", "\\n")
         if not text.startswith(_FAILED):
             _log.log(_LEVELS[found["level"]], "%s", text, extra={"source": found["source"]})
             return
@@ -108,6 +122,16 @@ class NativeLines:
 
     def _pass_on(self, line: str) -> None:
         self._real.write(line + "\n")
+
+
+def _pipe() -> tuple[int, int]:
+    try:
+        reading, writing = os.pipe2(os.O_DIRECT | os.O_CLOEXEC)
+    except (AttributeError, OSError):  # not Linux, or a stand-in for it
+        return os.pipe()
+    with contextlib.suppress(OSError):  # a user may have few large pipes
+        fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    return reading, writing
 
 
 def _redirect_handlers(before: TextIO, after: TextIO) -> None:

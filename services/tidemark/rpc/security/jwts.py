@@ -195,7 +195,7 @@ def _read_issuers(path: str) -> dict[str, Mapping[str, Any]]:
         content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise _wrong(f"{path} cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date that does not exist is a ValueError
         raise _wrong(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict) or not content:
         raise _wrong(f"{path} must hold a mapping of alias: issuer")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -330,6 +331,39 @@ async def test_a_fetch_is_counted_and_a_single_one_beyond_the_quota_gets_no_reco
     [empty] = results = await service.fetch_once(request, None, caller)
     assert (len(empty.batches), 3_000 < results.throttle_time_ms <= 4_001) == (0, True)
     assert (empty.facts.topic, empty.facts.high_watermark, empty.facts.HasField("error")) == ("flights", -1, False)
+
+
+async def test_fetches_that_wait_for_the_same_records_share_a_quota(
+    service: FetchService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caller = over_quota(limit=1.0, used=0)
+    request = pb.FetchRequest(
+        partitions=[pb.PartitionFetch(topic="flights", partition=0)], max_bytes=100, max_wait_ms=9_000, min_bytes=1
+    )
+    nothing = ReadableRange(Offset(0), Offset(0), Offset(0), Offset(0))
+    with monkeypatch.context() as empty:
+        empty.setattr(Leader, "readable", lambda *_, **__: nothing)
+        waiting = [asyncio.create_task(service.fetch_next(request, None, caller)) for _ in range(50)]
+        await asyncio.wait(waiting, timeout=0.05)
+    service._purgatory.wake_all()
+    answers = await asyncio.gather(*waiting)
+    assert sorted(len(one.batches) for [one] in answers) == [0] * 49 + [END]
+    assert all(3_000 < results.throttle_time_ms <= 4_001 for results in answers)
+
+
+async def test_a_fetch_that_its_caller_cancels_is_counted(service: FetchService) -> None:
+    owner = ClientQuotas()
+    owner.use(Quotas({QuotaEntity(DEFAULT): {QuotaKind.REQUEST_PERCENTAGE: 50.0}}))
+    caller = CallerQuotas(owner, "User:ANONYMOUS")
+    request = pb.FetchRequest(
+        partitions=[pb.PartitionFetch(topic="flights", partition=0)], max_wait_ms=9_000, min_bytes=1 << 20
+    )
+    waiting = asyncio.create_task(service.fetch_next(request, None, caller))
+    await asyncio.wait([waiting], timeout=0.05)
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    [account] = owner.accounts
+    assert 0 < account.used < 0.04, "its work counts, its wait does not"
 
 
 async def test_a_response_has_at_most_the_bytes_of_a_second_of_the_quota(

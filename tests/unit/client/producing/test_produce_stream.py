@@ -96,6 +96,14 @@ async def test_a_stream_waits_as_the_newest_response_asks(stream: Stream) -> Non
     assert [answer.error for answer in stream.answers] == [None, None]
 
 
+async def test_a_wait_of_weeks_is_cut_off(stream: Stream) -> None:
+    stream.send()
+    await stream.respond(1, (1 << 31) - 1)
+    assert stream.stream.is_busy(time.monotonic())
+    assert not stream.stream.is_busy(time.monotonic() + 61)
+    assert stream.waits_s == [60]
+
+
 async def test_a_wait_does_not_count_for_the_request_timeout(stream: Stream) -> None:
     stream.send()
     stream.send()

@@ -94,6 +94,19 @@ def test_any_number_of_client_ids_takes_a_bounded_number_of_accounts() -> None:
     assert OTHERS not in {one.shared_by for one in accounts}
 
 
+def test_many_client_ids_of_a_user_leave_other_users_their_own_accounts() -> None:
+    accounts = with_quotas((QuotaEntity(ALICE, DEFAULT), 10), (QuotaEntity(DEFAULT), 1000), accounts_max=5)
+    for number in range(50):
+        spend(accounts, ALICE, f"id{number}", 1e6)
+    assert spend(accounts, BOB, "", 100) == 0
+    assert spend(accounts, ALICE, "id50", 0) == WAIT_MAX_S
+    assert spend(accounts, BOB, "", 100) == 0
+    assert len(list(accounts)) == 7
+    for number in range(50):
+        spend(accounts, f"{BOB}{number}", "", 1e6)
+    assert len(list(accounts)) == 11, "ten accounts, and one for all other users"
+
+
 def test_partitions_are_admitted_while_the_quota_is_kept_and_nothing_is_counted_otherwise() -> None:
     account = Account(QuotaKind.PARTITION_CREATION_RATE, QuotaEntity(ALICE))
     account.rate = 2.0

@@ -19,6 +19,7 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc import errors
 from tidemark.rpc.channel import close_channels, open_channel
 from tidemark.rpc.quotas.client_id import headers_with
+from tidemark.rpc.quotas.told import refused_wait_s
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.v1.admin_service_pb2_grpc import AdminServiceStub
 
@@ -105,7 +106,7 @@ class AdminConnection:
                 return await rpc(request, timeout=self.timeout_s, wait_for_ready=False, metadata=self._headers)
             except grpc.RpcError as failure:
                 error = self._error_of(failure)
-            wait_s = int(error.metadata.get("throttle_time_ms", 0)) / 1000
+            wait_s = refused_wait_s(error.metadata.get("throttle_time_ms", ""))
             if error.code is not ErrorCode.THROTTLING_QUOTA_EXCEEDED or time.monotonic() + wait_s > until_s:
                 raise error
             await asyncio.sleep(wait_s)

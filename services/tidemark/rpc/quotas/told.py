@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The wait that a service tells a client, kept within bounds: a faulty service must not stop a client for weeks."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidemark.core.quotas.accounts import WAIT_MAX_S
+
+TOLD_MAX_S: Final = 2 * WAIT_MAX_S
+"""Brokers tell at most half of it."""
+_MS_MAX: Final = 1 << 40
+
+
+def told_wait_s(throttle_time_ms: int) -> float:
+    """Seconds until the next request to a broker that told this wait."""
+    return min(max(0, throttle_time_ms) / 1000, TOLD_MAX_S)
+
+
+def refused_wait_s(text: str) -> float:
+    """Seconds until a refused call is repeated, at least 10 ms; the wait may be long, but text that is none is 0."""
+    try:
+        return min(max(int(text), 10), _MS_MAX) / 1000
+    except ValueError:
+        return 0.01
