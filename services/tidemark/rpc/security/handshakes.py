@@ -113,7 +113,8 @@ class NativeLines:
             return
         text = found["text"].replace("\n", "\\n")
         if not text.startswith(_FAILED):
-            _log.log(_LEVELS[found["level"]], "%s", text, extra={"source": found["source"]})
+            if self._limit.has_room(found["source"]):
+                _log.log(_LEVELS[found["level"]], "%s", text, extra={"source": found["source"]})
             return
         reason = reason_of(text)
         self._failures.labels(reason).inc()
