@@ -64,7 +64,7 @@ def _pytest_on_every_core(*directories: str) -> tuple[str, ...]:
 
 def _pytest_by_files(directory: str) -> tuple[str, ...]:
     """For tests that mostly wait for processes: whole files go to one worker each, which has processes of its own."""
-    workers = min(2 * _CORES, _MOST_WORKERS)  # while one waits another computes
+    workers = min(_CORES + (_CORES + 1) // 2, _MOST_WORKERS)  # while one waits another computes
     return (*_pytest(directory), f"--numprocesses={workers}", *_FILES_AS_COLLECTED)
 
 
