@@ -13,6 +13,7 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.runtime.clock import SystemClock
 from tidemark.runtime.metrics import Metrics
 from tidemark.zookeeper import paths
+from tidemark.zookeeper.whole_nodes import packed
 from tidemark.zookeeper.whole_nodes.quotas import QuotaFeed, decode, encode
 
 from tests.contract.conftest import Cluster
@@ -96,6 +97,16 @@ def test_a_node_with_one_quota_that_is_not_understood_is_refused_as_a_whole(quot
         decode(gzip.compress(json.dumps({"version": 1, "quotas": quotas}).encode()), 0)
     assert refused.value.code is ErrorCode.INTERNAL
     assert paths.QUOTAS in refused.value.message
+
+
+def test_quotas_that_could_not_be_read_again_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = {QuotaEntity(f"User:token:{n:0200}"): {QuotaKind.PRODUCER_BYTE_RATE: 1.0} for n in range(10)}
+    monkeypatch.setattr(packed, "EXPANDED_BYTES_MAX", 2_000)
+    with pytest.raises(TidemarkError, match=r"the quotas would take \d+ bytes, of 2000: use quotas of") as refused:
+        encode(limits)
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
+    few = dict(list(limits.items())[:5])
+    assert decode(encode(few), 0).limits == few
 
 
 def test_the_same_quotas_give_the_same_bytes_and_ten_thousand_entities_fit() -> None:

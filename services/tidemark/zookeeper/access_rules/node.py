@@ -9,7 +9,7 @@ from typing import Any
 
 from tidemark.core.security.acls import Acl, Operation, Pattern, Permission, ResourceType, check_acl
 from tidemark.core.security.authorizer import Rules
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import TidemarkError
 from tidemark.zookeeper import codecs, paths
 from tidemark.zookeeper.session_port import Session
 from tidemark.zookeeper.whole_nodes import packed
@@ -34,11 +34,7 @@ async def write(session: Session, acls: Iterable[Acl], version: int) -> bool:
 
 def encode(acls: Iterable[Acl]) -> bytes:
     """The node's content; the same rules give the same bytes. Raises INVALID_REQUEST for rules that are too long."""
-    text = codecs.encode({"acls": sorted(set(acls))})
-    if len(text) > packed.EXPANDED_BYTES_MAX:
-        sentence = f"the access rules would take {len(text)} bytes, of {packed.EXPANDED_BYTES_MAX}: use prefixed rules"
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
-    return packed.pack(text)
+    return packed.pack(codecs.encode({"acls": sorted(set(acls))}), "access rules", "use prefixed rules")
 
 
 def decode(data: bytes, version: int) -> Rules:

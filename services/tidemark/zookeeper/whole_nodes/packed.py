@@ -49,8 +49,15 @@ async def write(session: Session, path: str, data: bytes, version: int) -> bool:
     return True
 
 
-def pack(text: bytes) -> bytes:
-    """The content of a node; the same text gives the same bytes."""
+def pack(text: bytes, what: str, advice: str) -> bytes:
+    """The content of a node; the same text gives the same bytes.
+
+    Raises:
+        TidemarkError: INVALID_REQUEST for a text that `unpack` would refuse: no request could change such a node.
+    """
+    if len(text) > EXPANDED_BYTES_MAX:
+        sentence = f"the {what} would take {len(text)} bytes, of {EXPANDED_BYTES_MAX}: {advice}"
+        raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
     packer = zlib.compressobj(9, zlib.DEFLATED, _GZIP)
     return packer.compress(text) + packer.flush()
 

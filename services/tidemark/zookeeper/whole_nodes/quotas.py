@@ -34,10 +34,10 @@ async def write(session: Session, limits: Mapping[QuotaEntity, Limits], version:
 
 
 def encode(limits: Mapping[QuotaEntity, Limits]) -> bytes:
-    """The node's content; the same quotas give the same bytes."""
+    """The node's content; the same quotas give the same bytes. Raises INVALID_REQUEST for quotas that are too long."""
     entries = [[*entity, dict(sorted(found.items()))] for entity, found in limits.items() if found]
     entries.sort(key=lambda entry: (entry[0] or "", entry[1] or ""))
-    return packed.pack(codecs.encode({"quotas": entries}))
+    return packed.pack(codecs.encode({"quotas": entries}), "quotas", "use quotas of defaults")
 
 
 def decode(data: bytes, version: int) -> Quotas:
