@@ -64,7 +64,7 @@ def context_of(files: TlsFiles) -> ssl.SSLContext:
 
 
 class Damage(NamedTuple):
-    """What is done to one of the client's flights.
+    """A change of one of the client's flights.
 
     Attributes:
         flight: 0: the hello; 1: certificate and proof of the key.

@@ -435,9 +435,8 @@ class Consumer(SyncClient[AsyncConsumer]):
         if self._records and self._client.wants_back:
             self._give_back()
         while not self._records:
-            self._batch = (
-                None  # an interrupted poll gives nothing of it back: its partition may have been lost meanwhile
-            )
+            # An interrupted poll gives nothing of the batch back: its partition may have been lost meanwhile.
+            self._batch = None
             self._batch = self.poll(START_S)
             if self._batch is not None:
                 self._records = records_of(*self._batch)
