@@ -13,6 +13,7 @@ from tidemark.cli.apply.acl_section import KEYS, PERMISSIONS, RESOURCES, WantedA
 from tidemark.cli.apply.quota_section import KEYS as QUOTA_KEYS
 from tidemark.cli.apply.quota_section import WantedQuotas, quotas_of
 from tidemark.core.config_resource import ConfigKind
+from tidemark.core.quotas.quotas import QuotaEntity
 from tidemark.core.security.acls import Acl
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.runtime.configuration_entries import check_alterable
@@ -161,7 +162,7 @@ class _Reader:
         if not isinstance(node, yaml.SequenceNode):
             self._wrong(line, "quotas: want a list of entries with user, client_id or both, and limits")
             return []
-        found: list[WantedQuotas] = []
+        found: dict[QuotaEntity, WantedQuotas] = {}
         for one in node.value:
             entry: dict[str, str] = {}
             for key, at, value in self._mapping(one, "an entry of quotas"):
@@ -175,10 +176,10 @@ class _Reader:
             except TidemarkError as error:
                 self.problems.append(Problem(_line(one), error))
                 continue
-            if any(wanted.entity == other.entity for other in found):
+            if wanted.entity in found:
                 self._wrong(_line(one), f"quotas of {wanted.entity} are given twice")
-            found.append(wanted)
-        return found
+            found[wanted.entity] = wanted
+        return list(found.values())
 
     def _configs(self, kind: ConfigKind, node: yaml.Node, what: str) -> tuple[dict[str, str], dict[str, int]]:
         configs: dict[str, str] = {}

@@ -72,10 +72,11 @@ class QuotasChange:
         """Make the change; the same change again changes nothing, so the request id is not needed."""
         from tidemark.rpc.quotas.codec import QuotaChange
 
-        entities = dict.fromkeys(entity for entity, *_ in self._differences)
+        by_entity: dict[QuotaEntity, dict[QuotaKind, float | None]] = {}
+        for entity, kind, _, limit in self._differences:
+            by_entity.setdefault(entity, {})[kind] = limit
         changes = []
-        for entity in entities:
-            after = {kind: limit for one, kind, _, limit in self._differences if one == entity}
+        for entity, after in by_entity.items():
             limits = {kind: limit for kind, limit in after.items() if limit is not None}
             changes.append(QuotaChange(entity, limits, frozenset(after.keys() - limits.keys())))
         client.alter_client_quotas(changes, validate_only=validate_only)
