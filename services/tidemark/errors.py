@@ -19,6 +19,11 @@ class ErrorCode(StrEnum):
     BATCH_TOO_LARGE = "BATCH_TOO_LARGE"
     INVALID_TIMESTAMP = "INVALID_TIMESTAMP"
     NULL_KEY = "NULL_KEY"
+    SCHEMA_MISMATCH = "SCHEMA_MISMATCH"  # records do not fit the topic's schema; metadata names row and column
+    UNKNOWN_SCHEMA_VERSION = "UNKNOWN_SCHEMA_VERSION"  # the broker has not heard of the version, or none exists
+    INVALID_SCHEMA = "INVALID_SCHEMA"  # the schema cannot be stored
+    INCOMPATIBLE_SCHEMA = "INCOMPATIBLE_SCHEMA"  # schema.compatibility forbids the change
+    SCHEMA_CONFLICT = "SCHEMA_CONFLICT"  # another change of the schema was first
     INVALID_REQUEST = "INVALID_REQUEST"
     INVALID_ACKS = "INVALID_ACKS"
     INVALID_TOPIC_NAME = "INVALID_TOPIC_NAME"
@@ -137,6 +142,7 @@ RETRIABLE: frozenset[ErrorCode] = frozenset(
         ErrorCode.SHUTTING_DOWN,
         ErrorCode.AUTHORIZER_NOT_READY,
         ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+        ErrorCode.UNKNOWN_SCHEMA_VERSION,
     }
 )
 """Codes of errors that a retry may clear, possibly after a metadata refresh."""
@@ -219,9 +225,22 @@ class InvalidRecordError(
         ErrorCode.RECORD_COUNT_MISMATCH,
         ErrorCode.INVALID_TIMESTAMP,
         ErrorCode.NULL_KEY,
+        ErrorCode.SCHEMA_MISMATCH,
     ),
 ):
-    """Records are invalid: wrong type, wrong timestamp, or no key for a compacted topic."""
+    """Records are invalid: wrong type, wrong timestamp, no key for a compacted topic, or not of the topic's schema."""
+
+
+class SchemaError(
+    TidemarkError,
+    codes=(
+        ErrorCode.INVALID_SCHEMA,
+        ErrorCode.INCOMPATIBLE_SCHEMA,
+        ErrorCode.SCHEMA_CONFLICT,
+        ErrorCode.UNKNOWN_SCHEMA_VERSION,
+    ),
+):
+    """A topic's schema cannot be stored or changed so, or a version of the schema is not known."""
 
 
 class CorruptBatchError(TidemarkError, codes=(ErrorCode.CORRUPT_BATCH,)):

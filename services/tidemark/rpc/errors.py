@@ -90,6 +90,9 @@ _STATUS: dict[ErrorCode, grpc.StatusCode] = {
     ErrorCode.GROUP_AUTHORIZATION_FAILED: grpc.StatusCode.PERMISSION_DENIED,
     ErrorCode.AUTHORIZER_NOT_READY: grpc.StatusCode.UNAVAILABLE,
     ErrorCode.THROTTLING_QUOTA_EXCEEDED: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    ErrorCode.INCOMPATIBLE_SCHEMA: grpc.StatusCode.FAILED_PRECONDITION,
+    ErrorCode.SCHEMA_CONFLICT: grpc.StatusCode.ABORTED,
+    ErrorCode.UNKNOWN_SCHEMA_VERSION: grpc.StatusCode.FAILED_PRECONDITION,
     ErrorCode.INTERNAL: grpc.StatusCode.INTERNAL,
 }
 """Status of the codes; all others are INVALID_ARGUMENT, an error of the caller."""
