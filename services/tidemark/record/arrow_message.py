@@ -2,7 +2,7 @@
 """Reads the metadata of one encapsulated Arrow RecordBatch message, trusting no length in it.
 
 Arrow's own readers trust the writer: a wrong node or buffer makes them read outside the message. So the flatbuffer is
-parsed here first, with every offset checked, and must have the single layout of a payload (docs/formats.md). Only
+parsed here first, with every offset checked, and must have the layout that the schema makes (docs/formats.md). Only
 checked messages go to pyarrow. Source of the layout: Arrow's Message.fbs and the columnar format's section on
 encapsulated messages.
 """
@@ -10,6 +10,7 @@ encapsulated messages.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Final, NamedTuple, NoReturn
 
 from tidemark.model import ErrorCode, TidemarkError
@@ -34,28 +35,58 @@ _I16 = struct.Struct("<h")
 _U16 = struct.Struct("<H")
 _I64 = struct.Struct("<q")
 
-# Nodes, in the order in which Arrow flattens the schema.
-_KEY, _VALUE, _TIMESTAMP, _HEADERS, _ENTRIES, _HEADER_KEY, _HEADER_VALUE, _OFFSET_DELTA = range(8)
-_NEVER_NULL: Final = (_TIMESTAMP, _ENTRIES, _HEADER_KEY, _OFFSET_DELTA)
-_HEADER_NODE_NAMES: Final = ("headers", "headers.entries", "headers.key", "headers.value")
-_NODE_NAMES: Final = ("key", "value", "timestamp", *_HEADER_NODE_NAMES, "offset_delta")
+BITS: Final = 1
+"""Width of one bit for each value: a validity bitmap, or booleans."""
+ANY_SIZE: Final = 0
+"""Width of the bytes of strings: their offsets say how many."""
+NO_PARENT: Final = -1
+FREE_LENGTH: Final = -2
+"""Parent of a node with its own length: the elements of a list, the entries of a map."""
 
-# Buffers, in order: (node, width in bits, fixed extra elements); width 1 is a validity bitmap, 0 is values of any size.
-_VALIDITY, _DATA = 1, 0
-_BUFFERS: Final = (
-    (_KEY, _VALIDITY, 0), (_KEY, 32, 1), (_KEY, _DATA, 0),
-    (_VALUE, _VALIDITY, 0), (_VALUE, 32, 1), (_VALUE, _DATA, 0),
-    (_TIMESTAMP, _VALIDITY, 0), (_TIMESTAMP, 64, 0),
-    (_HEADERS, _VALIDITY, 0), (_HEADERS, 32, 1),
-    (_ENTRIES, _VALIDITY, 0),
-    (_HEADER_KEY, _VALIDITY, 0), (_HEADER_KEY, 32, 1), (_HEADER_KEY, _DATA, 0),
-    (_HEADER_VALUE, _VALIDITY, 0), (_HEADER_VALUE, 32, 1), (_HEADER_VALUE, _DATA, 0),
-    (_OFFSET_DELTA, _VALIDITY, 0), (_OFFSET_DELTA, 32, 0),
-)  # fmt: skip
-_NODE_COUNT, _BUFFER_COUNT = 7, 17
-_COMPACTED_NODE_COUNT, _COMPACTED_BUFFER_COUNT = 8, 19
-_NODES = {n: struct.Struct(f"<{2 * n}q") for n in (_NODE_COUNT, _COMPACTED_NODE_COUNT)}
-_BUFFER_TABLES = {n: struct.Struct(f"<{2 * n}q") for n in (_BUFFER_COUNT, _COMPACTED_BUFFER_COUNT)}
+
+class NodeLayout(NamedTuple):
+    """A field node: one column, or a part of a nested one."""
+
+    name: str
+    parent: int
+    """Index of the node with the same length; NO_PARENT: that of the message; FREE_LENGTH: none."""
+    never_null: bool
+
+
+class BufferLayout(NamedTuple):
+    """A buffer of a node."""
+
+    node: int
+    width_bits: int
+    """Of one value: BITS, ANY_SIZE, or a multiple of 8."""
+    extra: int
+    """Values beside those of the node: 1 for offsets."""
+    is_validity: bool
+
+
+class MessageLayout:
+    """The nodes and buffers that a schema makes, in the order in which Arrow flattens the schema.
+
+    Attributes:
+        nodes: the field nodes.
+        buffers: the buffers.
+        first_buffers: index of the first buffer of each node.
+        bare_validity: whether a node that is never null may have no validity bitmap.
+        node_numbers: (length, null count) of each node.
+        buffer_numbers: (offset, size) of each buffer.
+        shapes: by the length of the metadata and the codec. `know_shape` fills it with messages of this program, never
+            with received ones: a crafted message could place a number over an offset.
+    """
+
+    def __init__(self, nodes: Sequence[NodeLayout], buffers: Sequence[BufferLayout], *, bare_validity: bool) -> None:
+        self.nodes = tuple(nodes)
+        self.buffers = tuple(buffers)
+        self.bare_validity = bare_validity
+        first = {buffer.node: index for index, buffer in reversed(list(enumerate(self.buffers)))}
+        self.first_buffers = tuple(first[node] for node in range(len(self.nodes)))
+        self.node_numbers = struct.Struct(f"<{2 * len(self.nodes)}q")
+        self.buffer_numbers = struct.Struct(f"<{2 * len(self.buffers)}q")
+        self.shapes: dict[tuple[int, int], Shape] = {}
 
 
 class MessageFacts(NamedTuple):
@@ -63,8 +94,15 @@ class MessageFacts(NamedTuple):
 
     row_count: int
     null_key_count: int
+    """Nulls of the first column."""
     uncompressed_bytes: int
     """Declared size of all buffers after decompression."""
+    nodes: tuple[int, ...]
+    """(length, null count) of each node, one after the other."""
+    buffers: tuple[int, ...]
+    """(offset in the body, size) of each buffer, one after the other."""
+    body_start: int
+    """Byte offset of the body in the data."""
 
 
 class _Table(NamedTuple):
@@ -74,7 +112,7 @@ class _Table(NamedTuple):
     fields: tuple[int, ...]
 
 
-class _Places(NamedTuple):
+class Places(NamedTuple):
     """Positions of the numbers of a message in its metadata; position 0 for an absent number, which has value 0."""
 
     body_bytes: int
@@ -83,21 +121,16 @@ class _Places(NamedTuple):
     buffers: int
 
 
-class _Shape(NamedTuple):
+class Shape(NamedTuple):
     """Metadata that is known except for its numbers: `metadata & mask == constant`, both as one integer."""
 
     mask: int
     constant: int
-    places: _Places
+    places: Places
 
 
-_SHAPES: dict[tuple[int, int, bool], _Shape] = {}
-"""By the length of the metadata, the codec, and the presence of the column offset_delta. `know_shape` fills it with
-messages of this program, never with received ones: a crafted message could place a number over an offset."""
-
-
-def check_message(data: bytes, start: int, *, codec: int, compacted: bool) -> MessageFacts:
-    """Check that bytes [start, end of data) are exactly one RecordBatch message of the layout a payload has.
+def check_message(data: bytes, start: int, *, codec: int, layout: MessageLayout) -> MessageFacts:
+    """Check that bytes [start, end of data) are exactly one RecordBatch message of this layout.
 
     A message that passes is the only one; has the nodes and buffers of the schema, in order, aligned, in bounds and not
     overlapping; each buffer is large enough for its node's length; declared uncompressed sizes are under the ceiling.
@@ -105,20 +138,55 @@ def check_message(data: bytes, start: int, *, codec: int, compacted: bool) -> Me
 
     Args:
         data: a batch; its payload ends where `data` ends.
-        start: byte offset of the payload.
+        start: byte offset of the message.
         codec: the envelope's codec, 0 to 2.
-        compacted: whether the payload has the column offset_delta.
+        layout: nodes and buffers of the schema.
 
     Raises:
         TidemarkError: INVALID_PAYLOAD, or INVALID_BATCH when the codec differs from the envelope's.
     """
     try:
-        return _check_message(data, start, codec, compacted)
+        numbers = _read_numbers(data, start, codec, layout)
+        body_bytes = len(data) - numbers.body_start
+        if numbers.body_bytes != body_bytes:
+            _refuse(f"its body is {body_bytes} bytes long, not {numbers.body_bytes}: truncated, or more follows it")
+        _check_nodes(numbers.nodes, numbers.row_count, layout)
+        uncompressed_bytes = _check_buffers(data, numbers, layout, compressed=codec != 0)
+    except struct.error:
+        _refuse("its metadata points outside itself")
+    return MessageFacts(
+        numbers.row_count,
+        numbers.nodes[1],
+        uncompressed_bytes,
+        numbers.nodes,
+        numbers.buffers,
+        numbers.body_start,
+    )
+
+
+class Numbers(NamedTuple):
+    """The numbers of a message, unchecked."""
+
+    body_start: int
+    body_bytes: int
+    row_count: int
+    nodes: tuple[int, ...]
+    buffers: tuple[int, ...]
+
+
+def read_numbers(data: bytes, start: int, *, codec: int, layout: MessageLayout) -> Numbers:
+    """The numbers of a message of which `data` need not have the whole body; they may be lies.
+
+    Raises:
+        TidemarkError: as `check_message`, for the metadata alone.
+    """
+    try:
+        return _read_numbers(data, start, codec, layout)
     except struct.error:
         _refuse("its metadata points outside itself")
 
 
-def _check_message(data: bytes, start: int, codec: int, compacted: bool) -> MessageFacts:
+def _read_numbers(data: bytes, start: int, codec: int, layout: MessageLayout) -> Numbers:
     continuation, metadata_bytes = _PREFIX.unpack_from(data, start)
     if continuation != _CONTINUATION:
         _refuse("it does not start with the continuation marker")
@@ -129,59 +197,71 @@ def _check_message(data: bytes, start: int, codec: int, compacted: bool) -> Mess
     # A copy of some 500 bytes: reads past the metadata fail by themselves, whatever follows it in the batch.
     metadata = data[metadata_start:body_start]
 
-    shape = _SHAPES.get((metadata_bytes, codec, compacted))
+    shape = layout.shapes.get((metadata_bytes, codec))
     if shape is not None and int.from_bytes(metadata, "little") & shape.mask == shape.constant:
         places = shape.places
     else:
-        places = _locate(metadata, codec, compacted)
-    body_bytes = _I64.unpack_from(metadata, places.body_bytes)[0] if places.body_bytes else 0
-    if body_bytes != len(data) - body_start:
-        _refuse(f"its body is {len(data) - body_start} bytes long, not {body_bytes}: truncated, or more follows it")
-    row_count = _I64.unpack_from(metadata, places.row_count)[0] if places.row_count else 0
-    nodes = _NODES[_COMPACTED_NODE_COUNT if compacted else _NODE_COUNT].unpack_from(metadata, places.nodes)
-    buffer_count = _COMPACTED_BUFFER_COUNT if compacted else _BUFFER_COUNT
-    buffers = _BUFFER_TABLES[buffer_count].unpack_from(metadata, places.buffers)
-    _check_nodes(nodes, row_count, compacted)
-    uncompressed_bytes = _check_buffers(data, body_start, nodes, buffers, compressed=codec != 0)
-    return MessageFacts(row_count, nodes[1], uncompressed_bytes)
+        places = _locate(metadata, codec, layout)
+    return Numbers(
+        body_start,
+        _I64.unpack_from(metadata, places.body_bytes)[0] if places.body_bytes else 0,
+        _I64.unpack_from(metadata, places.row_count)[0] if places.row_count else 0,
+        layout.node_numbers.unpack_from(metadata, places.nodes),
+        layout.buffer_numbers.unpack_from(metadata, places.buffers),
+    )
 
 
-def know_shape(message: bytes, *, codec: int, compacted: bool) -> None:
-    """Remember the metadata layout of a message that this program wrote, to check equal layouts fast.
+def know_shape(message: bytes, *, codec: int, layout: MessageLayout) -> Template:
+    """Remember the metadata of a message that this program wrote, to check equal ones fast and to write such messages.
 
     Only numbers may differ: every byte that gives a position must be equal.
     """
     metadata_bytes = _PREFIX.unpack_from(message)[1]
     metadata = message[_PREFIX.size : _PREFIX.size + metadata_bytes]
-    places = _locate(metadata, codec, compacted)
+    places = _locate(metadata, codec, layout)
     assert places.body_bytes, "it has a body"
     assert places.row_count, "it has rows"
     mask = bytearray(b"\xff" * metadata_bytes)
     for place, size in (
         (places.body_bytes, _I64.size),
         (places.row_count, _I64.size),
-        (places.nodes, _NODES[_COMPACTED_NODE_COUNT if compacted else _NODE_COUNT].size),
-        (places.buffers, _BUFFER_TABLES[_COMPACTED_BUFFER_COUNT if compacted else _BUFFER_COUNT].size),
+        (places.nodes, layout.node_numbers.size),
+        (places.buffers, layout.buffer_numbers.size),
     ):
         mask[place : place + size] = bytes(size)
     number = int.from_bytes(mask, "little")
     constant = int.from_bytes(metadata, "little") & number
-    _SHAPES[metadata_bytes, codec, compacted] = _Shape(number, constant, places)
+    layout.shapes[metadata_bytes, codec] = Shape(number, constant, places)
+    return Template(message[: _PREFIX.size + metadata_bytes], places)
 
 
-def _locate(metadata: bytes, codec: int, compacted: bool) -> _Places:
+class Template(NamedTuple):
+    """The head of a message, to be written again with other numbers."""
+
+    head: bytes
+    places: Places
+
+    def write(self, layout: MessageLayout, numbers: Numbers) -> bytes:
+        """Continuation marker and metadata of a message with these numbers (`body_start` is ignored)."""
+        head, places = bytearray(self.head), self.places
+        _I64.pack_into(head, _PREFIX.size + places.body_bytes, numbers.body_bytes)
+        _I64.pack_into(head, _PREFIX.size + places.row_count, numbers.row_count)
+        layout.node_numbers.pack_into(head, _PREFIX.size + places.nodes, *numbers.nodes)
+        layout.buffer_numbers.pack_into(head, _PREFIX.size + places.buffers, *numbers.buffers)
+        return bytes(head)
+
+
+def _locate(metadata: bytes, codec: int, layout: MessageLayout) -> Places:
     """Positions of the numbers, with every offset on the way checked."""
     message = _table(metadata, _U32.unpack_from(metadata, 0)[0], 5)
     _check_message_table(metadata, message)
     header = _table(metadata, _follow(metadata, message, 2, "header"), 5)
     _check_compression(metadata, header, codec)
-    node_count = _COMPACTED_NODE_COUNT if compacted else _NODE_COUNT
-    buffer_count = _COMPACTED_BUFFER_COUNT if compacted else _BUFFER_COUNT
-    return _Places(
+    return Places(
         _at(message, 3) if message.fields[3] else _ABSENT,
         _at(header, 0) if header.fields[0] else _ABSENT,
-        _struct_vector(metadata, header, 1, "nodes", node_count),
-        _struct_vector(metadata, header, 2, "buffers", buffer_count),
+        _struct_vector(metadata, header, 1, "nodes", len(layout.nodes)),
+        _struct_vector(metadata, header, 2, "buffers", len(layout.buffers)),
     )
 
 
@@ -212,27 +292,26 @@ def _check_compression(metadata: bytes, header: _Table, codec: int) -> None:
         _refuse("it has variadic buffers, which no column of a payload has")
 
 
-def _check_nodes(nodes: tuple[int, ...], row_count: int, compacted: bool) -> None:
-    for node in range(len(nodes) // 2):
-        length, null_count = nodes[2 * node], nodes[2 * node + 1]
+def _check_nodes(numbers: tuple[int, ...], row_count: int, layout: MessageLayout) -> None:
+    for index, node in enumerate(layout.nodes):
+        length, null_count = numbers[2 * index], numbers[2 * index + 1]
         if not 0 <= null_count <= length:
-            _refuse(f"column {_NODE_NAMES[node]} says {null_count} nulls in {length} values")
-    lengths = nodes[0::2]
-    if lengths[:4] != (row_count,) * 4 or (compacted and lengths[_OFFSET_DELTA] != row_count):
-        _refuse(f"its columns are not all {row_count} rows long")
-    if not lengths[_ENTRIES] == lengths[_HEADER_KEY] == lengths[_HEADER_VALUE]:
-        _refuse("the names and the values of its headers differ in number")
-    for node in _NEVER_NULL:
-        if node < len(lengths) and nodes[2 * node + 1]:
-            _refuse(f"column {_NODE_NAMES[node]} has nulls")
+            _refuse(f"column {node.name} says {null_count} nulls in {length} values")
+        if node.parent >= 0:
+            if length != numbers[2 * node.parent]:
+                parent = layout.nodes[node.parent].name
+                _refuse(f"column {node.name} has {length} values, not the {numbers[2 * node.parent]} of {parent}")
+        elif node.parent == NO_PARENT and length != row_count:
+            _refuse(f"its columns are not all {row_count} rows long")
+        if null_count and node.never_null:
+            _refuse(f"column {node.name} has nulls")
 
 
-def _check_buffers(
-    data: bytes, body_start: int, nodes: tuple[int, ...], buffers: tuple[int, ...], *, compressed: bool
-) -> int:
+def _check_buffers(data: bytes, numbers: Numbers, layout: MessageLayout, *, compressed: bool) -> int:
+    nodes, buffers, body_start = numbers.nodes, numbers.buffers, numbers.body_start
     body_bytes = len(data) - body_start
     end = total_bytes = 0
-    for index, (node, width_bits, extra) in enumerate(_BUFFERS[: len(buffers) // 2]):
+    for index, (node, width_bits, extra, is_validity) in enumerate(layout.buffers):
         offset, size = buffers[2 * index], buffers[2 * index + 1]
         if not end <= offset < end + _GAP_BYTES_MAX or offset & 7:
             _refuse(f"buffer {index} starts at {offset}, out of order, unaligned or over another")
@@ -242,16 +321,16 @@ def _check_buffers(
         if compressed and size:
             size = _declared_bytes(data, body_start + offset, size, index)
         total_bytes += size
-        if width_bits > 1:
-            # Arrow lets an array of no values leave out its offsets.
-            length = nodes[2 * node]
-            needed_bytes = (length + extra) * (width_bits >> 3) if length else 0
-        elif width_bits and nodes[2 * node + 1]:
-            needed_bytes = (nodes[2 * node] + 7) >> 3
-        else:
-            continue
+        if is_validity:
+            if size and layout.bare_validity and layout.nodes[node].never_null:
+                _refuse(f"column {layout.nodes[node].name} has a validity bitmap and is never null")
+            if not nodes[2 * node + 1]:
+                continue
+        # Arrow lets an array of no values leave out its offsets.
+        length = nodes[2 * node]
+        needed_bytes = ((length + extra) * width_bits + 7) >> 3 if length else 0
         if size < needed_bytes:
-            _refuse(f"buffer {index} is {size} bytes long, column {_NODE_NAMES[node]} needs {needed_bytes}")
+            _refuse(f"buffer {index} is {size} bytes long, column {layout.nodes[node].name} needs {needed_bytes}")
     if body_bytes - end >= _GAP_BYTES_MAX:
         _refuse(f"{body_bytes - end} bytes of its body belong to no buffer")
     if total_bytes > UNCOMPRESSED_CEILING_BYTES:

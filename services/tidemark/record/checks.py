@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.record.arrow_message import UNCOMPRESSED_CEILING_BYTES, check_message
+from tidemark.record.arrow_message import UNCOMPRESSED_CEILING_BYTES, MessageLayout, check_message
 from tidemark.record.envelope import (
     ENVELOPE_BYTES,
     KNOWN_ATTRIBUTES,
@@ -33,14 +33,13 @@ from tidemark.record.envelope import (
 )
 from tidemark.record.record_indexes import REFUSED_RECORDS, ranges_of, ranges_text
 from tidemark.record.schema import COMPACTED_SCHEMA, SCHEMA
-from tidemark.record.shapes import know_own_shapes
+from tidemark.record.shapes import COMPACTED_LAYOUT, LAYOUT
 
 _OFFSET_MAX: Final = (1 << 63) - 1
 _CODEC_MAX: Final = max(Codec)
 _ONE_THREAD: Final = pa.ipc.IpcReadOptions(use_threads=False)
 _SCHEMA_MESSAGES: Final = {len(schema): schema.serialize().to_pybytes() for schema in (SCHEMA, COMPACTED_SCHEMA)}
 """The schema message that a stream opens with, by the number of columns."""
-know_own_shapes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +131,7 @@ def check_payload(batch: Batch) -> pa.RecordBatch | None:
         consumers decompress.
     """
     envelope = batch.envelope
-    facts = check_message(batch.data, ENVELOPE_BYTES, codec=envelope.codec, compacted=envelope.is_compacted)
+    facts = check_message(batch.data, ENVELOPE_BYTES, codec=envelope.codec, layout=bytes_layout(envelope))
     if facts.row_count != envelope.record_count:
         raise TidemarkError(
             ErrorCode.RECORD_COUNT_MISMATCH,
@@ -150,6 +149,11 @@ def check_payload(batch: Batch) -> pa.RecordBatch | None:
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(error) from None
     return None
+
+
+def bytes_layout(envelope: Envelope) -> MessageLayout:
+    """Nodes and buffers of the payload of a batch of bytes."""
+    return COMPACTED_LAYOUT if envelope.is_compacted else LAYOUT
 
 
 def read_validated(batch: Batch) -> pa.RecordBatch:
@@ -205,7 +209,7 @@ def _check_produced_payload(batch: Batch, limits: ProduceLimits) -> None:
         UNCOMPRESSED_CEILING_BYTES if batch.envelope.codec else batch.envelope.batch_length
     ):
         return
-    facts = check_message(batch.data, ENVELOPE_BYTES, codec=batch.envelope.codec, compacted=False)
+    facts = check_message(batch.data, ENVELOPE_BYTES, codec=batch.envelope.codec, layout=LAYOUT)
     if facts.uncompressed_bytes > limits.max_uncompressed_bytes:
         raise TidemarkError(
             ErrorCode.BATCH_TOO_LARGE,

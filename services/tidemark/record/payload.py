@@ -27,6 +27,7 @@ from tidemark.record.envelope import (
     seal,
 )
 from tidemark.record.schema import COMPACTED_SCHEMA, HEADERS_TYPE, OFFSET_SCHEMA, SCHEMA, TIMESTAMP_TYPE
+from tidemark.record.shapes import WRITE_OPTIONS
 
 __all__ = [
     "COMPACTED_SCHEMA",
@@ -45,10 +46,6 @@ __all__ = [
 Headers = Sequence[tuple[str, bytes | None]] | Mapping[str, bytes | None]
 """Headers of one record, in order; a name may come more than once."""
 
-_WRITE_OPTIONS: Final = {
-    Codec.LZ4: pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False),
-    Codec.ZSTD: pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False),
-}
 _SCHEMA_BYTES: Final = {len(schema): schema.serialize().size for schema in (SCHEMA, COMPACTED_SCHEMA)}
 """Size of the schema message, by the number of columns."""
 _NULLABLE: Final = (0, 1, 3)
@@ -117,7 +114,7 @@ def encode_rows(records: pa.RecordBatch, codec: Codec) -> bytes | memoryview:
         return memoryview(records.serialize())
     # Only the stream writer compresses; it writes the schema before the first batch.
     sink = pa.BufferOutputStream()
-    writer = pa.ipc.new_stream(sink, records.schema, options=_WRITE_OPTIONS[codec])
+    writer = pa.ipc.new_stream(sink, records.schema, options=WRITE_OPTIONS[codec])
     writer.write_batch(records)
     return memoryview(sink.getvalue())[_SCHEMA_BYTES[len(records.schema)] :]
 

@@ -18,6 +18,7 @@ from typing import Final
 from tidemark.core.producer_state import ProducerStates
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.arrow_message import check_message
+from tidemark.record.checks import bytes_layout
 from tidemark.record.compaction import CleaningRule, KeyOffsets, compact
 from tidemark.record.envelope import DELETE_HORIZON_MAX_S, ENVELOPE_BYTES, Batch, Codec, cut, unpack_envelope
 from tidemark.record.payload import read_batch
@@ -311,7 +312,7 @@ def _content_bytes(batch: Batch) -> int:
     envelope = batch.envelope
     if envelope.codec == Codec.NONE:
         return len(batch.data)
-    facts = check_message(batch.data, ENVELOPE_BYTES, codec=envelope.codec, compacted=envelope.is_compacted)
+    facts = check_message(batch.data, ENVELOPE_BYTES, codec=envelope.codec, layout=bytes_layout(envelope))
     return facts.uncompressed_bytes
 
 
