@@ -211,6 +211,27 @@ def _read_numbers(data: bytes, start: int, codec: int, layout: MessageLayout) ->
     )
 
 
+def read_buffers(data: bytes, start: int) -> tuple[int, ...]:
+    """(offset in the body, size) of each buffer of a message of any schema, one after the other; unchecked.
+
+    Raises:
+        TidemarkError: INVALID_PAYLOAD.
+    """
+    try:
+        metadata_bytes = _PREFIX.unpack_from(data, start)[1]
+        metadata = data[start + _PREFIX.size : start + _PREFIX.size + max(metadata_bytes, 0)]
+        message = _table(metadata, _U32.unpack_from(metadata, 0)[0], 5)
+        header = _table(metadata, _follow(metadata, message, 2, "header"), 5)
+        position = _follow(metadata, header, 2, "buffers")
+        count = _U32.unpack_from(metadata, position)[0]
+        if position + _U32.size + 2 * count * _I64.size > len(metadata):
+            raise struct.error
+        numbers: tuple[int, ...] = struct.unpack_from(f"<{2 * count}q", metadata, position + _U32.size)
+        return numbers
+    except struct.error:
+        _refuse("its metadata points outside itself")
+
+
 def know_shape(message: bytes, *, codec: int, layout: MessageLayout) -> Template:
     """Remember the metadata of a message that this program wrote, to check equal ones fast and to write such messages.
 

@@ -19,7 +19,7 @@ from tidemark.record.arrow_message import UNCOMPRESSED_CEILING_BYTES, MessageLay
 from tidemark.record.envelope import (
     ENVELOPE_BYTES,
     KNOWN_ATTRIBUTES,
-    MAGIC,
+    MAGICS,
     NO_BASE_OFFSET,
     NO_LEADER_EPOCH,
     NO_SEQUENCE,
@@ -34,6 +34,7 @@ from tidemark.record.envelope import (
 from tidemark.record.record_indexes import REFUSED_RECORDS, ranges_of, ranges_text
 from tidemark.record.schema import COMPACTED_SCHEMA, SCHEMA
 from tidemark.record.shapes import COMPACTED_LAYOUT, LAYOUT
+from tidemark.record.typed.column_table import check_columns
 
 _OFFSET_MAX: Final = (1 << 63) - 1
 _CODEC_MAX: Final = max(Codec)
@@ -120,6 +121,8 @@ def check_envelope(data: bytes, offset: int | None = None) -> Batch:
     if body_crc(data) != envelope.crc:
         raise TidemarkError(ErrorCode.CORRUPT_BATCH, f"crc does not match: the batch of {length} bytes was damaged")
     _check_fields(envelope)
+    if envelope.is_typed:
+        check_columns(data)
     return Batch(envelope, data)
 
 
@@ -128,9 +131,11 @@ def check_payload(batch: Batch) -> pa.RecordBatch | None:
 
     Returns:
         The fully validated rows of an uncompressed payload, zero copy; None for a compressed one, which only
-        consumers decompress.
+        consumers decompress, and for a typed one, which `record.typed.batch.check_typed` checks with its schema.
     """
     envelope = batch.envelope
+    if envelope.is_typed:
+        return None
     facts = check_message(batch.data, ENVELOPE_BYTES, codec=envelope.codec, layout=bytes_layout(envelope))
     if facts.row_count != envelope.record_count:
         raise TidemarkError(
@@ -162,6 +167,8 @@ def read_validated(batch: Batch) -> pa.RecordBatch:
     Raises:
         TidemarkError: INVALID_PAYLOAD for a wrong value: offset buffers, UTF-8, null counts, offset deltas.
     """
+    if batch.envelope.is_typed:
+        raise TidemarkError(ErrorCode.INVALID_PAYLOAD, "the batch is of a typed topic and is read with its schema")
     try:
         rows = _read(batch)
         rows.validate(full=True)
@@ -189,8 +196,8 @@ def check_produced(batch: Batch, limits: ProduceLimits, *, now_us: int) -> None:
         )
     if envelope.base_offset != NO_BASE_OFFSET or envelope.leader_epoch != NO_LEADER_EPOCH:
         raise _invalid("a producer sends base_offset 0 and leader_epoch -1; the leader gives them")
-    if envelope.attributes:
-        raise _invalid(f"a producer sets none of the attributes {envelope.attributes:#x}")
+    if envelope.attributes & KNOWN_ATTRIBUTES:
+        raise _invalid(f"a producer sets none of the attributes {envelope.attributes & KNOWN_ATTRIBUTES:#x}")
     if envelope.record_count == 0:
         raise _invalid("a produced batch has at least one record")
     if envelope.last_offset_delta != envelope.record_count - 1:
@@ -266,12 +273,12 @@ def _of_records(
 
 
 def _check_fields(envelope: Envelope) -> None:
-    if envelope.magic != MAGIC:
-        raise _invalid(f"magic {envelope.magic} is not known here; this version reads {MAGIC}")
+    if envelope.magic not in MAGICS:
+        raise _invalid(f"magic {envelope.magic} is not known here; this version reads {MAGICS}")
     if envelope.codec > _CODEC_MAX:
         raise _invalid(f"codec {envelope.codec} is not known: 0 none, 1 lz4, 2 zstd")
-    if envelope.attributes & ~KNOWN_ATTRIBUTES:
-        raise _invalid(f"attributes {envelope.attributes:#x} have bits that are not known")
+    if envelope.is_typed != bool(envelope.schema_version):
+        raise _invalid(f"schema version {envelope.schema_version} does not go with magic {envelope.magic}")
     if envelope.delete_horizon_s and not envelope.has_delete_horizon:
         raise _invalid("delete_horizon_s is given and its attribute is not set")
     if envelope.base_offset < 0 or envelope.next_offset > _OFFSET_MAX:

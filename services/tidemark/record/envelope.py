@@ -24,6 +24,10 @@ CRC_START: Final = 24
 """First byte that `crc` covers: it covers [24, batch_length)."""
 ALIGNMENT_BYTES: Final = 8
 MAGIC: Final = 1
+"""Of a batch of bytes: key, value, timestamp, headers."""
+TYPED_MAGIC: Final = 2
+"""Of a batch of a typed topic: the columns of a version of the topic's schema."""
+MAGICS: Final = (MAGIC, TYPED_MAGIC)
 
 NO_BASE_OFFSET: Final = 0
 """base_offset of a batch that no leader has stamped."""
@@ -35,6 +39,11 @@ _LAYOUT = struct.Struct("<qiIIIBBHIIiqqh6s")
 assert _LAYOUT.size == ENVELOPE_BYTES
 _STAMP = struct.Struct("<qi")
 _LENGTH_AT = slice(16, 20)
+_MAGIC_AT: Final = 24
+TABLE_HEAD_BYTES: Final = 16
+"""Of the table of columns: flags, number of nodes, node of the event time, 0, smallest timestamp."""
+TABLE_ENTRY_BYTES: Final = 8
+"""Of each node in the table of columns: its end in the body, and its CRC."""
 _HORIZON_BYTES = 6
 DELETE_HORIZON_MAX_S: Final = (1 << (8 * _HORIZON_BYTES)) - 1
 
@@ -48,7 +57,7 @@ class Codec(IntEnum):
 
 
 class Attributes(IntFlag):
-    """The bits of the `attributes` field; every other bit is refused."""
+    """The low bits of the `attributes` field; the others are the schema version of a typed batch."""
 
     NONE = 0
     CONTROL = 1 << 0
@@ -64,6 +73,9 @@ class Attributes(IntFlag):
 
 
 KNOWN_ATTRIBUTES: Final = 0b11111
+VERSION_SHIFT: Final = 5
+"""The bits from this one on are the schema version of a typed batch, 1 to SCHEMA_VERSION_MAX; else 0."""
+SCHEMA_VERSION_MAX: Final = (1 << 11) - 1
 
 # Plain numbers: an operation on members of a flag costs as much as the CRC of a small batch.
 _CONTROL: Final = int(Attributes.CONTROL)
@@ -110,6 +122,16 @@ class Envelope(NamedTuple):
     def has_append_time(self) -> bool:
         """Whether every record's timestamp is max_timestamp_us."""
         return bool(self.attributes & _APPEND_TIME)
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether the payload has the columns of a schema."""
+        return self.magic == TYPED_MAGIC
+
+    @property
+    def schema_version(self) -> int:
+        """Version of the schema of a typed batch; 0 of a batch of bytes."""
+        return self.attributes >> VERSION_SHIFT
 
     @property
     def has_delete_horizon(self) -> bool:
@@ -181,9 +203,27 @@ def header_crc(prefix: bytes, length_field: bytes) -> int:
 
 
 def body_crc(data: bytes) -> int:
-    """CRC-32C of bytes [24, end) of one whole batch; the slice is not copied."""
-    crc: int = google_crc32c.value(_crc_input(data).slice(CRC_START))
+    """CRC-32C that `crc` must have: of bytes [24, end), or [24, body of the message) if typed; no copy."""
+    end = head_end(data) if data[_MAGIC_AT] == TYPED_MAGIC else len(data)
+    crc: int = google_crc32c.value(_crc_input(data).slice(CRC_START, end - CRC_START))
     return crc
+
+
+def head_end(data: bytes | memoryview, payload_at: int = ENVELOPE_BYTES) -> int:
+    """Byte offset of the body of a typed batch's Arrow message; the end of the data if the lengths are wrong.
+
+    `crc` covers the bytes before it; each node of a column has its own CRC in the table (`record.typed`).
+    """
+    message = table_end(data, payload_at)
+    if message + 8 > len(data):
+        return len(data)
+    return min(message + 8 + int.from_bytes(data[message + 4 : message + 8], "little"), len(data))
+
+
+def table_end(data: bytes | memoryview, payload_at: int = ENVELOPE_BYTES) -> int:
+    """Byte offset of a typed batch's Arrow message, behind the table of columns; unchecked."""
+    nodes = int.from_bytes(data[payload_at + 2 : payload_at + 4], "little")
+    return payload_at + TABLE_HEAD_BYTES + TABLE_ENTRY_BYTES * nodes
 
 
 def stamp(data: bytes, *, base_offset: int, leader_epoch: int) -> bytes:
@@ -207,7 +247,10 @@ def seal(envelope: Envelope, payload: bytes | memoryview) -> bytes:
     length = ENVELOPE_BYTES + len(payload)
     length_field = length.to_bytes(4, "little")
     head = pack_envelope(envelope._replace(batch_length=length))
-    crc = google_crc32c.extend(google_crc32c.value(head[CRC_START:]), _crc_input(payload))
+    covered = _crc_input(payload)
+    if envelope.magic == TYPED_MAGIC:
+        covered = covered.slice(0, head_end(payload, 0))
+    crc = google_crc32c.extend(google_crc32c.value(head[CRC_START:]), covered)
     stamp_crc = header_crc(head[:12], length_field)
     fixed = head[:12] + stamp_crc.to_bytes(4, "little") + length_field + crc.to_bytes(4, "little") + head[CRC_START:]
     return b"".join((fixed, payload))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -139,7 +139,7 @@ def with_offsets(batch: Batch) -> pa.RecordBatch:
     offsets = row_offsets(envelope, rows)
     timestamps = rows.column(2)
     if envelope.has_append_time:
-        timestamps = pa.repeat(pa.scalar(envelope.max_timestamp_us, TIMESTAMP_TYPE), rows.num_rows)
+        timestamps = pa.repeat(scalar_of(envelope.max_timestamp_us, TIMESTAMP_TYPE), rows.num_rows)
     return pa.RecordBatch.from_arrays(
         [rows.column(0), rows.column(1), timestamps, rows.column(3), offsets], schema=OFFSET_SCHEMA
     )
@@ -149,16 +149,21 @@ def row_offsets(envelope: Envelope, rows: pa.RecordBatch) -> pa.Array[Any]:
     """Each row's offset in the partition (int64): of a compacted batch by its `offset_delta`, else counted."""
     if envelope.is_compacted:
         return pc.add(rows.column(4).cast(pa.int64()), envelope.base_offset)
-    return pc.cumulative_sum(pa.repeat(_ONE, rows.num_rows), start=_int64(envelope.base_offset - 1))
+    return counted_offsets(envelope.base_offset, rows.num_rows)
 
 
-def _int64(value: int) -> pa.Int64Scalar:
-    # Not by pa.scalar or pa.array: those import pandas where it is installed, half a second and 37 MB.
-    one = pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(value.to_bytes(8, "little", signed=True))])
-    return cast("pa.Int64Scalar", one[0])
+def counted_offsets(base_offset: int, count: int) -> pa.Array[Any]:
+    """`count` offsets (int64) from the base offset on."""
+    offsets: pa.Array[Any] = pc.cumulative_sum(pa.repeat(_ONE, count), start=scalar_of(base_offset - 1, pa.int64()))
+    return offsets
 
 
-_ONE: Final = _int64(1)
+def scalar_of(value: int, data_type: pa.DataType) -> Any:
+    """A scalar of 64 bits. Not by pa.scalar or pa.array: those import pandas where installed: half a second, 37 MB."""
+    return pa.Array.from_buffers(data_type, 1, [None, pa.py_buffer(value.to_bytes(8, "little", signed=True))])[0]
+
+
+_ONE: Final = scalar_of(1, pa.int64())
 
 
 def from_columns(

@@ -1,0 +1,348 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Typed batches: build, check, prune and read (docs/formats.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.model import NO_PRODUCER, ErrorCode, TidemarkError
+from tidemark.record.arrow_message import MessageLayout, Numbers, check_message, read_numbers
+from tidemark.record.envelope import (
+    NO_BASE_OFFSET,
+    NO_LEADER_EPOCH,
+    NO_SEQUENCE,
+    TYPED_MAGIC,
+    VERSION_SHIFT,
+    Batch,
+    Codec,
+    Envelope,
+    body_crc,
+    header_crc,
+    parse_envelope,
+    seal,
+)
+from tidemark.record.payload import counted_offsets, scalar_of
+from tidemark.record.schema import HEADERS_TYPE, TIMESTAMP_TYPE
+from tidemark.record.shapes import WRITE_OPTIONS
+from tidemark.record.typed.column_table import (
+    HAS_TIMESTAMPS,
+    ColumnTable,
+    check_columns,
+    check_nodes,
+    parse_table,
+    write_table,
+)
+from tidemark.record.typed.layout import SYSTEM_NAMES, Arrangement, TypedLayout
+
+_ONE_THREAD: Final = pa.ipc.IpcReadOptions(use_threads=False)
+_INT64: Final = pa.int64()
+
+
+class TypedRows(NamedTuple):
+    """The rows of a typed batch; all parts have one length."""
+
+    columns: pa.RecordBatch
+    """The columns of the batch's schema version, or those that the reader asked for."""
+    offsets: pa.Array[Any]
+    """int64, offset of each row in the partition."""
+    timestamps: pa.Array[Any]
+    """timestamp[us, UTC]."""
+    headers: pa.Array[Any]
+    """map<string, binary>, null where a row has none."""
+    deleted: pa.Array[Any] | None
+    """bool: whether the row deletes the earlier rows of its key; None: no row does."""
+
+
+def build_typed_batch(
+    rows: pa.RecordBatch,
+    layout: TypedLayout,
+    *,
+    flags: int = 0,
+    timestamp_us: int = 0,
+    codec: Codec = Codec.NONE,
+    producer_id: int = NO_PRODUCER,
+    producer_epoch: int = -1,
+    base_sequence: int = NO_SEQUENCE,
+) -> bytes:
+    """One typed batch as a producer sends it: base_offset 0, leader_epoch -1, sealed with all CRCs.
+
+    Args:
+        rows: at least one, in `layout.arrangement(flags).schema`.
+        layout: the version of the schema.
+        flags: the system columns of the rows: HAS_TIMESTAMPS and the like.
+        timestamp_us: of every row, when there is neither a system column of timestamps nor an event time.
+        codec: how to compress the buffers.
+        producer_id: with producer_epoch and base_sequence, of an idempotent producer.
+        producer_epoch: see producer_id.
+        base_sequence: sequence of the first record.
+
+    Raises:
+        TidemarkError: INVALID_BATCH when there are no rows; SCHEMA_MISMATCH when they do not fit the schema.
+    """
+    arrangement = layout.arrangement(flags)
+    if rows.schema != arrangement.schema:
+        raise _mismatch(f"rows have the columns {rows.schema}, not those of version {layout.version}")
+    if not rows.num_rows:
+        raise TidemarkError(ErrorCode.INVALID_BATCH, "a batch is built of at least one record")
+    oldest_us, newest_us = timestamp_us, timestamp_us
+    times = "_timestamp" if flags & HAS_TIMESTAMPS else layout.event_time
+    if times:
+        bounds: Any = pc.min_max(pc.cast(rows.column(times), _INT64))
+        oldest_us, newest_us = bounds["min"].as_py(), bounds["max"].as_py()
+        if oldest_us is None:
+            raise _mismatch(f"column {times} has no value")
+    envelope = Envelope(
+        base_offset=NO_BASE_OFFSET,
+        leader_epoch=NO_LEADER_EPOCH,
+        header_crc=0,
+        batch_length=0,
+        crc=0,
+        magic=TYPED_MAGIC,
+        codec=codec,
+        attributes=layout.version << VERSION_SHIFT,
+        record_count=rows.num_rows,
+        last_offset_delta=rows.num_rows - 1,
+        base_sequence=base_sequence,
+        max_timestamp_us=newest_us,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        delete_horizon_s=0,
+    )
+    payload = encode_typed(rows, arrangement, codec, flags, layout.event_time_node(flags), oldest_us)
+    return seal(envelope, payload)
+
+
+def encode_typed(
+    rows: pa.RecordBatch, arrangement: Arrangement, codec: int, flags: int, event_time_node: int, min_timestamp_us: int
+) -> bytes:
+    """The table of columns and the Arrow message of some rows.
+
+    Raises:
+        TidemarkError: SCHEMA_MISMATCH when a column that is never null has nulls.
+    """
+    if codec == Codec.NONE:
+        message = rows.serialize()
+    else:
+        sink = pa.BufferOutputStream()
+        pa.ipc.new_stream(sink, rows.schema, options=WRITE_OPTIONS[codec]).write_batch(rows)
+        message = sink.getvalue().slice(len(arrangement.schema_message))
+    head_bytes = 8 + int.from_bytes(memoryview(message)[4:8], "little")
+    numbers = read_numbers(message.slice(0, head_bytes).to_pybytes(), 0, codec=codec, layout=arrangement.layout)
+    for index, node in enumerate(arrangement.layout.nodes):
+        if node.never_null and numbers.nodes[2 * index + 1]:
+            raise _mismatch(f"column {node.name} has nulls; the schema says it is never null")
+    table = write_table(
+        message.slice(numbers.body_start),
+        _ends(numbers, arrangement.layout),
+        flags=flags,
+        event_time_node=event_time_node,
+        min_timestamp_us=min_timestamp_us,
+    )
+    return b"".join((table, memoryview(message)))
+
+
+def check_typed(batch: Batch, layout: TypedLayout) -> pa.RecordBatch | None:
+    """Check a produced or read batch against its schema version; its CRCs have been checked (`check_envelope`).
+
+    Returns:
+        The fully validated rows of an uncompressed payload, zero copy; None for a compressed one.
+
+    Raises:
+        TidemarkError: INVALID_BATCH, INVALID_PAYLOAD, RECORD_COUNT_MISMATCH.
+    """
+    envelope = batch.envelope
+    table = parse_table(batch.data)
+    arrangement = layout.arrangement(table.flags, compacted=envelope.is_compacted)
+    if table.event_time_node != layout.event_time_node(table.flags, compacted=envelope.is_compacted):
+        raise TidemarkError(
+            ErrorCode.INVALID_BATCH,
+            f"the batch names node {table.event_time_node} as the event time; version {layout.version} does not",
+        )
+    facts = check_message(batch.data, table.message_at, codec=envelope.codec, layout=arrangement.layout)
+    numbers = Numbers(facts.body_start, len(batch.data) - facts.body_start, facts.row_count, facts.nodes, facts.buffers)
+    if table.ends != _ends(numbers, arrangement.layout):
+        raise TidemarkError(
+            ErrorCode.INVALID_BATCH, "the table of columns and the Arrow message disagree on the ends of columns"
+        )
+    if facts.row_count != envelope.record_count or envelope.record_count > envelope.last_offset_delta + 1:
+        raise TidemarkError(
+            ErrorCode.RECORD_COUNT_MISMATCH,
+            f"record_count says {envelope.record_count} records, the Arrow message has {facts.row_count} rows",
+        )
+    return _validated(batch.data, table.message_at, envelope, arrangement) if envelope.codec == Codec.NONE else None
+
+
+def read_typed(batch: Batch, layout: TypedLayout) -> TypedRows:
+    """The rows of a whole batch after a full check.
+
+    Raises:
+        TidemarkError: CORRUPT_BATCH, and as `check_typed`.
+    """
+    _check_head(batch.data, batch.envelope)
+    table = check_columns(batch.data)
+    rows = check_typed(batch, layout)
+    if rows is None:
+        arrangement = layout.arrangement(table.flags, compacted=batch.envelope.is_compacted)
+        rows = _validated(batch.data, table.message_at, batch.envelope, arrangement)
+    return _typed_rows(rows, batch.envelope, layout, None)
+
+
+def prune(data: bytes, layout: TypedLayout, column_ids: frozenset[int]) -> bytes:
+    """The batch without the nodes of other columns; nothing is decoded. `read_pruned` reads the result.
+
+    Raises:
+        TidemarkError: INVALID_BATCH.
+    """
+    envelope = parse_envelope(data)
+    table = parse_table(data)
+    kept = layout.pruned(table.flags, column_ids, compacted=envelope.is_compacted).kept
+    _check_node_count(table, layout, envelope)
+    if table.body_at + table.ends[-1] != len(data):
+        raise TidemarkError(ErrorCode.INVALID_BATCH, "the table of columns does not end where the batch ends")
+    view = memoryview(data)
+    parts = [view[table.body_at + begin : table.body_at + end] for begin, end in _spans(table, kept)]
+    length = table.body_at + sum(map(len, parts))
+    length_field = length.to_bytes(4, "little")
+    prefix = data[:12]
+    crc = header_crc(prefix, length_field).to_bytes(4, "little")
+    return b"".join((prefix, crc, length_field, view[20 : table.body_at], *parts))
+
+
+def read_pruned(data: bytes, layout: TypedLayout, column_ids: frozenset[int]) -> TypedRows:
+    """The rows of a batch that `prune` made for the same columns, after a check of every CRC and value.
+
+    Raises:
+        TidemarkError: CORRUPT_BATCH, INVALID_BATCH, INVALID_PAYLOAD, RECORD_COUNT_MISMATCH.
+    """
+    envelope = parse_envelope(data)
+    _check_head(data, envelope)
+    table = parse_table(data)
+    pruning = layout.pruned(table.flags, column_ids, compacted=envelope.is_compacted)
+    whole = layout.arrangement(table.flags, compacted=envelope.is_compacted)
+    _check_node_count(table, layout, envelope)
+    spans = [table.span(node) for node in pruning.kept]
+    if len(data) - table.body_at != sum(end - begin for begin, end in spans):
+        raise TidemarkError(ErrorCode.INVALID_BATCH, "the pruned batch does not have the columns that were asked for")
+    check_nodes(table, data, pruning.kept)
+    if not pruning.kept:
+        rows = pa.RecordBatch.from_struct_array(pa.nulls(envelope.record_count, pa.struct([])))
+        return _typed_rows(rows, envelope, layout, column_ids)
+    numbers = read_numbers(data[: table.body_at], table.message_at, codec=envelope.codec, layout=whole.layout)
+    head = pruning.arrangement.templates[envelope.codec].write(
+        pruning.arrangement.layout, _moved(numbers, whole.layout, table, pruning.kept)
+    )
+    message = b"".join((head, memoryview(data)[table.body_at :]))
+    facts = check_message(message, 0, codec=envelope.codec, layout=pruning.arrangement.layout)
+    if facts.row_count != envelope.record_count:
+        raise TidemarkError(ErrorCode.RECORD_COUNT_MISMATCH, "the rows of a pruned batch are not as many as it says")
+    rows = _validated(message, 0, envelope, pruning.arrangement)
+    return _typed_rows(rows, envelope, layout, column_ids)
+
+
+def _check_node_count(table: ColumnTable, layout: TypedLayout, envelope: Envelope) -> None:
+    wanted = len(layout.arrangement(table.flags, compacted=envelope.is_compacted).node_ids)
+    if len(table.ends) != wanted:
+        raise TidemarkError(
+            ErrorCode.INVALID_BATCH,
+            f"the batch has {len(table.ends)} column nodes; version {layout.version} of the schema has {wanted}",
+        )
+
+
+def _moved(numbers: Numbers, whole: MessageLayout, table: ColumnTable, kept: Sequence[int]) -> Numbers:
+    """The numbers of a message in which only the kept nodes remain, one after the other."""
+    nodes: list[int] = []
+    buffers: list[int] = []
+    at = 0
+    for node in kept:
+        begin, end = table.span(node)
+        nodes += numbers.nodes[2 * node : 2 * node + 2]
+        first = whole.first_buffers[node]
+        last = whole.first_buffers[node + 1] if node + 1 < len(whole.nodes) else len(whole.buffers)
+        for index in range(first, last):
+            offset, size = numbers.buffers[2 * index : 2 * index + 2]
+            buffers += (offset - begin + at, size)
+        at += end - begin
+    return Numbers(0, at, numbers.row_count, tuple(nodes), tuple(buffers))
+
+
+def _spans(table: ColumnTable, kept: Sequence[int]) -> list[tuple[int, int]]:
+    """Begin and end of the kept nodes in the body; neighbours together."""
+    spans: list[tuple[int, int]] = []
+    for node in kept:
+        begin, end = table.span(node)
+        if spans and spans[-1][1] == begin:
+            spans[-1] = (spans[-1][0], end)
+        else:
+            spans.append((begin, end))
+    return spans
+
+
+def _ends(numbers: Numbers, layout: MessageLayout) -> tuple[int, ...]:
+    """The end of each node's bytes: where the first buffer of the next node starts."""
+    return (*(numbers.buffers[2 * first] for first in layout.first_buffers[1:]), numbers.body_bytes)
+
+
+def _check_head(data: bytes, envelope: Envelope) -> None:
+    if header_crc(data[:12], data[16:20]) != envelope.header_crc:
+        raise TidemarkError(ErrorCode.CORRUPT_BATCH, "header_crc does not match: offset, epoch or length was damaged")
+    if not envelope.is_typed or body_crc(data) != envelope.crc:
+        raise TidemarkError(ErrorCode.CORRUPT_BATCH, "crc does not match: the head of a typed batch was damaged")
+
+
+def _validated(data: bytes, at: int, envelope: Envelope, arrangement: Arrangement) -> pa.RecordBatch:
+    try:
+        message = pa.py_buffer(data).slice(at)
+        if envelope.codec == Codec.NONE:
+            rows = pa.ipc.read_record_batch(message, arrangement.schema)
+        else:
+            stream = b"".join((arrangement.schema_message, memoryview(message)))
+            with pa.ipc.open_stream(stream, options=_ONE_THREAD) as reader:
+                rows = reader.read_next_batch()
+        rows.validate(full=True)
+    except (pa.ArrowException, OSError, MemoryError) as error:
+        raise TidemarkError(
+            ErrorCode.INVALID_PAYLOAD, f"the Arrow message of the batch cannot be read: {error}"
+        ) from None
+    return rows
+
+
+def _typed_rows(
+    rows: pa.RecordBatch, envelope: Envelope, layout: TypedLayout, column_ids: frozenset[int] | None
+) -> TypedRows:
+    names = rows.schema.names
+    count = rows.num_rows
+    offsets = _offsets(rows, envelope) if "_offset_delta" in names else counted_offsets(envelope.base_offset, count)
+    times = "_timestamp" if "_timestamp" in names else layout.event_time
+    if envelope.has_append_time or times is None or times not in names:
+        timestamps: Any = pa.repeat(scalar_of(envelope.max_timestamp_us, TIMESTAMP_TYPE), count)
+    else:
+        timestamps = rows.column(times)
+    wanted = [name for name in names if name not in SYSTEM_NAMES]
+    if column_ids is not None and layout.event_time_id not in column_ids and layout.event_time in wanted:
+        wanted.remove(layout.event_time)
+    return TypedRows(
+        rows.select(wanted),
+        offsets,
+        timestamps,
+        rows.column("_headers") if "_headers" in names else pa.nulls(count, HEADERS_TYPE),
+        rows.column("_deleted") if "_deleted" in names else None,
+    )
+
+
+def _mismatch(sentence: str) -> TidemarkError:
+    return TidemarkError(ErrorCode.SCHEMA_MISMATCH, sentence)
+
+
+def _offsets(rows: pa.RecordBatch, envelope: Envelope) -> pa.Array[Any]:
+    deltas = rows.column("_offset_delta").cast(_INT64)
+    count = len(deltas)
+    rises = count < 2 or pc.all(pc.less(deltas.slice(0, count - 1), deltas.slice(1))).as_py()
+    if not rises or (count and deltas[count - 1].as_py() > envelope.last_offset_delta):
+        raise TidemarkError(
+            ErrorCode.INVALID_PAYLOAD, f"offset_delta does not rise up to {envelope.last_offset_delta} at most"
+        )
+    return pc.add(deltas, envelope.base_offset)

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Typed batches: any rows come back as they were, whole or pruned, and no damaged byte comes through."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import google_crc32c
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.record.checks import check_batch, check_envelope
+from tidemark.record.envelope import (
+    ENVELOPE_BYTES,
+    Attributes,
+    Batch,
+    Codec,
+    parse_envelope,
+    seal,
+    stamped,
+    with_append_time,
+)
+from tidemark.record.typed.batch import build_typed_batch, check_typed, encode_typed, prune, read_pruned, read_typed
+from tidemark.record.typed.column_table import HAS_HEADERS, HAS_TIMESTAMPS, HAS_TOMBSTONES, NO_NODE, parse_table
+from tidemark.record.typed.layout import TIMESTAMP_ID, TypedLayout
+from tidemark.record.typed.times import times_and_offsets
+
+from tests.unit.record.typed.samples import FLIGHTS, NOON_US, flights, three_flights, typed_rows
+
+CODECS = list(Codec)
+few = settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+
+
+def batch_of(rows: pa.RecordBatch, layout: TypedLayout, codec: Codec = Codec.NONE, **fields: Any) -> Batch:
+    data = build_typed_batch(rows, layout, codec=codec, timestamp_us=NOON_US, **fields)
+    return stamped(check_batch(data), base_offset=100, leader_epoch=3)
+
+
+def resealed(data: bytes) -> bytes:
+    """Damaged bytes under valid CRCs, also of the columns, where the table still parses."""
+    try:
+        table = parse_table(data)
+    except TidemarkError:
+        return seal(parse_envelope(data), data[ENVELOPE_BYTES:])
+    changed = bytearray(data)
+    for node in range(len(table.ends)):
+        begin, end = table.span(node)
+        crc: int = google_crc32c.value(data[table.body_at + begin : table.body_at + end])
+        changed[ENVELOPE_BYTES + 16 + 8 * node + 4 : ENVELOPE_BYTES + 16 + 8 * node + 8] = crc.to_bytes(4, "little")
+    return seal(parse_envelope(data), bytes(changed)[ENVELOPE_BYTES:])
+
+
+@given(typed_rows(), st.sampled_from(CODECS))
+@few
+def test_any_rows_come_back_as_they_were(sample: tuple[TypedLayout, pa.RecordBatch], codec: Codec) -> None:
+    layout, rows = sample
+    batch = batch_of(rows, layout, codec)
+    assert batch.envelope.schema_version == layout.version
+    found = read_typed(batch, layout)
+    assert found.columns.equals(rows)
+    assert found.columns.schema == rows.schema
+    assert found.offsets.to_pylist() == list(range(100, 100 + rows.num_rows))
+    assert found.timestamps.cast(pa.int64()).to_pylist() == [NOON_US] * rows.num_rows
+
+
+@given(typed_rows(), st.sampled_from(CODECS), st.data())
+@few
+def test_a_pruned_batch_has_the_columns_that_were_asked_for(
+    sample: tuple[TypedLayout, pa.RecordBatch], codec: Codec, data: st.DataObject
+) -> None:
+    layout, rows = sample
+    names = data.draw(st.lists(st.sampled_from(rows.schema.names), unique=True))
+    tops = {name: _first_node(layout, name) for name in rows.schema.names}
+    ids = frozenset(layout.node_ids[tops[name]] for name in names)
+    batch = batch_of(rows, layout, codec)
+    pruned = prune(batch.data, layout, ids)
+    found = read_pruned(pruned, layout, ids)
+    wanted = [name for name in rows.schema.names if name in names]
+    assert found.columns.schema.names == wanted
+    assert found.columns.num_rows == rows.num_rows
+    assert all(found.columns.column(name).equals(rows.column(name)) for name in wanted)
+    assert len(pruned) <= len(batch.data)
+
+
+def _first_node(layout: TypedLayout, name: str) -> int:
+    def count(kind: Any) -> int:
+        return 1 + sum(count(kind.field(index).type) for index in range(kind.num_fields))
+
+    index = layout.schema.get_field_index(name)
+    return sum(count(layout.schema.field(before).type) for before in range(index))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_part_of_a_struct_can_be_read_alone(codec: Codec) -> None:
+    layout = flights()
+    batch = batch_of(three_flights(), layout, codec)
+    ids = frozenset({5, 9})  # leg.origin, stops.element.at
+    found = read_pruned(prune(batch.data, layout, ids), layout, ids)
+    assert found.columns.to_pylist() == [
+        {"leg": {"origin": "EWR"}, "stops": [{"at": "ORD"}, {"at": None}]},
+        {"leg": {"origin": "JFK"}, "stops": []},
+        {"leg": {"origin": "LGA"}, "stops": None},
+    ]
+
+
+def test_an_event_time_is_the_timestamp_and_is_pruned_unless_asked_for() -> None:
+    layout = flights()
+    batch = batch_of(three_flights(), layout)
+    times = three_flights().column("scheduled_at")
+    assert batch.envelope.max_timestamp_us == max(times.cast(pa.int64()).to_pylist())
+    assert parse_table(batch.data).min_timestamp_us == min(times.cast(pa.int64()).to_pylist())
+    assert read_typed(batch, layout).timestamps.equals(times)
+    with_time = frozenset({3, TIMESTAMP_ID})
+    found = read_pruned(prune(batch.data, layout, with_time), layout, with_time)
+    assert found.timestamps.equals(times)
+    assert found.columns.schema.names == ["delay"]
+    without = read_pruned(prune(batch.data, layout, frozenset({3})), layout, frozenset({3}))
+    assert without.columns.to_pylist() == [{"delay": 5}, {"delay": None}, {"delay": -3}]
+
+
+def test_system_columns_come_beside_the_columns() -> None:
+    layout = TypedLayout(7, pa.schema([pa.field("n", pa.int64())]), [1])
+    flags = HAS_TIMESTAMPS | HAS_HEADERS | HAS_TOMBSTONES
+    rows = pa.RecordBatch.from_pylist(
+        [
+            {"_timestamp": NOON_US, "_headers": [("a", b"1")], "_deleted": False, "n": 1},
+            {"_timestamp": NOON_US + 9, "_headers": None, "_deleted": True, "n": None},
+        ],
+        schema=layout.arrangement(flags).schema,
+    )
+    batch = batch_of(rows, layout, flags=flags)
+    found = read_typed(batch, layout)
+    assert found.columns.to_pylist() == [{"n": 1}, {"n": None}]
+    assert found.timestamps.cast(pa.int64()).to_pylist() == [NOON_US, NOON_US + 9]
+    assert found.headers.to_pylist() == [[("a", b"1")], None]
+    assert found.deleted is not None
+    assert found.deleted.to_pylist() == [False, True]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("flags", [0, HAS_TIMESTAMPS])
+def test_times_and_offsets_are_read_without_the_schema(codec: Codec, flags: int) -> None:
+    layout = flights() if not flags else TypedLayout(1, pa.schema([pa.field("n", pa.int64())]), [1])
+    rows = (
+        three_flights()
+        if not flags
+        else pa.RecordBatch.from_pylist(
+            [{"_timestamp": NOON_US + n, "n": n} for n in (4, 1)], schema=layout.arrangement(flags).schema
+        )
+    )
+    batch = batch_of(rows, layout, codec, flags=flags)
+    times, offsets = times_and_offsets(batch)
+    whole = read_typed(batch, layout)
+    assert times.equals(whole.timestamps)
+    assert offsets.equals(whole.offsets)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_compacted_batch_has_the_offsets_of_its_rows(codec: Codec) -> None:
+    layout = flights()
+    arrangement = layout.arrangement(HAS_HEADERS | HAS_TOMBSTONES, compacted=True)
+    system = [pa.nulls(3, arrangement.schema.field(0).type), pa.array([False] * 3), pa.array([1, 4, 9], pa.uint32())]
+    rows = pa.RecordBatch.from_arrays([*system, *three_flights().columns], schema=arrangement.schema)
+    flags = HAS_HEADERS | HAS_TOMBSTONES
+    envelope = batch_of(three_flights(), layout).envelope
+    payload = encode_typed(rows, arrangement, codec, flags, layout.event_time_node(flags, compacted=True), NOON_US)
+    attributes = envelope.attributes | Attributes.COMPACTED
+    data = seal(envelope._replace(codec=codec, attributes=attributes, last_offset_delta=9), payload)
+    batch = check_envelope(data)
+    found = read_typed(batch, layout)
+    assert found.offsets.to_pylist() == [101, 104, 109]
+    assert found.columns.equals(three_flights())
+    times, offsets = times_and_offsets(batch)
+    assert offsets.equals(found.offsets)
+    assert times.equals(found.timestamps)
+    ids = frozenset({3})
+    assert read_pruned(prune(data, layout, ids), layout, ids).offsets.to_pylist() == [101, 104, 109]
+
+
+def test_an_append_time_needs_no_pass_over_the_columns() -> None:
+    layout = flights()
+    stamped_later = with_append_time(batch_of(three_flights(), layout), timestamp_us=NOON_US)
+    found = read_typed(check_envelope(stamped_later.data), layout)
+    assert found.timestamps.cast(pa.int64()).to_pylist() == [NOON_US] * 3
+    assert found.columns.equals(three_flights())
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_every_damaged_byte_is_found_in_a_whole_batch_and_in_a_pruned_one(codec: Codec) -> None:
+    layout = flights()
+    data = batch_of(three_flights(), layout, codec).data
+    ids = frozenset({3, 5})
+    pruned = prune(data, layout, ids)
+    for position in range(len(data)):
+        with pytest.raises(TidemarkError):
+            check_envelope(_flipped(data, position))
+    for position in range(len(pruned)):
+        with pytest.raises(TidemarkError):
+            read_pruned(_flipped(pruned, position), layout, ids)
+
+
+def _flipped(data: bytes, position: int) -> bytes:
+    changed = bytearray(data)
+    changed[position] ^= 0x10
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_writer_that_lies_under_valid_crcs_is_refused_or_harmless(codec: Codec) -> None:
+    layout = flights()
+    data = batch_of(three_flights(), layout, codec).data
+    ids = frozenset({3, 5, 7})
+    for position in range(ENVELOPE_BYTES, len(data)):
+        for change in (0x01, 0x80):
+            lie = bytearray(data)
+            lie[position] ^= change
+            with contextlib.suppress(TidemarkError):
+                batch = check_envelope(resealed(bytes(lie)))
+                check_typed(batch, layout)
+                _touch(read_typed(batch, layout).columns)
+            with contextlib.suppress(TidemarkError):
+                _touch(read_pruned(prune(resealed(bytes(lie)), layout, ids), layout, ids).columns)
+
+
+def _touch(rows: pa.RecordBatch) -> None:
+    rows.take(pa.array(range(rows.num_rows - 1, -1, -1)))
+
+
+def test_a_null_in_a_column_that_is_never_null_is_refused_by_name() -> None:
+    rows = three_flights()
+    nulls = pa.RecordBatch.from_arrays([pa.array(["UA", None, "AA"]), *rows.columns[1:]], schema=FLIGHTS)
+    with pytest.raises(TidemarkError, match="column carrier has nulls") as refused:
+        build_typed_batch(nulls, flights())
+    assert refused.value.code is ErrorCode.SCHEMA_MISMATCH
+
+
+def test_a_bitmap_that_hides_nulls_in_a_compressed_column_is_refused() -> None:
+    """The count says 0 and the bitmap of the compressed column is there: the broker decodes nothing and refuses."""
+    nullable = pa.schema([field.with_nullable(True) for field in FLIGHTS])
+    layout = TypedLayout(1, nullable, flights().node_ids)
+    rows = pa.RecordBatch.from_arrays([pa.array(["UA", None, "AA"]), *three_flights().columns[1:]], schema=nullable)
+    data = batch_of(rows, layout, Codec.LZ4).data
+    numbers_at = data.index((3).to_bytes(8, "little") + (1).to_bytes(8, "little"))  # length and null count of node 0
+    lie = resealed(data[: numbers_at + 8] + bytes(8) + data[numbers_at + 16 :])
+    strict = TypedLayout(1, pa.schema([FLIGHTS.field(0), *list(nullable)[1:]]), flights().node_ids)
+    with pytest.raises(TidemarkError, match="column carrier has a validity bitmap and is never null"):
+        check_typed(check_envelope(lie), strict)
+
+
+def test_a_batch_of_another_version_is_refused() -> None:
+    batch = batch_of(three_flights(), flights())
+    other = TypedLayout(2, pa.schema([*FLIGHTS, pa.field("gate", pa.string())]), [*flights().node_ids, 15])
+    with pytest.raises(TidemarkError):
+        check_typed(batch, other)
+    assert parse_table(batch.data).event_time_node != NO_NODE
