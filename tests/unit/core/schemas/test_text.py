@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The canonical text of a schema, and texts that are refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tidemark.core.schemas.evolution import first_version
+from tidemark.core.schemas.model import Column, Primitive, SchemaDraft, TopicSchema
+from tidemark.core.schemas.refusals import TEXT_BYTES_MAX
+from tidemark.core.schemas.text import from_text, to_text
+from tidemark.model import ErrorCode, TidemarkError
+
+from tests.unit.core.schemas.drafts import schemas
+from tests.unit.core.schemas.test_model import FLIGHTS
+
+COLUMN = {"id": 1, "name": "a", "type": "int32"}
+ONE = {"version": 1, "columns": [COLUMN], "last_column_id": 1}
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(TidemarkError) as raised:
+        from_text(text)
+    assert raised.value.code is ErrorCode.INVALID_SCHEMA
+    assert len(raised.value.message) < 500
+    return raised.value.message
+
+
+@settings(max_examples=40)
+@given(schemas())
+def test_any_schema_that_may_be_created_comes_back(schema: TopicSchema) -> None:
+    text = to_text(schema)
+    assert from_text(text) == schema
+    assert to_text(from_text(text)) == text
+
+
+def test_the_text_is_compact_json() -> None:
+    assert to_text(FLIGHTS) == (
+        '{"version":1,"columns":[{"id":1,"name":"carrier","type":"string","nullable":false},'
+        '{"id":2,"name":"legs","type":{"list":{"id":3,"type":{"struct":[{"id":4,"name":"origin","type":"string"},'
+        '{"id":5,"name":"miles","type":"int32"}]}}}},'
+        '{"id":6,"name":"fares","type":{"map":[{"id":7,"type":"string","nullable":false},{"id":8,"type":"int32"}]}}],'
+        '"key":[1],"last_column_id":8}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ([], "objects for the schema"),
+        ({**ONE, "version": 1.0}, "version is no whole number"),
+        ({**ONE, "version": True}, "version is no whole number"),
+        ({**ONE, "color": 1}, "'color' is unknown to this version of Tidemark"),
+        ({**ONE, "columns": {}}, "columns are a list"),
+        ({**ONE, "columns": [5]}, "objects for the schema"),
+        ({**ONE, "columns": [{"id": 1, "type": "int32"}]}, "has no name"),
+        ({**ONE, "columns": [{**COLUMN, "id": "1"}]}, "column a: id is no whole number"),
+        ({**ONE, "columns": [{**COLUMN, "nullable": 1}]}, "column a: nullable is true or false"),
+        ({**ONE, "columns": [{**COLUMN, "doc": 1}]}, "doc a text"),
+        ({**ONE, "columns": [{**COLUMN, "type": "uint8"}]}, "column a: its type 'uint8'"),
+        ({**ONE, "columns": [{**COLUMN, "type": {"union": []}}]}, "column a: its type is none"),
+        ({**ONE, "columns": [{**COLUMN, "type": {"list": {}, "map": []}}]}, "column a: its type is none"),
+        ({**ONE, "columns": [{**COLUMN, "type": {"list": 5}}]}, "column a: the text of a schema has objects"),
+        ({**ONE, "columns": [{**COLUMN, "type": {"dictionary": "list"}}]}, "column a: its type 'list'"),
+        ({**ONE, "columns": [{**COLUMN, "default": 2**31}]}, "column a: the default is outside of int32"),
+        ({**ONE, "columns": [{**COLUMN, "type": "date", "default": "2026-02-30"}]}, "is no date such as"),
+        ({**ONE, "columns": [{**COLUMN, "type": "timestamp", "default": "noon"}]}, "is no date and time such as"),
+        ({**ONE, "columns": [{**COLUMN, "type": "binary", "default": "a"}]}, "no value of binary"),
+        ({**ONE, "columns": [{**COLUMN, "type": "binary", "default": "é"}]}, "no value of binary"),
+        ({**ONE, "columns": [{**COLUMN, "type": "decimal(4,2)", "default": "x"}]}, "no value of decimal(4,2)"),
+        ({**ONE, "columns": [COLUMN, COLUMN]}, "there is a column a beside"),
+        ({**ONE, "columns": [COLUMN, {**COLUMN, "name": "b"}]}, "never used twice"),
+        ({**ONE, "key": 1}, "no list of ids"),
+        ({**ONE, "key": ["a"]}, "key is no whole number"),
+        ({**ONE, "key": [1]}, "a key column is never null"),
+        ({**ONE, "event_time": "a"}, "event_time is no whole number"),
+        ({"version": 1, "columns": [COLUMN]}, "last_column_id is no whole number"),
+    ],
+)
+def test_a_text_of_no_schema_is_refused(facts: object, words: str) -> None:
+    from_text(json.dumps(ONE))
+    assert words in refusal(json.dumps(facts))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "no JSON"),
+        ("{", "no JSON"),
+        ('{"version":1,"version":1}', "a name twice"),
+        ('{"version":NaN}', "no number of JSON"),
+        ('{"version":' + "1" * 5_000 + "}", "no JSON"),
+        ("[" * 200_000, "nests deeper than 120 brackets"),
+        ('{"a":' * 50_000, "nests deeper than 120 brackets"),
+        ('"' + "[" * 200_000 + '"', "objects for the schema"),
+        ('"' + "\\" * 200_001, "no JSON"),
+        (" " * (TEXT_BYTES_MAX + 1), f"{TEXT_BYTES_MAX} are allowed"),
+        ("é" * (TEXT_BYTES_MAX // 2 + 1), f"{TEXT_BYTES_MAX} are allowed"),
+        ("\ud800", "surrogate"),
+    ],
+)
+def test_hostile_json_is_refused(text: str, words: str) -> None:
+    assert words in refusal(text)
+
+
+def test_deep_columns_are_refused_before_recursion() -> None:
+    column: dict[str, object] = {"id": 1, "type": "int32"}
+    for _ in range(30):
+        column = {"id": 1, "type": {"list": column}}
+    assert "nest at most 16 deep" in refusal(json.dumps({**ONE, "columns": [{**column, "name": "a"}]}))
+
+
+def test_a_text_of_too_many_columns_is_refused() -> None:
+    columns = [{"id": index + 1, "name": f"c{index}", "type": "int32"} for index in range(5_000)]
+    assert "at most 1000 columns" in refusal(json.dumps({**ONE, "columns": columns}))
+
+
+def test_a_schema_with_too_long_docs_is_refused() -> None:
+    draft = SchemaDraft((Column(0, "a", Primitive.INT32, doc="é" * (TEXT_BYTES_MAX // 2)),))
+    with pytest.raises(TidemarkError, match="shorten the docs"):
+        first_version(draft)
+
+
+def test_the_size_counts_bytes_of_utf8() -> None:
+    assert (
+        from_text(to_text(replace(FLIGHTS, columns=(Column(1, "é", Primitive.INT32, False),)))).columns[0].name == "é"
+    )
+
+
+KEYS = st.sampled_from(["version", "columns", "key", "event_time", "id", "name", "type", "list", "map", "struct"])
+LEAVES = st.none() | st.booleans() | st.integers() | st.sampled_from(["a", "int32", "decimal(5,2)", "date"])
+
+
+@settings(max_examples=40)
+@given(st.recursive(LEAVES, lambda it: st.lists(it) | st.dictionaries(KEYS, it)))
+def test_json_of_the_right_words_is_a_schema_or_refused(columns: object) -> None:
+    try:
+        from_text(json.dumps({**ONE, "columns": columns}))
+    except TidemarkError as error:
+        refused = error.code
+    else:
+        refused = ErrorCode.INVALID_SCHEMA
+    assert refused is ErrorCode.INVALID_SCHEMA
