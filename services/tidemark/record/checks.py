@@ -211,6 +211,8 @@ def check_produced(batch: Batch, limits: ProduceLimits, *, now_us: int) -> None:
 
 
 def _check_produced_payload(batch: Batch, limits: ProduceLimits) -> None:
+    if batch.envelope.is_typed:
+        return  # `broker.clients.typed_batches` checks a typed one
     # Uncompressed, a batch within max.message.bytes can only be over the other bound when that one is lower.
     if not limits.compacted and limits.max_uncompressed_bytes >= (
         UNCOMPRESSED_CEILING_BYTES if batch.envelope.codec else batch.envelope.batch_length
@@ -266,7 +268,7 @@ def _of_records(
     **facts: str,
 ) -> TidemarkError:
     """The refusal of a batch for some of its records; it names them in `records` if the batch is not compressed."""
-    if batch.envelope.codec == Codec.NONE:
+    if batch.envelope.codec == Codec.NONE and not batch.envelope.is_typed:
         ranges = ranges_of(refused(read_validated(batch)))
         facts |= {REFUSED_RECORDS: ranges_text(ranges)} if ranges else {}
     return TidemarkError(code, sentence, facts)

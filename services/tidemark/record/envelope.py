@@ -7,6 +7,7 @@ copying the batch and without another pass over its bytes.
 
 from __future__ import annotations
 
+import re
 import struct
 from enum import IntEnum, IntFlag
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -28,6 +29,7 @@ MAGIC: Final = 1
 TYPED_MAGIC: Final = 2
 """Of a batch of a typed topic: the columns of a version of the topic's schema."""
 MAGICS: Final = (MAGIC, TYPED_MAGIC)
+_ANY_MAGIC: Final = re.compile(b"[" + re.escape(bytes(MAGICS)) + b"]")
 
 NO_BASE_OFFSET: Final = 0
 """base_offset of a batch that no leader has stamped."""
@@ -144,6 +146,12 @@ class Batch(NamedTuple):
 
     envelope: Envelope
     data: bytes
+
+
+def next_magic(magics: bytes, start: int) -> int:
+    """Index of the first byte that is a known magic, from `start` on; -1 for none."""
+    found = _ANY_MAGIC.search(magics, start)
+    return -1 if found is None else found.start()
 
 
 def parse_envelope(data: bytes | memoryview, offset: int = 0) -> Envelope:

@@ -60,6 +60,7 @@ class Clients:
             node.readers,
             storage.repairs,
             driver.submit,
+            node.topics.layouts,
         )
         self._fetch_streams = FetchStreams(self.fetch)
         self.service = BrokerService(

@@ -10,10 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from tidemark.broker.clients.read_replica import Repairs, checked_envelopes, damaged_offset
+from tidemark.broker.clients.typed_batches import prune_batches
 from tidemark.broker.logs.append_threads import LogThreads
 from tidemark.broker.metrics.broker import BrokerMetrics
 from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.broker.node.session_lease import Lease
+from tidemark.broker.node.typed_layouts import NO_LAYOUTS, TypedLayouts
 from tidemark.core.quotas.quotas import QuotaKind
 from tidemark.core.replication.effects import HighWatermarkAdvanced, LeadershipChanged
 from tidemark.core.replication.events import PreferredReplicaNamed
@@ -50,6 +52,9 @@ HOLD_S: Final = 1.0
 deadline."""
 _RESPONSE_BYTES_MAX: Final = 7 << 20
 """A response may exceed this by one batch of the largest size; even then gRPC accepts the message."""
+
+_READ_AHEAD: Final = 4
+"""A fetch of some columns reads so many times the bytes that it may answer with."""
 
 
 class Purgatory:
@@ -121,6 +126,7 @@ class FetchService:
         pool: ThreadPoolExecutor,
         repairs: Repairs,
         submit: Callable[[PreferredReplicaNamed], None] = lambda event: None,
+        layouts: TypedLayouts = NO_LAYOUTS,
     ) -> None:
         self._submit = submit
         self._queries = queries
@@ -130,6 +136,7 @@ class FetchService:
         self._metrics = metrics
         self._pool = pool
         self._repairs = repairs
+        self._layouts = layouts
         self._metadata = metadata
         self._lease = lease
 
@@ -257,7 +264,7 @@ class FetchService:
         data = b""
         if nearest is None and part.fetch_offset < readable.end_offset and (room_bytes > 0 or first):
             max_bytes = min(room_bytes, part.max_bytes) if part.max_bytes > 0 else room_bytes
-            data = await self._read_whole(partition, part, readable.end_offset, max(max_bytes, 1))
+            data = await self._read_columns(partition, part, readable.end_offset, max(max_bytes, 1))
             # The read left the event loop: its result counts only if this replica kept its role and epoch.
             self._readable(partition, part)
         self._lease.check(partition)
@@ -306,6 +313,19 @@ class FetchService:
 
     def _explained(self, error: TidemarkError, topic: str, partition: int) -> record_pb2.Error:
         return errors.to_proto(self._metadata.explain(error, TopicPartition(topic, partition)))
+
+    async def _read_columns(
+        self, partition: TopicPartition, part: pb.PartitionFetch, end_offset: Offset, max_bytes: int
+    ) -> bytes:
+        """Read the batches; of a typed topic without the columns that the reader does not ask for."""
+        if not part.column_ids or not self._layouts.is_typed(part.topic):
+            return await self._read_whole(partition, part, end_offset, max_bytes)
+        data = await self._read_whole(partition, part, end_offset, min(max_bytes * _READ_AHEAD, _RESPONSE_BYTES_MAX))
+        column_ids = frozenset(part.column_ids)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(
+            self._pool, lambda: prune_batches(data, part.topic, self._layouts, column_ids, max_bytes)
+        )
 
     async def _read_whole(
         self, partition: TopicPartition, part: pb.PartitionFetch, end_offset: Offset, max_bytes: int

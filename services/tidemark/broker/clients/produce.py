@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import grpc
 
+from tidemark.broker.clients.typed_batches import check_fits_topic
 from tidemark.broker.metrics.broker import BrokerMetrics
 from tidemark.broker.node.core_driver import BrokerDriver
 from tidemark.broker.node.metadata_cache import MetadataCache
@@ -185,7 +186,8 @@ class ProduceService:
             raise TidemarkError(
                 ErrorCode.INVALID_REQUEST, f"{call.partitions[index]}: the request has no batch for this partition"
             )
-        rules = self._topics.rules(call.partitions[index].topic)
+        topic_name = call.partitions[index].topic
+        rules = self._topics.rules(topic_name)
         limits = rules.limits
         now_us = self._clock.wall_us()
         checked: list[Batch] = []
@@ -197,6 +199,7 @@ class ProduceService:
                 )
             batch = check_batch(data)
             check_produced(batch, limits, now_us=now_us)
+            check_fits_topic(batch, topic_name, self._topics.layouts, limits)
             if limits.append_time:
                 batch = with_append_time(batch, timestamp_us=now_us)
                 call.append_times_us[index] = now_us

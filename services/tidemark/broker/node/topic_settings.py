@@ -7,12 +7,14 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
+from tidemark.broker.node.typed_layouts import Schemas, TypedLayouts
 from tidemark.model import TidemarkError
 from tidemark.record.checks import ProduceLimits
 from tidemark.runtime.configuration import UNLIMITED, TopicSettings, topic_settings
 
 _log = logging.getLogger(__name__)
 _NO_CONFIGS: Final[Mapping[str, str]] = {}
+_NO_SCHEMAS: Final[Schemas] = {}
 
 
 class TopicRules(NamedTuple):
@@ -34,6 +36,8 @@ class TopicTable:
         self._configs: dict[str, Mapping[str, str]] = {}
         self._rules: dict[str, TopicRules] = {}
         self._default = _rules_of({})
+        self._schemas: dict[str, Schemas] = {}
+        self.layouts = TypedLayouts(self.schemas)
         self._listener: Callable[[frozenset[str]], None] | None = None
 
     def listen(self, listener: Callable[[frozenset[str]], None]) -> None:
@@ -57,6 +61,14 @@ class TopicTable:
             changed.add(topic)
         if changed and self._listener is not None:
             self._listener(frozenset(changed))
+
+    def update_schemas(self, topic: str, versions: Schemas) -> None:
+        """Set the versions of a topic's schema; a version never changes."""
+        self._schemas[topic] = versions
+
+    def schemas(self, topic: str) -> Schemas:
+        """The versions of a topic's schema; none of a topic of bytes."""
+        return self._schemas.get(topic, _NO_SCHEMAS)
 
     def configs(self, topic: str) -> Mapping[str, str]:
         """The explicit settings of a topic."""

@@ -14,7 +14,7 @@ from tidemark.cli.common.output import Output, print_json, print_line, print_tab
 from tidemark.cli.common.process import give_up_output
 from tidemark.cli.common.record_format import moment, named_bytes, shown_bytes_of
 from tidemark.model import NO_PRODUCER, ErrorCode, TidemarkError
-from tidemark.record.envelope import Attributes, Batch, Codec, Envelope
+from tidemark.record.envelope import KNOWN_ATTRIBUTES, Attributes, Batch, Codec, Envelope
 from tidemark.record.payload import with_offsets
 from tidemark.storage.directories.log_directory import META_FILE
 from tidemark.storage.inspect.documents import Document, read_document
@@ -129,17 +129,17 @@ def _good(path: Path, good: Good, wanted: Wanted, shape: Output, tally: Tally) -
     wrong = ""
     if wanted.records or wanted.verify:
         try:
-            rows = with_offsets(good.batch)
+            rows = None if good.batch.envelope.is_typed else with_offsets(good.batch)
         except TidemarkError as error:
             wrong = error.message
             tally.wrong += 1
-    if wrong or not wanted.records:
+    if rows is None:
         envelope = good.batch.envelope
         if shape is Output.JSON:
             yield {**_batch_json(path, good.position, envelope), "crc_ok": True, **({"error": wrong} if wrong else {})}
         else:
             yield _batch_text(good.position, envelope) + (f"  BAD payload: {wrong}" if wrong else "")
-    if wanted.records and rows is not None:
+    elif wanted.records:
         yield from _records(good.batch, rows, wanted, shape)
 
 
@@ -198,13 +198,16 @@ def _batch_json(path: Path, position: int, envelope: Envelope) -> Mapping[str, o
         "producer_epoch": envelope.producer_epoch,
         "base_sequence": envelope.base_sequence,
         "attributes": list(_attributes(envelope)),
+        "schema_version": envelope.schema_version or None,
         "delete_horizon_s": envelope.delete_horizon_s if envelope.has_delete_horizon else None,
         "crc": f"{envelope.crc:08x}",
     }
 
 
 def _attributes(envelope: Envelope) -> Iterator[str]:
-    return (bit.name.lower().replace("_", "-") for bit in Attributes(envelope.attributes) if bit.name)
+    return (
+        bit.name.lower().replace("_", "-") for bit in Attributes(envelope.attributes & KNOWN_ATTRIBUTES) if bit.name
+    )
 
 
 def _bad_text(bad: Bad) -> str:

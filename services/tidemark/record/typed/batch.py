@@ -145,11 +145,19 @@ def encode_typed(
     return b"".join((table, memoryview(message)))
 
 
-def check_typed(batch: Batch, layout: TypedLayout) -> pa.RecordBatch | None:
-    """Check a produced or read batch against its schema version; its CRCs have been checked (`check_envelope`).
+class CheckedBatch(NamedTuple):
+    """A typed batch that fits its schema version."""
 
-    Returns:
-        The fully validated rows of an uncompressed payload, zero copy; None for a compressed one.
+    rows: pa.RecordBatch | None
+    """The fully validated rows of an uncompressed payload, zero copy; None for a compressed one."""
+    flags: int
+    """Its system columns: HAS_TIMESTAMPS and the like."""
+    uncompressed_bytes: int
+    """Declared size of all buffers after decompression."""
+
+
+def check_typed(batch: Batch, layout: TypedLayout) -> CheckedBatch:
+    """Check a produced or read batch against its schema version; its CRCs have been checked (`check_envelope`).
 
     Raises:
         TidemarkError: INVALID_BATCH, INVALID_PAYLOAD, RECORD_COUNT_MISMATCH.
@@ -173,7 +181,9 @@ def check_typed(batch: Batch, layout: TypedLayout) -> pa.RecordBatch | None:
             ErrorCode.RECORD_COUNT_MISMATCH,
             f"record_count says {envelope.record_count} records, the Arrow message has {facts.row_count} rows",
         )
-    return _validated(batch.data, table.message_at, envelope, arrangement) if envelope.codec == Codec.NONE else None
+    uncompressed = envelope.codec == Codec.NONE
+    rows = _validated(batch.data, table.message_at, envelope, arrangement) if uncompressed else None
+    return CheckedBatch(rows, table.flags, facts.uncompressed_bytes)
 
 
 def read_typed(batch: Batch, layout: TypedLayout) -> TypedRows:
@@ -184,7 +194,7 @@ def read_typed(batch: Batch, layout: TypedLayout) -> TypedRows:
     """
     _check_head(batch.data, batch.envelope)
     table = check_columns(batch.data)
-    rows = check_typed(batch, layout)
+    rows = check_typed(batch, layout).rows
     if rows is None:
         arrangement = layout.arrangement(table.flags, compacted=batch.envelope.is_compacted)
         rows = _validated(batch.data, table.message_at, batch.envelope, arrangement)
@@ -215,6 +225,8 @@ def prune(data: bytes, layout: TypedLayout, column_ids: frozenset[int]) -> bytes
 def read_pruned(data: bytes, layout: TypedLayout, column_ids: frozenset[int]) -> TypedRows:
     """The rows of a batch that `prune` made for the same columns, after a check of every CRC and value.
 
+    A whole batch will do, too: a broker that does not know the version yet sends one.
+
     Raises:
         TidemarkError: CORRUPT_BATCH, INVALID_BATCH, INVALID_PAYLOAD, RECORD_COUNT_MISMATCH.
     """
@@ -224,6 +236,8 @@ def read_pruned(data: bytes, layout: TypedLayout, column_ids: frozenset[int]) ->
     pruning = layout.pruned(table.flags, column_ids, compacted=envelope.is_compacted)
     whole = layout.arrangement(table.flags, compacted=envelope.is_compacted)
     _check_node_count(table, layout, envelope)
+    if len(data) - table.body_at == table.ends[-1]:
+        data = prune(data, layout, column_ids)
     spans = [table.span(node) for node in pruning.kept]
     if len(data) - table.body_at != sum(end - begin for begin, end in spans):
         raise TidemarkError(ErrorCode.INVALID_BATCH, "the pruned batch does not have the columns that were asked for")

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from tidemark.model import TidemarkError, TopicPartition
 from tidemark.record.checks import check_envelope
-from tidemark.record.envelope import ENVELOPE_BYTES, MAGIC, Batch, Envelope
+from tidemark.record.envelope import ENVELOPE_BYTES, Batch, Envelope, next_magic
 from tidemark.storage.directories.log_directory import LOCK_FILE
 from tidemark.storage.files import Descriptor, read_exactly
 from tidemark.storage.segments.index import load_index
@@ -184,12 +184,12 @@ def _next_header(descriptor: int, start: int, end: int) -> int:
         if len(chunk) < ENVELOPE_BYTES:
             return end
         magics = chunk[24::8]  # the byte where each candidate, one every 8 bytes, has its magic
-        number = magics.find(MAGIC)
+        number = next_magic(magics, 0)
         while number >= 0 and number * 8 + ENVELOPE_BYTES <= len(chunk):
             try:
                 checked_header(chunk, number * 8, position=position + number * 8, end=end)
             except Damage:
-                number = magics.find(MAGIC, number + 1)
+                number = next_magic(magics, number + 1)
                 continue
             return position + number * 8
         position += len(chunk) - ENVELOPE_BYTES + 8 & ~7

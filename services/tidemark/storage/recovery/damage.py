@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from tidemark.model import NO_EPOCH, TidemarkError
 from tidemark.record.checks import check_batch
-from tidemark.record.envelope import ENVELOPE_BYTES, MAGIC
+from tidemark.record.envelope import ENVELOPE_BYTES, next_magic
 from tidemark.storage.files import (
     TEMPORARY_SUFFIX,
     BadFile,
@@ -167,7 +167,7 @@ def end_of_valid_batches(descriptor: int, *, start: int, end: int, at_least: int
             break
         magics = chunk[24::8]  # the byte where each candidate, one every 8 bytes, has its magic
         taken = 0
-        number = magics.find(MAGIC)
+        number = next_magic(magics, 0)
         while number >= 0:
             at = number * 8
             if at + ENVELOPE_BYTES > len(chunk):
@@ -176,9 +176,9 @@ def end_of_valid_batches(descriptor: int, *, start: int, end: int, at_least: int
             if reached is not None:
                 found = max(found or 0, reached[0])
                 taken = at + reached[1]
-                number = magics.find(MAGIC, taken // 8)
+                number = next_magic(magics, taken // 8)
             else:
-                number = magics.find(MAGIC, number + 1)
+                number = next_magic(magics, number + 1)
         step = max(taken, len(chunk) - ENVELOPE_BYTES + 8 & ~7)
         position += step
     return found

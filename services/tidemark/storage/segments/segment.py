@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from tidemark.model import TidemarkError
 from tidemark.record.checks import check_envelope
-from tidemark.record.envelope import ENVELOPE_BYTES, MAGIC, Envelope, header_crc, unpack_envelope
+from tidemark.record.envelope import ENVELOPE_BYTES, MAGICS, Envelope, header_crc, unpack_envelope
 from tidemark.storage.files import read_exactly
 from tidemark.storage.segments.index import (
     INDEX_SUFFIX,
@@ -222,7 +222,7 @@ def checked_header(buffer: bytes, at: int, *, position: int, end: int) -> Envelo
         raise Damage(position, f"{len(buffer) - at} bytes are left where a batch must start")
     envelope = unpack_envelope(buffer, at)
     length = envelope.batch_length
-    if envelope.magic != MAGIC or length < ENVELOPE_BYTES or length % 8 or position + length > end:
+    if envelope.magic not in MAGICS or length < ENVELOPE_BYTES or length % 8 or position + length > end:
         raise Damage(position, "no batch starts here, or the batch is incomplete")
     if header_crc(buffer[at : at + 12], buffer[at + 16 : at + 20]) != envelope.header_crc:
         raise Damage(position, "the header of a batch is damaged")

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,6 +12,7 @@ from tidemark.model import Offset, TidemarkError
 from tidemark.ports import TimestampOffset
 from tidemark.record.checks import check_envelope
 from tidemark.record.payload import with_offsets
+from tidemark.record.typed.times import times_and_offsets
 from tidemark.storage.files import read_exactly
 from tidemark.storage.segments.index import NO_TIMESTAMP_US
 from tidemark.storage.segments.segment import Damage, walk
@@ -33,15 +34,14 @@ def first_at_or_after(
             return None
         if envelope.max_timestamp_us < timestamp_us or envelope.next_offset <= start_offset:
             continue
-        rows = _rows_at(descriptor, position, envelope.batch_length)
-        times = pc.cast(rows.column(_TIMESTAMPS), pa.int64())
+        times, offsets = _times_at(descriptor, position, envelope.batch_length)
         wanted = pc.and_(
             pc.greater_equal(times, pa.scalar(timestamp_us)),
-            pc.greater_equal(rows.column(_OFFSETS), pa.scalar(start_offset)),
+            pc.greater_equal(offsets, pa.scalar(start_offset)),
         )
         row = pc.index(wanted, value=True).as_py()
         if row >= 0:
-            return TimestampOffset(times[row].as_py(), Offset(rows.column(_OFFSETS)[row].as_py()))
+            return TimestampOffset(times[row].as_py(), Offset(offsets[row].as_py()))
     return None
 
 
@@ -58,19 +58,26 @@ def newest_record(
             break
         if envelope.next_offset <= start_offset or (found and envelope.max_timestamp_us <= found.timestamp_us):
             continue
-        rows = _rows_at(descriptor, position, envelope.batch_length)
-        rows = rows.filter(pc.greater_equal(rows.column(_OFFSETS), pa.scalar(start_offset)))
-        times = pc.cast(rows.column(_TIMESTAMPS), pa.int64())
+        times, offsets = _times_at(descriptor, position, envelope.batch_length)
+        readable = pc.greater_equal(offsets, pa.scalar(start_offset))
+        times, offsets = times.filter(readable), offsets.filter(readable)
         newest = pc.max(times).as_py()
         if newest is not None and (found is None or newest > found.timestamp_us):
             row = pc.index(times, newest).as_py()
-            found = TimestampOffset(newest, Offset(rows.column(_OFFSETS)[row].as_py()))
+            found = TimestampOffset(newest, Offset(offsets[row].as_py()))
     return found
 
 
-def _rows_at(descriptor: int, position: int, length: int) -> pa.RecordBatch:
+def _times_at(descriptor: int, position: int, length: int) -> tuple[Any, Any]:
+    """Timestamp (us since 1970) and offset of each row, int64."""
     try:
-        return with_offsets(check_envelope(read_exactly(descriptor, length, position)))
+        batch = check_envelope(read_exactly(descriptor, length, position))
+        if batch.envelope.is_typed:
+            times, offsets = times_and_offsets(batch)
+        else:
+            rows = with_offsets(batch)
+            times, offsets = rows.column(_TIMESTAMPS), rows.column(_OFFSETS)
+        return pc.cast(times, pa.int64()), offsets
     except TidemarkError as error:
         raise Damage(position, error.message) from error
 

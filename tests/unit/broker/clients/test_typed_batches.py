@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A broker stores only batches that fit their topic's schema, and sends only the columns that a reader names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from tidemark.broker.clients.typed_batches import check_fits_topic, prune_batches
+from tidemark.broker.node.topic_settings import TopicTable
+from tidemark.core.schemas.arrow_types import draft_from_arrow
+from tidemark.core.schemas.evolution import first_version
+from tidemark.core.schemas.typed_layout import layout_of
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.record.checks import ProduceLimits, check_batch
+from tidemark.record.envelope import Batch, Codec, parse_envelope, stamped
+from tidemark.record.typed.batch import build_typed_batch, read_pruned, read_typed
+from tidemark.record.typed.column_table import HAS_TOMBSTONES
+
+from tests.unit.record.samples import sample
+from tests.unit.record.typed.samples import FLIGHTS, three_flights
+
+SCHEMA = first_version(draft_from_arrow(FLIGHTS).keyed(key=["carrier"], event_time="scheduled_at"))
+LAYOUT = layout_of(SCHEMA)
+DELAY = frozenset({column.id for column in SCHEMA.columns if column.name == "delay"})
+
+
+@pytest.fixture
+def topics() -> TopicTable:
+    table = TopicTable()
+    table.update_schemas("flights", {1: SCHEMA})
+    return table
+
+
+def typed(codec: Codec = Codec.NONE, version: int = 1, flags: int = 0) -> Batch:
+    layout = layout_of(replace(SCHEMA, version=version))
+    rows = three_flights()
+    if flags:
+        deleted = pa.array([True, False, False])
+        rows = pa.RecordBatch.from_arrays([deleted, *rows.columns], schema=layout.arrangement(flags).schema)
+    # the layout's names of list elements and map entries are pyarrow's own
+    rows = pa.RecordBatch.from_arrays(
+        [column.cast(field.type) for column, field in zip(rows.columns, layout.arrangement(flags).schema, strict=True)],
+        schema=layout.arrangement(flags).schema,
+    )
+    return check_batch(build_typed_batch(rows, layout, codec=codec, flags=flags))
+
+
+def refusal(topics: TopicTable, batch: Batch, topic: str = "flights", limits: ProduceLimits | None = None) -> ErrorCode:
+    with pytest.raises(TidemarkError) as refused:
+        check_fits_topic(batch, topic, topics.layouts, limits or ProduceLimits())
+    assert topic in refused.value.message or refused.value.code is ErrorCode.BATCH_TOO_LARGE
+    return refused.value.code
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_a_batch_of_the_schema_is_accepted(topics: TopicTable, codec: Codec) -> None:
+    check_fits_topic(typed(codec), "flights", topics.layouts, ProduceLimits())
+    check_fits_topic(check_batch(sample(codec=codec)), "notes", topics.layouts, ProduceLimits())
+
+
+def test_a_batch_that_does_not_fit_is_refused_with_topic_and_version(topics: TopicTable) -> None:
+    assert refusal(topics, check_batch(sample())) is ErrorCode.SCHEMA_MISMATCH
+    assert refusal(topics, typed(), "notes") is ErrorCode.SCHEMA_MISMATCH
+    assert refusal(topics, typed(version=2)) is ErrorCode.UNKNOWN_SCHEMA_VERSION
+    assert refusal(topics, typed(flags=HAS_TOMBSTONES)) is ErrorCode.SCHEMA_MISMATCH
+    small = ProduceLimits(max_uncompressed_bytes=100)
+    assert refusal(topics, typed(Codec.LZ4), limits=small) is ErrorCode.BATCH_TOO_LARGE
+    compacted = ProduceLimits(compacted=True)
+    check_fits_topic(typed(flags=HAS_TOMBSTONES), "flights", topics.layouts, compacted)
+
+
+def test_a_batch_of_other_columns_is_refused_though_it_names_the_version(topics: TopicTable) -> None:
+    other = first_version(draft_from_arrow(pa.schema([pa.field("n", pa.int64())])))
+    rows = pa.RecordBatch.from_pylist([{"n": 1}], schema=layout_of(other).schema)
+    assert refusal(topics, check_batch(build_typed_batch(rows, layout_of(other)))) is ErrorCode.INVALID_BATCH
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_a_fetch_of_one_column_gets_that_column_of_each_batch(topics: TopicTable, codec: Codec) -> None:
+    batches = [stamped(typed(codec), base_offset=3 * number, leader_epoch=0).data for number in range(3)]
+    pruned = prune_batches(b"".join(batches), "flights", topics.layouts, DELAY, 1 << 20)
+    assert len(pruned) < sum(map(len, batches))
+    offsets, delays = [], []
+    while pruned:
+        length = parse_envelope(pruned).batch_length
+        rows = read_pruned(pruned[:length], LAYOUT, DELAY)
+        offsets += rows.offsets.to_pylist()
+        delays += rows.columns.to_pylist()
+        pruned = pruned[length:]
+    assert offsets == list(range(9))
+    assert delays == [{"delay": 5}, {"delay": None}, {"delay": -3}] * 3
+
+
+def test_a_pruned_answer_ends_at_its_limit_with_at_least_one_batch(topics: TopicTable) -> None:
+    batches = [stamped(typed(), base_offset=3 * number, leader_epoch=0).data for number in range(3)]
+    one = prune_batches(batches[0], "flights", topics.layouts, DELAY, 1)
+    assert parse_envelope(one).batch_length == len(one)
+    assert len(prune_batches(b"".join(batches), "flights", topics.layouts, DELAY, 2 * len(one))) == 2 * len(one)
+
+
+def test_a_batch_of_an_unknown_version_and_a_damaged_one_stay_whole(topics: TopicTable) -> None:
+    newer = typed(version=2)
+    assert prune_batches(newer.data, "flights", topics.layouts, DELAY, 1 << 20) == newer.data
+    damaged = newer.data[:66] + b"\xff\xff" + newer.data[68:]
+    old = bytearray(typed().data)
+    old[66:68] = b"\xff\xff"
+    assert prune_batches(bytes(old), "flights", topics.layouts, DELAY, 1 << 20) == bytes(old)
+    assert prune_batches(damaged, "flights", topics.layouts, DELAY, 1 << 20) == damaged
+    whole = layout_of(replace(SCHEMA, version=2))
+    assert read_pruned(newer.data, whole, DELAY).columns.equals(read_typed(newer, whole).columns.select(["delay"]))
