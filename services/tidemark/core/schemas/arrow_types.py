@@ -29,6 +29,7 @@ from tidemark.core.schemas.model import (
     kept_ids,
 )
 from tidemark.core.schemas.refusals import ColumnBudget, invalid, shown
+from tidemark.core.schemas.type_names import INSTEAD
 
 Type = pa.DataType
 PRIMITIVES: Final[dict[Primitive, Type]] = {
@@ -207,27 +208,14 @@ def _plain_type(found: Type, path: Path) -> Primitive | Decimal:
 
 
 _BINARIES: Final = (types.is_binary, types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary)
-_INSTEAD: Final = {
-    "uint8": "use int16",
-    "uint16": "use int32",
-    "uint32": "use int64",
-    "uint64": "use decimal(20,0), or int64 if it fits",
-    "halffloat": "use float32",
-    "null": "drop the column, or name its type",
-}
 
 
 def _instead(found: Type) -> str:
-    if str(found) in _INSTEAD:
-        return _INSTEAD[str(found)]
     if isinstance(found, pa.BaseExtensionType):
         return f"use its storage type, {shown(str(found.storage_type))}"
-    if types.is_union(found):
-        return "use a struct with a nullable column for each kind of value"
-    if types.is_decimal256(found):
-        return "use decimal(p,s) with at most 38 digits"
     if types.is_run_end_encoded(found):
         return "use the type of its values, or a dictionary"
-    if types.is_time(found):
-        return "use int64 with the microseconds of the day, or a timestamp"
-    return "use int64 with the unit in the name"
+    for name in ("union", "decimal256", "time"):
+        if getattr(types, f"is_{name}")(found):
+            return INSTEAD[name]
+    return INSTEAD.get(str(found), INSTEAD["duration"])
