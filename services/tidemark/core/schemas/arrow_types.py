@@ -26,7 +26,7 @@ from tidemark.core.schemas.model import (
     SchemaDraft,
     StructOf,
     TopicSchema,
-    kept_ids,
+    kept_columns,
 )
 from tidemark.core.schemas.refusals import ColumnBudget, invalid, shown
 from tidemark.core.schemas.type_names import INSTEAD
@@ -73,8 +73,7 @@ def pruned(schema: TopicSchema, ids: Collection[int]) -> pa.Schema:
         schema: version of the batch.
         ids: ids of columns, nested ones too; those that the version lacks count for nothing.
     """
-    kept = kept_ids(schema, ids)
-    return pa.schema([_pruned_field(column, kept) for column in schema.columns if column.id in kept])
+    return pa.schema([arrow_field(column) for column in kept_columns(schema.columns, ids)])
 
 
 def arrow_field(column: Column, dictionaries: bool = False) -> pa.Field[Any]:
@@ -143,20 +142,6 @@ def _add_nodes(column: Column, found: list[int]) -> None:
                 _add_nodes(child, found)
         case _:
             found.append(column.id)
-
-
-def _pruned_field(column: Column, kept: frozenset[int]) -> pa.Field[Any]:
-    return pa.field(column.name, _pruned_type(column.type, kept), column.nullable)
-
-
-def _pruned_type(column_type: ColumnType, kept: frozenset[int]) -> Type:
-    match column_type:
-        case StructOf(columns):
-            return pa.struct([_pruned_field(column, kept) for column in columns if column.id in kept])
-        case ListOf(element):
-            return list_type(_pruned_type(element.type, kept), element.nullable)
-        case _:
-            return arrow_type(column_type)
 
 
 def _column(field: pa.Field[Any], above: Path, budget: ColumnBudget, name: str | None = None) -> Column:
