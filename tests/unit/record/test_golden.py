@@ -11,8 +11,10 @@ import pytest
 from tidemark.record.checks import check_batch
 from tidemark.record.envelope import Codec, Envelope, stamped
 from tidemark.record.payload import reseal, with_offsets
+from tidemark.record.typed.batch import build_typed_batch, prune, read_pruned, read_typed
 
 from tests.unit.record.samples import compacted_sample, rows_of, sample, three_records
+from tests.unit.record.typed.samples import flights, three_flights
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "golden"
@@ -34,6 +36,20 @@ def test_an_idempotent_stamped_batch_is_made_of_the_golden_bytes() -> None:
 
 def test_a_compacted_batch_is_made_of_the_golden_bytes() -> None:
     assert compacted_sample() == golden("compacted")
+
+
+def test_a_typed_batch_is_built_of_the_golden_bytes() -> None:
+    assert build_typed_batch(three_flights(), flights()) == golden("typed")
+
+
+@pytest.mark.parametrize("name", ["typed", "typed-lz4", "typed-zstd"])
+def test_golden_typed_batches_read_back_as_the_rows_they_were_built_of(name: str) -> None:
+    batch = check_batch(golden(name))
+    assert (batch.envelope.magic, batch.envelope.schema_version) == (2, 1)
+    assert read_typed(batch, flights()).columns.equals(three_flights())
+    delays = frozenset({3})
+    pruned = prune(batch.data, flights(), delays)
+    assert read_pruned(pruned, flights(), delays).columns.to_pylist() == [{"delay": 5}, {"delay": None}, {"delay": -3}]
 
 
 @pytest.mark.parametrize("name", ["produced", "stamped", "lz4", "zstd"])

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from tidemark.core.schemas.compatibility import problems
 from tidemark.core.schemas.model import TopicSchema
 from tidemark.core.schemas.typed_layout import layout_of
 from tidemark.model import ErrorCode, TidemarkError
@@ -21,6 +22,7 @@ class TypedLayouts:
     def __init__(self, schemas: Callable[[str], Schemas]) -> None:
         self._schemas = schemas
         self._made: dict[tuple[str, int], tuple[TopicSchema, TypedLayout]] = {}
+        self._readable: dict[tuple[str, int], tuple[TopicSchema, str]] = {}
 
     def is_typed(self, topic: str) -> bool:
         """Whether the topic has a schema."""
@@ -37,20 +39,36 @@ class TypedLayouts:
         return made[1]
 
     def writable(self, topic: str, version: int) -> TypedLayout:
-        """The layout of a version that producers may write.
+        """The layout of a version that producers may write: readers with the newest version can read it.
 
         Raises:
-            TidemarkError: UNKNOWN_SCHEMA_VERSION.
+            TidemarkError: UNKNOWN_SCHEMA_VERSION; SCHEMA_MISMATCH: the version is older than an incompatible change.
         """
         layout = self.known(topic, version)
+        schemas = self._schemas(topic)
+        newest = schemas[max(schemas)]
+        facts = {"topic": topic, "version": str(version), "newest_version": str(newest.version)}
         if layout is None:
-            newest = max(self._schemas(topic))
             raise TidemarkError(
                 ErrorCode.UNKNOWN_SCHEMA_VERSION,
-                f"topic {topic}: this broker knows the schema up to version {newest}, the batch has version {version}",
-                {"topic": topic, "version": str(version), "newest_version": str(newest)},
+                f"topic {topic}: this broker knows the schema up to version {newest.version}, not version {version}",
+                facts,
+            )
+        if version != newest.version and (problem := self._problem(topic, schemas[version], newest)):
+            raise TidemarkError(
+                ErrorCode.SCHEMA_MISMATCH,
+                f"topic {topic}: write version {newest.version}; its readers cannot read version {version}: {problem}",
+                facts,
             )
         return layout
+
+    def _problem(self, topic: str, schema: TopicSchema, newest: TopicSchema) -> str:
+        """A column of the version that readers with the newest one cannot read; "": none."""
+        known = self._readable.get((topic, schema.version))
+        if known is None or known[0] is not newest:
+            first = next(iter(problems(schema, newest)), None)
+            known = self._readable[topic, schema.version] = (newest, "" if first is None else first.sentence)
+        return known[1]
 
 
 NO_LAYOUTS: Final = TypedLayouts(lambda _: {})

@@ -26,9 +26,10 @@ from tidemark.core.schemas.model import (
     SchemaDraft,
     StructOf,
     TopicSchema,
-    kept_ids,
+    kept_columns,
 )
 from tidemark.core.schemas.refusals import ColumnBudget, invalid, shown
+from tidemark.core.schemas.type_names import INSTEAD
 
 Type = pa.DataType
 PRIMITIVES: Final[dict[Primitive, Type]] = {
@@ -72,8 +73,7 @@ def pruned(schema: TopicSchema, ids: Collection[int]) -> pa.Schema:
         schema: version of the batch.
         ids: ids of columns, nested ones too; those that the version lacks count for nothing.
     """
-    kept = kept_ids(schema, ids)
-    return pa.schema([_pruned_field(column, kept) for column in schema.columns if column.id in kept])
+    return pa.schema([arrow_field(column) for column in kept_columns(schema.columns, ids)])
 
 
 def arrow_field(column: Column, dictionaries: bool = False) -> pa.Field[Any]:
@@ -144,20 +144,6 @@ def _add_nodes(column: Column, found: list[int]) -> None:
             found.append(column.id)
 
 
-def _pruned_field(column: Column, kept: frozenset[int]) -> pa.Field[Any]:
-    return pa.field(column.name, _pruned_type(column.type, kept), column.nullable)
-
-
-def _pruned_type(column_type: ColumnType, kept: frozenset[int]) -> Type:
-    match column_type:
-        case StructOf(columns):
-            return pa.struct([_pruned_field(column, kept) for column in columns if column.id in kept])
-        case ListOf(element):
-            return list_type(_pruned_type(element.type, kept), element.nullable)
-        case _:
-            return arrow_type(column_type)
-
-
 def _column(field: pa.Field[Any], above: Path, budget: ColumnBudget, name: str | None = None) -> Column:
     path = (*above, field.name if name is None else name)
     budget.take(path)
@@ -207,27 +193,14 @@ def _plain_type(found: Type, path: Path) -> Primitive | Decimal:
 
 
 _BINARIES: Final = (types.is_binary, types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary)
-_INSTEAD: Final = {
-    "uint8": "use int16",
-    "uint16": "use int32",
-    "uint32": "use int64",
-    "uint64": "use decimal(20,0), or int64 if it fits",
-    "halffloat": "use float32",
-    "null": "drop the column, or name its type",
-}
 
 
 def _instead(found: Type) -> str:
-    if str(found) in _INSTEAD:
-        return _INSTEAD[str(found)]
     if isinstance(found, pa.BaseExtensionType):
         return f"use its storage type, {shown(str(found.storage_type))}"
-    if types.is_union(found):
-        return "use a struct with a nullable column for each kind of value"
-    if types.is_decimal256(found):
-        return "use decimal(p,s) with at most 38 digits"
     if types.is_run_end_encoded(found):
         return "use the type of its values, or a dictionary"
-    if types.is_time(found):
-        return "use int64 with the microseconds of the day, or a timestamp"
-    return "use int64 with the unit in the name"
+    for name in ("union", "decimal256", "time"):
+        if getattr(types, f"is_{name}")(found):
+            return INSTEAD[name]
+    return INSTEAD.get(str(found), INSTEAD["duration"])

@@ -144,6 +144,8 @@ def _check_unnamed(path: Path, column: Column, name: str) -> None:
         raise invalid(f"its {name} is named {shown(column.name)!r}, not {name!r}", path)
     if column.default is not None:
         raise invalid(f"its {name} has a default; only columns of the topic and of structs have one", path)
+    if column.renamed_from:
+        raise invalid(f"its {name} has renamed_from; only columns of the topic and of structs have names", path)
 
 
 def _check_decimal(path: Path, number: Decimal) -> None:

@@ -251,24 +251,20 @@ def kept_ids(schema: TopicSchema, ids: Collection[int]) -> frozenset[int]:
 
     Ids that the version does not have count for nothing.
     """
+    return frozenset(column.id for _, column in walk(kept_columns(schema.columns, ids)))
+
+
+def kept_columns(columns: Sequence[Column], ids: Collection[int]) -> tuple[Column, ...]:
+    """The columns of `kept_ids`, each with those below that are kept."""
     wanted = frozenset(ids)
-    kept: set[int] = set()
-    for column in schema.columns:
-        _keep(column, wanted, kept)
-    return frozenset(kept)
+    return tuple(kept for kept in (_kept(column, wanted) for column in columns) if kept is not None)
 
 
-def _keep(column: Column, wanted: frozenset[int], kept: set[int]) -> None:
+def _kept(column: Column, wanted: frozenset[int]) -> Column | None:
     below = children(column.type)
-    named = column.id in wanted
-    if isinstance(column.type, MapOf) and not named:
-        named = any(child.id in wanted for _, child in walk(below))
-    if named:
-        kept.add(column.id)
-        kept.update(child.id for _, child in walk(below))
-        return
-    before = len(kept)
-    for child in below:
-        _keep(child, wanted, kept)
-    if len(kept) > before:
-        kept.add(column.id)
+    if column.id in wanted:
+        return column
+    if isinstance(column.type, MapOf):
+        return column if any(child.id in wanted for _, child in walk(below)) else None
+    kept = kept_columns(below, wanted)
+    return replace(column, type=with_children(column.type, kept)) if kept else None

@@ -32,7 +32,7 @@ SYSTEM_NAMES: Final = frozenset({*(field.name for _, _, field in _SYSTEM), _OFFS
 
 
 class Arrangement:
-    """The Arrow schema of a payload, and what follows from it.
+    """The Arrow schema of a payload, and all that follows from it.
 
     Attributes:
         schema: system columns first.
@@ -52,12 +52,12 @@ class Arrangement:
 
 
 class Pruning(NamedTuple):
-    """What remains of an arrangement for a reader of some columns."""
+    """The part of an arrangement that a reader of some columns gets."""
 
     kept: tuple[int, ...]
     """Nodes of the whole arrangement."""
     arrangement: Arrangement
-    """The arrangement of what remains."""
+    """The columns that remain."""
 
 
 class TypedLayout:
@@ -113,7 +113,7 @@ class TypedLayout:
         return sum(_node_count(schema.field(before).type) for before in range(index))
 
     def pruned(self, flags: int, column_ids: frozenset[int], *, compacted: bool = False) -> Pruning:
-        """What remains of a batch with these flags for a reader of these columns.
+        """The part of a batch with these flags that a reader of these columns gets.
 
         A node remains if its id, the id of a node above it or one below it is named; a map remains whole.
         """

@@ -10,7 +10,9 @@ import pytest
 from tidemark.broker.clients.typed_batches import check_fits_topic, prune_batches
 from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.core.schemas.arrow_types import draft_from_arrow
-from tidemark.core.schemas.evolution import first_version
+from tidemark.core.schemas.compatibility import Compatibility
+from tidemark.core.schemas.evolution import first_version, next_version
+from tidemark.core.schemas.model import NO_ID, Column, Primitive, draft_of
 from tidemark.core.schemas.typed_layout import layout_of
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.checks import ProduceLimits, check_batch
@@ -110,3 +112,15 @@ def test_a_batch_of_an_unknown_version_and_a_damaged_one_stay_whole(topics: Topi
     assert prune_batches(damaged, "flights", topics.layouts, DELAY, 1 << 20) == damaged
     whole = layout_of(replace(SCHEMA, version=2))
     assert read_pruned(newer.data, whole, DELAY).columns.equals(read_typed(newer, whole).columns.select(["delay"]))
+
+
+def test_an_old_version_is_refused_after_a_change_that_its_batches_do_not_survive(topics: TopicTable) -> None:
+    columns = [column for column in draft_of(SCHEMA).columns if column.name != "delay"]
+    required = Column(NO_ID, "gate", Primitive.STRING, nullable=False)
+    for added, accepted in ((replace(required, nullable=True), True), (required, False)):
+        draft = replace(draft_of(SCHEMA), columns=(*columns, added))
+        topics.update_schemas("flights", {1: SCHEMA, 2: next_version(SCHEMA, draft, Compatibility.NONE)})
+        if accepted:
+            check_fits_topic(typed(), "flights", topics.layouts, ProduceLimits())
+        else:
+            assert refusal(topics, typed()) is ErrorCode.SCHEMA_MISMATCH
