@@ -38,27 +38,32 @@ class TypedLayouts:
             made = self._made[topic, version] = (schema, layout_of(schema))
         return made[1]
 
+    def stored(self, topic: str, version: int) -> TypedLayout:
+        """The layout of a version; raises UNKNOWN_SCHEMA_VERSION."""
+        layout = self.known(topic, version)
+        if layout is None:
+            newest = max(self._schemas(topic), default=0)
+            raise TidemarkError(
+                ErrorCode.UNKNOWN_SCHEMA_VERSION,
+                f"topic {topic}: this broker knows the schema up to version {newest}, not version {version}",
+                {"topic": topic, "version": str(version), "newest_version": str(newest)},
+            )
+        return layout
+
     def writable(self, topic: str, version: int) -> TypedLayout:
         """The layout of a version that producers may write: readers with the newest version can read it.
 
         Raises:
             TidemarkError: UNKNOWN_SCHEMA_VERSION; SCHEMA_MISMATCH: the version is older than an incompatible change.
         """
-        layout = self.known(topic, version)
+        layout = self.stored(topic, version)
         schemas = self._schemas(topic)
         newest = schemas[max(schemas)]
-        facts = {"topic": topic, "version": str(version), "newest_version": str(newest.version)}
-        if layout is None:
-            raise TidemarkError(
-                ErrorCode.UNKNOWN_SCHEMA_VERSION,
-                f"topic {topic}: this broker knows the schema up to version {newest.version}, not version {version}",
-                facts,
-            )
         if version != newest.version and (problem := self._problem(topic, schemas[version], newest)):
             raise TidemarkError(
                 ErrorCode.SCHEMA_MISMATCH,
                 f"topic {topic}: write version {newest.version}; its readers cannot read version {version}: {problem}",
-                facts,
+                {"topic": topic, "version": str(version), "newest_version": str(newest.version)},
             )
         return layout
 
