@@ -131,11 +131,24 @@ class BrokerEpochRecord:
     crashed_at: BrokerEpoch = BrokerEpoch(-1)
 
 
+class SchemaText(NamedTuple):
+    """One version of a topic's schema, as its znode has it: it never changes (rule S1).
+
+    Attributes:
+        text: JSON; empty if the znode is damaged.
+        created_at_ms: since 1970, UTC.
+    """
+
+    text: str
+    created_at_ms: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
     """The content of /brokers/topics/<topic>, with the transaction ids of the znode (rule K2).
 
     `configs_zxid`: of the last change of the topic's settings; `created_zxid` before the first change.
+    `configs_version`: version of the settings' znode. `schemas`: every version of the schema of a typed topic.
     """
 
     topic: str
@@ -149,7 +162,14 @@ class TopicDescription:
     created_zxid: int = -1
     modified_zxid: int = -1
     configs_zxid: int = -1
+    configs_version: int = -1
     version: int = -1
+    schemas: Mapping[int, SchemaText] = field(default_factory=dict)
+
+    @property
+    def schema_version(self) -> int:
+        """The newest version of the schema; 0: the topic has none."""
+        return max(self.schemas, default=0)
 
 
 class ElectionKind(StrEnum):

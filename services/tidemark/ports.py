@@ -34,6 +34,7 @@ from tidemark.model import (
     ReassignmentRequests,
     Refusal,
     ReplicaIdentity,
+    SchemaText,
     TidemarkError,
     TopicDescription,
     TopicPartition,
@@ -423,13 +424,23 @@ class MetadataStore(Protocol):
     async def topics(
         self, names: Sequence[str] | None = None, *, watch: bool = False, unreadable: set[str] | None = None
     ) -> Mapping[str, TopicDescription]:
-        """The topics of `names` that exist (None: all topics), with their configs, pipelined.
+        """The topics of `names` that exist (None: all topics), with their configs and schemas, pipelined.
 
         Of all topics, those with nodes that do not parse are omitted and added to `unreadable`.
         """
 
     async def create_topic(self, topic: TopicDescription) -> TopicDescription:
-        """One multi guarded by absence: the topic node and /config/topics/<t>; raises TOPIC_ALREADY_EXISTS."""
+        """One multi guarded by absence: the topic node, /config/topics/<t> and the schemas below that; raises
+        TOPIC_ALREADY_EXISTS, or INVALID_SCHEMA for a schema that no node can hold."""
+
+    async def add_schema(
+        self, topic: TopicDescription, version: int, schema: SchemaText, *, receipt: AdminRequest | None = None
+    ) -> bool:
+        """Create a version of the topic's schema, with `receipt`, in one multi that checks the topic and its settings.
+
+        False: the topic, its settings or its schema changed since `topic` was read, the controller has not initialised
+        the topic yet, or the request was answered; this call wrote nothing. Raises INVALID_SCHEMA.
+        """
 
     async def request_topic_deletion(self, topic: str) -> None:
         """Create /admin/delete_topics/<t>; idempotent; raises UNKNOWN_TOPIC."""
@@ -438,7 +449,7 @@ class MetadataStore(Protocol):
         """Children of /admin/delete_topics."""
 
     async def delete_topic(self, term: ControllerTerm, topic: TopicDescription) -> None:
-        """Delete the states, node, config and request of a topic, in multis that check the term; idempotent."""
+        """Delete a topic's states, node, config, schemas and request, in multis that check the term; idempotent."""
 
     # partition states
     async def states(

@@ -289,7 +289,10 @@ async def test_a_topic_reads_as_it_was_created(cluster: Cluster) -> None:
     store, other = await cluster.store(), await cluster.store()
     created = await store.create_topic(topic_of())
     assert created.created_zxid == created.modified_zxid == created.configs_zxid > 0
-    assert replace(created, created_zxid=-1, modified_zxid=-1, configs_zxid=-1, version=-1) == topic_of()
+    assert (
+        replace(created, created_zxid=-1, modified_zxid=-1, configs_zxid=-1, configs_version=-1, version=-1)
+        == topic_of()
+    )
     assert await other.topics(["flights", "no such topic"]) == {"flights": created}
     assert await other.topics() == {"flights": created}
 

@@ -20,6 +20,7 @@ from tidemark.admin.quotas import QuotaAdministration
 from tidemark.admin.reassignments import ReassignmentAdministration
 from tidemark.admin.replica_sizes import FromBrokers
 from tidemark.admin.requests import AnsweredOnce
+from tidemark.admin.schemas import SchemaAdministration
 from tidemark.admin.servicer import SERVICE_NAME, AdminServicer
 from tidemark.admin.session import SessionKeeper
 from tidemark.admin.surveys import Survey, ThroughController
@@ -84,6 +85,7 @@ async def serve(settings: AdminSettings, ports: Sequence[ListenerPort]) -> int:
         log_dirs=log_dirs,
         acls=AclAdministration(store, settings.super_users),
         quotas=QuotaAdministration(store),
+        schemas=SchemaAdministration(store, clock),
         of_callers=quotas,
         accesses=authorization.accesses,
         request_timeout_ms=settings.admin_request_timeout_ms,

@@ -14,6 +14,7 @@ from typing import Any, Final
 import grpc
 
 from tidemark.admin.planning import check_configs
+from tidemark.admin.schemas import check_may_be_compacted
 from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource, VersionedConfigs
 from tidemark.core.topic_name import check_topic_name
 from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError, TopicDescription, unknown_topic
@@ -93,6 +94,7 @@ class ConfigAdministration:
         if topic is not None:
             _check_topic(topic, alteration.set_, wanted)
             _check_stays_compacted(found.configs, wanted)
+            check_may_be_compacted(topic, wanted)
         return ConfigPlan(resource, wanted, found.version, changes_between(found.configs, wanted))
 
     async def carry_out(self, plan: ConfigPlan, receipt: AdminRequest | None) -> bool:

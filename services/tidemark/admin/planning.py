@@ -13,7 +13,7 @@ from typing import Final
 
 from tidemark.core.groups.coordinator_partition import OFFSETS_TOPIC
 from tidemark.core.planning.placement import assign_replicas, check_counts
-from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError, TopicDescription
+from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, SchemaText, TidemarkError, TopicDescription
 from tidemark.runtime.configuration import topic_settings
 from tidemark.zookeeper.codecs import encode_topic
 from tidemark.zookeeper.topics import NODE_BYTES_MAX
@@ -28,13 +28,15 @@ _SAMPLE_PARTITIONS: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class TopicRequest:
-    """A topic to create; replication factor 0: the cluster's default; topic id "": a new one."""
+    """A topic to create; replication factor 0: the cluster's default; topic id "": a new one; `schema`: its first
+    version, of a typed topic."""
 
     topic: str
     partitions: int
     replication_factor: int = 0
     configs: Mapping[str, str] = field(default_factory=dict)
     topic_id: str = ""
+    schema: SchemaText | None = None
 
 
 def check_configs(configs: Mapping[str, str], *, replication_factor: int) -> None:
@@ -109,6 +111,7 @@ def plan_topic(
         partitions=dict(enumerate(assigned)),
         incarnations={partition: new_uuid() for partition in range(len(assigned))},
         configs=configs,
+        schemas={} if request.schema is None else {1: request.schema},
     )
     _check_fits(planned, request.partitions, factor)
     return planned

@@ -22,6 +22,8 @@ from tidemark.admin.planning import TopicRequest, new_topic_id
 from tidemark.admin.quotas import QuotaAdministration
 from tidemark.admin.reassignments import MovesQuery, ReassignmentAdministration, interval_of
 from tidemark.admin.requests import AnsweredOnce, Facts
+from tidemark.admin.schema_requests import alter_schema, schema_to_proto
+from tidemark.admin.schemas import SchemaAdministration, compatibility_of
 from tidemark.admin.topics import TopicAdministration
 from tidemark.core.quotas.quotas import QuotaKind
 from tidemark.core.security.acls import Operation, Resource, ResourceType, option
@@ -51,6 +53,7 @@ from tidemark.v1 import admin_quotas_pb2 as quotas_pb
 from tidemark.v1 import admin_reassignments_pb2 as reassignments_pb
 from tidemark.v1 import admin_service_pb2 as pb
 from tidemark.v1 import admin_service_pb2_grpc
+from tidemark.v1 import topic_schemas_pb2 as schemas_pb
 
 SERVICE_NAME: Final = "tidemark.v1.AdminService"
 
@@ -80,6 +83,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         log_dirs: describes log directories and moves replicas between them.
         acls: lists, changes and tries out access rules.
         quotas: lists and changes quotas.
+        schemas: makes and describes versions of schemas.
         of_callers: the quotas that calls are counted for.
         accesses: the rights of callers; None: authorization is off.
         request_timeout_ms: admin.request.timeout.ms; a shorter deadline of the caller takes precedence.
@@ -99,6 +103,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         log_dirs: LogDirAdministration,
         acls: AclAdministration,
         quotas: QuotaAdministration,
+        schemas: SchemaAdministration,
         of_callers: ClientQuotas,
         request_timeout_ms: int,
         accesses: Accesses | None = None,
@@ -106,6 +111,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         self._accesses = accesses
         self._acls = acls
         self._quotas = quotas
+        self._schemas = schemas
         self._of_callers = of_callers
         self._request_timeout_s = request_timeout_ms / 1000
         self._topics = topics
@@ -125,6 +131,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
             "partitions": request.partitions,
             "replication_factor": request.replication_factor,
             "configs": dict(request.configs),
+            "typed": bool(request.schema),
             "request_id": request.request_id,
         }
 
@@ -139,6 +146,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
                     replication_factor=request.replication_factor,
                     configs=dict(request.configs),
                     topic_id=seen["topic_id"],
+                    schema=self._schemas.first(request.schema, request.configs),
                 ),
                 validate_only=request.validate_only,
                 timeout_s=self._timeout_s(context),
@@ -558,6 +566,33 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
             facts["changed_count"] = len(done.changed)
             return quotas_pb.AlterClientQuotasResponse(
                 changed=map(changed_to_proto, done.changed), generation=done.generation
+            )
+
+    async def AlterTopicSchema(
+        self, request: schemas_pb.AlterTopicSchemaRequest, context: Context
+    ) -> schemas_pb.AlterTopicSchemaResponse:
+        """Make a new version of a topic's schema."""
+        facts: dict[str, object] = {
+            "topic": request.topic,
+            "expected_version": request.expected_version,
+            "request_id": request.request_id,
+        }
+        async with observed("AlterTopicSchema", context, None if request.validate_only else facts):
+            response = await alter_schema(self._schemas, self._requests, request, self._timeout_s(context))
+            facts["version"] = response.schema.version
+            facts["diff"] = list(response.differences[:_LOGGED_MAX])
+            return response
+
+    async def DescribeTopicSchemas(
+        self, request: schemas_pb.DescribeTopicSchemasRequest, context: Context
+    ) -> schemas_pb.DescribeTopicSchemasResponse:
+        """Describe every version of a topic's schema."""
+        async with observed("DescribeTopicSchemas", context):
+            topic = await self._schemas.describe(request.topic)
+            return schemas_pb.DescribeTopicSchemasResponse(
+                topic_id=topic.topic_id,
+                schemas=[schema_to_proto(version, one) for version, one in topic.schemas.items()],
+                compatibility=compatibility_of(topic.configs),
             )
 
     def _admit_partitions(self, context: Context) -> Callable[[int], None]:

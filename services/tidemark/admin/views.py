@@ -65,6 +65,7 @@ def topic_view(
         modified_zxid=topic.modified_zxid,
         partitions={index: _partition_view(topic, index, states, unreadable) for index in sorted(topic.partitions)},
         configs=topic.configs,
+        schema_version=topic.schema_version,
     )
 
 

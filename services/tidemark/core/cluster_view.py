@@ -46,6 +46,7 @@ class TopicView:
     Attributes:
         partitions: all of them, or those that changed.
         partition_count: of the topic, also where `partitions` has some of them only; 0: not known.
+        schema_version: newest version of the schema; 0: the topic has none.
     """
 
     topic: str
@@ -56,6 +57,7 @@ class TopicView:
     configs: Mapping[str, str] = field(default_factory=dict)
     error: TidemarkError | None = None
     partition_count: int = 0
+    schema_version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +172,8 @@ class MetadataAssembler:
 
 
 def merge_topic(known: TopicView | None, update: TopicView) -> TopicView:
-    """A topic after an update (rule K2): the larger creation and modification zxid replaces."""
+    """A topic after an update (rules K2, S3): the larger creation and modification zxid replaces, as does the larger
+    version of the schema."""
     if known is None or known is update or update.error is not None or update.created_zxid > known.created_zxid:
         return update
     if update.created_zxid < known.created_zxid or update.topic_id != known.topic_id:
@@ -183,7 +186,7 @@ def merge_topic(known: TopicView | None, update: TopicView) -> TopicView:
             partitions[index] = partition
     if newer.partition_count:
         partitions = {index: one for index, one in partitions.items() if index < newer.partition_count}
-    return replace(newer, partitions=partitions)
+    return replace(newer, partitions=partitions, schema_version=max(known.schema_version, update.schema_version))
 
 
 def is_newer(update: PartitionView, known: PartitionView) -> bool:

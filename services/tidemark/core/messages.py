@@ -167,6 +167,13 @@ class PartitionCommand:
     log_dir: str = ""
 
 
+class NewSchemas(NamedTuple):
+    """Versions of a topic's schema that a broker has yet to learn, by number (rule S3)."""
+
+    topic_id: str
+    texts: Mapping[int, str]
+
+
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsrCommand:
     """Partitions that one broker leads or follows (rules C1, F4).
@@ -177,6 +184,7 @@ class LeaderAndIsrCommand:
         complete: this command and its earlier parts name every replica of the broker; others are stray (rule C8).
         part: index of this command among those that were sent together.
         sequence: rises with each command of a controller's term, to detect one that arrives late; 0: not numbered.
+        schemas: versions of schemas that the broker has not acknowledged, by topic.
         slice_index, slice_count: a broker handles a message of many partitions in slices, one after the other. Slices
             differ in their partitions; only the last one may be `complete`.
     """
@@ -191,6 +199,7 @@ class LeaderAndIsrCommand:
     part: int = 0
     sequence: int = 0
     topic_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    schemas: Mapping[str, NewSchemas] = field(default_factory=dict)
     slice_index: int = 0
     slice_count: int = 1
 

@@ -12,6 +12,7 @@ from typing import Final
 from tidemark.core.messages import (
     HeldState,
     LeaderAndIsrCommand,
+    NewSchemas,
     PartitionCommand,
     ReplicaDescription,
     ReplicaQuestion,
@@ -37,6 +38,7 @@ from tidemark.rpc.refs import ref_from_proto, ref_to_proto
 from tidemark.rpc.shared import entries_from_proto, ids_from_proto
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1 import record_pb2
+from tidemark.v1.topic_schemas_pb2 import SchemaVersion
 
 HELD: Final = "held"
 """Key in the metadata of a refusal to describe a replica: its log is on that broker's disks all the same."""
@@ -67,6 +69,10 @@ def leader_and_isr_in_steps(command: LeaderAndIsrCommand, request: pb.LeaderAndI
             topic = topics[key] = request.topics.add(topic=key[0], topic_id=key[1], configs=configs)
         topic.partitions.append(_state_to_proto(partition))
         yield
+    for name, new in command.schemas.items():
+        topic = topics.get((name, new.topic_id)) or request.topics.add(topic=name, topic_id=new.topic_id)
+        topic.schemas.extend(SchemaVersion(version=version, text=text) for version, text in new.texts.items())
+        yield
 
 
 def leader_and_isr_from_proto(message: pb.LeaderAndIsrRequest) -> LeaderAndIsrCommand:
@@ -88,7 +94,12 @@ def leader_and_isr_slices_from_proto(
         suspected=frozenset(BrokerId(broker) for broker in message.suspected),
         part=message.part,
         sequence=message.sequence,
-        topic_configs={topic.topic: dict(topic.configs) for topic in message.topics},
+        topic_configs={topic.topic: dict(topic.configs) for topic in message.topics if topic.partitions},
+        schemas={
+            topic.topic: NewSchemas(topic.topic_id, {one.version: one.text for one in topic.schemas})
+            for topic in message.topics
+            if topic.schemas
+        },
         slice_count=max(1, -(-_partition_count(message) // partitions_max)),
     )
     states = (_state_from_proto(topic.topic_id, state) for topic in message.topics for state in topic.partitions)

@@ -157,6 +157,7 @@ def topic_to_proto(topic: TopicView) -> metadata_pb2.TopicMetadata:
         configs=dict(topic.configs),
         error=None if topic.error is None else errors.to_proto(topic.error),
         partition_count=topic.partition_count,
+        schema_version=topic.schema_version,
     )
 
 
@@ -171,6 +172,7 @@ def topic_from_proto(message: metadata_pb2.TopicMetadata) -> TopicView:
         configs=dict(message.configs),
         error=errors.from_proto(message.error) if message.HasField("error") else None,
         partition_count=message.partition_count,
+        schema_version=message.schema_version,
     )
 
 

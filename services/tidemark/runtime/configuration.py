@@ -189,6 +189,7 @@ class TopicSettings:
     message_timestamp_after_max_ms: int
     flush_policy: str
     flush_interval_ms: int
+    schema_compatibility: str
 
 
 TOPIC_KEYS: Final[Mapping[str, ConfigKey]] = keys_of("topic")

@@ -558,6 +558,12 @@ _TOPIC: Final = (
         scope=Scope.TOPIC,
     ),
     _topic_choice(
+        "schema.compatibility",
+        ("backward", "forward", "full", "none"),
+        "Allowed changes of a typed topic's schema: with backward, the newest version reads what every earlier one "
+        "wrote; with forward, every earlier one reads what the newest wrote",
+    ),
+    _topic_choice(
         "message.timestamp.type",
         ("CreateTime", "LogAppendTime"),
         "Clock of the record timestamps: the producer's (CreateTime) or the leader's (LogAppendTime)",

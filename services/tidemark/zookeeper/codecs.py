@@ -97,6 +97,11 @@ def _int(value: object, bits: int = 64) -> int:
     return value
 
 
+def int64_of(value: object) -> int:
+    """A whole number of 64 bits."""
+    return _int(value)
+
+
 def _int32(value: object) -> int:
     return _int(value, 32)
 
@@ -114,7 +119,7 @@ def _broker_id(value: object) -> BrokerId:
     return broker_id
 
 
-def _name(value: object) -> str:
+def name_of(value: object) -> str:
     """A name that is safe as part of a path."""
     if _NAME.fullmatch(_str(value)) is None:
         raise _MalformedError("a name has letters, digits, '.', '_' and '-' only")
@@ -256,9 +261,9 @@ def decode_topic(path: str, data: bytes, name: str) -> TopicDescription:
         data,
         lambda fields: TopicDescription(
             topic=name,
-            topic_id=_name(fields["topic_id"]),
+            topic_id=name_of(fields["topic_id"]),
             partitions=_all_partitions(fields["partitions"]),
-            incarnations={_index(partition): _name(found) for partition, found in fields["incarnations"].items()},
+            incarnations={_index(partition): name_of(found) for partition, found in fields["incarnations"].items()},
             adding=_replicas_in(fields.get("adding", {})),
             removing=_replicas_in(fields.get("removing", {})),
             original=_replicas_in(fields.get("original", {})),

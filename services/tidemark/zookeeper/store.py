@@ -22,6 +22,7 @@ from tidemark.model import (
     ReassignmentRequests,
     Refusal,
     ReplicaIdentity,
+    SchemaText,
     TidemarkError,
     TopicDescription,
     TopicPartition,
@@ -66,6 +67,7 @@ from tidemark.zookeeper.session import ZooKeeperSession
 from tidemark.zookeeper.session_metrics import SessionMetrics, SessionTally
 from tidemark.zookeeper.session_port import Session
 from tidemark.zookeeper.topic_reader import TopicReader
+from tidemark.zookeeper.topic_schemas import nodes as schema_nodes
 from tidemark.zookeeper.whole_nodes import quotas as quota_node
 
 _WATCHED: Final = (
@@ -219,6 +221,12 @@ class SessionMetadataStore:
     async def create_topic(self, topic: TopicDescription) -> TopicDescription:
         """One multi guarded by absence; raises TOPIC_ALREADY_EXISTS."""
         return await topics.create(self._session, topic)
+
+    async def add_schema(
+        self, topic: TopicDescription, version: int, schema: SchemaText, *, receipt: AdminRequest | None = None
+    ) -> bool:
+        """Create a version of the schema in one multi with `receipt`; False: something changed since the read."""
+        return await schema_nodes.add(self._session, topic, version, schema, receipt)
 
     async def request_topic_deletion(self, topic: str) -> None:
         """Create /admin/delete_topics/<t>; idempotent; raises UNKNOWN_TOPIC."""

@@ -3,7 +3,8 @@
 
 A znode with an unchanged mzxid has unchanged data, and the watch on it is still set. So a thousand topics created one
 by one are a thousand parses and watches, not half a million. A watch event without a path (a lost connection), or a new
-session, clears the known watches.
+session, clears the known watches. A typed topic costs one more watch: on the versions of its schema, which are read
+once each.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from tidemark.model import TidemarkError, TopicDescription
 from tidemark.zookeeper import codecs, paths
 from tidemark.zookeeper.session_port import NodeRead, Session, Watch
+from tidemark.zookeeper.topic_schemas import nodes as schema_nodes
 
 _SLICE: Final = 100
 """Topics that are parsed before other tasks run."""
@@ -24,8 +26,9 @@ _TOLD_BYTES_MAX: Final = 16_384
 _log = logging.getLogger(__name__)
 
 Nodes = tuple[NodeRead | None, NodeRead | None]
-"""Mzxids of a topic and of its configs."""
-_Version = tuple[int, int]
+"""The znodes of a topic and of its configs."""
+_Version = tuple[int, int, int]
+"""Mzxids of both, and the number of changes of the versions of its schema."""
 
 
 class _Known(NamedTuple):
@@ -61,7 +64,7 @@ class TopicReader:
         for number, name in enumerate(names):
             if number % _SLICE == _SLICE - 1:
                 await self._session.give_way()
-            topic = self._understood(name, nodes[name], unreadable)
+            topic = await self._understood(name, nodes[name], unreadable)
             if topic is not None:
                 found[name] = topic
         orphans = set() if unreadable is None else await self._orphans(names, watch)
@@ -135,10 +138,12 @@ class TopicReader:
             )
             for index, name in enumerate(some):
                 found[name] = (read[2 * index], read[2 * index + 1])
-                watched[name] = _version(found[name])
+            typed = [name for name in some if _is_typed(found[name])]
+            await self._session.gather([self._session.children(paths.topic_config(name), watch) for name in typed])
+            watched.update((name, _version(found[name])) for name in some)
         return found
 
-    def _understood(self, name: str, nodes: Nodes, unreadable: set[str] | None) -> TopicDescription | None:
+    async def _understood(self, name: str, nodes: Nodes, unreadable: set[str] | None) -> TopicDescription | None:
         node, config = nodes
         if node is None:
             return None
@@ -152,22 +157,42 @@ class TopicReader:
             if unreadable is not None:
                 unreadable.add(name)
             return None
+        topic = await with_schemas(self._session, topic, config, None if known is None else known.topic)
         self._known[name] = _Known(version, topic)
         return topic
 
 
+async def with_schemas(
+    session: Session, topic: TopicDescription, config: NodeRead | None, known: TopicDescription | None = None
+) -> TopicDescription:
+    """The topic with the versions of its schema; those of `known`, an earlier read, are not read again."""
+    same = known is not None and known.topic_id == topic.topic_id
+    schemas = await schema_nodes.read(session, topic, config, known.schemas if known is not None and same else {})
+    return replace(topic, schemas=schemas) if schemas else topic
+
+
 def topic_of(name: str, node: NodeRead, config: NodeRead | None) -> TopicDescription:
-    """The topic in its two znodes; raises the refusals of `codecs`."""
+    """The topic in its two znodes, without the versions of its schema; raises the refusals of `codecs`."""
     return replace(
         codecs.decode_topic(paths.topic(name), node[0], name),
         configs={} if config is None else codecs.decode_configs(paths.topic_config(name), config[0]),
         created_zxid=node[1].czxid,
         modified_zxid=node[1].mzxid,
         configs_zxid=-1 if config is None else config[1].mzxid,
+        configs_version=-1 if config is None else config[1].version,
         version=node[1].version,
     )
 
 
 def _version(nodes: Nodes) -> _Version:
     node, config = nodes
-    return (-1 if node is None else node[1].mzxid, -1 if config is None else config[1].mzxid)
+    return (
+        -1 if node is None else node[1].mzxid,
+        -1 if config is None else config[1].mzxid,
+        -1 if config is None else config[1].cversion,
+    )
+
+
+def _is_typed(nodes: Nodes) -> bool:
+    config = nodes[1]
+    return config is not None and config[1].numChildren > 0

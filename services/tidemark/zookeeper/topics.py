@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
@@ -23,12 +23,15 @@ from tidemark.zookeeper.multis import (
     commit,
 )
 from tidemark.zookeeper.session_port import Session
-from tidemark.zookeeper.topic_reader import topic_of
+from tidemark.zookeeper.topic_reader import topic_of, with_schemas
+from tidemark.zookeeper.topic_schemas import nodes as schema_nodes
 
 _log = logging.getLogger(__name__)
 
 NODE_BYTES_MAX = BYTES_MAX - 16_384
 """Largest topic znode: the limit of a multi, less room for the config and the overhead of operations."""
+_SCHEMAS_LAST: Final = 100
+"""Versions of a schema that are deleted in one multi with the topic; earlier ones are deleted before."""
 
 
 def term_check(term: ControllerTerm) -> Check:
@@ -48,7 +51,8 @@ def not_active(term: ControllerTerm) -> TidemarkError:
 async def read(
     session: Session, names: Sequence[str], watch: Callable[[Any], None] | None = None
 ) -> Mapping[str, TopicDescription]:
-    """Existing topics of `names` with their configs; `watch` is set on the list of topics and on each topic read."""
+    """Existing topics of `names` with their configs and schemas; `watch` is set on the list of topics and on each topic
+    read."""
     if watch is not None:
         await session.children(paths.TOPICS, watch)
     wanted = list(dict.fromkeys(names))
@@ -59,7 +63,11 @@ async def read(
     else:
         nodes = await session.gather([session.get(path, watch) for path in [*topic_paths, *config_paths]])
     both = zip(wanted, nodes[: len(wanted)], nodes[len(wanted) :], strict=True)
-    return {name: topic_of(name, node, config) for name, node, config in both if node is not None}
+    return {
+        name: await with_schemas(session, topic_of(name, node, config), config)
+        for name, node, config in both
+        if node is not None
+    }
 
 
 async def create(session: Session, topic: TopicDescription) -> TopicDescription:
@@ -76,6 +84,7 @@ async def create(session: Session, topic: TopicDescription) -> TopicDescription:
     operations: list[Operation] = [
         Create(paths.topic(topic.topic), node),
         Create(paths.topic_config(topic.topic), config),
+        *schema_nodes.creations(topic),
     ]
     if await session.exists(paths.topic_deletion(topic.topic)):
         operations.append(Delete(paths.topic_deletion(topic.topic)))  # a request by hand for a topic that did not
@@ -125,7 +134,7 @@ async def request_deletion(session: Session, topic: str) -> None:
 
 
 async def delete(session: Session, term: ControllerTerm, topic: TopicDescription) -> None:
-    """Partitions first, then znode, config and request in one multi: the deletion can be repeated."""
+    """Partitions first, then znode, config, schema and request in one multi: the deletion can be repeated."""
     found = (await read(session, [topic.topic])).get(topic.topic)
     if found is not None and found.topic_id != topic.topic_id:
         return  # a new topic of the same name
@@ -142,9 +151,11 @@ async def delete(session: Session, term: ControllerTerm, topic: TopicDescription
         for name in reports
         if name.rpartition("-")[0] == topic.topic
     ]
+    schemas = schema_nodes.deletions(topic.topic, await session.children(paths.topic_config(topic.topic)))
+    items += [(operation.path, [operation]) for operation in schemas[:-_SCHEMAS_LAST]]
     for batch in batches(items, reserved=[term_check(term)]):
         await commit_of(session, term, [operation for _, operations in batch for operation in operations])
-    last: list[Operation] = []
+    last: list[Operation] = [*schemas[-_SCHEMAS_LAST:]]
     for path in (paths.topic_config(topic.topic), paths.topic_deletion(topic.topic)):
         if await session.exists(path):
             last.append(Delete(path))

@@ -30,6 +30,7 @@ REQUESTS: Final[dict[str, dict[str, Any]]] = {
     "BrokerService/OffsetsForLeaderEpoch": {"partitions": [_REF]},
     "BrokerService/DeleteRecords": {**_REF, "topic_id": "none"},
     "BrokerService/ReadReplica": {**_REF, "topic_id": "none"},
+    "BrokerService/GetTopicSchemas": {"topic": TOPIC},
     "GroupService/FindCoordinator": {"group_ids": [GROUP]},
     "GroupService/GroupHeartbeat": {
         "group_id": GROUP,
@@ -49,6 +50,8 @@ REQUESTS: Final[dict[str, dict[str, Any]]] = {
     "AdminService/ElectLeaders": {"type": 1, "partitions": [_REF], "validate_only": True},
     "AdminService/AlterConfigs": {"resource": {"type": 1, "name": TOPIC}, "validate_only": True},
     "AdminService/DescribeConfigs": {"resources": [{"type": 1, "name": TOPIC}]},
+    "AdminService/AlterTopicSchema": {"topic": TOPIC, "validate_only": True},
+    "AdminService/DescribeTopicSchemas": {"topic": TOPIC},
     "AdminService/AlterPartitionReassignments": {
         "moves": [{"partition": _REF, "replicas": [0]}],
         "validate_only": True,

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from kazoo.exceptions import NodeExistsError
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.ports import StoreEvent
+from tidemark.zookeeper import paths
 from tidemark.zookeeper.session import LEASE_MARGIN_FRACTION, PING_FRACTION
 from tidemark.zookeeper.session_port import NodeRead, Watch
 from tidemark.zookeeper.store import _WATCHED, SessionMetadataStore
@@ -236,8 +237,10 @@ class SimSession:
 
     def _node_of(self, path: str) -> NodeRead | None:
         node = self._ensemble.nodes.get(path)
+        if node is None or path.startswith(paths.TOPIC_CONFIGS):
+            return None if node is None else (node.data, node.stat)
         # No node is deleted by hand here: a partition without nodes is new, and the controller asks no broker.
-        return None if node is None else (node.data, node.stat._replace(cversion=0, numChildren=0))
+        return (node.data, node.stat._replace(cversion=0, numChildren=0))
 
     async def read_many(self, paths: Sequence[str]) -> list[NodeRead | None]:
         return await self._read(lambda: [self._node_of(path) for path in paths])

@@ -41,6 +41,7 @@ class Calls(AdminServicer):
             log_dirs=absent,
             acls=absent,
             quotas=absent,
+            schemas=absent,
             of_callers=absent,
             request_timeout_ms=1000,
         )

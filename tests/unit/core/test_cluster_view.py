@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView, apply
+from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView, apply, merge_topic
 from tidemark.model import BrokerId, BrokerRegistration, ControllerEpoch, LeaderEpoch
 
 
@@ -106,3 +106,15 @@ def test_changes_of_one_topic_end_the_same_in_any_order_and_twice(seed: int) -> 
     for change in shuffled:
         view = apply(view, change)
     assert {index: one.leader_epoch for index, one in view.topics["t"].partitions.items()} == {0: 3, 1: 3, 2: 3}
+
+
+def test_an_older_view_takes_back_no_version_of_a_schema() -> None:
+    known = TopicView("t", "id", 1, 5, schema_version=3)
+    for update, expected in (
+        (TopicView("t", "id", 1, 5, schema_version=2), 3),
+        (TopicView("t", "id", 1, 9, schema_version=2), 3),
+        (TopicView("t", "id", 1, 4, schema_version=4), 4),
+        (TopicView("t", "other", 2, 9, schema_version=1), 1),
+        (TopicView("t", "older", 0, 9, schema_version=7), 3),
+    ):
+        assert merge_topic(known, update).schema_version == expected

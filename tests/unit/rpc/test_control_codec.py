@@ -10,6 +10,7 @@ from tidemark.core.controller.command_builder import METADATA_PARTITIONS_MAX, PA
 from tidemark.core.controller.log_comparison import QUESTIONS_MAX
 from tidemark.core.messages import (
     LeaderAndIsrCommand,
+    NewSchemas,
     PartitionCommand,
     ReplicaDescription,
     ReplicaQuestion,
@@ -63,6 +64,9 @@ _REGISTRATIONS = st.builds(
 )
 
 
+_TEXTS = st.dictionaries(st.integers(1, 2047), st.text(max_size=9), min_size=1, max_size=3)
+
+
 @st.composite
 def _commands(draw: st.DrawFn) -> LeaderAndIsrCommand:
     partitions = [
@@ -90,6 +94,11 @@ def _commands(draw: st.DrawFn) -> LeaderAndIsrCommand:
         part=draw(st.integers(0, 9)),
         sequence=draw(st.integers(0, 2**40)),
         topic_configs={one.partition.topic: draw(_CONFIGS) for one in partitions},
+        schemas={
+            name: NewSchemas(f"id of {name}", draw(_TEXTS))
+            for name in {*(one.partition.topic for one in partitions), "of a later part"}
+            if draw(st.booleans())
+        },
     )
 
 

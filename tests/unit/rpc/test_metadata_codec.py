@@ -20,7 +20,8 @@ def topic(name: str, partitions: int) -> TopicView:
         index: PartitionView(index, BrokerId(0), LeaderEpoch(index), MEMBERS, MEMBERS, incarnation=f"i{index}")
         for index in range(partitions)
     }
-    return TopicView(name, f"id of {name}", 1, 2, views, {"min.insync.replicas": "2"}, partition_count=partitions)
+    configs = {"min.insync.replicas": "2"}
+    return TopicView(name, f"id of {name}", 1, 2, views, configs, partition_count=partitions, schema_version=len(name))
 
 
 def view(*topics: TopicView) -> ClusterView:
@@ -47,6 +48,7 @@ async def test_requests_for_a_large_topic_share_one_response_until_the_topic_cha
     assert await writer.answer(pb.WatchMetadataResponse, replace(asked, topics=dict(asked.topics))) is first
     for changed in (
         replace(asked, topics={"large": replace(large, modified_zxid=9)}),
+        replace(asked, topics={"large": replace(large, schema_version=9)}),
         replace(asked, topics={**asked.topics, "b": topic("b", 1)}),
         replace(asked, brokers={}),
         replace(asked, controller_epoch=ControllerEpoch(2)),

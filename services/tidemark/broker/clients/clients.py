@@ -14,6 +14,7 @@ from tidemark.broker.clients.produce import ProduceService
 from tidemark.broker.clients.producer_ids import ProducerIds
 from tidemark.broker.clients.read_replica import ReplicaReads
 from tidemark.broker.clients.service import BrokerService
+from tidemark.broker.clients.topic_schemas import SchemaReads
 from tidemark.broker.logs.storage import Storage
 from tidemark.broker.metrics.streams import OpenStreams
 from tidemark.broker.node.broker_node import BrokerNode
@@ -74,6 +75,7 @@ class Clients:
             self._delete_records,
             storage.dir_moves,
             ReplicaReads(node.core.queries, storage.threads, node.readers, storage.repairs),
+            SchemaReads(node.topics, node.metadata, node.store),
             OpenStreams(METRICS, stream_count),
             ListenerViews(node.settings.admin_address.by_name if node.settings.admin_address else {}),
             quotas,

@@ -14,6 +14,7 @@ from tidemark.broker.clients.fetch_streams import FetchStreams
 from tidemark.broker.clients.produce import ProduceService
 from tidemark.broker.clients.producer_ids import ProducerIds
 from tidemark.broker.clients.read_replica import ReplicaReads
+from tidemark.broker.clients.topic_schemas import SchemaReads
 from tidemark.broker.clients.visibility import Visibility
 from tidemark.broker.logs.log_dir_moves import DirMoves
 from tidemark.broker.metrics.streams import OpenStreams
@@ -32,7 +33,7 @@ from tidemark.rpc.request_limits import check_named
 from tidemark.rpc.security.access import Access, Accesses, audit_facts
 from tidemark.rpc.security.audit import AUDIT
 from tidemark.rpc.security.callers import caller_of, listener_of_call
-from tidemark.v1 import admin_configs_pb2, alter_log_dirs_pb2, delete_records_pb2, replica_reads_pb2
+from tidemark.v1 import admin_configs_pb2, alter_log_dirs_pb2, delete_records_pb2, replica_reads_pb2, topic_schemas_pb2
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceServicer
 
@@ -57,6 +58,7 @@ class BrokerService(BrokerServiceServicer):
         delete_records: DeleteRecords,
         dir_moves: DirMoves,
         replica_reads: ReplicaReads,
+        schemas: SchemaReads,
         streams: OpenStreams,
         views: ListenerViews,
         quotas: ClientQuotas,
@@ -77,6 +79,7 @@ class BrokerService(BrokerServiceServicer):
         self._delete_records = delete_records
         self._dir_moves = dir_moves
         self._replica_reads = replica_reads
+        self._schemas = schemas
         self._streams = streams
 
     async def GetMetadata(  # noqa: N802
@@ -178,6 +181,14 @@ class BrokerService(BrokerServiceServicer):
     ) -> replica_reads_pb2.ReadReplicaResponse:
         """The contents of this broker's own replica."""
         return await self._replica_reads.read(request)
+
+    async def GetTopicSchemas(  # noqa: N802
+        self, request: topic_schemas_pb2.GetTopicSchemasRequest, context: Any
+    ) -> topic_schemas_pb2.GetTopicSchemasResponse:
+        """Versions of a topic's schema."""
+        check_named(request.versions, "versions")
+        async with self._quotas.of(context).timed(HOLD_S):
+            return await self._schemas.get(request)
 
     async def DescribeBrokerConfigs(  # noqa: N802
         self, request: admin_configs_pb2.DescribeBrokerConfigsRequest, context: Any

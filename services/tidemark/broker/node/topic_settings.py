@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topic settings as the controller sends them with each LeaderAndIsr."""
+"""Topic settings and schemas as the controller sends them with each LeaderAndIsr."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from tidemark.broker.node.typed_layouts import Schemas, TypedLayouts
+from tidemark.broker.node.typed_layouts import TypedLayouts
+from tidemark.core.messages import NewSchemas
+from tidemark.core.schemas.model import TopicSchema
+from tidemark.core.schemas.text import from_text
 from tidemark.model import TidemarkError
 from tidemark.record.checks import ProduceLimits
 from tidemark.runtime.configuration import UNLIMITED, TopicSettings, topic_settings
 
 _log = logging.getLogger(__name__)
 _NO_CONFIGS: Final[Mapping[str, str]] = {}
-_NO_SCHEMAS: Final[Schemas] = {}
 
 
 class TopicRules(NamedTuple):
@@ -29,14 +31,51 @@ class TopicRules(NamedTuple):
         return self.limits.append_time
 
 
+class TopicSchemas:
+    """The schema of a typed topic, as far as this broker knows its versions; replaced, never changed.
+
+    Attributes:
+        topic_id: of the topic.
+        texts: the versions as JSON.
+    """
+
+    __slots__ = ("_parsed", "texts", "topic_id")
+
+    def __init__(self, topic_id: str, texts: Mapping[int, str]) -> None:
+        self.topic_id = topic_id
+        self.texts = texts
+        self._parsed: Mapping[int, TopicSchema] | None = None
+
+    @property
+    def versions(self) -> Mapping[int, TopicSchema]:
+        """The versions that this broker understands; they are parsed once, when they are first needed."""
+        if self._parsed is None:
+            self._parsed = {version: parsed for version in self.texts if (parsed := self._version(version)) is not None}
+        return self._parsed
+
+    def _version(self, version: int) -> TopicSchema | None:
+        try:
+            return from_text(self.texts[version])
+        except TidemarkError as error:
+            extra = {"topic_id": self.topic_id, "version": version, "why": error.message}
+            _log.error("a version of a schema is damaged, or of a later Tidemark: its batches are refused", extra=extra)
+            return None
+
+
+NO_SCHEMAS: Final = TopicSchemas("", {})
+
+
 class TopicTable:
-    """Settings by topic; an unknown topic has the defaults. The event loop writes, the append threads read."""
+    """Settings and schemas by topic; an unknown topic has the defaults, and no schema.
+
+    The event loop writes, the append threads read.
+    """
 
     def __init__(self) -> None:
+        self._schemas: dict[str, TopicSchemas] = {}
         self._configs: dict[str, Mapping[str, str]] = {}
         self._rules: dict[str, TopicRules] = {}
         self._default = _rules_of({})
-        self._schemas: dict[str, Schemas] = {}
         self.layouts = TypedLayouts(self.schemas)
         self._listener: Callable[[frozenset[str]], None] | None = None
 
@@ -62,13 +101,25 @@ class TopicTable:
         if changed and self._listener is not None:
             self._listener(frozenset(changed))
 
-    def update_schemas(self, topic: str, versions: Schemas) -> None:
-        """Set the versions of a topic's schema; a version never changes."""
-        self._schemas[topic] = versions
+    def update_schemas(self, topic_ids: Mapping[str, str], new: Mapping[str, NewSchemas]) -> None:
+        """Add versions of schemas (rule S3). `topic_ids` are those of a command: another id is another topic, whose
+        versions are forgotten."""
+        for topic, topic_id in topic_ids.items():
+            known = self._schemas.get(topic)
+            if known is not None and known.topic_id != topic_id:
+                del self._schemas[topic]
+        for topic, added in new.items():
+            known = self._schemas.get(topic, NO_SCHEMAS)
+            self._schemas[topic] = TopicSchemas(added.topic_id, {**known.texts, **added.texts})
 
-    def schemas(self, topic: str) -> Schemas:
-        """The versions of a topic's schema; none of a topic of bytes."""
-        return self._schemas.get(topic, _NO_SCHEMAS)
+    def schema_texts(self, topic: str) -> TopicSchemas:
+        """The versions of a topic's schema that this broker has received; `NO_SCHEMAS` for a topic without any."""
+        return self._schemas.get(topic, NO_SCHEMAS)
+
+    def schemas(self, topic: str) -> Mapping[int, TopicSchema]:
+        """The versions of a topic's schema that this broker has received and understands; empty for a topic without a
+        schema."""
+        return self._schemas.get(topic, NO_SCHEMAS).versions
 
     def configs(self, topic: str) -> Mapping[str, str]:
         """The explicit settings of a topic."""

@@ -146,6 +146,8 @@ class BrokerControl(BrokerControlServiceServicer):
                 await asyncio.sleep(0)
             else:
                 self._topics.update(command.topic_configs)
+                topic_ids = {topic.topic: topic.topic_id for topic in request.topics}
+                self._topics.update_schemas(topic_ids, command.schemas)
             elsewhere += self._want_directories(command)
             replies.append(self._submit(partial(LeaderAndIsrArrived, command=command)))
         refused = [one for reply in await asyncio.gather(*replies) for one in _accepted(reply).refused]

@@ -69,3 +69,5 @@ class AdminClient(SyncClient[AsyncAdminClient]):
     check_access = blocking(AsyncAdminClient.check_access)
     describe_client_quotas = blocking(AsyncAdminClient.describe_client_quotas)
     alter_client_quotas = blocking(AsyncAdminClient.alter_client_quotas)
+    alter_topic_schema = blocking(AsyncAdminClient.alter_topic_schema)
+    describe_topic_schemas = blocking(AsyncAdminClient.describe_topic_schemas)

@@ -40,7 +40,7 @@ class CommandAnswers:
             if event.error is not None:
                 pending.leader_and_isr_failed(now_ms)
                 return
-            pending.leader_and_isr.succeeded()
+            pending.leader_and_isr_succeeded()
             self._reassignments.acknowledged(pending.sent_partitions)
             self._partition_count.acknowledged()
             for partition, error in event.refused:

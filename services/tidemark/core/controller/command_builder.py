@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Final
 
@@ -18,7 +18,7 @@ from tidemark.core.controller.effects import (
 )
 from tidemark.core.controller.partition_state import PartitionState
 from tidemark.core.controller.pending_commands import MetadataSnapshot, PendingCommands, Topics
-from tidemark.core.messages import LeaderAndIsrCommand, PartitionCommand, StopReplicaCommand
+from tidemark.core.messages import LeaderAndIsrCommand, NewSchemas, PartitionCommand, StopReplicaCommand
 from tidemark.model import (
     BrokerId,
     TopicPartition,
@@ -33,6 +33,12 @@ _REQUEST_ID_BITS: Final = 20
 was not written to ZooKeeper."""
 METADATA_PARTITIONS_MAX: Final = 1_000
 """Partitions in one UpdateMetadata: 10 ms to decode, under half of the message limit with the longest topic names."""
+SCHEMA_CHARACTERS_MAX: Final = 2 << 20
+"""Characters of schemas in one message: with 2,000 partitions below the message limit, even at four bytes each."""
+
+
+_Schemas = Mapping[str, NewSchemas]
+_Part = tuple[tuple[PartitionCommand, ...], _Schemas]
 
 
 class CommandBuilder:
@@ -112,15 +118,17 @@ class CommandBuilder:
             for partition_state in partition_states
             if partition_state.state is not None
         )
-        parts = [
-            commands[start : start + PART_PARTITIONS_MAX]
-            for start in range(0, max(len(commands), 1), PART_PARTITIONS_MAX)
-        ]
+        parts = self._parts(pending, commands)
         self._partitions_built += len(commands)
         request_id = next(self._ids)
         pending.leader_and_isr.request_id = request_id
         pending.sent_full_leader_and_isr = pending.needs_full_leader_and_isr
         pending.sent_partitions = frozenset(command.partition for command in commands)
+        pending.sent_schemas = {
+            name: (new.topic_id, self._ctx.topics[name].schema_version)
+            for _, schemas in parts
+            for name, new in schemas.items()
+        }
         effect = SendLeaderAndIsr(
             broker,
             request_id,
@@ -138,13 +146,35 @@ class CommandBuilder:
                     topic_configs={
                         name: self._ctx.topics[name].configs for name in {command.partition.topic for command in part}
                     },
+                    schemas=schemas,
                 )
-                for index, part in enumerate(parts)
+                for index, (part, schemas) in enumerate(parts)
             ),
         )
         pending.needs_full_leader_and_isr = pending.suspects_changed = False
         pending.partitions = set()
         return [effect]
+
+    def _parts(self, pending: PendingCommands, commands: Sequence[PartitionCommand]) -> list[_Part]:
+        """The partitions and new schemas of each message. Schemas come first, so that a leader knows its topic's."""
+        schemas = _in_pieces(self._new_schemas(pending, dict.fromkeys(command.partition.topic for command in commands)))
+        parts: list[_Part] = [((), piece) for piece in schemas[:-1]]
+        for start in range(0, max(len(commands), 1), PART_PARTITIONS_MAX):
+            part = tuple(commands[start : start + PART_PARTITIONS_MAX])
+            parts.append((part, schemas[-1] if schemas and not start else {}))
+        return parts
+
+    def _new_schemas(self, pending: PendingCommands, topics: Iterable[str]) -> Iterator[tuple[str, str, int, str]]:
+        """Topic, topic id, number and text of each version that the broker has not acknowledged (rule S3)."""
+        for name in topics:
+            topic = self._ctx.topics[name]
+            if not topic.schemas:
+                continue
+            topic_id, known = pending.schemas.get(name, ("", 0))
+            first = known + 1 if topic_id == topic.topic_id else 1
+            for version in sorted(topic.schemas):
+                if version >= first:
+                    yield name, topic.topic_id, version, topic.schemas[version].text
 
     def _command(self, partition_state: PartitionState, broker: BrokerId) -> PartitionCommand:
         assert partition_state.state is not None
@@ -254,10 +284,24 @@ class CommandBuilder:
                 partitions=views,
                 configs=topic.configs,
                 partition_count=len(topic.partitions),
+                schema_version=topic.schema_version,
             )
             for name, views in by_topic.items()
             if (topic := self._ctx.topics.get(name)) is not None
         }
+
+
+def _in_pieces(versions: Iterable[tuple[str, str, int, str]]) -> list[_Schemas]:
+    """These versions in pieces of at most `SCHEMA_CHARACTERS_MAX` characters, or of one version."""
+    pieces: list[dict[tuple[str, str], dict[int, str]]] = []
+    room = 0
+    for name, topic_id, version, text in versions:
+        room -= len(text)
+        if room < 0 or not pieces:
+            pieces.append({})
+            room = SCHEMA_CHARACTERS_MAX - len(text)
+        pieces[-1].setdefault((name, topic_id), {})[version] = text
+    return [{name: NewSchemas(topic_id, texts) for (name, topic_id), texts in piece.items()} for piece in pieces]
 
 
 def _sequence(now_ms: int, request_id: int) -> int:

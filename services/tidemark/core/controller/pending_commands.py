@@ -81,6 +81,8 @@ class PendingCommands:
         metadata: partitions whose metadata has yet to be sent; changes during a snapshot gather here.
         gone_topics: deleted topics that metadata has yet to name.
         stopping: replicas to delete, until StopReplica is acknowledged.
+        schemas: topic id and newest version of each schema that this broker epoch has acknowledged whole (rule S3).
+        sent_schemas: those in the LeaderAndIsr in flight.
         sent_partitions: named by the LeaderAndIsr in flight, or by the last one.
         sent_full_leader_and_isr: whether that command named every replica.
         snapshot: the snapshot that is being sent; None: there is none, or its last part is in flight.
@@ -103,6 +105,8 @@ class PendingCommands:
     metadata: set[TopicPartition] = field(default_factory=set)
     gone_topics: set[str] = field(default_factory=set)
     stopping: dict[TopicPartition, StoppedReplica] = field(default_factory=dict)
+    schemas: dict[str, tuple[str, int]] = field(default_factory=dict)
+    sent_schemas: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     sent_partitions: frozenset[TopicPartition] = frozenset()
     sent_full_leader_and_isr: bool = False
     snapshot: MetadataSnapshot | None = None
@@ -116,6 +120,16 @@ class PendingCommands:
         """Whether no LeaderAndIsr about this partition waits to be sent or is in flight."""
         in_flight = self.leader_and_isr.request_id is not None and partition in self.sent_partitions
         return not (self.needs_full_leader_and_isr or partition in self.partitions or in_flight)
+
+    def leader_and_isr_succeeded(self) -> None:
+        """The LeaderAndIsr in flight was applied, apart from partitions that it refused."""
+        self.schemas.update(self.sent_schemas)
+        self.leader_and_isr.succeeded()
+
+    def topic_gone(self, topic: str) -> None:
+        """The topic was deleted: metadata names it once more, and its schema is forgotten."""
+        self.gone_topics.add(topic)
+        self.schemas.pop(topic, None)
 
     def leader_and_isr_failed(self, now_ms: int) -> None:
         """The LeaderAndIsr in flight has to be sent again."""

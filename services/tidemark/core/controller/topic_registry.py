@@ -52,8 +52,10 @@ class TopicRegistry:
             self._deletions.recreated(name)
             self.forget(name)
             known = None
-        elif known == topic or (known is not None and known.modified_zxid > topic.modified_zxid):
-            return
+        elif known is not None:
+            topic = _with_every_schema(topic, known)
+            if known == topic or known.modified_zxid > topic.modified_zxid:
+                return
         ctx.topics[name] = topic
         policy = self._policy_of(topic.configs)
         if topic.configs_zxid != topic.created_zxid:
@@ -61,7 +63,7 @@ class TopicRegistry:
             policy = replace(policy, group_commit=False)
         for index in () if known is None else set(known.partitions) - set(topic.partitions):
             self._forget_partition(TopicPartition(name, index))
-        altered = known is not None and known.configs != topic.configs
+        altered = known is not None and (known.configs, known.schemas) != (topic.configs, topic.schemas)
         for index in topic.partitions:
             self._learn_partition(
                 topic, index, policy, altered=altered or not _is_same_reassignment(known, topic, index)
@@ -108,7 +110,15 @@ class TopicRegistry:
         self._reassignments.topic_gone(name)
         self._partition_count.topic_gone(name)
         for pending in self._ctx.commands.values():
-            pending.gone_topics.add(name)
+            pending.topic_gone(name)
+
+
+def _with_every_schema(topic: TopicDescription, known: TopicDescription) -> TopicDescription:
+    """The topic with the versions of its schema that an earlier read had, too: a version never changes (rule S1)."""
+    if known.schemas.items() <= topic.schemas.items():
+        return topic
+    undamaged = {version: schema for version, schema in known.schemas.items() if schema.text}
+    return replace(topic, schemas={**topic.schemas, **undamaged})
 
 
 def _is_same_reassignment(known: TopicDescription | None, topic: TopicDescription, index: int) -> bool:

@@ -118,6 +118,7 @@ _BROKER_SERVICE: Final = {
     "AlterReplicaLogDirs": Right((_TO_ALTER,), roles=_ADMIN),
     "DeleteRecords": Right((Need(_O.DELETE, _TOPIC, "topic"),)),
     "ReadReplica": Right((_TO_ALTER, Need(_O.READ, _TOPIC, "topic")), roles=_BROKER),
+    "GetTopicSchemas": Right((Need(_O.DESCRIBE, _TOPIC, "topic"),)),
     "DescribeBrokerConfigs": Right((Need(_O.DESCRIBE_CONFIGS, _CLUSTER),), roles=_ADMIN),
 }
 _GROUP_SERVICE: Final = {
@@ -178,6 +179,8 @@ _ADMIN_SERVICE: Final = {
     "CheckAccess": Right((_TO_DESCRIBE,)),
     "DescribeClientQuotas": Right((Need(_O.DESCRIBE_CONFIGS, _CLUSTER),)),
     "AlterClientQuotas": Right((Need(_O.ALTER_CONFIGS, _CLUSTER),)),
+    "AlterTopicSchema": Right((Need(_O.ALTER_CONFIGS, _TOPIC, "topic"),)),
+    "DescribeTopicSchemas": Right((Need(_O.DESCRIBE_CONFIGS, _TOPIC, "topic"),)),
 }
 _CONTROL: Final = ("LeaderAndIsr", "StopReplica", "UpdateMetadata", "Heartbeat", "DescribeReplicas")
 _SERVICES: Final[Mapping[str, Mapping[str, Right]]] = {

@@ -21,7 +21,7 @@ class Changes:
 
     Attributes:
         everything: nothing of the mirror is known to be up to date.
-        topics: their znodes or settings.
+        topics: their znodes, settings or schemas.
         states: leaderAndISR znodes.
     """
 
@@ -42,7 +42,7 @@ class Changes:
         if path.startswith(paths.TOPICS + "/"):
             self._note_topic(path[len(paths.TOPICS) + 1 :].split("/"))
         elif path.startswith(paths.TOPIC_CONFIGS + "/"):
-            self.topics.add(path.rpartition("/")[2])
+            self.topics.add(path[len(paths.TOPIC_CONFIGS) + 1 :].partition("/")[0])  # its settings, or its schema
         elif path.startswith(paths.BROKERS + "/"):
             self.brokers = True
         elif path == paths.CONTROLLER:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from dataclasses import replace
 from typing import Any, cast
 
 import grpc
@@ -14,7 +15,7 @@ from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.broker.node.own_epoch import OwnEpoch
 from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.broker.replication.control_service import SLICE_PARTITIONS, BrokerControl
-from tidemark.core.messages import LeaderAndIsrCommand, PartitionCommand
+from tidemark.core.messages import LeaderAndIsrCommand, NewSchemas, PartitionCommand
 from tidemark.core.replication.effects import ReplyToControl
 from tidemark.core.replication.events import LeaderAndIsrArrived
 from tidemark.model import (
@@ -190,6 +191,20 @@ async def test_an_overtaken_command_brings_back_no_older_settings() -> None:
         await core.control.LeaderAndIsr(leader_and_isr_to_proto(_settings(2, older)), PlainContext())
     assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
     assert core.topics.configs("t") == newer
+
+
+async def test_schemas_come_with_any_part_of_a_command_and_an_overtaken_one_changes_none() -> None:
+    core = Core()
+    for sequence, topic_id, texts in ((1, "first", {1: "{}"}), (3, "first", {2: "{}"})):
+        alone = replace(_settings(sequence, {}), partitions=(), schemas={"t": NewSchemas(topic_id, texts)})
+        await core.control.LeaderAndIsr(leader_and_isr_to_proto(alone), PlainContext())
+    assert core.topics.schema_texts("t").texts == {1: "{}", 2: "{}"}
+    late = replace(_settings(2, {}), partitions=(), schemas={"t": NewSchemas("older id", {1: "{}"})})
+    with pytest.raises(TidemarkError):
+        await core.control.LeaderAndIsr(leader_and_isr_to_proto(late), PlainContext())
+    assert core.topics.schema_texts("t").topic_id == "first"
+    await core.control.LeaderAndIsr(leader_and_isr_to_proto(_settings(4, {})), PlainContext())
+    assert core.topics.schema_texts("t").texts == {}, "the partition of that command has another topic id"
 
 
 def _settings(sequence: int, configs: dict[str, str]) -> LeaderAndIsrCommand:

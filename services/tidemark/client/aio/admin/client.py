@@ -13,6 +13,7 @@ from tidemark.client.aio.admin.acls import AclMethods
 from tidemark.client.aio.admin.config_values import ConfigValue, config_texts
 from tidemark.client.aio.admin.connection import TIMEOUT_S, AdminConnection
 from tidemark.client.aio.admin.delete_records import delete_records_at
+from tidemark.client.aio.admin.partitions import PartitionMethods
 from tidemark.client.aio.admin.quotas import QuotaMethods
 from tidemark.client.aio.admin.results import (
     AlteredReassignments,
@@ -22,8 +23,8 @@ from tidemark.client.aio.admin.results import (
     Reassignments,
     ReassignmentUpdate,
     RemovalProgress,
-    RemovedPartitions,
 )
+from tidemark.client.aio.admin.topic_schemas import SchemaMethods
 from tidemark.client.argument_types import flag, instance, instances, partition_of, partitions_of, texts
 from tidemark.client.created_topic import CreatedTopic
 from tidemark.client.lifecycle import Lifecycle
@@ -32,6 +33,7 @@ from tidemark.client.metadata.bootstrap import Bootstrap
 from tidemark.client.metadata.cluster import Leader, unknown_partition
 from tidemark.client.metadata.tls import Credentials
 from tidemark.client.metadata.unknown_topics import note_creation
+from tidemark.client.schemas import SchemaGiven, document_text
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.config_resource import ConfigResource
 from tidemark.core.planning.restart_safety import RestartObstacle
@@ -68,7 +70,6 @@ from tidemark.v1 import (
     admin_brokers_pb2,
     admin_configs_pb2,
     admin_log_dirs_pb2,
-    admin_partitions_pb2,
     admin_reassignments_pb2,
 )
 from tidemark.v1 import admin_service_pb2 as pb
@@ -76,8 +77,8 @@ from tidemark.v1 import admin_service_pb2 as pb
 _TIMEOUT_S_MIN: Final = 0.1
 
 
-class AdminClient(AclMethods, QuotaMethods, Lifecycle):
-    """Manages topics, settings, reassignments, log directories, brokers, leader elections, access rules and quotas.
+class AdminClient(AclMethods, PartitionMethods, QuotaMethods, SchemaMethods, Lifecycle):
+    """Manages topics, schemas, settings, reassignments, log directories, brokers, elections, access rules and quotas.
 
     Methods raise TidemarkError. `request_id` makes a retry of the same call safe: the admin service answers a request
     id that it has completed from its records, and refuses one with different arguments with REQUEST_ID_REUSED.
@@ -121,6 +122,7 @@ class AdminClient(AclMethods, QuotaMethods, Lifecycle):
         partitions: int = 1,
         replication_factor: int = 0,
         configs: Mapping[str, ConfigValue] | None = None,
+        schema: SchemaGiven | None = None,
         validate_only: bool = False,
         request_id: str = "",
     ) -> CreatedTopic:
@@ -131,6 +133,7 @@ class AdminClient(AclMethods, QuotaMethods, Lifecycle):
             partitions: number of partitions, 1 or more.
             replication_factor: replicas of each partition; 0: the default of the cluster.
             configs: topic settings by key; values are text, numbers or booleans.
+            schema: the columns of a typed topic (`SchemaGiven`); None: records are bytes. A topic stays as created.
             validate_only: check the request and compute the result, change nothing.
             request_id: makes a retry safe.
 
@@ -144,6 +147,7 @@ class AdminClient(AclMethods, QuotaMethods, Lifecycle):
             partitions=partitions,
             replication_factor=replication_factor,
             configs=config_texts("configs", configs),
+            schema="" if schema is None else document_text(schema),
             validate_only=flag("validate_only", validate_only),
             request_id=request_id,
         )
@@ -191,76 +195,6 @@ class AdminClient(AclMethods, QuotaMethods, Lifecycle):
         request = pb.DescribeTopicsRequest(topics=texts("names", names))
         response = await self._connection.call(lambda stub: stub.DescribeTopics, request)
         return [topic_from_proto(topic) for topic in response.topics]
-
-    async def create_partitions(
-        self,
-        topic: str,
-        total_count: int,
-        *,
-        assignments: Sequence[Sequence[int]] = (),
-        validate_only: bool = False,
-        request_id: str = "",
-    ) -> TopicView:
-        """Add partitions until the topic has `total_count`, and wait until each new one has a leader.
-
-        Args:
-            topic: name of the topic.
-            total_count: number of partitions afterwards; a retry with the same number is safe.
-            assignments: broker ids of each new partition, the preferred leader first; empty: the admin service
-                chooses brokers as for a new topic (rule C4).
-            validate_only: check the request and compute the result, change nothing.
-            request_id: makes a retry safe.
-
-        Example: `admin.create_partitions("orders", 6)`
-        """
-        request = admin_partitions_pb2.CreatePartitionsRequest(
-            topic=topic,
-            total_count=total_count,
-            assignments=[admin_partitions_pb2.ReplicaAssignment(replicas=replicas) for replicas in assignments],
-            validate_only=flag("validate_only", validate_only),
-            request_id=request_id,
-        )
-        response = await self._connection.call(lambda stub: stub.CreatePartitions, request)
-        note_creation()
-        return topic_from_proto(response.topic)
-
-    async def delete_partitions(
-        self,
-        topic: str,
-        *,
-        count: int | None = None,
-        total_count: int | None = None,
-        partitions: Sequence[int] = (),
-        force: bool = False,
-        validate_only: bool = False,
-        request_id: str = "",
-    ) -> RemovedPartitions:
-        """Remove the highest-numbered partitions of a topic and wait until they are gone.
-
-        Give exactly one of `count`, `total_count` and `partitions`.
-
-        Args:
-            topic: name of the topic.
-            count: number of partitions to remove.
-            total_count: number of partitions to keep.
-            partitions: indexes to remove; NOT_HIGHEST_PARTITION unless they are the highest-numbered ones.
-            force: also remove partitions that have records, which are otherwise refused with PARTITION_NOT_EMPTY.
-            validate_only: check the request and compute the result, change nothing.
-            request_id: makes a retry safe.
-
-        Example: `admin.delete_partitions("orders", total_count=3, validate_only=True)`
-        """
-        request = admin_partitions_pb2.DeletePartitionsRequest(
-            topic=topic,
-            count=count,
-            total_count=total_count,
-            partitions=partitions,
-            force=flag("force", force),
-            validate_only=flag("validate_only", validate_only),
-            request_id=request_id,
-        )
-        response = await self._connection.call(lambda stub: stub.DeletePartitions, request)
-        return RemovedPartitions(topic_from_proto(response.topic), tuple(response.removed))
 
     async def leader_of(self, partition: TopicPartition) -> Leader:
         """Find the leader of a partition.

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The methods of the async AdminClient for schemas of typed topics."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tidemark.client.aio.admin.connection import AdminConnection
+from tidemark.client.argument_types import flag
+from tidemark.client.schemas import SchemaGiven, document_text
+from tidemark.core.schemas.model import TopicSchema
+from tidemark.core.schemas.text import from_text
+from tidemark.v1 import topic_schemas_pb2 as pb
+
+
+class StoredSchema(NamedTuple):
+    """One version of a topic's schema.
+
+    Attributes:
+        schema: the version.
+        created_at_ms: since 1970, UTC.
+    """
+
+    schema: TopicSchema
+    created_at_ms: int
+
+
+class AlteredSchema(NamedTuple):
+    """Result of `alter_topic_schema`.
+
+    Attributes:
+        schema: the version that was made, or would be; the newest one if the columns are those it has.
+        changed: whether a version was made, or would be.
+        differences: to the version before, a sentence each.
+    """
+
+    schema: TopicSchema
+    changed: bool
+    differences: tuple[str, ...]
+
+
+class TopicSchemas(NamedTuple):
+    """Result of `describe_topic_schemas`.
+
+    Attributes:
+        topic_id: of the topic.
+        versions: the versions in order; none for a topic without a schema.
+        compatibility: the topic's schema.compatibility.
+    """
+
+    topic_id: str
+    versions: tuple[StoredSchema, ...]
+    compatibility: str
+
+
+class SchemaMethods:
+    """Schemas; part of `AdminClient`."""
+
+    _connection: AdminConnection
+
+    async def alter_topic_schema(
+        self,
+        topic: str,
+        schema: SchemaGiven,
+        *,
+        expected_version: int = 0,
+        validate_only: bool = False,
+        request_id: str = "",
+    ) -> AlteredSchema:
+        """Make a new version of the schema of a typed topic; columns keep their ids by their names.
+
+        Args:
+            topic: name of the topic.
+            schema: all columns of the new version; `renamed_from` keeps the id of a column with another name.
+            expected_version: the version that the new one follows; 0: any.
+            validate_only: check the request and compute the result, change nothing.
+            request_id: makes a retry safe.
+
+        Raises:
+            TidemarkError: UNKNOWN_TOPIC; INVALID_SCHEMA, also for a topic that was created without a schema;
+                INCOMPATIBLE_SCHEMA; SCHEMA_CONFLICT: another version than the expected one is the newest.
+
+        Example: `admin.alter_topic_schema("flights", "carrier STRING NOT NULL, delay BIGINT", expected_version=1)`
+        """
+        request = pb.AlterTopicSchemaRequest(
+            topic=topic,
+            schema=document_text(schema),
+            expected_version=expected_version,
+            validate_only=flag("validate_only", validate_only),
+            request_id=request_id,
+        )
+        response = await self._connection.call(lambda stub: stub.AlterTopicSchema, request)
+        return AlteredSchema(from_text(response.schema.text), response.changed, tuple(response.differences))
+
+    async def describe_topic_schemas(self, topic: str) -> TopicSchemas:
+        """Describe every version of the schema of a topic.
+
+        Args:
+            topic: name of the topic.
+
+        Raises:
+            TidemarkError: UNKNOWN_TOPIC; INVALID_SCHEMA: a version is damaged, or of a later Tidemark.
+
+        Example: `newest = admin.describe_topic_schemas("flights").versions[-1].schema`
+        """
+        request = pb.DescribeTopicSchemasRequest(topic=topic)
+        response = await self._connection.call(lambda stub: stub.DescribeTopicSchemas, request)
+        versions = tuple(StoredSchema(from_text(one.text), one.created_at_ms) for one in response.schemas)
+        return TopicSchemas(response.topic_id, versions, response.compatibility)

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The forms in which a caller may state a schema, and the JSON that the admin service gets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from tidemark.core.schemas.ddl import draft_from_ddl
+from tidemark.core.schemas.document import document_of, draft_from_document
+from tidemark.core.schemas.model import SchemaDraft, TopicSchema
+from tidemark.model import ErrorCode, TidemarkError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SchemaGiven: TypeAlias = "str | Mapping[str, Any] | SchemaDraft | TopicSchema | pa.Schema"
+"""A DDL such as "carrier STRING NOT NULL, delay INT, PRIMARY KEY (carrier)"; the mapping of a schema file
+(docs/configuring.md); a `pyarrow.Schema`; a schema of another topic."""
+
+
+def draft_of(given: SchemaGiven) -> SchemaDraft:
+    """The draft that a caller states.
+
+    Raises:
+        TidemarkError: INVALID_SCHEMA, and INVALID_REQUEST for a value that states no schema.
+    """
+    if isinstance(given, SchemaDraft):
+        return given
+    if isinstance(given, TopicSchema):
+        return draft_from_document(document_of(given))
+    if isinstance(given, str):
+        return draft_from_ddl(given)
+    if isinstance(given, Mapping):
+        return draft_from_document(given)
+    if type(given).__module__.partition(".")[0] == "pyarrow":
+        return _of_arrow(given)
+    raise TidemarkError(
+        ErrorCode.INVALID_REQUEST,
+        f"schema is a {type(given).__name__}: give a DDL, a mapping or a pyarrow.Schema",
+    )
+
+
+def document_text(given: SchemaGiven) -> str:
+    """The JSON of the schema file that states the same; raises as `draft_of`."""
+    return json.dumps(document_of(draft_of(given)), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def _of_arrow(given: pa.Schema) -> SchemaDraft:
+    from tidemark.core.schemas.arrow_types import draft_from_arrow
+
+    return draft_from_arrow(given)

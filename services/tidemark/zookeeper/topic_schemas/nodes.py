@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The znodes of schemas: /config/topics/<topic>/<version>, created once and never written again (rules S1, S2).
+
+The settings' znode of a typed topic has children, that of another topic has none. So a read of the settings tells
+whether a topic is typed, and only typed topics cost further reads.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+
+from tidemark.model import ErrorCode, SchemaText, TidemarkError, TopicDescription, TopicPartition
+from tidemark.ports import AdminRequest
+from tidemark.zookeeper import codecs, paths, requests
+from tidemark.zookeeper.multis import BYTES_MAX, Check, Create, Delete, MultiFailed, Operation, commit
+from tidemark.zookeeper.session_port import NodeRead, Session
+
+_log = logging.getLogger(__name__)
+
+VERSIONS_MAX: Final = 2047
+"""Versions of one topic: a batch names its version in eleven bits."""
+TEXT_BYTES_MAX: Final = BYTES_MAX - 65_536
+"""Longest text of a version: the limit of a multi, less room for the topic's other znodes."""
+_READ_AT_ONCE: Final = 100
+_LOST_RACES: Final = (BadVersionError, NodeExistsError, NoNodeError)
+
+
+def path_of(topic: str, version: int) -> str:
+    """Its znode."""
+    return f"{paths.topic_config(topic)}/{version}"
+
+
+def encode(topic_id: str, schema: SchemaText) -> bytes:
+    """A version's znode. The topic id keeps the version from a topic that is created again under the name.
+
+    Raises:
+        TidemarkError: INVALID_SCHEMA for a text that is no JSON object, or too long for a znode.
+    """
+    try:
+        fields = json.loads(schema.text)
+        data = codecs.encode({"topic_id": topic_id, "created_at_ms": schema.created_at_ms, "schema": fields})
+    except (ValueError, RecursionError) as error:  # an unpaired surrogate is a ValueError, too
+        raise TidemarkError(ErrorCode.INVALID_SCHEMA, "the schema is not JSON that ZooKeeper can store") from error
+    if not isinstance(fields, dict):
+        raise TidemarkError(ErrorCode.INVALID_SCHEMA, "the schema is no JSON object")
+    if len(data) > TEXT_BYTES_MAX:
+        raise TidemarkError(
+            ErrorCode.INVALID_SCHEMA,
+            f"the schema has {len(data)} bytes as JSON, and a ZooKeeper node has room for {TEXT_BYTES_MAX}: use fewer "
+            "columns, or shorter doc texts",
+            {"size_bytes": str(len(data)), "size_bytes_max": str(TEXT_BYTES_MAX)},
+        )
+    return data
+
+
+def decode(path: str, data: bytes) -> tuple[str, SchemaText]:
+    """Inverse of `encode`: the topic id and the version; raises INTERNAL."""
+    return codecs.decode(
+        path,
+        data,
+        lambda fields: (
+            codecs.name_of(fields["topic_id"]),
+            SchemaText(_text_of(fields["schema"]), codecs.int64_of(fields.get("created_at_ms", 0))),
+        ),
+    )
+
+
+def _text_of(fields: object) -> str:
+    if not isinstance(fields, dict):
+        raise TypeError
+    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
+
+
+async def read(
+    session: Session, topic: TopicDescription, config: NodeRead | None, known: Mapping[int, SchemaText]
+) -> dict[int, SchemaText]:
+    """The versions of a topic; `known` ones are not read again.
+
+    The text of a damaged version is empty. A version of another topic id is left out: the topic was deleted, or created
+    again, during the read.
+
+    Args:
+        config: the settings' znode, read together with `topic`.
+        known: versions of this topic id.
+    """
+    if config is None or not config[1].numChildren:
+        return {}
+    names = await session.children(paths.topic_config(topic.topic))
+    versions = sorted(int(name) for name in names if _is_version(name))
+    found = {version: known[version] for version in versions if version in known and known[version].text}
+    missing = [version for version in versions if version not in found]
+    for start in range(0, len(missing), _READ_AT_ONCE):
+        some = missing[start : start + _READ_AT_ONCE]
+        nodes = await session.read_many([path_of(topic.topic, version) for version in some])
+        for version, node in zip(some, nodes, strict=True):
+            schema = None if node is None else _understood(path_of(topic.topic, version), node[0], topic.topic_id)
+            if schema is not None:
+                found[version] = schema
+    return dict(sorted(found.items()))
+
+
+def _is_version(name: str) -> bool:
+    return name.isascii() and name.isdecimal() and name == str(int(name)) and 1 <= int(name) <= VERSIONS_MAX
+
+
+def _understood(path: str, data: bytes, topic_id: str) -> SchemaText | None:
+    try:
+        of, schema = decode(path, data)
+    except TidemarkError as error:
+        _log.error("the version of a schema is damaged; put it back as it was", extra={"path": path, "why": str(error)})
+        return SchemaText("")
+    return schema if of == topic_id else None
+
+
+def creations(topic: TopicDescription) -> list[Operation]:
+    """The operations that create the versions of a new topic, after its settings' znode."""
+    return [
+        Create(path_of(topic.topic, version), encode(topic.topic_id, schema))
+        for version, schema in sorted(topic.schemas.items())
+    ]
+
+
+def deletions(topic: str, names: Iterable[str]) -> list[Delete]:
+    """The operations that delete these children of the settings' znode, the newest version last.
+
+    A deletion in several multis therefore never makes a typed topic look like one without a schema.
+    """
+    ordered = sorted(names, key=lambda name: (int(name) if _is_version(name) else 0, name))
+    return [Delete(f"{paths.topic_config(topic)}/{name}") for name in ordered]
+
+
+async def add(
+    session: Session, topic: TopicDescription, version: int, schema: SchemaText, receipt: AdminRequest | None
+) -> bool:
+    """Create a version in one multi, which checks the topic and its settings as they were read (rule S2).
+
+    False: the topic, its settings or its versions changed since then, the controller has not initialised the topic yet,
+    or the request was answered. Nothing was written then.
+    """
+    operations: list[Operation] = [
+        Check(paths.incarnation(TopicPartition(topic.topic, 0), topic.incarnations[0])),
+        Check(paths.topic_config(topic.topic), topic.configs_version),
+        Create(path_of(topic.topic, version), encode(topic.topic_id, schema)),
+    ]
+    if receipt is not None:
+        operations.append(requests.creation(receipt))
+    try:
+        await commit(session, operations)
+    except MultiFailed as failed:
+        if isinstance(failed.cause, _LOST_RACES):
+            return False
+        raise TidemarkError(ErrorCode.INTERNAL, f"ZooKeeper refused the write: {failed}") from failed
+    return True
