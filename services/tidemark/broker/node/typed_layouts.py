@@ -17,16 +17,18 @@ Schemas = Mapping[int, TopicSchema]
 
 
 class TypedLayouts:
-    """Makes each layout once. Any thread reads."""
+    """Makes each layout once. Any thread reads.
 
-    def __init__(self, schemas: Callable[[str], Schemas]) -> None:
+    Args:
+        schemas: the versions that this broker understands, by topic.
+        is_typed: whether a topic has a schema, understood or not.
+    """
+
+    def __init__(self, schemas: Callable[[str], Schemas], is_typed: Callable[[str], bool]) -> None:
         self._schemas = schemas
+        self.is_typed = is_typed
         self._made: dict[tuple[str, int], tuple[TopicSchema, TypedLayout]] = {}
         self._readable: dict[tuple[str, int], tuple[TopicSchema, str]] = {}
-
-    def is_typed(self, topic: str) -> bool:
-        """Whether the topic has a schema."""
-        return bool(self._schemas(topic))
 
     def known(self, topic: str, version: int) -> TypedLayout | None:
         """The layout of a version; None: this broker does not know the version."""
@@ -76,5 +78,5 @@ class TypedLayouts:
         return known[1]
 
 
-NO_LAYOUTS: Final = TypedLayouts(lambda _: {})
+NO_LAYOUTS: Final = TypedLayouts(lambda _: {}, lambda _: False)
 """Of a broker without typed topics."""
