@@ -171,8 +171,7 @@ def check_typed(batch: Batch, layout: TypedLayout) -> CheckedBatch:
             f"the batch names node {table.event_time_node} as the event time; version {layout.version} does not",
         )
     facts = check_message(batch.data, table.message_at, codec=envelope.codec, layout=arrangement.layout)
-    numbers = Numbers(facts.body_start, len(batch.data) - facts.body_start, facts.row_count, facts.nodes, facts.buffers)
-    if table.ends != _ends(numbers, arrangement.layout):
+    if table.ends != _ends(facts.numbers, arrangement.layout):
         raise TidemarkError(
             ErrorCode.INVALID_BATCH, "the table of columns and the Arrow message disagree on the ends of columns"
         )
