@@ -89,20 +89,35 @@ class MessageLayout:
         self.shapes: dict[tuple[int, int], Shape] = {}
 
 
-class MessageFacts(NamedTuple):
-    """Figures from the metadata of a checked message."""
+class Numbers(NamedTuple):
+    """The numbers of a message."""
 
+    body_start: int
+    """Byte offset of the body in the data."""
+    body_bytes: int
     row_count: int
-    null_key_count: int
-    """Nulls of the first column."""
-    uncompressed_bytes: int
-    """Declared size of all buffers after decompression."""
     nodes: tuple[int, ...]
     """(length, null count) of each node, one after the other."""
     buffers: tuple[int, ...]
     """(offset in the body, size) of each buffer, one after the other."""
-    body_start: int
-    """Byte offset of the body in the data."""
+
+
+class MessageFacts(NamedTuple):
+    """Figures from the metadata of a checked message."""
+
+    uncompressed_bytes: int
+    """Declared size of all buffers after decompression."""
+    numbers: Numbers
+
+    @property
+    def row_count(self) -> int:
+        """Rows of the message."""
+        return self.numbers.row_count
+
+    @property
+    def null_key_count(self) -> int:
+        """Nulls of the first column."""
+        return self.numbers.nodes[1]
 
 
 class _Table(NamedTuple):
@@ -154,24 +169,7 @@ def check_message(data: bytes, start: int, *, codec: int, layout: MessageLayout)
         uncompressed_bytes = _check_buffers(data, numbers, layout, compressed=codec != 0)
     except struct.error:
         _refuse("its metadata points outside itself")
-    return MessageFacts(
-        numbers.row_count,
-        numbers.nodes[1],
-        uncompressed_bytes,
-        numbers.nodes,
-        numbers.buffers,
-        numbers.body_start,
-    )
-
-
-class Numbers(NamedTuple):
-    """The numbers of a message, unchecked."""
-
-    body_start: int
-    body_bytes: int
-    row_count: int
-    nodes: tuple[int, ...]
-    buffers: tuple[int, ...]
+    return MessageFacts(uncompressed_bytes, numbers)
 
 
 def read_numbers(data: bytes, start: int, *, codec: int, layout: MessageLayout) -> Numbers:
@@ -314,18 +312,18 @@ def _check_compression(metadata: bytes, header: _Table, codec: int) -> None:
 
 
 def _check_nodes(numbers: tuple[int, ...], row_count: int, layout: MessageLayout) -> None:
-    for index, node in enumerate(layout.nodes):
+    for index, (name, parent, never_null) in enumerate(layout.nodes):
         length, null_count = numbers[2 * index], numbers[2 * index + 1]
         if not 0 <= null_count <= length:
-            _refuse(f"column {node.name} says {null_count} nulls in {length} values")
-        if node.parent >= 0:
-            if length != numbers[2 * node.parent]:
-                parent = layout.nodes[node.parent].name
-                _refuse(f"column {node.name} has {length} values, not the {numbers[2 * node.parent]} of {parent}")
-        elif node.parent == NO_PARENT and length != row_count:
+            _refuse(f"column {name} says {null_count} nulls in {length} values")
+        if parent >= 0:
+            if length != numbers[2 * parent]:
+                above = layout.nodes[parent].name
+                _refuse(f"column {name} has {length} values, not the {numbers[2 * parent]} of {above}")
+        elif parent == NO_PARENT and length != row_count:
             _refuse(f"its columns are not all {row_count} rows long")
-        if null_count and node.never_null:
-            _refuse(f"column {node.name} has nulls")
+        if null_count and never_null:
+            _refuse(f"column {name} has nulls")
 
 
 def _check_buffers(data: bytes, numbers: Numbers, layout: MessageLayout, *, compressed: bool) -> int:
@@ -347,6 +345,8 @@ def _check_buffers(data: bytes, numbers: Numbers, layout: MessageLayout, *, comp
                 _refuse(f"column {layout.nodes[node].name} has a validity bitmap and is never null")
             if not nodes[2 * node + 1]:
                 continue
+        elif not width_bits:
+            continue
         # Arrow lets an array of no values leave out its offsets.
         length = nodes[2 * node]
         needed_bytes = ((length + extra) * width_bits + 7) >> 3 if length else 0

@@ -9,14 +9,15 @@ fields and max_timestamp; its rows carry their own `offset_delta`.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.envelope import (
     ENVELOPE_BYTES,
     MAGIC,
@@ -30,11 +31,58 @@ from tidemark.record.envelope import (
 )
 from tidemark.record.payload import encode_rows, read_batch, row_offsets
 from tidemark.record.schema import COMPACTED_SCHEMA
+from tidemark.record.typed.batch import StoredRows, deletions, encode_stored, read_stored, stored_offsets
+from tidemark.record.typed.key_bytes import key_bytes
+from tidemark.record.typed.layout import TypedLayout
 
 ENTRY_BYTES: Final = 64
 """Memory of a key beside its own bytes: its offset, and its share of the hash table."""
 _FULL_SHARE: Final = 0.75
 """Filled beyond this share, the map is full: each further addition would cost a pass over the whole map."""
+
+
+Layouts = Callable[[int], TypedLayout]
+"""The layout of a schema version; raises UNKNOWN_SCHEMA_VERSION."""
+
+
+def no_layouts(version: int) -> TypedLayout:
+    """Of a topic without a schema."""
+    raise TidemarkError(ErrorCode.UNKNOWN_SCHEMA_VERSION, f"version {version} of the topic's schema is not known here")
+
+
+class Decoded(NamedTuple):
+    """A batch and its rows."""
+
+    batch: Batch
+    rows: pa.RecordBatch
+    """As they are stored, system columns included."""
+    keys: Any
+    """binary; null for a row without a key."""
+    tombstones: Any
+    """bool: rows that delete the earlier rows of their key; None: no row does."""
+    offsets: Any
+    """int64."""
+    typed: StoredRows | None
+    """Of a typed batch."""
+
+
+def decode(batch: Batch, layouts: Layouts) -> Decoded:
+    """Decode and fully validate a batch.
+
+    Raises:
+        TidemarkError: as `read_batch` and `read_stored`; UNKNOWN_SCHEMA_VERSION.
+    """
+    if not batch.envelope.is_typed:
+        rows = read_batch(batch)
+        keys, values = rows.column(0), rows.column(1)
+        tombstones = pc.and_(pc.is_null(values), pc.is_valid(keys)) if values.null_count else None
+        return Decoded(batch, rows, keys, tombstones, row_offsets(batch.envelope, rows), None)
+    layout = layouts(batch.envelope.schema_version)
+    stored = read_stored(batch, layout)
+    of_columns = key_bytes(stored.rows, layout.key_columns)
+    found = pa.nulls(stored.rows.num_rows, pa.binary()) if of_columns is None else of_columns
+    offsets = stored_offsets(stored.rows, batch.envelope)
+    return Decoded(batch, stored.rows, found, deletions(stored.rows), offsets, stored)
 
 
 class KeyOffsets:
@@ -59,9 +107,9 @@ class KeyOffsets:
         folded = self._fold()
         return 0 if folded is None else folded.num_rows
 
-    def add(self, batches: Sequence[Batch], rows: Sequence[pa.RecordBatch]) -> bool:
+    def add(self, batches: Sequence[Decoded]) -> bool:
         """Add the rows of these batches, all or none; False: they do not fit."""
-        new = _latest(_keys_and_offsets(batches, rows))
+        new = _latest(_keys_and_offsets(batches))
         cost = _cost(new)
         if self._size_bytes and self._size_bytes + cost > self._max_bytes:
             self._fold()
@@ -115,36 +163,31 @@ class CleaningRule:
     kept: Container[int]
 
 
-def compact(batches: Sequence[Batch], latest: KeyOffsets, rule: CleaningRule) -> list[bytes | None]:
-    """The replacement of each batch: its own bytes, new bytes, or None where the batch is dropped.
-
-    Raises:
-        TidemarkError: as `read_batch`: a batch is damaged.
-    """
-    rows = [read_batch(batch) for batch in batches]
-    read = list(zip(batches, rows, strict=True))
-    offsets = pa.chunked_array([row_offsets(batch.envelope, one) for batch, one in read], pa.int64())
-    keys = pa.chunked_array([one.column(0) for one in rows], pa.binary())
+def compact(batches: Sequence[Decoded], latest: KeyOffsets, rule: CleaningRule) -> list[bytes | None]:
+    """The replacement of each batch: its own bytes, new bytes, or None where the batch is dropped."""
+    offsets = pa.chunked_array([one.offsets for one in batches], pa.int64())
+    keys = pa.chunked_array([one.keys for one in batches], pa.binary())
     outdated: Any = pc.less(offsets, latest.of(keys))
     stays: Any = pc.invert(outdated.fill_null(False))
     stays = stays.combine_chunks()
     result: list[bytes | None] = []
     start = 0
-    for batch, one in read:
-        count = one.num_rows
-        result.append(_compact_one(batch, one, stays.slice(start, count), rule))
+    for one in batches:
+        count = one.rows.num_rows
+        result.append(_compact_one(one, stays.slice(start, count), rule))
         start += count
     return result
 
 
-def _compact_one(batch: Batch, rows: pa.RecordBatch, stays: Any, rule: CleaningRule) -> bytes | None:
+def _compact_one(decoded: Decoded, stays: Any, rule: CleaningRule) -> bytes | None:
+    batch, rows = decoded.batch, decoded.rows
     envelope = batch.envelope
     if envelope.is_control:
         return batch.data
     left: int = stays.true_count
-    if rows.column(1).null_count and envelope.next_offset <= rule.end_offset:
+    if decoded.tombstones is not None and envelope.next_offset <= rule.end_offset:
         # this cleaning removes the records that these tombstones delete, also where another replica set the horizon
-        tombstones = pc.and_(stays, pc.and_(pc.is_null(rows.column(1)), pc.is_valid(rows.column(0))))
+        tombstones = pc.and_(stays, decoded.tombstones)
         if envelope.has_delete_horizon and envelope.delete_horizon_s <= rule.now_s:
             stays = pc.and_not(stays, tombstones)
             left = stays.true_count
@@ -160,7 +203,7 @@ def _compact_one(batch: Batch, rows: pa.RecordBatch, stays: Any, rule: CleaningR
             return seal(envelope, memoryview(batch.data)[ENVELOPE_BYTES:])
     if not left and envelope.base_offset not in rule.kept:
         return None
-    return _with_rows(envelope, rows, stays)
+    return _with_rows(decoded, envelope, stays)
 
 
 def empty_batch(offset: int, leader_epoch: int) -> Batch:
@@ -187,16 +230,23 @@ def empty_batch(offset: int, leader_epoch: int) -> Batch:
     return Batch(parse_envelope(data), data)
 
 
-def _with_rows(envelope: Envelope, rows: pa.RecordBatch, stays: Any) -> bytes:
+def _with_rows(decoded: Decoded, envelope: Envelope, stays: Any) -> bytes:
     """The batch with only some of its rows, which from then on carry their offsets."""
-    if not envelope.is_compacted:
-        rows = pa.RecordBatch.from_arrays([*rows.columns, _counted(rows.num_rows)], schema=COMPACTED_SCHEMA)
-    rows = rows.filter(stays)
-    attributes, horizon_s = envelope.attributes | Attributes.COMPACTED, envelope.delete_horizon_s
-    if not rows.column(1).null_count:
-        attributes, horizon_s = attributes & ~Attributes.DELETE_HORIZON, 0
-    kept = envelope._replace(attributes=int(attributes), delete_horizon_s=horizon_s, record_count=rows.num_rows)
-    return seal(kept, encode_rows(rows, Codec(kept.codec)))
+    deltas = None if envelope.is_compacted else _counted(decoded.rows.num_rows)
+    attributes, horizon_s = envelope.attributes | int(Attributes.COMPACTED), envelope.delete_horizon_s
+    # plain numbers: the inverse of a flag would clear the bits of the schema version, too
+    if decoded.tombstones is None or not pc.and_(stays, decoded.tombstones).true_count:
+        attributes, horizon_s = (
+            attributes & ~int(Attributes.DELETE_HORIZON),
+            0,
+        )
+    kept = envelope._replace(attributes=int(attributes), delete_horizon_s=horizon_s, record_count=stays.true_count)
+    if decoded.typed is not None:
+        return seal(kept, encode_stored(decoded.typed, deltas, stays, kept.codec))
+    rows = decoded.rows
+    if deltas is not None:
+        rows = pa.RecordBatch.from_arrays([*rows.columns, deltas], schema=COMPACTED_SCHEMA)
+    return seal(kept, encode_rows(rows.filter(stays), Codec(kept.codec)))
 
 
 @lru_cache(maxsize=64)
@@ -206,10 +256,10 @@ def _counted(count: int) -> pa.Array[Any]:
     return pa.Array.from_buffers(pa.uint32(), count, [None, pa.py_buffer(array("I", range(count)))])
 
 
-def _keys_and_offsets(batches: Sequence[Batch], rows: Sequence[pa.RecordBatch]) -> pa.Table:
-    data = [(batch, one) for batch, one in zip(batches, rows, strict=True) if not batch.envelope.is_control]
-    keys = pa.chunked_array([one.column(0) for _, one in data], pa.binary())
-    offsets = pa.chunked_array([row_offsets(batch.envelope, one) for batch, one in data], pa.int64())
+def _keys_and_offsets(batches: Sequence[Decoded]) -> pa.Table:
+    data = [one for one in batches if not one.batch.envelope.is_control]
+    keys = pa.chunked_array([one.keys for one in data], pa.binary())
+    offsets = pa.chunked_array([one.offsets for one in data], pa.int64())
     table = pa.Table.from_arrays([keys, offsets], names=["key", "offset"])
     return table.filter(pc.is_valid(keys)) if keys.null_count else table
 

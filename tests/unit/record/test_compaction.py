@@ -8,9 +8,9 @@ import random
 import pyarrow as pa
 import pytest
 from tidemark.record.checks import check_batch
-from tidemark.record.compaction import ENTRY_BYTES, CleaningRule, KeyOffsets, compact
+from tidemark.record.compaction import ENTRY_BYTES, CleaningRule, Decoded, KeyOffsets, compact, decode, no_layouts
 from tidemark.record.envelope import Attributes, Batch, Codec, stamped
-from tidemark.record.payload import build_batch, from_columns, read_batch, with_offsets
+from tidemark.record.payload import build_batch, from_columns, with_offsets
 
 HORIZON_S = 5_000
 NOW_S = 1_000
@@ -56,6 +56,10 @@ def rows_of(batches: list[Batch]) -> list[Row]:
     return found
 
 
+def decoded(batches: list[Batch]) -> list[Decoded]:
+    return [decode(batch, no_layouts) for batch in batches]
+
+
 def clean(
     batches: list[Batch], *, end: int, now_s: int = NOW_S, kept: frozenset[int] = frozenset(), each: int = 3
 ) -> list[Batch]:
@@ -63,12 +67,12 @@ def clean(
     dirty = [batch for batch in batches if batch.envelope.next_offset <= end]
     for start in range(0, len(dirty), each):
         some = dirty[start : start + each]
-        assert latest.add(some, [read_batch(batch) for batch in some])
+        assert latest.add(decoded(some))
     cleaned: list[Batch] = []
     for start in range(0, len(batches), each):
         some = batches[start : start + each]
         rule = CleaningRule(end_offset=end, now_s=now_s, delete_horizon_s=HORIZON_S, kept=kept)
-        cleaned += [check_batch(data) for data in compact(some, latest, rule) if data is not None]
+        cleaned += [check_batch(data) for data in compact(decoded(some), latest, rule) if data is not None]
     return cleaned
 
 
@@ -159,7 +163,7 @@ def test_a_full_map_refuses_additions_and_keeps_its_keys() -> None:
     latest = KeyOffsets(20_000)
     taken = 0
     for batch in some:
-        if not latest.add([batch], [read_batch(batch)]):
+        if not latest.add(decoded([batch])):
             break
         taken += 1
     assert 0 < taken < len(some)
@@ -171,15 +175,15 @@ def test_a_map_always_takes_known_keys() -> None:
     latest = KeyOffsets(20_000)
     for base in range(0, 5000, 10):
         batch = batch_of(base, [(b"key-%d" % n, b"") for n in range(10)])
-        assert latest.add([batch], [read_batch(batch)])
+        assert latest.add(decoded([batch]))
     assert len(latest) == 10
 
 
 def test_a_first_batch_larger_than_the_map_is_added() -> None:
     batch = batch_of(0, [(b"key-%d" % n, b"") for n in range(100)])
     latest = KeyOffsets(1)
-    assert latest.add([batch], [read_batch(batch)])
-    assert not latest.add([batch], [read_batch(batch)]) or len(latest) == 100
+    assert latest.add(decoded([batch]))
+    assert not latest.add(decoded([batch])) or len(latest) == 100
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -200,7 +204,7 @@ def test_a_bounded_map_is_a_dict_that_takes_additions_whole_or_not(seed: int) ->
         chosen = [rng.choice(keys) for _ in range(rng.randrange(1, 4))]
         batch = batch_of(base, [(key, b"v") for key in chosen])
         together = known | {key: base + number for number, key in enumerate(chosen)}
-        took = latest.add([batch], [read_batch(batch)])
+        took = latest.add(decoded([batch]))
         if took:
             assert not known or least(together) <= max_bytes
             known = together

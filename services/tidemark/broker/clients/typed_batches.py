@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of typed topics: the produce check, and the pruning of a fetch (rules S1, S2)."""
+"""Batches of typed topics: the produce check, and the pruning of a fetch (rules S5, S6)."""
 
 from __future__ import annotations
 

@@ -166,6 +166,7 @@ class LogCleaner:
                 truncations=job.truncations,
                 now_us=_now_us(),
                 pace=partial(wait_unless_stopped, self._throttles[directory], self._stopping),
+                layouts=partial(self._topics.layouts.stored, job.partition.topic),
             )
         except Stopped:
             return

@@ -76,7 +76,7 @@ class TopicTable:
         self._configs: dict[str, Mapping[str, str]] = {}
         self._rules: dict[str, TopicRules] = {}
         self._default = _rules_of({})
-        self.layouts = TypedLayouts(self.schemas)
+        self.layouts = TypedLayouts(self.schemas, lambda topic: topic in self._schemas)
         self._listener: Callable[[frozenset[str]], None] | None = None
 
     def listen(self, listener: Callable[[frozenset[str]], None]) -> None:

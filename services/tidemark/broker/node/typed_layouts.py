@@ -17,16 +17,18 @@ Schemas = Mapping[int, TopicSchema]
 
 
 class TypedLayouts:
-    """Makes each layout once. Any thread reads."""
+    """Makes each layout once. Any thread reads.
 
-    def __init__(self, schemas: Callable[[str], Schemas]) -> None:
+    Args:
+        schemas: the versions that this broker understands, by topic.
+        is_typed: whether a topic has a schema, understood or not.
+    """
+
+    def __init__(self, schemas: Callable[[str], Schemas], is_typed: Callable[[str], bool]) -> None:
         self._schemas = schemas
+        self.is_typed = is_typed
         self._made: dict[tuple[str, int], tuple[TopicSchema, TypedLayout]] = {}
         self._readable: dict[tuple[str, int], tuple[TopicSchema, str]] = {}
-
-    def is_typed(self, topic: str) -> bool:
-        """Whether the topic has a schema."""
-        return bool(self._schemas(topic))
 
     def known(self, topic: str, version: int) -> TypedLayout | None:
         """The layout of a version; None: this broker does not know the version."""
@@ -38,27 +40,32 @@ class TypedLayouts:
             made = self._made[topic, version] = (schema, layout_of(schema))
         return made[1]
 
+    def stored(self, topic: str, version: int) -> TypedLayout:
+        """The layout of a version; raises UNKNOWN_SCHEMA_VERSION."""
+        layout = self.known(topic, version)
+        if layout is None:
+            newest = max(self._schemas(topic), default=0)
+            raise TidemarkError(
+                ErrorCode.UNKNOWN_SCHEMA_VERSION,
+                f"topic {topic}: this broker knows the schema up to version {newest}, not version {version}",
+                {"topic": topic, "version": str(version), "newest_version": str(newest)},
+            )
+        return layout
+
     def writable(self, topic: str, version: int) -> TypedLayout:
         """The layout of a version that producers may write: readers with the newest version can read it.
 
         Raises:
             TidemarkError: UNKNOWN_SCHEMA_VERSION; SCHEMA_MISMATCH: the version is older than an incompatible change.
         """
-        layout = self.known(topic, version)
+        layout = self.stored(topic, version)
         schemas = self._schemas(topic)
         newest = schemas[max(schemas)]
-        facts = {"topic": topic, "version": str(version), "newest_version": str(newest.version)}
-        if layout is None:
-            raise TidemarkError(
-                ErrorCode.UNKNOWN_SCHEMA_VERSION,
-                f"topic {topic}: this broker knows the schema up to version {newest.version}, not version {version}",
-                facts,
-            )
         if version != newest.version and (problem := self._problem(topic, schemas[version], newest)):
             raise TidemarkError(
                 ErrorCode.SCHEMA_MISMATCH,
                 f"topic {topic}: write version {newest.version}; its readers cannot read version {version}: {problem}",
-                facts,
+                {"topic": topic, "version": str(version), "newest_version": str(newest.version)},
             )
         return layout
 
@@ -71,5 +78,5 @@ class TypedLayouts:
         return known[1]
 
 
-NO_LAYOUTS: Final = TypedLayouts(lambda _: {})
+NO_LAYOUTS: Final = TypedLayouts(lambda _: {}, lambda _: False)
 """Of a broker without typed topics."""

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.model import NO_PRODUCER, ErrorCode, TidemarkError
-from tidemark.record.arrow_message import MessageLayout, Numbers, check_message, read_numbers
+from tidemark.record.arrow_message import MessageLayout, Numbers, check_message, read_buffers, read_numbers
 from tidemark.record.envelope import (
     NO_BASE_OFFSET,
     NO_LEADER_EPOCH,
@@ -171,8 +171,7 @@ def check_typed(batch: Batch, layout: TypedLayout) -> CheckedBatch:
             f"the batch names node {table.event_time_node} as the event time; version {layout.version} does not",
         )
     facts = check_message(batch.data, table.message_at, codec=envelope.codec, layout=arrangement.layout)
-    numbers = Numbers(facts.body_start, len(batch.data) - facts.body_start, facts.row_count, facts.nodes, facts.buffers)
-    if table.ends != _ends(numbers, arrangement.layout):
+    if table.ends != _ends(facts.numbers, arrangement.layout):
         raise TidemarkError(
             ErrorCode.INVALID_BATCH, "the table of columns and the Arrow message disagree on the ends of columns"
         )
@@ -186,8 +185,17 @@ def check_typed(batch: Batch, layout: TypedLayout) -> CheckedBatch:
     return CheckedBatch(rows, table.flags, facts.uncompressed_bytes)
 
 
-def read_typed(batch: Batch, layout: TypedLayout) -> TypedRows:
-    """The rows of a whole batch after a full check.
+class StoredRows(NamedTuple):
+    """The rows of a whole batch as they are stored, system columns included."""
+
+    rows: pa.RecordBatch
+    layout: TypedLayout
+    flags: int
+    min_timestamp_us: int
+
+
+def read_stored(batch: Batch, layout: TypedLayout) -> StoredRows:
+    """The stored rows of a whole batch after a full check.
 
     Raises:
         TidemarkError: CORRUPT_BATCH, and as `check_typed`.
@@ -198,7 +206,51 @@ def read_typed(batch: Batch, layout: TypedLayout) -> TypedRows:
     if rows is None:
         arrangement = layout.arrangement(table.flags, compacted=batch.envelope.is_compacted)
         rows = _validated(batch.data, table.message_at, batch.envelope, arrangement)
-    return _typed_rows(rows, batch.envelope, layout, None)
+    return StoredRows(rows, layout, table.flags, table.min_timestamp_us)
+
+
+def encode_stored(stored: StoredRows, offset_deltas: pa.Array[Any] | None, stays: Any, codec: int) -> bytes:
+    """The payload of a compacted batch with some of the rows.
+
+    Args:
+        stored: all rows.
+        offset_deltas: uint32, of rows that do not have theirs yet; None: they have.
+        stays: bool: the rows to keep.
+        codec: of the buffers.
+    """
+    arrangement = stored.layout.arrangement(stored.flags, compacted=True)
+    columns = list(stored.rows.columns)
+    if offset_deltas is not None:
+        columns.insert(arrangement.schema.get_field_index("_offset_delta"), offset_deltas)
+    rows = pa.RecordBatch.from_arrays(columns, schema=arrangement.schema).filter(stays)
+    node = stored.layout.event_time_node(stored.flags, compacted=True)
+    return encode_typed(rows, arrangement, codec, stored.flags, node, stored.min_timestamp_us)
+
+
+def declared_bytes(batch: Batch) -> int:
+    """Declared size of all buffers of a compressed batch after decompression."""
+    table = parse_table(batch.data)
+    numbers = read_buffers(batch.data, table.message_at)
+    total_bytes = 0
+    for offset, size in zip(numbers[0::2], numbers[1::2], strict=True):
+        at = table.body_at + offset
+        declared = int.from_bytes(batch.data[at : at + 8], "little", signed=True) if size >= 8 else 0
+        total_bytes += size if declared < 0 else declared
+    return total_bytes
+
+
+def deletions(rows: pa.RecordBatch) -> pa.Array[Any] | None:
+    """bool: which stored rows delete the earlier rows of their key; None: no row does."""
+    return rows.column("_deleted") if "_deleted" in rows.schema.names else None
+
+
+def read_typed(batch: Batch, layout: TypedLayout) -> TypedRows:
+    """The rows of a whole batch after a full check.
+
+    Raises:
+        TidemarkError: CORRUPT_BATCH, and as `check_typed`.
+    """
+    return _typed_rows(read_stored(batch, layout).rows, batch.envelope, layout, None)
 
 
 def prune(data: bytes, layout: TypedLayout, column_ids: frozenset[int]) -> bytes:
@@ -329,7 +381,6 @@ def _typed_rows(
 ) -> TypedRows:
     names = rows.schema.names
     count = rows.num_rows
-    offsets = _offsets(rows, envelope) if "_offset_delta" in names else counted_offsets(envelope.base_offset, count)
     times = "_timestamp" if "_timestamp" in names else layout.event_time
     if envelope.has_append_time or times is None or times not in names:
         timestamps: Any = pa.repeat(scalar_of(envelope.max_timestamp_us, TIMESTAMP_TYPE), count)
@@ -340,10 +391,10 @@ def _typed_rows(
         wanted.remove(layout.event_time)
     return TypedRows(
         rows.select(wanted),
-        offsets,
+        stored_offsets(rows, envelope),
         timestamps,
         rows.column("_headers") if "_headers" in names else pa.nulls(count, HEADERS_TYPE),
-        rows.column("_deleted") if "_deleted" in names else None,
+        deletions(rows),
     )
 
 
@@ -351,7 +402,14 @@ def _mismatch(sentence: str) -> TidemarkError:
     return TidemarkError(ErrorCode.SCHEMA_MISMATCH, sentence)
 
 
-def _offsets(rows: pa.RecordBatch, envelope: Envelope) -> pa.Array[Any]:
+def stored_offsets(rows: pa.RecordBatch, envelope: Envelope) -> pa.Array[Any]:
+    """Offset of each stored row in the partition, int64.
+
+    Raises:
+        TidemarkError: INVALID_PAYLOAD: the offset deltas of a compacted batch do not rise.
+    """
+    if "_offset_delta" not in rows.schema.names:
+        return counted_offsets(envelope.base_offset, rows.num_rows)
     deltas = rows.column("_offset_delta").cast(_INT64)
     count = len(deltas)
     rises = count < 2 or pc.all(pc.less(deltas.slice(0, count - 1), deltas.slice(1))).as_py()

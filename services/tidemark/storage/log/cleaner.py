@@ -19,9 +19,9 @@ from tidemark.core.producer_state import ProducerStates
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.arrow_message import check_message
 from tidemark.record.checks import bytes_layout
-from tidemark.record.compaction import CleaningRule, KeyOffsets, compact
+from tidemark.record.compaction import CleaningRule, KeyOffsets, Layouts, compact, decode, no_layouts
 from tidemark.record.envelope import DELETE_HORIZON_MAX_S, ENVELOPE_BYTES, Batch, Codec, cut, unpack_envelope
-from tidemark.record.payload import read_batch
+from tidemark.record.typed.batch import declared_bytes
 from tidemark.storage.files import Descriptor, read_exactly, storage_error, write_all
 from tidemark.storage.log.cleaning import CleaningView, SegmentCleaning
 from tidemark.storage.log.partition_log import PartitionLog
@@ -109,14 +109,17 @@ def clean_log(
     now_us: int,
     pace: Pace,
     truncations: int | None = None,
+    layouts: Layouts = no_layouts,
 ) -> CleaningDone:
     """Clean the log in as many passes as the map needs; ends early when the log is truncated or closed.
 
-    `truncations`: `LogSegments.truncations` when the high watermark was taken; a later truncation invalidates it.
+    Args:
+        truncations: `LogSegments.truncations` when the high watermark was taken; a later truncation invalidates it.
+        layouts: of the schema versions of a typed topic.
 
     Raises:
-        TidemarkError: STORAGE_ERROR: the disk does not answer, or a batch is damaged; DISK_FULL. Segments swapped in
-            by then are whole.
+        TidemarkError: STORAGE_ERROR: the disk does not answer, or a batch is damaged; DISK_FULL;
+            UNKNOWN_SCHEMA_VERSION. Segments swapped in by then are whole.
     """
     done = CleaningDone()
     while (view := log.cleaning.view(high_watermark, truncations=truncations)) is not None:
@@ -124,7 +127,7 @@ def clean_log(
         if done.passes and dirt.first_dirty_offset >= dirt.end_offset:
             break
         try:
-            reached = _Pass(log.cleaning, view, dirt, settings, now_us // 1_000_000, pace, done).run()
+            reached = _Pass(log.cleaning, view, dirt, settings, now_us // 1_000_000, pace, done, layouts).run()
         except FileNotFoundError:
             break  # a segment was removed meanwhile: the log was truncated, trimmed or deleted
         except OSError as error:
@@ -149,6 +152,7 @@ class _Pass:
         now_s: int,
         pace: Pace,
         done: CleaningDone,
+        layouts: Layouts,
     ) -> None:
         self._log = log
         self._view = view
@@ -157,6 +161,7 @@ class _Pass:
         self._now_s = now_s
         self._pace = pace
         self._done = done
+        self._layouts = layouts
 
     def run(self) -> bool:
         """Whether the pass was completed; else the log has changed and the view is obsolete."""
@@ -189,7 +194,7 @@ class _Pass:
             opened = self._log.open(segment)
             start = skip_to(opened.number, reached, start=0, end=segment.size_bytes)
             for batches in self._read(opened, start, segment.size_bytes):
-                if not latest.add(batches, [read_batch(batch) for batch in batches]):
+                if not latest.add([decode(batch, self._layouts) for batch in batches]):
                     return reached
                 reached = batches[-1].envelope.next_offset
             reached = segment.next_offset
@@ -247,7 +252,8 @@ class _Pass:
         for batches in self._read(opened, 0, segment.size_bytes):
             parts: list[bytes] = []
             position = cleaned.size_bytes
-            for batch, data in zip(batches, compact(batches, latest, rule), strict=True):
+            decoded = [decode(batch, self._layouts) for batch in batches]
+            for batch, data in zip(batches, compact(decoded, latest, rule), strict=True):
                 changed = changed or data is not batch.data
                 if data is None:
                     continue
@@ -312,6 +318,8 @@ def _content_bytes(batch: Batch) -> int:
     envelope = batch.envelope
     if envelope.codec == Codec.NONE:
         return len(batch.data)
+    if envelope.is_typed:
+        return declared_bytes(batch)
     facts = check_message(batch.data, ENVELOPE_BYTES, codec=envelope.codec, layout=bytes_layout(envelope))
     return facts.uncompressed_bytes
 

@@ -9,10 +9,12 @@ import pyarrow as pa
 import pytest
 from tidemark.broker.clients.typed_batches import check_fits_topic, prune_batches
 from tidemark.broker.node.topic_settings import TopicTable
+from tidemark.core.messages import NewSchemas
 from tidemark.core.schemas.arrow_types import draft_from_arrow
 from tidemark.core.schemas.compatibility import Compatibility
 from tidemark.core.schemas.evolution import first_version, next_version
 from tidemark.core.schemas.model import NO_ID, Column, Primitive, draft_of
+from tidemark.core.schemas.text import to_text
 from tidemark.core.schemas.typed_layout import layout_of
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.checks import ProduceLimits, check_batch
@@ -31,8 +33,12 @@ DELAY = frozenset({column.id for column in SCHEMA.columns if column.name == "del
 @pytest.fixture
 def topics() -> TopicTable:
     table = TopicTable()
-    table.update_schemas("flights", {1: SCHEMA})
+    teach(table, {1: to_text(SCHEMA)})
     return table
+
+
+def teach(table: TopicTable, texts: dict[int, str]) -> None:
+    table.update_schemas({"flights": "topic-one"}, {"flights": NewSchemas("topic-one", texts)})
 
 
 def typed(codec: Codec = Codec.NONE, version: int = 1, flags: int = 0) -> Batch:
@@ -114,13 +120,21 @@ def test_a_batch_of_an_unknown_version_and_a_damaged_one_stay_whole(topics: Topi
     assert read_pruned(newer.data, whole, DELAY).columns.equals(read_typed(newer, whole).columns.select(["delay"]))
 
 
-def test_an_old_version_is_refused_after_a_change_that_its_batches_do_not_survive(topics: TopicTable) -> None:
+def test_an_old_version_is_refused_after_a_change_that_its_batches_do_not_survive() -> None:
     columns = [column for column in draft_of(SCHEMA).columns if column.name != "delay"]
     required = Column(NO_ID, "gate", Primitive.STRING, nullable=False)
     for added, accepted in ((replace(required, nullable=True), True), (required, False)):
         draft = replace(draft_of(SCHEMA), columns=(*columns, added))
-        topics.update_schemas("flights", {1: SCHEMA, 2: next_version(SCHEMA, draft, Compatibility.NONE)})
+        topics = TopicTable()
+        teach(topics, {1: to_text(SCHEMA), 2: to_text(next_version(SCHEMA, draft, Compatibility.NONE))})
         if accepted:
             check_fits_topic(typed(), "flights", topics.layouts, ProduceLimits())
         else:
             assert refusal(topics, typed()) is ErrorCode.SCHEMA_MISMATCH
+
+
+def test_a_schema_that_does_not_parse_makes_no_topic_of_bytes() -> None:
+    topics = TopicTable()
+    teach(topics, {1: "{"})
+    assert refusal(topics, check_batch(sample())) is ErrorCode.SCHEMA_MISMATCH
+    assert refusal(topics, typed()) is ErrorCode.UNKNOWN_SCHEMA_VERSION
