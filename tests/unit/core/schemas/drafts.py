@@ -136,3 +136,8 @@ def drafts(draw: st.DrawFn, names: st.SearchStrategy[str] = NAMES, depth: int = 
 
 def schemas(names: st.SearchStrategy[str] = NAMES, depth: int = 3) -> st.SearchStrategy[TopicSchema]:
     return drafts(names, depth).map(first_version)
+
+
+def leaf_or_empty_types() -> st.SearchStrategy[ColumnType]:
+    """Types that may have a default."""
+    return column_types(SIMPLE_NAMES, 2).filter(lambda it: not isinstance(it, StructOf))
