@@ -141,16 +141,32 @@ def test_columns_that_the_batch_lacks_alone_keep_the_number_of_rows() -> None:
     assert names(FLIGHTS, Projection(FLIGHTS, target, ["x"])) == ["leg.miles"]
     assert read(target, "leg") == [{"leg": {"hub": None}}, {"leg": None}]
     assert names(FLIGHTS, Projection(FLIGHTS, target, ["leg"])) == ["leg.miles"]
+    assert read(target, "carrier", "leg") == [{"carrier": "IB", "leg": {"hub": None}}, {"carrier": "BA", "leg": None}]
+    assert names(FLIGHTS, Projection(FLIGHTS, target, ["carrier", "leg"])) == ["carrier", "leg.miles"]
 
 
 def test_a_column_that_got_another_id_is_not_read_under_its_old_one() -> None:
-    target = later("carrier STRING NOT NULL, leg STRUCT<origin: STRING, miles: STRING>", Compatibility.NONE)
-    back = next_version(
-        target,
-        draft_from_ddl("carrier STRING NOT NULL, leg STRUCT<origin: STRING, miles: SMALLINT>"),
-        Compatibility.NONE,
+    columns = "carrier STRING NOT NULL, leg STRUCT<origin: STRING, miles: {0}>, fares MAP<STRING, STRUCT<eur: {1}>>"
+    between = later(columns.format("STRING", "STRING"), Compatibility.NONE)
+    target = next_version(between, draft_from_ddl(columns.format("SMALLINT", "FLOAT")), Compatibility.NONE)
+    assert read(target, "leg", "fares")[0] == {"leg": {"origin": "MAD", "miles": None}, "fares": [("Y", {"eur": None})]}
+
+
+@pytest.mark.parametrize("start", [0, 1, 2, 3, 9])
+@pytest.mark.parametrize("rows_kept", [0, 1, 2, 5])
+def test_a_slice_of_a_batch_is_read_as_its_rows(start: int, rows_kept: int) -> None:
+    target = later(
+        "carrier STRING NOT NULL, leg STRUCT<far: INT RENAMED FROM miles, hub: STRING DEFAULT 'LHR'>, "
+        "legs ARRAY<STRUCT<miles: BIGINT>>, fares MAP<STRING, STRUCT<eur: DOUBLE>>"
     )
-    assert read(back, "leg")[0] == {"leg": {"origin": "MAD", "miles": None}}
+    projection = Projection(FLIGHTS, target)
+    whole = fetched(projection, [*ROWS, *ROWS[:1] * 2, *ROWS] * 3)
+    made = projection.apply(whole.slice(start, rows_kept))
+    made.validate(full=True)
+    assert made.to_pylist() == projection.apply(whole).to_pylist()[start : start + rows_kept]
+    assert made.to_pylist() == projected(
+        FLIGHTS, target.columns, ([*ROWS, *ROWS[:1] * 2, *ROWS] * 3)[start:][:rows_kept]
+    )
 
 
 def test_a_reader_that_cannot_read_a_version_is_told_both_versions_and_the_column() -> None:
