@@ -228,19 +228,18 @@ def _filler(column: Column, dictionaries: bool) -> Fill:
     made = arrow_type(column.type, dictionaries)
     if column.default is None:
         return lambda count: _nulls(count, made)
-    scalar = _one(column.type, column.default.value, dictionaries)[0]
+    if isinstance(column.type, ListOf | MapOf):
+        return lambda count: _empty_ones(made, count)
+    scalar = _one(column.type, column.default.value)[0]
     if isinstance(column.type, Dictionary) and dictionaries:
         return lambda count: cast("Any", pa.repeat(scalar, count)).dictionary_encode()
     return lambda count: pa.repeat(scalar, count)
 
 
-def _one(column_type: ColumnType, value: DefaultValue, dictionaries: bool) -> Array:
+def _one(column_type: ColumnType, value: DefaultValue) -> Array:
     """An array with one value. Not by pa.array, which imports pandas where it is installed: half a second."""
     plain = plain_type(column_type)
-    made = arrow_type(plain, dictionaries)
-    if isinstance(value, tuple):
-        none = _nulls(0, cast("Any", made).value_type) if isinstance(plain, ListOf) else _no_entries(made)
-        return pa.Array.from_buffers(made, 1, [None, pa.py_buffer(bytes(8))], children=[none])
+    made = arrow_type(plain)
     content = _bytes(plain, value)
     if plain in (Primitive.STRING, Primitive.BINARY):
         offsets = struct.pack("<ii", 0, len(content))
@@ -248,8 +247,12 @@ def _one(column_type: ColumnType, value: DefaultValue, dictionaries: bool) -> Ar
     return pa.Array.from_buffers(made, 1, [None, pa.py_buffer(content)])
 
 
-def _no_entries(made: pa.DataType) -> Array:
-    return _nulls(0, pa.struct([cast("Any", made).key_field, cast("Any", made).item_field]))
+def _empty_ones(made: pa.DataType, count: int) -> Array:
+    """Empty lists or maps."""
+    fields = [made.field(place) for place in range(made.num_fields)]
+    none = _nulls(0, fields[0].type)
+    offsets = pa.py_buffer(bytes(4 * (count + 1)))
+    return pa.Array.from_buffers(made, count, [None, offsets], children=[none])
 
 
 def _nulls(count: int, made: pa.DataType) -> Array:

@@ -143,7 +143,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.dictionaries(st.sampled_from("abc"), JSON, max_size=3), min_size=1, max_size=4))
 def test_any_rows_of_json_have_a_proposal_or_are_refused(rows: list[dict[str, object]]) -> None:
     try:

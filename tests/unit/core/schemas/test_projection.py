@@ -6,22 +6,22 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
+from random import Random
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
-from tidemark.core.schemas.arrow_types import arrow_schema, pruned
+from tidemark.core.schemas.arrow_types import arrow_schema
 from tidemark.core.schemas.column_paths import selected
 from tidemark.core.schemas.compatibility import Compatibility
 from tidemark.core.schemas.ddl import draft_from_ddl
 from tidemark.core.schemas.evolution import first_version, next_version
-from tidemark.core.schemas.model import Column, Default, SchemaDraft, StructOf, TopicSchema, walk
+from tidemark.core.schemas.model import Column, Primitive, SchemaDraft, StructOf, TopicSchema, walk
 from tidemark.core.schemas.projection import Projection
 from tidemark.model import ErrorCode, TidemarkError
 
-from tests.unit.core.schemas.drafts import defaults, leaf_or_empty_types, schemas
-from tests.unit.core.schemas.rows import batch, projected, rows
+from tests.unit.core.schemas.drafts import RANDOMS, default, draft, type_of
+from tests.unit.core.schemas.rows import batch, projected, pruned_batch, rows
 
 FLIGHTS = first_version(
     draft_from_ddl(
@@ -47,14 +47,7 @@ def later(ddl: str, compatibility: Compatibility = Compatibility.BACKWARD) -> To
 
 def fetched(projection: Projection, found: Sequence[dict[str, object]] = ROWS) -> pa.RecordBatch:
     """The rows of FLIGHTS as a pruned fetch gives them."""
-    whole = batch(FLIGHTS, found)
-    kept = pruned(FLIGHTS, projection.column_ids)
-    columns = [whole.column(field.name) for field in kept]
-    arrays = [
-        it if it.type.equals(field.type) else pa.array(it.to_pylist(), field.type)
-        for it, field in zip(columns, kept, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=kept)
+    return pruned_batch(FLIGHTS, projection.column_ids, batch(FLIGHTS, found))
 
 
 def read(target: TopicSchema, *columns: str) -> list[dict[str, object]]:
@@ -169,7 +162,7 @@ def test_a_slice_of_a_batch_is_read_as_its_rows(start: int, rows_kept: int) -> N
     )
 
 
-def test_a_reader_that_cannot_read_a_version_is_told_both_versions_and_the_column() -> None:
+def test_a_reader_that_cannot_read_a_version_gets_both_versions_and_the_column() -> None:
     target = later("carrier STRING NOT NULL, x INT NOT NULL, delay SMALLINT", Compatibility.FORWARD)
     with pytest.raises(TidemarkError) as raised:
         Projection(FLIGHTS, target)
@@ -203,33 +196,31 @@ def test_dictionaries_come_out_encoded_or_plain() -> None:
     assert plain.apply(fetched(plain)).to_pylist() == expected
 
 
-@settings(max_examples=30, deadline=None)
-@given(schemas(depth=3), st.data())
-def test_any_columns_of_any_schema_can_be_read(schema: TopicSchema, data: st.DataObject) -> None:
+@settings(max_examples=60, deadline=None)
+@given(RANDOMS)
+def test_any_columns_of_any_schema_can_be_read(random: Random) -> None:
+    schema = first_version(draft(random))
     paths = [".".join(path) for path, _ in walk(schema.columns)]
-    chosen = data.draw(st.lists(st.sampled_from(paths), min_size=1, max_size=3))
-    found = data.draw(rows(schema))
+    chosen = random.sample(paths, min(len(paths), random.randint(1, 3)))
+    found = rows(random, schema)
     for dictionaries in (False, True):
         projection = Projection(schema, schema, chosen, dictionaries=dictionaries)
-        target = pruned(schema, projection.column_ids)
-        whole = batch(schema, found)
-        arrays = [pa.array(whole.column(field.name).to_pylist(), field.type) for field in target]
-        made = projection.apply(pa.RecordBatch.from_arrays(arrays, schema=target))
+        made = projection.apply(pruned_batch(schema, projection.column_ids, batch(schema, found)))
         made.validate(full=True)
         assert made.to_pylist() == projected(schema, selected(schema, chosen), found)
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.data())
-def test_any_default_fills_the_rows_that_lack_the_column(data: st.DataObject) -> None:
-    column_type = data.draw(leaf_or_empty_types())
-    default = data.draw(defaults(column_type).filter(lambda it: it is not None))
-    assert isinstance(default, Default)
-    new = Column(0, "x", column_type, nullable=False, default=default)
-    nested = Column(0, "s", StructOf((Column(0, "a", FLIGHTS.columns[0].type), new)))
-    first = first_version(SchemaDraft((Column(0, "s", StructOf(nested.type.columns[:1])),)))  # type: ignore[union-attr]
-    target = next_version(first, SchemaDraft((nested, new)), Compatibility.FULL)
-    found = [{"s": {"a": "b"}}, {"s": None}]
+@settings(max_examples=100, deadline=None)
+@given(RANDOMS)
+def test_any_default_fills_the_rows_that_lack_the_column(random: Random) -> None:
+    column_type = type_of(random, 2)
+    new = Column(0, "x", column_type, nullable=False, default=default(random, column_type, 1))
+    old = Column(0, "a", Primitive.STRING)
+    first = first_version(SchemaDraft((Column(0, "s", StructOf((old,))),)))
+    if new.default is None:
+        return
+    target = next_version(first, SchemaDraft((Column(0, "s", StructOf((old, new))), new)), Compatibility.FULL)
+    found = [{"s": {"a": "b"}}, {"s": None}][: random.randrange(3)]
     for dictionaries in (False, True):
         projection = Projection(first, target, dictionaries=dictionaries)
         made = projection.apply(batch(first, found))
