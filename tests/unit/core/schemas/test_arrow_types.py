@@ -10,7 +10,18 @@ import pytest
 from hypothesis import given, settings
 from tidemark.core.schemas.arrow_types import arrow_field, arrow_schema, draft_from_arrow, node_ids, pruned
 from tidemark.core.schemas.evolution import first_version
-from tidemark.core.schemas.model import Column, Decimal, Dictionary, ListOf, Primitive, SchemaDraft, TopicSchema, walk
+from tidemark.core.schemas.model import (
+    Column,
+    Decimal,
+    Dictionary,
+    ListOf,
+    Primitive,
+    SchemaDraft,
+    TopicSchema,
+    kept_ids,
+    walk,
+)
+from tidemark.core.schemas.typed_layout import layout_of
 from tidemark.model import ErrorCode, TidemarkError
 
 from tests.unit.core.schemas.drafts import RANDOMS, draft, schemas
@@ -93,6 +104,10 @@ def test_a_pruned_schema_has_the_columns_that_are_named(random: Random) -> None:
         column.name for column in schema.columns if wanted & {it.id for _, it in walk([column])}
     ]
     pa.RecordBatch.from_pylist([], schema=part).validate(full=True)
+    if wanted:  # the broker prunes the nodes of a batch by rules of its own
+        remains = layout_of(schema).pruned(0, frozenset(wanted)).arrangement
+        assert remains.schema.equals(part)
+        assert [it for it in node_ids(schema) if it in kept_ids(schema, wanted)] == list(remains.node_ids)
 
 
 def test_a_pruned_schema_keeps_the_way_to_a_nested_column() -> None:
