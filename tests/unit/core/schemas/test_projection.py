@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from collections.abc import Sequence
 from random import Random
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from tidemark.core.schemas.arrow_types import arrow_schema
@@ -20,7 +22,7 @@ from tidemark.core.schemas.model import Column, Primitive, SchemaDraft, StructOf
 from tidemark.core.schemas.projection import Projection
 from tidemark.model import ErrorCode, TidemarkError
 
-from tests.unit.core.schemas.drafts import RANDOMS, default, draft, type_of
+from tests.unit.core.schemas.drafts import RANDOMS, columns, default, draft, type_of
 from tests.unit.core.schemas.rows import batch, projected, pruned_batch, rows
 
 FLIGHTS = first_version(
@@ -226,6 +228,21 @@ def test_any_default_fills_the_rows_that_lack_the_column(random: Random) -> None
         made = projection.apply(batch(first, found))
         made.validate(full=True)
         assert made.to_pylist() == projected(first, target.columns, found)
+
+
+@settings(max_examples=60, deadline=None)
+@given(RANDOMS)
+def test_a_missing_struct_has_no_null_where_parquet_takes_none(random: Random) -> None:
+    inner = StructOf(columns(random, 3, simple=True))
+    old = Column(0, "a", Primitive.STRING)
+    first = first_version(SchemaDraft((old,)))
+    target = next_version(first, SchemaDraft((old, Column(0, "s", inner))), Compatibility.FULL)
+    found = [{"a": "b"}] * random.choice([0, 1, 9])
+    for dictionaries in (False, True):
+        made = Projection(first, target, dictionaries=dictionaries).apply(batch(first, found))
+        made.validate(full=True)
+        assert made.column(1).null_count == len(found)
+        pq.write_table(pa.Table.from_batches([made]), io.BytesIO())
 
 
 def test_a_projection_imports_no_pandas() -> None:
