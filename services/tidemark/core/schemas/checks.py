@@ -92,25 +92,29 @@ def check_columns(columns: Sequence[Column]) -> None:
             _check_siblings(path, column.type.columns)
 
 
+def name_refusal(path: Path) -> str | None:
+    """Why no column can have the last name of the path; None: one can."""
+    name = path[-1]
+    if not 1 <= len(name) <= NAME_CHARACTERS_MAX:
+        return f"a name has 1 to {NAME_CHARACTERS_MAX} characters, this one has {len(name)}"
+    if not name.isprintable() and any(unicodedata.category(character) in _CONTROL for character in name):
+        return "a name has no control characters"
+    if len(path) == 1 and name.startswith("_"):
+        return "names with a leading _ are Tidemark's, such as _offset; choose another name"
+    return None
+
+
 def _check_siblings(above: Path, columns: Sequence[Column]) -> None:
     names: dict[str, str] = {}
     for column in columns:
         path = (*above, column.name)
-        _check_name(path)
+        refusal = name_refusal(path)
+        if refusal is not None:
+            raise invalid(refusal, path)
         lower = column.name.lower()
         if lower in names:
             raise invalid(f"there is a column {shown(names[lower])} beside it; Spark ignores the case of names", path)
         names[lower] = column.name
-
-
-def _check_name(path: Path) -> None:
-    name = path[-1]
-    if not 1 <= len(name) <= NAME_CHARACTERS_MAX:
-        raise invalid(f"a name has 1 to {NAME_CHARACTERS_MAX} characters, this one has {len(name)}", path)
-    if not name.isprintable() and any(unicodedata.category(character) in _CONTROL for character in name):
-        raise invalid("a name has no control characters", path)
-    if len(path) == 1 and name.startswith("_"):
-        raise invalid("names with a leading _ are Tidemark's, such as _offset; choose another name", path)
 
 
 def _check_type(path: Path, column: Column) -> None:

@@ -15,6 +15,7 @@ from typing import Final
 from tidemark.core.schemas.checks import check_draft, check_schema
 from tidemark.core.schemas.compatibility import Compatibility, check_compatible, continues, incompatible
 from tidemark.core.schemas.differences import Difference as Difference
+from tidemark.core.schemas.differences import DifferenceKind as DifferenceKind
 from tidemark.core.schemas.differences import differences as differences
 from tidemark.core.schemas.model import (
     Column,

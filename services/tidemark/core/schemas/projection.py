@@ -7,9 +7,6 @@ without a copy.
 
 from __future__ import annotations
 
-import datetime
-import decimal
-import struct
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -18,12 +15,11 @@ import pyarrow as pa
 from tidemark.core.schemas.arrow_types import arrow_field, arrow_type, pruned
 from tidemark.core.schemas.column_paths import selected
 from tidemark.core.schemas.compatibility import problems
+from tidemark.core.schemas.missing_columns import filler
 from tidemark.core.schemas.model import (
     INT_BITS,
     Column,
     ColumnType,
-    Decimal,
-    DefaultValue,
     Dictionary,
     ListOf,
     MapOf,
@@ -44,13 +40,6 @@ else:
     Array = pa.Array
 
 Convert = Callable[[Array], Array]
-Fill = Callable[[int], Array]
-
-_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_MICROSECOND: Final = datetime.timedelta(microseconds=1)
-_WIDTHS: Final = {Primitive.FLOAT32: "<f", Primitive.FLOAT64: "<d"}
-_DECIMAL_BYTES: Final = 16
-_DIGITS: Final = decimal.Context(prec=80)
 
 
 class Projection:
@@ -146,7 +135,7 @@ def _maker(kept: Sequence[Column], target: Column, dictionaries: bool) -> Callab
     """A function from the rows that were fetched, in columns `kept`, to one column of the reader."""
     place = next((place for place, column in enumerate(kept) if column.id == target.id), None)
     if place is None:
-        fill = _filler(target, dictionaries)
+        fill = filler(target, dictionaries)
         return lambda rows: fill(rows.num_rows)
     convert = _converter(kept[place], target, dictionaries)
     return lambda rows: convert(rows.column(place))
@@ -217,69 +206,7 @@ def _struct_part(
     source: Sequence[Column], place: int | None, target: Column, dictionaries: bool
 ) -> Callable[[pa.StructArray], Array]:
     if place is None:
-        fill = _filler(target, dictionaries)
+        fill = filler(target, dictionaries)
         return lambda rows: fill(len(rows))
     convert = _converter(source[place], target, dictionaries)
     return lambda rows: convert(rows.field(place))
-
-
-def _filler(column: Column, dictionaries: bool) -> Fill:
-    """A function from a number of rows to a column that the batch lacks: its default, or null."""
-    made = arrow_type(column.type, dictionaries)
-    if column.default is None:
-        return lambda count: _nulls(count, made)
-    scalar = _one(column.type, column.default.value, dictionaries)[0]
-    if isinstance(column.type, Dictionary) and dictionaries:
-        return lambda count: cast("Any", pa.repeat(scalar, count)).dictionary_encode()
-    return lambda count: pa.repeat(scalar, count)
-
-
-def _one(column_type: ColumnType, value: DefaultValue, dictionaries: bool) -> Array:
-    """An array with one value. Not by pa.array, which imports pandas where it is installed: half a second."""
-    plain = plain_type(column_type)
-    made = arrow_type(plain, dictionaries)
-    if isinstance(value, tuple):
-        none = _nulls(0, cast("Any", made).value_type) if isinstance(plain, ListOf) else _no_entries(made)
-        return pa.Array.from_buffers(made, 1, [None, pa.py_buffer(bytes(8))], children=[none])
-    content = _bytes(plain, value)
-    if plain in (Primitive.STRING, Primitive.BINARY):
-        offsets = struct.pack("<ii", 0, len(content))
-        return pa.Array.from_buffers(made, 1, [None, pa.py_buffer(offsets), pa.py_buffer(content)])
-    return pa.Array.from_buffers(made, 1, [None, pa.py_buffer(content)])
-
-
-def _no_entries(made: pa.DataType) -> Array:
-    return _nulls(0, pa.struct([cast("Any", made).key_field, cast("Any", made).item_field]))
-
-
-def _nulls(count: int, made: pa.DataType) -> Array:
-    return cast("Array", pa.nulls(count, cast("Any", made)))
-
-
-def _bytes(plain: ColumnType, value: DefaultValue) -> bytes:
-    """A value as Arrow stores it."""
-    match value:
-        case bool():
-            return bytes([value])
-        case str():
-            return value.encode()
-        case bytes():
-            return value
-        case decimal.Decimal():
-            assert isinstance(plain, Decimal)
-            unscaled = int(value.scaleb(plain.scale, _DIGITS))
-            return unscaled.to_bytes(_DECIMAL_BYTES, "little", signed=True)
-        case datetime.datetime():
-            microseconds = (value.replace(tzinfo=value.tzinfo or datetime.UTC) - _EPOCH) // _MICROSECOND
-            return microseconds.to_bytes(8, "little", signed=True)
-        case datetime.date():
-            return (value - _EPOCH.date()).days.to_bytes(4, "little", signed=True)
-        case int() | float():
-            assert isinstance(plain, Primitive)
-            return struct.pack(_WIDTHS[plain], value) if plain in _WIDTHS else _int_bytes(plain, int(value))
-        case _:
-            raise AssertionError(value)
-
-
-def _int_bytes(plain: Primitive, value: int) -> bytes:
-    return value.to_bytes(INT_BITS[plain] // 8, "little", signed=True)

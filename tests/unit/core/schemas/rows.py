@@ -4,42 +4,54 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from random import Random
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import strategies as st
-from tidemark.core.schemas.arrow_types import arrow_schema
+from tidemark.core.schemas.arrow_types import arrow_schema, pruned
 from tidemark.core.schemas.model import Column, ListOf, MapOf, Primitive, StructOf, TopicSchema, plain_type
 
-from tests.unit.core.schemas.drafts import values
+from tests.unit.core.schemas.drafts import value
 
 Row = dict[str, Any]
 
 
-def rows(schema: TopicSchema, count: int = 3) -> st.SearchStrategy[list[Row]]:
-    return st.lists(_struct(schema.columns), min_size=1, max_size=count)
+def rows(random: Random, schema: TopicSchema) -> list[Row]:
+    return [_struct(random, schema.columns) for _ in range(random.randint(1, 4))]
 
 
 def batch(schema: TopicSchema, found: Sequence[Row]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(list(found), schema=arrow_schema(schema))
 
 
-def _struct(columns: Sequence[Column]) -> st.SearchStrategy[Row]:
-    return st.fixed_dictionaries({column.name: _value(column) for column in columns})
+def pruned_batch(schema: TopicSchema, ids: Collection[int], whole: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows without the columns, nested ones too, that were not fetched."""
+    kept = pruned(schema, ids)
+    arrays = [_pruned_array(whole.column(field.name), field.type) for field in kept]
+    return pa.RecordBatch.from_arrays(arrays, schema=kept)
 
 
-def _value(column: Column) -> st.SearchStrategy[Any]:
+def _pruned_array(array: pa.Array, kept: pa.DataType) -> pa.Array:
+    return array if array.type.equals(kept) else pa.array(array.to_pylist(), kept)
+
+
+def _struct(random: Random, columns: Sequence[Column]) -> Row:
+    return {column.name: _value(random, column) for column in columns}
+
+
+def _value(random: Random, column: Column) -> Any:
+    if column.nullable and random.random() < 0.3:
+        return None
     match column.type:
         case ListOf(element):
-            found: st.SearchStrategy[Any] = st.lists(_value(element), max_size=2)
-        case MapOf(key, value):
-            found = st.lists(st.tuples(_value(key), _value(value)), max_size=2)
+            return [_value(random, element) for _ in range(random.randrange(3))]
+        case MapOf(key, item):
+            return [(_value(random, key), _value(random, item)) for _ in range(random.randrange(3))]
         case StructOf(columns):
-            found = _struct(columns)
+            return _struct(random, columns)
         case leaf:
-            found = values(leaf)
-    return st.none() | found if column.nullable else found
+            return value(random, leaf)
 
 
 def projected(source: TopicSchema, target: Sequence[Column], found: Sequence[Row]) -> list[Row]:
@@ -62,28 +74,29 @@ def _projected_struct(source: Sequence[Column], target: Sequence[Column], row: R
 def _default(column: Column) -> Any:
     if column.default is None:
         return None
-    value = column.default.value
-    if value == () and isinstance(column.type, ListOf | MapOf):
+    found = column.default.value
+    if found == () and isinstance(column.type, ListOf | MapOf):
         return []
-    return _narrow(value) if plain_type(column.type) is Primitive.FLOAT32 else value
+    return _narrow(found) if plain_type(column.type) is Primitive.FLOAT32 else found
 
 
-def _projected(source: Column, target: Column, value: Any) -> Any:
-    if value is None:
+def _projected(source: Column, target: Column, found: Any) -> Any:
+    if found is None:
         return None
     match source.type, target.type:
         case ListOf(element), ListOf(other):
-            return [_projected(element, other, it) for it in value]
+            return [_projected(element, other, it) for it in found]
         case MapOf(key, item), MapOf(other_key, other_item):
-            return [(_projected(key, other_key, k), _projected(item, other_item, v)) for k, v in value]
+            return [(_projected(key, other_key, k), _projected(item, other_item, v)) for k, v in found]
         case StructOf(columns), StructOf(others):
-            return _projected_struct(columns, others, value)
+            return _projected_struct(columns, others, found)
         case _:
-            return float(value) if plain_type(target.type) in (Primitive.FLOAT32, Primitive.FLOAT64) else value
+            floats = (Primitive.FLOAT32, Primitive.FLOAT64)
+            return float(found) if plain_type(target.type) in floats else found
 
 
-def _narrow(value: Any) -> float:
-    (narrow,) = struct.unpack("<f", struct.pack("<f", value))
+def _narrow(found: Any) -> float:
+    (narrow,) = struct.unpack("<f", struct.pack("<f", found))
     return float(narrow)
 
 
@@ -91,17 +104,17 @@ def null_in_column_that_is_not_null(columns: Sequence[Column], found: Sequence[R
     return any(_has_null(StructOf(tuple(columns)), row) for row in found)
 
 
-def _has_null(column_type: Any, value: Any) -> bool:
+def _has_null(column_type: Any, found: Any) -> bool:
     match column_type:
         case StructOf(columns):
-            return any(_null(column, value[column.name]) for column in columns)
+            return any(_null(column, found[column.name]) for column in columns)
         case ListOf(element):
-            return any(_null(element, it) for it in value)
+            return any(_null(element, it) for it in found)
         case MapOf(key, item):
-            return any(_null(key, k) or _null(item, v) for k, v in value)
+            return any(_null(key, k) or _null(item, v) for k, v in found)
         case _:
             return False
 
 
-def _null(column: Column, value: Any) -> bool:
-    return not column.nullable if value is None else _has_null(column.type, value)
+def _null(column: Column, found: Any) -> bool:
+    return not column.nullable if found is None else _has_null(column.type, found)

@@ -92,7 +92,7 @@ def test_the_ddl_of_flights() -> None:
     assert ddl_of(DRAFT) == DDL
 
 
-@settings(max_examples=40)
+@settings(max_examples=100)
 @given(schemas())
 def test_any_schema_that_may_be_created_comes_back(schema: TopicSchema) -> None:
     draft, document = draft_of(schema), document_of(schema)

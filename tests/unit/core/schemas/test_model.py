@@ -100,7 +100,7 @@ def test_a_read_keeps_columns_above_and_below_and_whole_maps(wanted: set[int], k
     assert kept_ids(FLIGHTS, wanted) == kept
 
 
-@settings(max_examples=30)
+@settings(max_examples=60)
 @given(drafts())
 def test_the_first_version_has_the_drafts_columns_with_ids_in_order(draft: SchemaDraft) -> None:
     schema = first_version(draft)

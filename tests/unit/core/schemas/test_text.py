@@ -30,7 +30,7 @@ def refusal(text: str) -> str:
     return raised.value.message
 
 
-@settings(max_examples=40)
+@settings(max_examples=100)
 @given(schemas())
 def test_any_schema_that_may_be_created_comes_back(schema: TopicSchema) -> None:
     text = to_text(schema)
@@ -135,7 +135,7 @@ KEYS = st.sampled_from(["version", "columns", "key", "event_time", "id", "name",
 LEAVES = st.none() | st.booleans() | st.integers() | st.sampled_from(["a", "int32", "decimal(5,2)", "date"])
 
 
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(st.recursive(LEAVES, lambda it: st.lists(it) | st.dictionaries(KEYS, it)))
 def test_json_of_the_right_words_is_a_schema_or_refused(columns: object) -> None:
     try:
