@@ -36,6 +36,7 @@ from tidemark.cli.inspect.commands import log_app, replicas_app
 from tidemark.cli.produce.command import produce
 from tidemark.cli.quota import quota_app
 from tidemark.cli.reassign.commands import reassign_app
+from tidemark.cli.schema.commands import schema_app
 from tidemark.cli.token import token_app
 from tidemark.cli.topic.commands import topic_app
 from tidemark.cli.zookeeper import zookeeper_app
@@ -47,7 +48,7 @@ PROGRAM: Final = "tidemark"
 
 TASKS: Final = {
     "Records": ("produce", "consume"),
-    "Topics": ("topic", "config", "apply"),
+    "Topics": ("topic", "schema", "config", "apply"),
     "Consumer groups": ("group",),
     "Access": ("acl", "quota"),
     "Brokers and replicas": ("cluster", "reassign", "elect", "log-dirs", "replicas", "log", "zookeeper"),
@@ -63,6 +64,7 @@ app = Commands(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(topic_app, name="topic")
+app.add_typer(schema_app, name="schema", short_help="Schemas of typed topics.")
 app.add_typer(acl_app, name="acl", short_help="Access rules: allow and deny operations to users.")
 app.add_typer(quota_app, name="quota", short_help="Quotas: limits of users and client ids.")
 app.add_typer(cluster_app, name="cluster")
@@ -79,7 +81,7 @@ app.add_typer(replicas_app, name="replicas")
 app.command(short_help="Send lines or rows as records.")(produce)
 app.command(short_help="Print records, or write them to a file.")(consume)
 app.command(short_help="Elect leaders on request.")(elect)
-app.command()(apply)
+app.command(short_help="Make topics, settings and rights match a file.")(apply)
 app.command(short_help="Print the completion script of a shell.")(shells.completion)
 
 

@@ -36,6 +36,7 @@ from tests.simulation.mutants import follower_fetch as of_nearest
 from tests.simulation.mutants import hurt_nodes as of_nodes
 from tests.simulation.mutants import log_start as of_fronts
 from tests.simulation.mutants import reassignment as of_moves
+from tests.simulation.mutants import schemas as of_schemas
 from tests.simulation.nodes.broker import BrokerNode
 from tests.simulation.plan import Plan, Recipe, draw
 from tests.simulation.recipes import GROUP_COMMIT, HARSH, MIXED, MOVES
@@ -104,6 +105,10 @@ _SHOWN_BY = {
     "takes_damage_for_a_torn_tail": 4,
     "repairs_with_any_epoch": 207,
     "takes_a_cut_tail_for_a_torn_write": 26,
+    "takes_versions_for_known_when_they_are_sent": 7,
+    "reads_a_schema_once": 5,
+    "keeps_versions_of_the_topic_before": 49,
+    "adds_a_version_to_whatever_has_the_name": 265,
 }
 """Of mutants that the first few worlds do not show: the first seed that does."""
 
@@ -458,4 +463,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *(Mutant(patch, *where) for patch, where in of_damage.RULES.items()),
     *(Mutant(patch, *where) for patch, where in of_nodes.RULES.items()),
     *(Mutant(patch, *where) for patch, where in of_tails.RULES.items()),
+    *(Mutant(patch, *where) for patch, where in of_schemas.RULES.items()),
 )
