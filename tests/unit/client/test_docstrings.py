@@ -12,7 +12,7 @@ from tidemark.client import aio
 
 CLASSES = ("Producer", "Consumer", "Groups", "AdminClient")
 PLUMBING = {"start", "close", "add", "send_now", "serialized", "deserialized", "partition_count", "starts", "batches"}
-PLUMBING |= {"give_back", "not_done_with_last"}
+PLUMBING |= {"give_back", "not_done_with_last", "ready", "has_newer_schema"}
 """Of the sync clients over the async ones, and of every client's life."""
 
 

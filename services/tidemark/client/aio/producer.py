@@ -9,25 +9,28 @@ import time
 import weakref
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Final, Unpack
+from typing import Any, Final, NamedTuple, Unpack
 
 import pyarrow as pa
 
-from tidemark.client.argument_types import check_names, integer, seconds
+from tidemark.client.argument_types import check_names, seconds
 from tidemark.client.lifecycle import INTERRUPTED_S, INTERRUPTIONS, Lifecycle
 from tidemark.client.metadata.bootstrap import Bootstrap
 from tidemark.client.metadata.cluster import Cluster, unknown_partition
 from tidemark.client.metadata.tls import Credentials
-from tidemark.client.producing import dropped_producers
+from tidemark.client.producing import dropped_producers, typed_format
 from tidemark.client.producing import table as tables
+from tidemark.client.producing.accumulator import checked_partition
 from tidemark.client.producing.arguments import Timestamp, checked
 from tidemark.client.producing.batching import SendHandle, TableHandle
 from tidemark.client.producing.metrics import ProducerMetrics
-from tidemark.client.producing.partitioner import Partitioner, partition_of
+from tidemark.client.producing.partitioner import Partitioner, partition_of, partitions_of
 from tidemark.client.producing.sender import Sender
 from tidemark.client.producing.table import Frame
+from tidemark.client.producing.typed_format import TypedFormat
 from tidemark.client.serializers import Serializer, serializer_of
 from tidemark.client.settings import ProducerOptions, producer_settings
+from tidemark.client.typed.topic_schemas import SchemaPendingError, TopicSchemas
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.payload import Headers
 from tidemark.rpc.security.paths import TlsFiles
@@ -39,6 +42,13 @@ _START_S_MIN: Final = 0.7
 """Shortest time that `start` looks for a broker, for any delivery timeout."""
 _OWN_ARGUMENTS: Final = ("bootstrap", "partitioner", "key_serializer", "value_serializer", "tls", "token_file")
 _ARGUMENTS: Final = frozenset((*_OWN_ARGUMENTS, *ProducerOptions.__annotations__))
+
+
+class TypedTable(NamedTuple):
+    """Rows of a table that fit a schema version."""
+
+    typed: TypedFormat
+    rows: pa.RecordBatch
 
 
 class Producer(Lifecycle):
@@ -93,6 +103,8 @@ class Producer(Lifecycle):
             tls=Credentials(tls, token_file),
             client_id=self.settings.client_id,
         )
+        self._schemas = TopicSchemas(self.cluster)
+        self._formats: dict[str, TypedFormat] = {}
         self._sender: Sender | None = None
         self._closing = asyncio.Lock()
         self.reports_drop = True
@@ -102,7 +114,8 @@ class Producer(Lifecycle):
     async def start(self) -> None:
         """Find a broker that answers; raises BROKER_NOT_AVAILABLE with the error of each address."""
         await self.cluster.start()
-        self._sender = Sender(self.cluster, self.settings)
+        self._sender = Sender(self.cluster, self.settings, typed=self._typed, partitioner=self._partitioner)
+        self.cluster.listen(self._schemas.in_background)
         self._sender.start()
         if self.reports_drop:
             dropped_producers.add(self._sender)
@@ -131,6 +144,7 @@ class Producer(Lifecycle):
             finally:
                 if sender is not None:
                     await sender.stop()
+                await self._schemas.close()
                 await self.cluster.close()
 
     async def __aexit__(
@@ -159,17 +173,20 @@ class Producer(Lifecycle):
 
         Args:
             topic: name of the topic.
-            value: bytes, or an argument of the value serializer; None for a tombstone.
+            value: bytes, or an argument of the value serializer; None for a tombstone. For a topic with a schema a
+                mapping, a dataclass or a model, whose fields are the columns.
             key: bytes, or an argument of the key serializer; records with the same key go to the same partition, in
                 order.
             headers: (name, value) pairs, or a mapping; names are text, values bytes or None.
-            timestamp_us: microseconds since 1970, or a datetime with a time zone; None: now.
+            timestamp_us: microseconds since 1970, or a datetime with a time zone; None: now. In a topic with an event
+                time that of the row counts.
             partition: index of the partition; None: the partitioner chooses.
 
         Raises:
             TypeError: an argument has a wrong type; no record is added.
-            TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, INVALID_TIMESTAMP; REQUEST_TIMED_OUT if the buffer stayed
-                full for the delivery timeout; CLIENT_CLOSED. A serializer's error is raised as it is.
+            TidemarkError: SCHEMA_MISMATCH with topic, version and column; UNKNOWN_TOPIC, UNKNOWN_PARTITION,
+                INVALID_TIMESTAMP; REQUEST_TIMED_OUT if the buffer stayed full for the delivery timeout; CLIENT_CLOSED.
+                A serializer's error is raised as it is.
 
         Example: `where = await (await producer.send("orders", b"3 apples", key=b"alice"))`
         """
@@ -180,9 +197,14 @@ class Producer(Lifecycle):
         if handle is not None:
             return handle
         sender = self.sender
-        count = await self.partition_count(topic, beyond=-1 if partition is None else partition)
+        count = await self.ready(topic, beyond=-1 if partition is None else partition)
         if sender.accumulator.is_full:
             await self._wait_for_room(sender)
+        try:
+            return self.add(topic, value, count, key, headers, stamp_us, partition)
+        except TidemarkError as error:
+            if not await self.has_newer_schema(topic, error):
+                raise
         return self.add(topic, value, count, key, headers, stamp_us, partition)
 
     def serialized(self, key: Any, value: Any) -> tuple[bytes | None, bytes | None]:
@@ -202,20 +224,30 @@ class Producer(Lifecycle):
         timestamp_us: int | None,
         partition: int | None,
     ) -> SendHandle | None:
-        """Call `send` with checked arguments, on any thread, if it need not wait; otherwise return None, no effect."""
+        """Call `send` with checked arguments, on any thread, if it need not wait; otherwise return None, no effect.
+
+        A record that does not fit its schema waits, too: for a look whether the schema has a newer version.
+        """
         sender, view = self._sender, self.cluster.topic_now(topic)
         if sender is None or view is None:
             return None
         accumulator, count = sender.accumulator, len(view.partitions)
         if accumulator.is_full or count == 0 or (partition is not None and not 0 <= partition < count):
             return None
-        if partition is None:
-            if self._partitioner is not None:
-                return self.add(topic, value, count, key, headers, timestamp_us, None)
-            if key is not None:
-                partition = partition_of(key, count)
-        stamp_us = time.time_ns() // 1000 if timestamp_us is None else timestamp_us
-        return accumulator.add(topic, partition, count, key, value, stamp_us, headers)
+        try:
+            if partition is None:
+                if self._partitioner is not None:
+                    return self.add(topic, value, count, key, headers, timestamp_us, None)
+                if key is not None:
+                    partition = partition_of(key, count)
+            stamp_us = time.time_ns() // 1000 if timestamp_us is None else timestamp_us
+            return accumulator.add(topic, partition, count, key, value, stamp_us, headers)
+        except SchemaPendingError:
+            return None
+        except TidemarkError as error:
+            if error.code is ErrorCode.SCHEMA_MISMATCH:
+                return None
+            raise
 
     async def send_many(self, topic: str, records: Iterable[tuple[Any, Any]]) -> list[SendHandle]:
         """Call `send` for each record.
@@ -247,27 +279,40 @@ class Producer(Lifecycle):
         Rows with a key go to the partition that `send` would choose, in order. Rows without a key are distributed
         slice by slice. A column `headers` is sent if the table has one. Text is sent as UTF-8.
 
+        For a topic with a schema the columns of the table are those of the schema, by name; they are cast where that
+        loses nothing. A column that the table lacks is null, or has its default. All rows are checked before the first
+        is sent.
+
         Args:
             topic: name of the topic.
             table: a table or record batch of pyarrow, or an object with Arrow's C stream protocol, such as a frame of
                 pandas or polars.
-            key: column of the keys; the default "key" may be missing; None: no keys.
-            value: column of the values; None: each value is its row as a JSON object, with all columns.
+            key: column of the keys; the default "key" may be missing; None: no keys. Not for a topic with a schema.
+            value: column of the values; None: each value is its row as a JSON object, with all columns. Not for a topic
+                with a schema.
             timestamp: column of the timestamps, which are of a timestamp type, or integers in microseconds since 1970;
-                None: now.
+                None: now. Not for a topic with an event time.
             partition: index of the partition of all rows; None: the partitioner chooses.
 
         Raises:
             TidemarkError: INVALID_PAYLOAD if `table` is not a table, or a named column is missing or cannot be
-                converted; UNKNOWN_TOPIC, UNKNOWN_PARTITION; REQUEST_TIMED_OUT if the buffer stayed full.
+                converted; SCHEMA_MISMATCH with topic, version, column and row; UNKNOWN_TOPIC, UNKNOWN_PARTITION;
+                REQUEST_TIMED_OUT if the buffer stayed full.
             TypeError: `partition` or a name has a wrong type.
 
         Example: `handle = producer.send_table("orders", frame, key="customer", value=None)`
         """
         _, partition = checked(None, partition)
-        count = await self.partition_count(topic, beyond=-1 if partition is None else partition)
+        count = await self.ready(topic, beyond=-1 if partition is None else partition)
         if partition is not None and not 0 <= partition < count:
             raise unknown_partition(TopicPartition(topic, partition), count)
+        typed = self._typed(topic)
+        if typed is not None:
+            if (key, value) != ("key", "value"):
+                sentence = f"topic {topic} has a schema: the table's columns are its columns; leave key and value out"
+                raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
+            sent = await self._typed_rows(topic, typed, table, timestamp)
+            return await self._send_typed(topic, sent, count, partition)
         sender = self.sender
         batches = []
         for rows in tables.as_rows(table, key=key, value=value, timestamp=timestamp, now_us=_now_us()):
@@ -278,6 +323,24 @@ class Producer(Lifecycle):
                         await self._wait_for_room(sender)
                     index = sender.accumulator.sticky_partition(topic, count) if target is None else target
                     batches.append(sender.accumulator.add_rows(TopicPartition(topic, index), piece))
+        return TableHandle(batches)
+
+    async def _send_typed(self, topic: str, sent: TypedTable, count: int, partition: int | None) -> TableHandle:
+        sender, now_us = self.sender, _now_us()
+        parts = [(partition, sent.rows)] if partition is not None else self._typed_parts(topic, sent, count)
+        pieces = [
+            (target, piece)
+            for target, part in parts
+            if part.num_rows
+            for piece in typed_format.slices(part, self.settings.batch_bytes)
+        ]
+        batches = []
+        for target, piece in pieces:
+            if sender.accumulator.is_full:
+                await self._wait_for_room(sender)
+            index = sender.accumulator.sticky_partition(topic, count) if target is None else target
+            where = TopicPartition(topic, index)
+            batches.append(sender.accumulator.add_rows(where, piece, sent.typed, now_us))
         return TableHandle(batches)
 
     def metrics(self) -> ProducerMetrics:
@@ -305,6 +368,12 @@ class Producer(Lifecycle):
         except TimeoutError:
             raise TidemarkError(ErrorCode.REQUEST_TIMED_OUT, f"not flushed within {limit_s} s") from None
 
+    async def ready(self, topic: str, *, beyond: int = -1) -> int:
+        """Return the number of partitions, as `partition_count`, and learn the topic's schema if it has one."""
+        count = await self.partition_count(topic, beyond=beyond)
+        await self._schemas.load(topic, timeout_s=self.settings.request_timeout_ms / 1000)
+        return count
+
     async def partition_count(self, topic: str, *, beyond: int = -1) -> int:
         """Return the number of partitions; waits a moment if it is not above `beyond`. Raises UNKNOWN_TOPIC."""
         timeout_s = self.settings.request_timeout_ms / 1000
@@ -321,13 +390,13 @@ class Producer(Lifecycle):
         partition: int | None,
     ) -> SendHandle:
         """Add a record with checked arguments, without waiting; any thread may call it."""
-        if partition is None and self._partitioner is not None:
-            partition = integer("the partitioner's result", self._partitioner(topic, key, value, partitions))
+        if partition is None and self._partitioner is not None and self._typed(topic) is None:
+            partition = self._partitioner(topic, key, value, partitions)
         if partition is None:
             if key is not None:
                 partition = partition_of(key, partitions)
-        elif not 0 <= partition < partitions:
-            raise unknown_partition(TopicPartition(topic, partition), partitions)
+        else:
+            partition = checked_partition(topic, partition, partitions)
         stamp_us = _now_us() if timestamp_us is None else timestamp_us
         return self.sender.accumulator.add(topic, partition, partitions, key, value, stamp_us, headers)
 
@@ -336,13 +405,44 @@ class Producer(Lifecycle):
             return tables.by_partition(rows, count)
         keys, values = rows.column(0).to_pylist(), rows.column(1).to_pylist()
         chosen = [
-            integer("the partitioner's result", self._partitioner(topic, key, value, count))
+            checked_partition(topic, self._partitioner(topic, key, value, count), count)
             for key, value in zip(keys, values, strict=True)
         ]
-        for index in chosen:
-            if not 0 <= index < count:
-                raise unknown_partition(TopicPartition(topic, index), count)
         return tables.by_target(rows, chosen)
+
+    def _typed(self, topic: str) -> TypedFormat | None:
+        """The format of a topic with a schema, None for one without, on any thread; raises SchemaPendingError."""
+        known = self._schemas.now(topic)
+        if known is None:
+            return None
+        found = self._formats.get(topic)
+        if found is None or found.schema is not known.newest:
+            found = self._formats[topic] = TypedFormat(topic, known.topic_id, known.newest)
+        return found
+
+    async def has_newer_schema(self, topic: str, error: TidemarkError) -> bool:
+        """Whether a record that was refused may fit a version that this producer has just learned."""
+        return error.code is ErrorCode.SCHEMA_MISMATCH and await self._schemas.look_for_newer(topic)
+
+    async def _typed_rows(self, topic: str, typed: TypedFormat, table: Frame, timestamp: str | None) -> TypedTable:
+        """The rows of a table in the newest version that the table fits."""
+        try:
+            return TypedTable(typed, typed.fit_table(table, timestamp))
+        except TidemarkError as error:
+            newer = await self.has_newer_schema(topic, error) and self._typed(topic)
+            if not newer:
+                raise
+        return TypedTable(newer, newer.fit_table(table, timestamp))
+
+    def _typed_parts(self, topic: str, sent: TypedTable, count: int) -> Iterable[tuple[int | None, pa.RecordBatch]]:
+        keys = sent.typed.keys(sent.rows)
+        if self._partitioner is not None:
+            of_rows = [None] * sent.rows.num_rows if keys is None else keys.to_pylist()
+            chosen = [checked_partition(topic, self._partitioner(topic, key, None, count), count) for key in of_rows]
+            return tables.by_target(sent.rows, chosen)
+        if keys is None:
+            return [(None, sent.rows)]
+        return tables.by_target_array(sent.rows, partitions_of(keys, count))
 
     async def _wait_for_room(self, sender: Sender) -> None:
         timeout_s = self.settings.delivery_timeout_ms / 1000

@@ -7,16 +7,22 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
+from tidemark.client.argument_types import integer
+from tidemark.client.metadata.cluster import unknown_partition
+from tidemark.client.producing.batch_format import BYTES, BatchFormat
 from tidemark.client.producing.batching import BATCH_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, PendingBatch, SendHandle
+from tidemark.client.producing.partitioner import Partitioner, partition_of
+from tidemark.client.producing.typed_format import TypedFormat
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.payload import Headers
 
 RECORD_BYTES_MAX: Final = 8 << 20
 """Largest record: the limit of a request, whatever max.message.bytes of the topic is."""
+_TYPED: Final = "typed"
 
 
 class Accumulator:
@@ -29,18 +35,31 @@ class Accumulator:
         buffer_bytes: at this number of buffered bytes, `is_full` is true.
         delivery_timeout_s: time from the first record of a batch until the batch expires.
         wake: called on the adding thread when a batch was opened or closed.
+        typed: the format of a topic with a schema, None for one without; called for records that are not bytes, and
+            when a batch is opened, so that records of bytes pay nothing for it.
+        partitioner: chooses the partition of a typed record, by its key bytes; None: murmur2.
     """
 
     def __init__(
-        self, *, batch_bytes: int, buffer_bytes: int, delivery_timeout_s: float, wake: Callable[[], None]
+        self,
+        *,
+        batch_bytes: int,
+        buffer_bytes: int,
+        delivery_timeout_s: float,
+        wake: Callable[[], None],
+        typed: Callable[[str], TypedFormat | None] = lambda topic: None,
+        partitioner: Partitioner | None = None,
     ) -> None:
+        self._typed = typed
+        self._partitioner = partitioner
         self._rows_bytes = max(1, batch_bytes - BATCH_OVERHEAD_BYTES)
         self._buffer_bytes = buffer_bytes
         self._delivery_timeout_s = delivery_timeout_s
         self._wake = wake
         self.home: int | None = None
         """Id of the thread that resolves the batches."""
-        self._open: dict[tuple[str, int], PendingBatch] = {}
+        self._open: dict[tuple[Any, ...], PendingBatch] = {}
+        """By (topic, index), of typed records by (topic, index, _TYPED)."""
         self._closed_batches: deque[PendingBatch] = deque()
         self._sticky: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -56,20 +75,23 @@ class Accumulator:
         partition: int | None,
         partitions: int,
         key: bytes | None,
-        value: bytes | None,
+        value: Any,
         timestamp_us: int,
         headers: Headers | None,
     ) -> SendHandle:
         """Append a record to the open batch of its partition; None: of the topic's sticky partition.
 
         Raises:
-            TidemarkError: CLIENT_CLOSED, BATCH_TOO_LARGE.
-            TypeError: a key or value is neither bytes-like nor None.
+            TidemarkError: CLIENT_CLOSED, BATCH_TOO_LARGE; SCHEMA_MISMATCH.
+            TypeError: a key or value is neither bytes-like nor None, and the topic has no schema.
         """
+        if type(value) is not bytes and value is not None:
+            typed = self._typed(topic)
+            if typed is not None:
+                return self._add_typed(typed, partition, partitions, key, value, timestamp_us, headers)
+            value = _as_bytes("value", value)
         if type(key) is not bytes and key is not None:
             key = _as_bytes("key", key)
-        if type(value) is not bytes and value is not None:
-            value = _as_bytes("value", value)
         size_bytes = RECORD_OVERHEAD_BYTES
         if key is not None:
             size_bytes += len(key)
@@ -86,6 +108,7 @@ class Accumulator:
             batch = self._open.get((topic, index))
             fresh = batch is None or index >= partitions or batch.size_bytes + size_bytes > self._rows_bytes
             if batch is None or fresh:
+                self._check_bytes(topic)
                 batch = self._batch_for(topic, partition, partitions, size_bytes)
             batch.size_bytes += size_bytes
             self.buffered_bytes += size_bytes
@@ -94,33 +117,127 @@ class Accumulator:
             self._wake()
         return handle
 
-    def _batch_for(self, topic: str, partition: int | None, partitions: int, size_bytes: int) -> PendingBatch:
+    def _add_typed(
+        self,
+        typed: TypedFormat,
+        partition: int | None,
+        partitions: int,
+        key: Any,
+        record: Any,
+        timestamp_us: int,
+        headers: Headers | None,
+    ) -> SendHandle:
+        """Check a record against its schema version, and append the record to a batch of that version."""
+        topic = typed.topic
+        if key is not None:
+            raise TidemarkError(
+                ErrorCode.INVALID_REQUEST,
+                f"topic {topic} has a schema: a record's key is made of its key columns; leave key out",
+            )
+        row = typed.records.check(record)
+        size_bytes = row.size_bytes if headers is None else row.size_bytes + headers_bytes(headers)
+        if size_bytes > RECORD_BYTES_MAX:
+            raise _too_large(size_bytes)
+        if partition is None:
+            partition = self._partition_of(typed, row.values, partitions)
+        with self._lock:
+            if self._ended:
+                raise _ended()
+            index = self._sticky.get(topic, -1) if partition is None else partition
+            batch = self._open.get((topic, index, _TYPED))
+            fresh = batch is None or batch.format is not typed or batch.size_bytes + size_bytes > self._rows_bytes
+            if batch is None or fresh or index >= partitions:
+                batch = self._batch_for(topic, partition, partitions, size_bytes, typed)
+            batch.size_bytes += size_bytes
+            self.buffered_bytes += size_bytes
+            handle = batch.add(None, row.values, timestamp_us, headers)
+        if fresh:
+            self._wake()
+        return handle
+
+    def _partition_of(self, typed: TypedFormat, values: tuple[Any, ...], partitions: int) -> int | None:
+        key = typed.records.key(values)
+        if self._partitioner is not None:
+            return checked_partition(typed.topic, self._partitioner(typed.topic, key, None, partitions), partitions)
+        return None if key is None else partition_of(key, partitions)
+
+    def _check_bytes(self, topic: str) -> None:
+        """Refuse a record of bytes, or a null, for a topic with a schema; called before a batch is opened."""
+        typed = self._typed(topic)
+        if typed is not None:
+            raise TidemarkError(
+                ErrorCode.SCHEMA_MISMATCH,
+                f"topic {topic} has a schema (version {typed.schema.version}), and the value is bytes or None: send a "
+                f"mapping, a dataclass or a model, from a producer without serializers",
+                {"topic": topic, "version": str(typed.schema.version)},
+            )
+
+    def _batch_for(
+        self,
+        topic: str,
+        partition: int | None,
+        partitions: int,
+        size_bytes: int,
+        batch_format: BatchFormat = BYTES,
+    ) -> PendingBatch:
         """Return an open batch with room for a record; closes a full batch and opens a new one if necessary."""
-        where = TopicPartition(topic, self._sticky_partition(topic, partitions) if partition is None else partition)
+        kind = () if batch_format is BYTES else (_TYPED,)
+        index = self._sticky_partition(topic, partitions, kind) if partition is None else partition
+        where = (topic, index, *kind)
         batch = self._open.get(where)
+        if batch is not None and batch.format is not batch_format:
+            self._closed_batches.append(self._open.pop(where))
+            batch = None
         if batch is not None and batch.size_bytes + size_bytes > self._rows_bytes:
             self._closed_batches.append(self._open.pop(where))
             batch = None
             if partition is None:
-                where = TopicPartition(topic, self._next_sticky(topic, partitions))
+                index = self._next_sticky(topic, partitions)
+                where = (topic, index, *kind)
                 batch = self._open.get(where)
         if batch is None:
             now_s = time.monotonic()
-            batch = self._open[where] = PendingBatch(where, opened_s=now_s, deadline_s=now_s + self._delivery_timeout_s)
+            batch = self._open[where] = PendingBatch(
+                TopicPartition(topic, index),
+                opened_s=now_s,
+                deadline_s=now_s + self._delivery_timeout_s,
+                batch_format=batch_format,
+            )
             batch.home = self.home
         return batch
 
-    def add_rows(self, partition: TopicPartition, rows: pa.RecordBatch) -> PendingBatch:
-        """Make a batch of Arrow rows in SCHEMA, behind the records added to its partition."""
+    def add_rows(
+        self,
+        partition: TopicPartition,
+        rows: pa.RecordBatch,
+        batch_format: BatchFormat = BYTES,
+        timestamp_us: int | None = None,
+    ) -> PendingBatch:
+        """Make a batch of Arrow rows, behind the records added to its partition.
+
+        Args:
+            partition: of the rows.
+            rows: as the format has them.
+            batch_format: see BatchFormat.
+            timestamp_us: of rows of a schema without a timestamp of their own.
+        """
         now_s = time.monotonic()
-        batch = PendingBatch(partition, opened_s=now_s, deadline_s=now_s + self._delivery_timeout_s, rows=rows)
+        batch = PendingBatch(
+            partition,
+            opened_s=now_s,
+            deadline_s=now_s + self._delivery_timeout_s,
+            rows=rows,
+            batch_format=batch_format,
+        )
+        batch.timestamps_us = [] if timestamp_us is None else [timestamp_us]
         batch.home = self.home
         with self._lock:
             if self._ended:
                 raise _ended()
-            before = self._open.pop(partition, None)
-            if before is not None:
-                self._closed_batches.append(before)
+            for where in (partition, (*partition, _TYPED)):
+                before = self._open.pop(where, None)
+                if before is not None:
+                    self._closed_batches.append(before)
             self._closed_batches.append(batch)
             self.buffered_bytes += batch.size_bytes
         self._wake()
@@ -179,9 +296,9 @@ class Accumulator:
             f"the cluster is too slow, or does not answer",
         )
 
-    def _sticky_partition(self, topic: str, partitions: int) -> int:
+    def _sticky_partition(self, topic: str, partitions: int, kind: tuple[str, ...]) -> int:
         partition = self._sticky.get(topic, -1)
-        if 0 <= partition < partitions and TopicPartition(topic, partition) in self._open:
+        if 0 <= partition < partitions and (topic, partition, *kind) in self._open:
             return partition
         return self._next_sticky(topic, partitions)
 
@@ -209,6 +326,14 @@ def headers_bytes(headers: Headers) -> int:
             raise TypeError(f"a header is (str, bytes or None), not ({type(name).__name__}, {type(value).__name__})")
         total += len(name.encode()) + (0 if value is None else len(value)) + 8
     return total
+
+
+def checked_partition(topic: str, chosen: Any, partitions: int) -> int:
+    """The result of a partitioner; raises TypeError, and UNKNOWN_PARTITION."""
+    partition = integer("the partitioner's result", chosen)
+    if not 0 <= partition < partitions:
+        raise unknown_partition(TopicPartition(topic, partition), partitions)
+    return partition
 
 
 def _ended() -> TidemarkError:

@@ -15,9 +15,10 @@ import pyarrow as pa
 
 from tidemark.client.argument_types import seconds
 from tidemark.client.deprecations import timeout_of
+from tidemark.client.producing.batch_format import BYTES, BatchFormat
 from tidemark.client.records import BatchMetadata, RecordMetadata
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
-from tidemark.record.payload import Headers, from_columns
+from tidemark.record.payload import Headers
 
 RECORD_OVERHEAD_BYTES: Final = 21
 """Bytes of a record beside its key and value: offsets, timestamp, validity."""
@@ -45,6 +46,7 @@ class PendingBatch:
     Attributes:
         opened_s: time of the first record, by time.monotonic().
         deadline_s: time at which the batch expires, by time.monotonic().
+        format: how the records become bytes.
         rows: Arrow rows of the batch; None until the batch is built, unless it was made of rows.
         data: the sealed batch, with its sequence; None until it is built.
         in_doubt: an attempt without a response may have been appended (rule P4). Once true, it stays true.
@@ -54,16 +56,23 @@ class PendingBatch:
         home: id of the thread whose event loop resolves the batch, and must not wait for it; None: any may wait.
     """
 
-    __slots__ = ("_callbacks", "_done", "_futures", "_lock", "_outcomes", "_waiters", "attempt", "base_sequence", "count", "data", "deadline_s", "headers", "home", "in_doubt", "keys", "opened_s", "partition", "refusal", "refused_in_company", "rows", "size_bytes", "timestamps_us", "values")  # fmt: skip  # noqa: E501
+    __slots__ = ("_callbacks", "_done", "_futures", "_lock", "_outcomes", "_waiters", "attempt", "base_sequence", "count", "data", "deadline_s", "format", "headers", "home", "in_doubt", "keys", "opened_s", "partition", "refusal", "refused_in_company", "rows", "size_bytes", "timestamps_us", "values")  # fmt: skip  # noqa: E501
 
     def __init__(
-        self, partition: TopicPartition, *, opened_s: float, deadline_s: float, rows: pa.RecordBatch | None = None
+        self,
+        partition: TopicPartition,
+        *,
+        opened_s: float,
+        deadline_s: float,
+        rows: pa.RecordBatch | None = None,
+        batch_format: BatchFormat = BYTES,
     ) -> None:
         self.partition = partition
+        self.format = batch_format
         self.opened_s = opened_s
         self.deadline_s = deadline_s
         self.keys: list[bytes | None] = []
-        self.values: list[bytes | None] = []
+        self.values: list[Any] = []
         self.timestamps_us: list[int] = []
         self.headers: list[Headers | None] | None = None
         self.rows = rows
@@ -83,7 +92,7 @@ class PendingBatch:
         self._futures: list[asyncio.Future[None]] = []
         self._callbacks: list[Callable[[], object]] = []
 
-    def add(self, key: bytes | None, value: bytes | None, timestamp_us: int, headers: Headers | None) -> SendHandle:
+    def add(self, key: bytes | None, value: Any, timestamp_us: int, headers: Headers | None) -> SendHandle:
         """Append a record; the caller holds the accumulator's lock."""
         index = self.count
         self.count = index + 1
@@ -97,10 +106,9 @@ class PendingBatch:
         return SendHandle(self, index)
 
     def take_rows(self) -> pa.RecordBatch:
-        """Return the rows, in record.schema.SCHEMA; no record may be added afterwards."""
+        """Return the rows, as the format has them; no record may be added afterwards."""
         if self.rows is None:
-            keys = None if self.keys.count(None) == len(self.keys) else self.keys
-            self.rows = from_columns(keys, self.values, self.timestamps_us, self.headers)
+            self.rows = self.format.rows(self.keys, self.values, self.timestamps_us, self.headers)
             self.keys, self.values, self.headers = [], [], None
         return self.rows
 

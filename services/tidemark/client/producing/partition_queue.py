@@ -18,7 +18,7 @@ from tidemark.client.producing.batching import PendingBatch
 from tidemark.client.producing.splitting import names_records, split
 from tidemark.model import NO_PRODUCER, ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.envelope import NO_SEQUENCE, Codec
-from tidemark.record.payload import build_batch, reseal
+from tidemark.record.payload import reseal
 
 SEQUENCE_SPACE: Final = 1 << 31
 WINDOW_MAX: Final = 5
@@ -38,6 +38,8 @@ _NOT_APPENDED: Final = _BEHIND_A_GAP | {
     ErrorCode.BATCH_TOO_LARGE,
     ErrorCode.INVALID_TIMESTAMP,
     ErrorCode.NULL_KEY,
+    ErrorCode.SCHEMA_MISMATCH,
+    ErrorCode.UNKNOWN_SCHEMA_VERSION,
     ErrorCode.INVALID_REQUEST,
     ErrorCode.INVALID_ACKS,
     ErrorCode.FENCED_LEADER_EPOCH,
@@ -237,8 +239,9 @@ class PartitionQueue:
                 batch.data, producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=sequence
             )
         else:
-            batch.data = build_batch(
+            batch.data = batch.format.build(
                 batch.take_rows(),
+                timestamp_us=batch.timestamps_us[0] if batch.timestamps_us else 0,
                 codec=self._codec,
                 producer_id=producer_id,
                 producer_epoch=producer_epoch,

@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Final
 
 import grpc
@@ -20,8 +21,10 @@ from tidemark.client.producing.batching import PendingBatch
 from tidemark.client.producing.deleted_topics import DeletedTopics
 from tidemark.client.producing.metrics import ProducerMetrics
 from tidemark.client.producing.partition_queue import Identity, PartitionQueue
+from tidemark.client.producing.partitioner import Partitioner
 from tidemark.client.producing.produce_stream import Answer, Attempt, Group, ProduceStream
 from tidemark.client.producing.splitting import names_records
+from tidemark.client.producing.typed_format import TypedFormat
 from tidemark.client.settings import ProducerSettings
 from tidemark.errors import AuthorizationError
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
@@ -45,7 +48,14 @@ _CLOSED: Final = TidemarkError(ErrorCode.CLIENT_CLOSED, "the producer was closed
 class Sender:
     """Used on one event loop; only its accumulator is for any thread."""
 
-    def __init__(self, cluster: Cluster, settings: ProducerSettings) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: ProducerSettings,
+        *,
+        typed: Callable[[str], TypedFormat | None] = lambda topic: None,
+        partitioner: Partitioner | None = None,
+    ) -> None:
         self._cluster = cluster
         self._settings = settings
         self.loop = asyncio.get_running_loop()
@@ -58,6 +68,8 @@ class Sender:
             buffer_bytes=settings.buffer_bytes,
             delivery_timeout_s=settings.delivery_timeout_ms / 1000,
             wake=self._wake,
+            typed=typed,
+            partitioner=partitioner,
         )
         self.accumulator.home = threading.get_ident()
         self._linger_s = settings.linger_ms / 1000

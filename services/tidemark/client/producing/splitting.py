@@ -9,9 +9,6 @@ import pyarrow as pa
 
 from tidemark.client.producing.batching import Outcome, PendingBatch
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.record.checks import timestamps_us
-from tidemark.record.envelope import Batch, parse_envelope
-from tidemark.record.payload import read_batch
 from tidemark.record.record_indexes import REFUSED_RECORDS, Ranges, parse_ranges, ranges_of, ranges_text
 
 _OF_RECORDS: Final = frozenset({ErrorCode.BATCH_TOO_LARGE, ErrorCode.NULL_KEY, ErrorCode.INVALID_TIMESTAMP})
@@ -32,8 +29,16 @@ class Piece(PendingBatch):
 
     def __init__(self, batch: PendingBatch, first: int, end: int, rows: pa.RecordBatch | None) -> None:
         part = None if rows is None else rows.slice(first, end - first)
-        super().__init__(batch.partition, opened_s=batch.opened_s, deadline_s=batch.deadline_s, rows=part)
-        if part is None:
+        super().__init__(
+            batch.partition,
+            opened_s=batch.opened_s,
+            deadline_s=batch.deadline_s,
+            rows=part,
+            batch_format=batch.format,
+        )
+        if part is not None:
+            self.timestamps_us = batch.timestamps_us[:1]  # for rows that have none of their own
+        else:
             self.count = end - first
             self.keys, self.values = batch.keys[first:end], batch.values[first:end]
             self.timestamps_us = batch.timestamps_us[first:end]
@@ -91,7 +96,7 @@ def names_records(error: TidemarkError) -> bool:
 
 def _rows(batch: PendingBatch) -> pa.RecordBatch | None:
     """The rows of a batch; None if it was never built."""
-    return batch.rows if batch.data is None else read_batch(Batch(parse_envelope(batch.data), batch.data))
+    return batch.rows if batch.data is None else batch.format.read(batch.data)
 
 
 def _refused_records(batch: PendingBatch, rows: pa.RecordBatch | None, error: TidemarkError) -> Ranges:
@@ -103,9 +108,9 @@ def _refused_records(batch: PendingBatch, rows: pa.RecordBatch | None, error: Ti
     oldest, newest = (error.metadata.get(name, "") for name in ("timestamp_min_us", "timestamp_max_us"))
     try:
         if oldest:
-            return ranges_of(stamp_us < int(oldest) for stamp_us in timestamps_us(rows))
+            return ranges_of(stamp_us < int(oldest) for stamp_us in batch.format.timestamps_us(rows))
         if newest:
-            return ranges_of(stamp_us > int(newest) for stamp_us in timestamps_us(rows))
+            return ranges_of(stamp_us > int(newest) for stamp_us in batch.format.timestamps_us(rows))
     except ValueError:
         pass  # of another server
     return ()

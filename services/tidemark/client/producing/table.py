@@ -27,6 +27,18 @@ class ArrowStream(Protocol):
 Frame = pa.Table | pa.RecordBatch | ArrowStream
 
 
+def as_batches(table: Frame) -> list[pa.RecordBatch]:
+    """The rows of a table of any kind, as they lie; raises INVALID_PAYLOAD."""
+    if not isinstance(table, pa.RecordBatch | ArrowStream):
+        kind = type(table).__name__
+        raise TidemarkError(
+            ErrorCode.INVALID_PAYLOAD, f"a {kind} is not a table: give one of pyarrow, or a frame of pandas or polars"
+        )
+    if isinstance(table, pa.RecordBatch):
+        return [table]
+    return (table if isinstance(table, pa.Table) else pa.table(table)).to_batches()
+
+
 def as_rows(
     table: Frame, *, key: str | None, value: str | None, timestamp: str | None, now_us: int
 ) -> list[pa.RecordBatch]:
@@ -35,14 +47,8 @@ def as_rows(
     Raises:
         TidemarkError: INVALID_PAYLOAD if a named column is missing, or cannot be cast to the type in SCHEMA.
     """
-    if not isinstance(table, pa.RecordBatch | ArrowStream):
-        kind = type(table).__name__
-        raise TidemarkError(
-            ErrorCode.INVALID_PAYLOAD, f"a {kind} is not a table: give one of pyarrow, or a frame of pandas or polars"
-        )
-    if not isinstance(table, pa.RecordBatch | pa.Table):
-        table = pa.table(table)
-    batches = [table] if isinstance(table, pa.RecordBatch) else table.combine_chunks().to_batches()
+    found = as_batches(table)
+    batches = found if len(found) < 2 else pa.Table.from_batches(found).combine_chunks().to_batches()
     return [
         _rows_of(batch, key=key, value=value, timestamp=timestamp, now_us=now_us) for batch in batches if batch.num_rows
     ]
@@ -72,6 +78,16 @@ def _as_json(batch: pa.RecordBatch) -> Any:
         raise TidemarkError(ErrorCode.INVALID_PAYLOAD, f"a row cannot be written as JSON: {error}") from None
 
 
+def cast_timestamps(batch: pa.RecordBatch, name: str) -> Any:
+    """The column of that name as timestamps; raises INVALID_PAYLOAD."""
+    if name not in batch.schema.names:
+        raise TidemarkError(ErrorCode.INVALID_PAYLOAD, f"the table has no column {name!r}, only {batch.schema.names}")
+    found = _cast(batch, name, TIMESTAMP_TYPE)
+    if found.null_count:
+        raise TidemarkError(ErrorCode.INVALID_PAYLOAD, f"column {name!r}: {found.null_count} rows have no timestamp")
+    return found
+
+
 def _cast(batch: pa.RecordBatch, name: str, wanted: Any) -> Any:
     try:
         return batch.column(name).cast(wanted)
@@ -85,15 +101,15 @@ def by_partition(rows: pa.RecordBatch, partitions: int) -> Iterator[tuple[int | 
     if keys.null_count == rows.num_rows:
         yield None, rows
         return
-    yield from _by_target(rows, partitions_of(keys, partitions))
+    yield from by_target_array(rows, partitions_of(keys, partitions))
 
 
 def by_target(rows: pa.RecordBatch, targets: Sequence[int]) -> Iterator[tuple[int | None, pa.RecordBatch]]:
     """Yield the rows of each partition, in order, for given partitions of the rows."""
-    return _by_target(rows, pa.array(targets, pa.int32()))
+    return by_target_array(rows, pa.array(targets, pa.int32()))
 
 
-def _by_target(rows: pa.RecordBatch, targets: pa.Array[Any]) -> Iterator[tuple[int | None, pa.RecordBatch]]:
+def by_target_array(rows: pa.RecordBatch, targets: pa.Array[Any]) -> Iterator[tuple[int | None, pa.RecordBatch]]:
     """Sort the rows by partition, stably, with one copy for any number of partitions."""
     order = pc.array_sort_indices(targets)
     compute: Any = pc  # the stubs do not know run_end_encode

@@ -30,7 +30,7 @@ from tidemark.client.settings import ProducerOptions
 from tidemark.client.sync import unclosed
 from tidemark.client.sync.event_loop_thread import forked
 from tidemark.client.sync.forwarding import START_S, SyncClient, blocking, on_loop
-from tidemark.model import TopicPartition
+from tidemark.model import TidemarkError, TopicPartition
 from tidemark.record.payload import Headers
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.rpc.security.token_source import TokenGiven
@@ -110,17 +110,20 @@ class Producer(SyncClient[AsyncProducer]):
 
         Args:
             topic: name of the topic.
-            value: bytes, or an argument of the value serializer; None for a tombstone.
+            value: bytes, or an argument of the value serializer; None for a tombstone. For a topic with a schema a
+                mapping, a dataclass or a model, whose fields are the columns.
             key: bytes, or an argument of the key serializer; records with the same key go to the same partition, in
                 order.
             headers: (name, value) pairs, or a mapping; names are text, values bytes or None.
-            timestamp_us: microseconds since 1970, or a datetime with a time zone; None: now.
+            timestamp_us: microseconds since 1970, or a datetime with a time zone; None: now. In a topic with an event
+                time that of the row counts.
             partition: index of the partition; None: the partitioner chooses.
 
         Raises:
             TypeError: an argument has a wrong type; no record is added.
-            TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, INVALID_TIMESTAMP; REQUEST_TIMED_OUT if the buffer stayed
-                full for the delivery timeout; CLIENT_CLOSED. A serializer's error is raised as it is.
+            TidemarkError: SCHEMA_MISMATCH with topic, version and column; UNKNOWN_TOPIC, UNKNOWN_PARTITION,
+                INVALID_TIMESTAMP; REQUEST_TIMED_OUT if the buffer stayed full for the delivery timeout; CLIENT_CLOSED.
+                A serializer's error is raised as it is.
 
         Example: `producer.send("orders", b"3 apples", key=b"alice").result(timeout_s=10).offset`
         """
@@ -135,9 +138,14 @@ class Producer(SyncClient[AsyncProducer]):
             return handle
         accumulator = producer.sender.accumulator
         beyond = -1 if partition is None else partition
-        count = self._background.call(producer.partition_count(topic, beyond=beyond), self._delivery_s)
+        count = self._background.call(producer.ready(topic, beyond=beyond), self._delivery_s)
         if accumulator.is_full:
             accumulator.wait_for_room(self._delivery_s)
+        try:
+            return producer.add(topic, value, count, key, headers, stamp_us, partition)
+        except TidemarkError as error:
+            if not self._background.call(producer.has_newer_schema(topic, error), self._delivery_s):
+                raise
         return producer.add(topic, value, count, key, headers, stamp_us, partition)
 
     def send_many(self, topic: str, records: Iterable[tuple[Any, Any]]) -> list[SendHandle]:

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches of one schema version: of records one by one, and of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tidemark.client.producing.table import Frame, as_batches, cast_timestamps
+from tidemark.client.typed.mismatches import MisfitError
+from tidemark.client.typed.record_rows import RecordRows
+from tidemark.client.typed.table_columns import fitted
+from tidemark.core.schemas.model import TopicSchema
+from tidemark.core.schemas.typed_layout import layout_of
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.record.envelope import Batch, Codec, parse_envelope
+from tidemark.record.payload import Headers
+from tidemark.record.schema import HEADERS_TYPE, TIMESTAMP_TYPE
+from tidemark.record.typed.batch import build_typed_batch, read_typed
+from tidemark.record.typed.column_table import HAS_HEADERS, HAS_TIMESTAMPS, parse_table
+from tidemark.record.typed.key_bytes import key_bytes
+
+TIMESTAMP: Final = "_timestamp"
+_HEADERS: Final = "_headers"
+
+
+class TypedFormat:
+    """The batches of one version of a topic's schema; a `batch_format.BatchFormat`.
+
+    Attributes:
+        topic: name of the topic.
+        topic_id: id of the topic; a recreated topic has another one.
+        schema: the version.
+        records: checks records, and makes columns of them.
+        has_event_time: the timestamp of a row is that of its event time; else rows have a system column of timestamps.
+    """
+
+    def __init__(self, topic: str, topic_id: str, schema: TopicSchema) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.schema = schema
+        self.records = RecordRows(topic, schema)
+        self._layout = layout_of(schema)
+        self.has_event_time = schema.event_time is not None
+
+    # -- the format of a batch -----------------------------------------------------------------------------------------
+
+    def rows(
+        self,
+        keys: Sequence[bytes | None],
+        values: Sequence[Any],
+        timestamps_us: list[int],
+        headers: Sequence[Headers | None] | None,
+    ) -> pa.RecordBatch:
+        """Rows of checked records, with system columns; `timestamps_us` becomes that of their event time."""
+        columns = self.records.columns(values)
+        system: list[Any] = []
+        flags = 0
+        if not self.has_event_time:
+            flags |= HAS_TIMESTAMPS
+            system.append(pa.array(timestamps_us, pa.int64()).view(TIMESTAMP_TYPE))
+        else:
+            place = self._layout.schema.get_field_index(self._layout.event_time or "")
+            times: Any = columns[place].cast(pa.int64())
+            timestamps_us[:] = times.to_pylist()
+        if headers is not None:
+            flags |= HAS_HEADERS
+            system.append(pa.array(headers, HEADERS_TYPE))
+        return pa.RecordBatch.from_arrays([*system, *columns], schema=self._layout.arrangement(flags).schema)
+
+    def build(
+        self,
+        rows: pa.RecordBatch,
+        *,
+        timestamp_us: int,
+        codec: Codec,
+        producer_id: int,
+        producer_epoch: int,
+        base_sequence: int,
+    ) -> bytes:
+        """See BatchFormat."""
+        return build_typed_batch(
+            rows,
+            self._layout,
+            flags=_flags_of(rows),
+            timestamp_us=timestamp_us,
+            codec=codec,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+        )
+
+    def read(self, data: bytes) -> pa.RecordBatch:
+        """The rows of a sealed batch, with their system columns."""
+        found = read_typed(Batch(parse_envelope(data), data), self._layout)
+        flags = parse_table(data).flags
+        system = [found.timestamps] if flags & HAS_TIMESTAMPS else []
+        system += [found.headers] if flags & HAS_HEADERS else []
+        schema = self._layout.arrangement(flags).schema
+        return pa.RecordBatch.from_arrays([*system, *found.columns.columns], schema=schema)
+
+    def timestamps_us(self, rows: pa.RecordBatch) -> Sequence[int]:
+        """See BatchFormat."""
+        name = TIMESTAMP if TIMESTAMP in rows.schema.names else self._layout.event_time
+        if name is None:
+            return [0] * rows.num_rows
+        times: Any = rows.column(name).cast(pa.int64())
+        found: list[int] = times.to_pylist()
+        return found
+
+    # -- tables --------------------------------------------------------------------------------------------------------
+
+    def fit_table(self, table: Frame, timestamp: str | None) -> pa.RecordBatch:
+        """The rows of a table as one batch, with a column of timestamps if the argument names one.
+
+        Raises:
+            TidemarkError: SCHEMA_MISMATCH with topic, version, column and row; INVALID_PAYLOAD: no table.
+        """
+        if timestamp is not None and self.has_event_time:
+            raise TidemarkError(
+                ErrorCode.INVALID_REQUEST,
+                f"topic {self.topic} has the event time {self._layout.event_time}: leave timestamp out",
+            )
+        flags = 0 if timestamp is None else HAS_TIMESTAMPS
+        schema = self._layout.arrangement(flags).schema
+        found: list[pa.RecordBatch] = []
+        first_row = 0
+        for rows in as_batches(table):
+            system: list[Any] = [] if timestamp is None else [cast_timestamps(rows, timestamp)]
+            if timestamp is not None and timestamp not in self._layout.schema.names:
+                rows = rows.drop_columns([timestamp])
+            try:
+                columns = fitted(rows, self.schema.columns)
+            except MisfitError as misfit:
+                raise misfit.error(self.topic, self.schema.version, first_row) from None
+            found.append(pa.RecordBatch.from_arrays([*system, *columns], schema=schema))
+            first_row += rows.num_rows
+        whole = pa.Table.from_batches(found, schema).combine_chunks().to_batches()
+        return whole[0] if len(whole) == 1 else pa.RecordBatch.from_pylist([], schema=schema)
+
+    def keys(self, rows: pa.RecordBatch) -> pa.Array[Any] | None:
+        """The key bytes of rows; None for a topic without key columns."""
+        return key_bytes(rows, self._layout.key_columns)
+
+
+def slices(rows: pa.RecordBatch, room_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Yield slices of at least one row, of at most `room_bytes` if a row is not larger, without a copy."""
+    if rows.nbytes <= room_bytes or rows.num_rows <= 1:
+        yield rows
+        return
+    step = max(1, room_bytes * rows.num_rows // rows.nbytes)
+    if step == rows.num_rows:
+        step = (rows.num_rows + 1) // 2
+    for start in range(0, rows.num_rows, step):
+        part = rows.slice(start, step)
+        if part.nbytes * 4 <= room_bytes * 5:
+            yield part
+        else:
+            yield from slices(part, room_bytes)
+
+
+def _flags_of(rows: pa.RecordBatch) -> int:
+    names = rows.schema.names
+    return (HAS_TIMESTAMPS if TIMESTAMP in names else 0) | (HAS_HEADERS if _HEADERS in names else 0)

@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fits the columns of a table to a schema version: by name, with casts that lose nothing.
+
+Works on whole columns. A column is refused for the first row that does not fit; a search by halves finds that row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
+
+from tidemark.client.suggestions import nearest
+from tidemark.client.typed.mismatches import MisfitError, shown_value
+from tidemark.core.schemas.arrow_types import arrow_field, arrow_type
+from tidemark.core.schemas.model import (
+    INT_BITS,
+    MAP_KEY,
+    MAP_VALUE,
+    Column,
+    ColumnType,
+    Decimal,
+    ListOf,
+    MapOf,
+    Primitive,
+    StructOf,
+    plain_type,
+)
+
+_compute: Any = pc  # the stubs do not know every function
+_INT_DIGITS: Final = {8: 3, 16: 5, 32: 10, 64: 20}
+_DECIMAL128_DIGITS: Final = 38
+_COMPUTE_ERRORS: Final = (pa.ArrowException, ValueError)
+
+
+def fitted(
+    rows: pa.RecordBatch | pa.StructArray, columns: Sequence[Column], visible: Any = None
+) -> list[pa.Array[Any]]:
+    """Arrays of the columns, in their order, as a batch stores them.
+
+    Args:
+        rows: a record batch, or the values of a struct column.
+        columns: of the schema version, or of the struct.
+        visible: which rows count (bool): of a struct below null those that are not null; None: all.
+
+    Raises:
+        MisfitError: a column is missing or superfluous, or a value does not fit.
+    """
+    fields = (
+        rows.schema if isinstance(rows, pa.RecordBatch) else [rows.type.field(n) for n in range(rows.type.num_fields)]
+    )
+    names = [field.name for field in fields]
+    _check_names(names, columns)
+    arrays = rows.columns if isinstance(rows, pa.RecordBatch) else rows.flatten()
+    found = []
+    for column in columns:
+        try:
+            if column.name not in names:
+                found.append(filled(column, len(rows), visible))
+            else:
+                found.append(_fit(arrays[names.index(column.name)], column, visible))
+        except MisfitError as misfit:
+            raise misfit.below(column.name) from None
+    return found
+
+
+def filled(column: Column, count: int, visible: Any = None) -> Any:
+    """A column that the rows lack: its default, or null; raises MisfitError."""
+    if column.default is not None:
+        value: Any = [] if isinstance(column.default.value, tuple) else column.default.value
+        return pa.array([value] * count, arrow_type(column.type))
+    if not column.nullable and visible is None:
+        raise MisfitError("the rows lack the column, which is never null and has no default")
+    return _fit(_nulls(count, arrow_type(column.type)), column, visible)
+
+
+def _check_names(names: Sequence[str], columns: Sequence[Column]) -> None:
+    known = [column.name for column in columns]
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            raise MisfitError("two columns have this name", [name])
+        if name not in known:
+            similar = nearest(name, known)
+            hint = f"did you mean {similar}?" if similar else "leave it out, or add it to the schema first"
+            raise MisfitError(f"the schema has no such column: {hint}", [name])
+
+
+def _fit(array: Any, column: Column, visible: Any) -> Any:
+    """An array of the column's type, with nulls where the column may have them."""
+    array = _plain(array)
+    if not column.nullable and array.null_count:
+        wanted = array.is_null() if visible is None else pc.and_(visible, array.is_null())
+        row = pc.index(wanted, value=True).as_py()
+        if row >= 0:
+            raise MisfitError("null, and the column is never null", row=row)
+    made = arrow_type(column.type)
+    match column.type:
+        case StructOf(columns):
+            return _fit_struct(array, columns, column.nullable, made)
+        case ListOf(element):
+            return _fit_list(array, element, column.nullable, made)
+        case MapOf(key, value):
+            return _fit_map(array, key, value, column.nullable, made)
+        case other:
+            return _fit_values(array, other, column.nullable, made)
+
+
+def _plain(array: Any) -> Any:
+    """Without extension types, dictionaries and runs."""
+    while True:
+        if isinstance(array, pa.ExtensionArray):
+            array = array.storage
+        elif types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        elif types.is_run_end_encoded(array.type):
+            array = _compute.run_end_decode(array)
+        else:
+            return array
+
+
+def _fit_struct(array: Any, columns: Sequence[Column], nullable: bool, made: Any) -> Any:
+    if types.is_null(array.type):
+        array = _nulls(len(array), made)
+    if not types.is_struct(array.type):
+        raise _other_type(array, "a struct")
+    # Below a null struct even columns that are never null have nulls; values that no reader sees replace these.
+    children = fitted(array, columns, array.is_valid() if array.null_count else None)
+    mask = array.is_null() if nullable and array.null_count else None
+    fields = [made.field(place) for place in range(made.num_fields)]
+    return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
+
+
+def _fit_list(array: Any, element: Column, nullable: bool, made: Any) -> Any:
+    if types.is_null(array.type):
+        array = _nulls(len(array), made)
+    if not _is_list(array.type):
+        raise _other_type(array, "a list")
+    offsets, values = _unnested(array)
+    try:
+        fitted_values = _fit(values, element, None)
+    except MisfitError as misfit:
+        raise _above(misfit.below(element.name), offsets) from None
+    return _nested(array, offsets, fitted_values, nullable, made)
+
+
+def _fit_map(array: Any, key: Column, value: Column, nullable: bool, made: Any) -> Any:
+    if types.is_null(array.type):
+        array = _nulls(len(array), made)
+    if types.is_map(array.type):
+        entries = pa.struct([array.type.key_field, array.type.item_field])
+        array = array.cast(pa.list_(pa.field("item", entries, nullable=False)))
+    if not _is_list(array.type) or not types.is_struct(array.type.value_type) or array.type.value_type.num_fields != 2:
+        raise _other_type(array, "a map, or a list of structs of key and value")
+    offsets, entries_found = _unnested(array)
+    if entries_found.null_count:
+        raise _above(
+            MisfitError("an entry is null", row=pc.index(entries_found.is_null(), value=True).as_py()), offsets
+        )
+    fields = [
+        pa.field(MAP_KEY, entries_found.type.field(0).type),
+        pa.field(MAP_VALUE, entries_found.type.field(1).type),
+    ]
+    renamed = pa.StructArray.from_arrays(entries_found.flatten(), fields=fields)
+    try:
+        columns = fitted(renamed, (key, value))
+    except MisfitError as misfit:
+        raise _above(misfit, offsets) from None
+    values = pa.StructArray.from_arrays(columns, fields=[made.key_field, made.item_field])
+    return _nested(array, offsets, values, nullable, made)
+
+
+def _is_list(found: Any) -> bool:
+    checks = ("is_list", "is_large_list", "is_fixed_size_list", "is_list_view", "is_large_list_view")
+    return any(getattr(types, check)(found) for check in checks)
+
+
+def _unnested(array: Any) -> tuple[Any, Any]:
+    """Offsets (int32, from 0) and values of a list of any kind; a null has no values."""
+    lengths = pc.fill_null(_compute.list_value_length(array), 0).cast(pa.int32())
+    ends = pc.cumulative_sum(lengths)
+    offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
+    return offsets, _compute.list_flatten(array)
+
+
+def _nested(array: Any, offsets: Any, values: Any, nullable: bool, made: Any) -> Any:
+    validity = None
+    if nullable and array.null_count:
+        valid = pa.concat_arrays([array.is_valid()])
+        validity = valid.buffers()[1] if valid.offset == 0 else pa.array(valid.to_pylist()).buffers()[1]
+    return pa.Array.from_buffers(made, len(array), [validity, offsets.buffers()[1]], children=[values])
+
+
+def _above(misfit: MisfitError, offsets: Any) -> MisfitError:
+    """The misfit of a value as one of the row that the value belongs to."""
+    if misfit.row is None:
+        return misfit
+    ends = offsets.slice(1)
+    return misfit.at(_compute.sum(_compute.less_equal(ends, misfit.row)).as_py() or 0)
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+
+def _fit_values(array: Any, column_type: ColumnType, nullable: bool, made: Any) -> Any:
+    if types.is_null(array.type):
+        array = _nulls(len(array), made)
+    wanted = plain_type(column_type)
+    if array.type != made:
+        _check_kind(array, wanted)
+        array = _cast(array, made)
+    if not nullable and array.null_count:
+        return pc.fill_null(array, _zero(wanted, made))
+    return array
+
+
+def _check_kind(array: Any, wanted: ColumnType) -> None:
+    """Raise MisfitError unless values of this type may be values of the column."""
+    found = array.type
+    match wanted:
+        case Decimal():
+            fits = types.is_decimal(found) or types.is_integer(found)
+        case Primitive.FLOAT32 | Primitive.FLOAT64:
+            fits = types.is_floating(found) or types.is_integer(found)
+        case Primitive.TIMESTAMP:
+            fits = types.is_timestamp(found) and found.tz is not None
+        case Primitive.TIMESTAMP_NTZ:
+            fits = types.is_timestamp(found) and found.tz is None
+        case Primitive() if wanted in INT_BITS:
+            fits = types.is_integer(found) or types.is_floating(found) or types.is_decimal(found)
+        case Primitive():
+            fits = any(check(found) for check in _KINDS[wanted])
+        case _:
+            raise AssertionError(wanted)
+    if fits:
+        return
+    if types.is_timestamp(found) and wanted in _HINTS:
+        raise MisfitError(f"the table has it as {found}, the schema as {wanted}: {_HINTS[wanted]}")
+    raise _other_type(array, str(wanted) if isinstance(wanted, Primitive) else "a decimal")
+
+
+_KINDS: Final[dict[Primitive, tuple[Callable[[Any], bool], ...]]] = {
+    Primitive.BOOL: (types.is_boolean,),
+    Primitive.STRING: (types.is_string, types.is_large_string, types.is_string_view),
+    Primitive.BINARY: (types.is_binary, types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary),
+    Primitive.DATE: (types.is_date,),
+}
+_HINTS: Final[dict[ColumnType, str]] = {
+    Primitive.TIMESTAMP: "name the time zone of its values first",
+    Primitive.TIMESTAMP_NTZ: "take the time zone away first",
+    Primitive.DATE: "cast it to a date first",
+}
+
+
+def _cast(array: Any, made: Any) -> Any:
+    try:
+        return _cast_whole(array, made)
+    except _COMPUTE_ERRORS:
+        low, high = 0, len(array)
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            _cast_whole(array.slice(low, middle - low), made)
+            low = middle
+        except _COMPUTE_ERRORS:
+            high = middle
+    raise MisfitError(f"{_one(array, low)} does not fit {made} without a loss", row=low)
+
+
+def _cast_whole(array: Any, made: Any) -> Any:
+    """Cast without a loss; raises ArrowInvalid."""
+    if types.is_decimal(made) and types.is_integer(array.type):
+        digits = _INT_DIGITS[array.type.bit_width] + made.scale
+        wide = pa.decimal128(digits, made.scale) if digits <= _DECIMAL128_DIGITS else pa.decimal256(digits, made.scale)
+        return array.cast(wide).cast(made)
+    cast = array.cast(made)
+    if types.is_float32(made) and types.is_float64(array.type):
+        finite = pc.and_(pc.is_finite(array), pc.is_inf(cast))
+        if pc.any(finite).as_py():
+            raise pa.ArrowInvalid("a finite number would become infinite")
+    return cast
+
+
+def _one(array: Any, row: int) -> str:
+    try:
+        return shown_value(array[row].as_py())
+    except Exception:  # noqa: BLE001 - Python has no value for it, such as a nanosecond
+        return str(array[row])
+
+
+def _nulls(count: int, made: Any) -> Any:
+    return pa.nulls(count, made)
+
+
+def _zero(wanted: ColumnType, made: Any) -> Any:
+    """A value for the place below a null, which no reader sees."""
+    value: Any = "" if wanted is Primitive.STRING else b"" if wanted is Primitive.BINARY else None
+    if value is not None:
+        return pa.scalar(value, made)
+    width = max(1, made.bit_width // 8)
+    return pa.Array.from_buffers(made, 1, [None, pa.py_buffer(bytes(width))])[0]
+
+
+def _other_type(array: Any, wanted: str) -> MisfitError:
+    return MisfitError(f"the table has it as {array.type}, the schema as {wanted}")
+
+
+def schema_fields(columns: Sequence[Column]) -> pa.Schema:
+    """The fields of these columns as a batch stores them."""
+    return pa.schema([arrow_field(column) for column in columns])

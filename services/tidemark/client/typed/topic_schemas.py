@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The versions of topics' schemas that a client knows; it asks any broker for the others (rule S4)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple
+
+import grpc
+
+from tidemark.client.metadata.backoff import Backoff
+from tidemark.client.metadata.cluster import Cluster
+from tidemark.core.schemas.model import TopicSchema
+from tidemark.core.schemas.text import from_text
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.rpc import errors
+from tidemark.v1 import topic_schemas_pb2 as pb
+
+_CALL_S: Final = 5.0
+_LOOK_AGAIN_S: Final = 1.0
+"""Shortest time between two looks for a version that metadata has not announced."""
+
+Versions = Mapping[int, TopicSchema]
+
+
+class KnownSchemas(NamedTuple):
+    """The versions of one topic; replaced, never changed.
+
+    Attributes:
+        topic_id: a recreated topic has another one, and none of these versions.
+        versions: from 1 on, without a gap; at least one.
+        newest: the newest of them.
+    """
+
+    topic_id: str
+    versions: Versions
+    newest: TopicSchema
+
+
+class SchemaPendingError(TidemarkError):
+    """The topic has a schema that the client has not asked for yet."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(ErrorCode.UNKNOWN_SCHEMA_VERSION, f"the schema of topic {topic} is not known yet")
+
+
+def versions_of(response: pb.GetTopicSchemasResponse) -> dict[int, TopicSchema]:
+    """The versions of a response; raises INVALID_SCHEMA for a schema of a later Tidemark."""
+    return {one.version: from_text(one.text) for one in response.schemas}
+
+
+class TopicSchemas:
+    """Used on one event loop; any thread may call `now`.
+
+    Args:
+        cluster: metadata, which names the newest version of each topic, and the brokers.
+        on_change: called with a topic when new versions of its schema are known.
+    """
+
+    def __init__(self, cluster: Cluster, on_change: Callable[[str], None] = lambda topic: None) -> None:
+        self._cluster = cluster
+        self._on_change = on_change
+        self._known: dict[str, KnownSchemas] = {}
+        self._loading: dict[str, asyncio.Task[KnownSchemas]] = {}
+        self._looked_s: dict[str, float] = {}
+
+    def now(self, topic: str) -> KnownSchemas | None:
+        """The known versions; None for a topic without a schema, and for one that metadata does not know.
+
+        Raises:
+            SchemaPendingError: `load` first.
+        """
+        view = self._cluster.topic_now(topic)
+        if view is None or not view.schema_version:
+            return None
+        known = self._known.get(topic)
+        if known is None or known.topic_id != view.topic_id:
+            raise SchemaPendingError(topic)
+        return known
+
+    async def load(self, topic: str, *, timeout_s: float, version: int = 0) -> KnownSchemas | None:
+        """Learn every version up to the newest that metadata names, or up to `version` if that is larger.
+
+        Returns:
+            The versions; None for a topic without a schema.
+
+        Raises:
+            TidemarkError: UNKNOWN_SCHEMA_VERSION and others after `timeout_s`; INVALID_SCHEMA: a later Tidemark's.
+        """
+        view = self._cluster.topic_now(topic)
+        if view is None or not view.schema_version:
+            return None
+        deadline_s = time.monotonic() + timeout_s
+        backoff = Backoff()
+        while True:
+            known = self._known.get(topic)
+            wanted = max(view.schema_version, version)
+            if known is not None and known.topic_id == view.topic_id and wanted in known.versions:
+                return known
+            try:
+                await self._load_shared(topic, view.topic_id, wanted)
+            except TidemarkError as error:
+                pause_s = backoff.next_s()
+                if not error.retriable or time.monotonic() + pause_s > deadline_s:
+                    raise
+                await asyncio.sleep(pause_s)
+            view = self._cluster.topic_now(topic) or view
+
+    async def look_for_newer(self, topic: str) -> bool:
+        """Ask a broker for the version after the newest known one, at most once a second; whether there is one."""
+        known = self._known.get(topic)
+        now_s = time.monotonic()
+        if known is None or now_s < self._looked_s.get(topic, 0.0) + _LOOK_AGAIN_S:
+            return False
+        self._looked_s[topic] = now_s
+        try:
+            await self._load_shared(topic, known.topic_id, max(known.versions) + 1)
+        except TidemarkError:
+            return False
+        return True
+
+    def in_background(self) -> None:
+        """Load new versions that metadata names, of topics whose schema is used; called when the metadata change."""
+        for topic, known in self._known.items():
+            view = self._cluster.topic_now(topic)
+            if view is not None and view.schema_version > max(known.versions):
+                self._task(topic, view.topic_id, view.schema_version)
+
+    async def close(self) -> None:
+        """End the requests in flight."""
+        tasks = list(self._loading.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _load_shared(self, topic: str, topic_id: str, version: int) -> None:
+        await asyncio.shield(self._task(topic, topic_id, version))
+
+    def _task(self, topic: str, topic_id: str, version: int) -> asyncio.Task[KnownSchemas]:
+        task = self._loading.get(topic)
+        if task is None or task.done():
+            task = self._loading[topic] = asyncio.create_task(self._ask(topic, topic_id, version), name="schemas")
+            task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+        return task
+
+    async def _ask(self, topic: str, topic_id: str, version: int) -> KnownSchemas:
+        known = self._known.get(topic)
+        before = known.versions if known is not None and known.topic_id == topic_id else {}
+        missing = [] if not before else range(max(before) + 1, version + 1)
+        found = await self._request(topic, topic_id, missing)
+        versions = {**before, **found}
+        if version not in versions:
+            sentence = f"the brokers know no version {version} of the schema of {topic} yet"
+            raise TidemarkError(ErrorCode.UNKNOWN_SCHEMA_VERSION, sentence)
+        known = self._known[topic] = KnownSchemas(topic_id, versions, versions[max(versions)])
+        self._on_change(topic)
+        return known
+
+    async def _request(self, topic: str, topic_id: str, versions: Iterable[int]) -> dict[int, TopicSchema]:
+        """Ask one broker after the other."""
+        request = pb.GetTopicSchemasRequest(topic=topic, topic_id=topic_id, versions=versions)
+        failure = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "no broker is known")
+        for address in self._cluster.addresses():
+            try:
+                return versions_of(await self._cluster.stub(address).GetTopicSchemas(request, timeout=_CALL_S))
+            except grpc.RpcError as error:
+                failure = errors.from_rpc_error(error, address=address)
+        raise failure

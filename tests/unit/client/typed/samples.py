@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A schema of flights, and rows of generated schemas sent through the formats of a producer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+from tidemark.client.producing.typed_format import TypedFormat
+from tidemark.core.schemas.ddl import draft_from_ddl
+from tidemark.core.schemas.evolution import first_version
+from tidemark.core.schemas.model import ListOf, MapOf, Primitive, StructOf, TopicSchema, plain_type
+from tidemark.record.checks import check_envelope
+from tidemark.record.envelope import Batch, Codec, stamped
+
+FLIGHTS = first_version(
+    draft_from_ddl(
+        "carrier STRING NOT NULL, flight INT, delay SMALLINT, price DECIMAL(10,2), scheduled_at TIMESTAMP NOT NULL, "
+        "legs ARRAY<STRUCT<origin: STRING NOT NULL, miles: INT>>, tags MAP<STRING, INT>, PRIMARY KEY (carrier)"
+    )
+)
+
+
+def sealed(typed: TypedFormat, rows: pa.RecordBatch, codec: Codec = Codec.NONE, base_offset: int = 100) -> Batch:
+    """A batch of a producer, as a leader stores it."""
+    data = typed.build(rows, timestamp_us=7, codec=codec, producer_id=-1, producer_epoch=-1, base_sequence=-1)
+    return stamped(check_envelope(data), base_offset=base_offset, leader_epoch=1)
+
+
+def from_records(typed: TypedFormat, records: Sequence[Any]) -> pa.RecordBatch:
+    """The rows of records that were sent one by one."""
+    values = [typed.records.check(record).values for record in records]
+    return typed.rows([None] * len(values), values, [7] * len(values), None)
+
+
+def as_read(schema: TopicSchema, row: dict[str, Any]) -> dict[str, Any]:
+    """A generated row as pyarrow gives it back."""
+    return {column.name: _as_read(column.type, row[column.name]) for column in schema.columns}
+
+
+def _as_read(column_type: Any, value: Any) -> Any:
+    if value is None:
+        return None
+    match column_type:
+        case ListOf(element):
+            return [_as_read(element.type, one) for one in value]
+        case MapOf(key, item):
+            pairs = value.items() if isinstance(value, dict) else value
+            return [(_as_read(key.type, k), _as_read(item.type, v)) for k, v in pairs]
+        case StructOf(columns):
+            return {column.name: _as_read(column.type, value[column.name]) for column in columns}
+        case other if plain_type(other) is Primitive.FLOAT32:
+            return pa.scalar(value, pa.float32()).as_py()
+        case _:
+            return value
