@@ -26,7 +26,7 @@ from tidemark.cli.cluster.log_dirs import log_dirs_app
 from tidemark.cli.common.help_text import by_task
 from tidemark.cli.common.options import Commands
 from tidemark.cli.common.output import print_error
-from tidemark.cli.common.process import check_streams, keep_pandas_out, refusal_of_output
+from tidemark.cli.common.process import check_streams, flush_output, keep_pandas_out, refusal_of_output
 from tidemark.cli.common.profiles import use_profile
 from tidemark.cli.config import config_app
 from tidemark.cli.consume.command import consume
@@ -167,7 +167,10 @@ def main() -> None:
         check_streams()
         if shells.is_asked():
             shells.answer(lambda: app(prog_name=PROGRAM))
-        app(prog_name=PROGRAM)
+        try:
+            app(prog_name=PROGRAM)
+        finally:
+            flush_output()  # the interpreter would report a full disk in words of its own, with status 120
     except TidemarkError as error:
         print_error(error)
     except ModuleNotFoundError as error:
