@@ -59,8 +59,9 @@ class TopicReader:
         names = sorted(await self._session.children(paths.TOPICS, watch))
         found: dict[str, TopicDescription] = {}
         nodes = await self._nodes(names)
+        versions: dict[str, Sequence[str]] = {}
         if watch is not None:
-            nodes |= await self._watch_changed(nodes, watch)
+            nodes |= await self._watch_changed(nodes, watch, versions)
         changed: list[str] = []
         for number, name in enumerate(names):
             if number % _SLICE == _SLICE - 1:
@@ -73,7 +74,7 @@ class TopicReader:
             if topic is not None:
                 found[name] = topic
                 changed.append(name)
-        found |= await self._with_schemas({name: found[name] for name in changed}, nodes)
+        found |= await self._with_schemas({name: found[name] for name in changed}, nodes, versions)
         orphans = set() if unreadable is None else await self._orphans(names, watch)
         if unreadable is not None:
             unreadable |= orphans
@@ -129,8 +130,11 @@ class TopicReader:
         )
         return {name: (read[2 * index], read[2 * index + 1]) for index, name in enumerate(names)}
 
-    async def _watch_changed(self, nodes: Mapping[str, Nodes], watch: Watch) -> dict[str, Nodes]:
-        """Read and watch the topics that have no watch yet, or a watch on older data."""
+    async def _watch_changed(
+        self, nodes: Mapping[str, Nodes], watch: Watch, versions: dict[str, Sequence[str]]
+    ) -> dict[str, Nodes]:
+        """Read and watch the topics that have no watch yet, or a watch on older data; of typed ones also the names of
+        the versions, which go into `versions`."""
         watched = self._watched
         changed = [name for name, both in nodes.items() if None in both or watched.get(name) != _version(both)]
         found: dict[str, Nodes] = {}
@@ -146,7 +150,8 @@ class TopicReader:
             for index, name in enumerate(some):
                 found[name] = (read[2 * index], read[2 * index + 1])
             typed = [name for name in some if _is_typed(found[name])]
-            await self._session.gather([self._session.children(paths.topic_config(name), watch) for name in typed])
+            children = [self._session.children(paths.topic_config(name), watch) for name in typed]
+            versions.update(zip(typed, await self._session.gather(children), strict=True))
             watched.update((name, _version(found[name])) for name in some)
         return found
 
@@ -163,13 +168,17 @@ class TopicReader:
             return None
 
     async def _with_schemas(
-        self, topics: Mapping[str, TopicDescription], nodes: Mapping[str, Nodes]
+        self,
+        topics: Mapping[str, TopicDescription],
+        nodes: Mapping[str, Nodes],
+        versions: Mapping[str, Sequence[str]],
     ) -> dict[str, TopicDescription]:
         """These topics, which changed, with the versions of their schemas."""
         asked = []
         for name, topic in topics.items():
             known = self._known.get(name)
-            asked.append(schema_nodes.Asked(topic, nodes[name][1], None if known is None else known.topic))
+            before = None if known is None else known.topic
+            asked.append(schema_nodes.Asked(topic, nodes[name][1], before, versions.get(name)))
         read = dict(zip(topics, await schema_nodes.with_schemas(self._session, asked), strict=True))
         self._known.update((name, _Known(_version(nodes[name]), topic)) for name, topic in read.items())
         return read

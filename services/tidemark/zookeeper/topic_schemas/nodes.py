@@ -85,11 +85,13 @@ class Asked(NamedTuple):
         topic: without its versions.
         config: the settings' znode, read together with `topic`.
         known: the topic as an earlier read had it, with versions that are not read again.
+        names: children of the settings' znode, read after `config`; None: not read yet.
     """
 
     topic: TopicDescription
     config: NodeRead | None
     known: TopicDescription | None = None
+    names: Sequence[str] | None = None
 
 
 async def with_schemas(session: Session, asked: Sequence[Asked]) -> list[TopicDescription]:
@@ -102,8 +104,10 @@ async def with_schemas(session: Session, asked: Sequence[Asked]) -> list[TopicDe
     typed = [index for index, one in enumerate(asked) if one.config is not None and one.config[1].numChildren]
     for start in range(0, len(typed), _READ_AT_ONCE):
         some = typed[start : start + _READ_AT_ONCE]
-        names = await session.gather([session.children(paths.topic_config(found[index].topic)) for index in some])
-        versions = {index: _known(asked[index], of_topic) for index, of_topic in zip(some, names, strict=True)}
+        unread = [index for index in some if asked[index].names is None]
+        read = await session.gather([session.children(paths.topic_config(found[index].topic)) for index in unread])
+        names = dict(zip(unread, read, strict=True))
+        versions = {index: _known(asked[index], names.get(index, asked[index].names or ())) for index in some}
         await _fill(session, [(found[index], versions[index]) for index in some])
         for index, schemas in versions.items():
             found[index] = replace(found[index], schemas=schemas) if schemas else found[index]
