@@ -177,12 +177,12 @@ def _int_converter(kind: type, wanted: Primitive) -> Convert:
     high = (1 << (INT_BITS[wanted] - 1)) - 1
     low = -high - 1
 
-    def convert(value: Any) -> int:
+    def convert(value: Any) -> Any:
         if low <= value <= high:
-            return int(value)
+            return value
         raise MisfitError(f"{shown_value(value)} is outside of {wanted}: give {low} to {high}")
 
-    def of_other_class(value: Any) -> int:
+    def of_other_class(value: Any) -> Any:
         return convert(operator.index(value))
 
     return convert if kind is int else of_other_class
