@@ -300,7 +300,7 @@ def _decimal_converter(kind: type, wanted: Decimal) -> Convert:
 
 
 def _other(kind: type, wanted: str) -> MisfitError:
-    return MisfitError(f"a {kind.__name__}, and the column is {wanted}")
+    return MisfitError(f"a value of type {kind.__name__}, and the column is {wanted}")
 
 
 _CONVERTERS: Final[dict[ColumnType, Callable[[type, Primitive], Convert | None]]] = {

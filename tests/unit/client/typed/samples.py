@@ -17,7 +17,8 @@ from tidemark.record.envelope import Batch, Codec, stamped
 FLIGHTS = first_version(
     draft_from_ddl(
         "carrier STRING NOT NULL, flight INT, delay SMALLINT, price DECIMAL(10,2), scheduled_at TIMESTAMP NOT NULL, "
-        "legs ARRAY<STRUCT<origin: STRING NOT NULL, miles: INT>>, tags MAP<STRING, INT>, PRIMARY KEY (carrier)"
+        "legs ARRAY<STRUCT<origin: STRING NOT NULL, miles: INT>>, tags MAP<STRING, INT>, PRIMARY KEY (carrier), "
+        "EVENT_TIME (scheduled_at)"
     )
 )
 
