@@ -103,7 +103,7 @@ def _column_json(column: Column, named: bool = True) -> dict[str, object]:
     if not column.nullable:
         facts["nullable"] = False
     if column.default is not None:
-        facts["default"] = as_json(column.type, column.default.value)
+        facts["default"] = as_json(column.type, fitted(column.type, column.default.value))
     if column.doc:
         facts["doc"] = column.doc
     return facts

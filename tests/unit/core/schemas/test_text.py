@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import json
 from dataclasses import replace
 
@@ -10,7 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidemark.core.schemas.evolution import first_version
-from tidemark.core.schemas.model import Column, Primitive, SchemaDraft, TopicSchema
+from tidemark.core.schemas.model import (
+    Column,
+    ColumnType,
+    Decimal,
+    Default,
+    DefaultValue,
+    Primitive,
+    SchemaDraft,
+    TopicSchema,
+)
 from tidemark.core.schemas.refusals import TEXT_BYTES_MAX
 from tidemark.core.schemas.text import from_text, to_text
 from tidemark.model import ErrorCode, TidemarkError
@@ -46,6 +57,25 @@ def test_the_text_is_compact_json() -> None:
         '{"id":6,"name":"fares","type":{"map":[{"id":7,"type":"string","nullable":false},{"id":8,"type":"int32"}]}}],'
         '"key":[1],"last_column_id":8}'
     )
+
+
+@pytest.mark.parametrize(
+    ("column_type", "one", "other"),
+    [
+        (Primitive.FLOAT64, 0.0, -0.0),
+        (Decimal(5, 2), decimal.Decimal("1.5"), decimal.Decimal("1.50")),
+        (Decimal(5, 2), decimal.Decimal("0"), decimal.Decimal("-0.00")),
+        (
+            Primitive.TIMESTAMP,
+            datetime.datetime.fromisoformat("2026-11-24T12:00:00Z"),
+            datetime.datetime.fromisoformat("2026-11-24T14:00:00+02:00"),
+        ),
+    ],
+)
+def test_equal_schemas_have_equal_texts(column_type: ColumnType, one: DefaultValue, other: DefaultValue) -> None:
+    made = [first_version(SchemaDraft((Column(0, "a", column_type, default=Default(it)),))) for it in (one, other)]
+    assert made[0] == made[1]
+    assert to_text(made[0]) == to_text(made[1])
 
 
 @pytest.mark.parametrize(
