@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tidemark.broker.node.topic_settings import TopicSchemas, TopicTable
@@ -29,12 +30,18 @@ def takes_versions_for_known_when_they_are_sent(monkeypatch: Any) -> None:
 
 def reads_a_schema_once(monkeypatch: Any) -> None:
     """No watch covers the versions."""
-    children = nodes.read
+    read = nodes.with_schemas
 
-    async def read(session: Session, topic: Any, config: Any, known: Any) -> Any:
-        return dict(known) or await children(session, topic, config, known)
+    async def read_once(session: Session, asked: Any) -> Any:
+        found = await read(session, asked)
+        return [
+            replace(topic, schemas=one.known.schemas)
+            if one.known is not None and one.known.topic_id == topic.topic_id
+            else topic
+            for one, topic in zip(asked, found, strict=True)
+        ]
 
-    monkeypatch.setattr("tidemark.zookeeper.topic_reader.schema_nodes.read", read)
+    monkeypatch.setattr(nodes, "with_schemas", read_once)
 
 
 def keeps_versions_of_the_topic_before(monkeypatch: Any) -> None:
