@@ -31,9 +31,13 @@ from tidemark.client.metadata.cluster import (
 )
 from tidemark.client.metadata.tls import Credentials, client_identity
 from tidemark.client.settings import checked_client_id
+from tidemark.client.typed.batch_rows import BatchRows, UnknownVersionError
+from tidemark.client.typed.topic_schemas import versions_of
 from tidemark.core.cluster_view import ClusterView, TopicView, apply
+from tidemark.core.schemas.model import TopicSchema
 from tidemark.model import NO_EPOCH, NO_LEADER, ErrorCode, TidemarkError, TopicPartition, unknown_topic
 from tidemark.record.checks import split_until_damage
+from tidemark.record.envelope import Batch
 from tidemark.record.payload import with_offsets
 from tidemark.rpc import errors
 from tidemark.rpc.channel import blocking_channels
@@ -45,6 +49,7 @@ from tidemark.rpc.raw_methods import fetch_method
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
+from tidemark.v1.topic_schemas_pb2 import GetTopicSchemasRequest
 
 T = TypeVar("T")
 
@@ -196,6 +201,7 @@ class RangeReader:
         last_epoch: int = NO_EPOCH,
         fetch_bytes: int = FETCH_BYTES,
         first: bytes | memoryview = b"",
+        typed: BatchRows | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of [start, end) in record.schema.OFFSET_SCHEMA, in order, each once.
 
@@ -212,6 +218,7 @@ class RangeReader:
             last_epoch: upper bound of the leader epochs of the records before `start`; -1: unknown (rule E4).
             fetch_bytes: soft limit of one response.
             first: result of `fetch_together` for this range; b"": none.
+            typed: makes the rows of a topic with a schema, and names the columns that brokers send.
 
         Raises:
             TidemarkError: OFFSET_OUT_OF_RANGE if rows were deleted; UNKNOWN_TOPIC_ID if the topic or partition was
@@ -220,8 +227,10 @@ class RangeReader:
         """
 
         def fetch(offset: int, epoch: int, *, check: bool = False) -> bytes | memoryview:
-            return self._fetch(topic, partition, offset, epoch, topic_id, incarnation, fetch_bytes, check=check)
+            begin = RangeStart(topic, partition, offset, topic_id, incarnation, epoch)
+            return self._fetch(begin, fetch_bytes, () if typed is None else typed.column_ids, check=check)
 
+        rows_of = _bytes_between if typed is None else partial(self._typed_between, typed, topic, partition)
         position, checked_from = start, -1
         with _FetchAhead() as ahead:
             while position < end:
@@ -232,7 +241,7 @@ class RangeReader:
                     ahead.submit(fetch, following, batches[-1].envelope.leader_epoch)
                 for batch in batches:
                     try:
-                        rows = None if batch.envelope.is_control else _between(with_offsets(batch), position, end)
+                        rows = None if batch.envelope.is_control else rows_of(batch, position, end)
                     except TidemarkError as error:
                         damage = error
                         break
@@ -268,28 +277,51 @@ class RangeReader:
                     found[index] = batches
         return found
 
+    def _typed_between(
+        self, typed: BatchRows, topic: str, partition: int, batch: Batch, start: int, end: int
+    ) -> pa.RecordBatch:
+        """The rows of a batch; learns its version first if that is not known.
+
+        If brokers have to send other columns then, this batch lacks them, and counts as damaged: it is fetched again.
+        """
+        try:
+            return typed.rows(batch, partition, start, end)
+        except UnknownVersionError as unknown:
+            typed.learn(self.schemas(topic, range(1, unknown.version + 1)))
+        return typed.rows(batch, partition, start, end)
+
+    def schemas(self, topic: str, versions: Sequence[int] = ()) -> dict[int, TopicSchema]:
+        """Return versions of a topic's schema, all by default; none for a topic without a schema.
+
+        Raises:
+            TidemarkError: UNKNOWN_TOPIC; REQUEST_TIMED_OUT at the deadline, also for a version that no broker knows.
+        """
+
+        def ask() -> dict[int, TopicSchema]:
+            self._refresh([topic])
+            view = self._known(topic)
+            if not view.schema_version:
+                return {}
+            request = GetTopicSchemasRequest(topic=topic, topic_id=view.topic_id, versions=versions)
+            addresses = [f"{broker.host}:{broker.port}" for broker in self._view.brokers.values()]
+            return versions_of(self._call(addresses[self._turn % len(addresses)], _schemas_method, request))
+
+        return self._retrying(ask)
+
     # -- one attempt ---------------------------------------------------------------------------------------------------
 
     def _fetch(
-        self,
-        topic: str,
-        partition: int,
-        offset: int,
-        last_epoch: int,
-        topic_id: str,
-        incarnation: str,
-        fetch_bytes: int,
-        *,
-        check: bool,
+        self, begin: RangeStart, fetch_bytes: int, column_ids: Sequence[int], *, check: bool
     ) -> bytes | memoryview:
         """`check`: the broker checks and repairs the batches first; CORRUPT_BATCH is then final."""
-        where = TopicPartition(topic, partition)
-        begin = RangeStart(topic, partition, offset, topic_id, incarnation, last_epoch)
+        where = TopicPartition(begin.topic, begin.partition)
 
         def ask() -> bytes | memoryview:
-            leader = self._leader(topic, partition)
+            leader = self._leader(*where)
             self._nearest.revalidate(where, leader, time.monotonic())
-            return self._fetch_nearest(where, leader, _partition_fetch(begin, leader, fetch_bytes, check=check))
+            part = _partition_fetch(begin, leader, fetch_bytes, check=check)
+            part.column_ids.extend(column_ids)
+            return self._fetch_nearest(where, leader, part)
 
         return self._retrying(ask)
 
@@ -545,6 +577,10 @@ def _partition_fetch(begin: RangeStart, leader: Leader, max_bytes: int, *, check
     )
 
 
+def _schemas_method(channel: grpc.Channel) -> Any:
+    return BrokerServiceStub(channel).GetTopicSchemas
+
+
 def _metadata_method(channel: grpc.Channel) -> Any:
     return BrokerServiceStub(channel).GetMetadata
 
@@ -565,6 +601,10 @@ def _between(rows: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
     values: list[Any] = offsets.to_pylist()
     keep = [index for index, offset in enumerate(values) if start <= offset < end]
     return rows.slice(keep[0], len(keep)) if keep else rows.slice(0, 0)
+
+
+def _bytes_between(batch: Batch, start: int, end: int) -> pa.RecordBatch:
+    return _between(with_offsets(batch), start, end)
 
 
 def _raise_refusal(result: Any) -> None:
