@@ -6,6 +6,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
+import time
 from dataclasses import replace
 
 import pytest
@@ -124,6 +125,7 @@ def test_a_text_of_no_schema_is_refused(facts: object, words: str) -> None:
         ('{"version":1,"version":1}', "a name twice"),
         ('{"version":NaN}', "no number of JSON"),
         ('{"version":' + "1" * 5_000 + "}", "no JSON"),
+        ('{"version":' + "1" * 4_000 + ',"columns":[' + json.dumps(COLUMN) + "]}", "version is no whole number"),
         ("[" * 200_000, "nests deeper than 120 brackets"),
         ('{"a":' * 50_000, "nests deeper than 120 brackets"),
         ('"' + "[" * 200_000 + '"', "objects for the schema"),
@@ -135,6 +137,14 @@ def test_a_text_of_no_schema_is_refused(facts: object, words: str) -> None:
 )
 def test_hostile_json_is_refused(text: str, words: str) -> None:
     assert words in refusal(text)
+
+
+@pytest.mark.parametrize("ending", ["", "\\"])
+def test_a_string_without_an_end_costs_one_pass(ending: str) -> None:
+    text = '"' + '\\"' * 250_000 + ending  # each quote could begin a string: one pass each takes hours
+    began_s = time.process_time()
+    assert "it is no JSON" in refusal(text)
+    assert time.process_time() - began_s < 10
 
 
 def test_deep_columns_are_refused_before_recursion() -> None:
