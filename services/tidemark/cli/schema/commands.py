@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from tidemark.cli.common import completion
+from tidemark.cli.common.connection import need_bootstrap
 from tidemark.cli.common.options import Cluster, Commands, DryRunOption, TopicArgument
 from tidemark.cli.common.output import counted, print_json, print_line, print_table, shown_time
 from tidemark.cli.common.schema_source import KeyOptions, SchemaOption, document_yaml, draft_of, saved_schema
@@ -288,7 +289,7 @@ def _proposal(file: Path | None, topic: str | None, rows: int, cluster: Cluster)
         found, source = sample.of_file(file, rows), str(file)
     else:
         assert topic is not None
-        found, source = sample.of_topic(cluster.bootstrap, topic, rows), f"topic {topic}"
+        found, source = sample.of_topic(need_bootstrap(cluster.bootstrap), topic, rows), f"topic {topic}"
     return found.draft, [f"proposed from {counted(found.row_count, 'row')} of {source}", *found.notes]
 
 
