@@ -12,7 +12,17 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pytest
-from tidemark.client import AdminClient, Consumer, Producer, TidemarkError, aio, read_table, scan
+from tidemark.client import (
+    AdminClient,
+    ConfigKind,
+    ConfigResource,
+    Consumer,
+    Producer,
+    TidemarkError,
+    aio,
+    read_table,
+    scan,
+)
 from tidemark.client.producing.partitioner import partition_of
 from tidemark.local.cluster import LocalCluster
 from tidemark.model import ErrorCode, TopicPartition
@@ -165,6 +175,28 @@ def test_a_refused_row_leaves_nothing_behind(cluster: LocalCluster, topic: str, 
     with pytest.raises(TidemarkError, match="has no column 'dely'"):
         read_table(cluster.bootstrap, topic, columns=["dely"])
     admin.delete_topic(f"{topic}-bytes")
+
+
+def test_a_null_deletes_a_row_of_a_compacted_topic(cluster: LocalCluster, topic: str, admin: AdminClient) -> None:
+    with Producer(cluster.bootstrap) as producer:
+        with pytest.raises(TidemarkError, match="not compacted"):
+            producer.send(topic, None, key="A").result(30)
+        admin.alter_configs(ConfigResource(ConfigKind.TOPIC, topic), {"cleanup.policy": "compact"})
+        wait_for(lambda: _deletes(producer, topic), "the brokers know of the compaction")
+        producer.send(topic, flight("A", 2)).result(30)
+    with Consumer(cluster.bootstrap) as consumer:
+        consumer.assign(topic)
+        deleted, kept = islice(consumer, 2)
+    assert (deleted.key, deleted.value) == (b"A", None)
+    assert (kept.key, kept.value) == (b"A", flight("A", 2))
+    assert read_table(cluster.bootstrap, topic, columns=["carrier", "delay"]).read_all().num_rows == 1
+
+
+def _deletes(producer: Producer, topic: str) -> bool:
+    with contextlib.suppress(TidemarkError):
+        producer.send(topic, None, key={"carrier": "A"}).result(30)
+        return True
+    return False
 
 
 async def test_asyncio_clients_read_and_write_rows(cluster: LocalCluster, topic: str) -> None:

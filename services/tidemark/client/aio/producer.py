@@ -176,7 +176,8 @@ class Producer(Lifecycle):
             value: bytes, or an argument of the value serializer; None for a tombstone. For a topic with a schema a
                 mapping, a dataclass or a model, whose fields are the columns.
             key: bytes, or an argument of the key serializer; records with the same key go to the same partition, in
-                order.
+                order. A row of a topic with a schema has its key in its columns. The value None deletes a row of such a
+                topic, if it is compacted: key is a mapping of the key columns then, or the value of the only one.
             headers: (name, value) pairs, or a mapping; names are text, values bytes or None.
             timestamp_us: microseconds since 1970, or a datetime with a time zone; None: now. In a topic with an event
                 time that of the row counts.
@@ -243,6 +244,10 @@ class Producer(Lifecycle):
             stamp_us = time.time_ns() // 1000 if timestamp_us is None else timestamp_us
             return accumulator.add(topic, partition, count, key, value, stamp_us, headers)
         except SchemaPendingError:
+            return None
+        except TypeError:
+            if not self._deletes_row(topic, key, value):
+                raise
             return None
         except TidemarkError as error:
             if error.code is ErrorCode.SCHEMA_MISMATCH:
@@ -393,7 +398,7 @@ class Producer(Lifecycle):
         if partition is None and self._partitioner is not None and self._typed(topic) is None:
             partition = self._partitioner(topic, key, value, partitions)
         if partition is None:
-            if key is not None:
+            if key is not None and not self._deletes_row(topic, key, value):
                 partition = partition_of(key, partitions)
         else:
             partition = checked_partition(topic, partition, partitions)
@@ -419,6 +424,10 @@ class Producer(Lifecycle):
         if found is None or found.schema is not known.newest:
             found = self._formats[topic] = TypedFormat(topic, known.topic_id, known.newest)
         return found
+
+    def _deletes_row(self, topic: str, key: Any, value: Any) -> bool:
+        """Whether a record deletes the row of a key, which is no bytes yet."""
+        return value is None and not isinstance(key, bytes) and key is not None and self._typed(topic) is not None
 
     async def has_newer_schema(self, topic: str, error: TidemarkError) -> bool:
         """Whether a record that was refused may fit a version that this producer has just learned."""
