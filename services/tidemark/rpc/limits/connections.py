@@ -3,16 +3,20 @@
 
 Bytes in flight of a connection are what the server holds for its peer: messages that have not arrived whole, and
 answers that the peer has not taken. Answers are counted when they are made. gRPC tells nothing of a message before its
-end, so arriving bytes are the difference between what the kernel received and the messages that came of them.
+end, so arriving bytes are the difference between what the kernel received and the messages that came of them. Each call
+holds one unfinished message at most.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, Protocol
 
-from tidemark.rpc.limits.sockets import SLICE_S, Found, Peer
+from tidemark.rpc.channel import MESSAGE_BYTES_MAX, WINDOW
+from tidemark.rpc.limits.rates import Rate
+from tidemark.rpc.limits.sockets import Found, Peer
 from tidemark.runtime.configuration_key import UNLIMITED
 from tidemark.runtime.slices import Pace
 
@@ -23,10 +27,19 @@ CALL_BYTES: Final = 20_000
 MESSAGE_OVERHEAD_BYTES: Final = 256
 """Allowed beside each message: its frames, and updates of windows."""
 
+_CALL_ARRIVING_BYTES_MAX: Final = MESSAGE_BYTES_MAX + dict(WINDOW)["grpc.http2.lookahead_bytes"]
+"""Of one call: an unfinished message, and what its peer may send ahead."""
+REFUSALS_PER_S: Final = 2.0
+"""Requests of one address that are refused for their size or items: gRPC has assembled each of them before."""
+ABANDONED_PER_S: Final = 100.0
+ABANDONED_AT_ONCE: Final = 1_000
+"""Calls of one address that their client ends before the answer. Timeouts and ends of clients are fewer."""
+
 ADDRESS: Final = "connections_per_address"
 CONNECTION: Final = "bytes_per_connection"
 ALL: Final = "bytes"
-REASONS: Final = (ADDRESS, CONNECTION, ALL)
+ABANDONED: Final = "abandoned_calls"
+REASONS: Final = (ADDRESS, CONNECTION, ALL, ABANDONED)
 
 
 class ConnectionLimits(NamedTuple):
@@ -137,6 +150,8 @@ class Connection:
         grown_bytes = found.received_bytes - self._received_bytes
         allowed_bytes = self._allowed_bytes + (found.acked_bytes - self._acked_bytes) // _FRAMING
         self.arriving_bytes = max(0, self.arriving_bytes + grown_bytes - allowed_bytes)
+        if self.calls or self._allowed_bytes:  # calls may have ended, and bytes of their unfinished messages with them
+            self.arriving_bytes = min(self.arriving_bytes, self.calls * _CALL_ARRIVING_BYTES_MAX)
         self._received_bytes, self._acked_bytes, self._allowed_bytes = found.received_bytes, found.acked_bytes, 0
 
 
@@ -165,6 +180,8 @@ class Connections:
         self._sending_bytes = 0
         self._arriving_bytes = 0
         self._looks = 0
+        self._refusals = Rate(REFUSALS_PER_S)
+        self._abandonments = Rate(ABANDONED_PER_S, ABANDONED_AT_ONCE)
 
     def __len__(self) -> int:
         return len(self._all)
@@ -189,14 +206,26 @@ class Connections:
         if more_bytes > 0:
             self._keep_to_bytes(connection)
 
-    async def look_is_over(self, found: Iterable[Found]) -> None:
+    def refusal_early_s(self, connection: Connection) -> float:
+        """A request is refused; the time for which its answer waits: a program that repeats it sends it rarely."""
+        return self._refusals.early_s(connection.peer.host, time.monotonic())
+
+    def abandoned(self, connection: Connection) -> None:
+        """The client ended a call that had no answer; ends the connection if its address does so too often."""
+        if self._abandonments.early_s(connection.peer.host, time.monotonic()):
+            self._end_for(ABANDONED, connection)
+
+    async def look_is_over(self, found: Iterable[Found], pace: Pace) -> None:
         """Take the connections that a look found, and end those above the limits. Other tasks run between slices.
 
         Args:
             found: connections of the look before first, so that `_all` has the oldest first.
+            pace: of the look.
         """
         self._looks += 1
-        pace = Pace(SLICE_S)
+        now_s = time.monotonic()
+        self._refusals.forget(now_s)
+        self._abandonments.forget(now_s)
         for one in found:
             if pace.is_due:
                 await pace.give_way()

@@ -22,8 +22,6 @@ _OPEN_FILES: Final = "/proc/self/fd"
 _INFO_BYTES: Final = 136
 _COUNTS_AT: Final = 120
 """Offset in Linux's `struct tcp_info` of the counts of acknowledged and of received bytes, since version 4.1."""
-SLICE_S: Final = 0.001
-"""Of a look, which is not urgent: with thousands of connections it would delay each call of that moment by more."""
 _MAPPED: Final = "::ffff:"
 
 
@@ -74,9 +72,9 @@ class Sockets:
         self._ports = ports
         self._known: dict[int, tuple[int, Peer | None]] = {}
 
-    async def look(self) -> AsyncIterator[Found]:
+    async def look(self, pace: Pace) -> AsyncIterator[Found]:
         """All connections, those known from the look before first. Other tasks run between slices."""
-        ports, pace = self._ports(), Pace(SLICE_S)
+        ports = self._ports()
         before, self._known = self._known, {}
         new: list[int] = []
         for file in _open_files():

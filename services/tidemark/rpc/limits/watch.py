@@ -13,8 +13,12 @@ from typing import Final
 from tidemark.rpc.limits.connections import REASONS, ConnectionLimits, Connections
 from tidemark.rpc.limits.sockets import Found, Peer, Sockets
 from tidemark.runtime.metrics import METRICS
+from tidemark.runtime.slices import Pace
 
 _INTERVAL_S: Final = 0.25
+_SLICE_S: Final = 0.000_3
+_PAUSE_S: Final = 0.003
+"""A look is not urgent: each call of that moment is delayed by one short slice, or by none."""
 _SHARE: Final = 50
 """A look takes at most one part of so many of the time: with very many open files looks are rarer."""
 _LOG_INTERVAL_S: Final = 10.0
@@ -60,19 +64,20 @@ class ConnectionWatch:
 
     async def _run(self) -> None:
         while True:
+            pace = Pace(_SLICE_S, _PAUSE_S)
             began_s = time.monotonic()
             try:
-                await self._look()
+                await self._look(pace)
             except Exception:  # noqa: BLE001 - the next look may succeed; the limits of gRPC hold meanwhile
                 _log.exception("the connections were not looked at")
-            took_s = time.monotonic() - began_s
+            wait_s = max(_INTERVAL_S, pace.worked_s * _SHARE - (time.monotonic() - began_s))
             self._due.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._due.wait(), max(_INTERVAL_S, took_s * _SHARE))
+                await asyncio.wait_for(self._due.wait(), wait_s)
 
-    async def _look(self) -> None:
-        found: list[Found] = [one async for one in self._sockets.look()]
-        await self.connections.look_is_over(found)
+    async def _look(self, pace: Pace) -> None:
+        found: list[Found] = [one async for one in self._sockets.look(pace)]
+        await self.connections.look_is_over(found, pace)
         _OPEN.set(len(self.connections))
         _BYTES.set(self.connections.bytes)
 
