@@ -71,6 +71,10 @@ class Pace:
         """Whether a slice has passed since the start or the last `give_way`."""
         return time.perf_counter() > self._until_s
 
+    def hurry(self) -> None:
+        """Make no pauses from now on: the work has become urgent."""
+        self._pause_s = 0
+
     async def give_way(self) -> None:
         """Let all other tasks run."""
         self.worked_s += time.perf_counter() - self._until_s + self._slice_s

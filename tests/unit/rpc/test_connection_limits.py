@@ -18,12 +18,14 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tidemark.core.security.principals import Role
 from tidemark.local.certificates import Authority
 from tidemark.rpc.channel import open_channel
+from tidemark.rpc.limits import watch
 from tidemark.rpc.limits.connections import (
     ABANDONED,
     ADDRESS,
     ALL,
     CALL_BYTES,
     CONNECTION,
+    ENDED_AT_ONCE,
     ConnectionLimits,
     Connections,
 )
@@ -222,6 +224,32 @@ async def test_connections_of_one_address_are_bounded_and_the_oldest_stay(stack:
     assert not any(one.closed.is_set() for one in first)
     assert ended(ADDRESS) == before + 4
     assert await is_served(server)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+async def test_the_kernel_drops_attempts_of_an_address_with_very_many_connections(
+    stack: AsyncExitStack, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "_DROPPED_S", 0.2)
+    service = Bytes()
+    limits = ConnectionLimits(per_address=5)
+    server = make_server(host, 0, [Service(service.add, service, "test.Bytes")], limits=limits)
+    await server.start()
+    stack.push_async_callback(server.stop, 0)
+    other = OTHER if host == "127.0.0.1" else host
+    address = (host, server.port)
+    many = [socket.create_connection(address, source_address=(other, 0)) for _ in range(10 + ENDED_AT_ONCE)]
+    for one in many:
+        stack.callback(one.close)
+    await until(lambda: server._watch._dropped_until_s)
+    with pytest.raises(TimeoutError):
+        socket.create_connection(address, timeout=0.3, source_address=(other, 0))
+    if other == OTHER:
+        assert await is_served(server)
+    for one in many:
+        one.close()
+    await until(lambda: not server._watch._dropped_until_s)
+    socket.create_connection(address, timeout=10, source_address=(other, 0)).close()
 
 
 async def test_connections_that_say_nothing_count_too(stack: AsyncExitStack) -> None:

@@ -34,12 +34,21 @@ REFUSALS_PER_S: Final = 2.0
 ABANDONED_PER_S: Final = 100.0
 ABANDONED_AT_ONCE: Final = 1_000
 """Calls of one address that their client ends before the answer. Timeouts and ends of clients are fewer."""
+ENDED_PER_S: Final = 10.0
+ENDED_AT_ONCE: Final = 50
+"""Connections of one address that a limit ends. Above this its attempts are dropped."""
+_ENDED_OF_A_SLICE: Final = 8
+_ENDED_OF_A_LOOK: Final = 500
+"""gRPC works 0.1 ms to end a connection, which delays calls. The next look ends more."""
 
 ADDRESS: Final = "connections_per_address"
 CONNECTION: Final = "bytes_per_connection"
 ALL: Final = "bytes"
 ABANDONED: Final = "abandoned_calls"
 REASONS: Final = (ADDRESS, CONNECTION, ALL, ABANDONED)
+
+Address = tuple[int, str]
+"""A port, and the address of a peer."""
 
 
 class ConnectionLimits(NamedTuple):
@@ -120,7 +129,7 @@ class Connection:
     """
 
     __slots__ = (
-        "_acked_bytes", "_allowed_bytes", "_received_bytes", "arriving_bytes", "calls", "ended", "file",
+        "_acked_bytes", "_allowed_bytes", "_had_calls", "_received_bytes", "arriving_bytes", "calls", "ended", "file",
         "inode", "look", "peer", "sending_bytes",
     )  # fmt: skip
 
@@ -133,12 +142,18 @@ class Connection:
         self.sending_bytes = 0
         self.calls = 0
         self.ended = False
+        self._had_calls = False
         self._received_bytes = self._acked_bytes = self._allowed_bytes = 0
 
     @property
     def bytes(self) -> int:
         """In flight."""
         return self.arriving_bytes + self.sending_bytes
+
+    def call_is_over(self) -> None:
+        """One call less runs."""
+        self.calls -= 1
+        self._had_calls = True
 
     def took(self, size_bytes: int) -> None:
         """A whole message, or the headers of a call, came."""
@@ -150,8 +165,9 @@ class Connection:
         grown_bytes = found.received_bytes - self._received_bytes
         allowed_bytes = self._allowed_bytes + (found.acked_bytes - self._acked_bytes) // _FRAMING
         self.arriving_bytes = max(0, self.arriving_bytes + grown_bytes - allowed_bytes)
-        if self.calls or self._allowed_bytes:  # calls may have ended, and bytes of their unfinished messages with them
+        if self.calls or self._had_calls:  # with a call that ended its unfinished message has gone
             self.arriving_bytes = min(self.arriving_bytes, self.calls * _CALL_ARRIVING_BYTES_MAX)
+        self._had_calls = False
         self._received_bytes, self._acked_bytes, self._allowed_bytes = found.received_bytes, found.acked_bytes, 0
 
 
@@ -163,6 +179,7 @@ class Connections:
         end: ends a connection; False if it has ended.
         refused: called with one of `REASONS` for each connection that was ended.
         look: asks for a look soon: a connection without a known descriptor is to be ended.
+        crowd: called with addresses of which very many connections are ended.
     """
 
     def __init__(
@@ -171,6 +188,7 @@ class Connections:
         end: Callable[[int, Peer], bool],
         refused: Callable[[str, Peer], None],
         look: Callable[[], None],
+        crowd: Callable[[set[Address]], None] = lambda _: None,
     ) -> None:
         self._limits = limits
         self._end = end
@@ -180,6 +198,9 @@ class Connections:
         self._sending_bytes = 0
         self._arriving_bytes = 0
         self._looks = 0
+        self._endings = Rate(ENDED_PER_S, ENDED_AT_ONCE)
+        self._is_crowd = crowd
+        self._full: set[Address] = set()
         self._refusals = Rate(REFUSALS_PER_S)
         self._abandonments = Rate(ABANDONED_PER_S, ABANDONED_AT_ONCE)
 
@@ -215,6 +236,10 @@ class Connections:
         if self._abandonments.early_s(connection.peer.host, time.monotonic()):
             self._end_for(ABANDONED, connection)
 
+    def is_full(self, address: Address) -> bool:
+        """Whether the address has as many connections as it may, as of the last look."""
+        return address in self._full
+
     async def look_is_over(self, found: Iterable[Found], pace: Pace) -> None:
         """Take the connections that a look found, and end those above the limits. Other tasks run between slices.
 
@@ -226,6 +251,7 @@ class Connections:
         now_s = time.monotonic()
         self._refusals.forget(now_s)
         self._abandonments.forget(now_s)
+        self._endings.forget(now_s)
         for one in found:
             if pace.is_due:
                 await pace.give_way()
@@ -265,7 +291,7 @@ class Connections:
             del self._all[connection.peer]
 
     async def _keep_to_addresses(self, pace: Pace) -> None:
-        here = Counter[tuple[int, str]]()
+        limit, here, beyond = self._limits.per_address, Counter[Address](), list[Connection]()
         for connection in list(self._all.values()):
             if pace.is_due:
                 await pace.give_way()
@@ -273,8 +299,14 @@ class Connections:
                 continue
             address = connection.peer[:2]
             here[address] += 1
-            if _above(here[address], self._limits.per_address):
-                self._end_for(ADDRESS, connection)
+            if _above(here[address], limit):
+                beyond.append(connection)
+        self._full = {address for address, count in here.items() if count >= limit != UNLIMITED}
+        self._is_crowd({address for address in self._full if here[address] >= limit + ENDED_AT_ONCE})
+        for place, connection in enumerate(beyond[:_ENDED_OF_A_LOOK]):
+            if place % _ENDED_OF_A_SLICE == 0 or pace.is_due:
+                await pace.give_way()
+            self._end_for(ADDRESS, connection)
 
     def _keep_to_bytes(self, connection: Connection) -> None:
         if _above(connection.bytes, self._limits.connection_bytes):
@@ -302,6 +334,9 @@ class Connections:
             self._look()
         elif not connection.ended and self._end(connection.file, connection.peer):
             connection.ended = True
+            address = connection.peer[:2]
+            if self._endings.early_s(address, time.monotonic()):
+                self._is_crowd({address})
             self._refused(reason, connection.peer)
 
 

@@ -158,7 +158,7 @@ class Call:
     def _over(self, task: asyncio.Task[Any]) -> None:
         self.sends(0)
         if self._connection is not None:
-            self._connection.calls -= 1
+            self._connection.call_is_over()
             self._connections.sends(self._connection, -CALL_BYTES)
 
 

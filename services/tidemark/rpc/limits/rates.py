@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 
 class Rate:
     """Tells how much too early each event of an address comes (the generic cell rate algorithm).
@@ -15,9 +17,9 @@ class Rate:
     def __init__(self, per_s: float, at_once: int = 1) -> None:
         self._interval_s = 1 / per_s
         self._ahead_s = (at_once - 1) / per_s
-        self._due_s: dict[str, float] = {}
+        self._due_s: dict[Hashable, float] = {}
 
-    def early_s(self, host: str, now_s: float) -> float:
+    def early_s(self, host: Hashable, now_s: float) -> float:
         """Count an event; seconds until the rate allows it."""
         due_s = max(now_s, self._due_s.get(host, now_s))
         self._due_s[host] = due_s + self._interval_s
