@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
+from tidemark.admin.compare_and_set import compare_and_set
 from tidemark.core.security.acls import ANY, APPLICABLE, Acl, Operation, Resource, normal_host
 from tidemark.core.security.authorizer import SUPER_USER, Decision
 from tidemark.core.security.principals import can_be_a_user
@@ -15,7 +16,6 @@ from tidemark.rpc.acl_codec import AclFilter
 
 CHANGES_MAX: Final = 10_000
 """Rules that one request adds and removes."""
-_RACES_MAX: Final = 100
 
 
 class ChangedAcls(NamedTuple):
@@ -62,17 +62,17 @@ class AclAdministration:
                 )
         if both := wanted & unwanted:
             raise TidemarkError(ErrorCode.INVALID_REQUEST, f"this rule is to be added and removed: {min(both)}")
-        for _ in range(_RACES_MAX):
+
+        async def attempt() -> ChangedAcls | None:
             rules = await self._store.acls()
             now = set(rules.acls)
             changed = ChangedAcls(tuple(sorted(wanted - now)), tuple(sorted(unwanted & now)), rules.generation)
             if validate_only or not (changed.added or changed.removed):
                 return changed
-            if await self._store.write_acls((now | wanted) - unwanted, version=rules.generation):
-                return changed._replace(generation=rules.generation + 1)
-        raise TidemarkError(
-            ErrorCode.REQUEST_TIMED_OUT, "other requests kept changing the access rules; nothing was changed: retry"
-        )
+            written = await self._store.write_acls((now | wanted) - unwanted, version=rules.generation)
+            return changed._replace(generation=rules.generation + 1) if written else None
+
+        return await compare_and_set(attempt, "access rules")
 
     async def check(self, principal: str, host: str, operation: Operation, resource: Resource) -> tuple[Decision, int]:
         """The decision on one operation, and the version of the rules that it follows.

@@ -348,7 +348,7 @@ def _refusing_stream(handler: Any, call: Call) -> Any:
         call.began(context)
         metered = MeteredContext(context, call)
         try:
-            request = await call.request(context) if of_one else CheckedRequests(metered)
+            request = await call.request(context) if of_one else CheckedRequests(context, call)
             async with contextlib.aclosing(inner(request, metered)) as responses:
                 async for response in responses:
                     yield response
@@ -363,7 +363,7 @@ def _refusing_stream(handler: Any, call: Call) -> Any:
         call.began(context)
         metered = MeteredContext(context, call)
         try:
-            return await inner(await call.request(context) if of_one else CheckedRequests(metered), metered)
+            return await inner(await call.request(context) if of_one else CheckedRequests(context, call), metered)
         except TidemarkError as error:
             await abort_with(context, error)
         except asyncio.CancelledError:

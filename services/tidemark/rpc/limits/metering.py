@@ -111,10 +111,8 @@ class Call:
 
         return decoded
 
-    async def checked(self, request: Any) -> Any:
+    async def checked(self, request: _Unchecked) -> Any:
         """A request of a stream as its handler takes it; raises INVALID_REQUEST as `request` does."""
-        if type(request) is not _Unchecked:
-            return request
         refused = await _refusal(request.data, self._descriptor, unary=False)
         if refused is not None:
             del request
@@ -185,7 +183,8 @@ class MeteredContext:
 
     async def read(self) -> Any:
         """As of gRPC; raises INVALID_REQUEST for a request that names too much."""
-        return await self._call.checked(await self._context.read())
+        request = await self._context.read()
+        return await self._call.checked(request) if type(request) is _Unchecked else request
 
     async def write(self, message: Any) -> None:
         """As of gRPC."""
@@ -194,10 +193,11 @@ class MeteredContext:
 
 
 class CheckedRequests:
-    """The requests of a stream, read from its context."""
+    """The requests of a stream, checked as by `MeteredContext.read`."""
 
-    def __init__(self, context: MeteredContext) -> None:
+    def __init__(self, context: Any, call: Call) -> None:
         self._read = context.read
+        self._call = call
 
     def __aiter__(self) -> CheckedRequests:
         return self
@@ -206,7 +206,7 @@ class CheckedRequests:
         request = await self._read()
         if request is grpc.aio.EOF:
             raise StopAsyncIteration
-        return request
+        return await self._call.checked(request) if type(request) is _Unchecked else request
 
 
 class Metering:
