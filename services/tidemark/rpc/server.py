@@ -33,6 +33,7 @@ from tidemark.rpc.security.listeners import ListenerPort
 from tidemark.runtime.configuration_key import UNLIMITED
 from tidemark.runtime.host_port import HostPort
 from tidemark.runtime.limits import connections_max
+from tidemark.runtime.metrics import METRICS
 
 _log = logging.getLogger(__name__)
 
@@ -70,6 +71,12 @@ _PROBES: Final = (
 """Limits of the port for probes, which has no other."""
 UNBOUNDED_CALL_S = 60.0
 """Time limit of a unary call whose caller set no deadline (rule K3)."""
+
+
+_PLAIN_BESIDE_TLS: Final = METRICS.gauge(
+    "plain_beside_tls",
+    "1 while a listener with plain text is open beside one with TLS",
+)
 
 
 class Service(NamedTuple):
@@ -136,6 +143,8 @@ class GrpcServer:
         await self.set_serving(False)
         for name in ("", LIVENESS):
             self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        secure = [one.port.identity is not None for one in self._open]
+        _PLAIN_BESIDE_TLS.set(any(secure) and not all(secure))
         for one in self._open:
             await one.server.start()
         self._watch.start()
