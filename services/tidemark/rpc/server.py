@@ -79,6 +79,14 @@ _PLAIN_BESIDE_TLS: Final = METRICS.gauge(
 )
 
 
+def _is_no_cut_stream(record: logging.LogRecord) -> bool:
+    """False for the traceback that gRPC logs where a connection ends while an answer is written."""
+    return record.exc_info is None or type(record.exc_info[1]).__name__ != "ExecuteBatchError"
+
+
+logging.getLogger("grpc._cython.cygrpc").addFilter(_is_no_cut_stream)
+
+
 class Service(NamedTuple):
     """A servicer, the function that adds it to a server, and its full name ("tidemark.v1.BrokerService")."""
 

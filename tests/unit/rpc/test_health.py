@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc._cython import cygrpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tidemark.core.security.listeners import Listener
 from tidemark.core.security.principals import Role
@@ -129,3 +131,13 @@ async def test_a_plain_listener_beside_one_with_tls_is_reported(
         assert METRICS.registry.get_sample_value("tidemark_plain_beside_tls") == says
     finally:
         await server.stop(0)
+
+
+def test_a_stream_that_was_cut_while_it_was_written_leaves_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    grpcs = logging.getLogger("grpc._cython.cygrpc")
+    for error in (cygrpc.ExecuteBatchError("cut"), ValueError("wrong")):
+        try:
+            raise error
+        except (cygrpc.ExecuteBatchError, ValueError):
+            grpcs.exception("raised by a method")
+    assert [str(record.exc_info and record.exc_info[1]) for record in caplog.records] == ["wrong"]
