@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Final, NamedTuple, TypeVar
 
-from tidemark.admin.compare_and_set import compare_and_set
 from tidemark.core.security.acls import ANY, APPLICABLE, Acl, Operation, Resource, normal_host
 from tidemark.core.security.authorizer import SUPER_USER, Decision
 from tidemark.core.security.principals import can_be_a_user
@@ -16,6 +15,8 @@ from tidemark.rpc.acl_codec import AclFilter
 
 CHANGES_MAX: Final = 10_000
 """Rules that one request adds and removes."""
+Changed = TypeVar("Changed")
+_RACES_MAX: Final = 100
 
 
 class ChangedAcls(NamedTuple):
@@ -88,3 +89,21 @@ class AclAdministration:
         if principal in self._super_users:
             return SUPER_USER, rules.generation
         return rules.decide(principal, normal_host(host) if host else ANY, operation, resource), rules.generation
+
+
+async def compare_and_set(attempt: Callable[[], Awaitable[Changed | None]], node: str) -> Changed:
+    """The result of the first attempt that is not None, which stands for a node that has changed since it was read.
+
+    Args:
+        attempt: reads, and writes with the version that it read.
+        node: the content in plain words, for the error.
+
+    Raises:
+        TidemarkError: REQUEST_TIMED_OUT if other requests kept changing the node; else the error of an attempt.
+    """
+    for _ in range(_RACES_MAX):
+        changed = await attempt()
+        if changed is not None:
+            return changed
+    sentence = f"other requests kept changing the {node}; nothing was changed: retry"
+    raise TidemarkError(ErrorCode.REQUEST_TIMED_OUT, sentence)

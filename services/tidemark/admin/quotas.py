@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tidemark.admin.compare_and_set import compare_and_set
+from tidemark.admin.acls import compare_and_set
 from tidemark.core.quotas.quotas import ENTITIES_MAX, QuotaEntity, QuotaKind, Quotas
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.ports import MetadataStore
