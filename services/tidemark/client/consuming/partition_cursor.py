@@ -14,7 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from tidemark.client.typed.batch_rows import BatchRows, UnknownVersionError
-from tidemark.model import NO_EPOCH, TidemarkError, TopicPartition
+from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.checks import split_until_damage
 from tidemark.record.envelope import Batch
 from tidemark.record.payload import with_offsets
@@ -185,7 +185,7 @@ class Cursor:
     def _count_bad_read(self, error: TidemarkError) -> None:
         self._bad_reads += 1
         self.generation += 1
-        if self._bad_reads >= _BAD_READS_MAX:
+        if self._bad_reads >= _BAD_READS_MAX or error.code is ErrorCode.INCOMPATIBLE_SCHEMA:
             self.error = error
 
     def advance(self, offset: int) -> None:

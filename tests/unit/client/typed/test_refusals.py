@@ -155,7 +155,7 @@ def test_records_of_many_classes_are_taken(record: Any, wanted: dict[str, Any]) 
     assert row == {**ROW, **nothing, **wanted}
 
 
-def test_floats_are_taken_unless_they_lose_their_value() -> None:
+def test_floats_are_taken_unless_their_value_would_change() -> None:
     schema = schema_of("a FLOAT, b DOUBLE")
     assert check({"a": 0.1, "b": 3}, schema) == (0.1, 3.0)
     assert check({"a": float("inf"), "b": np.float32(0.5)}, schema) == (float("inf"), 0.5)
