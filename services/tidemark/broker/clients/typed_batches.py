@@ -48,14 +48,17 @@ def prune_batches(data: bytes, topic: str, layouts: TypedLayouts, column_ids: fr
     A batch of a version that this broker does not know stays whole, and so does a damaged one.
     """
     pruned: list[bytes] = []
+    asked: dict[int, frozenset[int]] = {}
     at = size_bytes = 0
     while at < len(data):
         envelope = parse_envelope(data, at)
         batch = cut(data, at, envelope.batch_length)
         layout = layouts.known(topic, envelope.schema_version) if envelope.is_typed else None
         if layout is not None:
+            if layout.version not in asked:
+                asked[layout.version] = layout.known_ids(column_ids)
             with contextlib.suppress(TidemarkError):  # the reader finds the damage, and asks for a repair
-                batch = prune(batch, layout, column_ids)
+                batch = prune(batch, layout, asked[layout.version])
         if pruned and size_bytes + len(batch) > max_bytes:
             break
         pruned.append(batch)

@@ -261,7 +261,7 @@ def prune(data: bytes, layout: TypedLayout, column_ids: frozenset[int]) -> bytes
     """
     envelope = parse_envelope(data)
     table = parse_table(data)
-    kept = layout.pruned(table.flags, column_ids, compacted=envelope.is_compacted).kept
+    kept = layout.kept(table.flags, column_ids, compacted=envelope.is_compacted)
     _check_node_count(table, layout, envelope)
     if table.body_at + table.ends[-1] != len(data):
         raise TidemarkError(ErrorCode.INVALID_BATCH, "the table of columns does not end where the batch ends")

@@ -23,6 +23,7 @@ from tidemark.record.envelope import (
     stamped,
     with_append_time,
 )
+from tidemark.record.typed import layout as layout_module
 from tidemark.record.typed.batch import build_typed_batch, check_typed, encode_typed, prune, read_pruned, read_typed
 from tidemark.record.typed.column_table import HAS_HEADERS, HAS_TIMESTAMPS, HAS_TOMBSTONES, NO_NODE, parse_table
 from tidemark.record.typed.layout import TIMESTAMP_ID, TypedLayout
@@ -104,6 +105,17 @@ def test_a_part_of_a_struct_can_be_read_alone(codec: Codec) -> None:
         {"leg": {"origin": "JFK"}, "stops": []},
         {"leg": {"origin": "LGA"}, "stops": None},
     ]
+
+
+def test_the_columns_that_a_client_names_cost_a_broker_no_arrow_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = flights()
+    data = batch_of(three_flights(), layout).data
+    made: list[int] = []
+    know = layout_module.know_shapes
+    monkeypatch.setattr(layout_module, "know_shapes", lambda *schema: made.append(1) or know(*schema))
+    sizes = {len(prune(data, layout, frozenset(ids))) for ids in ({3}, {3, 5}, {3, 5, 7}, {3, 99}, set(range(1, 500)))}
+    assert len(sizes) == 4
+    assert not made
 
 
 def test_an_event_time_is_the_timestamp_and_is_pruned_unless_asked_for() -> None:
