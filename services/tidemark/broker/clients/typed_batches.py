@@ -11,6 +11,7 @@ from tidemark.record.checks import ProduceLimits
 from tidemark.record.envelope import Batch, cut, parse_envelope
 from tidemark.record.typed.batch import check_typed, prune
 from tidemark.record.typed.column_table import HAS_TOMBSTONES
+from tidemark.record.typed.times import check_times
 
 
 def check_fits_topic(batch: Batch, topic: str, layouts: TypedLayouts, limits: ProduceLimits) -> None:
@@ -27,6 +28,7 @@ def check_fits_topic(batch: Batch, topic: str, layouts: TypedLayouts, limits: Pr
     version = batch.envelope.schema_version
     try:
         checked = check_typed(batch, layouts.writable(topic, version))
+        check_times(batch)
     except TidemarkError as error:
         if error.code is ErrorCode.UNKNOWN_SCHEMA_VERSION:
             raise

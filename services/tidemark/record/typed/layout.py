@@ -137,7 +137,7 @@ class TypedLayout:
     def remains(
         self, flags: int, column_ids: frozenset[int], compacted: bool
     ) -> tuple[tuple[int, ...], list[pa.Field[Any]]]:
-        """The nodes and fields that remain; computed anew by each call."""
+        """The nodes and fields that remain; each call computes them."""
         whole = self.arrangement(flags, compacted=compacted)
         wanted = column_ids | _ALWAYS
         if TIMESTAMP_ID in wanted and self.event_time is not None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-import google_crc32c
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,7 +17,6 @@ from tidemark.record.envelope import (
     Attributes,
     Batch,
     Codec,
-    parse_envelope,
     seal,
     stamped,
     with_append_time,
@@ -29,7 +27,7 @@ from tidemark.record.typed.column_table import HAS_HEADERS, HAS_TIMESTAMPS, HAS_
 from tidemark.record.typed.layout import TIMESTAMP_ID, TypedLayout
 from tidemark.record.typed.times import times_and_offsets
 
-from tests.unit.record.typed.samples import FLIGHTS, NOON_US, flights, three_flights, typed_rows
+from tests.unit.record.typed.samples import FLIGHTS, NOON_US, flights, resealed, three_flights, typed_rows
 
 CODECS = list(Codec)
 few = settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow], deadline=None)
@@ -38,20 +36,6 @@ few = settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow], de
 def batch_of(rows: pa.RecordBatch, layout: TypedLayout, codec: Codec = Codec.NONE, **fields: Any) -> Batch:
     data = build_typed_batch(rows, layout, codec=codec, timestamp_us=NOON_US, **fields)
     return stamped(check_batch(data), base_offset=100, leader_epoch=3)
-
-
-def resealed(data: bytes) -> bytes:
-    """Damaged bytes under valid CRCs, also of the columns, where the table still parses."""
-    try:
-        table = parse_table(data)
-    except TidemarkError:
-        return seal(parse_envelope(data), data[ENVELOPE_BYTES:])
-    changed = bytearray(data)
-    for node in range(len(table.ends)):
-        begin, end = table.span(node)
-        crc: int = google_crc32c.value(data[table.body_at + begin : table.body_at + end])
-        changed[ENVELOPE_BYTES + 16 + 8 * node + 4 : ENVELOPE_BYTES + 16 + 8 * node + 8] = crc.to_bytes(4, "little")
-    return seal(parse_envelope(data), bytes(changed)[ENVELOPE_BYTES:])
 
 
 @given(typed_rows(), st.sampled_from(CODECS))
