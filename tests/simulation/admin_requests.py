@@ -163,7 +163,8 @@ class Requests:
             topic = (await store.topics([OTHER.topic])).get(OTHER.topic)
             if topic is None:
                 return
-            await store.session.pause()
+            for _ in range(world.engine.dice("schemas").choice((0, 1, 5, 12))):
+                await store.session.pause()
             made = await store.add_schema(topic, topic.schema_version + 1, self._schema(topic))
             world.counts["schema added" if made else "schema not added"] += 1
             if made:
