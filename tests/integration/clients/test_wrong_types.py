@@ -81,6 +81,7 @@ CALLS: Final[dict[tuple[str, str], dict[str, Any]]] = {
     ("consumer", "seek"): {"partition": ZERO, "start": 0},
     ("consumer", "position"): {"partition": ZERO},
     ("consumer", "poll"): {"timeout_s": 0.01},
+    ("consumer", "batches"): {"columns": ["delay"]},
     ("consumer", "end_offsets"): {"partitions": [ZERO]},
     ("consumer", "offset_for_timestamp"): {"partition": ZERO, "timestamp_us": 0},
     ("member", "subscribe"): {"topics": [TOPIC], "on_assigned": print, "on_revoked": print, "on_lost": print},

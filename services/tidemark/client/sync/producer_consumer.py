@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar, Unpack
 
 from tidemark.client.aio.consumer import Consumer as AsyncConsumer
 from tidemark.client.aio.producer import Producer as AsyncProducer
-from tidemark.client.argument_types import partition_of, partitions_of, seconds
+from tidemark.client.argument_types import partition_of, partitions_of, seconds, texts
 from tidemark.client.consuming.offset_lookup import Start
 from tidemark.client.group.group_reader import RebalanceCallback
 from tidemark.client.group.settings import ConsumerAndGroupOptions
@@ -454,8 +454,9 @@ class Consumer(SyncClient[AsyncConsumer]):
 
         Example: `rows = next(consumer.batches(columns=["carrier", "delay"])).rows`
         """
+        wanted = None if columns is None else texts("columns", columns)
         self._give_back()
-        return self._batches(columns)
+        return self._batches(wanted)
 
     _batches = iterating(AsyncConsumer.batches)
 
