@@ -111,7 +111,7 @@ def test_every_version_is_read_as_the_newest_with_any_columns_whole_or_pruned(ra
             assert found.column("_key").to_pylist() == expected[skipped:]
 
 
-def test_rows_are_told_as_json_with_their_offsets() -> None:
+def test_rows_as_json_keep_their_offsets_and_keys() -> None:
     typed = TypedFormat("flights", "id", FLIGHTS)
     row = {"carrier": "UA", "price": Decimal("1.5"), "scheduled_at": EPOCH, "tags": {"a": 1}}
     sent = typed.rows(
