@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
@@ -32,8 +32,11 @@ from tidemark.client.metadata.cluster import (
 from tidemark.client.metadata.tls import Credentials, client_identity
 from tidemark.client.settings import checked_client_id
 from tidemark.core.cluster_view import ClusterView, TopicView, apply
+from tidemark.core.schemas.model import TopicSchema
+from tidemark.core.schemas.text import from_text
 from tidemark.model import NO_EPOCH, NO_LEADER, ErrorCode, TidemarkError, TopicPartition, unknown_topic
 from tidemark.record.checks import split_until_damage
+from tidemark.record.envelope import Batch
 from tidemark.record.payload import with_offsets
 from tidemark.rpc import errors
 from tidemark.rpc.channel import blocking_channels
@@ -44,6 +47,7 @@ from tidemark.rpc.quotas.told import told_wait_s
 from tidemark.rpc.raw_methods import fetch_method
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.v1 import broker_service_pb2 as pb
+from tidemark.v1 import topic_schemas_pb2
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 
 T = TypeVar("T")
@@ -54,6 +58,11 @@ _CALL_S: Final = 5.0
 _METADATA_S: Final = 2.0
 """Timeout of a metadata request, which any healthy broker answers at once."""
 _WAIT_MS: Final = 500
+_OF_SCHEMAS: Final = frozenset({ErrorCode.UNKNOWN_SCHEMA_VERSION, ErrorCode.INCOMPATIBLE_SCHEMA})
+"""Errors of batches that are not damaged: another fetch would not help."""
+
+RowsOf = Callable[[Batch], pa.RecordBatch]
+"""Makes the rows of a batch, with their offsets."""
 
 
 class Bounds(NamedTuple):
@@ -79,6 +88,7 @@ class RangeStart(NamedTuple):
     topic_id: str = ""
     incarnation: str = ""
     last_epoch: int = NO_EPOCH
+    column_ids: tuple[int, ...] = ()
 
 
 Position = Literal["earliest", "latest"] | int
@@ -162,6 +172,33 @@ class RangeReader:
         latest = self.offsets(dict.fromkeys(wanted, "latest"))
         return {where.partition: Bounds(earliest[where].offset, latest[where].offset) for where in wanted}
 
+    def schemas(self, topic: str, *, topic_id: str = "", versions: Collection[int] = ()) -> dict[int, TopicSchema]:
+        """Return versions of the schema of a topic by their number, from any broker (rule S4); none of a bytes topic.
+
+        Args:
+            topic: name of the topic.
+            topic_id: id that the topic must have; "": any.
+            versions: numbers of the versions; (): every one.
+
+        Raises:
+            TidemarkError: UNKNOWN_TOPIC, UNKNOWN_TOPIC_ID; INVALID_SCHEMA: a version is damaged, or of a later
+                Tidemark; REQUEST_TIMED_OUT at the deadline.
+        """
+        request = topic_schemas_pb2.GetTopicSchemasRequest(topic=topic, topic_id=topic_id, versions=versions)
+
+        def ask() -> Any:
+            if not self._view.brokers:
+                self._refresh([topic])
+            brokers = sorted(self._view.brokers.values(), key=lambda broker: broker.broker_id)
+            asked = brokers[self._turn % len(brokers)]
+            try:
+                return self._call(f"{asked.host}:{asked.port}", _schemas_method, request)
+            except TidemarkError:
+                self.ask_another()
+                raise
+
+        return {one.version: from_text(one.text) for one in self._retrying(ask).schemas}
+
     def offset_for_timestamp(self, topic: str, partition: int, timestamp_us: int) -> int | None:
         """Return the first offset at or after a time, in microseconds since 1970; None without such a record."""
         where = TopicPartition(topic, partition)
@@ -196,8 +233,10 @@ class RangeReader:
         last_epoch: int = NO_EPOCH,
         fetch_bytes: int = FETCH_BYTES,
         first: bytes | memoryview = b"",
+        column_ids: tuple[int, ...] = (),
+        rows_of: RowsOf = with_offsets,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of [start, end) in record.schema.OFFSET_SCHEMA, in order, each once.
+        """Yield the rows of [start, end), in order, each once: of bytes in record.schema.OFFSET_SCHEMA.
 
         The next fetch is in flight while rows are processed; a caller that stops early does not wait for it. A
         compacted log may have fewer rows than offsets.
@@ -212,6 +251,8 @@ class RangeReader:
             last_epoch: upper bound of the leader epochs of the records before `start`; -1: unknown (rule E4).
             fetch_bytes: soft limit of one response.
             first: result of `fetch_together` for this range; b"": none.
+            column_ids: columns to fetch of a typed topic; (): all.
+            rows_of: makes the rows of a batch; of a typed one with a column `_offset`.
 
         Raises:
             TidemarkError: OFFSET_OUT_OF_RANGE if rows were deleted; UNKNOWN_TOPIC_ID if the topic or partition was
@@ -220,7 +261,8 @@ class RangeReader:
         """
 
         def fetch(offset: int, epoch: int, *, check: bool = False) -> bytes | memoryview:
-            return self._fetch(topic, partition, offset, epoch, topic_id, incarnation, fetch_bytes, check=check)
+            begin = RangeStart(topic, partition, offset, topic_id, incarnation, epoch, column_ids)
+            return self._fetch(begin, fetch_bytes, check=check)
 
         position, checked_from = start, -1
         with _FetchAhead() as ahead:
@@ -232,8 +274,10 @@ class RangeReader:
                     ahead.submit(fetch, following, batches[-1].envelope.leader_epoch)
                 for batch in batches:
                     try:
-                        rows = None if batch.envelope.is_control else _between(with_offsets(batch), position, end)
+                        rows = None if batch.envelope.is_control else _between(rows_of(batch), position, end)
                     except TidemarkError as error:
+                        if error.code in _OF_SCHEMAS:
+                            raise
                         damage = error
                         break
                     if rows is not None and rows.num_rows:
@@ -270,24 +314,12 @@ class RangeReader:
 
     # -- one attempt ---------------------------------------------------------------------------------------------------
 
-    def _fetch(
-        self,
-        topic: str,
-        partition: int,
-        offset: int,
-        last_epoch: int,
-        topic_id: str,
-        incarnation: str,
-        fetch_bytes: int,
-        *,
-        check: bool,
-    ) -> bytes | memoryview:
+    def _fetch(self, begin: RangeStart, fetch_bytes: int, *, check: bool) -> bytes | memoryview:
         """`check`: the broker checks and repairs the batches first; CORRUPT_BATCH is then final."""
-        where = TopicPartition(topic, partition)
-        begin = RangeStart(topic, partition, offset, topic_id, incarnation, last_epoch)
+        where = TopicPartition(begin.topic, begin.partition)
 
         def ask() -> bytes | memoryview:
-            leader = self._leader(topic, partition)
+            leader = self._leader(*where)
             self._nearest.revalidate(where, leader, time.monotonic())
             return self._fetch_nearest(where, leader, _partition_fetch(begin, leader, fetch_bytes, check=check))
 
@@ -542,7 +574,12 @@ def _partition_fetch(begin: RangeStart, leader: Leader, max_bytes: int, *, check
         topic_id=begin.topic_id,
         incarnation=begin.incarnation,
         check_batches=check,
+        column_ids=begin.column_ids,
     )
+
+
+def _schemas_method(channel: grpc.Channel) -> Any:
+    return BrokerServiceStub(channel).GetTopicSchemas
 
 
 def _metadata_method(channel: grpc.Channel) -> Any:
@@ -551,7 +588,7 @@ def _metadata_method(channel: grpc.Channel) -> Any:
 
 def _between(rows: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
     """Return the rows with offsets in [start, end); offsets rise along the rows."""
-    offsets: pa.Array[Any] = rows.column(4)
+    offsets: pa.Array[Any] = rows.column("_offset" if "_offset" in rows.schema.names else "offset")
     count = rows.num_rows
     if count == 0:
         return rows
