@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import LongType, StructField, StructType
 from tidemark.client import AdminClient, Producer
 from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.core.schemas.ddl import draft_from_ddl
@@ -25,6 +25,7 @@ from tidemark_spark.source import TidemarkDataSource
 from tidemark_spark.typed import table as typed_table
 from tidemark_spark.typed.spark_types import spark_field
 from tidemark_spark.typed.topic import SchemaChangeError
+from tidemark_spark.writer import open_stream_writer, open_writer
 
 from tests.spark.reading import batches, needs_pushed_filters, needs_read_limits, next_end
 
@@ -316,3 +317,69 @@ def test_spark_reads_a_typed_topic_as_table_and_stream(
     query.awaitTermination(60)
     rows = [one.asDict(recursive=True) for one in spark.table("typed").collect()]
     assert comparable(in_order(rows)) == comparable(naive)
+
+
+@pytest.mark.parametrize(
+    ("ddl", "sentence"),
+    [
+        ("carrier STRING, at TIMESTAMP, delays INT", "has no column 'delays': did you mean delay"),
+        (
+            "carrier STRING, at TIMESTAMP, delay BIGINT",
+            "column 'delay' is bigint in the table and int in the schema: cast",
+        ),
+        ("carrier STRING", "the table lacks the column 'at', which is never null and has no default"),
+        ("carrier STRING, at TIMESTAMP, leg STRUCT<dest: STRING>", "column 'leg' has no field 'dest'; it has origin"),
+        ("carrier STRING, at TIMESTAMP, price DECIMAL(12,2)", r"column 'price' is decimal\(12,2\) in the table"),
+        ("carrier STRING, at TIMESTAMP, local TIMESTAMP", "column 'local' is timestamp in the table and timestamp_ntz"),
+        ("carrier STRING, at TIMESTAMP, tags MAP<STRING, BIGINT>", "column 'tags.value' is bigint"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_refused_before_the_first_task(
+    cluster: LocalCluster, flights: str, ddl: str, sentence: str
+) -> None:
+    options = {"tidemark.bootstrap": cluster.bootstrap, "topic": flights}
+    for opened in (open_writer, open_stream_writer):
+        with pytest.raises(ValueError, match=f"topic typed-flights, schema version 1: .*{sentence}"):
+            opened(options, columns(ddl), overwrite=False)
+
+
+def test_wider_columns_and_defaults_make_a_table_fit(cluster: LocalCluster, flights: str) -> None:
+    options = {"tidemark.bootstrap": cluster.bootstrap, "path": flights}
+    ddl = "carrier STRING, at TIMESTAMP, delay SMALLINT, price DECIMAL(8,2), share FLOAT, leg STRUCT<miles: INT>"
+    open_writer(options, StructType([*columns(ddl).fields, StructField("_offset", LongType())]), overwrite=False)
+
+
+def test_spark_writes_rows_into_a_typed_topic(
+    spark: SparkSession, cluster: LocalCluster, flights: str, tmp_path: Path
+) -> None:
+    with AdminClient(cluster.admin_address) as admin:
+        admin.create_topic("typed-copy", partitions=3, replication_factor=3, schema=SCHEMA)
+    source = spark.read.format("tidemark").option("tidemark.bootstrap", cluster.bootstrap)
+    table = source.load(flights)
+    table.write.format("tidemark").mode("append").option("tidemark.bootstrap", cluster.bootstrap).save("typed-copy")
+    found = read(options_of(cluster, "typed-copy", metadataColumns="_key, _partition"))
+    assert comparable(in_order([{name: one[name] for name in ROWS[0]} for one in found])) == comparable(ROWS)
+    places = {(one["_key"], one["_partition"]) for one in found}
+    assert len(places) == len({one["carrier"] for one in ROWS}), "rows of a key are in one partition"
+
+    stream = spark.readStream.format("tidemark").option("tidemark.bootstrap", cluster.bootstrap)
+    rows = stream.option("startingOffsets", "earliest").option("columns", "carrier, at, delay").load(flights)
+    query = (
+        rows.selectExpr("carrier", "at", "delay", "1 as _partition")
+        .writeStream.format("tidemark")
+        .option("tidemark.bootstrap", cluster.bootstrap)
+        .option("topic", "typed-copy")
+        .option("checkpointLocation", str(tmp_path))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(60)
+    found = read(options_of(cluster, "typed-copy", columns="delay, at, _partition"))
+    assert len(found) == 2 * len(ROWS)
+    assert sum(one["_partition"] == 1 for one in found) >= len(ROWS)
+    with pytest.raises(
+        Exception, match="SCHEMA_MISMATCH: topic typed-copy, schema version 1: row 2, column carrier: null"
+    ):
+        spark.range(3, numPartitions=1).selectExpr(
+            "if(id = 2, null, 'AA') as carrier", "timestamp_seconds(id) as at"
+        ).write.format("tidemark").mode("append").option("tidemark.bootstrap", cluster.bootstrap).save("typed-copy")
