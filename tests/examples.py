@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples of docs/clients.md: Python that runs, and what it prints.
+"""The examples of docs/clients.md and docs/typed-topics.md: Python that runs, and what it prints.
 
 `python -m tests.examples` checks their types with mypy and with pyright (basedpyright's, which comes whole), both
 strict, as a user's program is checked.
@@ -16,25 +16,30 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "clients.md"
+PAGES = tuple(ROOT / "docs" / name for name in ("clients.md", "typed-topics.md"))
 
 
 class Example(NamedTuple):
-    """A block of Python, the heading that it stands under, and what it prints."""
+    """A block of Python, its page and the heading that it stands under, and what it prints."""
 
+    page: str
     heading: str
     code: str
     output: str
 
 
 def examples() -> list[Example]:
-    """All, in the order of the page; each must say what it prints."""
-    page = PAGE.read_text()
+    """All, in the order of the pages; each must say what it prints."""
+    return [example for path in PAGES for example in _of(path)]
+
+
+def _of(path: Path) -> list[Example]:
+    page = path.read_text()
     found = []
     for block in re.finditer(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
         heading = re.findall(r"^#+ (.*)$", page[: block.start()], re.MULTILINE)[-1]
-        found.append(Example(heading, *block.groups()))
-    assert len(found) == page.count("```python\n"), "a block of Python in docs/clients.md does not say what it prints"
+        found.append(Example(path.name, heading, *block.groups()))
+    assert len(found) == page.count("```python\n"), f"a block of Python in {path.name} does not say what it prints"
     return found
 
 

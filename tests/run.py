@@ -4,8 +4,8 @@
     python tests/run.py [part ...]
 
 Without a name all parts run, `check` and its parts excepted: `check` is the inner loop, a subset of the others.
-Parts that only compute run beside the others, which mostly wait, at a lower priority; their output follows when they
-have ended. Exit status: that of the first part that failed, else 0.
+The parts run in lanes side by side (`Lane`); the output of those beside follows when they have ended. Exit status: that
+of the first part that failed, else 0.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -32,17 +33,22 @@ _FILES_AS_COLLECTED = ("--dist=loadfile", "--no-loadscope-reorder")
 """tests/conftest.py collects the longest files first."""
 
 
-class Part(NamedTuple):
-    """A part of the suite: commands one after the other, together no longer than `limit_s`.
+class Lane(Enum):
+    """Where a part runs; the parts of a lane run in order, the lanes side by side."""
 
-    `computes`: the part needs the processors only, and runs beside the parts that wait.
-    """
+    FRONT = "parts that start processes, and wait for them"
+    BESIDE = "parts that wait longer than they compute, and have few processes"
+    COMPUTING = "parts that need the processors only; at a lower priority"
+
+
+class Part(NamedTuple):
+    """A part of the suite: commands one after the other, together no longer than `limit_s`."""
 
     name: str
     commands: tuple[tuple[str, ...], ...]
     limit_s: float
     environment: Mapping[str, str] = {}
-    computes: bool = False
+    lane: Lane = Lane.FRONT
 
 
 class Outcome(NamedTuple):
@@ -86,15 +92,16 @@ _INTEGRATION = (
 _SPARK = (_pytest_by_files_of_two("tests/spark"),)
 _CHAOS = (
     (*_pytest_on_every_core("tests/chaos"), "-m", "not alone"),
-    (*_pytest("tests/chaos"), "-m", "alone"),
+    (*_pytest_on_every_core("tests/chaos"), "-m", "alone"),
 )
 PARTS = (
-    Part("lint", LINT, 60),
-    Part("types", ((_PYTHON, "-m", "mypy"), (_PYTHON, "-m", "tests.examples")), 180),
-    Part("unit", (_pytest_on_every_core("tests/unit"),), 900, computes=True),
-    Part("simulation", _SIMULATION, 900, {"PYTHONHASHSEED": "0"}, computes=True),  # a seed that fails is to fail again
+    Part("lint", LINT, 60, lane=Lane.COMPUTING),
+    Part("types", ((_PYTHON, "-m", "mypy"), (_PYTHON, "-m", "tests.examples")), 180, lane=Lane.COMPUTING),
+    Part("unit", (_pytest_on_every_core("tests/unit"),), 900, lane=Lane.COMPUTING),
+    # A seed that fails is to fail again.
+    Part("simulation", _SIMULATION, 900, {"PYTHONHASHSEED": "0"}, Lane.COMPUTING),
     Part("charts", (_pytest_by_files("tests/charts"),), 240),
-    Part("contract", (_pytest_by_files("tests/contract"),), 360),
+    Part("contract", (_pytest_by_files_of_two("tests/contract"),), 360, lane=Lane.BESIDE),
     Part("integration", _INTEGRATION, 900),
     Part("chaos", _CHAOS, 480),
     Part("spark", _SPARK, 1200),
@@ -126,7 +133,7 @@ def main(names: list[str]) -> int:
     chosen = {part for name in names for part in _ALIASES.get(name, (name,))}
     wanted = [part for part in known.values() if part.name in chosen] or [part for part in PARTS if _exists(part)]
     started_s = time.monotonic()
-    outcomes = _run_both([part for part in wanted if part.computes], [part for part in wanted if not part.computes])
+    outcomes = _run_lanes(wanted)
     _say("\n== time of each part")
     for outcome in sorted(outcomes, key=lambda one: list(known).index(one.name)):
         verdict = "ok" if outcome.status == 0 else f"FAILED, status {outcome.status}"
@@ -141,19 +148,19 @@ def _exists(part: Part) -> bool:
     return all(any((ROOT / directory).rglob("test_*.py")) for directory in directories)
 
 
-def _run_both(computing: list[Part], waiting: list[Part]) -> list[Outcome]:
-    """Run the parts of each list in order, both lists at once."""
-    if not waiting:
-        return [_run(part) for part in computing]
-    with ThreadPoolExecutor(1) as pool:
-        beside = pool.submit(lambda: [_run_beside(part) for part in computing])
-        return [_run(part) for part in waiting] + beside.result()
+def _run_lanes(parts: list[Part]) -> list[Outcome]:
+    """Run the lanes side by side; the first that has parts writes its output at once."""
+    lanes = [chosen for lane in Lane if (chosen := [part for part in parts if part.lane is lane])]
+    with ThreadPoolExecutor(len(Lane)) as pool:
+        beside = [pool.submit(lambda lane: [_run_beside(part) for part in lane], lane) for lane in lanes[1:]]
+        outcomes = [_run(part) for part in lanes[0]]
+        return outcomes + [outcome for lane in beside for outcome in lane.result()]
 
 
 def _run_beside(part: Part) -> Outcome:
-    """Run a part at a lower priority, and write its output when it has ended."""
+    """Run a part, and write its output when it has ended."""
     with tempfile.TemporaryFile("w+") as output:
-        outcome = _run_commands(part, output, _NICE)
+        outcome = _run_commands(part, output, _NICE if part.lane is Lane.COMPUTING else ())
         output.seek(0)
         _say(f"== {part.name}, which ran beside\n{output.read()}")
     return outcome

@@ -77,7 +77,8 @@ def _columns(
 ) -> Iterator[pa.RecordBatch]:
     for one, found in itertools.groupby(topics.read(options, ranges, table), key=itemgetter(0)):
         shape = _shape(options, schema, one, table)
-        for records in rows.merged(map(itemgetter(1), found)):
+        of_range = map(itemgetter(1), found)
+        for records in rows.merged(of_range if table is None else map(table.passing, of_range)):
             yield shape(records)
 
 

@@ -15,7 +15,6 @@ from tidemark.client.consuming.range_reader import Position, RangeReader, RangeS
 from tidemark.client.metadata.tls import Credentials
 from tidemark.core.cluster_view import TopicView
 from tidemark.model import NO_EPOCH, NO_LEADER, ErrorCode, TidemarkError, TopicPartition
-from tidemark.record.payload import with_offsets
 
 from tidemark_spark.options import ReadOptions
 from tidemark_spark.ranges import ByTime, OffsetRange, PartitionBounds, check_partitions
@@ -176,7 +175,7 @@ def read(
 ) -> Iterator[tuple[Assignment, pa.RecordBatch]]:
     """Rows of the ranges of one task: range by range, in order, each once.
 
-    Of bytes in record.schema.OFFSET_SCHEMA; of a typed topic as `TypedTable.rows_of` makes them.
+    Of bytes in record.schema.OFFSET_SCHEMA; of a typed topic as `TypedTable.rows` makes them.
 
     During a failover the read waits for the new leader. With failOnDataLoss=false deleted records are skipped, counted
     and logged. The first fetches of several ranges are one request.
@@ -188,19 +187,17 @@ def read(
     with lend_reader(options) as reader:
         for at in range(0, len(tasks), _TOGETHER_MAX):
             together = tasks[at : at + _TOGETHER_MAX]
-            column_ids = () if table is None else table.column_ids
-            starts = [_start(one, column_ids) for one in together]
-            firsts = reader.fetch_together(starts) if len(together) > 1 else [b""]
+            starts = [_start(one) for one in together]
+            column_ids = () if table is None else table.rows.column_ids
+            firsts = reader.fetch_together(starts, column_ids=column_ids) if len(together) > 1 else [b""]
             for task, first in zip(together, firsts, strict=True):
                 for found in _read_range(options, reader, task, first, table):
                     yield task, found
 
 
-def _start(task: Assignment, column_ids: tuple[int, ...]) -> RangeStart:
+def _start(task: Assignment) -> RangeStart:
     part = task.offsets
-    return RangeStart(
-        part.topic, part.partition, part.start, task.topic_id, task.incarnation, task.last_epoch, column_ids
-    )
+    return RangeStart(part.topic, part.partition, part.start, task.topic_id, task.incarnation, task.last_epoch)
 
 
 def _read_range(
@@ -221,8 +218,7 @@ def _read_range(
                 incarnation=task.incarnation,
                 last_epoch=last_epoch,
                 first=first,
-                column_ids=() if table is None else table.column_ids,
-                rows_of=with_offsets if table is None else table.rows_of,
+                typed=None if table is None else table.rows,
             ):
                 yield found
                 rows += found.num_rows
@@ -234,8 +230,6 @@ def _read_range(
             first = b""
             if error.code is ErrorCode.CORRUPT_BATCH and bad_reads < _BAD_READS_MAX:
                 bad_reads += 1
-                continue
-            if error.code is ErrorCode.UNKNOWN_SCHEMA_VERSION and table is not None and table.learn(reader):
                 continue
             if error.code not in _LOST:
                 raise TidemarkError(error.code, f"{part}: {error.message}", error.metadata) from error

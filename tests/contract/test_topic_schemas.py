@@ -165,6 +165,17 @@ async def test_a_damaged_version_has_no_text_and_the_topic_and_its_other_version
     assert [vars(record)["path"] for record in caplog.records] == ["/config/topics/flights/2"]
 
 
+async def test_a_version_of_another_topic_id_is_left_out(cluster: Cluster) -> None:
+    """As when a topic is created again between the read of its node and that of its versions."""
+    store, other = await cluster.store(), await cluster.store()
+    topic, _ = await typed_topic(store)
+    await store.add_schema(topic, 2, schema_of(2))
+    foreign = json.dumps({"version": 1, "topic_id": "id-9", "schema": {}}).encode()
+    await cluster.corrupt("/config/topics/flights/2", foreign)
+    assert (await other.topics())["flights"].schemas == {1: schema_of(1)}
+    assert (await now(other)).schemas == {1: schema_of(1)}
+
+
 async def test_a_schema_that_no_node_can_hold_is_refused_with_its_size(cluster: Cluster) -> None:
     store = await cluster.store()
     topic, _ = await typed_topic(store)

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 from kazoo.client import KazooClient
@@ -16,6 +17,44 @@ from tests.integration.harness import patience
 from tests.integration.harness.by_hand import kazoo_of
 from tests.integration.harness.hand_controller import Brokers, HandController, controller_of
 from tests.integration.harness.warm_service import warm_services
+
+_SHARED: Final = ("cluster", "secure")
+"""Clusters of the whole session: even an idle one takes a twelfth of a core."""
+_started: dict[str, LocalCluster] = {}
+_last_users: dict[str, int] = {}
+"""The place in the order of collection of the last test in a file that uses each of them."""
+_places: dict[pytest.Item, int] = {}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Collect the files that use a shared cluster before those that do not; the order of the others stays."""
+    files = {item.path for item in items if _shared_by(item)}
+    items.sort(key=lambda item: item.path not in files)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Remember the last users of the shared clusters: their files have fixtures that live as long as the file."""
+    users = {name: {item.path for item in session.items if name in _shared_by(item)} for name in _SHARED}
+    for place, item in enumerate(session.items):
+        _places[item] = place
+        _last_users.update({name: place for name in _SHARED if item.path in users[name]})
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Generator[None, None, None]:
+    """Stop each shared cluster that no later test of this worker uses: files come in the order of collection."""
+    yield
+    if nextitem is not None:
+        for name in [name for name in _started if _last_users.get(name, -1) < _places[nextitem]]:
+            _started.pop(name).stop()
+
+
+def _shared_by(item: pytest.Item) -> list[str]:
+    """The shared clusters that a test uses; some modules have a cluster of their own under the same name."""
+    if not isinstance(item, pytest.Function):
+        return []
+    found = item._fixtureinfo.name2fixturedefs
+    return [name for name in _SHARED if name in found and found[name][-1].scope == "session"]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -29,6 +68,7 @@ def warm() -> Iterator[None]:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three brokers, two controllers and an admin service, healthy; leave it so."""
     with LocalCluster(tmp_path_factory.mktemp("cluster")) as started:
+        _started["cluster"] = started
         yield started
 
 
@@ -36,6 +76,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """As `cluster`, with TLS for every connection; leave it healthy."""
     with LocalCluster(tmp_path_factory.mktemp("secure"), secure=True) as started:
+        _started["secure"] = started
         yield started
 
 

@@ -7,18 +7,28 @@ Each is sent once, by its own process with its own session; a refused or lost re
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tidemark.model import BrokerId, PartitionReassignment, TidemarkError, TopicDescription, TopicPartition
+from tidemark.core.config_resource import ConfigKind, ConfigResource
+from tidemark.model import (
+    BrokerId,
+    PartitionReassignment,
+    SchemaText,
+    TidemarkError,
+    TopicDescription,
+    TopicPartition,
+)
 from tidemark.zookeeper import codecs, paths
 
 from tests.simulation.engine import Node
+from tests.simulation.invariants.schemas import OTHER_TOPIC, unknown_versions
 
 if TYPE_CHECKING:
     from tests.simulation.network.ensemble import SimStore
     from tests.simulation.world import World
 
-OTHER = TopicPartition("cargo", 0)
+OTHER = TopicPartition(OTHER_TOPIC, 0)
 """Of a topic that comes and goes."""
 _SHUTDOWN_WAIT_MS = 2000
 """Limit of a controlled shutdown; the broker then stops without a release."""
@@ -45,7 +55,7 @@ def is_settled(world: World) -> bool:
         return False
     if any(topic.original for topic in topics) or not all(_is_whole(world, *one) for one in assigned.items()):
         return False
-    if any(process.throttles() for process in world.brokers.values()):
+    if any(process.throttles() for process in world.brokers.values()) or unknown_versions(world):
         return False
     return all(
         set(machine.logs) == {one for one, replicas in assigned.items() if broker in replicas}
@@ -79,6 +89,8 @@ class Requests:
             "remove_partition": self._remove_partition,
             "make_topic": self._make_topic,
             "move_topic": self._move_topic,
+            "evolve_topic": self._evolve_topic,
+            "configure_topic": self._configure_topic,
             "delete_topic": self._delete_topic,
             "shutdown": self._shutdown,
         }
@@ -130,11 +142,45 @@ class Requests:
         number = f"{self._world.engine.now:032x}"
         configs = {"min.insync.replicas": "1"}
         topic = TopicDescription(OTHER.topic, number, {0: replicas_of(replicas)}, {0: number}, configs=configs)
+        if self._world.recipe.typed:
+            topic = replace(topic, schemas={1: self._schema(topic)})
 
         async def create(store: SimStore) -> None:
             await store.create_topic(topic)
 
         self._ask("a topic", create)
+
+    def _schema(self, topic: TopicDescription) -> SchemaText:
+        """Unlike every other version; it names the topic that it is made for."""
+        self._world.counts["schema"] += 1
+        return SchemaText(f'{{"topic_id":"{topic.topic_id}","number":{self._world.counts["schema"]}}}')
+
+    def _evolve_topic(self) -> None:
+        """One attempt, some time after the read on which it depends."""
+        world = self._world
+
+        async def evolve(store: SimStore) -> None:
+            topic = (await store.topics([OTHER.topic])).get(OTHER.topic)
+            if topic is None:
+                return
+            await store.session.pause()
+            made = await store.add_schema(topic, topic.schema_version + 1, self._schema(topic))
+            world.counts["schema added" if made else "schema not added"] += 1
+            if made:
+                world.tell(f"version {topic.schema_version + 1} of {topic.topic_id}")
+
+        self._ask("a version", evolve)
+
+    def _configure_topic(self) -> None:
+        resource = ConfigResource(ConfigKind.TOPIC, OTHER.topic)
+
+        async def configure(store: SimStore) -> None:
+            topic = (await store.topics([OTHER.topic])).get(OTHER.topic)
+            if topic is not None:
+                configs = {**topic.configs, "retention.ms": str(self._world.engine.now)}
+                await store.write_configs(resource, configs, version=topic.configs_version)
+
+        self._ask("a setting", configure)
 
     def _move_topic(self, target: str) -> None:
         self._ask("the move", lambda store: store.submit_moves([PartitionReassignment(OTHER, replicas_of(target))]))

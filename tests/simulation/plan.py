@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 BROKERS = (0, 1, 2)
 CONTROLLERS = (100, 101)
-TOPICS = ("make_topic", "move_topic", "delete_topic")
+TOPICS = ("make_topic", "move_topic", "delete_topic", "evolve_topic", "configure_topic")
 BY_HAND = ("hurt_node", "set_back", "unregister")
 OF_A_BROKER = frozenset({"crash", "pause", "shutdown", "power", "rot", "flip", "flip_alive", "flip_uncommitted"}) | {
     "slow_disk",
@@ -71,6 +71,8 @@ class Recipe:
     """The shipping storage on real files; else logs in memory."""
     read_ms: int = 60
     """From one read of a consumer to its next."""
+    typed: bool = False
+    """Whether the topic that comes and goes has a schema."""
     near: bool = False
     """Whether a consumer reads from followers too."""
     election_wait_ms: int = 1500

@@ -88,6 +88,23 @@ MOVES_RETAINED = replace(
 )
 MOVES_COMPACTED = replace(MOVES, name="moves-compacted", compacted=True)
 TOPICS = replace(MOVES, name="topics", weights={**_MOVING, "make_topic": 15, "move_topic": 6, "delete_topic": 10})
+SCHEMAS = replace(
+    MOVES,
+    name="schemas",
+    typed=True,
+    faults=30,
+    weights={
+        **_MOVING,
+        "make_topic": 14,
+        "evolve_topic": 30,
+        "move_topic": 5,
+        "configure_topic": 5,
+        "delete_topic": 8,
+        "controller_crash": 6,
+        "lost_answers": 6,
+        "cut_controller": 6,
+    },
+)
 _ROTTING = {
     "rot": 8,
     "crash": 5,
@@ -225,6 +242,7 @@ RECIPES: Mapping[str, Recipe] = {
         TORN_SINGLE,
         TORN_FILES,
         SHORTENED,
+        SCHEMAS,
     )
 }
 

@@ -7,26 +7,25 @@ from collections import Counter
 
 import pytest
 
-from tests.simulation.lives import live
-from tests.simulation.plan import draw
 from tests.simulation.recipes import RECIPES
+from tests.simulation.sound_worlds import sound_worlds
 from tests.simulation.world import PARTITION
 
 WORLDS = 16
+FLIPPED = ("flipped", "flipped-single", "flipped-uncommitted", "flipped-files")
+REFUSING = ("errors", "errors-group-commit", "errors-files")
 
 
-@pytest.mark.parametrize("name", ["flipped", "flipped-single", "flipped-uncommitted", "flipped-files"])
+@pytest.mark.parametrize("name", FLIPPED)
 def test_flipped_bits_are_found_by_starts_fetches_and_the_scrubber_and_repaired(name: str) -> None:
     counts: Counter[str] = Counter()
     told = []
-    for seed in range(WORLDS):
-        life = live(draw(seed, RECIPES[name]))
-        assert life.failure is None, f"{name} {seed}: {life.failure}"
-        counts.update(life.world.counts)
-        told += [sentence for _, sentence in life.world.story]
-        logs = [(name, log) for machine in life.world.machines.values() for name, log in machine.logs.items()]
+    for world in sound_worlds(name, WORLDS):
+        counts.update(world.counts)
+        told += [sentence for _, sentence in world.story]
+        logs = [(name, log) for machine in world.machines.values() for name, log in machine.logs.items()]
         # An offline partition waits for an operator before its damaged replica is replaced.
-        waiting = {PARTITION} if life.world.offline_at_the_end else set()
+        waiting = {PARTITION} if world.offline_at_the_end else set()
         assert {name for name, log in logs if log.flipped} <= waiting
     rare = {
         "flips refused by consumers": 10,
@@ -43,13 +42,11 @@ def test_flipped_bits_are_found_by_starts_fetches_and_the_scrubber_and_repaired(
     assert sum("replica_damaged" in sentence for sentence in told) >= counts["flips found"]
 
 
-@pytest.mark.parametrize("name", ["errors", "errors-group-commit", "errors-files"])
+@pytest.mark.parametrize("name", REFUSING)
 def test_a_disk_that_refuses_a_sync_or_a_read_takes_its_replicas_offline(name: str) -> None:
     counts: Counter[str] = Counter()
-    for seed in range(WORLDS):
-        life = live(draw(seed, RECIPES[name]))
-        assert life.failure is None, f"{name} {seed}: {life.failure}"
-        counts.update(life.world.counts)
+    for world in sound_worlds(name, WORLDS):
+        counts.update(world.counts)
     expected = ["checkpoint refused", "read refused", "log failed"]
     if RECIPES[name].group_commit:
         expected.append("flush refused")

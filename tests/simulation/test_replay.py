@@ -8,12 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.simulation.recipes import RECIPES
 
 ROOT = Path(__file__).parents[2]
 SEED = "11"
 
 
+@pytest.mark.timeout(400)
 def test_every_kind_of_world_is_the_same_again_in_another_process() -> None:
     command = [sys.executable, "-m", "tests.simulation.replay", SEED]
     path = os.pathsep.join((str(ROOT), str(ROOT / "services")))

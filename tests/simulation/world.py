@@ -312,7 +312,7 @@ class World:
                 break
         else:
             ends = {broker: len(self.values(broker, PARTITION)) for broker in self.machines}
-            for invariant in self.invariants[-4:]:  # requests that are not fulfilled
+            for invariant in self.invariants[-5:]:  # requests that are not fulfilled
                 invariant.at_the_end(self)
             asked = [path for path in self.ensemble.nodes if path.startswith("/admin/") and path not in paths.PARENTS]
             raise InvariantError(

@@ -16,13 +16,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 from tidemark.client import AdminClient, Producer
 from tidemark.client.consuming.range_reader import RangeReader
+from tidemark.client.typed.batch_rows import BatchRows
 from tidemark.core.schemas.ddl import draft_from_ddl
 from tidemark.local.cluster import LocalCluster
 from tidemark.model import ErrorCode, TidemarkError
+from tidemark.record.envelope import Batch
 from tidemark_spark.options import parse_options
 from tidemark_spark.reader import TidemarkFilteringReader
 from tidemark_spark.source import TidemarkDataSource
-from tidemark_spark.typed import table as typed_table
 from tidemark_spark.typed.spark_types import spark_field
 from tidemark_spark.typed.topic import SchemaChangeError
 from tidemark_spark.writer import open_stream_writer, open_writer
@@ -139,13 +140,13 @@ def test_columns_are_chosen_by_name_path_and_schema_and_the_broker_sends_no_othe
     cluster: LocalCluster, flights: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
-    read_pruned = typed_table.read_pruned
+    rows_of = BatchRows.rows
 
-    def counting(data: bytes, *others: Any) -> Any:
-        sizes.append(len(data))
-        return read_pruned(data, *others)
+    def counting(self: BatchRows, batch: Batch, *others: Any) -> Any:
+        sizes.append(len(batch.data))
+        return rows_of(self, batch, *others)
 
-    monkeypatch.setattr(typed_table, "read_pruned", counting)
+    monkeypatch.setattr(BatchRows, "rows", counting)
     whole = in_order(read(options_of(cluster, flights)))
     whole_bytes = sum(sizes)
     sizes.clear()

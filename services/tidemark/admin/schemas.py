@@ -17,10 +17,12 @@ from tidemark.core.topic_name import check_topic_name
 from tidemark.model import ErrorCode, SchemaText, TidemarkError, TopicDescription, unknown_topic
 from tidemark.ports import AdminRequest, Clock, MetadataStore
 from tidemark.runtime.configuration import topic_settings
+from tidemark.zookeeper.topic_schemas import nodes as schema_nodes
 
 TEXTS_BYTES_MAX: Final = 8 << 20
 """Bytes of all versions of one topic, so that one message has room for them."""
 _POLICY: Final = "cleanup.policy"
+_ANY_ID: Final = "0" * 32
 _COMPATIBILITY: Final = "schema.compatibility"
 
 
@@ -133,7 +135,9 @@ class SchemaAdministration:
         )
 
     def _dated(self, schema: TopicSchema) -> SchemaText:
-        return SchemaText(to_text(schema), self._clock.wall_us() // 1000)
+        dated = SchemaText(to_text(schema), self._clock.wall_us() // 1000)
+        schema_nodes.encode(_ANY_ID, dated)  # refuses a text that no node can hold, also in a dry run
+        return dated
 
 
 def draft_of(document: str) -> SchemaDraft:

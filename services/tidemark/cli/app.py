@@ -26,7 +26,7 @@ from tidemark.cli.cluster.log_dirs import log_dirs_app
 from tidemark.cli.common.help_text import by_task
 from tidemark.cli.common.options import Commands
 from tidemark.cli.common.output import print_error
-from tidemark.cli.common.process import check_streams, keep_pandas_out, refusal_of_output
+from tidemark.cli.common.process import check_streams, flush_output, keep_pandas_out, refusal_of_output
 from tidemark.cli.common.profiles import use_profile
 from tidemark.cli.config import config_app
 from tidemark.cli.consume.command import consume
@@ -36,6 +36,7 @@ from tidemark.cli.inspect.commands import log_app, replicas_app
 from tidemark.cli.produce.command import produce
 from tidemark.cli.quota import quota_app
 from tidemark.cli.reassign.commands import reassign_app
+from tidemark.cli.schema.commands import schema_app
 from tidemark.cli.token import token_app
 from tidemark.cli.topic.commands import topic_app
 from tidemark.cli.zookeeper import zookeeper_app
@@ -47,7 +48,7 @@ PROGRAM: Final = "tidemark"
 
 TASKS: Final = {
     "Records": ("produce", "consume"),
-    "Topics": ("topic", "config", "apply"),
+    "Topics": ("topic", "schema", "config", "apply"),
     "Consumer groups": ("group",),
     "Access": ("acl", "quota"),
     "Brokers and replicas": ("cluster", "reassign", "elect", "log-dirs", "replicas", "log", "zookeeper"),
@@ -63,6 +64,7 @@ app = Commands(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(topic_app, name="topic")
+app.add_typer(schema_app, name="schema", short_help="Schemas of typed topics.")
 app.add_typer(acl_app, name="acl", short_help="Access rules: allow and deny operations to users.")
 app.add_typer(quota_app, name="quota", short_help="Quotas: limits of users and client ids.")
 app.add_typer(cluster_app, name="cluster")
@@ -79,7 +81,7 @@ app.add_typer(replicas_app, name="replicas")
 app.command(short_help="Send lines or rows as records.")(produce)
 app.command(short_help="Print records, or write them to a file.")(consume)
 app.command(short_help="Elect leaders on request.")(elect)
-app.command()(apply)
+app.command(short_help="Make topics, settings and rights match a file.")(apply)
 app.command(short_help="Print the completion script of a shell.")(shells.completion)
 
 
@@ -165,7 +167,10 @@ def main() -> None:
         check_streams()
         if shells.is_asked():
             shells.answer(lambda: app(prog_name=PROGRAM))
-        app(prog_name=PROGRAM)
+        try:
+            app(prog_name=PROGRAM)
+        finally:
+            flush_output()  # the interpreter would report a full disk in words of its own, with status 120
     except TidemarkError as error:
         print_error(error)
     except ModuleNotFoundError as error:

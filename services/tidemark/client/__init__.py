@@ -58,6 +58,8 @@ if TYPE_CHECKING:
     from tidemark.client.sync.admin import AdminClient
     from tidemark.client.sync.groups import Groups
     from tidemark.client.sync.producer_consumer import Consumer, Producer
+    from tidemark.client.tables.polars_scan import scan
+    from tidemark.client.tables.table_scan import read_table
 else:
     from tidemark.client.lazy_imports import on_demand
 
@@ -70,6 +72,8 @@ else:
             "sync.producer_consumer": ("Consumer", "Producer"),
             "sync.admin": ("AdminClient",),
             "sync.groups": ("Groups",),
+            "tables.polars_scan": ("scan",),
+            "tables.table_scan": ("read_table",),
         },
     )
 
@@ -129,4 +133,6 @@ __all__ = [
     "UnknownPartitionError",
     "UnknownTopicError",
     "UnsupportedAssignorError",
+    "read_table",
+    "scan",
 ]

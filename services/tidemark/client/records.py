@@ -59,7 +59,10 @@ class ConsumerRecord(NamedTuple):
 
 
 class PartitionBatch(NamedTuple):
-    """Committed rows of one partition in record.schema.OFFSET_SCHEMA: key, value, timestamp, headers, offset."""
+    """Committed rows of one partition in record.schema.OFFSET_SCHEMA: key, value, timestamp, headers, offset.
+
+    Those of a topic with a schema have its columns, and _key, _offset, _timestamp, _headers, _deleted.
+    """
 
     topic: str
     partition: int
@@ -82,6 +85,11 @@ class OffsetAndTimestamp(NamedTuple):
 def as_partition(value: TopicPartition | tuple[str, int]) -> TopicPartition:
     """Convert a (topic, index) pair to a TopicPartition."""
     return value if isinstance(value, TopicPartition) else TopicPartition(*value)
+
+
+def offsets_of(rows: pa.RecordBatch) -> pa.Array[Any]:
+    """The offsets of polled rows, int64."""
+    return rows.column("_offset" if "_offset" in rows.schema.names else "offset")
 
 
 def records_of(topic: str, partition: int, rows: pa.RecordBatch) -> list[ConsumerRecord]:

@@ -15,9 +15,9 @@ from tidemark.model import ErrorCode, TidemarkError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SchemaGiven: TypeAlias = "str | Mapping[str, Any] | SchemaDraft | TopicSchema | pa.Schema"
+SchemaGiven: TypeAlias = "str | Mapping[str, Any] | SchemaDraft | TopicSchema | pa.Schema | type"
 """A DDL such as "carrier STRING NOT NULL, delay INT, PRIMARY KEY (carrier)"; the mapping of a schema file
-(docs/configuring.md); a `pyarrow.Schema`; a schema of another topic."""
+(docs/schemas.md); a `pyarrow.Schema`; a dataclass or a pydantic model; a schema of another topic."""
 
 
 def draft_of(given: SchemaGiven) -> SchemaDraft:
@@ -34,17 +34,25 @@ def draft_of(given: SchemaGiven) -> SchemaDraft:
         return draft_from_ddl(given)
     if isinstance(given, Mapping):
         return draft_from_document(given)
+    if isinstance(given, type):
+        return _of_class(given)
     if type(given).__module__.partition(".")[0] == "pyarrow":
         return _of_arrow(given)
     raise TidemarkError(
         ErrorCode.INVALID_REQUEST,
-        f"schema is a {type(given).__name__}: give a DDL, a mapping or a pyarrow.Schema",
+        f"schema is a {type(given).__name__}: give a DDL, a mapping, a pyarrow.Schema, a dataclass or a pydantic model",
     )
 
 
 def document_text(given: SchemaGiven) -> str:
     """The JSON of the schema file that states the same; raises as `draft_of`."""
     return json.dumps(document_of(draft_of(given)), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def _of_class(given: type) -> SchemaDraft:
+    from tidemark.core.schemas.python_types import draft_from_class
+
+    return draft_from_class(given)
 
 
 def _of_arrow(given: pa.Schema) -> SchemaDraft:

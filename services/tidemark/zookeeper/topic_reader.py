@@ -59,14 +59,22 @@ class TopicReader:
         names = sorted(await self._session.children(paths.TOPICS, watch))
         found: dict[str, TopicDescription] = {}
         nodes = await self._nodes(names)
+        versions: dict[str, Sequence[str]] = {}
         if watch is not None:
-            nodes |= await self._watch_changed(nodes, watch)
+            nodes |= await self._watch_changed(nodes, watch, versions)
+        changed: list[str] = []
         for number, name in enumerate(names):
             if number % _SLICE == _SLICE - 1:
                 await self._session.give_way()
-            topic = await self._understood(name, nodes[name], unreadable)
+            known = self._known.get(name)
+            if known is not None and nodes[name][0] is not None and known.version == _version(nodes[name]):
+                found[name] = known.topic
+                continue
+            topic = self._understood(name, nodes[name], unreadable)
             if topic is not None:
                 found[name] = topic
+                changed.append(name)
+        found |= await self._with_schemas({name: found[name] for name in changed}, nodes, versions)
         orphans = set() if unreadable is None else await self._orphans(names, watch)
         if unreadable is not None:
             unreadable |= orphans
@@ -122,8 +130,11 @@ class TopicReader:
         )
         return {name: (read[2 * index], read[2 * index + 1]) for index, name in enumerate(names)}
 
-    async def _watch_changed(self, nodes: Mapping[str, Nodes], watch: Watch) -> dict[str, Nodes]:
-        """Read and watch the topics that have no watch yet, or a watch on older data."""
+    async def _watch_changed(
+        self, nodes: Mapping[str, Nodes], watch: Watch, versions: dict[str, Sequence[str]]
+    ) -> dict[str, Nodes]:
+        """Read and watch the topics that have no watch yet, or a watch on older data; of typed ones also the names of
+        the versions, which go into `versions`."""
         watched = self._watched
         changed = [name for name, both in nodes.items() if None in both or watched.get(name) != _version(both)]
         found: dict[str, Nodes] = {}
@@ -139,36 +150,38 @@ class TopicReader:
             for index, name in enumerate(some):
                 found[name] = (read[2 * index], read[2 * index + 1])
             typed = [name for name in some if _is_typed(found[name])]
-            await self._session.gather([self._session.children(paths.topic_config(name), watch) for name in typed])
+            children = [self._session.children(paths.topic_config(name), watch) for name in typed]
+            versions.update(zip(typed, await self._session.gather(children), strict=True))
             watched.update((name, _version(found[name])) for name in some)
         return found
 
-    async def _understood(self, name: str, nodes: Nodes, unreadable: set[str] | None) -> TopicDescription | None:
+    def _understood(self, name: str, nodes: Nodes, unreadable: set[str] | None) -> TopicDescription | None:
         node, config = nodes
         if node is None:
             return None
-        known, version = self._known.get(name), _version(nodes)
-        if known is not None and known.version == version:
-            return known.topic
         try:
-            topic = topic_of(name, node, config)
+            return topic_of(name, node, config)
         except TidemarkError as error:
             _log.error("topic skipped: its node cannot be read", extra={"topic": name, "why": error.message})
             if unreadable is not None:
                 unreadable.add(name)
             return None
-        topic = await with_schemas(self._session, topic, config, None if known is None else known.topic)
-        self._known[name] = _Known(version, topic)
-        return topic
 
-
-async def with_schemas(
-    session: Session, topic: TopicDescription, config: NodeRead | None, known: TopicDescription | None = None
-) -> TopicDescription:
-    """The topic with the versions of its schema; those of `known`, an earlier read, are not read again."""
-    same = known is not None and known.topic_id == topic.topic_id
-    schemas = await schema_nodes.read(session, topic, config, known.schemas if known is not None and same else {})
-    return replace(topic, schemas=schemas) if schemas else topic
+    async def _with_schemas(
+        self,
+        topics: Mapping[str, TopicDescription],
+        nodes: Mapping[str, Nodes],
+        versions: Mapping[str, Sequence[str]],
+    ) -> dict[str, TopicDescription]:
+        """These topics, which changed, with the versions of their schemas."""
+        asked = []
+        for name, topic in topics.items():
+            known = self._known.get(name)
+            before = None if known is None else known.topic
+            asked.append(schema_nodes.Asked(topic, nodes[name][1], before, versions.get(name)))
+        read = dict(zip(topics, await schema_nodes.with_schemas(self._session, asked), strict=True))
+        self._known.update((name, _Known(_version(nodes[name]), topic)) for name, topic in read.items())
+        return read
 
 
 def topic_of(name: str, node: NodeRead, config: NodeRead | None) -> TopicDescription:

@@ -23,7 +23,7 @@ from tidemark.zookeeper.multis import (
     commit,
 )
 from tidemark.zookeeper.session_port import Session
-from tidemark.zookeeper.topic_reader import topic_of, with_schemas
+from tidemark.zookeeper.topic_reader import topic_of
 from tidemark.zookeeper.topic_schemas import nodes as schema_nodes
 
 _log = logging.getLogger(__name__)
@@ -63,11 +63,9 @@ async def read(
     else:
         nodes = await session.gather([session.get(path, watch) for path in [*topic_paths, *config_paths]])
     both = zip(wanted, nodes[: len(wanted)], nodes[len(wanted) :], strict=True)
-    return {
-        name: await with_schemas(session, topic_of(name, node, config), config)
-        for name, node, config in both
-        if node is not None
-    }
+    found = [(topic_of(name, node, config), config) for name, node, config in both if node is not None]
+    asked = [schema_nodes.Asked(topic, config) for topic, config in found]
+    return {topic.topic: topic for topic in await schema_nodes.with_schemas(session, asked)}
 
 
 async def create(session: Session, topic: TopicDescription) -> TopicDescription:

@@ -7,13 +7,12 @@ version. A task asks for the columns that it needs; the broker leaves the others
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import struct
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -26,23 +25,15 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
+from tidemark.client.typed.batch_rows import BatchRows
 from tidemark.core.schemas.column_paths import selected
-from tidemark.core.schemas.model import TopicSchema, kept_ids
-from tidemark.core.schemas.projection import Projection
-from tidemark.core.schemas.typed_layout import layout_of
-from tidemark.model import ErrorCode, TidemarkError
-from tidemark.record.envelope import Batch
-from tidemark.record.typed.batch import TypedRows, read_pruned
-from tidemark.record.typed.key_bytes import key_bytes
-from tidemark.record.typed.layout import HEADERS_ID, TIMESTAMP_ID, TypedLayout
+from tidemark.core.schemas.model import TopicSchema
+from tidemark.model import TidemarkError
 
 from tidemark_spark.compat import arrow_schema
 from tidemark_spark.typed.filters import Mask, masks
 from tidemark_spark.typed.spark_types import Convert, paths_in, shaping, spark_field
 from tidemark_spark.typed.topic import TypedTopic
-
-if TYPE_CHECKING:
-    from tidemark.client.consuming.range_reader import RangeReader
 
 KEY, PARTITION, OFFSET, TIMESTAMP, HEADERS = "_key", "_partition", "_offset", "_timestamp", "_headers"
 DELETED: Final = "_deleted"
@@ -56,8 +47,6 @@ METADATA: Final[dict[str, DataType]] = {
 }
 """Columns of every typed topic. `_deleted` says which rows delete the earlier rows of their key."""
 _ALL: Final = (KEY, PARTITION, OFFSET, TIMESTAMP, HEADERS)
-_learned: Final[dict[str, dict[int, TopicSchema]]] = {}
-"""Versions that tasks of this process met, by topic id."""
 
 
 def table_schema(topic: TypedTopic, columns: str | None, metadata: str | None) -> StructType:
@@ -133,10 +122,8 @@ class TypedTable:
         self.topic = topic
         self.schema = schema
         self.filters = tuple(filters)
-        self._target = topic.newest
         self._paths = _paths(topic, schema)
-        self._versions = {**topic.versions, **_learned.get(topic.topic_id, {})}
-        self._made: _Decoding | None = None
+        self._masks: list[Mask] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """State that is sent to tasks."""
@@ -149,30 +136,34 @@ class TypedTable:
         """The same columns, with filters."""
         return TypedTable(self.topic, self.schema, filters)
 
-    @property
-    def column_ids(self) -> tuple[int, ...]:
-        """Columns to fetch; (): whole batches."""
-        return self._decoding.column_ids
+    @functools.cached_property
+    def rows(self) -> BatchRows:
+        """Makes rows of batches: columns of the schema by their names, the wanted metadata columns, and `_offset`."""
+        newest = self.topic.newest
+        names = [field.name for field in self.schema.fields if field.name in METADATA and field.name != PARTITION]
+        system = list(dict.fromkeys([*names, OFFSET]))
+        whole = bool(self._paths) and selected(newest, self._paths) == newest.columns
+        return BatchRows(
+            self.topic.name,
+            self.topic.versions,
+            None if whole else [*self._paths, *system],
+            system=system,
+            dictionaries=False,
+            version=newest.version,
+        )
 
-    def rows_of(self, batch: Batch) -> pa.RecordBatch:
-        """Rows of a typed batch: columns of the schema by their names, `_offset`, and the wanted metadata columns.
-
-        Raises:
-            TidemarkError: UNKNOWN_SCHEMA_VERSION: `learn` it; INCOMPATIBLE_SCHEMA; CORRUPT_BATCH and the like.
-        """
-        return self._decoding.rows_of(batch)
-
-    def learn(self, reader: RangeReader) -> bool:
-        """Fetch the versions that the topic has by now; whether there are new ones."""
-        found = reader.schemas(self.topic.name, topic_id=self.topic.topic_id)
-        if not found.keys() - self._versions.keys():
-            return False
-        _learned[self.topic.topic_id] = self._versions = {**self._versions, **found}
-        self._made = None
-        return True
+    def passing(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows that may pass the filters of the query."""
+        if not self.filters:
+            return rows
+        if self._masks is None:
+            self._masks = masks(self.filters, rows.schema)
+        for mask in self._masks:
+            rows = rows.filter(mask(rows))
+        return rows
 
     def shaper(self, partition: int) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-        """A function from results of `rows_of`, of one partition, to batches for Spark."""
+        """A function from rows of one partition to batches for Spark."""
         wanted = arrow_schema(self.schema)
         makers: list[Callable[[pa.RecordBatch], Any]] = []
         for field in wanted:
@@ -182,13 +173,6 @@ class TypedTable:
             return pa.RecordBatch.from_arrays([make(rows) for make in makers], schema=wanted)
 
         return shape
-
-    @property
-    def _decoding(self) -> _Decoding:
-        if self._made is None:
-            names = {field.name for field in self.schema.fields if field.name in METADATA}
-            self._made = _Decoding(self._versions, self._target, self._paths, names, self.filters)
-        return self._made
 
 
 def _paths(topic: TypedTopic, schema: StructType) -> list[str]:
@@ -211,83 +195,6 @@ def _paths(topic: TypedTopic, schema: StructType) -> list[str]:
                 f"{topic.newest.version} of its schema, and {', '.join(METADATA)}"
             )
     return found
-
-
-class _Decoding:
-    """From batches of any known version to rows of the target version."""
-
-    def __init__(
-        self,
-        versions: dict[int, TopicSchema],
-        target: TopicSchema,
-        paths: Sequence[str],
-        metadata: set[str],
-        filters: Sequence[Any],
-    ) -> None:
-        self._target = target
-        self._metadata = metadata
-        self._key = [column.name for column in target.key_columns] if KEY in metadata else []
-        names = [*paths, *self._key]
-        wanted: set[int] = set()
-        for version in versions.values():
-            with contextlib.suppress(TidemarkError):  # a batch of that version is refused when a task meets one
-                wanted |= set(Projection(version, target, names, dictionaries=False).column_ids)
-        system = ({TIMESTAMP_ID} if TIMESTAMP in metadata else set()) | ({HEADERS_ID} if HEADERS in metadata else set())
-        self._fetched = frozenset(wanted)
-        self._wanted = frozenset(wanted | system)
-        whole = kept_ids(target, self._fetched) == frozenset(target.by_id())
-        self.column_ids = () if whole else tuple(sorted(self._wanted))
-        self._versions = versions
-        self._paths = names
-        self._projections: dict[int, tuple[TypedLayout, Projection]] = {}
-        self._masks: list[Mask] | None = None
-        self._filters = filters
-
-    def rows_of(self, batch: Batch) -> pa.RecordBatch:
-        number = batch.envelope.schema_version
-        layout, projection = self._projections.get(number) or self._projection(number)
-        found = read_pruned(batch.data, layout, self._wanted)
-        projected = projection.apply(found.columns)
-        names, arrays = list(projected.schema.names), list(projected.columns)
-        for name, array in self._system(found, projected):
-            names.append(name)
-            arrays.append(array)
-        rows = pa.RecordBatch.from_arrays(arrays, names=names)
-        if found.deleted is not None and DELETED not in self._metadata:
-            rows = rows.filter(pc.invert(found.deleted))
-        return self._passing(rows)
-
-    def _projection(self, number: int) -> tuple[TypedLayout, Projection]:
-        version = self._versions.get(number)
-        if version is None:
-            raise TidemarkError(
-                ErrorCode.UNKNOWN_SCHEMA_VERSION, f"version {number} of the schema is not known to this reader yet"
-            )
-        projection = Projection(version, self._target, self._paths, dictionaries=False, fetched=self._fetched)
-        self._projections[number] = layout_of(version), projection
-        return self._projections[number]
-
-    def _system(self, found: TypedRows, projected: pa.RecordBatch) -> list[tuple[str, Any]]:
-        added: list[tuple[str, Any]] = [(OFFSET, found.offsets)]
-        if TIMESTAMP in self._metadata:
-            added.append((TIMESTAMP, found.timestamps))
-        if HEADERS in self._metadata:
-            added.append((HEADERS, found.headers))
-        if KEY in self._metadata:
-            keys = key_bytes(projected, self._key)
-            added.append((KEY, pa.nulls(projected.num_rows, pa.binary()) if keys is None else keys))
-        if DELETED in self._metadata:
-            added.append((DELETED, _none_deleted(projected.num_rows) if found.deleted is None else found.deleted))
-        return added
-
-    def _passing(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        if not self._filters:
-            return rows
-        if self._masks is None:
-            self._masks = masks(self._filters, rows.schema)
-        for mask in self._masks:
-            rows = rows.filter(mask(rows))
-        return rows
 
 
 def _shaped(field: pa.Field[Any]) -> Callable[[pa.RecordBatch], Any]:
@@ -315,7 +222,3 @@ def _partitions(partition: int) -> Callable[[pa.RecordBatch], Any]:
         return pa.Array.from_buffers(pa.int32(), rows.num_rows, [None, pa.py_buffer(data)])
 
     return make
-
-
-def _none_deleted(count: int) -> Any:
-    return pa.Array.from_buffers(pa.bool_(), count, [None, pa.py_buffer(bytes(count // 8 + 1))])

@@ -76,7 +76,7 @@ def with_schema(reader: RangeReader, view: TopicView) -> TypedTopic | None:
     """The schema of a topic that is known; None: the topic has none."""
     if not view.schema_version:
         return None
-    return TypedTopic(view.topic, view.topic_id, reader.schemas(view.topic, topic_id=view.topic_id))
+    return TypedTopic(view.topic, view.topic_id, reader.schemas(view.topic))
 
 
 def check_same(topic: TypedTopic, found: Mapping[str, TopicView]) -> None:

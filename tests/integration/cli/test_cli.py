@@ -241,6 +241,7 @@ def test_invalid_produce_and_consume_commands_print_one_line_and_exit_with_1(clu
 def run_in_shell(cluster: LocalCluster, words: str) -> Ended:
     command = f"{shlex.join([sys.executable, '-m', 'tidemark.cli.app'])} {words}"
     environment = os.environ | {"TIDEMARK_BOOTSTRAP": cluster.bootstrap}
+    environment.pop("PYTHONUNBUFFERED", None)  # a buffered write fails late
     done = subprocess.run(
         ["/bin/sh", "-c", command], capture_output=True, text=True, timeout=TIMEOUT_S, env=environment, check=False
     )

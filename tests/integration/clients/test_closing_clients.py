@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 import textwrap
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -16,6 +15,7 @@ from tidemark import client
 from tidemark.client import ClientClosedError, InvalidRequestError, SendHandle
 from tidemark.client.aio import Consumer, Producer
 
+from tests.integration.harness import warm_command, warm_script
 from tests.integration.harness.fake_broker import DROP_AFTER, DROP_BEFORE, FINE, HOLD, TOPIC, FakeCluster, Fault
 
 IN_TIME_S = 12.0
@@ -265,7 +265,7 @@ SCRIPT = textwrap.dedent(
 @pytest.mark.parametrize("where", INTERRUPTED)
 async def test_ctrl_c_ends_a_blocking_client_at_once(cluster: FakeCluster, where: str) -> None:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", SCRIPT, cluster.bootstrap, TOPIC, INTERRUPTED[where]),
+        *(*warm_script.command(fresh=where == "start"), SCRIPT, cluster.bootstrap, TOPIC, INTERRUPTED[where]),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -299,7 +299,7 @@ async def test_ctrl_c_ends_a_blocking_client_at_once(cluster: FakeCluster, where
 async def test_ctrl_c_ends_the_produce_command_though_brokers_are_silent(cluster: FakeCluster) -> None:
     cluster.produce_faults.extend([HOLD] * 10)
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tidemark.cli.app", "produce", TOPIC, "--bootstrap", cluster.bootstrap),
+        *(*warm_command.command(), "produce", TOPIC, "--bootstrap", cluster.bootstrap),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -322,8 +322,10 @@ async def test_ctrl_c_ends_the_produce_command_though_brokers_are_silent(cluster
 
 UNCLOSED = textwrap.dedent(
     """
-    import logging, sys
+    import logging, sys, warnings
     from tidemark.client import Producer
+
+    warnings.simplefilter("always")
 
     bootstrap, topic, action = sys.argv[1:]
     logging.basicConfig(format="%(levelname)s %(message)s")
@@ -337,8 +339,10 @@ UNCLOSED = textwrap.dedent(
 
 UNCLOSED_ASYNC = textwrap.dedent(
     """
-    import asyncio, logging, sys, threading
+    import asyncio, logging, sys, threading, warnings
     from tidemark.client.aio import Producer
+
+    warnings.simplefilter("always")
 
     bootstrap, topic, action = sys.argv[1:]
     logging.basicConfig(format="%(levelname)s %(message)s")
@@ -384,11 +388,15 @@ UNCLOSED_ASYNC = textwrap.dedent(
 )
 
 
+FRESH = ("", "asyncio.run(main())", "on_daemon_thread()")
+"""Actions whose processes import the client by themselves, as those of its users do."""
+
+
 async def without_close(cluster: FakeCluster, action: str, script: str = UNCLOSED) -> tuple[int | None, str, float]:
     """Exit status and stderr of a process that sends records and ends without a close; its seconds."""
     began_s = time.monotonic()
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-W", "always", "-c", script, cluster.bootstrap, TOPIC, action),
+        *(*warm_script.command(fresh=action in FRESH), script, cluster.bootstrap, TOPIC, action),
         stderr=asyncio.subprocess.PIPE,
     )
     try:

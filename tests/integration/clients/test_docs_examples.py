@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples of docs/clients.md run as they stand, and print what the page says."""
+"""The examples of docs/clients.md and docs/typed-topics.md run as they stand, and print what the page says."""
 
 from __future__ import annotations
 
@@ -18,25 +18,37 @@ TIMEOUT_S = 60
 """Of an example with its topic."""
 
 
+FLIGHTS = (
+    "carrier STRING NOT NULL, flight INT, delay INT, scheduled_at TIMESTAMP NOT NULL, "
+    "PRIMARY KEY (carrier), EVENT_TIME (scheduled_at)"
+)
+TOPICS = {"clients.md": ("orders", None), "typed-topics.md": ("flights", FLIGHTS)}
+"""The topic of each page, and its schema."""
+
+
 @pytest.fixture
-def orders(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The topic of the page, empty."""
+def example(
+    request: pytest.FixtureRequest, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Example]:
+    """An example, with the topic of its page, empty."""
+    found = EXAMPLES[request.param]
+    topic, schema = TOPICS[found.page]
     monkeypatch.setenv("TIDEMARK_BOOTSTRAP", cluster.bootstrap)
     with AdminClient(cluster.admin_address) as admin:
-        admin.create_topic("orders", partitions=3, replication_factor=3)
+        admin.create_topic(topic, partitions=3, replication_factor=3, schema=schema)
         try:
-            yield
+            yield found
         finally:
-            admin.delete_topic("orders")
+            admin.delete_topic(topic)
 
 
 @pytest.mark.timeout(TIMEOUT_S)
-@pytest.mark.usefixtures("orders")
-@pytest.mark.parametrize("number", range(len(EXAMPLES)), ids=[example.heading for example in EXAMPLES])
+@pytest.mark.parametrize(
+    "example", range(len(EXAMPLES)), ids=[f"{one.page}: {one.heading}" for one in EXAMPLES], indirect=True
+)
 def test_an_example_prints_the_output_of_its_page(
-    number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    example: Example, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    example: Example = EXAMPLES[number]
     program = tmp_path / "example.py"
     program.write_text(example.code)
     runpy.run_path(str(program), run_name="__main__")

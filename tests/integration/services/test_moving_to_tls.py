@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +31,16 @@ STEPS = {
     "closed": (Listener.INTERNAL, Listener.MTLS),
 }
 """The listeners of each step, the one first that services use."""
-_LAUNCHER = 'file=$1; shift; exec "$@" $(cat "$file" 2>/dev/null)'
 
 
 class Moving:
     """A cluster that began in plain text; each step changes the flags of the next start of every service."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        names = ("controller-100", ADMIN, "broker-0", "broker-1")
-        launchers = {name: ("/bin/sh", "-c", _LAUNCHER, "sh", str(directory / name)) for name in names}
-        self.cluster = LocalCluster(directory / "cluster", brokers=2, controllers=1, launchers=launchers)
+        self.cluster = LocalCluster(directory / "cluster", brokers=2, controllers=1)
+        self._plain: dict[str, list[str]] = {}
         self._ports = HeldPorts()
-        for name in names:
+        for name in self.cluster.names:
             for listener in (*Listener, "health"):
                 self._ports.take(f"{name} {listener}")
         self._authority = Authority.create(directory / "certs", "shop")
@@ -63,9 +61,11 @@ class Moving:
             flags["health.listeners"] = probed = f"{HOST}:{self._ports[f'{name} health']}"
             if kind == "broker":
                 flags["admin.address"] = self._addresses(ADMIN, step)
-            (self._directory / name).write_text(" ".join(f"--{key} {value}" for key, value in flags.items()))
             self.cluster.terminate(name)
-            self.cluster.process(name).start()
+            process = self.cluster.process(name)
+            plain = self._plain.setdefault(name, process._command)
+            process._command = [*plain, *chain.from_iterable((f"--{key}", str(flags[key])) for key in flags)]
+            process.start()
             wait_for(partial(self._ready, probed), f"{name} is ready in step {step}")
             wait_for(partial(self.in_sync, step), f"all replicas in sync after {name} in step {step}", 20)
 

@@ -4,9 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import threading
 import time
 import urllib.request
@@ -25,6 +22,7 @@ from tidemark.core.security.principals import Role
 from tidemark.core.security.service_rights import INTERNAL
 from tidemark.local.certificates import Authority
 from tidemark.local.cluster import LocalCluster
+from tidemark.local.process import ServiceProcess
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.channel import blocking_channels
 from tidemark.rpc.errors import from_rpc_error
@@ -258,20 +256,19 @@ def test_a_broker_does_not_start_with_files_that_are_not_its_own(
         files = files._replace(key=str(half))
     if given == "no certificate":
         files = TlsFiles(files.ca)
-    flags = [
-        f"--{name}={path}"
-        for name, path in zip(("tls.ca.file", "tls.certificate.file", "tls.key.file"), files, strict=True)
-    ]
-    command = [sys.executable, "-m", "tidemark.broker", "--broker.id=0", f"--log.dirs={tmp_path}", *flags]
-    ended = subprocess.run(
-        [*command, f"--zookeeper.connect={secure.zookeeper.connect}"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "GRPC_VERBOSITY": "NONE"},
-    )
-    assert ended.returncode == 2, ended.stderr
-    assert sentence in ended.stderr
-    assert len(ended.stderr.splitlines()) == 1, ended.stderr
+    names = ("tls.ca.file", "tls.certificate.file", "tls.key.file")
+    flags = [f"--{name}={path}" for name, path in zip(names, files, strict=True)]
+    flags += ["--broker.id=0", f"--log.dirs={tmp_path}", f"--zookeeper.connect={secure.zookeeper.connect}"]
+    broker = ServiceProcess("broker-0", "tidemark.broker", flags, log=tmp_path / "broker.log", environment={})
+    broker.start()
+    try:
+        assert broker.wait(60), "it goes on"
+    finally:
+        broker.kill()
+    said = broker.tail(50)
+    assert broker.exit_status == 2, said
+    assert sentence in said
+    assert len(said.splitlines()) == 1, said
 
 
 @pytest.mark.usefixtures("as_user")

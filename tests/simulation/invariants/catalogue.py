@@ -21,6 +21,7 @@ from tests.simulation.invariants.replication import (
     StrongIsr,
     ValidHighWatermark,
 )
+from tests.simulation.invariants.schemas import SchemaFixed, SchemaKnown
 
 
 def all_invariants() -> list[Invariant]:
@@ -42,8 +43,10 @@ def all_invariants() -> list[Invariant]:
         LatestKept(committed),
         StartReleased(committed),
         DeletedStaysDeleted(),
+        SchemaFixed(),
         ReplicaSet(),
         ThrottleGone(),
         Led(),
         Heals(),
+        SchemaKnown(),
     ]

@@ -14,6 +14,7 @@ from tidemark.broker.lifecycle.registration import Registration, identity_of
 from tidemark.broker.node.core_driver import BrokerDriver
 from tidemark.broker.node.own_epoch import UNREGISTERED, OwnEpoch
 from tidemark.broker.node.session_lease import Lease
+from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.broker.replication.control_epochs import ControlEpochs
 from tidemark.broker.replication.isr_store import IsrStore
 from tidemark.core.messages import (
@@ -114,6 +115,8 @@ class BrokerNode(Node):
             lambda: self.broker_epoch == self.core.broker_epoch,
         )
         self.repairs = SimRepairs(self)
+        self.table = TopicTable()
+        """Its schemas only: logs have the settings."""
         self.logs = FiledLogs(self) if world.recipe.files else MachineLogs(self)
         self.wants_shutdown = False
         """Sent with each heartbeat until the controller releases the broker."""
@@ -283,6 +286,8 @@ class BrokerNode(Node):
         self._control[self._request_id] = answered
         if isinstance(command, LeaderAndIsrCommand):
             self.logs.configure(command.topic_configs)
+            topic_ids = {one.partition.topic: one.identity.topic_id for one in command.partitions}
+            self.table.update_schemas(topic_ids, command.schemas)
             self.feed(ev.LeaderAndIsrArrived(self._request_id, command))
         else:
             self.feed(ev.StopReplicaArrived(self._request_id, command))

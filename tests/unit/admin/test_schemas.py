@@ -7,7 +7,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tidemark.admin import schemas as schemas_module
@@ -15,13 +15,15 @@ from tidemark.admin.configs import Alteration, ConfigAdministration
 from tidemark.admin.requests import AnsweredOnce
 from tidemark.admin.schema_requests import alter_schema
 from tidemark.admin.schemas import SchemaAdministration
+from tidemark.admin.servicer import AdminServicer
 from tidemark.core.config_resource import ConfigKind, ConfigResource
 from tidemark.core.schemas.text import from_text
 from tidemark.model import ErrorCode, SchemaText, TidemarkError
-from tidemark.v1.topic_schemas_pb2 import AlterTopicSchemaRequest, AlterTopicSchemaResponse
+from tidemark.v1.topic_schemas_pb2 import AlterTopicSchemaRequest, AlterTopicSchemaResponse, DescribeTopicSchemasRequest
 
 from tests.contract.test_metadata_store import elected, topic_of, write_of
 from tests.fakes.metadata_store import FakeMetadataStore, FakeZooKeeper, ManualClock
+from tests.unit.admin.test_configs import Caller
 
 CARRIER = {"name": "carrier", "type": "string", "nullable": False}
 DELAY = {"name": "delay", "type": "int32"}
@@ -240,3 +242,55 @@ async def test_while_the_topic_has_no_leader_the_change_waits_and_then_tells_why
     await asyncio.sleep(0.03)
     await admin.store.write_states(await elected(admin.store), [write_of(topic, 0, -1)])
     assert (await waiting).schema.version == 2
+
+
+async def test_a_schema_that_no_node_can_hold_is_refused_in_a_dry_run_too(admin: Admin) -> None:
+    await admin.create()
+    long = document(CARRIER, DELAY, {"name": "note", "type": "string", "doc": "x" * 470_000}, key=["carrier"])
+    for validate_only in (True, False):
+        refused = await admin.refusal(long, validate_only=validate_only)
+        assert refused.code is ErrorCode.INVALID_SCHEMA
+        assert "size_bytes_max" in refused.metadata
+    with pytest.raises(TidemarkError, match="ZooKeeper node"):
+        admin.schemas.first(long, {})
+
+
+async def test_each_change_writes_an_audit_line_with_version_and_differences(
+    admin: Admin, caplog: pytest.LogCaptureFixture
+) -> None:
+    await admin.create()
+    caplog.set_level("INFO", "tidemark.audit")
+    absent = cast("Any", None)
+    servicer = AdminServicer(
+        absent,
+        absent,
+        descriptions=absent,
+        configs=absent,
+        requests=admin.requests,
+        reassignments=absent,
+        partitions=absent,
+        brokers=absent,
+        log_dirs=absent,
+        acls=absent,
+        quotas=absent,
+        schemas=admin.schemas,
+        of_callers=absent,
+        request_timeout_ms=1000,
+    )
+    caller = cast("Any", Caller())
+    wider = document(CARRIER, DELAY, PRICE, key=["carrier"])
+    request = AlterTopicSchemaRequest(topic="flights", schema=wider, expected_version=1, validate_only=True)
+    await servicer.AlterTopicSchema(request, caller)
+    request.validate_only = False
+    await servicer.AlterTopicSchema(request, caller)
+    with pytest.raises(TidemarkError):
+        await servicer.AlterTopicSchema(
+            AlterTopicSchemaRequest(topic="flights", schema=FIRST, expected_version=1), caller
+        )
+    done, refused = [vars(record) for record in caplog.records if record.name == "tidemark.audit"]
+    assert (done["outcome"], done["topic"], done["version"]) == ("OK", "flights", 2)
+    assert any("price" in one for one in done["diff"])
+    assert (refused["outcome"], refused["expected_version"]) == ("SCHEMA_CONFLICT", 1)
+    described = await servicer.DescribeTopicSchemas(DescribeTopicSchemasRequest(topic="flights"), caller)
+    assert [one.version for one in described.schemas] == [1, 2]
+    assert described.compatibility == "backward"

@@ -15,7 +15,9 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.ports import MetadataStore
 from tidemark.v1 import topic_schemas_pb2 as pb
 
-_KEPT_TOPICS: Final = 100
+_KEPT_TOPICS_MAX: Final = 1_000
+_KEPT_CHARACTERS_MAX: Final = 16 << 20
+"""Of the versions that were read in ZooKeeper and are kept."""
 
 
 class SchemaReads:
@@ -70,17 +72,23 @@ class SchemaReads:
 
     async def _in_zookeeper(self, view: TopicView) -> Mapping[int, str]:
         async with self._reading:
-            known = self._read.pop(view.topic, None)
-            if known is None or known.topic_id != view.topic_id or not known.texts.get(view.schema_version):
-                found = (await self._store.topics([view.topic])).get(view.topic)
-                if found is None or found.topic_id != view.topic_id:
-                    raise _unknown(view, view.schema_version)  # metadata will name the topic's deletion
-                texts = {version: schema.text for version, schema in found.schemas.items()}
-                known = TopicSchemas(found.topic_id, texts)
-            self._read[view.topic] = known
-            if len(self._read) > _KEPT_TOPICS:
-                self._read.popitem(last=False)
-            return known.texts
+            known = self._read.get(view.topic)
+            if known is not None and known.topic_id == view.topic_id and known.texts.get(view.schema_version):
+                self._read.move_to_end(view.topic)
+                return known.texts
+            found = (await self._store.topics([view.topic])).get(view.topic)
+            if found is None or found.topic_id != view.topic_id:
+                raise _unknown(view, view.schema_version)  # metadata will name the topic's deletion
+            texts = {version: schema.text for version, schema in found.schemas.items()}
+            self._keep(view.topic, TopicSchemas(found.topic_id, texts))
+            return texts
+
+    def _keep(self, topic: str, read: TopicSchemas) -> None:
+        self._read.pop(topic, None)
+        self._read[topic] = read
+        sizes = {name: sum(map(len, one.texts.values())) for name, one in self._read.items()}
+        while len(sizes) > 1 and (len(sizes) > _KEPT_TOPICS_MAX or sum(sizes.values()) > _KEPT_CHARACTERS_MAX):
+            del sizes[self._read.popitem(last=False)[0]]
 
 
 def _unknown(view: TopicView, version: int, *, damaged: bool = False) -> TidemarkError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import yaml
@@ -12,13 +13,15 @@ import yaml
 from tidemark.cli.apply.acl_section import KEYS, PERMISSIONS, RESOURCES, WantedAcls, rules_of
 from tidemark.cli.apply.quota_section import KEYS as QUOTA_KEYS
 from tidemark.cli.apply.quota_section import WantedQuotas, quotas_of
+from tidemark.cli.apply.schema_section import draft_in
 from tidemark.core.config_resource import ConfigKind
 from tidemark.core.quotas.quotas import QuotaEntity
+from tidemark.core.schemas.model import SchemaDraft
 from tidemark.core.security.acls import Acl
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.runtime.configuration_entries import check_alterable
 
-_TOPIC_KEYS: Final = ("partitions", "replication_factor", "configs", "delete")
+_TOPIC_KEYS: Final = ("partitions", "replication_factor", "configs", "schema", "delete")
 _COUNT_MAX: Final = (1 << 31) - 1
 
 
@@ -35,6 +38,7 @@ class WantedTopic:
 
     Attributes:
         configs: all overrides of the topic; other overrides are removed.
+        schema: all columns of a typed topic.
         lines: line of each key, settings included.
     """
 
@@ -45,6 +49,7 @@ class WantedTopic:
     configs: Mapping[str, str] | None = None
     lines: Mapping[str, int] = field(default_factory=dict)
     delete: bool = False
+    schema: SchemaDraft | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +72,14 @@ class ClusterFile:
     quotas: Sequence[WantedQuotas] = ()
 
 
-def parse(text: str) -> tuple[ClusterFile, list[Problem]]:
-    """Contents and errors, by line; with any error, the contents are not to be used."""
-    reader = _Reader()
+def parse(text: str, directory: Path = Path()) -> tuple[ClusterFile, list[Problem]]:
+    """Contents and errors, by line; with any error, the contents are not to be used.
+
+    Args:
+        text: YAML.
+        directory: where paths of schema files begin.
+    """
+    reader = _Reader(directory)
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
@@ -89,8 +99,9 @@ def _problem(line: int, sentence: str, code: ErrorCode = ErrorCode.INVALID_REQUE
 class _Reader:
     """Walks the YAML nodes, and collects errors instead of stopping at the first."""
 
-    def __init__(self) -> None:
+    def __init__(self, directory: Path) -> None:
         self.problems: list[Problem] = []
+        self._directory = directory
 
     def file(self, root: yaml.Node | None) -> ClusterFile:
         topics: dict[str, WantedTopic] = {}
@@ -118,6 +129,7 @@ class _Reader:
         configs: dict[str, str] | None = None
         lines: dict[str, int] = {}
         delete = False
+        schema: SchemaDraft | None = None
         for key, at, value in self._mapping(node, f"topic {name}"):
             lines[key] = at
             if key == "partitions":
@@ -127,11 +139,21 @@ class _Reader:
             elif key == "configs":
                 configs, of_settings = self._configs(ConfigKind.TOPIC, value, f"configs of topic {name}")
                 lines |= of_settings
+            elif key == "schema":
+                schema = self._schema(name, at, value)
             elif key == "delete":
                 delete = self._flag(f"delete of topic {name}", at, value)
             else:
                 self._wrong(at, f"unknown key {key!r} of a topic: want {', '.join(_TOPIC_KEYS)}")
-        return WantedTopic(name, line, partitions, replication_factor, configs, lines, delete)
+        return WantedTopic(name, line, partitions, replication_factor, configs, lines, delete, schema)
+
+    def _schema(self, topic: str, line: int, node: yaml.Node) -> SchemaDraft | None:
+        try:
+            return draft_in(node, self._directory)
+        except TidemarkError as error:
+            sentence = f"schema of topic {topic}: {error.message}"
+            self.problems.append(Problem(line, TidemarkError(error.code, sentence, error.metadata)))
+            return None
 
     def _broker(self, name: str, line: int, node: yaml.Node) -> WantedBroker:
         configs, lines = self._configs(ConfigKind.BROKER, node, f"broker {name}")

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans the steps from the current topics and settings to those of a file; each step is atomic. Pure.
 
-Topics are created and get partitions first, then settings, access rules and quotas change, and topics are deleted last.
+Topics are created and get partitions first, then settings, schemas, access rules and quotas change, and topics are
+deleted last.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from tidemark.cli.apply.acl_section import AclChange
 from tidemark.cli.apply.cluster_file import ClusterFile, Problem, WantedTopic
 from tidemark.cli.apply.quota_section import QuotasChange
+from tidemark.cli.apply.schema_section import SchemaChange
 from tidemark.client.created_topic import MIN_ISR, restart_warnings
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.config_resource import ConfigKind, ConfigResource
@@ -24,6 +26,7 @@ from tidemark.runtime.configuration_entries import ConfigChange, changes_between
 
 if TYPE_CHECKING:
     from tidemark.client import AdminClient
+    from tidemark.client.aio.admin.topic_schemas import TopicSchemas
 
 INTERNAL_PREFIX = "__"
 """Internal topics are never deleted by --prune."""
@@ -35,6 +38,7 @@ class Action(StrEnum):
     CREATE = "create"
     GROW = "grow"
     CONFIGURE = "configure"
+    EVOLVE = "evolve"
     PERMIT = "permit"
     LIMIT = "limit"
     DELETE = "delete"
@@ -68,6 +72,7 @@ def plan(
     brokers: Mapping[str, Mapping[str, str]],
     acls: Iterable[Acl] = (),
     quotas: Mapping[QuotaEntity, Limits] | None = None,
+    schemas: Mapping[str, TopicSchemas] | None = None,
     *,
     prune: bool,
 ) -> tuple[list[Step], list[Problem]]:
@@ -79,6 +84,7 @@ def plan(
         brokers: current overrides of each broker in the file.
         acls: current access rules, if the file has any.
         quotas: current quotas, if the file has any.
+        schemas: current schemas of the topics whose schema the file has.
         prune: delete topics that the file does not name.
     """
     steps: list[Step] = []
@@ -91,10 +97,14 @@ def plan(
             steps.append(_creation(topic))
         else:
             problem = _impossible(topic, found)
-            if problem is None:
-                steps += _changes_of(topic, found)
-            else:
+            if problem is not None:
                 problems.append(problem)
+                continue
+            steps += _changes_of(topic, found)
+            try:
+                steps += _evolution(topic, (schemas or {}).get(topic.name))
+            except TidemarkError as error:
+                problems.append(Problem(topic.lines.get("schema", topic.line), error))
     for broker in wanted.brokers.values():
         resource = ConfigResource(ConfigKind.BROKER, broker.name)
         before = brokers.get(broker.name, {})
@@ -145,12 +155,14 @@ def _creation(topic: WantedTopic) -> Step:
             partitions=partitions,
             replication_factor=factor,
             configs=configs,
+            schema=topic.schema,
             validate_only=validate_only,
             request_id=request_id,
         )
         return made.warnings
 
     shown = f"replication factor {factor}" if factor else "the cluster's replication factor"
+    shown += f", a schema of {len(topic.schema.columns)} columns" if topic.schema is not None else ""
     return Step(
         Action.CREATE,
         f"topic {topic.name}",
@@ -181,6 +193,16 @@ def _changes_of(topic: WantedTopic, found: TopicView) -> list[Step]:
             resource, f"topic {topic.name}", topic.line, found.configs, topic.configs, topic.lines, warnings
         )
     return steps
+
+
+def _evolution(topic: WantedTopic, described: TopicSchemas | None) -> list[Step]:
+    if topic.schema is None or described is None:
+        return []
+    change = SchemaChange(topic.name, topic.schema, described, topic.configs)
+    if not change:
+        return []
+    line = topic.lines.get("schema", topic.line)
+    return [Step(Action.EVOLVE, f"topic {topic.name}", line, change.run, change.summary, lines=topic.lines)]
 
 
 def _configuration(

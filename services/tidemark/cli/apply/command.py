@@ -32,10 +32,21 @@ EXIT_DIFFERENT: Final = 2
 _ABOUT: Final = {
     ErrorCode.INVALID_PARTITIONS: "partitions",
     ErrorCode.INVALID_REPLICATION_FACTOR: "replication_factor",
+    ErrorCode.INVALID_SCHEMA: "schema",
+    ErrorCode.INCOMPATIBLE_SCHEMA: "schema",
+    ErrorCode.SCHEMA_CONFLICT: "schema",
 }
 """Key in the file that an error code is about, except for settings."""
 
-_SIGNS: Final = {"create": "+", "grow": "~", "configure": "~", "permit": "~", "limit": "~", "delete": "-"}
+_SIGNS: Final = {
+    "create": "+",
+    "grow": "~",
+    "configure": "~",
+    "evolve": "~",
+    "permit": "~",
+    "limit": "~",
+    "delete": "-",
+}
 
 
 def apply(
@@ -45,7 +56,7 @@ def apply(
     prune: Annotated[bool, typer.Option("--prune", help="Delete topics that the file does not name.")] = False,
     cluster: Cluster = Cluster(),
 ) -> None:
-    """Make topics, settings, access rules and quotas match a file.
+    """Make topics, settings, schemas, access rules and quotas match a file.
 
     \b
     The file, in YAML:
@@ -55,6 +66,7 @@ def apply(
           replication_factor: 3      # of a new topic
           configs:                   # all overrides; without configs: they do not change
             retention.ms: 86400000
+          schema: flights.yaml       # a schema file beside this file, its content, or a DDL
         greetings:
           delete: true
       brokers:
@@ -86,7 +98,7 @@ def apply(
     from tidemark.cli.apply.cluster_file import parse
 
     shown = "stdin" if str(file) == "-" else str(file)
-    wanted, problems = parse(_read(file))
+    wanted, problems = parse(_read(file), Path() if str(file) == "-" else file.parent)
     _end_if(problems, shown)
     with cluster.connect() as client:
         steps, problems = _planned(client, wanted, prune=prune)
@@ -125,7 +137,9 @@ def _planned(client: AdminClient, wanted: ClusterFile, *, prune: bool) -> tuple[
             problems.append(Problem(broker.line, error))
     acls = client.list_acls() if wanted.acls else ()
     quotas = client.describe_client_quotas() if wanted.quotas else {}
-    steps, impossible = plan(wanted, topics, brokers, acls, quotas, prune=prune)
+    typed = [one.name for one in wanted.topics.values() if one.schema is not None and one.name in topics]
+    schemas = {name: client.describe_topic_schemas(name) for name in typed}
+    steps, impossible = plan(wanted, topics, brokers, acls, quotas, schemas, prune=prune)
     return steps, [*problems, *impossible]
 
 

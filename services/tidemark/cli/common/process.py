@@ -38,6 +38,14 @@ def refusal_of_output(error: OSError) -> TidemarkError | None:
     return TidemarkError(ErrorCode.STORAGE_ERROR, f"the output cannot be written: {error.strerror}")
 
 
+def flush_output() -> None:
+    """Write what stdout still buffers; raises OSError. A reader that has gone, as `head` does, is no error."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        give_up_output()
+
+
 def give_up_output() -> None:
     """Redirect stdout to /dev/null: the interpreter flushes stdout at exit, and would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

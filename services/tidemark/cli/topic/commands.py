@@ -30,6 +30,7 @@ from tidemark.cli.common.output import (
     print_warning,
     raise_all,
 )
+from tidemark.cli.common.schema_source import KeyOptions, SchemaOption, draft_of
 from tidemark.core.cluster_view import PartitionView, TopicView
 
 _I64_MAX: Final = (1 << 63) - 1
@@ -68,25 +69,33 @@ def create(
             autocompletion=completion.topic_settings,
         ),
     ] = None,
+    schema: SchemaOption = "",
+    keys: KeyOptions = KeyOptions(),
     dry_run: DryRunOption = False,
     cluster: Cluster = Cluster(),
 ) -> None:
     """Create a topic and wait until every partition has a leader.
+
+    With --schema the topic is typed: each record is a row of its columns. A topic stays as it is created.
 
     \b
     Examples:
       tidemark topic create greetings
       tidemark topic create flights --partitions 6 --replication-factor 3 \\
           --config min.insync.replicas=2 --config retention.ms=86400000
+      tidemark topic create flights --schema "carrier STRING NOT NULL, delay INT, PRIMARY KEY (carrier)"
+      tidemark topic create flights --schema flights.yaml --key carrier --event-time scheduled_at
       tidemark topic create flights --partitions 6 --dry-run --output json
     """
     configs = parse_configs(config or [])
+    draft = keys.of(draft_of(schema)) if schema else None
     with cluster.connect() as client:
         made = client.create_topic(
             topic,
             partitions=partitions,
             replication_factor=replication_factor_,
             configs=configs,
+            schema=draft,
             validate_only=dry_run,
         )
     for warning in made.warnings:
@@ -307,9 +316,10 @@ def delete(
 def print_topic(topic: TopicView) -> None:
     """Print a topic in the form of Kafka's tools: a line for the topic, and a line for each partition."""
     configs = ",".join(f"{name}={value}" for name, value in sorted(topic.configs.items()))
+    schema = f" SchemaVersion:{topic.schema_version}" if topic.schema_version else ""
     print_line(
         f"Topic:{topic.topic} PartitionCount:{len(topic.partitions)} "
-        f"ReplicationFactor:{replication_factor(topic)} Configs:{configs}"
+        f"ReplicationFactor:{replication_factor(topic)} Configs:{configs}{schema}"
     )
     for partition in _partitions(topic):
         replicas = ",".join(str(replica) for replica in partition.assigned_replicas)
@@ -328,6 +338,7 @@ def topic_json(topic: TopicView) -> Mapping[str, object]:
         "partition_count": len(topic.partitions),
         "replication_factor": replication_factor(topic),
         "configs": dict(topic.configs),
+        "schema_version": topic.schema_version,
         "partitions": [
             {
                 "partition": partition.partition,

@@ -28,25 +28,24 @@ from tidemark.client.consuming.health import (
     PartitionHealth,
     health_of,
     lag_of,
+    log_missing,
     total_lag,
     unknown_topics,
 )
 from tidemark.client.consuming.offset_lookup import OffsetLookup, Start, check_start
 from tidemark.client.consuming.partition_cursor import Cursor
+from tidemark.client.consuming.record_reader import RecordReader
+from tidemark.client.consuming.typed_topics import TypedTopics
 from tidemark.client.group.group_reader import GroupReader, RebalanceCallback
 from tidemark.client.group.settings import ConsumerAndGroupOptions, GroupOptions, group_settings
 from tidemark.client.lifecycle import Lifecycle
 from tidemark.client.metadata.bootstrap import Bootstrap
 from tidemark.client.metadata.cluster import Cluster, unknown_partition
 from tidemark.client.metadata.tls import Credentials
-from tidemark.client.records import (
-    ConsumerRecord,
-    OffsetAndTimestamp,
-    PartitionBatch,
-    records_of,
-)
-from tidemark.client.serializers import Deserializer, deserializer_of
+from tidemark.client.records import ConsumerRecord, OffsetAndTimestamp, PartitionBatch
+from tidemark.client.serializers import Deserializer
 from tidemark.client.settings import consumer_settings
+from tidemark.client.typed.batch_rows import BatchRows
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.topic_name import check_topic_name
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
@@ -54,7 +53,15 @@ from tidemark.rpc.security.paths import TlsFiles
 from tidemark.rpc.security.token_source import TokenGiven
 
 _log = logging.getLogger("tidemark.client")
-_OWN_ARGUMENTS: Final = ("bootstrap", "group", "key_deserializer", "value_deserializer", "tls", "token_file")
+_OWN_ARGUMENTS: Final = (
+    "bootstrap",
+    "group",
+    "key_deserializer",
+    "value_deserializer",
+    "value_class",
+    "tls",
+    "token_file",
+)
 _ARGUMENTS: Final = frozenset((*_OWN_ARGUMENTS, *ConsumerAndGroupOptions.__annotations__))
 
 
@@ -81,6 +88,7 @@ class Consumer(Lifecycle):
         key_deserializer: "json", "text" or a function that reads the bytes of the keys of iterated records; None: keys
             are bytes.
         value_deserializer: the same for values.
+        value_class: dataclass or model of which the values of a topic with a schema are instances; None: dicts.
         tls: the TLS files; None: those that the environment names (docs/security.md), or plain text.
         token_file: path of a file with a bearer token, or a callable that returns one; None: TIDEMARK_TOKEN_FILE.
         settings: fetch_max_wait_ms, max_bytes, max_partition_bytes, read_ahead_bytes, request_timeout_ms,
@@ -100,6 +108,7 @@ class Consumer(Lifecycle):
         group: str | None = None,
         key_deserializer: str | Deserializer | None = None,
         value_deserializer: str | Deserializer | None = None,
+        value_class: type | None = None,
         tls: TlsFiles | None = None,
         token_file: TokenGiven | None = None,
         **settings: Unpack[ConsumerAndGroupOptions],
@@ -114,10 +123,7 @@ class Consumer(Lifecycle):
         self.group_settings = (
             None if group is None else replace(group_settings(group, **for_group), client_id=client_id)
         )
-        self._key_deserializer = deserializer_of("key_deserializer", key_deserializer)
-        self._value_deserializer = deserializer_of("value_deserializer", value_deserializer)
-        self.deserializes = key_deserializer is not None or value_deserializer is not None
-        """Whether records need `deserialized`."""
+        self.reader = RecordReader(key_deserializer, value_deserializer, value_class)
         self.cluster = Cluster(
             bootstrap,
             timeout_s=self.settings.request_timeout_ms / 1000,
@@ -127,6 +133,7 @@ class Consumer(Lifecycle):
         self._offsets = OffsetLookup(self.cluster, self.settings.request_timeout_ms / 1000)
         self._group: GroupReader | None = None
         self._started: Fetcher | None = None
+        self._typed_topics: TypedTopics | None = None
         self._held: Cursor | None = None
         """The cursor of the last returned records."""
         self._failed = False
@@ -142,6 +149,8 @@ class Consumer(Lifecycle):
         await self.cluster.start()
         self._started = Fetcher(self.cluster, self.settings, on_out_of_range=self._on_out_of_range)
         self._started.start()
+        timeout_s = self.settings.request_timeout_ms / 1000
+        self._typed_topics = TypedTopics(self.cluster, timeout_s, self._started, self.reader.check_typed)
         if self.group_settings is not None:
             self._group = GroupReader(self.cluster, self._started, self.group_settings, self.starts)
 
@@ -171,6 +180,8 @@ class Consumer(Lifecycle):
         finally:
             if fetcher is not None:
                 await fetcher.stop()
+            if self._typed_topics is not None:
+                await self._typed_topics.schemas.close()
             await self.cluster.close()
 
     @property
@@ -178,6 +189,11 @@ class Consumer(Lifecycle):
         if self._started is None:
             raise TidemarkError(ErrorCode.CLIENT_CLOSED, "the consumer is not started, or closed")
         return self._started
+
+    @property
+    def _typed(self) -> TypedTopics:
+        self._fetcher  # noqa: B018 - raises when closed
+        return cast(TypedTopics, self._typed_topics)
 
     # -- assignment --------------------------------------------------------------------------------------------------
 
@@ -215,13 +231,14 @@ class Consumer(Lifecycle):
             if index not in view.partitions:
                 raise unknown_partition(TopicPartition(topic, index), len(view.partitions))
         offsets = await asyncio.gather(*(self._offsets.find(TopicPartition(topic, index), start) for index in indexes))
+        typed = await self._typed.open(topic)
         assigned = []
         for index, offset in zip(indexes, offsets, strict=True):
             where = TopicPartition(topic, index)
             before = fetcher.cursors.get(where)
             if before is not None:
                 before.seek(offset)  # discards the response of a fetch in flight
-            cursor = fetcher.cursors[where] = self._cursor(view, where, offset)
+            cursor = fetcher.cursors[where] = self._cursor(view, where, offset, typed)
             fetcher.moved(cursor)
             assigned.append(where)
         return assigned
@@ -262,16 +279,7 @@ class Consumer(Lifecycle):
         self._done_with_last()
         await group.subscribe(topics, on_assigned=on_assigned, on_revoked=on_revoked, on_lost=on_lost)
         self.cluster.follow(topics)
-        self._in_background(self._log_missing(topics))
-
-    async def _log_missing(self, topics: Iterable[str]) -> None:
-        """Log the subscribed topics that do not exist; `health` has them too."""
-        for topic in sorted(topics):
-            try:
-                await self.cluster.topic(topic, timeout_s=self.settings.request_timeout_ms / 1000)
-            except TidemarkError as error:
-                rarely = logging.WARNING if error.code is ErrorCode.UNKNOWN_TOPIC else logging.DEBUG
-                _log.log(rarely, "subscribed to %s, which is read once it exists: %s", topic, error)
+        self._in_background(log_missing(self.cluster, topics, self.settings.request_timeout_ms / 1000))
 
     async def commit(self, offsets: Mapping[TopicPartition | tuple[str, int], int] | None = None) -> None:
         """Commit offsets for the group.
@@ -475,7 +483,10 @@ class Consumer(Lifecycle):
     # -- reading -------------------------------------------------------------------------------------------------------
 
     async def poll(self, timeout_s: float | None = None) -> PartitionBatch | None:
-        """Return the next rows of one partition, in record.schema.OFFSET_SCHEMA; None if none came in time.
+        """Return the next rows of one partition; None if none came in time.
+
+        They are in record.schema.OFFSET_SCHEMA. Those of a topic with a schema have the columns of its newest version,
+        and `_key`, `_offset`, `_timestamp`, `_headers`, `_deleted`.
 
         Args:
             timeout_s: in seconds; None: no limit.
@@ -498,12 +509,29 @@ class Consumer(Lifecycle):
                 return None
             await self._fetcher.wait_for_rows(left_s)
 
-    async def batches(self) -> AsyncGenerator[PartitionBatch, None]:
-        """Yield the results of `poll` without end; use `contextlib.aclosing` if the loop may be left early."""
-        while True:
-            found = await self.poll()
-            if found is not None:
-                yield found
+    async def batches(self, columns: Iterable[str] | None = None) -> AsyncGenerator[PartitionBatch, None]:
+        """Yield the results of `poll` without end; use `contextlib.aclosing` if the loop may be left early.
+
+        Args:
+            columns: of topics with a schema: names of columns, such as "delay", paths such as "leg.origin", and of
+                `_key`, `_partition`, `_offset`, `_timestamp`, `_headers`, `_deleted`. Brokers send these only. The rows
+                come in the newest version of the schema. None: all, as `poll`.
+
+        Raises:
+            TidemarkError: INVALID_REQUEST for a column that a topic lacks; as `poll`.
+
+        Example: `rows = next(consumer.batches(columns=["carrier", "delay"])).rows`
+        """
+        wanted = None if columns is None else texts("columns", columns)
+        topics = self._typed
+        topics.want(wanted)
+        try:
+            while True:
+                found = await self.poll()
+                if found is not None:
+                    yield found
+        finally:
+            topics.want(None)
 
     def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         return self
@@ -556,8 +584,10 @@ class Consumer(Lifecycle):
                 continue
             if cursor.has_rows:
                 cursors[where] = cursors.pop(where)
-            generation = cursor.generation
+            generation, known = cursor.generation, cursor.wanted_version
             rows = cursor.next_rows()
+            if cursor.wanted_version != known:
+                self._in_background(self._typed.learn_version(cursor))
             if (
                 cursor.generation != generation
             ):  # damaged: cancel the fetch in flight, which starts behind the damaged batch
@@ -593,13 +623,13 @@ class Consumer(Lifecycle):
                 self._reading = None
                 return None
             reading = self._reading = found[0], found[0].generation
-            self._records = records_of(*found[0].partition, found[1])
+            self._records = self.reader.records_in(PartitionBatch(*found[0].partition, found[1]))
             self._given_records += len(self._records)
             self._records.reverse()
         cursor = reading[0]
         record = self._records[-1]
-        if self.deserializes:
-            record = self.deserialized(record)  # an error leaves the record in its place
+        if self.reader.deserializes:
+            record = self.reader.deserialized(record)  # an error leaves the record in its place
         self._records.pop()
         cursor.advance(record.offset + 1)
         self._gave(cursor)
@@ -608,11 +638,6 @@ class Consumer(Lifecycle):
             cursor.passed()
             fetcher.look_again()
         return record
-
-    def deserialized(self, record: ConsumerRecord) -> ConsumerRecord:
-        """Read key and value of a record; any thread may call it. Raises INVALID_PAYLOAD with the record's place."""
-        key = _read("key", self._key_deserializer, record.key, record)
-        return record._replace(key=key, value=_read("value", self._value_deserializer, record.value, record))
 
     # -- lookups -------------------------------------------------------------------------------------------------------
 
@@ -623,9 +648,9 @@ class Consumer(Lifecycle):
             raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{where} is not assigned")
         return cursor
 
-    def _cursor(self, view: TopicView, where: TopicPartition, offset: int) -> Cursor:
+    def _cursor(self, view: TopicView, where: TopicPartition, offset: int, typed: BatchRows | None) -> Cursor:
         incarnation = view.partitions[where.partition].incarnation
-        return Cursor(where, offset, topic_id=view.topic_id, incarnation=incarnation)
+        return Cursor(where, offset, topic_id=view.topic_id, incarnation=incarnation, typed=typed)
 
     def _on_out_of_range(self, cursor: Cursor, error: TidemarkError) -> bool:
         """Whether `out_of_range` moves the position; starts the look-up."""
@@ -666,18 +691,4 @@ class Consumer(Lifecycle):
         view = await self.cluster.topic(where.topic, timeout_s=timeout_s)
         if where.partition not in view.partitions:
             raise unknown_partition(where, len(view.partitions))
-        return self._cursor(view, where, offset)
-
-
-def _read(part: str, read: Deserializer | None, data: Any, record: ConsumerRecord) -> Any:
-    if read is None or data is None:
-        return data
-    try:
-        return read(data)
-    except Exception as error:
-        raise TidemarkError(
-            ErrorCode.INVALID_PAYLOAD,
-            f"{record.topic}-{record.partition}: {part}_deserializer cannot read the {part} at offset {record.offset}: "
-            f"{type(error).__name__}: {error}; seek behind this offset to skip the record",
-            {"topic": record.topic, "partition": str(record.partition), "offset": str(record.offset)},
-        ) from error
+        return self._cursor(view, where, offset, await self._typed.open(where.topic))

@@ -336,6 +336,7 @@ class Fetcher:
             incarnation=cursor.incarnation,
             read_from=question.read_from,
             check_batches=cursor.is_damaged,
+            column_ids=cursor.column_ids,
         )
 
     def _take(self, question: _Asked, fetched: Fetched) -> None:

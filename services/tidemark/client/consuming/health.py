@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from tidemark.client.consuming.partition_cursor import Cursor
 from tidemark.client.consuming.preferred_replica import PreferredReplicas
 from tidemark.client.metadata.cluster import Cluster
-from tidemark.model import TopicPartition
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+
+_log = logging.getLogger("tidemark.client")
 
 
 class ConsumerMetrics(NamedTuple):
@@ -114,3 +117,13 @@ def total_lag(cursors: Iterable[Cursor]) -> tuple[int, int]:
     """Return the sum of known lags, and the number of unknown ones."""
     lags = [lag_of(cursor) for cursor in cursors]
     return sum(lag for lag in lags if lag > 0), sum(lag < 0 for lag in lags)
+
+
+async def log_missing(cluster: Cluster, topics: Iterable[str], timeout_s: float) -> None:
+    """Log the subscribed topics that do not exist; `unknown_topics` has them too."""
+    for topic in sorted(topics):
+        try:
+            await cluster.topic(topic, timeout_s=timeout_s)
+        except TidemarkError as error:
+            rarely = logging.WARNING if error.code is ErrorCode.UNKNOWN_TOPIC else logging.DEBUG
+            _log.log(rarely, "subscribed to %s, which is read once it exists: %s", topic, error)

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tidemark.model import NO_EPOCH, TidemarkError, TopicPartition
+from tidemark.client.typed.batch_rows import BatchRows, UnknownVersionError
+from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.checks import split_until_damage
 from tidemark.record.envelope import Batch
 from tidemark.record.payload import with_offsets
@@ -39,10 +40,22 @@ class Cursor:
         processed_epoch: leader epoch of the record before `processed`; -1 if unknown.
         paused: no records are returned, because the application paused the partition.
         withheld: no records are returned, because the group has revoked the partition.
+        typed: reads the batches of a typed topic; None for a topic without a schema.
+        wanted_version: version of the schema that the first batch has, and that `typed` must learn first; 0: none.
     """
 
-    def __init__(self, partition: TopicPartition, position: int, *, topic_id: str, incarnation: str) -> None:
+    def __init__(
+        self,
+        partition: TopicPartition,
+        position: int,
+        *,
+        topic_id: str,
+        incarnation: str,
+        typed: BatchRows | None = None,
+    ) -> None:
         self.partition = partition
+        self.typed = typed
+        self.wanted_version = 0
         self.topic_id = topic_id
         self.incarnation = incarnation
         self.generation = 0
@@ -91,6 +104,7 @@ class Cursor:
 
     def forget_buffer(self) -> None:
         """Discard the batches read ahead."""
+        self.wanted_version = 0
         self._batches.clear()
         self.buffered_bytes = 0
         self.fetch_offset = self.position
@@ -118,7 +132,12 @@ class Cursor:
     @property
     def has_rows(self) -> bool:
         """Whether `next_rows` may return rows or raise."""
-        return self.gives and (bool(self._batches) or self.error is not None)
+        return self.gives and ((bool(self._batches) and not self.wanted_version) or self.error is not None)
+
+    @property
+    def column_ids(self) -> tuple[int, ...]:
+        """Columns to ask brokers for; empty: whole batches."""
+        return () if self.typed is None else self.typed.column_ids
 
     @property
     def is_damaged(self) -> bool:
@@ -131,17 +150,22 @@ class Cursor:
         return not self.paused and not self.withheld
 
     def next_rows(self) -> pa.RecordBatch | None:
-        """Return the next buffered rows at or after `position`, in record.schema.OFFSET_SCHEMA; None without any.
+        """Return the next buffered rows at or after `position`; None without any.
+
+        They are in record.schema.OFFSET_SCHEMA, those of a typed topic in the schema of `typed`.
 
         `position` stays: `advance` and `passed` move it. A damaged batch is fetched again a few times.
 
         Raises:
             TidemarkError: `error`, or CORRUPT_BATCH and similar errors of a batch that stays damaged.
         """
-        while self._batches:
+        while self._batches and not self.wanted_version:
             batch = self._batches[0]
             try:
-                rows = None if batch.envelope.is_control else _from(with_offsets(batch), self.position)
+                rows = None if batch.envelope.is_control else self._rows_of(batch)
+            except UnknownVersionError as unknown:
+                self.wanted_version = unknown.version
+                return None
             except TidemarkError as error:
                 self.forget_buffer()
                 self._count_bad_read(error)
@@ -153,10 +177,15 @@ class Cursor:
             raise copy(self.error)  # a copy, since one error raised repeatedly would collect tracebacks
         return None
 
+    def _rows_of(self, batch: Batch) -> pa.RecordBatch:
+        if self.typed is None:
+            return _from(with_offsets(batch), self.position)
+        return self.typed.rows(batch, self.partition.partition, self.position)
+
     def _count_bad_read(self, error: TidemarkError) -> None:
         self._bad_reads += 1
         self.generation += 1
-        if self._bad_reads >= _BAD_READS_MAX:
+        if self._bad_reads >= _BAD_READS_MAX or error.code is ErrorCode.INCOMPATIBLE_SCHEMA:
             self.error = error
 
     def advance(self, offset: int) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
@@ -31,9 +31,10 @@ from tidemark.client.metadata.cluster import (
 )
 from tidemark.client.metadata.tls import Credentials, client_identity
 from tidemark.client.settings import checked_client_id
+from tidemark.client.typed.batch_rows import BatchRows, UnknownVersionError
+from tidemark.client.typed.topic_schemas import versions_of
 from tidemark.core.cluster_view import ClusterView, TopicView, apply
 from tidemark.core.schemas.model import TopicSchema
-from tidemark.core.schemas.text import from_text
 from tidemark.model import NO_EPOCH, NO_LEADER, ErrorCode, TidemarkError, TopicPartition, unknown_topic
 from tidemark.record.checks import split_until_damage
 from tidemark.record.envelope import Batch
@@ -47,8 +48,8 @@ from tidemark.rpc.quotas.told import told_wait_s
 from tidemark.rpc.raw_methods import fetch_method
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.v1 import broker_service_pb2 as pb
-from tidemark.v1 import topic_schemas_pb2
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
+from tidemark.v1.topic_schemas_pb2 import GetTopicSchemasRequest
 
 T = TypeVar("T")
 
@@ -58,11 +59,6 @@ _CALL_S: Final = 5.0
 _METADATA_S: Final = 2.0
 """Timeout of a metadata request, which any healthy broker answers at once."""
 _WAIT_MS: Final = 500
-_OF_SCHEMAS: Final = frozenset({ErrorCode.UNKNOWN_SCHEMA_VERSION, ErrorCode.INCOMPATIBLE_SCHEMA})
-"""Errors of batches that are not damaged: another fetch would not help."""
-
-RowsOf = Callable[[Batch], pa.RecordBatch]
-"""Makes the rows of a batch, with their offsets."""
 
 
 class Bounds(NamedTuple):
@@ -88,7 +84,6 @@ class RangeStart(NamedTuple):
     topic_id: str = ""
     incarnation: str = ""
     last_epoch: int = NO_EPOCH
-    column_ids: tuple[int, ...] = ()
 
 
 Position = Literal["earliest", "latest"] | int
@@ -172,33 +167,6 @@ class RangeReader:
         latest = self.offsets(dict.fromkeys(wanted, "latest"))
         return {where.partition: Bounds(earliest[where].offset, latest[where].offset) for where in wanted}
 
-    def schemas(self, topic: str, *, topic_id: str = "", versions: Collection[int] = ()) -> dict[int, TopicSchema]:
-        """Return versions of the schema of a topic by their number, from any broker (rule S4); none of a bytes topic.
-
-        Args:
-            topic: name of the topic.
-            topic_id: id that the topic must have; "": any.
-            versions: numbers of the versions; (): every one.
-
-        Raises:
-            TidemarkError: UNKNOWN_TOPIC, UNKNOWN_TOPIC_ID; INVALID_SCHEMA: a version is damaged, or of a later
-                Tidemark; REQUEST_TIMED_OUT at the deadline.
-        """
-        request = topic_schemas_pb2.GetTopicSchemasRequest(topic=topic, topic_id=topic_id, versions=versions)
-
-        def ask() -> Any:
-            if not self._view.brokers:
-                self._refresh([topic])
-            brokers = sorted(self._view.brokers.values(), key=lambda broker: broker.broker_id)
-            asked = brokers[self._turn % len(brokers)]
-            try:
-                return self._call(f"{asked.host}:{asked.port}", _schemas_method, request)
-            except TidemarkError:
-                self.ask_another()
-                raise
-
-        return {one.version: from_text(one.text) for one in self._retrying(ask).schemas}
-
     def offset_for_timestamp(self, topic: str, partition: int, timestamp_us: int) -> int | None:
         """Return the first offset at or after a time, in microseconds since 1970; None without such a record."""
         where = TopicPartition(topic, partition)
@@ -233,10 +201,9 @@ class RangeReader:
         last_epoch: int = NO_EPOCH,
         fetch_bytes: int = FETCH_BYTES,
         first: bytes | memoryview = b"",
-        column_ids: tuple[int, ...] = (),
-        rows_of: RowsOf = with_offsets,
+        typed: BatchRows | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of [start, end), in order, each once: of bytes in record.schema.OFFSET_SCHEMA.
+        """Yield the rows of [start, end) in record.schema.OFFSET_SCHEMA, in order, each once.
 
         The next fetch is in flight while rows are processed; a caller that stops early does not wait for it. A
         compacted log may have fewer rows than offsets.
@@ -251,8 +218,7 @@ class RangeReader:
             last_epoch: upper bound of the leader epochs of the records before `start`; -1: unknown (rule E4).
             fetch_bytes: soft limit of one response.
             first: result of `fetch_together` for this range; b"": none.
-            column_ids: columns to fetch of a typed topic; (): all.
-            rows_of: makes the rows of a batch; of a typed one with a column `_offset`.
+            typed: makes the rows of a topic with a schema, and names the columns that brokers send.
 
         Raises:
             TidemarkError: OFFSET_OUT_OF_RANGE if rows were deleted; UNKNOWN_TOPIC_ID if the topic or partition was
@@ -261,9 +227,10 @@ class RangeReader:
         """
 
         def fetch(offset: int, epoch: int, *, check: bool = False) -> bytes | memoryview:
-            begin = RangeStart(topic, partition, offset, topic_id, incarnation, epoch, column_ids)
-            return self._fetch(begin, fetch_bytes, check=check)
+            begin = RangeStart(topic, partition, offset, topic_id, incarnation, epoch)
+            return self._fetch(begin, fetch_bytes, () if typed is None else typed.column_ids, check=check)
 
+        rows_of = _bytes_between if typed is None else partial(self._typed_between, typed, topic, partition)
         position, checked_from = start, -1
         with _FetchAhead() as ahead:
             while position < end:
@@ -274,10 +241,8 @@ class RangeReader:
                     ahead.submit(fetch, following, batches[-1].envelope.leader_epoch)
                 for batch in batches:
                     try:
-                        rows = None if batch.envelope.is_control else _between(rows_of(batch), position, end)
+                        rows = None if batch.envelope.is_control else rows_of(batch, position, end)
                     except TidemarkError as error:
-                        if error.code in _OF_SCHEMAS:
-                            raise
                         damage = error
                         break
                     if rows is not None and rows.num_rows:
@@ -290,18 +255,20 @@ class RangeReader:
                     ahead.submit(partial(fetch, check=True), position, last_epoch)
 
     def fetch_together(
-        self, ranges: Sequence[RangeStart], *, fetch_bytes: int = FETCH_BYTES
+        self, ranges: Sequence[RangeStart], *, fetch_bytes: int = FETCH_BYTES, column_ids: Sequence[int] = ()
     ) -> list[bytes | memoryview]:
         """Return the first batches of each range, with one fetch to each leader and without retries.
 
         b"" stands for a range that `read` must fetch itself: after a refusal, if the response has no room for it, and
-        for a reader with a rack. `fetch_bytes` is the soft limit of a response.
+        for a reader with a rack. `fetch_bytes` is the soft limit of a response, `column_ids` those of `BatchRows`.
         """
         found: list[bytes | memoryview] = [b""] * len(ranges)
         if self._nearest.rack:
             return found
         self._calls.until_s = time.monotonic() + min(_CALL_S, self._deadline_s)
         for address, (indexes, parts) in self._parts_by_leader(ranges, fetch_bytes).items():
+            for part in parts:
+                part.column_ids.extend(column_ids)
             request = pb.FetchRequest(max_bytes=fetch_bytes, partitions=parts)
             try:
                 results = self._throttled(address, request)
@@ -312,16 +279,51 @@ class RangeReader:
                     found[index] = batches
         return found
 
+    def _typed_between(
+        self, typed: BatchRows, topic: str, partition: int, batch: Batch, start: int, end: int
+    ) -> pa.RecordBatch:
+        """The rows of a batch; learns its version first if that is not known.
+
+        If brokers have to send other columns then, this batch lacks them, and counts as damaged: it is fetched again.
+        """
+        try:
+            return typed.rows(batch, partition, start, end)
+        except UnknownVersionError as unknown:
+            typed.learn(self.schemas(topic, range(1, unknown.version + 1)))
+        return typed.rows(batch, partition, start, end)
+
+    def schemas(self, topic: str, versions: Sequence[int] = ()) -> dict[int, TopicSchema]:
+        """Return versions of a topic's schema, all by default; none for a topic without a schema.
+
+        Raises:
+            TidemarkError: UNKNOWN_TOPIC; REQUEST_TIMED_OUT at the deadline, also for a version that no broker knows.
+        """
+
+        def ask() -> dict[int, TopicSchema]:
+            self._refresh([topic])
+            view = self._known(topic)
+            if not view.schema_version:
+                return {}
+            request = GetTopicSchemasRequest(topic=topic, topic_id=view.topic_id, versions=versions)
+            addresses = [f"{broker.host}:{broker.port}" for broker in self._view.brokers.values()]
+            return versions_of(self._call(addresses[self._turn % len(addresses)], _schemas_method, request))
+
+        return self._retrying(ask)
+
     # -- one attempt ---------------------------------------------------------------------------------------------------
 
-    def _fetch(self, begin: RangeStart, fetch_bytes: int, *, check: bool) -> bytes | memoryview:
+    def _fetch(
+        self, begin: RangeStart, fetch_bytes: int, column_ids: Sequence[int], *, check: bool
+    ) -> bytes | memoryview:
         """`check`: the broker checks and repairs the batches first; CORRUPT_BATCH is then final."""
         where = TopicPartition(begin.topic, begin.partition)
 
         def ask() -> bytes | memoryview:
             leader = self._leader(*where)
             self._nearest.revalidate(where, leader, time.monotonic())
-            return self._fetch_nearest(where, leader, _partition_fetch(begin, leader, fetch_bytes, check=check))
+            part = _partition_fetch(begin, leader, fetch_bytes, check=check)
+            part.column_ids.extend(column_ids)
+            return self._fetch_nearest(where, leader, part)
 
         return self._retrying(ask)
 
@@ -574,7 +576,6 @@ def _partition_fetch(begin: RangeStart, leader: Leader, max_bytes: int, *, check
         topic_id=begin.topic_id,
         incarnation=begin.incarnation,
         check_batches=check,
-        column_ids=begin.column_ids,
     )
 
 
@@ -588,7 +589,7 @@ def _metadata_method(channel: grpc.Channel) -> Any:
 
 def _between(rows: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
     """Return the rows with offsets in [start, end); offsets rise along the rows."""
-    offsets: pa.Array[Any] = rows.column("_offset" if "_offset" in rows.schema.names else "offset")
+    offsets: pa.Array[Any] = rows.column(4)
     count = rows.num_rows
     if count == 0:
         return rows
@@ -602,6 +603,10 @@ def _between(rows: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
     values: list[Any] = offsets.to_pylist()
     keep = [index for index, offset in enumerate(values) if start <= offset < end]
     return rows.slice(keep[0], len(keep)) if keep else rows.slice(0, 0)
+
+
+def _bytes_between(batch: Batch, start: int, end: int) -> pa.RecordBatch:
+    return _between(with_offsets(batch), start, end)
 
 
 def _raise_refusal(result: Any) -> None:

@@ -89,7 +89,9 @@ class Accumulator:
             typed = self._typed(topic)
             if typed is not None:
                 return self._add_typed(typed, partition, partitions, key, value, timestamp_us, headers)
-            value = _as_bytes("value", value)
+            value = _as_bytes(
+                "value", value, f"; topic {topic} has no schema: give the producer a value_serializer, or encode it"
+            )
         if type(key) is not bytes and key is not None:
             key = _as_bytes("key", key)
         size_bytes = RECORD_OVERHEAD_BYTES
@@ -309,11 +311,11 @@ class Accumulator:
         return partition
 
 
-def _as_bytes(name: str, given: object) -> bytes:
+def _as_bytes(name: str, given: object, advice: str = "") -> bytes:
     """Copy a buffer, so that the caller may change it later."""
     if isinstance(given, bytes | bytearray | memoryview):
         return bytes(given)
-    hint = ": encode it, for example with .encode()" if isinstance(given, str) else ""
+    hint = ": encode it, for example with .encode()" if isinstance(given, str) else advice
     raise TypeError(f"{name} is a {type(given).__name__}, not bytes{hint}")
 
 

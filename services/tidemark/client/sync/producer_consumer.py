@@ -24,12 +24,12 @@ from tidemark.client.producing.arguments import Timestamp, checked
 from tidemark.client.producing.batching import SendHandle
 from tidemark.client.producing.metrics import ProducerMetrics
 from tidemark.client.producing.partitioner import Partitioner
-from tidemark.client.records import ConsumerRecord, PartitionBatch, records_of
+from tidemark.client.records import ConsumerRecord, PartitionBatch, offsets_of
 from tidemark.client.serializers import Deserializer, Serializer
 from tidemark.client.settings import ProducerOptions
 from tidemark.client.sync import unclosed
 from tidemark.client.sync.event_loop_thread import forked
-from tidemark.client.sync.forwarding import START_S, SyncClient, blocking, on_loop
+from tidemark.client.sync.forwarding import START_S, SyncClient, blocking, iterating, on_loop
 from tidemark.model import TidemarkError, TopicPartition
 from tidemark.record.payload import Headers
 from tidemark.rpc.security.paths import TlsFiles
@@ -236,6 +236,7 @@ class Consumer(SyncClient[AsyncConsumer]):
         key_deserializer: "json", "text" or a function that reads the bytes of the keys of iterated records; None: keys
             are bytes.
         value_deserializer: the same for values.
+        value_class: dataclass or model of which the values of a topic with a schema are instances; None: dicts.
         tls: the TLS files; None: those that the environment names (docs/security.md), or plain text.
         token_file: path of a file with a bearer token, or a callable that returns one; None: TIDEMARK_TOKEN_FILE.
         settings: fetch_max_wait_ms, max_bytes, max_partition_bytes, read_ahead_bytes, request_timeout_ms,
@@ -255,6 +256,7 @@ class Consumer(SyncClient[AsyncConsumer]):
         group: str | None = None,
         key_deserializer: str | Deserializer | None = None,
         value_deserializer: str | Deserializer | None = None,
+        value_class: type | None = None,
         tls: TlsFiles | None = None,
         token_file: TokenGiven | None = None,
         **settings: Unpack[ConsumerAndGroupOptions],
@@ -264,6 +266,7 @@ class Consumer(SyncClient[AsyncConsumer]):
             group=group,
             key_deserializer=key_deserializer,
             value_deserializer=value_deserializer,
+            value_class=value_class,
             tls=tls,
             token_file=token_file,
             **settings,
@@ -418,6 +421,9 @@ class Consumer(SyncClient[AsyncConsumer]):
     def poll(self, timeout_s: float) -> PartitionBatch | None:
         """Return the next rows of one partition; None if none came in time.
 
+        Those of a topic with a schema have the columns of its newest version, and `_key`, `_offset`, `_timestamp`,
+        `_headers`, `_deleted`.
+
         Args:
             timeout_s: in seconds.
 
@@ -434,6 +440,24 @@ class Consumer(SyncClient[AsyncConsumer]):
             return batch._replace(rows=rest)
         return self._background.call(self._client.poll(timeout_s), timeout_s + _CLOSE_SLACK_S)
 
+    def batches(self, columns: Iterable[str] | None = None) -> Iterator[PartitionBatch]:
+        """Yield the results of `poll` without end.
+
+        Args:
+            columns: of topics with a schema: names of columns, such as "delay", paths such as "leg.origin", and of
+                `_key`, `_partition`, `_offset`, `_timestamp`, `_headers`, `_deleted`. Brokers send these only. The rows
+                come in the newest version of the schema. None: all, as `poll`.
+
+        Raises:
+            TidemarkError: INVALID_REQUEST for a column that a topic lacks; as `poll`.
+
+        Example: `rows = next(consumer.batches(columns=["carrier", "delay"])).rows`
+        """
+        self._give_back()
+        return self._batches(columns)
+
+    _batches = iterating(AsyncConsumer.batches)
+
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Return records without end, as they arrive."""
         return self
@@ -447,11 +471,11 @@ class Consumer(SyncClient[AsyncConsumer]):
             self._batch = None
             self._batch = self.poll(START_S)
             if self._batch is not None:
-                self._records = records_of(*self._batch)
+                self._records = self._client.reader.records_in(self._batch)
                 self._records.reverse()
         record = self._records[-1]
-        if self._client.deserializes:
-            record = self._client.deserialized(record)  # an error leaves the record in its place
+        if self._client.reader.deserializes:
+            record = self._client.reader.deserialized(record)  # an error leaves the record in its place
         self._asked = False  # first: an interruption here repeats a record and skips none
         self._records.pop()
         return record
@@ -486,7 +510,7 @@ class Consumer(SyncClient[AsyncConsumer]):
         self._records, self._batch = [], None
         if batch is None or not (left or from_last):
             return
-        offsets = batch.rows.column("offset")
+        offsets = offsets_of(batch.rows)
         done = max(0, len(offsets) - left - (from_last and not self._asked))
         offset = offsets[done].as_py() if done < len(offsets) else offsets[-1].as_py() + 1
         self._do(lambda: self._client.give_back(TopicPartition(*batch[:2]), offset))

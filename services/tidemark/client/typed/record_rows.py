@@ -155,7 +155,9 @@ class RecordRows:
         given = fields_of(record)
         if given is None:
             hint = " (this topic has a schema)" if isinstance(record, bytes | bytearray | memoryview | str) else ""
-            raise MisfitError(f"a record is a mapping, a dataclass or a model, not a {type(record).__name__}{hint}")
+            raise MisfitError(
+                f"a record is a mapping, a dataclass or a model, not of type {type(record).__name__}{hint}"
+            )
         if not isinstance(record, Mapping) and len(given) == self._count and all(name in given for name in self._names):
             self._getters[type(record)] = _getter(operator.attrgetter, self._names)
         return self._completed(given)

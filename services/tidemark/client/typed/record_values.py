@@ -177,12 +177,12 @@ def _int_converter(kind: type, wanted: Primitive) -> Convert:
     high = (1 << (INT_BITS[wanted] - 1)) - 1
     low = -high - 1
 
-    def convert(value: Any) -> int:
+    def convert(value: Any) -> Any:
         if low <= value <= high:
-            return int(value)
+            return value
         raise MisfitError(f"{shown_value(value)} is outside of {wanted}: give {low} to {high}")
 
-    def of_other_class(value: Any) -> int:
+    def of_other_class(value: Any) -> Any:
         return convert(operator.index(value))
 
     return convert if kind is int else of_other_class
@@ -300,7 +300,7 @@ def _decimal_converter(kind: type, wanted: Decimal) -> Convert:
 
 
 def _other(kind: type, wanted: str) -> MisfitError:
-    return MisfitError(f"a {kind.__name__}, and the column is {wanted}")
+    return MisfitError(f"a value of type {kind.__name__}, and the column is {wanted}")
 
 
 _CONVERTERS: Final[dict[ColumnType, Callable[[type, Primitive], Convert | None]]] = {

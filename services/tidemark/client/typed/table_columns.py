@@ -114,11 +114,20 @@ def _plain(array: Any) -> Any:
         if isinstance(array, pa.ExtensionArray):
             array = array.storage
         elif types.is_dictionary(array.type):
-            array = array.dictionary_decode()
+            array = _decoded(array)
         elif types.is_run_end_encoded(array.type):
             array = _compute.run_end_decode(array)
         else:
             return array
+
+
+def _decoded(array: Any) -> Any:
+    """The values of a dictionary. Arrow decodes none of views, which Polars makes."""
+    views = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+    plain = views.get(array.type.value_type)
+    if plain is not None:
+        array = pa.DictionaryArray.from_arrays(array.indices, array.dictionary.cast(plain))
+    return array.dictionary_decode()
 
 
 def _fit_struct(array: Any, columns: Sequence[Column], nullable: bool, made: Any) -> Any:

@@ -19,8 +19,10 @@ from tidemark.rpc import errors
 from tidemark.v1 import topic_schemas_pb2 as pb
 
 _CALL_S: Final = 5.0
-_LOOK_AGAIN_S: Final = 1.0
+_LOOK_AGAIN_S: Final = 5.0
 """Shortest time between two looks for a version that metadata has not announced."""
+_LOOK_S: Final = 1.0
+"""Time of such a look: a version that was just made may not have reached the brokers yet."""
 
 Versions = Mapping[int, TopicSchema]
 
@@ -109,14 +111,14 @@ class TopicSchemas:
             view = self._cluster.topic_now(topic) or view
 
     async def look_for_newer(self, topic: str) -> bool:
-        """Ask a broker for the version after the newest known one, at most once a second; whether there is one."""
+        """Ask for the version after the newest known one for a moment, at most every few seconds; whether it came."""
         known = self._known.get(topic)
         now_s = time.monotonic()
-        if known is None or now_s < self._looked_s.get(topic, 0.0) + _LOOK_AGAIN_S:
+        if known is None or now_s < self._looked_s.get(topic, -_LOOK_AGAIN_S) + _LOOK_AGAIN_S:
             return False
         self._looked_s[topic] = now_s
         try:
-            await self._load_shared(topic, known.topic_id, max(known.versions) + 1)
+            await self.load(topic, timeout_s=_LOOK_S, version=max(known.versions) + 1)
         except TidemarkError:
             return False
         return True

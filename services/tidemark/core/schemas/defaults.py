@@ -110,7 +110,7 @@ def _fit_int(primitive: Primitive, value: object) -> int:
 
 def _fit_float(primitive: Primitive, value: object) -> float:
     if isinstance(value, int | float | decimal.Decimal) and not isinstance(value, bool):
-        number = float(value)
+        number = float(value) + 0.0  # -0.0 and 0.0 are equal, and have one text
         if math.isfinite(number) and (primitive is Primitive.FLOAT64 or abs(number) <= _FLOAT32_MAX):
             return number
         raise ValueError(f"the default is no finite number of {primitive}")

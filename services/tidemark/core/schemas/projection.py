@@ -7,7 +7,7 @@ without a copy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
@@ -50,8 +50,6 @@ class Projection:
         target: version of the reader.
         columns: paths in `target`, such as "carrier" or "leg.origin"; None: all.
         dictionaries: dictionary-encode the columns of type Dictionary; else they stay plain.
-        fetched: ids of the columns that the reader fetches of batches of any version, `column_ids` among them; None:
-            `column_ids`.
 
     Attributes:
         column_ids: the columns of `source` to fetch, in ascending order; at least one, for the number of rows.
@@ -69,7 +67,6 @@ class Projection:
         columns: Sequence[str] | None = None,
         *,
         dictionaries: bool = True,
-        fetched: Collection[int] | None = None,
     ) -> None:
         wanted = selected(target, columns)
         for path, sentence in problems(source, target, wanted):
@@ -77,16 +74,15 @@ class Projection:
         self.arrow_schema = pa.schema([arrow_field(column, dictionaries) for column in wanted])
         ids = _wanted_ids(source.columns, wanted) or {_cheapest(source.columns)}
         self.column_ids = tuple(sorted(ids))
-        held = ids if fetched is None else fetched
-        self._source_schema = pruned(source, held)
-        kept = kept_columns(source.columns, held)
+        self._source_schema = pruned(source, ids)
+        kept = kept_columns(source.columns, ids)
         self._makers = [_maker(kept, column, dictionaries) for column in wanted]
 
     def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of a batch in `arrow_schema`.
 
         Args:
-            rows: in `pruned(source, fetched)`; other rows are a mistake of the caller.
+            rows: in `pruned(source, column_ids)`; other rows are a mistake of the caller.
         """
         assert rows.schema.equals(self._source_schema), f"{rows.schema} is not {self._source_schema}"
         if not self._makers:  # no array would have the number of rows

@@ -21,7 +21,7 @@ import enum
 import types
 import typing
 import uuid
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from typing import Any, Final, NamedTuple, get_args, get_origin
 
 from tidemark.core.schemas.checks import check_draft
@@ -192,7 +192,7 @@ def _type(found: object, extras: tuple[object, ...], path: Path, budget: ColumnB
         for precision, scale in digits:
             if isinstance(precision, int) and isinstance(scale, int):
                 return Decimal(precision, scale)
-    if isinstance(found, typing.Hashable) and found in _TYPES:
+    if isinstance(found, Hashable) and found in _TYPES:
         return _TYPES[found]
     if get_origin(found) is typing.Literal:
         return _of_values(get_args(found), path)
@@ -214,7 +214,7 @@ def _type_with_columns(found: object, path: Path, budget: ColumnBudget) -> Colum
     if fields is not None:
         return StructOf(tuple(_column(it, path, budget) for it in fields))
     name = shown(found.__name__ if isinstance(found, type) else str(found))
-    why = _NO_TYPES.get(found) if isinstance(found, typing.Hashable) else None
+    why = _NO_TYPES.get(found) if isinstance(found, Hashable) else None
     raise invalid(f"no type of a topic for {name}; {why or _STATE_ONE}", path)
 
 

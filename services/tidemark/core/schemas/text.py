@@ -28,10 +28,12 @@ from tidemark.core.schemas.model import (
 )
 from tidemark.core.schemas.refusals import ColumnBudget, check_size, invalid, shown
 
-_STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+_STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*+\\?+"?+', re.DOTALL)
+"""A string, or the rest of the text from a string without an end on. A match at every quote makes one pass enough."""
 _BRACKET: Final = re.compile(r"[\[\]{}]")
 _JSON_DEPTH_MAX: Final = 120
 """Sixteen columns below one another nest less deep."""
+_INT_END: Final = 1 << 63
 _DECIMAL: Final = re.compile(r"decimal\((\d{1,3}),(\d{1,3})\)")
 _SCHEMA_KEYS: Final = frozenset({"version", "columns", "key", "event_time", "last_column_id"})
 _COLUMN_KEYS: Final = frozenset({"id", "name", "type", "nullable", "default", "doc"})
@@ -103,7 +105,7 @@ def _column_json(column: Column, named: bool = True) -> dict[str, object]:
     if not column.nullable:
         facts["nullable"] = False
     if column.default is not None:
-        facts["default"] = as_json(column.type, column.default.value)
+        facts["default"] = as_json(column.type, fitted(column.type, column.default.value))
     if column.doc:
         facts["doc"] = column.doc
     return facts
@@ -193,6 +195,6 @@ def _object(found: object, allowed: frozenset[str], path: Path) -> Mapping[str, 
 
 
 def _int(found: object, name: str, path: Path) -> int:
-    if type(found) is int:
+    if type(found) is int and -_INT_END <= found < _INT_END:
         return found
-    raise invalid(f"{name} is no whole number", path)
+    raise invalid(f"{name} is no whole number of 64 bits", path)

@@ -22,7 +22,8 @@ from tidemark.ports import ClusterSnapshot, StoreEvent, TopicSnapshot
 from tidemark.zookeeper import brokers, draining, election, paths, states
 from tidemark.zookeeper.mirror.changes import ROOTS, Changes
 from tidemark.zookeeper.session_port import NodeRead, Session
-from tidemark.zookeeper.topic_reader import topic_of, with_schemas
+from tidemark.zookeeper.topic_reader import topic_of
+from tidemark.zookeeper.topic_schemas import nodes as schema_nodes
 
 _SLICE: Final = 100
 """Topics that are parsed before other tasks run."""
@@ -121,12 +122,18 @@ class ClusterMirror:
             [path for name in ordered for path in (paths.topic(name), paths.topic_config(name))]
         )
         found: dict[str, TopicSnapshot] = {}
+        asked: list[schema_nodes.Asked] = []
         for number, name in enumerate(ordered):
             if number % _SLICE == _SLICE - 1:
                 await self._session.give_way()
-            node = nodes[2 * number]
+            node, config = nodes[2 * number], nodes[2 * number + 1]
             if node is not None:
-                found[name] = await self._topic(name, node, nodes[2 * number + 1])
+                found[name] = snapshot = _topic(name, node, config)
+                known = self._snapshot.topics.get(name)
+                if snapshot.topic is not None:
+                    asked.append(schema_nodes.Asked(snapshot.topic, config, None if known is None else known.topic))
+        for topic in await schema_nodes.with_schemas(self._session, asked):
+            found[topic.topic] = TopicSnapshot(topic)
         wanted = [
             TopicPartition(name, index)
             for name, one in found.items()
@@ -143,16 +150,6 @@ class ClusterMirror:
             name: TopicSnapshot(one.topic, of_topic[name], one.error, hidden.get(name, frozenset()))
             for name, one in found.items()
         }
-
-    async def _topic(self, name: str, node: NodeRead, config: NodeRead | None) -> TopicSnapshot:
-        known = self._snapshot.topics.get(name)
-        try:
-            topic = topic_of(name, node, config)
-        except TidemarkError as error:
-            _log.error("topic not described: its node cannot be read", extra={"topic": name, "why": error.message})
-            return TopicSnapshot(None, error=error)
-        before = None if known is None else known.topic
-        return TopicSnapshot(await with_schemas(self._session, topic, config, before))
 
     async def _read_states(self, partitions: Collection[TopicPartition]) -> dict[str, TopicSnapshot]:
         """The topics of these partitions with their new states."""
@@ -190,3 +187,11 @@ def _by_topic(partitions: Collection[TopicPartition]) -> dict[str, frozenset[Top
 
 def _sorted(topics: Mapping[str, TopicSnapshot]) -> dict[str, TopicSnapshot]:
     return {name: topics[name] for name in sorted(topics)}
+
+
+def _topic(name: str, node: NodeRead, config: NodeRead | None) -> TopicSnapshot:
+    try:
+        return TopicSnapshot(topic_of(name, node, config))
+    except TidemarkError as error:
+        _log.error("topic not described: its node cannot be read", extra={"topic": name, "why": error.message})
+        return TopicSnapshot(None, error=error)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
@@ -27,6 +28,7 @@ VERSIONS_MAX: Final = 2047
 TEXT_BYTES_MAX: Final = BYTES_MAX - 65_536
 """Longest text of a version: the limit of a multi, less room for the topic's other znodes."""
 _READ_AT_ONCE: Final = 100
+_UNREAD: Final = SchemaText("")
 _LOST_RACES: Final = (BadVersionError, NodeExistsError, NoNodeError)
 
 
@@ -76,32 +78,68 @@ def _text_of(fields: object) -> str:
     return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
 
 
-async def read(
-    session: Session, topic: TopicDescription, config: NodeRead | None, known: Mapping[int, SchemaText]
-) -> dict[int, SchemaText]:
-    """The versions of a topic; `known` ones are not read again.
+class Asked(NamedTuple):
+    """A topic whose versions are wanted.
+
+    Attributes:
+        topic: without its versions.
+        config: the settings' znode, read together with `topic`.
+        known: the topic as an earlier read had it, with versions that are not read again.
+        names: children of the settings' znode, read after `config`; None: not read yet.
+    """
+
+    topic: TopicDescription
+    config: NodeRead | None
+    known: TopicDescription | None = None
+    names: Sequence[str] | None = None
+
+
+async def with_schemas(session: Session, asked: Sequence[Asked]) -> list[TopicDescription]:
+    """The topics with their versions, pipelined. A topic without a schema costs nothing.
 
     The text of a damaged version is empty. A version of another topic id is left out: the topic was deleted, or created
     again, during the read.
-
-    Args:
-        config: the settings' znode, read together with `topic`.
-        known: versions of this topic id.
     """
-    if config is None or not config[1].numChildren:
-        return {}
-    names = await session.children(paths.topic_config(topic.topic))
-    versions = sorted(int(name) for name in names if _is_version(name))
-    found = {version: known[version] for version in versions if version in known and known[version].text}
-    missing = [version for version in versions if version not in found]
+    found = [one.topic for one in asked]
+    typed = [index for index, one in enumerate(asked) if one.config is not None and one.config[1].numChildren]
+    for start in range(0, len(typed), _READ_AT_ONCE):
+        some = typed[start : start + _READ_AT_ONCE]
+        unread = [index for index in some if asked[index].names is None]
+        read = await session.gather([session.children(paths.topic_config(found[index].topic)) for index in unread])
+        names = dict(zip(unread, read, strict=True))
+        versions = {index: _known(asked[index], names.get(index, asked[index].names or ())) for index in some}
+        await _fill(session, [(found[index], versions[index]) for index in some])
+        for index, schemas in versions.items():
+            found[index] = replace(found[index], schemas=schemas) if schemas else found[index]
+    return found
+
+
+def _known(one: Asked, names: Iterable[str]) -> dict[int, SchemaText]:
+    """The versions with these names; one that has yet to be read has no text."""
+    same = one.known is not None and one.known.topic_id == one.topic.topic_id
+    known = one.known.schemas if one.known is not None and same else {}
+    return {
+        version: known.get(version, _UNREAD) for version in sorted(int(name) for name in names if _is_version(name))
+    }
+
+
+async def _fill(session: Session, topics: Sequence[tuple[TopicDescription, dict[int, SchemaText]]]) -> None:
+    """Read the versions without a text into the dicts."""
+    missing = [
+        (topic, version, of_topic)
+        for topic, of_topic in topics
+        for version, schema in of_topic.items()
+        if not schema.text
+    ]
     for start in range(0, len(missing), _READ_AT_ONCE):
         some = missing[start : start + _READ_AT_ONCE]
-        nodes = await session.read_many([path_of(topic.topic, version) for version in some])
-        for version, node in zip(some, nodes, strict=True):
+        nodes = await session.read_many([path_of(topic.topic, version) for topic, version, _ in some])
+        for (topic, version, of_topic), node in zip(some, nodes, strict=True):
             schema = None if node is None else _understood(path_of(topic.topic, version), node[0], topic.topic_id)
-            if schema is not None:
-                found[version] = schema
-    return dict(sorted(found.items()))
+            if schema is None:
+                del of_topic[version]
+            else:
+                of_topic[version] = schema
 
 
 def _is_version(name: str) -> bool:
@@ -113,7 +151,7 @@ def _understood(path: str, data: bytes, topic_id: str) -> SchemaText | None:
         of, schema = decode(path, data)
     except TidemarkError as error:
         _log.error("the version of a schema is damaged; put it back as it was", extra={"path": path, "why": str(error)})
-        return SchemaText("")
+        return _UNREAD
     return schema if of == topic_id else None
 
 

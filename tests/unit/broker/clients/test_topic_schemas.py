@@ -7,6 +7,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from tidemark.broker.clients import topic_schemas
 from tidemark.broker.clients.topic_schemas import SchemaReads
 from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.broker.node.topic_settings import TopicTable
@@ -121,3 +122,21 @@ async def test_without_zookeeper_a_broker_without_a_replica_gives_a_retriable_re
     assert await broker.code() is ErrorCode.COORDINATION_UNAVAILABLE
     store.session.resume()
     assert await broker.get() == {1: '{"a":1}'}
+
+
+async def test_what_was_read_in_zookeeper_is_kept_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await store_with('{"a":1}')
+    names = [f"other-{number}" for number in range(5)]
+    for name in names:
+        await store.create_topic(replace(topic_of(name, topic_id="id-1"), schemas={1: SchemaText(f'{{"t":"{name}"}}')}))
+    broker = Broker(store)
+    views = {name: TopicView(name, "id-1", created_zxid=1, schema_version=1) for name in names}
+    broker.metadata.update(ClusterView(controller_epoch=ControllerEpoch(1), topics=views, complete=True))
+    monkeypatch.setattr(topic_schemas, "_KEPT_CHARACTERS_MAX", 40)
+    reads = counting(store, monkeypatch)
+    for _ in range(2):
+        for name in names:
+            assert await broker.get(topic=name) == {1: f'{{"t":"{name}"}}'}
+    assert len(reads) == 10
+    assert await broker.get(topic=names[-1])
+    assert len(reads) == 10, "the last one is kept"

@@ -5,13 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
+import pytest
 from tidemark.cli.apply.cluster_file import ClusterFile, Problem, parse
 from tidemark.cli.apply.cluster_plan import Action, Step, plan
+from tidemark.client.aio.admin.topic_schemas import StoredSchema, TopicSchemas
 from tidemark.client.created_topic import CreatedTopic
 from tidemark.core.cluster_view import PartitionView, TopicView
 from tidemark.core.config_resource import ConfigKind, ConfigResource
 from tidemark.core.quotas.quotas import QuotaEntity, QuotaKind
+from tidemark.core.schemas.compatibility import Compatibility
+from tidemark.core.schemas.evolution import first_version, next_version
+from tidemark.core.schemas.model import SchemaDraft, TopicSchema
 from tidemark.core.security.acls import Operation, allow_rule, topic
 from tidemark.model import BrokerId, ErrorCode, LeaderEpoch
 from tidemark.rpc.quotas.codec import QuotaChange
@@ -35,6 +41,7 @@ class PlayedCluster:
     def __init__(self) -> None:
         self.topics: dict[str, TopicView] = {}
         self.brokers: dict[str, dict[str, str]] = {}
+        self.schemas: dict[str, list[TopicSchema]] = {}
         self.asked: list[str] = []
 
     def create_topic(
@@ -44,6 +51,7 @@ class PlayedCluster:
         partitions: int = 1,
         replication_factor: int = 0,
         configs: Mapping[str, str] | None = None,
+        schema: SchemaDraft | None = None,
         validate_only: bool = False,
         request_id: str = "",
     ) -> CreatedTopic:
@@ -51,11 +59,38 @@ class PlayedCluster:
         if not validate_only:
             self.asked.append(f"create {name}")
             self.topics[name] = made
+            self.schemas[name] = [] if schema is None else [first_version(schema)]
         return CreatedTopic.of(made)
+
+    def alter_topic_schema(
+        self,
+        topic: str,
+        schema: SchemaDraft,
+        *,
+        expected_version: int,
+        validate_only: bool = False,
+        request_id: str = "",
+    ) -> None:
+        """As the admin service: the topic's rule decides."""
+        current = self.schemas[topic][-1]
+        assert current.version == expected_version
+        following = next_version(current, schema, Compatibility(self.rule(topic)))
+        if not validate_only:
+            self.asked.append(f"evolve {topic}")
+            self.schemas[topic].append(following)
+
+    def rule(self, topic: str) -> str:
+        return self.topics[topic].configs.get("schema.compatibility", "backward")
+
+    def describe_topic_schemas(self, topic: str) -> TopicSchemas:
+        versions = tuple(StoredSchema(one, 0) for one in self.schemas.get(topic, []))
+        return TopicSchemas(f"id-{topic}", versions, self.rule(topic))
 
     def create_partitions(
         self, topic: str, total_count: int, *, validate_only: bool = False, request_id: str = ""
     ) -> None:
+        if validate_only:
+            return
         self.asked.append(f"grow {topic}")
         found = self.topics[topic]
         factor = len(found.partitions[0].assigned_replicas)
@@ -70,6 +105,8 @@ class PlayedCluster:
         validate_only: bool = False,
         request_id: str = "",
     ) -> None:
+        if validate_only:
+            return
         self.asked.append(f"configure {resource.name}")
         is_topic = resource.kind is ConfigKind.TOPIC
         before = self.topics[resource.name].configs if is_topic else self.brokers.get(resource.name, {})
@@ -80,16 +117,23 @@ class PlayedCluster:
             self.brokers[resource.name] = after
 
     def delete_topic(self, name: str, *, validate_only: bool = False, request_id: str = "") -> None:
+        if validate_only:
+            return
         self.asked.append(f"delete {name}")
         del self.topics[name]
 
     def plan(self, text: str, *, prune: bool = False) -> tuple[list[Step], list[Problem]]:
-        return plan(file_of(text), self.topics, self.brokers, prune=prune)
+        wanted = file_of(text)
+        typed = [one.name for one in wanted.topics.values() if one.schema is not None and one.name in self.topics]
+        schemas = {name: self.describe_topic_schemas(name) for name in typed}
+        return plan(wanted, self.topics, self.brokers, schemas=schemas, prune=prune)
 
     def apply(self, text: str, *, prune: bool = False) -> list[str]:
         self.asked = []
         steps, problems = self.plan(text, prune=prune)
         assert problems == []
+        for step in steps:
+            step.run(self, True, "")
         for step in steps:
             step.run(self, False, "")
         return self.asked
@@ -208,3 +252,62 @@ def test_quotas_change_in_one_step_and_quotas_of_others_stay() -> None:
             )
         ]
     ]
+
+
+TYPED = """\
+topics:
+  flights:
+    schema:
+      columns:
+        - {name: carrier, type: string}
+        - {name: delay, type: int32}
+      key: [carrier]
+"""
+
+
+def test_a_topic_is_created_with_its_schema_which_later_files_change() -> None:
+    cluster = PlayedCluster()
+    assert cluster.apply(TYPED) == ["create flights"]
+    assert cluster.plan(TYPED) == ([], [])
+    wider = TYPED.replace("int32", "int64")
+    (step,), _ = cluster.plan(wider)
+    assert (step.action, step.line) == (Action.EVOLVE, 3)
+    assert "version 1 -> 2" in step.summary
+    assert "delay" in step.summary
+    assert cluster.apply(wider) == ["evolve flights"]
+    assert cluster.plan(wider) == ([], [])
+    assert cluster.plan("topics: {flights: {partitions: 1}}") == ([], []), "a file without the key changes no schema"
+
+
+def test_a_schema_that_may_not_follow_is_refused_at_its_line() -> None:
+    cluster = PlayedCluster()
+    cluster.apply(TYPED)
+    _, (problem,) = cluster.plan(TYPED.replace("int32", "string"))
+    assert (problem.line, problem.error.code) == (3, ErrorCode.INCOMPATIBLE_SCHEMA)
+    cluster.apply("topics: {untyped: {}}")
+    _, (problem,) = cluster.plan(TYPED.replace("flights", "untyped"))
+    assert (problem.line, problem.error.code) == (3, ErrorCode.INVALID_SCHEMA)
+
+
+def test_the_rule_in_the_same_file_decides() -> None:
+    cluster = PlayedCluster()
+    cluster.apply(TYPED)
+    other = TYPED.replace("int32", "string") + "    configs: {schema.compatibility: none}\n"
+    assert cluster.apply(other) == ["configure flights", "evolve flights"]
+    assert cluster.plan(other) == ([], [])
+
+
+def test_a_schema_is_a_mapping_a_ddl_or_a_file_beside_the_file(tmp_path: Path) -> None:
+    (tmp_path / "flights.yaml").write_text("columns: [{name: carrier, type: string}]")
+    text = "topics:\n  a: {schema: flights.yaml}\n  b: {schema: 'carrier STRING'}\n"
+    found, problems = parse(text + "  c: {schema: {columns: [{name: carrier, type: string}]}}\n", tmp_path)
+    assert problems == []
+    assert found.topics["a"].schema == found.topics["b"].schema == found.topics["c"].schema is not None
+    _, problems = parse(text, tmp_path / "elsewhere")
+    assert [(one.line, one.error.code) for one in problems] == [(2, ErrorCode.INVALID_REQUEST)]
+
+
+@pytest.mark.parametrize("value", ["{columns: []}", "[1]", "", "{columns: [{name: a, type: uint8}]}", "{? [a] : 1}"])
+def test_a_value_that_states_no_schema_is_refused_at_its_line(value: str) -> None:
+    _, problems = parse(f"topics:\n  flights:\n    schema: {value}\n")
+    assert [(one.line, one.error.code) for one in problems] == [(3, ErrorCode.INVALID_SCHEMA)]

@@ -12,6 +12,7 @@ from tidemark.cli.app import app
 from tidemark.cli.common import options
 from tidemark.client.created_topic import CreatedTopic
 from tidemark.core.cluster_view import PartitionView
+from tidemark.core.schemas.model import SchemaDraft
 from tidemark.model import BrokerId, LeaderEpoch
 from typer.testing import CliRunner
 
@@ -26,7 +27,14 @@ class Cluster:
         return
 
     def create_topic(
-        self, name: str, *, partitions: int, replication_factor: int, configs: Mapping[str, str], validate_only: bool
+        self,
+        name: str,
+        *,
+        partitions: int,
+        replication_factor: int,
+        configs: Mapping[str, str],
+        schema: SchemaDraft | None,
+        validate_only: bool,
     ) -> CreatedTopic:
         replicas = tuple(BrokerId(broker) for broker in range(replication_factor or 3))
         made = PartitionView(0, BrokerId(0), LeaderEpoch(0), replicas, replicas)

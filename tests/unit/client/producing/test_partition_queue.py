@@ -148,6 +148,28 @@ def test_unsent_batch_expires_alone() -> None:
     assert sequences(take_all(queue)) == [0]
 
 
+def test_batch_of_a_version_that_a_broker_does_not_know_yet_is_sent_again_with_its_sequence() -> None:
+    queue = queue_of(2)
+    first, second = take_all(queue)
+    data = first.data
+    queue.refused(first, first.attempt, refusal(ErrorCode.UNKNOWN_SCHEMA_VERSION))
+    queue.refused(second, second.attempt, refusal(ErrorCode.OUT_OF_ORDER_SEQUENCE))
+    assert outcomes(queue) == []
+    assert not first.in_doubt
+    again = queue.take(object())
+    assert again is first
+    assert again.data is data
+
+
+def test_batch_of_other_columns_fails_and_was_certainly_not_appended() -> None:
+    queue = queue_of(1)
+    (batch,) = take_all(queue)
+    queue.refused(batch, batch.attempt, refusal(ErrorCode.SCHEMA_MISMATCH))
+    (resolved,) = queue.take_resolved()
+    assert resolved.error is not None
+    assert (resolved.error.code, resolved.error.metadata["in_doubt"]) == (ErrorCode.SCHEMA_MISMATCH, "False")
+
+
 def test_without_idempotence_one_refusal_fails_one_batch() -> None:
     queue = queue_of(3, idempotent=False)
     batches = take_all(queue)

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tidemark.client import Consumer, PartitionBatch
+from tidemark.client.consuming.record_reader import RecordReader
 from tidemark.client.lifecycle import Lifecycle
 from tidemark.client.sync import producer_consumer
 from tidemark.model import TopicPartition
@@ -17,7 +18,8 @@ from tidemark.record.schema import OFFSET_SCHEMA
 
 class Noting(Lifecycle):
     settings = SimpleNamespace(request_timeout_ms=1000)
-    wants_back = deserializes = False
+    wants_back = False
+    reader = RecordReader()
 
     def __init__(self) -> None:
         self.polled: list[PartitionBatch | BaseException] = []

@@ -17,7 +17,8 @@ from tidemark.record.envelope import Batch, Codec, stamped
 FLIGHTS = first_version(
     draft_from_ddl(
         "carrier STRING NOT NULL, flight INT, delay SMALLINT, price DECIMAL(10,2), scheduled_at TIMESTAMP NOT NULL, "
-        "legs ARRAY<STRUCT<origin: STRING NOT NULL, miles: INT>>, tags MAP<STRING, INT>, PRIMARY KEY (carrier)"
+        "legs ARRAY<STRUCT<origin: STRING NOT NULL, miles: INT>>, tags MAP<STRING, INT>, PRIMARY KEY (carrier), "
+        "EVENT_TIME (scheduled_at)"
     )
 )
 
@@ -34,22 +35,22 @@ def from_records(typed: TypedFormat, records: Sequence[Any]) -> pa.RecordBatch:
     return typed.rows([None] * len(values), values, [7] * len(values), None)
 
 
-def as_read(schema: TopicSchema, row: dict[str, Any]) -> dict[str, Any]:
-    """A generated row as pyarrow gives it back."""
-    return {column.name: _as_read(column.type, row[column.name]) for column in schema.columns}
+def as_read(schema: TopicSchema, row: dict[str, Any], maps: Any = list) -> dict[str, Any]:
+    """A generated row as a reader gives it back."""
+    return {column.name: _as_read(column.type, row[column.name], maps) for column in schema.columns}
 
 
-def _as_read(column_type: Any, value: Any) -> Any:
+def _as_read(column_type: Any, value: Any, maps: Any) -> Any:
     if value is None:
         return None
     match column_type:
         case ListOf(element):
-            return [_as_read(element.type, one) for one in value]
+            return [_as_read(element.type, one, maps) for one in value]
         case MapOf(key, item):
             pairs = value.items() if isinstance(value, dict) else value
-            return [(_as_read(key.type, k), _as_read(item.type, v)) for k, v in pairs]
+            return maps((_as_read(key.type, k, maps), _as_read(item.type, v, maps)) for k, v in pairs)
         case StructOf(columns):
-            return {column.name: _as_read(column.type, value[column.name]) for column in columns}
+            return {column.name: _as_read(column.type, value[column.name], maps) for column in columns}
         case other if plain_type(other) is Primitive.FLOAT32:
             return pa.scalar(value, pa.float32()).as_py()
         case _:

@@ -149,6 +149,24 @@ def test_a_recreated_topic_has_its_own_versions_only() -> None:
         assert world.brokers[BrokerId(broker)].view.topics["flights"].schema_version == 1
 
 
+def test_a_late_answer_about_the_topic_before_makes_no_version_of_the_new_one_known() -> None:
+    world, learners = three_brokers()
+    typed(world, "flights", (0, 1, 2), versions=3)
+    world.topics_seen()
+    learners.settle()
+    evolve(world, "flights", 4)
+    world.topics_seen()
+    late = list(world.pending)
+    world.pending.clear()
+    world.states.clear()
+    typed(world, "flights", (0, 1, 2), versions=2)
+    world.topics_seen()
+    for effect in late:
+        world.answer(effect)
+    learners.settle()
+    assert [learners.of(broker, "flights") for broker in range(3)] == [{1: "flights 1", 2: "flights 2"}] * 3
+
+
 def test_a_read_with_fewer_versions_than_an_earlier_one_removes_none() -> None:
     world, learners = three_brokers()
     typed(world, "flights", (0, 1, 2), versions=2)

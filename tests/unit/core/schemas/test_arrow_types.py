@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from random import Random
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from tidemark.core.schemas.arrow_types import arrow_field, arrow_schema, draft_from_arrow, node_ids, pruned
+from tidemark.core.schemas.ddl import draft_from_ddl
 from tidemark.core.schemas.evolution import first_version
 from tidemark.core.schemas.model import (
     Column,
@@ -21,6 +24,7 @@ from tidemark.core.schemas.model import (
     kept_ids,
     walk,
 )
+from tidemark.core.schemas.type_names import SPARK, type_name
 from tidemark.core.schemas.typed_layout import layout_of
 from tidemark.model import ErrorCode, TidemarkError
 
@@ -199,3 +203,13 @@ def test_an_arrow_schema_with_a_name_twice_is_refused() -> None:
 def test_an_arrow_schema_of_5000_columns_is_refused() -> None:
     with pytest.raises(TidemarkError, match="at most 1000 columns"):
         draft_from_arrow(pa.schema([(f"c{index}", pa.int8()) for index in range(5_000)]))
+
+
+def test_the_page_lists_the_names_of_each_type() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "schemas.md").read_text()
+    rows = re.findall(r"^\| `([^|`]*)` \| `([A-Z][^|`]*)` \| `([^|`]*)` \|", page, re.MULTILINE)
+    assert len(rows) == len(Primitive) + 5
+    for name, in_spark, in_arrow in rows:
+        (column,) = draft_from_ddl(f"a {name}").columns
+        assert (type_name(column.type), type_name(column.type, SPARK)) == (name, in_spark)
+        assert str(arrow_field(column, dictionaries=True).type).startswith(in_arrow)

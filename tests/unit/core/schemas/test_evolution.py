@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tidemark.core.schemas.compatibility import Compatibility, widens
@@ -350,3 +352,11 @@ def test_numbers_get_wider_without_loss(source: Primitive, target: Primitive, ex
 def test_the_draft_of_a_version_changes_nothing() -> None:
     current = schema()
     assert next_version(current, draft_of(current), FULL) is current
+
+
+def test_the_page_lists_the_changes_that_each_policy_allows() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "schemas.md").read_text()
+    rows = dict(re.findall(r"^\| ((?:a|an|the) [^|]*) \| ((?:yes|no)(?: \| (?:yes|no))*) \|$", page, re.MULTILINE))
+    assert len(rows) > 20
+    for change, allowed in rows.items():
+        assert allowed == " | ".join("no" if letter == "." else "yes" for letter in CHANGES[change][1]), change

@@ -117,13 +117,6 @@ def test_a_path_that_names_no_column_is_refused(path: str) -> None:
     assert "it has carrier, delay, leg, legs, fares" in raised.value.message
 
 
-def test_rows_may_have_more_columns_than_the_version_needs_since_a_reader_fetches_for_every_version() -> None:
-    ids = Projection(FLIGHTS, FLIGHTS, ["leg.miles", "carrier"]).column_ids
-    some = Projection(FLIGHTS, FLIGHTS, ["leg.origin", "leg.miles"], fetched=(*ids, *range(1, 7)))
-    rows_of_many = pruned_batch(FLIGHTS, (*ids, *range(1, 7)), batch(FLIGHTS, ROWS))
-    assert some.apply(rows_of_many).to_pylist() == [{"leg": ROWS[0]["leg"]}, {"leg": None}]
-
-
 def test_names_may_have_dots() -> None:
     schema = first_version(draft_from_ddl("`a.b` INT, a STRUCT<b: STRING, c: INT>, `a.b.c` STRUCT<d: INT>, `x.` INT"))
     for path, expected in [("a.b", "a.b"), ("a.c", "a"), ("a.b.c.d", "a.b.c"), ("x.", "x.")]:

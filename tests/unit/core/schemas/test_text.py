@@ -3,14 +3,26 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import json
+import time
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidemark.core.schemas.evolution import first_version
-from tidemark.core.schemas.model import Column, Primitive, SchemaDraft, TopicSchema
+from tidemark.core.schemas.model import (
+    Column,
+    ColumnType,
+    Decimal,
+    Default,
+    DefaultValue,
+    Primitive,
+    SchemaDraft,
+    TopicSchema,
+)
 from tidemark.core.schemas.refusals import TEXT_BYTES_MAX
 from tidemark.core.schemas.text import from_text, to_text
 from tidemark.model import ErrorCode, TidemarkError
@@ -46,6 +58,25 @@ def test_the_text_is_compact_json() -> None:
         '{"id":6,"name":"fares","type":{"map":[{"id":7,"type":"string","nullable":false},{"id":8,"type":"int32"}]}}],'
         '"key":[1],"last_column_id":8}'
     )
+
+
+@pytest.mark.parametrize(
+    ("column_type", "one", "other"),
+    [
+        (Primitive.FLOAT64, 0.0, -0.0),
+        (Decimal(5, 2), decimal.Decimal("1.5"), decimal.Decimal("1.50")),
+        (Decimal(5, 2), decimal.Decimal("0"), decimal.Decimal("-0.00")),
+        (
+            Primitive.TIMESTAMP,
+            datetime.datetime.fromisoformat("2026-11-24T12:00:00Z"),
+            datetime.datetime.fromisoformat("2026-11-24T14:00:00+02:00"),
+        ),
+    ],
+)
+def test_equal_schemas_have_equal_texts(column_type: ColumnType, one: DefaultValue, other: DefaultValue) -> None:
+    made = [first_version(SchemaDraft((Column(0, "a", column_type, default=Default(it)),))) for it in (one, other)]
+    assert made[0] == made[1]
+    assert to_text(made[0]) == to_text(made[1])
 
 
 @pytest.mark.parametrize(
@@ -94,6 +125,7 @@ def test_a_text_of_no_schema_is_refused(facts: object, words: str) -> None:
         ('{"version":1,"version":1}', "a name twice"),
         ('{"version":NaN}', "no number of JSON"),
         ('{"version":' + "1" * 5_000 + "}", "no JSON"),
+        ('{"version":' + "1" * 4_000 + ',"columns":[' + json.dumps(COLUMN) + "]}", "version is no whole number"),
         ("[" * 200_000, "nests deeper than 120 brackets"),
         ('{"a":' * 50_000, "nests deeper than 120 brackets"),
         ('"' + "[" * 200_000 + '"', "objects for the schema"),
@@ -105,6 +137,14 @@ def test_a_text_of_no_schema_is_refused(facts: object, words: str) -> None:
 )
 def test_hostile_json_is_refused(text: str, words: str) -> None:
     assert words in refusal(text)
+
+
+@pytest.mark.parametrize("ending", ["", "\\"])
+def test_a_string_without_an_end_costs_one_pass(ending: str) -> None:
+    text = '"' + '\\"' * 250_000 + ending  # each quote could begin a string: one pass each takes hours
+    began_s = time.process_time()
+    assert "it is no JSON" in refusal(text)
+    assert time.process_time() - began_s < 10
 
 
 def test_deep_columns_are_refused_before_recursion() -> None:

@@ -10,6 +10,7 @@ from tidemark.client.argument_types import flag
 from tidemark.client.schemas import SchemaGiven, document_text
 from tidemark.core.schemas.model import TopicSchema
 from tidemark.core.schemas.text import from_text
+from tidemark.model import ErrorCode, TidemarkError
 from tidemark.v1 import topic_schemas_pb2 as pb
 
 
@@ -99,11 +100,16 @@ class SchemaMethods:
             topic: name of the topic.
 
         Raises:
-            TidemarkError: UNKNOWN_TOPIC; INVALID_SCHEMA: a version is damaged, or of a later Tidemark.
+            TidemarkError: UNKNOWN_TOPIC; INVALID_SCHEMA: a version's node in ZooKeeper is damaged, or the version is of
+                a later Tidemark.
 
         Example: `newest = admin.describe_topic_schemas("flights").versions[-1].schema`
         """
         request = pb.DescribeTopicSchemasRequest(topic=topic)
         response = await self._connection.call(lambda stub: stub.DescribeTopicSchemas, request)
+        damaged = [one.version for one in response.schemas if not one.text]
+        if damaged:
+            sentence = f"version {damaged[0]} of the schema of {topic} is damaged: put its node back as it was"
+            raise TidemarkError(ErrorCode.INVALID_SCHEMA, sentence, {"topic": topic, "version": str(damaged[0])})
         versions = tuple(StoredSchema(from_text(one.text), one.created_at_ms) for one in response.schemas)
         return TopicSchemas(response.topic_id, versions, response.compatibility)

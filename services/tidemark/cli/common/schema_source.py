@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Schemas as a command gets them: a DDL, or a file in one of several formats."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+
+import typer
+
+from tidemark.model import ErrorCode, TidemarkError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidemark.core.schemas.model import SchemaDraft, TopicSchema
+
+SCHEMA_HELP: Final = "A DDL, or a file: YAML or JSON (the columns, or a JSON schema), Avro (.avsc), Parquet, Arrow."
+STDIN: Final = "-"
+_NAME_CHARACTERS_MAX: Final = 255
+
+Stated = TypeVar("Stated")
+
+SchemaOption = Annotated[str, typer.Option("--schema", metavar="FILE|DDL", help=SCHEMA_HELP, show_default=False)]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyOptions:
+    """Roles of columns, for a source that cannot state them."""
+
+    key: Annotated[
+        list[str] | None,
+        typer.Option("--key", metavar="COLUMN", help="A key column; repeatable. It must not be null."),
+    ] = None
+    event_time: Annotated[
+        str | None, typer.Option("--event-time", metavar="COLUMN", help="The column with the time of the event.")
+    ] = None
+
+    def of(self, draft: SchemaDraft) -> SchemaDraft:
+        """The draft with these columns."""
+        return draft.keyed(self.key or (), self.event_time) if self.key or self.event_time else draft
+
+
+def draft_of(source: str) -> SchemaDraft:
+    """The draft that a DDL or a file states; `-` is YAML or JSON from stdin.
+
+    Raises:
+        TidemarkError: INVALID_SCHEMA; INVALID_REQUEST for a file that cannot be read.
+    """
+    if source == STDIN:
+        return _of_document(sys.stdin.read(), "stdin")
+    if not is_file(source, Path()):
+        from tidemark.core.schemas.ddl import draft_from_ddl
+
+        return draft_from_ddl(source)
+    path = Path(source)
+    reader = _READERS.get(path.suffix.lower())
+    if reader is None:
+        known = ", ".join(sorted(_READERS))
+        raise TidemarkError(
+            ErrorCode.INVALID_REQUEST, f"{source}: the extension does not tell the format; want {known}"
+        )
+    return _in_file(path, reader)
+
+
+def is_file(text: str, directory: Path) -> bool:
+    """Whether a text names a schema file, from `directory` on, and is no DDL."""
+    if "\n" in text or len(text) > _NAME_CHARACTERS_MAX:
+        return False
+    return Path(text).suffix.lower() in _READERS or (directory / text).is_file()
+
+
+def saved_schema(path: Path) -> TopicSchema:
+    """The version in a file of `tidemark schema show --format stored`; any other file counts as a first version.
+
+    Raises:
+        TidemarkError: INVALID_SCHEMA; INVALID_REQUEST.
+    """
+    from tidemark.core.schemas.evolution import first_version
+    from tidemark.core.schemas.text import from_text
+
+    if path.suffix.lower() == ".json":
+        text = _text_of(path)
+        if '"last_column_id"' in text:
+            return _in_file(path, lambda _: from_text(text.strip()))
+    return first_version(draft_of(str(path)))
+
+
+def _in_file(path: Path, read: Callable[[Path], Stated]) -> Stated:
+    try:
+        return read(path)
+    except OSError as error:
+        raise TidemarkError(ErrorCode.INVALID_REQUEST, f"cannot read {path}: {error.strerror or error}") from error
+    except TidemarkError as error:
+        raise TidemarkError(error.code, f"{path}: {error.message}", error.metadata) from None
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise TidemarkError(ErrorCode.INVALID_REQUEST, f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise TidemarkError(ErrorCode.INVALID_SCHEMA, f"{path} is not UTF-8 text: {error}") from error
+
+
+def _of_document(text: str, name: str) -> SchemaDraft:
+    """YAML, of which JSON is a part; a mapping with `properties` is a JSON schema."""
+    import yaml
+
+    from tidemark.core.schemas.document import draft_from_document
+
+    try:
+        document = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:  # ValueError: a date such as 2026-13-01
+        reason = " ".join(str(error).split())
+        raise TidemarkError(ErrorCode.INVALID_SCHEMA, f"{name} is neither YAML nor JSON: {reason}") from error
+    if isinstance(document, Mapping) and "columns" not in document and "properties" in document:
+        from tidemark.core.schemas.json_schema import draft_from_json_schema
+
+        return draft_from_json_schema(text)
+    return draft_from_document(document)
+
+
+def _of_document_file(path: Path) -> SchemaDraft:
+    return _of_document(_text_of(path), str(path))
+
+
+def _of_ddl(path: Path) -> SchemaDraft:
+    from tidemark.core.schemas.ddl import draft_from_ddl
+
+    return draft_from_ddl(_text_of(path))
+
+
+def _of_avro(path: Path) -> SchemaDraft:
+    from tidemark.core.schemas.avro import draft_from_avro
+
+    return draft_from_avro(_text_of(path))
+
+
+def _of_parquet(path: Path) -> SchemaDraft:
+    from pyarrow import parquet
+
+    return _of_arrow_schema(lambda: parquet.read_schema(path))
+
+
+def _of_arrow(path: Path) -> SchemaDraft:
+    import pyarrow as pa
+
+    def read() -> pa.Schema:
+        with pa.memory_map(str(path)) as source:
+            try:
+                return pa.ipc.open_file(source).schema
+            except pa.ArrowInvalid:
+                source.seek(0)
+                return pa.ipc.open_stream(source).schema
+
+    return _of_arrow_schema(read)
+
+
+def _of_arrow_schema(read: Callable[[], pa.Schema]) -> SchemaDraft:
+    import pyarrow as pa
+
+    from tidemark.core.schemas.arrow_types import draft_from_arrow
+
+    try:
+        schema = read()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise TidemarkError(ErrorCode.INVALID_SCHEMA, f"it has no schema: {error}") from error
+    return draft_from_arrow(schema)
+
+
+_READERS: Final[Mapping[str, Callable[[Path], SchemaDraft]]] = {
+    ".yaml": _of_document_file,
+    ".yml": _of_document_file,
+    ".json": _of_document_file,
+    ".ddl": _of_ddl,
+    ".sql": _of_ddl,
+    ".avsc": _of_avro,
+    ".parquet": _of_parquet,
+    ".arrow": _of_arrow,
+    ".arrows": _of_arrow,
+    ".feather": _of_arrow,
+    ".ipc": _of_arrow,
+}
+"""Readers by extension."""
+
+
+def document_yaml(schema: TopicSchema | SchemaDraft, notes: Sequence[str] = ()) -> str:
+    """The schema file in YAML, a line for each column; `notes` become comments at its beginning."""
+    from tidemark.core.schemas.document import document_of
+
+    document = document_of(schema)
+    lines = [f"# {' '.join(note.split())}" for note in notes]
+    lines.append("columns:")
+    lines += [f"  - {_on_one_line(column)}" for column in document.pop("columns")]
+    lines += [f"{name}: {_on_one_line(value)}" for name, value in document.items()]
+    return "\n".join(lines)
+
+
+def _on_one_line(value: object) -> str:
+    import yaml
+
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=float("inf"), allow_unicode=True)
+    return text.removesuffix("...\n").strip()

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The typed topics that a consumer reads: their schemas, and the columns that the application asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tidemark.client.consuming.fetcher import Fetcher
+from tidemark.client.consuming.partition_cursor import Cursor
+from tidemark.client.metadata.cluster import Cluster
+from tidemark.client.typed.batch_rows import BatchRows
+from tidemark.client.typed.topic_schemas import TopicSchemas
+from tidemark.model import ErrorCode, TidemarkError
+
+
+class TypedTopics:
+    """Used on one event loop.
+
+    Args:
+        cluster: the metadata.
+        timeout_s: of a request for schemas, with its retries.
+        fetcher: has the cursors that read.
+        check: called with each typed topic; raises an error if the application cannot read such a topic.
+    """
+
+    def __init__(self, cluster: Cluster, timeout_s: float, fetcher: Fetcher, check: Callable[[str], None]) -> None:
+        self.schemas = TopicSchemas(cluster, self._on_change)
+        cluster.listen(self.schemas.in_background)
+        self._timeout_s = timeout_s
+        self._fetcher = fetcher
+        self._check = check
+        self._columns: Sequence[str] | None = None
+        self._readers: dict[str, tuple[str, BatchRows]] = {}
+        """Topic id and reader by topic."""
+
+    async def open(self, topic: str) -> BatchRows | None:
+        """The reader of a topic; None for a topic without a schema."""
+        known = await self.schemas.load(topic, timeout_s=self._timeout_s)
+        if known is None:
+            self._check_has_columns(topic)
+            return None
+        self._check(topic)
+        found = self._readers.get(topic)
+        if found is None or found[0] != known.topic_id:
+            found = self._readers[topic] = (known.topic_id, BatchRows(topic, known.versions, self._columns))
+        return found[1]
+
+    def want(self, columns: Sequence[str] | None) -> None:
+        """Read these columns from now on; None: whole rows. Raises INVALID_REQUEST; then nothing is changed."""
+        if columns == self._columns:
+            return
+        before, self._columns = self._columns, columns
+        made: dict[str, tuple[str, BatchRows]] = {}
+        try:
+            for cursor in self._fetcher.cursors.values():
+                if cursor.typed is None:
+                    self._check_has_columns(cursor.partition.topic)
+            for topic, (topic_id, _) in self._readers.items():
+                known = self.schemas.now(topic)
+                if known is not None and known.topic_id == topic_id:
+                    made[topic] = (topic_id, BatchRows(topic, known.versions, columns))
+        except TidemarkError:
+            self._columns = before
+            raise
+        self._readers = made
+        for cursor in self._fetcher.cursors.values():
+            if cursor.typed is not None and cursor.partition.topic in made:
+                cursor.typed = made[cursor.partition.topic][1]
+                self._refetch(cursor)
+
+    async def learn_version(self, cursor: Cursor) -> None:
+        """Learn the version of the schema that the cursor's next batch has; a failure becomes the cursor's error."""
+        generation = cursor.generation
+        try:
+            await self.schemas.load(cursor.partition.topic, timeout_s=self._timeout_s, version=cursor.wanted_version)
+        except TidemarkError as error:
+            if cursor.generation == generation:
+                cursor.error = error
+                cursor.forget_buffer()
+        cursor.wanted_version = 0
+        self._fetcher.wake()
+
+    def _on_change(self, topic: str) -> None:
+        known, found = self.schemas.now(topic), self._readers.get(topic)
+        if known is None or found is None or found[0] != known.topic_id:
+            return
+        reader = found[1]
+        before = reader.column_ids
+        try:
+            reader.learn(known.versions)
+        except TidemarkError as error:  # the new version lacks a column that the application reads
+            for cursor in self._of(reader):
+                cursor.error = error
+            return
+        if reader.column_ids != before:
+            for cursor in self._of(reader):
+                self._refetch(cursor)
+
+    def _of(self, reader: BatchRows) -> list[Cursor]:
+        return [cursor for cursor in self._fetcher.cursors.values() if cursor.typed is reader]
+
+    def _refetch(self, cursor: Cursor) -> None:
+        """Discard batches with other columns, those of a fetch in flight too."""
+        cursor.generation += 1
+        cursor.forget_buffer()
+        self._fetcher.moved(cursor)
+
+    def _check_has_columns(self, topic: str) -> None:
+        if self._columns is not None:
+            sentence = f"topic {topic} has no schema, so its records have no columns: leave columns out"
+            raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)

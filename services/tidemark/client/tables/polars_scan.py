@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A typed topic as a Polars lazy frame: Polars names the columns, and brokers send only these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from tidemark.client.metadata.bootstrap import Bootstrap
+from tidemark.client.tables.table_scan import Place, TableScan
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+def scan(
+    bootstrap: Bootstrap | None,
+    topic: str,
+    *,
+    columns: Sequence[str] | None = None,
+    start: Place = "earliest",
+    end: Place = "latest",
+    partitions: Sequence[int] | None = None,
+    **options: Any,
+) -> pl.LazyFrame:
+    """A lazy frame over a topic with a schema; needs polars.
+
+    Brokers send only the columns that a query uses. Filters run on each batch as it arrives, and `head` ends the read
+    early. Each `collect` looks the ends of the partitions up again; the version of the schema stays.
+
+    Args:
+        bootstrap: "host:port[,host:port...]" of any brokers, or a list; None: TIDEMARK_BOOTSTRAP.
+        topic: name of the topic.
+        columns: as for `read_table`; None: all columns of the schema.
+        start: as for `read_table`.
+        end: as for `read_table`.
+        partitions: indexes; None: all.
+        options: as for `read_table`.
+
+    Raises:
+        ImportError: polars is not installed.
+        TidemarkError: as `read_table`; also from `collect`.
+
+    Example: `scan("127.0.0.1:9192", "flights").group_by("carrier").agg(pl.col("delay").mean()).collect()`
+    """
+    from polars.io.plugins import register_io_source
+
+    def opened() -> TableScan:
+        return TableScan(bootstrap, topic, start=start, end=end, partitions=partitions, **options)
+
+    with opened() as first:
+        version = max(first.versions)
+        schema = first.rows(columns, dictionaries=False).schema
+    empty = _frame(pa.Table.from_batches([], schema))
+    all_columns = schema.names
+
+    def read(
+        with_columns: list[str] | None, predicate: pl.Expr | None, n_rows: int | None, batch_size: int | None
+    ) -> Iterator[pl.DataFrame]:
+        wanted = all_columns if with_columns is None else with_columns
+        needed = [*wanted, *(predicate.meta.root_names() if predicate is not None else ())]
+        named = _paths(list(dict.fromkeys(needed)), columns)
+        left = n_rows
+        with opened() as scan_now:
+            typed = scan_now.rows(named, dictionaries=False, version=version)
+            for rows in scan_now.batches(typed):
+                frame = _frame(pa.Table.from_batches([rows]))
+                if predicate is not None:
+                    frame = frame.filter(predicate)
+                if left is not None:
+                    frame = frame.head(left)
+                    left -= len(frame)
+                yield frame.select(wanted)
+                if left == 0:
+                    return
+
+    return register_io_source(read, schema=empty.schema, validate_schema=False, is_pure=False)
+
+
+def _paths(needed: Sequence[str], columns: Sequence[str] | None) -> list[str]:
+    """The paths that make the needed columns: those that the caller named below them, or the columns themselves."""
+    if columns is None:
+        return list(needed)
+    return [path for path in columns if any(path == name or path.startswith(f"{name}.") for name in needed)]
+
+
+def _frame(table: pa.Table) -> pl.DataFrame:
+    import polars as pl
+
+    found = pl.from_arrow(table)
+    assert isinstance(found, pl.DataFrame)
+    return found

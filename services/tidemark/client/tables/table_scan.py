@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A bounded read of a typed topic: partitions, offsets, columns; rows in the newest version of the schema."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tidemark.client.argument_types import integer, integers, texts
+from tidemark.client.consuming.range_reader import Bounds, RangeReader, RangeStart
+from tidemark.client.metadata.bootstrap import Bootstrap
+from tidemark.client.metadata.cluster import unknown_partition
+from tidemark.client.metadata.tls import Credentials
+from tidemark.client.records import Timestamp
+from tidemark.client.typed.batch_rows import BatchRows
+from tidemark.core.cluster_view import TopicView
+from tidemark.core.schemas.model import TopicSchema
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.rpc.security.paths import TlsFiles
+from tidemark.rpc.security.token_source import TokenGiven
+
+Place = str | int | Timestamp | datetime | Mapping[int, int]
+"""A start or an end: "earliest", "latest", an offset, a time, or offsets by partition. A time stands for the first row
+at or after that time, and for the end of the partition without such a row."""
+
+FETCH_BYTES: Final = 4 << 20
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+class TableScan:
+    """Looks up what is to be read, once; each `batches` reads it. Used by one thread.
+
+    Args:
+        bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
+        topic: name of a topic with a schema.
+        start: first row, inclusive.
+        end: last row, exclusive.
+        partitions: indexes; None: all.
+        deadline_s: seconds that a request may take, with its retries.
+        tls: the TLS files; None: those of the environment, or plain text.
+        token_file: path of a file with a bearer token, or a callable that returns one; None: TIDEMARK_TOKEN_FILE.
+
+    Raises:
+        TidemarkError: UNKNOWN_TOPIC; UNKNOWN_PARTITION; INVALID_REQUEST: the topic has no schema, or a place is none.
+    """
+
+    def __init__(
+        self,
+        bootstrap: Bootstrap | None,
+        topic: str,
+        *,
+        start: Place = "earliest",
+        end: Place = "latest",
+        partitions: Sequence[int] | None = None,
+        deadline_s: float = 30.0,
+        tls: TlsFiles | None = None,
+        token_file: TokenGiven | None = None,
+    ) -> None:
+        self.topic = topic
+        self._reader = RangeReader(bootstrap, deadline_s=deadline_s, tls=Credentials(tls, token_file))
+        try:
+            self._view: TopicView = self._reader.topics([topic])[topic]
+            indexes = self._indexes(partitions)
+            bounds = self._reader.bounds(topic, indexes)
+            begins = self._offsets("start", start, bounds)
+            ends = self._offsets("end", end, bounds)
+            self._ranges = {index: (begins[index], ends[index]) for index in indexes if begins[index] < ends[index]}
+            self.versions: dict[int, TopicSchema] = self._reader.schemas(topic)  # after the ends: it has all versions
+            if not self.versions:
+                sentence = f"topic {topic} has no schema, so it has no columns: read it with a Consumer"
+                raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
+        except BaseException:
+            self._reader.close()
+            raise
+
+    def __enter__(self) -> TableScan:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections; `batches` ends."""
+        self._reader.close()
+
+    def rows(
+        self, columns: Sequence[str] | None, *, dictionaries: bool = True, version: int | None = None
+    ) -> BatchRows:
+        """Reads these columns in a version, by default the newest; None: all columns, without system columns."""
+        wanted = None if columns is None else texts("columns", columns)
+        version = max(self.versions) if version is None else version
+        return BatchRows(self.topic, self.versions, wanted, system=(), dictionaries=dictionaries, version=version)
+
+    def batches(self, typed: BatchRows) -> Iterator[pa.RecordBatch]:
+        """Yield the rows, partition by partition, in the schema of `typed`."""
+        for index, (begin, end) in self._ranges.items():
+            where = RangeStart(self.topic, index, begin, self._view.topic_id, self._view.partitions[index].incarnation)
+            yield from self._reader.read(
+                *where[:3],
+                end,
+                topic_id=where.topic_id,
+                incarnation=where.incarnation,
+                fetch_bytes=FETCH_BYTES,
+                typed=typed,
+            )
+
+    def _indexes(self, partitions: Sequence[int] | None) -> list[int]:
+        known = self._view.partitions
+        wanted = sorted(known) if partitions is None else sorted(set(integers("partitions", partitions)))
+        for index in wanted:
+            if index not in known:
+                raise unknown_partition(TopicPartition(self.topic, index), len(known))
+        return wanted
+
+    def _offsets(self, name: str, place: Place, bounds: Mapping[int, Bounds]) -> dict[int, int]:
+        """The offset of a place in each partition; an end is not behind the last committed row."""
+        match place:
+            case "earliest":
+                return {index: bound.earliest for index, bound in bounds.items()}
+            case "latest":
+                return {index: bound.latest for index, bound in bounds.items()}
+            case Mapping():
+                absent = {index: bound[name == "end"] for index, bound in bounds.items()}
+                return {index: min(place.get(index, absent[index]), bounds[index].latest) for index in bounds}
+            case Timestamp() | datetime():
+                return self._at_time(name, place, bounds)
+            case str():
+                raise _invalid(f'{name} is {place!r}: give "earliest", "latest", an offset or a time')
+            case _:
+                offset = integer(name, place)
+                return {index: min(offset, bound.latest) for index, bound in bounds.items()}
+
+    def _at_time(self, name: str, place: Timestamp | datetime, bounds: Mapping[int, Bounds]) -> dict[int, int]:
+        if isinstance(place, datetime) and place.tzinfo is None:
+            raise _invalid(f"{name} is {place!r}, without a time zone: add one, for example with .astimezone()")
+        stamp_us = place.us if isinstance(place, Timestamp) else (place - _EPOCH) // _MICROSECOND
+        found = self._reader.offsets({TopicPartition(self.topic, index): stamp_us for index in bounds})
+        offsets = {where.partition: stated.offset for where, stated in found.items()}
+        return {i: bound.latest if offsets[i] < 0 else min(offsets[i], bound.latest) for i, bound in bounds.items()}
+
+
+def read_table(
+    bootstrap: Bootstrap | None,
+    topic: str,
+    *,
+    columns: Sequence[str] | None = None,
+    start: Place = "earliest",
+    end: Place = "latest",
+    partitions: Sequence[int] | None = None,
+    **options: Any,
+) -> pa.RecordBatchReader:
+    """Read a topic with a schema as Arrow record batches, in the newest version of the schema.
+
+    The rows of a partition come in order. The reader holds connections until its end, or until it is closed.
+
+    Args:
+        bootstrap: "host:port[,host:port...]" of any brokers, or a list; None: TIDEMARK_BOOTSTRAP.
+        topic: name of the topic.
+        columns: names such as "delay", paths such as "leg.origin", and of `_key`, `_partition`, `_offset`,
+            `_timestamp`, `_headers`, `_deleted`; brokers send these only. None: all columns of the schema.
+        start: first row, inclusive: "earliest", an offset, offsets by partition, a datetime with a time zone, or a
+            Timestamp.
+        end: end of the rows, exclusive: "latest" (the rows that are committed now), or as `start`.
+        partitions: indexes; None: all.
+        options: deadline_s (seconds for one request with its retries, 30), tls, token_file.
+
+    Raises:
+        TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, BROKER_NOT_AVAILABLE; INVALID_REQUEST: no schema, no such
+            column. While it is read also OFFSET_OUT_OF_RANGE, CORRUPT_BATCH, INCOMPATIBLE_SCHEMA, REQUEST_TIMED_OUT.
+        TypeError: an argument has a wrong type.
+
+    Example: `delays = read_table("127.0.0.1:9192", "flights", columns=["carrier", "delay"]).read_all()`
+    """
+    scan = TableScan(bootstrap, topic, start=start, end=end, partitions=partitions, **options)
+    try:
+        typed = scan.rows(columns)
+    except BaseException:
+        scan.close()
+        raise
+    return pa.RecordBatchReader.from_batches(typed.schema, _until_end(scan, typed))
+
+
+def _until_end(scan: TableScan, typed: BatchRows) -> Iterator[pa.RecordBatch]:
+    with contextlib.closing(scan):
+        yield from scan.batches(typed)
+
+
+def _invalid(sentence: str) -> TidemarkError:
+    return TidemarkError(ErrorCode.INVALID_REQUEST, sentence)

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of a topic's batches in one version of its schema, whatever version wrote them; with the columns that one names.
+
+A reader may name system columns, too: `_key`, `_partition`, `_offset`, `_timestamp`, `_headers`, `_deleted`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.core.schemas.arrow_types import pruned
+from tidemark.core.schemas.model import TopicSchema
+from tidemark.core.schemas.projection import Projection
+from tidemark.core.schemas.typed_layout import layout_of
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.record.envelope import Batch
+from tidemark.record.schema import HEADERS_TYPE, TIMESTAMP_TYPE
+from tidemark.record.typed.batch import TypedRows, read_pruned, read_typed
+from tidemark.record.typed.key_bytes import key_bytes
+from tidemark.record.typed.layout import HEADERS_ID, TIMESTAMP_ID, TypedLayout
+
+_SYSTEM: Final[dict[str, pa.Field[Any]]] = {
+    "_key": pa.field("_key", pa.binary()),
+    "_partition": pa.field("_partition", pa.int32(), nullable=False),
+    "_offset": pa.field("_offset", pa.int64(), nullable=False),
+    "_timestamp": pa.field("_timestamp", TIMESTAMP_TYPE, nullable=False),
+    "_headers": pa.field("_headers", HEADERS_TYPE),
+    "_deleted": pa.field("_deleted", pa.bool_(), nullable=False),
+}
+SYSTEM_COLUMNS: Final = tuple(_SYSTEM)
+OF_RECORDS: Final = ("_key", "_offset", "_timestamp", "_headers", "_deleted")
+"""The system columns that a record needs."""
+_SYSTEM_IDS: Final = {"_timestamp": TIMESTAMP_ID, "_headers": HEADERS_ID}
+_compute: Any = pc
+
+
+class UnknownVersionError(TidemarkError):
+    """A batch has a version of the schema that the reader does not know yet."""
+
+    def __init__(self, topic: str, version: int) -> None:
+        super().__init__(ErrorCode.UNKNOWN_SCHEMA_VERSION, f"version {version} of the schema of {topic} is not known")
+        self.version = version
+
+
+class _Source(NamedTuple):
+    """How batches of one version are read.
+
+    Attributes:
+        asked: ids of the columns to read; None: the whole batch, which is in the reader's version.
+        wanted: schema of the columns that the projection takes.
+    """
+
+    layout: TypedLayout
+    projection: Projection
+    asked: frozenset[int] | None
+    wanted: pa.Schema
+
+
+class BatchRows:
+    """Reads the batches of one topic; any thread may call `rows`.
+
+    Args:
+        topic: name of the topic, for errors.
+        versions: see `learn`.
+        columns: paths in the reader's version, such as "carrier" or "leg.origin", and system columns; None: all columns
+            of the version, and `system`.
+        system: the system columns that come with all columns.
+        dictionaries: dictionary-encode columns of type Dictionary; else they are plain.
+        version: the version to read as; None: the newest that `learn` was given.
+
+    Attributes:
+        target: the version of the rows that come out.
+        schema: their Arrow schema: columns in the order of the version, then system columns.
+        column_ids: to ask brokers for; empty: whole batches.
+
+    Raises:
+        TidemarkError: INVALID_REQUEST: a path names no column of the version.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        versions: Mapping[int, TopicSchema],
+        columns: Sequence[str] | None = None,
+        *,
+        system: Sequence[str] = OF_RECORDS,
+        dictionaries: bool = True,
+        version: int | None = None,
+    ) -> None:
+        self._topic = topic
+        self._columns = None if columns is None else [name for name in columns if name not in _SYSTEM]
+        self._system = list(dict.fromkeys(system if columns is None else filter(_SYSTEM.__contains__, columns)))
+        self._dictionaries = dictionaries
+        self._version = version
+        self._sources: dict[int, _Source | TidemarkError] = {}
+        self.learn(versions)
+
+    def learn(self, versions: Mapping[int, TopicSchema]) -> None:
+        """Take the known versions, at least one; the newest becomes that of the reader, unless it was named."""
+        self.target = versions[max(versions) if self._version is None else self._version]
+        projections: dict[int, Projection | TidemarkError] = {}
+        own = Projection(self.target, self.target, self._columns, dictionaries=self._dictionaries)
+        for version, schema in versions.items():
+            try:
+                projections[version] = (
+                    own
+                    if schema is self.target
+                    else Projection(schema, self.target, self._columns, dictionaries=self._dictionaries)
+                )
+            except TidemarkError as error:  # raised for a batch of that version
+                projections[version] = error
+        beside = {_SYSTEM_IDS[name] for name in self._system if name in _SYSTEM_IDS}
+        beside |= set(self.target.key) if "_key" in self._system else set()
+        made = [one for one in projections.values() if isinstance(one, Projection)]
+        pruning = self._columns is not None
+        asked = frozenset(beside.union(*(one.column_ids for one in made))) if pruning else None
+        sources: dict[int, _Source | TidemarkError] = {}
+        for version, projection in projections.items():
+            if isinstance(projection, TidemarkError):
+                sources[version] = projection
+                continue
+            ids = asked
+            if ids is None and versions[version] is not self.target:
+                ids = frozenset(beside.union(projection.column_ids))
+            wanted = pruned(versions[version], projection.column_ids)
+            sources[version] = _Source(layout_of(versions[version]), projection, ids, wanted)
+        self._sources = sources
+        self.schema = pa.schema([*own.arrow_schema, *(_SYSTEM[name] for name in self._system)])
+        self.column_ids: tuple[int, ...] = () if asked is None else tuple(sorted(asked))
+
+    def rows(self, batch: Batch, partition: int, start: int, end: int | None = None) -> pa.RecordBatch:
+        """The rows of [start, end) of a batch, in `schema`; deleted rows only if `_deleted` is asked for.
+
+        Args:
+            batch: whole, or pruned to `column_ids`.
+            partition: index of its partition.
+            start: first offset, inclusive.
+            end: end offset, exclusive; None: that of the batch.
+
+        Raises:
+            TidemarkError: CORRUPT_BATCH and others of a damaged batch; INCOMPATIBLE_SCHEMA: the reader's version cannot
+                read this one.
+            UnknownVersionError: call `learn` with this version.
+        """
+        source = self._sources.get(batch.envelope.schema_version)
+        if source is None:
+            raise UnknownVersionError(self._topic, batch.envelope.schema_version)
+        if isinstance(source, TidemarkError):
+            raise source
+        if source.asked is None:
+            found = read_typed(batch, source.layout)
+        else:
+            found = read_pruned(batch.data, source.layout, source.asked)
+        projected = source.projection.apply(_reduced(found.columns, source.wanted))
+        rows = self._with_system(projected, found, source.layout, partition)
+        begin, count = _window(found.offsets, start, end)
+        rows = rows.slice(begin, count)
+        if found.deleted is not None and "_deleted" not in self._system:
+            rows = rows.filter(_compute.invert(found.deleted.slice(begin, count)))
+        return rows
+
+    def _with_system(
+        self, projected: pa.RecordBatch, found: TypedRows, layout: TypedLayout, partition: int
+    ) -> pa.RecordBatch:
+        if not self._system:
+            return projected
+        arrays: list[Any] = [*projected.columns]
+        count = projected.num_rows
+        for name in self._system:
+            match name:
+                case "_key":
+                    keys = key_bytes(found.columns, layout.key_columns)
+                    arrays.append(pa.nulls(count, pa.binary()) if keys is None else keys)
+                case "_partition":
+                    arrays.append(pa.repeat(pa.scalar(partition, pa.int32()), count))
+                case "_offset":
+                    arrays.append(found.offsets)
+                case "_timestamp":
+                    arrays.append(found.timestamps)
+                case "_headers":
+                    arrays.append(found.headers)
+                case _:
+                    arrays.append(pa.repeat(pa.scalar(False), count) if found.deleted is None else found.deleted)
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _window(offsets: Any, start: int, end: int | None) -> tuple[int, int]:
+    """Index of the first row in [start, end), and the number of rows; offsets rise."""
+    count = len(offsets)
+    if not count:
+        return 0, 0
+    first, last = offsets[0].as_py(), offsets[count - 1].as_py()
+    until = last + 1 if end is None else end
+    if first >= start and last < until:
+        return 0, count
+    if last - first == count - 1:
+        begin = min(count, max(0, start - first))
+        return begin, max(0, min(count, until - first) - begin)
+    begin = _compute.sum(_compute.less(offsets, start)).as_py()
+    return begin, max(0, _compute.sum(_compute.less(offsets, until)).as_py() - begin)
+
+
+def _reduced(rows: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
+    """The rows without the columns that only other versions and system columns need."""
+    if rows.schema.equals(wanted):
+        return rows
+    arrays = [_reduced_array(rows.column(field.name), field.type) for field in wanted]
+    if not arrays:
+        return rows.select([])
+    return pa.RecordBatch.from_arrays(arrays, schema=wanted)
+
+
+def _reduced_array(array: Any, wanted: Any) -> Any:
+    if array.type.equals(wanted):
+        return array
+    validity = array.buffers()[0]
+    if pa.types.is_struct(wanted):
+        names = [array.type.field(place).name for place in range(array.type.num_fields)]
+        whole = array if not array.offset else pa.concat_arrays([array])
+        fields = [wanted.field(place) for place in range(wanted.num_fields)]
+        children = [_reduced_array(whole.field(names.index(field.name)), field.type) for field in fields]
+        return pa.StructArray.from_arrays(children, fields=fields, mask=whole.is_null() if whole.null_count else None)
+    offsets = array.buffers()[1]
+    values = _reduced_array(array.values, wanted.value_type)
+    return pa.Array.from_buffers(wanted, len(array), [validity, offsets], offset=array.offset, children=[values])

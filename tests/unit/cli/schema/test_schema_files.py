@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Schemas as commands get them, checks against a saved file, and proposals; no cluster is needed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import yaml
+from pyarrow import parquet
+from tidemark.cli.app import app
+from tidemark.cli.common.schema_source import document_yaml, draft_of
+from tidemark.core.schemas.ddl import draft_from_ddl
+from tidemark.core.schemas.evolution import first_version
+from tidemark.core.schemas.text import to_text
+from tidemark.model import ErrorCode, TidemarkError
+from typer.testing import CliRunner
+
+DDL = "carrier STRING NOT NULL COMMENT 'IATA: \"code\"', delay INT DEFAULT 0, legs ARRAY<STRUCT<origin: STRING>>"
+ARROW = pa.schema(
+    [
+        pa.field("carrier", pa.string(), nullable=False),
+        pa.field("delay", pa.int32()),
+        pa.field("legs", pa.list_(pa.struct([("origin", pa.string())]))),
+    ]
+)
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(app, ["schema", *arguments])
+
+
+def names(source: str) -> list[str]:
+    return [column.name for column in draft_of(source).columns]
+
+
+def test_a_file_is_read_by_its_extension_and_another_text_is_a_ddl(tmp_path: Path) -> None:
+    draft = draft_from_ddl(DDL)
+    assert draft_of(DDL) == draft
+    text = document_yaml(draft)
+    (tmp_path / "s.yaml").write_text(text)
+    (tmp_path / "s.JSON").write_text(json.dumps(yaml.safe_load(text)))
+    (tmp_path / "s.sql").write_text(DDL)
+    for name in ("s.yaml", "s.JSON", "s.sql"):
+        assert draft_of(str(tmp_path / name)) == draft
+    table = ARROW.empty_table()
+    parquet.write_table(table, tmp_path / "s.parquet")
+    with pa.OSFile(str(tmp_path / "s.arrow"), "wb") as file, pa.ipc.new_file(file, ARROW):
+        pass
+    with pa.OSFile(str(tmp_path / "s.arrows"), "wb") as file, pa.ipc.new_stream(file, ARROW):
+        pass
+    for name in ("s.parquet", "s.arrow", "s.arrows"):
+        assert names(str(tmp_path / name)) == ["carrier", "delay", "legs"]
+    avro = {"type": "record", "name": "R", "fields": [{"name": "carrier", "type": "string"}]}
+    (tmp_path / "s.avsc").write_text(json.dumps(avro))
+    (tmp_path / "j.json").write_text(json.dumps({"type": "object", "properties": {"carrier": {"type": "string"}}}))
+    assert names(str(tmp_path / "s.avsc")) == names(str(tmp_path / "j.json")) == ["carrier"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "code", "said"),
+    [
+        ("absent.yaml", None, ErrorCode.INVALID_REQUEST, "cannot read"),
+        ("text.yaml", b"\xff\xfe", ErrorCode.INVALID_SCHEMA, "not UTF-8"),
+        ("bad.yaml", b"columns: [", ErrorCode.INVALID_SCHEMA, "neither YAML nor JSON"),
+        ("date.yaml", b"columns: 2026-13-01", ErrorCode.INVALID_SCHEMA, "neither YAML nor JSON"),
+        ("deep.yaml", b"[" * 3_000, ErrorCode.INVALID_SCHEMA, "neither YAML nor JSON"),
+        ("unsigned.yaml", b"columns: [{name: a, type: uint8}]", ErrorCode.INVALID_SCHEMA, "a"),
+        ("bad.parquet", b"PAR1", ErrorCode.INVALID_SCHEMA, "no schema"),
+        ("bad.arrow", b"ARROW1", ErrorCode.INVALID_SCHEMA, "no schema"),
+        ("schema.txt", b"carrier STRING", ErrorCode.INVALID_REQUEST, "extension"),
+    ],
+)
+def test_a_file_that_states_no_schema_is_refused_with_its_name(
+    tmp_path: Path, name: str, content: bytes | None, code: ErrorCode, said: str
+) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(TidemarkError) as refused:
+        draft_of(str(path))
+    assert refused.value.code is code
+    assert said in refused.value.message
+    assert name in refused.value.message
+
+
+def test_key_and_event_time_are_options_for_sources_without_them(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"id": [1], "at": pa.array([0], pa.timestamp("us", "UTC"))}), tmp_path / "s.parquet")
+    done = run("infer", str(tmp_path / "s.parquet"), "--key", "id", "--event-time", "at")
+    assert done.exit_code == 0
+    stated = yaml.safe_load(done.stdout)
+    assert (stated["key"], stated["event_time"]) == (["id"], "at")
+    assert all(column["nullable"] is False for column in stated["columns"])
+
+
+def test_a_check_against_a_saved_version_needs_no_cluster_and_its_status_is_for_ci(tmp_path: Path) -> None:
+    saved, wanted = tmp_path / "flights.schema.json", tmp_path / "flights.yaml"
+    saved.write_text(to_text(first_version(draft_from_ddl("carrier STRING NOT NULL, delay INT"))) + "\n")
+
+    def check(columns: str, *more: str) -> Any:
+        wanted.write_text(document_yaml(draft_from_ddl(columns)))
+        return run("check", "--against", str(saved), "--schema", str(wanted), *more)
+
+    same = check("carrier STRING NOT NULL, delay INT", "--exact")
+    assert (same.exit_code, "nothing to change" in same.stdout) == (0, True)
+    wider = check("carrier STRING NOT NULL, delay BIGINT")
+    assert wider.exit_code == 0
+    assert "version 2 of" in wider.stdout
+    assert "delay" in wider.stdout
+    assert check("carrier STRING NOT NULL, delay BIGINT", "--exact").exit_code == 2
+    refused = check("carrier STRING NOT NULL, delay STRING")
+    assert refused.exit_code == 1
+    assert refused.exception.code is ErrorCode.INCOMPATIBLE_SCHEMA
+    assert check("carrier STRING NOT NULL, delay STRING", "--compatibility", "none").exit_code == 0
+    assert check("carrier STRING NOT NULL, delay BIGINT", "--compatibility", "full").exit_code == 1
+    shown = json.loads(check("carrier STRING NOT NULL, delay BIGINT", "-o", "json").stdout)
+    assert (shown["version"], shown["changed"], len(shown["differences"])) == (2, True, 1)
+
+
+def test_a_check_names_either_a_topic_or_a_file(tmp_path: Path) -> None:
+    for arguments in (("--schema", "a INT"), ("t", "--schema", "a INT", "--against", "f.json"), ("t",)):
+        done = run("check", *arguments)
+        assert done.exit_code == 2
+        assert "want" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.tsv", "rows.jsonl"])
+def test_a_proposal_from_rows_is_a_schema_file(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    separator = "\t" if name.endswith("tsv") else ","
+    rows = [("carrier", "delay"), ("UA", "5"), ("AA", "-3")]
+    lines = [separator.join(row) for row in rows]
+    if name.endswith("jsonl"):
+        lines = [json.dumps({"carrier": carrier, "delay": int(delay)}) for carrier, delay in rows[1:]]
+    path.write_text("\n".join(lines) + "\n")
+    done = run("infer", str(path))
+    assert done.exit_code == 0, done.exception
+    assert done.stdout.startswith("# proposed from 2 rows of ")
+    assert yaml.safe_load(done.stdout)["columns"] == [
+        {"name": "carrier", "type": "string"},
+        {"name": "delay", "type": "int64"},
+    ]
+    shown = json.loads(run("infer", str(path), "-o", "json").stdout)
+    assert shown["schema"]["columns"][1]["type"] == "int64"
+    assert run("infer", str(path), "--format", "ddl").stdout.count("BIGINT") == 1
+
+
+def test_a_drifting_member_becomes_a_comment(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"delay": 1}\n\n{"delay": "late"}\n')
+    done = run("infer", str(path))
+    assert any(line.startswith("# ") and "delay" in line for line in done.stdout.splitlines())
+
+
+def test_bad_rows_are_refused_with_their_line(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"delay": 1}\n[1]\n')
+    done = run("infer", str(path))
+    assert done.exception.code is ErrorCode.INVALID_SCHEMA
+    assert "line 2" in done.exception.message
+    (tmp_path / "empty.csv").write_text("")
+    assert run("infer", str(tmp_path / "empty.csv")).exception.code is ErrorCode.INVALID_SCHEMA
+    assert run("infer", str(tmp_path / "absent.csv")).exception.code is ErrorCode.INVALID_REQUEST
+    assert run("infer").exit_code == 2

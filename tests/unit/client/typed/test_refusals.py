@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows that do not fit: each is refused with topic, version, column and row; rows that fit without a loss are taken."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+
+import duckdb
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pydantic
+import pytest
+from tidemark.client.producing.typed_format import TypedFormat, slices
+from tidemark.core.schemas.ddl import draft_from_ddl
+from tidemark.core.schemas.evolution import first_version
+from tidemark.core.schemas.model import TopicSchema
+from tidemark.model import ErrorCode, TidemarkError
+
+from tests.unit.client.typed.samples import FLIGHTS, from_records
+
+NOON = datetime(2026, 11, 24, 12, tzinfo=UTC)
+ROW: dict[str, Any] = {"carrier": "UA", "scheduled_at": NOON}
+
+
+def schema_of(ddl: str) -> TopicSchema:
+    return first_version(draft_from_ddl(ddl))
+
+
+def check(record: Any, schema: TopicSchema = FLIGHTS) -> Any:
+    return TypedFormat("flights", "id", schema).records.check(record).values
+
+
+def fit(table: Any, schema: TopicSchema = FLIGHTS, timestamp: str | None = None) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = TypedFormat("flights", "id", schema).fit_table(table, timestamp).to_pylist()
+    return found
+
+
+BAD_RECORDS: list[tuple[str, Any, str, str]] = [
+    ("missing", {"scheduled_at": NOON}, "carrier", "lacks the column"),
+    ("superfluous", ROW | {"dely": 1}, "dely", "did you mean delay"),
+    ("no_name", ROW | {1: 1}, "1", "no such column"),
+    ("null", ROW | {"carrier": None}, "carrier", "never null"),
+    ("text_for_int", ROW | {"flight": "7"}, "flight", "a value of type str, and the column is int32"),
+    ("bool_for_int", ROW | {"flight": True}, "flight", "of type bool"),
+    ("numpy_bool_for_int", ROW | {"flight": np.True_}, "flight", "of type bool"),
+    ("float_for_int", ROW | {"flight": 7.0}, "flight", "of type float"),
+    ("out_of_range", ROW | {"delay": 2**15}, "delay", "outside of int16"),
+    ("too_large", ROW | {"flight": 10**5000}, "flight", "outside of int32"),
+    ("half_a_pair", ROW | {"carrier": "\ud800"}, "carrier", "surrogate"),
+    ("bytes_for_text", ROW | {"carrier": b"UA"}, "carrier", "of type bytes"),
+    ("no_time_zone", ROW | {"scheduled_at": NOON.replace(tzinfo=None)}, "scheduled_at", "no time zone"),
+    ("date_for_time", ROW | {"scheduled_at": date(2026, 1, 1)}, "scheduled_at", "of type date"),
+    ("int_for_time", ROW | {"scheduled_at": 1}, "scheduled_at", "of type int"),
+    ("nanoseconds", ROW | {"scheduled_at": pd.Timestamp(1, tz="UTC")}, "scheduled_at", "microseconds"),
+    ("not_a_time", ROW | {"scheduled_at": pd.NaT}, "scheduled_at", ""),
+    ("float_for_decimal", ROW | {"price": 1.5}, "price", "of type float"),
+    ("digits_lost", ROW | {"price": Decimal("1.005")}, "price", "without a loss"),
+    ("too_many_digits", ROW | {"price": Decimal("123456789")}, "price", "outside of decimal"),
+    ("nan_decimal", ROW | {"price": Decimal("NaN")}, "price", "decimal"),
+    ("list_of_other", ROW | {"legs": "EWR"}, "legs", "a list"),
+    ("nested_missing", ROW | {"legs": [{"miles": 1}]}, "legs.element.origin", "lacks"),
+    ("nested_null", ROW | {"legs": [{"origin": "A"}, {"origin": None}]}, "legs.element.origin", "never null"),
+    ("nested_superfluous", ROW | {"legs": [{"origin": "A", "x": 1}]}, "legs.element.x", "no such column"),
+    ("nested_other", ROW | {"legs": [5]}, "legs.element", "a mapping"),
+    ("map_of_other", ROW | {"tags": 5}, "tags", "a mapping"),
+    ("map_null_key", ROW | {"tags": {None: 1}}, "tags.key", "never null"),
+    ("map_value", ROW | {"tags": {"a": "b"}}, "tags.value", "of type str"),
+    ("map_pairs", ROW | {"tags": ["ab"]}, "tags", "no pair"),
+    ("bytes", b"{}", "", "of type bytes (this topic has a schema)"),
+    ("list", [1], "", "of type list"),
+]
+
+
+@pytest.mark.parametrize(
+    ("record", "column", "sentence"), [bad[1:] for bad in BAD_RECORDS], ids=[bad[0] for bad in BAD_RECORDS]
+)
+def test_a_record_that_does_not_fit_is_refused_by_column(record: Any, column: str, sentence: str) -> None:
+    with pytest.raises(TidemarkError) as refused:
+        check(record)
+    error = refused.value
+    assert error.code is ErrorCode.SCHEMA_MISMATCH
+    assert error.message.startswith("topic flights, schema version 1: ")
+    assert sentence in error.message
+    assert {"topic": "flights", "version": "1"}.items() <= error.metadata.items()
+    assert error.metadata.get("column", "") == column
+
+
+class Model(pydantic.BaseModel):
+    carrier: str
+    scheduled_at: datetime
+    delay: int | None = None
+
+
+@dataclasses.dataclass
+class Leg:
+    origin: str
+    miles: int | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class Flight:
+    carrier: str
+    flight: int
+    delay: int
+    price: Decimal
+    scheduled_at: datetime
+    legs: list[Leg]
+    tags: dict[str, int]
+
+
+class Carrier(enum.StrEnum):
+    UNITED = "UA"
+
+
+Named = collections.namedtuple("Named", ["carrier", "scheduled_at"])
+
+
+@pytest.mark.parametrize(
+    ("record", "wanted"),
+    [
+        (ROW, {}),
+        (collections.ChainMap(ROW), {}),
+        (Named("UA", NOON), {}),
+        (Model(carrier="UA", scheduled_at=NOON, delay=3), {"delay": 3}),
+        (ROW | {"carrier": Carrier.UNITED}, {}),
+        (ROW | {"flight": np.int64(7), "delay": np.int8(-1)}, {"flight": 7, "delay": -1}),
+        (ROW | {"price": 3}, {"price": Decimal("3.00")}),
+        (ROW | {"scheduled_at": pd.Timestamp(NOON)}, {}),
+        (ROW | {"scheduled_at": NOON.astimezone(timezone(timedelta(hours=5)))}, {}),
+        (ROW | {"legs": ({"origin": "EWR"},)}, {"legs": [{"origin": "EWR", "miles": None}]}),
+        (ROW | {"tags": [("a", 1)]}, {"tags": [("a", 1)]}),
+        (
+            Flight("UA", 1, 2, Decimal(1), NOON, [Leg("EWR")], {"a": 1}),
+            {
+                "flight": 1,
+                "delay": 2,
+                "price": Decimal("1.00"),
+                "legs": [{"origin": "EWR", "miles": None}],
+                "tags": [("a", 1)],
+            },
+        ),
+    ],
+)
+def test_records_of_many_classes_are_taken(record: Any, wanted: dict[str, Any]) -> None:
+    typed = TypedFormat("flights", "id", FLIGHTS)
+    nothing = dict.fromkeys(["flight", "delay", "price", "legs", "tags"])
+    (row,) = from_records(typed, [record, record]).slice(1).to_pylist()
+    assert row == {**ROW, **nothing, **wanted}
+
+
+def test_floats_are_taken_unless_their_value_would_change() -> None:
+    schema = schema_of("a FLOAT, b DOUBLE")
+    assert check({"a": 0.1, "b": 3}, schema) == (0.1, 3.0)
+    assert check({"a": float("inf"), "b": np.float32(0.5)}, schema) == (float("inf"), 0.5)
+    for bad in ({"a": 1e39}, {"b": 2**53 + 1}, {"b": Decimal(1)}, {"b": "1"}, {"b": 10**400}, {"b": True}):
+        with pytest.raises(TidemarkError, match=r"column [ab]"):
+            check(bad, schema)
+
+
+def test_a_default_stands_for_a_column_that_is_missing_and_not_for_a_null() -> None:
+    schema = schema_of("a STRING NOT NULL DEFAULT 'x', b INT DEFAULT 7")
+    assert check({}, schema) == ("x", 7)
+    assert check({"b": None}, schema) == ("x", None)
+    assert fit(pa.table({"b": pa.array([None, 1], pa.int32())}), schema) == [{"a": "x", "b": None}, {"a": "x", "b": 1}]
+    with pytest.raises(TidemarkError, match="row 1, column a: null"):
+        fit(pa.table({"a": ["y", None]}), schema)
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def table_of(**columns: Any) -> pa.Table:
+    return pa.table({"carrier": ["UA", "AA"], "scheduled_at": [NOON, NOON], **columns})
+
+
+def at(*times: Any) -> pa.Table:
+    return table_of().set_column(1, "scheduled_at", pa.array(*times))
+
+
+def legs(*rows: Any) -> pa.Table:
+    leg = pa.struct([pa.field("origin", pa.string()), pa.field("miles", pa.int64())])
+    return table_of(legs=pa.array(rows, pa.list_(leg)))
+
+
+NS = pa.timestamp("ns", "UTC")
+LOCAL = NOON.replace(tzinfo=None)
+TAGS = pa.array([[], [("a", 2**31)]], pa.map_(pa.string(), pa.int64()))
+A, B, NULL = {"origin": "A"}, {"origin": "B"}, {"origin": None}
+FAR = {"origin": "A", "miles": 2**31}
+BAD_TABLES: list[tuple[str, pa.Table, str, str, str]] = [
+    ("missing", pa.table({"carrier": ["UA"]}), "scheduled_at", "", "lack the column"),
+    ("superfluous", table_of(dely=[1, 2]), "dely", "", "did you mean delay"),
+    ("twice", pa.Table.from_arrays([pa.array([1])] * 2, ["delay", "delay"]), "delay", "", "two columns"),
+    ("null", table_of().set_column(0, "carrier", pa.array(["UA", None])), "carrier", "1", "never null"),
+    ("other_type", table_of(delay=["1", "2"]), "delay", "", "string"),
+    ("bool", table_of(delay=[True, False]), "delay", "", "bool"),
+    ("out_of_range", table_of(delay=[1, 2**15]), "delay", "1", "32768 does not fit int16"),
+    ("fraction", table_of(delay=[1.0, 1.5]), "delay", "1", "1.5 does not fit"),
+    ("local_time", at([LOCAL, LOCAL]), "scheduled_at", "", "name the time zone"),
+    ("nanoseconds", at([0, 1], NS), "scheduled_at", "1", "without a loss"),
+    ("decimal", table_of(price=pa.array([1, 10**9])), "price", "1", "decimal"),
+    ("nested_null", legs([A], [B, NULL]), "legs.element.origin", "1", "never null"),
+    ("nested_range", legs(None, [FAR]), "legs.element.miles", "1", "does not fit int32"),
+    ("nested_other", table_of(legs=[["A"], []]), "legs.element", "", "a struct"),
+    ("map_value", table_of(tags=TAGS), "tags.value", "1", "does not fit int32"),
+]
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "row", "sentence"), [bad[1:] for bad in BAD_TABLES], ids=[bad[0] for bad in BAD_TABLES]
+)
+def test_a_table_that_does_not_fit_is_refused_by_column_and_row(
+    table: pa.Table, column: str, row: str, sentence: str
+) -> None:
+    with pytest.raises(TidemarkError) as refused:
+        fit(table)
+    error = refused.value
+    assert error.code is ErrorCode.SCHEMA_MISMATCH
+    assert (error.metadata["column"], error.metadata.get("row", "")) == (column, row)
+    assert sentence in error.message
+
+
+def test_the_row_is_counted_over_all_chunks_of_a_table() -> None:
+    table = pa.concat_tables([table_of(delay=[1, 2]), table_of(delay=[3, 2**20])])
+    with pytest.raises(TidemarkError, match="row 3, column delay: 1048576"):
+        fit(table)
+
+
+def test_tables_of_many_libraries_are_taken() -> None:
+    rows = {"carrier": ["UA", "AA"], "delay": [1, None], "scheduled_at": [NOON, NOON]}
+    wanted = [
+        ROW | {"flight": None, "delay": 1, "price": None, "legs": None, "tags": None},
+        ROW | {"carrier": "AA", "flight": None, "delay": None, "price": None, "legs": None, "tags": None},
+    ]
+    frame = pd.DataFrame(rows)
+    assert fit(frame) == wanted
+    assert fit(frame.assign(carrier=frame["carrier"].astype("category"), flight=None)) == wanted
+    assert fit(pl.DataFrame(rows)) == wanted
+    assert fit(pl.DataFrame(rows).with_columns(pl.col("carrier").cast(pl.Categorical))) == wanted
+    with duckdb.connect() as connection:
+        connection.register("rows", pa.table(rows))
+        assert fit(connection.sql("SELECT carrier, delay, scheduled_at FROM rows")) == wanted
+        made = connection.sql(
+            "SELECT * EXCLUDE (delay), map {'a': 1} AS tags, 1.5 AS price, 9::HUGEINT AS flight FROM rows"
+        )
+        assert [(row["tags"], row["price"], row["flight"]) for row in fit(made)] == [
+            ([("a", 1)], Decimal("1.50"), 9)
+        ] * 2
+    nested = pl.DataFrame(rows).with_columns(
+        tags=pl.Series([[{"key": "a", "value": 1}], []]), legs=pl.Series([[{"origin": "A"}], None])
+    )
+    assert [(row["tags"], row["legs"]) for row in fit(nested)] == [
+        ([("a", 1)], [{"origin": "A", "miles": None}]),
+        ([], None),
+    ]
+
+
+def test_null_structs_hide_the_nulls_below_them() -> None:
+    schema = schema_of("leg STRUCT<origin: STRING NOT NULL, at: STRUCT<gate: INT NOT NULL> NOT NULL>")
+    leg = pa.struct([("origin", pa.string()), ("at", pa.struct([("gate", pa.int32())]))])
+    rows = [{"leg": {"origin": "A", "at": {"gate": 1}}}, {"leg": None}]
+    assert fit(pa.Table.from_pylist(rows, pa.schema([("leg", leg)])), schema) == rows
+    with pytest.raises(TidemarkError, match=r"row 1, column leg.at.gate: null"):
+        fit(
+            pa.Table.from_pylist([rows[0], {"leg": {"origin": "A", "at": {"gate": None}}}], pa.schema([("leg", leg)])),
+            schema,
+        )
+
+
+def test_timestamps_of_a_table_are_for_topics_without_an_event_time() -> None:
+    schema = schema_of("a INT")
+    (row,) = fit(pa.table({"a": [1], "at": [NOON]}), schema, timestamp="at")
+    assert row == {"_timestamp": NOON, "a": 1}
+    with pytest.raises(TidemarkError, match="has the event time scheduled_at: leave timestamp out"):
+        fit(table_of(), timestamp="scheduled_at")
+    with pytest.raises(TidemarkError, match="1 rows have no timestamp"):
+        fit(pa.table({"a": [1, 2], "at": [NOON, None]}), schema, timestamp="at")
+
+
+def test_slices_keep_to_their_bytes_unless_a_row_is_larger() -> None:
+    sizes = [10, 10, 5000, 10, 10, 10, 9000, 10]
+    rows = pa.RecordBatch.from_pydict({"a": ["x" * size for size in sizes]})
+    parts = list(slices(rows, 6000))
+    assert [one for part in parts for one in part.column("a").to_pylist()] == rows.column("a").to_pylist()
+    assert all(part.nbytes <= 7500 or part.num_rows == 1 for part in parts)
