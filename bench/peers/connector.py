@@ -13,7 +13,14 @@ HERE = Path(__file__).resolve().parent
 VERSION = "4.0.0"
 """Version of the connector and of PySpark: jars of one version do not run with another."""
 _ROOT = HERE.parents[1] / ".peers" / f"spark-kafka-{VERSION}"
-_ARTIFACTS = ("spark-sql-kafka-0-10_2.13", "spark-token-provider-kafka-0-10_2.13", "kafka-clients", "commons-pool2")
+_ARTIFACTS = (
+    "spark-sql-kafka-0-10_2.13",
+    "spark-token-provider-kafka-0-10_2.13",
+    "kafka-clients",
+    "commons-pool2",
+    "spark-avro_2.13",
+    "tukaani-xz",
+)
 """Jars that Spark does not include."""
 _LIMIT_S = 600
 
