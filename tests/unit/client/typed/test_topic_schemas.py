@@ -11,7 +11,7 @@ import pytest
 from google.rpc import error_details_pb2, status_pb2
 from grpc.aio import AioRpcError, Metadata
 from tidemark.client.metadata.cluster import Cluster
-from tidemark.client.typed.topic_schemas import SchemaPendingError, TopicSchemas
+from tidemark.client.typed.topic_schemas import SchemaPendingError, TopicPendingError, TopicSchemas
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.schemas.compatibility import Compatibility
 from tidemark.core.schemas.ddl import draft_from_ddl
@@ -44,9 +44,15 @@ class Brokers:
         self.asked: list[list[int]] = []
         self.gate = asyncio.Event()
         self.gate.set()
+        self.lost = False
+
+    async def topic(self, topic: str, *, timeout_s: float) -> TopicView:
+        found = self.topic_now(topic)
+        assert found is not None
+        return found
 
     def topic_now(self, topic: str) -> TopicView | None:
-        if topic == "gone":
+        if self.lost:
             return None
         return TopicView(topic, self.topic_id, schema_version=0 if topic == "bytes" else self.announced)
 
@@ -92,7 +98,7 @@ async def some_turns() -> None:
 
 async def test_a_topic_without_a_schema_needs_no_request(brokers: Brokers) -> None:
     schemas = schemas_of(brokers)
-    assert schemas.now("bytes") is schemas.now("gone") is None
+    assert schemas.now("bytes") is None
     assert await schemas.load("bytes", timeout_s=1) is None
     assert brokers.asked == []
 
@@ -142,6 +148,18 @@ async def test_metadata_with_a_newer_version_load_it_in_the_background(brokers: 
     assert known is not None
     assert known.newest == SECOND
     assert brokers.asked == [[], [2]]
+
+
+async def test_metadata_without_the_topic_say_nothing_about_its_schema(brokers: Brokers) -> None:
+    """A broker that does not know a new topic yet answers so, after another one has answered with the topic."""
+    schemas = schemas_of(brokers)
+    brokers.lost = True
+    with pytest.raises(TopicPendingError):
+        schemas.now("t")
+    brokers.lost = False
+    known = await schemas.load("t", timeout_s=5)
+    brokers.lost = True
+    assert schemas.now("t") is known is schemas.known("t")
 
 
 async def test_a_look_for_a_newer_version_is_rare(brokers: Brokers) -> None:
