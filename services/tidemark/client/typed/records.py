@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -14,31 +13,9 @@ from tidemark.client.records import ConsumerRecord
 from tidemark.client.serializers import to_json
 from tidemark.client.typed.batch_rows import OF_RECORDS
 from tidemark.client.typed.record_values import EPOCH
+from tidemark.client.typed.value_classes import MakeValue
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.schema import OFFSET_SCHEMA
-
-MakeValue = Callable[[dict[str, Any]], Any]
-"""Makes the value of a record of its columns."""
-
-
-def maker_of(value_class: type | None) -> MakeValue | None:
-    """A function that makes instances of a dataclass, a pydantic model or another class with keyword arguments.
-
-    Raises:
-        TypeError: `value_class` is no class.
-    """
-    if value_class is None:
-        return None
-    if not isinstance(value_class, type):
-        raise TypeError(f"value_class is {value_class!r}, not a class")
-    validate = getattr(value_class, "model_validate", None)
-    if callable(validate):
-        made: MakeValue = validate
-        return made
-    if dataclasses.is_dataclass(value_class):
-        names = {field.name for field in dataclasses.fields(value_class) if field.init}
-        return lambda row: value_class(**{name: value for name, value in row.items() if name in names})
-    return lambda row: value_class(**row)
 
 
 def typed_records(topic: str, partition: int, rows: pa.RecordBatch, make: MakeValue | None) -> list[ConsumerRecord]:
