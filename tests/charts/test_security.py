@@ -243,13 +243,15 @@ def test_external_hosts_are_in_the_certificates_and_at_one_listener_only() -> No
 
 def test_the_job_may_change_only_the_secrets_that_it_makes() -> None:
     found = secure()
-    for name in ("tide-tidemark-certificates", "tide-tidemark-certificates-now"):
-        create, secrets, trust = one(found, "Role", name)["rules"]
-        assert create["verbs"] == ["create"]
-        assert set(secrets["verbs"]) == {"get", "update"}
-        assert "tide-tidemark-broker-11-tls" in secrets["resourceNames"]
-        assert "tide-tidemark-authority" in secrets["resourceNames"]
-        assert trust["resourceNames"] == ["tide-tidemark-ca"]
+    rights = {name: one(found, "Role", f"tide-tidemark-certificates{name}")["rules"] for name in ("", "-now")}
+    assert [rule["verbs"] for rule in rights["-now"][:-2]] == [["create"]]
+    assert rights["-now"][-2:] == rights[""], "only the hook, whose account is deleted after it, may create"
+    secrets, trust = rights[""]
+    assert set(secrets["verbs"]) == {"get", "update"}
+    job = one(found, "Job", "tide-tidemark-certificates-now")["spec"]["template"]["spec"]["containers"][0]
+    made = {each["secret"] for each in json.loads(job["env"][0]["value"])["certificates"]}
+    assert set(secrets["resourceNames"]) == {"tide-tidemark-authority", *made}
+    assert trust["resourceNames"] == ["tide-tidemark-ca"]
     users = [owner for owner, pod in pods(found) if pod.get("serviceAccountName", "").endswith(("certificates", "now"))]
     assert sorted(users) == ["tide-tidemark-certificates", "tide-tidemark-certificates-now"]
     mounts = [owner for owner, pod in pods(found) if "authority" in json.dumps(pod.get("volumes"))]

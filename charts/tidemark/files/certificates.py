@@ -176,7 +176,8 @@ def main() -> int:
                     api.put("secrets", secret, encoded({**pair, CA: bundle}), before)
                     say(f"issued {secret}, which {why}")
     except urllib.error.HTTPError as error:
-        say(f"{error.url}: HTTP {error.code}: {error.read()[:300].decode(errors='replace')}", sys.stderr)
+        hint = "; `helm upgrade` creates a Secret that was deleted" if error.code == 403 else ""
+        say(f"{error.url}: HTTP {error.code}: {error.read()[:300].decode(errors='replace')}{hint}", sys.stderr)
         return 1
     except OSError as error:
         say(f"the API server does not answer: {error}", sys.stderr)

@@ -32,12 +32,10 @@
 {{- list (printf "%s.%s" $service (include "tidemark.domain" $root)) (printf "%s.%s.svc" $service $namespace) (printf "%s.%s" $service $namespace) $service | toJson -}}
 {{- end -}}
 
-{{/* The names of the Secrets that the Job may read and change, as JSON; those of brokers up to the highest number. */}}
+{{/* The names of the Secrets that the Job may read and change, as JSON. */}}
 {{- define "tidemark.secretsOfJob" -}}
-{{- $root := . -}}
 {{- $names := list (printf "%s-authority" (include "tidemark.fullname" .)) -}}
 {{- range include "tidemark.certificates" . | fromJsonArray -}}{{- $names = append $names .secret -}}{{- end -}}
-{{- range include "tidemark.numbered" (list $root "broker") | fromJsonArray -}}{{- $names = append $names (include "tidemark.secretOf" (list $root .)) -}}{{- end -}}
 {{- uniq $names | toJson -}}
 {{- end -}}
 
@@ -110,10 +108,12 @@ metadata:
 automountServiceAccountToken: false
 {{- else if eq $kind "Role" }}
 rules:
-  # The right to create cannot be bound to names.
+  {{- if $hook }}
+  # The right to create cannot be bound to names. Only the Job has it, until it has succeeded; the CronJob renews.
   - apiGroups: [""]
     resources: [secrets, configmaps]
     verbs: [create]
+  {{- end }}
   - apiGroups: [""]
     resources: [secrets]
     resourceNames: {{- include "tidemark.secretsOfJob" $root | fromJsonArray | toYaml | nindent 6 }}

@@ -196,6 +196,24 @@ _TRAFFIC: Final = Row(
             ("sum by (instance) (tidemark_broker_connections{B})", "{{instance}}"),
         ),
         graph(
+            "Connections at a limit",
+            "Connections that a service closed because of a limit, by limit. The log of the service names an address.",
+            "cps",
+            rate("tidemark_connections_ended_total{C}", by="limit"),
+        ),
+        graph(
+            "Throttled by quotas",
+            "Share of the time for which users and client ids were told to wait, by kind of quota. Raise the quota, or "
+            "reduce the load.",
+            "percentunit",
+            (
+                "topk(10, sum by (kind, user, client_id) "
+                "(rate(tidemark_quota_throttle_seconds_total{C}[$__rate_interval])))",
+                "{{kind}}: {{user}} {{client_id}}",
+            ),
+            empty_until="a client goes beyond a quota",
+        ),
+        graph(
             "Streams",
             "Open streams, by kind.",
             "short",

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 from tidemark.core.security.acls import ANY, APPLICABLE, Acl, Operation, Resource, normal_host
 from tidemark.core.security.authorizer import SUPER_USER, Decision
@@ -15,6 +15,7 @@ from tidemark.rpc.acl_codec import AclFilter
 
 CHANGES_MAX: Final = 10_000
 """Rules that one request adds and removes."""
+Changed = TypeVar("Changed")
 _RACES_MAX: Final = 100
 
 
@@ -62,17 +63,17 @@ class AclAdministration:
                 )
         if both := wanted & unwanted:
             raise TidemarkError(ErrorCode.INVALID_REQUEST, f"this rule is to be added and removed: {min(both)}")
-        for _ in range(_RACES_MAX):
+
+        async def attempt() -> ChangedAcls | None:
             rules = await self._store.acls()
             now = set(rules.acls)
             changed = ChangedAcls(tuple(sorted(wanted - now)), tuple(sorted(unwanted & now)), rules.generation)
             if validate_only or not (changed.added or changed.removed):
                 return changed
-            if await self._store.write_acls((now | wanted) - unwanted, version=rules.generation):
-                return changed._replace(generation=rules.generation + 1)
-        raise TidemarkError(
-            ErrorCode.REQUEST_TIMED_OUT, "other requests kept changing the access rules; nothing was changed: retry"
-        )
+            written = await self._store.write_acls((now | wanted) - unwanted, version=rules.generation)
+            return changed._replace(generation=rules.generation + 1) if written else None
+
+        return await compare_and_set(attempt, "access rules")
 
     async def check(self, principal: str, host: str, operation: Operation, resource: Resource) -> tuple[Decision, int]:
         """The decision on one operation, and the version of the rules that it follows.
@@ -88,3 +89,21 @@ class AclAdministration:
         if principal in self._super_users:
             return SUPER_USER, rules.generation
         return rules.decide(principal, normal_host(host) if host else ANY, operation, resource), rules.generation
+
+
+async def compare_and_set(attempt: Callable[[], Awaitable[Changed | None]], node: str) -> Changed:
+    """The result of the first attempt that is not None, which stands for a node that has changed since it was read.
+
+    Args:
+        attempt: reads, and writes with the version that it read.
+        node: the content in plain words, for the error.
+
+    Raises:
+        TidemarkError: REQUEST_TIMED_OUT if other requests kept changing the node; else the error of an attempt.
+    """
+    for _ in range(_RACES_MAX):
+        changed = await attempt()
+        if changed is not None:
+            return changed
+    sentence = f"other requests kept changing the {node}; nothing was changed: retry"
+    raise TidemarkError(ErrorCode.REQUEST_TIMED_OUT, sentence)

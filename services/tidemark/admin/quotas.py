@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
+from tidemark.admin.acls import compare_and_set
 from tidemark.core.quotas.quotas import ENTITIES_MAX, QuotaEntity, QuotaKind, Quotas
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.ports import MetadataStore
 from tidemark.rpc.quotas.codec import ChangedQuota, QuotaChange
-
-_RACES_MAX: Final = 100
 
 
 class ChangedQuotas(NamedTuple):
@@ -43,21 +42,21 @@ class QuotaAdministration:
         by_entity = {change.entity: change for change in changes}
         if len(by_entity) < len(changes):
             raise TidemarkError(ErrorCode.INVALID_REQUEST, "a request changes the quotas of an entity once")
-        for _ in range(_RACES_MAX):
+
+        async def attempt() -> ChangedQuotas | None:
             found = await self._store.quotas()
             limits: dict[QuotaEntity, dict[QuotaKind, float]] = {
                 entity: dict(of_entity) for entity, of_entity in found.limits.items()
             }
-            changed = [one for change in changes for one in _carry_out(change, limits)]
+            changed = tuple(one for change in changes for one in _carry_out(change, limits))
             if len([entity for entity, left in limits.items() if left]) > ENTITIES_MAX:
                 raise TidemarkError(ErrorCode.INVALID_REQUEST, f"at most {ENTITIES_MAX} entities have quotas")
             if validate_only or not changed:
-                return ChangedQuotas(tuple(changed), found.generation)
-            if await self._store.write_quotas(limits, version=found.generation):
-                return ChangedQuotas(tuple(changed), found.generation + 1)
-        raise TidemarkError(
-            ErrorCode.REQUEST_TIMED_OUT, "other requests kept changing the quotas; nothing was changed: retry"
-        )
+                return ChangedQuotas(changed, found.generation)
+            written = await self._store.write_quotas(limits, version=found.generation)
+            return ChangedQuotas(changed, found.generation + 1) if written else None
+
+        return await compare_and_set(attempt, "quotas")
 
 
 def _carry_out(change: QuotaChange, limits: dict[QuotaEntity, dict[QuotaKind, float]]) -> list[ChangedQuota]:

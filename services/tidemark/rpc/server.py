@@ -25,7 +25,7 @@ from tidemark.rpc.errors import abort_with
 from tidemark.rpc.health import Health
 from tidemark.rpc.limits.answer_size import fit
 from tidemark.rpc.limits.connections import DEFAULT_LIMITS, ConnectionLimits, Connections
-from tidemark.rpc.limits.metering import Call, MeteredContext, Metering, Refused
+from tidemark.rpc.limits.metering import Call, CheckedRequests, MeteredContext, Metering
 from tidemark.rpc.limits.watch import ConnectionWatch
 from tidemark.rpc.reflection import add_reflection
 from tidemark.rpc.security.files import TlsIdentity
@@ -33,6 +33,7 @@ from tidemark.rpc.security.listeners import ListenerPort
 from tidemark.runtime.configuration_key import UNLIMITED
 from tidemark.runtime.host_port import HostPort
 from tidemark.runtime.limits import connections_max
+from tidemark.runtime.metrics import METRICS
 
 _log = logging.getLogger(__name__)
 
@@ -70,6 +71,20 @@ _PROBES: Final = (
 """Limits of the port for probes, which has no other."""
 UNBOUNDED_CALL_S = 60.0
 """Time limit of a unary call whose caller set no deadline (rule K3)."""
+
+
+_PLAIN_BESIDE_TLS: Final = METRICS.gauge(
+    "plain_beside_tls",
+    "1 while a listener with plain text is open beside one with TLS",
+)
+
+
+def _is_no_cut_stream(record: logging.LogRecord) -> bool:
+    """False for the traceback that gRPC logs where a connection ends while an answer is written."""
+    return record.exc_info is None or type(record.exc_info[1]).__name__ != "ExecuteBatchError"
+
+
+logging.getLogger("grpc._cython.cygrpc").addFilter(_is_no_cut_stream)
 
 
 class Service(NamedTuple):
@@ -136,6 +151,8 @@ class GrpcServer:
         await self.set_serving(False)
         for name in ("", LIVENESS):
             self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        secure = [one.port.identity is not None for one in self._open]
+        _PLAIN_BESIDE_TLS.set(any(secure) and not all(secure))
         for one in self._open:
             await one.server.start()
         self._watch.start()
@@ -240,8 +257,8 @@ class _Open:
         self.services = _Services()
         self.server = grpc.aio.server(
             interceptors=[
-                *port.interceptors(),
                 _Refusals(Metering(connections, lambda: self.number)),
+                *port.interceptors(),
                 *([gate] if gate else []),
             ],
             options=[*options, *port.options()],
@@ -313,12 +330,14 @@ class _Refusals(grpc.aio.ServerInterceptor):
         if not inspect.iscoroutinefunction(inner):
             return handler
 
-        async def refusing(request: Any, context: Any) -> Any:
+        async def refusing(_: object, context: Any) -> Any:
             call.began(context)
-            bound_s = UNBOUNDED_CALL_S if context.time_remaining() is None else None
             try:
-                async with asyncio.timeout(bound_s):
-                    response = await inner(_decoded(request), context)
+                async with asyncio.timeout(UNBOUNDED_CALL_S) as bound:
+                    request = await call.request(context)
+                    if context.time_remaining() is not None:
+                        bound.reschedule(None)
+                    response = await inner(request, context)
                     await fit(response)
                     return response
             except TidemarkError as error:
@@ -326,43 +345,47 @@ class _Refusals(grpc.aio.ServerInterceptor):
             except TimeoutError:
                 sentence = f"{handler_call_details.method} was not answered in time; try again, with a deadline"
                 await abort_with(context, TidemarkError(ErrorCode.REQUEST_TIMED_OUT, sentence))
+            except asyncio.CancelledError:
+                call.abandoned()
+                raise
             except grpc.aio.AbortError:
                 raise
             except Exception as error:  # noqa: BLE001 - the last handler of every call
                 _log.exception("unexpected", extra={"method": handler_call_details.method})
                 await abort_with(context, TidemarkError(ErrorCode.INTERNAL, f"{type(error).__name__}: {error}"))
 
-        return grpc.unary_unary_rpc_method_handler(refusing, call.decoder(handler), call.encoder(handler))
-
-
-def _decoded(request: Any) -> Any:
-    """The request; raises the error of one that was not decoded."""
-    if type(request) is Refused:
-        raise request.error
-    return request
+        return grpc.stream_unary_rpc_method_handler(refusing, None, call.encode)
 
 
 def _refusing_stream(handler: Any, call: Call) -> Any:
     """A call with a stream of requests or answers; streams set their own deadlines."""
-    inner = handler.stream_stream or handler.unary_stream
-    make = grpc.stream_stream_rpc_method_handler if handler.stream_stream else grpc.unary_stream_rpc_method_handler
+    inner, of_one = handler.stream_stream or handler.unary_stream, not handler.request_streaming
 
-    async def generated(request: Any, context: Any) -> AsyncIterator[Any]:
+    async def generated(_: object, context: Any) -> AsyncIterator[Any]:
         call.began(context)
+        metered = MeteredContext(context, call)
         try:
-            async with contextlib.aclosing(inner(_decoded(request), context)) as responses:
+            request = await call.request(context) if of_one else CheckedRequests(context, call)
+            async with contextlib.aclosing(inner(request, metered)) as responses:
                 async for response in responses:
                     yield response
                     call.sends(0)
         except TidemarkError as error:
             await abort_with(context, error)
+        except asyncio.CancelledError:
+            call.abandoned()
+            raise
 
-    async def written(request: Any, context: Any) -> Any:
+    async def written(_: object, context: Any) -> Any:
         call.began(context)
+        metered = MeteredContext(context, call)
         try:
-            return await inner(_decoded(request), MeteredContext(context, call))
+            return await inner(await call.request(context) if of_one else CheckedRequests(context, call), metered)
         except TidemarkError as error:
             await abort_with(context, error)
+        except asyncio.CancelledError:
+            call.abandoned()
+            raise
 
     if inspect.isasyncgenfunction(inner):
         refusing: Any = generated
@@ -370,4 +393,4 @@ def _refusing_stream(handler: Any, call: Call) -> Any:
         refusing = written
     else:
         return handler
-    return make(refusing, call.decoder(handler), call.encoder(handler))
+    return grpc.stream_stream_rpc_method_handler(refusing, None if of_one else call.decoder(), call.encode)

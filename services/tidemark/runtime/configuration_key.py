@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from tidemark.core.security.principals import can_be_a_user
+from tidemark.core.security.principals import ANONYMOUS, can_be_a_user
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.runtime.host_port import HostPort, Listeners
 
@@ -151,11 +151,8 @@ class ConfigKey:
     def _parse_list(self, text: str) -> Value:
         if self.kind is Kind.PRINCIPALS:
             principals = tuple(part.strip() for part in text.split(";") if part.strip())
-            if wrong := [one for one in principals if one == "User:*" or not can_be_a_user(one)]:
-                raise ValueError(
-                    f"no caller is {wrong[0]}; want {self.valid_values}, such as User:tidemark://shop/user/alice or "
-                    "User:token:alice"
-                )
+            for one in principals:
+                _check_super_user(one)
             return principals
         paths = tuple(Path(part.strip()) for part in text.split(",") if part.strip())
         if not paths or len(set(paths)) != len(paths):
@@ -212,3 +209,15 @@ def whole_number(
         unlimited=unlimited,
         scope=scope,
     )
+
+
+def _check_super_user(principal: str) -> None:
+    if principal == ANONYMOUS.name:
+        raise ValueError(f"{principal} is every caller without an identity, which would be allowed everything")
+    if principal.endswith((":*", "=*")):
+        raise ValueError(f"no caller is {principal}: super users are named one by one, without *")
+    if not can_be_a_user(principal):
+        raise ValueError(
+            f"no caller is {principal}; want principals (User:NAME), separated by semicolons, such as "
+            "User:tidemark://shop/user/alice or User:token:alice"
+        )

@@ -53,10 +53,17 @@ class Pace:
 
     Args:
         slice_s: length of a slice; None: `SLICE_S`.
+        pause_s: time between two slices. Work that is not urgent has one: without it, a call of many steps waits for a
+            slice at each of them.
+
+    Attributes:
+        worked_s: length of all slices that are over.
     """
 
-    def __init__(self, slice_s: float | None = None) -> None:
+    def __init__(self, slice_s: float | None = None, pause_s: float = 0) -> None:
         self._slice_s = SLICE_S if slice_s is None else slice_s
+        self._pause_s = pause_s
+        self.worked_s = 0.0
         self._until_s = time.perf_counter() + self._slice_s
 
     @property
@@ -64,7 +71,12 @@ class Pace:
         """Whether a slice has passed since the start or the last `give_way`."""
         return time.perf_counter() > self._until_s
 
+    def hurry(self) -> None:
+        """Make no pauses from now on: the work has become urgent."""
+        self._pause_s = 0
+
     async def give_way(self) -> None:
         """Let all other tasks run."""
-        await asyncio.sleep(0)
+        self.worked_s += time.perf_counter() - self._until_s + self._slice_s
+        await asyncio.sleep(self._pause_s)
         self._until_s = time.perf_counter() + self._slice_s

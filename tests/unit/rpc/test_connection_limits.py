@@ -13,19 +13,32 @@ from typing import Any
 
 import grpc
 import pytest
+import tidemark.rpc.server
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tidemark.core.security.principals import Role
 from tidemark.local.certificates import Authority
 from tidemark.rpc.channel import open_channel
-from tidemark.rpc.limits.connections import ADDRESS, ALL, CONNECTION, ConnectionLimits, Connections
+from tidemark.rpc.limits import watch
+from tidemark.rpc.limits.connections import (
+    ABANDONED,
+    ADDRESS,
+    ALL,
+    CALL_BYTES,
+    CONNECTION,
+    ENDED_AT_ONCE,
+    ConnectionLimits,
+    Connections,
+)
 from tidemark.rpc.limits.sockets import Found, Peer
 from tidemark.rpc.security.files import TlsIdentity
 from tidemark.rpc.server import GrpcServer, Service, make_server
 from tidemark.runtime.metrics import METRICS
+from tidemark.runtime.slices import Pace
 
-from tests.unit.rpc.http2 import CONTINUATION, DATA, END_STREAM, HEADERS, Http2, frame, headers
+from tests.unit.rpc.http2 import CONTINUATION, DATA, END_STREAM, HEADERS, RST_STREAM, Http2, frame, headers
 
 MIB = 1 << 20
+CANCEL = struct.pack(">I", 8)
 STREAM, WRITTEN, ECHO = "/test.Bytes/Stream", "/test.Bytes/Written", "/test.Bytes/Echo"
 OTHER = "127.0.0.2"
 """Address of the attacker; the other client has 127.0.0.1."""
@@ -213,6 +226,32 @@ async def test_connections_of_one_address_are_bounded_and_the_oldest_stay(stack:
     assert await is_served(server)
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+async def test_the_kernel_drops_attempts_of_an_address_with_very_many_connections(
+    stack: AsyncExitStack, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "_DROPPED_S", 0.2)
+    service = Bytes()
+    limits = ConnectionLimits(per_address=5)
+    server = make_server(host, 0, [Service(service.add, service, "test.Bytes")], limits=limits)
+    await server.start()
+    stack.push_async_callback(server.stop, 0)
+    other = OTHER if host == "127.0.0.1" else host
+    address = (host, server.port)
+    many = [socket.create_connection(address, source_address=(other, 0)) for _ in range(10 + ENDED_AT_ONCE)]
+    for one in many:
+        stack.callback(one.close)
+    await until(lambda: server._watch._dropped_until_s)
+    with pytest.raises(TimeoutError):
+        socket.create_connection(address, timeout=0.3, source_address=(other, 0))
+    if other == OTHER:
+        assert await is_served(server)
+    for one in many:
+        one.close()
+    await until(lambda: not server._watch._dropped_until_s)
+    socket.create_connection(address, timeout=10, source_address=(other, 0)).close()
+
+
 async def test_connections_that_say_nothing_count_too(stack: AsyncExitStack) -> None:
     server, before = await serve(stack, per_address=5), ended(ADDRESS)
     silent = [socket.create_connection(("127.0.0.1", server.port), source_address=(OTHER, 0)) for _ in range(20)]
@@ -266,12 +305,58 @@ async def test_headers_that_drip_without_end_are_bounded(stack: AsyncExitStack) 
     assert await is_served(server)
 
 
+async def test_calls_that_their_client_abandons_end_its_connection_when_they_are_very_many(
+    stack: AsyncExitStack,
+) -> None:
+    server, before = await serve(stack), ended(ABANDONED)
+    attacker = await stack.enter_async_context(Http2(server.port, source=OTHER))
+    async with asyncio.timeout(60):
+        for number in range(1, 20_000, 2):
+            attacker.call(number, ECHO)
+            attacker.send(frame(RST_STREAM, 0, number, CANCEL))
+            if number % 100 == 1:
+                await asyncio.sleep(0.01)
+            if attacker.closed.is_set():
+                break
+        await attacker.closed.wait()
+    assert ended(ABANDONED) == before + 1
+    assert await is_served(server)
+
+
+async def test_bytes_of_abandoned_requests_are_not_held_for_ever(stack: AsyncExitStack) -> None:
+    server, before = await serve(stack, connection_bytes=48 * MIB), ended(CONNECTION)
+    client = await stack.enter_async_context(Http2(server.port))
+    client.call(1, "/test.Bytes/Drain")
+    async with asyncio.timeout(60):
+        for number in range(3, 3 + 2 * 20, 2):
+            client.call(number, ECHO)
+            assert await client.data(number, struct.pack(">BI", 0, 16 * MIB) + bytes(3 * MIB))
+            client.send(frame(RST_STREAM, 0, number, CANCEL))
+        await until(lambda: held(server) < 21 * MIB)
+        client.send(frame(RST_STREAM, 0, 1, CANCEL))
+        await until(lambda: held(server) == 0)
+    assert ended(CONNECTION) == before
+
+
+async def test_calls_whose_request_has_not_come_count_and_time_out(
+    stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tidemark.rpc.server, "UNBOUNDED_CALL_S", 1.0)
+    server = await serve(stack)
+    attacker = await stack.enter_async_context(Http2(server.port, source=OTHER))
+    for number in range(1, 100, 2):
+        attacker.call(number, ECHO)
+    await until(lambda: held(server) >= 50 * CALL_BYTES)
+    await until(lambda: held(server) == 0)
+    assert not attacker.closed.is_set()
+
+
 async def test_messages_of_a_connection_that_opens_during_a_look_are_not_taken_for_unfinished_ones() -> None:
     connections = Connections(ConnectionLimits(), lambda *_: True, lambda *_: None, lambda: None)
     peer = Peer(9092, "10.0.0.7", 4711)
     connections.of(peer).took(8 * MIB)
-    await connections.look_is_over([])
-    await connections.look_is_over([Found(peer, 7, 99, 0, 8 * MIB)])
+    await connections.look_is_over([], Pace())
+    await connections.look_is_over([Found(peer, 7, 99, 0, 8 * MIB)], Pace())
     assert connections.bytes == 0
-    await connections.look_is_over([])
+    await connections.look_is_over([], Pace())
     assert len(connections) == 0

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -52,6 +53,22 @@ def test_lines_of_the_c_library_are_log_lines_and_failed_handshakes_are_counted(
     assert others == [("warning", "ssl_transport_security.cc:2563")] * 20
     assert len(logged) == 40
     assert 'tidemark_tls_handshake_failures_total{reason="expired"} 30.0' in done.stdout
+
+
+def test_a_full_pipe_is_counted_and_logged() -> None:
+    steps = (
+        "lost = 0",
+        "for _ in range(20_000):",
+        "    try:",
+        f"        os.write(2, {f'I{PREFIX}no more descriptors'!r}.encode() + bytes([10]))",
+        "    except BlockingIOError:",
+        "        lost += 1",
+        "print('lost', lost)",
+    )
+    done = run("\n    ".join(steps))
+    assert "lost 0\n" not in done.stdout, "the pipe lost no line"
+    assert re.search(r"^tidemark_native_lines_full_total [1-9]", done.stdout, re.MULTILINE)
+    assert "lines of C code may be missing" in done.stderr
 
 
 @pytest.mark.parametrize("padding", [0, 3_000, 9_000])

@@ -4,15 +4,25 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import struct
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from grpc._cython import cygrpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tidemark.core.security.listeners import Listener
+from tidemark.core.security.principals import Role
+from tidemark.local.certificates import Authority
 from tidemark.rpc import health
+from tidemark.rpc.security.files import TlsIdentity
+from tidemark.rpc.security.listeners import ListenerPort
 from tidemark.rpc.server import READINESS, GrpcServer, make_server
+from tidemark.runtime.host_port import HostPort
+from tidemark.runtime.metrics import METRICS
 
 Answer = health_pb2.HealthCheckResponse
 _SETTINGS, _HEADERS, _DATA = 4, 1, 0
@@ -106,3 +116,28 @@ async def test_watches_beyond_the_limit_are_refused_until_one_ends(
         while server._health._watches:  # noqa: ASYNC110 - the server ends the watch in its own time
             await asyncio.sleep(0.01)
     assert (await stub.Watch(request, timeout=10).read()).status == Answer.NOT_SERVING
+
+
+@pytest.mark.parametrize(("plain", "secure", "says"), [(1, 0, 0.0), (0, 1, 0.0), (1, 1, 1.0)])
+async def test_a_plain_listener_beside_one_with_tls_is_reported(
+    tmp_path: Path, plain: int, secure: int, says: float
+) -> None:
+    identity = TlsIdentity(Authority.create(tmp_path, "shop").issue_service(Role.BROKER, "0", ["127.0.0.1"]))
+    address = HostPort("127.0.0.1", 0)
+    ports = [ListenerPort(Listener.INTERNAL, address, identity)] * secure
+    server = GrpcServer([*ports, *[ListenerPort(Listener.PLAIN, address)] * plain], [])
+    await server.start()
+    try:
+        assert METRICS.registry.get_sample_value("tidemark_plain_beside_tls") == says
+    finally:
+        await server.stop(0)
+
+
+def test_a_stream_that_was_cut_while_it_was_written_leaves_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    grpcs = logging.getLogger("grpc._cython.cygrpc")
+    for error in (cygrpc.ExecuteBatchError("cut"), ValueError("wrong")):
+        try:
+            raise error
+        except (cygrpc.ExecuteBatchError, ValueError):
+            grpcs.exception("raised by a method")
+    assert [str(record.exc_info and record.exc_info[1]) for record in caplog.records] == ["wrong"]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
@@ -16,7 +17,7 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc import errors, request_limits
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.limits import request_scan
-from tidemark.rpc.limits.request_scan import check_items
+from tidemark.rpc.limits.connections import REFUSALS_PER_S
 from tidemark.rpc.server import Service, make_server
 from tidemark.v1 import broker_service_pb2 as pb
 
@@ -27,6 +28,10 @@ EMPTY_ITEMS = {
 }
 FETCH: Any = pb.FetchRequest.DESCRIPTOR
 PRODUCE: Any = pb.ProduceRequest.DESCRIPTOR
+
+
+def check_items(data: bytes, descriptor: Any) -> None:
+    asyncio.run(request_scan.check_items(data, descriptor))
 
 
 class Served:
@@ -89,6 +94,22 @@ async def test_a_unary_request_that_no_answer_could_repeat_is_refused(channel: g
     assert error.metadata == {"request_bytes_max": str(request_limits.REQUEST_BYTES_MAX)}
 
 
+async def test_a_program_that_repeats_a_refused_request_waits_for_its_answers(channel: grpc.aio.Channel) -> None:
+    items = EMPTY_ITEMS["ListOffsets"] * 200_000
+    began_s = time.monotonic()
+    for _ in range(3):
+        with pytest.raises(grpc.aio.AioRpcError):
+            await _call(channel, "ListOffsets", items)
+    assert time.monotonic() - began_s >= 2 / REFUSALS_PER_S
+
+
+async def test_a_malformed_request_is_refused_by_name(channel: grpc.aio.Channel) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await _call(channel, "ListOffsets", b"\x0a\xff")
+    error = errors.from_rpc_error(refused.value, address="server")
+    assert (error.code, "malformed" in error.message) == (ErrorCode.INVALID_REQUEST, True)
+
+
 def test_the_most_items_with_all_their_fields_are_taken() -> None:
     part = pb.PartitionFetch(
         topic="t" * 20, partition=1, current_leader_epoch=1, fetch_offset=1 << 40, last_fetched_epoch=1,
@@ -130,3 +151,20 @@ def test_a_number_without_an_end_costs_no_time() -> None:
     began_s = time.process_time()
     check_items(b"\xff" * (16 << 20), PRODUCE)
     assert time.process_time() - began_s < 1
+
+
+async def test_other_tasks_run_while_items_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_scan, "SLICE_S", 0.0)
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    running = asyncio.create_task(other())
+    data = pb.ProduceRequest(partitions=[pb.PartitionProduce(batches=[b""] * 3)] * 19_000).SerializeToString()
+    await request_scan.check_items(data, PRODUCE)
+    running.cancel()
+    assert turns >= 19_000 * 4 // 1_000

@@ -224,6 +224,8 @@ def test_an_admin_service_may_serve_clients_only() -> None:
         (["--log.dirs.trust.boot.id", "yes"], ErrorCode.INVALID_CONFIG, "want true or false"),
         (["--super.users", "User:token:a;User:alice"], ErrorCode.INVALID_CONFIG, "no caller is User:alice"),
         (["--super.users", "User:*"], ErrorCode.INVALID_CONFIG, "no caller is User:*"),
+        (["--super.users", "User:token:a;User:CN=*"], ErrorCode.INVALID_CONFIG, "no caller is User:CN=*"),
+        (["--super.users", "User:ANONYMOUS"], ErrorCode.INVALID_CONFIG, "every caller without an identity"),
         (["--zookeeper.connect", ""], ErrorCode.INVALID_CONFIG, "must not be empty"),
         (["stop"], ErrorCode.INVALID_CONFIG, "no setting"),
         (["--config", "/nowhere/at/all.yaml"], ErrorCode.INVALID_CONFIG, "cannot read"),

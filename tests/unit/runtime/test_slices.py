@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
 import pytest
 from tidemark.runtime import slices
@@ -87,3 +88,12 @@ async def test_calls_after_the_end_of_the_loop_are_refused() -> None:
     loop.close()
     with pytest.raises(RuntimeError):
         SlicedCalls(loop).call(print)
+
+
+async def test_work_that_is_not_urgent_pauses_between_slices_and_tells_how_long_it_worked() -> None:
+    pace = Pace(0.0, pause_s=0.02)
+    began_s = time.perf_counter()
+    while not pace.is_due:
+        pass
+    await pace.give_way()
+    assert 0 < pace.worked_s <= time.perf_counter() - began_s - 0.02

@@ -320,6 +320,7 @@ class FetchService:
         """Read the batches; of a typed topic without the columns that the reader does not ask for."""
         if not part.column_ids or not self._layouts.is_typed(part.topic):
             return await self._read_whole(partition, part, end_offset, max_bytes)
+        check_named(part.column_ids, "column ids of a partition")
         data = await self._read_whole(partition, part, end_offset, min(max_bytes * _READ_AHEAD, _RESPONSE_BYTES_MAX))
         column_ids = frozenset(part.column_ids)
         loop = asyncio.get_running_loop()

@@ -151,7 +151,7 @@ class ProduceService:
             try:
                 if stream.access is not None:
                     stream.access.require(Operation.WRITE, topic(part.topic))
-                batches = self._checked(call, index, data)
+                batches = await self._checked(call, index, data, pace)
             except Exception as error:  # noqa: BLE001 - a bad batch must not end the stream, whatever error it raises
                 call.results[index] = _refusal(_as_refusal(error, partition))
                 call.open_count -= 1
@@ -176,7 +176,7 @@ class ProduceService:
             call.timer = asyncio.get_running_loop().call_later(timeout_s, self._expire, waiting)
         self._driver.submit_all(events)
 
-    def _checked(self, call: _Call, index: int, batches: list[bytes]) -> tuple[Batch, ...]:
+    async def _checked(self, call: _Call, index: int, batches: list[bytes], pace: Pace) -> tuple[Batch, ...]:
         if call.partitions[index].topic == OFFSETS_TOPIC:
             raise TidemarkError(
                 ErrorCode.INVALID_REQUEST,
@@ -192,6 +192,8 @@ class ProduceService:
         now_us = self._clock.wall_us()
         checked: list[Batch] = []
         for data in batches:
+            if pace.is_due:
+                await pace.give_way()
             if len(data) > limits.max_message_bytes:  # before the checks that read all bytes
                 raise TidemarkError(
                     ErrorCode.BATCH_TOO_LARGE,

@@ -11,6 +11,7 @@ from tidemark.record.checks import ProduceLimits
 from tidemark.record.envelope import Batch, cut, parse_envelope
 from tidemark.record.typed.batch import check_typed, prune
 from tidemark.record.typed.column_table import HAS_TOMBSTONES
+from tidemark.record.typed.times import check_times
 
 
 def check_fits_topic(batch: Batch, topic: str, layouts: TypedLayouts, limits: ProduceLimits) -> None:
@@ -27,6 +28,7 @@ def check_fits_topic(batch: Batch, topic: str, layouts: TypedLayouts, limits: Pr
     version = batch.envelope.schema_version
     try:
         checked = check_typed(batch, layouts.writable(topic, version))
+        check_times(batch)
     except TidemarkError as error:
         if error.code is ErrorCode.UNKNOWN_SCHEMA_VERSION:
             raise
@@ -48,14 +50,17 @@ def prune_batches(data: bytes, topic: str, layouts: TypedLayouts, column_ids: fr
     A batch of a version that this broker does not know stays whole, and so does a damaged one.
     """
     pruned: list[bytes] = []
+    asked: dict[int, frozenset[int]] = {}
     at = size_bytes = 0
     while at < len(data):
         envelope = parse_envelope(data, at)
         batch = cut(data, at, envelope.batch_length)
         layout = layouts.known(topic, envelope.schema_version) if envelope.is_typed else None
         if layout is not None:
+            if layout.version not in asked:
+                asked[layout.version] = layout.known_ids(column_ids)
             with contextlib.suppress(TidemarkError):  # the reader finds the damage, and asks for a repair
-                batch = prune(batch, layout, column_ids)
+                batch = prune(batch, layout, asked[layout.version])
         if pruned and size_bytes + len(batch) > max_bytes:
             break
         pruned.append(batch)

@@ -47,7 +47,8 @@ _TOKEN: Final = re.compile(
 )""",
     re.VERBOSE | re.DOTALL,
 )
-_ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_ESCAPE: Final = {quote: re.compile(rf"\\(u[0-9a-fA-F]{{4}}|.)|{quote}{quote}", re.DOTALL) for quote in ("'", '"')}
+"""Escapes of a text, by its quote, which may be doubled."""
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "0": "\0"}
 _NUMBER_CHARACTERS_MAX: Final = 400
 _LISTS: Final = frozenset({"array", "list"})
@@ -324,13 +325,13 @@ def _value(kind: str, raw: str) -> str:
         case "name":
             return raw[1:-1].replace("``", "`")
         case "text":
-            return _ESCAPE.sub(_unescaped, raw[1:-1].replace(raw[0] * 2, "\\" + raw[0]))
+            return _ESCAPE[raw[0]].sub(_unescaped, raw[1:-1])
         case _:
             return raw
 
 
 def _unescaped(found: re.Match[str]) -> str:
-    escape = found[1]
+    escape = found[1] or found[0][0]
     if len(escape) > 1:
         return chr(int(escape[1:], 16))
     return _ESCAPES.get(escape, escape)

@@ -10,7 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.model import NO_PRODUCER, ErrorCode, TidemarkError
-from tidemark.record.arrow_message import MessageLayout, Numbers, check_message, read_buffers, read_numbers
+from tidemark.record.arrow_message import (
+    UNCOMPRESSED_CEILING_BYTES,
+    MessageLayout,
+    Numbers,
+    check_message,
+    read_buffers,
+    read_numbers,
+)
 from tidemark.record.envelope import (
     NO_BASE_OFFSET,
     NO_LEADER_EPOCH,
@@ -40,6 +47,8 @@ from tidemark.record.typed.layout import SYSTEM_NAMES, Arrangement, TypedLayout
 
 _ONE_THREAD: Final = pa.ipc.IpcReadOptions(use_threads=False)
 _INT64: Final = pa.int64()
+RECORDS_MAX: Final = UNCOMPRESSED_CEILING_BYTES // 16
+"""Rows of a batch: for each, its readers make an offset and a timestamp, which the buffers need not have."""
 
 
 class TypedRows(NamedTuple):
@@ -160,9 +169,13 @@ def check_typed(batch: Batch, layout: TypedLayout) -> CheckedBatch:
     """Check a produced or read batch against its schema version; its CRCs have been checked (`check_envelope`).
 
     Raises:
-        TidemarkError: INVALID_BATCH, INVALID_PAYLOAD, RECORD_COUNT_MISMATCH.
+        TidemarkError: INVALID_BATCH, INVALID_PAYLOAD, RECORD_COUNT_MISMATCH, BATCH_TOO_LARGE.
     """
     envelope = batch.envelope
+    if envelope.record_count > RECORDS_MAX:
+        raise TidemarkError(
+            ErrorCode.BATCH_TOO_LARGE, f"the batch has {envelope.record_count} records, over {RECORDS_MAX}"
+        )
     table = parse_table(batch.data)
     arrangement = layout.arrangement(table.flags, compacted=envelope.is_compacted)
     if table.event_time_node != layout.event_time_node(table.flags, compacted=envelope.is_compacted):
@@ -261,7 +274,7 @@ def prune(data: bytes, layout: TypedLayout, column_ids: frozenset[int]) -> bytes
     """
     envelope = parse_envelope(data)
     table = parse_table(data)
-    kept = layout.pruned(table.flags, column_ids, compacted=envelope.is_compacted).kept
+    kept = layout.kept(table.flags, column_ids, compacted=envelope.is_compacted)
     _check_node_count(table, layout, envelope)
     if table.body_at + table.ends[-1] != len(data):
         raise TidemarkError(ErrorCode.INVALID_BATCH, "the table of columns does not end where the batch ends")

@@ -83,6 +83,7 @@ class TypedLayout:
     ) -> None:
         self._arrangements: dict[tuple[int, bool], Arrangement] = {}
         self._pruned = lru_cache(maxsize=128)(self._prune)
+        self._ids = _ALWAYS | {TIMESTAMP_ID, HEADERS_ID, *node_ids}
         self.version = version
         self.schema = schema
         self.node_ids = tuple(node_ids)
@@ -112,14 +113,31 @@ class TypedLayout:
         index = schema.get_field_index(self.event_time)
         return sum(_node_count(schema.field(before).type) for before in range(index))
 
-    def pruned(self, flags: int, column_ids: frozenset[int], *, compacted: bool = False) -> Pruning:
-        """The part of a batch with these flags that a reader of these columns gets.
+    def known_ids(self, column_ids: frozenset[int]) -> frozenset[int]:
+        """The ids that name a column, so that readers of the same columns share what is computed for them."""
+        return column_ids & self._ids
+
+    def kept(self, flags: int, column_ids: frozenset[int], *, compacted: bool = False) -> tuple[int, ...]:
+        """The nodes of a batch with these flags that a reader of these columns gets.
 
         A node remains if its id, the id of a node above it or one below it is named; a map remains whole.
         """
+        return _kept(self, flags, column_ids, compacted)
+
+    def pruned(self, flags: int, column_ids: frozenset[int], *, compacted: bool = False) -> Pruning:
+        """These nodes and how they lie, for a reader. A broker needs `kept` alone: an arrangement of a wide schema
+        costs a megabyte, and clients choose the columns."""
         return self._pruned(flags, column_ids, compacted)
 
     def _prune(self, flags: int, column_ids: frozenset[int], compacted: bool) -> Pruning:
+        kept, fields = self.remains(flags, column_ids, compacted)
+        ids = self.arrangement(flags, compacted=compacted).node_ids
+        return Pruning(kept, Arrangement(pa.schema(fields), [ids[node] for node in kept]))
+
+    def remains(
+        self, flags: int, column_ids: frozenset[int], compacted: bool
+    ) -> tuple[tuple[int, ...], list[pa.Field[Any]]]:
+        """The nodes and fields that remain; each call computes them."""
         whole = self.arrangement(flags, compacted=compacted)
         wanted = column_ids | _ALWAYS
         if TIMESTAMP_ID in wanted and self.event_time is not None:
@@ -132,7 +150,13 @@ class TypedLayout:
             node += _node_count(field.type)
             if remains is not None:
                 fields.append(remains)
-        return Pruning(tuple(kept), Arrangement(pa.schema(fields), [whole.node_ids[index] for index in kept]))
+        return tuple(kept), fields
+
+
+@lru_cache(maxsize=128)
+def _kept(layout: TypedLayout, flags: int, column_ids: frozenset[int], compacted: bool) -> tuple[int, ...]:
+    """One cache for all layouts: clients choose the columns, so the number of entries has to have a bound."""
+    return layout.remains(flags, column_ids, compacted)[0]
 
 
 def _remains(

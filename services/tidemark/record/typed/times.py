@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Timestamps and offsets of a typed batch, read without its schema: for searches by time."""
+"""Timestamps and offsets of a typed batch, read without its schema: for searches by time, and to check a batch."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tidemark.record.typed.column_table import (
     NO_NODE,
     ColumnTable,
     check_columns,
+    parse_table,
 )
 
 _HEADER_NODES: Final = 4
@@ -51,6 +52,31 @@ def times_and_offsets(batch: Batch) -> tuple[pa.Array[Any], pa.Array[Any]]:
     return times, pc.add(deltas.cast(pa.int64()), scalar_of(envelope.base_offset, pa.int64()))
 
 
+def check_times(batch: Batch) -> None:
+    """Check that a produced batch states its oldest and newest timestamp, which retention and searches rely on.
+
+    Decodes the column of timestamps, also of a compressed batch: a search by time that cannot decode the column takes
+    the batch for damaged. The structure of the batch has been checked (`check_typed`).
+
+    Raises:
+        TidemarkError: INVALID_BATCH: another timestamp, or two columns of timestamps; INVALID_PAYLOAD.
+    """
+    table = parse_table(batch.data)
+    if table.flags & HAS_TIMESTAMPS and table.event_time_node != NO_NODE:
+        raise _invalid("the schema has an event time, and the batch has a column _timestamp beside it: leave it out")
+    oldest_us = newest_us = batch.envelope.max_timestamp_us
+    node = 0 if table.flags & HAS_TIMESTAMPS else table.event_time_node
+    if node != NO_NODE:
+        bounds: Any = pc.min_max(_values(batch, table, node, pa.int64(), 8))
+        oldest_us, newest_us = bounds["min"].as_py(), bounds["max"].as_py()
+    stated = table.min_timestamp_us, batch.envelope.max_timestamp_us
+    if stated != (oldest_us, newest_us):
+        raise _invalid(
+            f"the batch says its timestamps go from {stated[0]} to {stated[1]} µs; they go from {oldest_us} to "
+            f"{newest_us}"
+        )
+
+
 def _values(batch: Batch, table: ColumnTable, node: int, data_type: pa.DataType, width_bytes: int) -> pa.Array[Any]:
     """The values of a node of fixed width that is never null, so that its only bytes are its values."""
     needed_bytes = batch.envelope.record_count * width_bytes
@@ -78,6 +104,10 @@ def _decompressed(data: pa.Buffer, codec: Codec, needed_bytes: int) -> pa.Buffer
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(str(error)) from None
     return whole
+
+
+def _invalid(sentence: str) -> TidemarkError:
+    return TidemarkError(ErrorCode.INVALID_BATCH, sentence)
 
 
 def _unreadable(reason: str) -> TidemarkError:

@@ -3,16 +3,20 @@
 
 Bytes in flight of a connection are what the server holds for its peer: messages that have not arrived whole, and
 answers that the peer has not taken. Answers are counted when they are made. gRPC tells nothing of a message before its
-end, so arriving bytes are the difference between what the kernel received and the messages that came of them.
+end, so arriving bytes are the difference between what the kernel received and the messages that came of them. Each call
+holds one unfinished message at most.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, Protocol
 
-from tidemark.rpc.limits.sockets import SLICE_S, Found, Peer
+from tidemark.rpc.channel import MESSAGE_BYTES_MAX, WINDOW
+from tidemark.rpc.limits.rates import Rate
+from tidemark.rpc.limits.sockets import Found, Peer
 from tidemark.runtime.configuration_key import UNLIMITED
 from tidemark.runtime.slices import Pace
 
@@ -23,10 +27,28 @@ CALL_BYTES: Final = 20_000
 MESSAGE_OVERHEAD_BYTES: Final = 256
 """Allowed beside each message: its frames, and updates of windows."""
 
+_CALL_ARRIVING_BYTES_MAX: Final = MESSAGE_BYTES_MAX + dict(WINDOW)["grpc.http2.lookahead_bytes"]
+"""Of one call: an unfinished message, and what its peer may send ahead."""
+REFUSALS_PER_S: Final = 2.0
+"""Requests of one address that are refused for their size or items: gRPC has assembled each of them before."""
+ABANDONED_PER_S: Final = 100.0
+ABANDONED_AT_ONCE: Final = 1_000
+"""Calls of one address that their client ends before the answer. Timeouts and ends of clients are fewer."""
+ENDED_PER_S: Final = 10.0
+ENDED_AT_ONCE: Final = 50
+"""Connections of one address that a limit ends. Above this its attempts are dropped."""
+_ENDED_OF_A_SLICE: Final = 8
+_ENDED_OF_A_LOOK: Final = 500
+"""gRPC works 0.1 ms to end a connection, which delays calls. The next look ends more."""
+
 ADDRESS: Final = "connections_per_address"
 CONNECTION: Final = "bytes_per_connection"
 ALL: Final = "bytes"
-REASONS: Final = (ADDRESS, CONNECTION, ALL)
+ABANDONED: Final = "abandoned_calls"
+REASONS: Final = (ADDRESS, CONNECTION, ALL, ABANDONED)
+
+Address = tuple[int, str]
+"""A port, and the address of a peer."""
 
 
 class ConnectionLimits(NamedTuple):
@@ -107,7 +129,7 @@ class Connection:
     """
 
     __slots__ = (
-        "_acked_bytes", "_allowed_bytes", "_received_bytes", "arriving_bytes", "calls", "ended", "file",
+        "_acked_bytes", "_allowed_bytes", "_had_calls", "_received_bytes", "arriving_bytes", "calls", "ended", "file",
         "inode", "look", "peer", "sending_bytes",
     )  # fmt: skip
 
@@ -120,12 +142,18 @@ class Connection:
         self.sending_bytes = 0
         self.calls = 0
         self.ended = False
+        self._had_calls = False
         self._received_bytes = self._acked_bytes = self._allowed_bytes = 0
 
     @property
     def bytes(self) -> int:
         """In flight."""
         return self.arriving_bytes + self.sending_bytes
+
+    def call_is_over(self) -> None:
+        """One call less runs."""
+        self.calls -= 1
+        self._had_calls = True
 
     def took(self, size_bytes: int) -> None:
         """A whole message, or the headers of a call, came."""
@@ -137,6 +165,9 @@ class Connection:
         grown_bytes = found.received_bytes - self._received_bytes
         allowed_bytes = self._allowed_bytes + (found.acked_bytes - self._acked_bytes) // _FRAMING
         self.arriving_bytes = max(0, self.arriving_bytes + grown_bytes - allowed_bytes)
+        if self.calls or self._had_calls:  # with a call that ended its unfinished message has gone
+            self.arriving_bytes = min(self.arriving_bytes, self.calls * _CALL_ARRIVING_BYTES_MAX)
+        self._had_calls = False
         self._received_bytes, self._acked_bytes, self._allowed_bytes = found.received_bytes, found.acked_bytes, 0
 
 
@@ -148,6 +179,7 @@ class Connections:
         end: ends a connection; False if it has ended.
         refused: called with one of `REASONS` for each connection that was ended.
         look: asks for a look soon: a connection without a known descriptor is to be ended.
+        crowd: called with addresses of which very many connections are ended.
     """
 
     def __init__(
@@ -156,6 +188,7 @@ class Connections:
         end: Callable[[int, Peer], bool],
         refused: Callable[[str, Peer], None],
         look: Callable[[], None],
+        crowd: Callable[[set[Address]], None] = lambda _: None,
     ) -> None:
         self._limits = limits
         self._end = end
@@ -165,6 +198,11 @@ class Connections:
         self._sending_bytes = 0
         self._arriving_bytes = 0
         self._looks = 0
+        self._endings = Rate(ENDED_PER_S, ENDED_AT_ONCE)
+        self._is_crowd = crowd
+        self._full: set[Address] = set()
+        self._refusals = Rate(REFUSALS_PER_S)
+        self._abandonments = Rate(ABANDONED_PER_S, ABANDONED_AT_ONCE)
 
     def __len__(self) -> int:
         return len(self._all)
@@ -189,14 +227,31 @@ class Connections:
         if more_bytes > 0:
             self._keep_to_bytes(connection)
 
-    async def look_is_over(self, found: Iterable[Found]) -> None:
+    def refusal_early_s(self, connection: Connection) -> float:
+        """A request is refused; the time for which its answer waits: a program that repeats it sends it rarely."""
+        return self._refusals.early_s(connection.peer.host, time.monotonic())
+
+    def abandoned(self, connection: Connection) -> None:
+        """The client ended a call that had no answer; ends the connection if its address does so too often."""
+        if self._abandonments.early_s(connection.peer.host, time.monotonic()):
+            self._end_for(ABANDONED, connection)
+
+    def is_full(self, address: Address) -> bool:
+        """Whether the address has as many connections as it may, as of the last look."""
+        return address in self._full
+
+    async def look_is_over(self, found: Iterable[Found], pace: Pace) -> None:
         """Take the connections that a look found, and end those above the limits. Other tasks run between slices.
 
         Args:
             found: connections of the look before first, so that `_all` has the oldest first.
+            pace: of the look.
         """
         self._looks += 1
-        pace = Pace(SLICE_S)
+        now_s = time.monotonic()
+        self._refusals.forget(now_s)
+        self._abandonments.forget(now_s)
+        self._endings.forget(now_s)
         for one in found:
             if pace.is_due:
                 await pace.give_way()
@@ -236,7 +291,7 @@ class Connections:
             del self._all[connection.peer]
 
     async def _keep_to_addresses(self, pace: Pace) -> None:
-        here = Counter[tuple[int, str]]()
+        limit, here, beyond = self._limits.per_address, Counter[Address](), list[Connection]()
         for connection in list(self._all.values()):
             if pace.is_due:
                 await pace.give_way()
@@ -244,8 +299,14 @@ class Connections:
                 continue
             address = connection.peer[:2]
             here[address] += 1
-            if _above(here[address], self._limits.per_address):
-                self._end_for(ADDRESS, connection)
+            if _above(here[address], limit):
+                beyond.append(connection)
+        self._full = {address for address, count in here.items() if count >= limit != UNLIMITED}
+        self._is_crowd({address for address in self._full if here[address] >= limit + ENDED_AT_ONCE})
+        for place, connection in enumerate(beyond[:_ENDED_OF_A_LOOK]):
+            if place % _ENDED_OF_A_SLICE == 0 or pace.is_due:
+                await pace.give_way()
+            self._end_for(ADDRESS, connection)
 
     def _keep_to_bytes(self, connection: Connection) -> None:
         if _above(connection.bytes, self._limits.connection_bytes):
@@ -273,6 +334,9 @@ class Connections:
             self._look()
         elif not connection.ended and self._end(connection.file, connection.peer):
             connection.ended = True
+            address = connection.peer[:2]
+            if self._endings.early_s(address, time.monotonic()):
+                self._is_crowd({address})
             self._refused(reason, connection.peer)
 
 

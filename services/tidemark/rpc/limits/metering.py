@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts the bytes of every call for its connection: messages that came whole, and answers that gRPC has not sent."""
+"""Counts the bytes of every call for its connection: messages that came whole, and answers that gRPC has not sent.
+
+A call begins with its headers: gRPC gives each call here as a stream, and `Call` reads a single request itself.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,18 @@ import asyncio
 import functools
 from collections.abc import Callable
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from tidemark.core.security.service_rights import INTERNAL
-from tidemark.model import TidemarkError
+from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.limits.connections import CALL_BYTES, Connection, Connections
 from tidemark.rpc.limits.request_scan import COUNTED_FROM_BYTES, check_items, check_size
 from tidemark.rpc.limits.sockets import Peer, plain_host
+
+_REFUSAL_WAIT_S_MAX: Final = 60.0
 
 
 @functools.lru_cache(maxsize=4096)
@@ -29,39 +35,39 @@ def peer_of(text: str, port: int) -> Peer | None:
     return Peer(port, plain_host(host.replace("%25", "%")), int(number))
 
 
-class Refused(NamedTuple):
-    """Takes the place of a unary request that is not decoded."""
+class _Unchecked(NamedTuple):
+    """Takes the place of a large request in a stream until its items are counted."""
 
-    error: TidemarkError
-
-
-def _check_of(path: str, decode: Any) -> Callable[..., None] | None:
-    """Checks an encoded request of a client; None where the type is not known, or services call."""
-    descriptor = getattr(getattr(decode, "__self__", None), "DESCRIPTOR", None)
-    if descriptor is None or path in INTERNAL:
-        return None
-
-    def check(data: bytes, *, unary: bool) -> None:
-        if unary:
-            check_size(data)
-        check_items(data, descriptor)
-
-    return check
+    data: bytes
 
 
 class Call:
-    """The meter of one call. The request of a unary call comes before gRPC tells the peer."""
+    """The meter of one call, and what reads its requests.
 
-    __slots__ = ("_check", "_connection", "_connections", "_early_bytes", "_held_bytes", "_port")
+    Args:
+        connections: that it counts for.
+        port: number of the port.
+        handler: of the call.
+        descriptor: type of the requests of a client; None where it is not known, or services call.
+        header_bytes: of the call.
+    """
+
+    __slots__ = (
+        "_answered", "_connection", "_connections", "_decode", "_descriptor", "_encode", "_header_bytes",
+        "_held_bytes", "_port",
+    )  # fmt: skip
 
     def __init__(
-        self, connections: Connections, port: int, check: Callable[..., None] | None, header_bytes: int
+        self, connections: Connections, port: int, handler: Any, descriptor: Any | None, header_bytes: int
     ) -> None:
         self._connections = connections
         self._port = port
-        self._check = check
+        self._decode = handler.request_deserializer
+        self._encode = handler.response_serializer
+        self._descriptor = descriptor
+        self._header_bytes = header_bytes
         self._connection: Connection | None = None
-        self._early_bytes = header_bytes
+        self._answered = False
         self._held_bytes = 0
 
     def began(self, context: Any) -> None:
@@ -72,43 +78,69 @@ class Call:
             return
         connection = self._connection = self._connections.of(peer)
         connection.calls += 1
-        connection.took(self._early_bytes)
+        connection.took(self._header_bytes)
         self._connections.sends(connection, CALL_BYTES)
         task.add_done_callback(self._over)
 
-    def decoder(self, handler: Any) -> Callable[[bytes], Any]:
-        """The deserializer of the handler's requests, which returns `Refused` or, in a stream, raises the error."""
-        decode, unary = handler.request_deserializer, not handler.request_streaming
+    async def request(self, context: Any) -> Any:
+        """The only request; raises INVALID_REQUEST for one that is too long, names too much or cannot be decoded.
+
+        Cancelled for a call that ended before its request came.
+        """
+        data = await context.read()
+        if data is grpc.aio.EOF:
+            raise asyncio.CancelledError
+        self._took(len(data))
+        if self._descriptor is not None and len(data) >= COUNTED_FROM_BYTES:
+            refused = await _refusal(data, self._descriptor, unary=True)
+            if refused is not None:
+                del data
+                await self._refuse(refused)
+        return self._decoded(data)
+
+    def decoder(self) -> Callable[[bytes], Any]:
+        """The deserializer of a stream of requests, which `checked` completes."""
+        decode, is_checked = self._decode, self._descriptor is not None
 
         def decoded(data: bytes) -> Any:
             size_bytes = len(data)
-            if self._connection is None:
-                self._early_bytes += size_bytes
-            else:
-                self._connection.took(size_bytes)
-            if size_bytes >= COUNTED_FROM_BYTES and self._check is not None:
-                try:
-                    self._check(data, unary=unary)
-                except TidemarkError as error:
-                    refused = error.with_traceback(None)  # the trace would keep the request until garbage is collected
-                    del data
-                    if unary:
-                        return Refused(refused)
-                    raise refused from None
+            self._took(size_bytes)
+            if size_bytes >= COUNTED_FROM_BYTES and is_checked:
+                return _Unchecked(data)
             return data if decode is None else decode(data)
 
         return decoded
 
-    def encoder(self, handler: Any) -> Callable[[Any], bytes]:
-        """The serializer of the handler's answers."""
-        encode = handler.response_serializer
+    async def checked(self, request: _Unchecked) -> Any:
+        """A request of a stream as its handler takes it; raises INVALID_REQUEST as `request` does."""
+        refused = await _refusal(request.data, self._descriptor, unary=False)
+        if refused is not None:
+            del request
+            await self._refuse(refused)
+        return self._decoded(request.data)
 
-        def encoded(message: Any) -> bytes:
-            data: bytes = message if encode is None else encode(message)
-            self.sends(len(data))
-            return data
+    def _decoded(self, data: bytes) -> Any:
+        try:
+            return data if self._decode is None else self._decode(data)
+        except DecodeError as error:
+            raise TidemarkError(ErrorCode.INVALID_REQUEST, f"the request is malformed: {error}") from None
 
-        return encoded
+    async def _refuse(self, error: TidemarkError) -> NoReturn:
+        if self._connection is not None and (early_s := self._connections.refusal_early_s(self._connection)):
+            await asyncio.sleep(min(early_s, _REFUSAL_WAIT_S_MAX))
+        raise error
+
+    def _took(self, size_bytes: int) -> None:
+        if self._connection is not None:
+            self._connection.took(size_bytes)
+
+    def encode(self, message: Any) -> bytes:
+        """Serialize an answer."""
+        encode = self._encode
+        data: bytes = message if encode is None else encode(message)
+        self._answered = True
+        self.sends(len(data))
+        return data
 
     def sends(self, size_bytes: int) -> None:
         """An answer is given to gRPC, or, with 0, the last one was sent."""
@@ -116,28 +148,65 @@ class Call:
             more_bytes, self._held_bytes = size_bytes - self._held_bytes, size_bytes
             self._connections.sends(self._connection, more_bytes)
 
+    def abandoned(self) -> None:
+        """The client ended the call."""
+        if self._connection is not None and not self._answered:
+            self._connections.abandoned(self._connection)
+
     def _over(self, task: asyncio.Task[Any]) -> None:
         self.sends(0)
         if self._connection is not None:
-            self._connection.calls -= 1
+            self._connection.call_is_over()
             self._connections.sends(self._connection, -CALL_BYTES)
 
 
+async def _refusal(data: bytes, descriptor: Any, *, unary: bool) -> TidemarkError | None:
+    """The error of a request that is too long, or has too many items. Its trace would keep the request."""
+    try:
+        if unary:
+            check_size(data)
+        await check_items(data, descriptor)
+    except TidemarkError as error:
+        return error.with_traceback(None)
+    return None
+
+
 class MeteredContext:
-    """A call's context whose `write` tells when gRPC has sent the answer."""
+    """A call's context whose `read` checks requests, and whose `write` tells when gRPC has sent the answer."""
 
     def __init__(self, context: Any, call: Call) -> None:
         self._context = context
         self._call = call
-        self.read = context.read
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
+
+    async def read(self) -> Any:
+        """As of gRPC; raises INVALID_REQUEST for a request that names too much."""
+        request = await self._context.read()
+        return await self._call.checked(request) if type(request) is _Unchecked else request
 
     async def write(self, message: Any) -> None:
         """As of gRPC."""
         await self._context.write(message)
         self._call.sends(0)
+
+
+class CheckedRequests:
+    """The requests of a stream, checked as by `MeteredContext.read`."""
+
+    def __init__(self, context: Any, call: Call) -> None:
+        self._read = context.read
+        self._call = call
+
+    def __aiter__(self) -> CheckedRequests:
+        return self
+
+    async def __anext__(self) -> Any:
+        request = await self._read()
+        if request is grpc.aio.EOF:
+            raise StopAsyncIteration
+        return await self._call.checked(request) if type(request) is _Unchecked else request
 
 
 class Metering:
@@ -151,12 +220,14 @@ class Metering:
     def __init__(self, connections: Connections, port: Callable[[], int]) -> None:
         self._connections = connections
         self._port = port
-        self._checks: dict[str, Callable[..., None] | None] = {}
+        self._descriptors: dict[str, Any | None] = {}
 
     def call(self, details: grpc.HandlerCallDetails, handler: Any) -> Call:
         """The meter of a call with this handler."""
         path = details.method
-        if path not in self._checks:
-            self._checks[path] = _check_of(path, handler.request_deserializer)
+        if path not in self._descriptors:
+            decode = handler.request_deserializer
+            known = None if path in INTERNAL else getattr(getattr(decode, "__self__", None), "DESCRIPTOR", None)
+            self._descriptors[path] = known
         header_bytes = len(path) + sum(map(len, chain.from_iterable(details.invocation_metadata or ())))
-        return Call(self._connections, self._port(), self._checks[path], header_bytes)
+        return Call(self._connections, self._port(), handler, self._descriptors[path], header_bytes)

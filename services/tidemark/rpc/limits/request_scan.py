@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc import request_limits
+from tidemark.runtime.slices import Pace
 
 COUNTED_FROM_BYTES: Final = 128 << 10
 _ITEMS_PER_NAME: Final = 4
@@ -23,6 +24,9 @@ _MORE: Final = 0x80
 """Bytes of a number from this value on are followed by another one."""
 _SHIFT_MAX: Final = 63
 _DEPTH_MAX: Final = 16
+_FIELDS_AT_ONCE: Final = 500
+SLICE_S: Final = 0.001
+"""Of counting, which may turn out to be for a request that is refused."""
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 
 
@@ -37,45 +41,79 @@ def _fields(descriptor: Any) -> dict[int, Any]:
     return found
 
 
-class _Counter:
-    """The rest of the limits of a whole request."""
+_Open = tuple[int, int, dict[int, Any], int]
+"""A message within the request that is counted further: where to go on, its end, its `_fields`, other fields left."""
 
-    def __init__(self) -> None:
-        self.items = request_limits.NAMED_MAX * _ITEMS_PER_NAME
-        self.others = request_limits.NAMED_MAX * _OTHERS_PER_NAME
 
-    def walk(self, data: bytes, start: int, end: int, descriptor: Any, depth: int = 0) -> None:
-        """Count the fields of a message; protobuf will refuse a malformed one.
+class ItemScan:
+    """Counts the fields of one encoded request, some at a time.
 
-        Messages whose type has no items are not entered: decoding them takes less time than counting.
+    Args:
+        data: the request.
+        descriptor: of its type.
+    """
+
+    def __init__(self, data: bytes, descriptor: Any) -> None:
+        self._data = data
+        self._items = request_limits.NAMED_MAX * _ITEMS_PER_NAME
+        self._others = request_limits.NAMED_MAX * _OTHERS_PER_NAME
+        self._stack: list[_Open] = [(0, len(data), _fields(descriptor), _OTHERS_MAX)]
+
+    def count(self, fields: int) -> bool:
+        """Count so many fields more; whether the request is at its end.
+
+        Messages whose type has no items are not entered: decoding them takes less time than counting. Protobuf will
+        refuse a malformed request.
+
+        Raises:
+            TidemarkError: INVALID_REQUEST for too many items or fields.
         """
-        known, at, others = _fields(descriptor), start, _OTHERS_MAX
-        while at < end:
+        try:
+            while self._stack and fields > 0:
+                fields = self._walk(fields)
+        except IndexError:  # it ends within a number, or has one of more than 64 bits
+            self._stack.clear()
+        return not self._stack
+
+    def _walk(self, fields: int) -> int:
+        """Count in the innermost open message; returns how many fields are left to count."""
+        data, (at, end, known, others) = self._data, self._stack.pop()
+        while at < end and fields > 0:
+            fields -= 1
             tag = data[at]
             at += 1
             if tag >= _MORE:
                 tag, at = _varint(data, at - 1)
             kind = tag & 7
-            if kind == _BYTES:
+            if kind != _BYTES:
+                others -= 1
+                at = _after(data, at, kind)
+            else:
                 length = data[at]
                 at += 1
                 if length >= _MORE:
                     length, at = _varint(data, at - 1)
+                begin, at = at, at + length
                 field = known.get(tag >> 3)
                 if field is None:
                     others -= 1
                 else:
-                    self.items -= 1
-                    if field and depth < _DEPTH_MAX and _fields(field):
-                        self.walk(data, at, min(at + length, end), field, depth + 1)
-                at += length
-            else:
-                others -= 1
-                at = _after(data, at, kind)
-            if self.items < 0 or others < 0:
+                    self._items -= 1
+                    if length and field and len(self._stack) < _DEPTH_MAX and (within := _fields(field)):
+                        self._check(others)
+                        self._stack += [(at, end, known, others), (begin, min(at, end), within, _OTHERS_MAX)]
+                        return fields
+            if self._items < 0 or others < 0:
                 raise _too_many()
-        self.others -= _OTHERS_MAX - others
-        if self.others < 0:
+        if at < end:
+            self._stack.append((at, end, known, others))
+            return fields
+        self._others -= _OTHERS_MAX - others
+        self._check(others)
+        return fields
+
+    def _check(self, others: int) -> None:
+        if self._items < 0 or others < 0 or self._others < 0:
             raise _too_many()
 
 
@@ -105,14 +143,17 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     return value, at + 1
 
 
-def check_items(data: bytes, descriptor: Any) -> None:
-    """Raises INVALID_REQUEST for an encoded request with too many items, or fields; `descriptor` of its type."""
+async def check_items(data: bytes, descriptor: Any) -> None:
+    """Raises INVALID_REQUEST for an encoded request with too many items, or fields; `descriptor` of its type.
+
+    Other tasks run between slices.
+    """
     if len(data) < COUNTED_FROM_BYTES:
         return
-    try:
-        _Counter().walk(data, 0, len(data), descriptor)
-    except IndexError:  # it ends within a number, or has one of more than 64 bits
-        return
+    scan, pace = ItemScan(data, descriptor), Pace(SLICE_S)
+    while not scan.count(_FIELDS_AT_ONCE):
+        if pace.is_due:
+            await pace.give_way()
 
 
 def check_size(data: bytes) -> None:

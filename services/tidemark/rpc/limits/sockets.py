@@ -22,8 +22,8 @@ _OPEN_FILES: Final = "/proc/self/fd"
 _INFO_BYTES: Final = 136
 _COUNTS_AT: Final = 120
 """Offset in Linux's `struct tcp_info` of the counts of acknowledged and of received bytes, since version 4.1."""
-SLICE_S: Final = 0.001
-"""Of a look, which is not urgent: with thousands of connections it would delay each call of that moment by more."""
+_FLOOD: Final = 300
+"""New files since the last look."""
 _MAPPED: Final = "::ffff:"
 
 
@@ -74,34 +74,46 @@ class Sockets:
         self._ports = ports
         self._known: dict[int, tuple[int, Peer | None]] = {}
 
-    async def look(self) -> AsyncIterator[Found]:
+    async def look(self, pace: Pace) -> AsyncIterator[Found]:
         """All connections, those known from the look before first. Other tasks run between slices."""
-        ports, pace = self._ports(), Pace(SLICE_S)
-        before, self._known = self._known, {}
-        new: list[int] = []
-        for file in _open_files():
+        ports = self._ports()
+        new = await self._new_files(pace)
+        if len(new) >= _FLOOD:
+            pace.hurry()
+        for file, (inode, peer) in list(self._known.items()):
             if pace.is_due:
                 await pace.give_way()
-            seen = before.get(file)
-            inode = _inode(file)
-            if inode is None:
-                continue
-            if seen is None or seen[0] != inode:
-                new.append(file)
-                continue
-            self._known[file] = seen
-            if seen[1] is not None and (found := _counted(file, inode, seen[1])) is not None:
+            if peer is not None and _inode(file) == inode and (found := _counted(file, inode, peer)) is not None:
                 yield found
         for file in new:
             if pace.is_due:
                 await pace.give_way()
-            inode = _inode(file)
-            if inode is None:
+            now = _inode(file)
+            if now is None:
                 continue
-            peer = _peer(file, ports) if inode else None
-            self._known[file] = inode, peer
-            if peer is not None and (found := _counted(file, inode, peer)) is not None:
+            other = _peer(file, ports) if now else None
+            self._known[file] = now, other
+            if other is not None and (found := _counted(file, now, other)) is not None:
                 yield found
+
+    async def _new_files(self, pace: Pace) -> list[int]:
+        """The open files but the known ones; forgets those that are closed."""
+        before, self._known, new = self._known, {}, []
+        for file in _open_files():
+            if pace.is_due:
+                await pace.give_way()
+            seen, inode = before.get(file), _inode(file)
+            if inode is not None and seen is not None and seen[0] == inode:
+                self._known[file] = seen
+            elif inode is not None:
+                new.append(file)
+        return new
+
+    def listening(self) -> dict[int, int]:
+        """The listening sockets that the last look found: their ports by descriptor."""
+        ports = self._ports()
+        others = [file for file, (inode, peer) in self._known.items() if inode and peer is None]
+        return {file: port for file in others if (port := _listens_on(file)) in ports}
 
     def end(self, file: int, peer: Peer) -> bool:
         """End a connection in both directions; False if the descriptor is no longer that connection's."""
@@ -147,6 +159,16 @@ def _peer(file: int, ports: frozenset[int]) -> Peer | None:
     except OSError:
         return None
     return Peer(here, plain_host(host), number)
+
+
+def _listens_on(file: int) -> int | None:
+    try:
+        with _socket(file) as one:
+            is_tcp = one.getsockopt(socket.SOL_SOCKET, socket.SO_DOMAIN) in (socket.AF_INET, socket.AF_INET6)
+            listens = is_tcp and one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            return int(one.getsockname()[1]) if listens else None
+    except OSError:
+        return None
 
 
 def plain_host(host: str) -> str:

@@ -14,6 +14,7 @@ import fcntl
 import logging
 import os
 import re
+import select
 import sys
 import threading
 from collections.abc import Callable
@@ -35,6 +36,7 @@ _READ_BYTES: Final = 1 << 16
 _PIPE_BYTES: Final = 1 << 20
 """Room for 256 lines: each takes a page."""
 
+_PIPE: Final = "pipe"
 OTHER: Final = "other"
 _REASONS: Final = (
     ("certificate has expired", "expired"),
@@ -68,6 +70,8 @@ class NativeLines:
     def __init__(self, metrics: Metrics, said: Callable[[str], None] | None = None) -> None:
         doc = "TLS handshakes that failed, as server or as client, by reason"
         self._failures = metrics.counter("tls_handshake_failures", doc, ["reason"])
+        doc = "Times at which the pipe for lines of C code was full: lines, and failed handshakes, may be missing"
+        self._full = metrics.counter("native_lines_full", doc)
         self._limit = LineLimit()
         self._said = said or self._pass_on
         self._python: TextIO | None = None
@@ -98,12 +102,22 @@ class NativeLines:
 
     def _read(self, descriptor: int) -> None:
         written = b""
-        while part := os.read(descriptor, _READ_BYTES):
+        while True:
+            self._report_if_full()
+            part = os.read(descriptor, _READ_BYTES)
+            if not part:
+                break
             written += part
             if len(part) != _PACKET_BYTES or len(written) > _READ_BYTES:  # otherwise the rest of a long write follows
                 self._take(written.decode("utf-8", "backslashreplace").removesuffix("\n"))
                 written = b""
         os.close(descriptor)
+
+    def _report_if_full(self) -> None:
+        if not select.select([], [_STDERR], [], 0)[1]:
+            self._full.inc()
+            if self._limit.has_room(_PIPE):
+                _log.warning("lines of C code may be missing: they came faster than this process logs them")
 
     def _take(self, written: str) -> None:
         found = _LINE.fullmatch(written)

@@ -25,6 +25,7 @@ from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1 import group_service_pb2 as gpb
 
 from tests.unit.broker.clients.test_produce import FakeContext, Harness
+from tests.unit.record.samples import sample
 
 MANY = 1000
 
@@ -91,6 +92,17 @@ async def test_a_produce_request_of_many_partitions_is_handled_and_answered_in_s
     assert [one.partition for one in response.partitions] == list(range(MANY))
     assert all(one.error.code for one in response.partitions)
     assert turns.count > MANY // 2
+
+
+async def test_a_produce_request_of_many_batches_for_one_partition_is_checked_in_slices() -> None:
+    harness = Harness()
+    harness.context.send(1, *[sample()] * MANY)
+    with others() as turns:
+        while not harness.core.arrived:  # noqa: ASYNC110 - the test counts the turns of the loop
+            await asyncio.sleep(0)
+    assert turns.count > MANY
+    harness.stream.cancel()
+    await asyncio.wait({harness.stream})
 
 
 async def test_a_produce_request_beyond_the_limit_ends_its_stream_after_earlier_answers(

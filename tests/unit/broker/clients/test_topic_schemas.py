@@ -124,7 +124,7 @@ async def test_without_zookeeper_a_broker_without_a_replica_gives_a_retriable_re
     assert await broker.get() == {1: '{"a":1}'}
 
 
-async def test_what_was_read_in_zookeeper_is_kept_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_schemas_read_in_zookeeper_are_kept_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     store = await store_with('{"a":1}')
     names = [f"other-{number}" for number in range(5)]
     for name in names:

@@ -18,12 +18,12 @@ from tidemark.core.schemas.text import to_text
 from tidemark.core.schemas.typed_layout import layout_of
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.checks import ProduceLimits, check_batch
-from tidemark.record.envelope import Batch, Codec, parse_envelope, stamped
+from tidemark.record.envelope import ENVELOPE_BYTES, Batch, Codec, parse_envelope, seal, stamped
 from tidemark.record.typed.batch import build_typed_batch, read_pruned, read_typed
-from tidemark.record.typed.column_table import HAS_TOMBSTONES
+from tidemark.record.typed.column_table import HAS_TIMESTAMPS, HAS_TOMBSTONES, parse_table
 
 from tests.unit.record.samples import sample
-from tests.unit.record.typed.samples import FLIGHTS, three_flights
+from tests.unit.record.typed.samples import FLIGHTS, resealed, three_flights
 
 SCHEMA = first_version(draft_from_arrow(FLIGHTS).keyed(key=["carrier"], event_time="scheduled_at"))
 LAYOUT = layout_of(SCHEMA)
@@ -138,3 +138,74 @@ def test_a_schema_that_does_not_parse_makes_no_topic_of_bytes() -> None:
     teach(topics, {1: "{"})
     assert refusal(topics, check_batch(sample())) is ErrorCode.SCHEMA_MISMATCH
     assert refusal(topics, typed()) is ErrorCode.UNKNOWN_SCHEMA_VERSION
+
+
+# -- batches that lie under valid CRCs -------------------------------------------------------------------------------
+
+
+def with_envelope(batch: Batch, **fields: int) -> Batch:
+    return check_batch(seal(batch.envelope._replace(**fields), batch.data[ENVELOPE_BYTES:]))
+
+
+def with_oldest(batch: Batch, timestamp_us: int) -> Batch:
+    payload = batch.data[ENVELOPE_BYTES:72] + timestamp_us.to_bytes(8, "little", signed=True) + batch.data[80:]
+    return check_batch(seal(batch.envelope, payload))
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_a_batch_that_lies_about_its_timestamps_is_refused(topics: TopicTable, codec: Codec) -> None:
+    """Retention and searches by time believe the envelope."""
+    honest = typed(codec)
+    newest_us, oldest_us = honest.envelope.max_timestamp_us, parse_table(honest.data).min_timestamp_us
+    for lie in (
+        with_envelope(honest, max_timestamp_us=newest_us + 1),
+        with_envelope(honest, max_timestamp_us=newest_us - 1),
+        with_oldest(honest, oldest_us + 1),
+        with_oldest(honest, oldest_us - 1),
+    ):
+        assert refusal(topics, lie) is ErrorCode.INVALID_BATCH
+
+
+def test_a_batch_without_a_column_of_timestamps_has_one_timestamp(topics: TopicTable) -> None:
+    schema = first_version(draft_from_arrow(pa.schema([pa.field("n", pa.int64())])))
+    topics.update_schemas({"plain": "topic-two"}, {"plain": NewSchemas("topic-two", {1: to_text(schema)})})
+    rows = pa.RecordBatch.from_pylist([{"n": 1}], schema=layout_of(schema).schema)
+    batch = check_batch(build_typed_batch(rows, layout_of(schema), timestamp_us=9))
+    check_fits_topic(batch, "plain", topics.layouts, ProduceLimits())
+    assert refusal(topics, with_oldest(batch, 8), "plain") is ErrorCode.INVALID_BATCH
+
+
+def test_a_batch_has_no_timestamps_beside_the_event_time(topics: TopicTable) -> None:
+    plain, schema = typed(), LAYOUT.arrangement(HAS_TIMESTAMPS).schema
+    columns = read_typed(plain, LAYOUT).columns.columns
+    rows = pa.RecordBatch.from_arrays([columns[schema.names.index("scheduled_at") - 1], *columns], schema=schema)
+    batch = check_batch(build_typed_batch(rows, LAYOUT, flags=HAS_TIMESTAMPS))
+    assert refusal(topics, batch) is ErrorCode.INVALID_BATCH
+
+
+@pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])
+def test_a_compressed_column_of_timestamps_that_no_search_could_decode_is_refused(
+    topics: TopicTable, codec: Codec
+) -> None:
+    """A search by time takes such a batch for damaged."""
+    batch = typed(codec)
+    table = parse_table(batch.data)
+    begin, _ = table.span(table.event_time_node)
+    data = bytearray(batch.data)
+    at = table.body_at + begin
+    data[at : at + 8] = (24).to_bytes(8, "little")  # declares three compressed timestamps
+    data[at + 8 : at + 32] = b"\xff" * 24
+    assert refusal(topics, check_batch(resealed(bytes(data)))) is ErrorCode.INVALID_PAYLOAD
+
+
+def test_a_small_batch_of_a_billion_rows_is_refused() -> None:
+    """Each reader makes an offset and a timestamp of each row: 16 GB of a batch of 5 KB."""
+    schema = first_version(draft_from_arrow(pa.schema([pa.field("n", pa.bool_())])))
+    count = 1 << 30
+    bits = pa.Array.from_buffers(pa.bool_(), count, [None, pa.py_buffer(bytes(count // 8))])
+    rows = pa.RecordBatch.from_arrays([bits], schema=layout_of(schema).schema)
+    bomb = check_batch(build_typed_batch(rows, layout_of(schema), codec=Codec.ZSTD))
+    assert len(bomb.data) < 10_000
+    topics = TopicTable()
+    topics.update_schemas({"bombs": "topic-one"}, {"bombs": NewSchemas("topic-one", {1: to_text(schema)})})
+    assert refusal(topics, bomb, "bombs") is ErrorCode.BATCH_TOO_LARGE

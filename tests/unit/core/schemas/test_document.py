@@ -163,6 +163,10 @@ def test_defaults_are_literals(text: str, expected: object) -> None:
     assert (default.value, type(default.value)) == (expected, type(expected))
 
 
+def test_a_quote_may_be_escaped_beside_a_doubled_one() -> None:
+    assert column_of(r"string default '\''''") == replace(column_of("string"), default=Default("''"))
+
+
 def test_a_default_of_null_is_none() -> None:
     assert column_of("int default null comment 'x'") == Column(0, "a", Primitive.INT32, doc="x")
 

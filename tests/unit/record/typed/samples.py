@@ -7,8 +7,12 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
+import google_crc32c
 import pyarrow as pa
 from hypothesis import strategies as st
+from tidemark.model import TidemarkError
+from tidemark.record.envelope import ENVELOPE_BYTES, parse_envelope, seal
+from tidemark.record.typed.column_table import parse_table
 from tidemark.record.typed.layout import TypedLayout
 
 NOON_US = 1_700_000_000_000_000
@@ -64,6 +68,20 @@ def three_flights() -> pa.RecordBatch:
         },
     ]
     return pa.RecordBatch.from_pylist(rows, schema=FLIGHTS)
+
+
+def resealed(data: bytes) -> bytes:
+    """Damaged bytes under valid CRCs, also of the columns, where the table still parses."""
+    try:
+        table = parse_table(data)
+    except TidemarkError:
+        return seal(parse_envelope(data), data[ENVELOPE_BYTES:])
+    changed = bytearray(data)
+    for node in range(len(table.ends)):
+        begin, end = table.span(node)
+        crc: int = google_crc32c.value(data[table.body_at + begin : table.body_at + end])
+        changed[ENVELOPE_BYTES + 16 + 8 * node + 4 : ENVELOPE_BYTES + 16 + 8 * node + 8] = crc.to_bytes(4, "little")
+    return seal(parse_envelope(data), bytes(changed)[ENVELOPE_BYTES:])
 
 
 _LEAVES: dict[Any, st.SearchStrategy[Any]] = {

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-import google_crc32c
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,17 +17,17 @@ from tidemark.record.envelope import (
     Attributes,
     Batch,
     Codec,
-    parse_envelope,
     seal,
     stamped,
     with_append_time,
 )
+from tidemark.record.typed import layout as layout_module
 from tidemark.record.typed.batch import build_typed_batch, check_typed, encode_typed, prune, read_pruned, read_typed
 from tidemark.record.typed.column_table import HAS_HEADERS, HAS_TIMESTAMPS, HAS_TOMBSTONES, NO_NODE, parse_table
 from tidemark.record.typed.layout import TIMESTAMP_ID, TypedLayout
 from tidemark.record.typed.times import times_and_offsets
 
-from tests.unit.record.typed.samples import FLIGHTS, NOON_US, flights, three_flights, typed_rows
+from tests.unit.record.typed.samples import FLIGHTS, NOON_US, flights, resealed, three_flights, typed_rows
 
 CODECS = list(Codec)
 few = settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow], deadline=None)
@@ -37,20 +36,6 @@ few = settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow], de
 def batch_of(rows: pa.RecordBatch, layout: TypedLayout, codec: Codec = Codec.NONE, **fields: Any) -> Batch:
     data = build_typed_batch(rows, layout, codec=codec, timestamp_us=NOON_US, **fields)
     return stamped(check_batch(data), base_offset=100, leader_epoch=3)
-
-
-def resealed(data: bytes) -> bytes:
-    """Damaged bytes under valid CRCs, also of the columns, where the table still parses."""
-    try:
-        table = parse_table(data)
-    except TidemarkError:
-        return seal(parse_envelope(data), data[ENVELOPE_BYTES:])
-    changed = bytearray(data)
-    for node in range(len(table.ends)):
-        begin, end = table.span(node)
-        crc: int = google_crc32c.value(data[table.body_at + begin : table.body_at + end])
-        changed[ENVELOPE_BYTES + 16 + 8 * node + 4 : ENVELOPE_BYTES + 16 + 8 * node + 8] = crc.to_bytes(4, "little")
-    return seal(parse_envelope(data), bytes(changed)[ENVELOPE_BYTES:])
 
 
 @given(typed_rows(), st.sampled_from(CODECS))
@@ -104,6 +89,17 @@ def test_a_part_of_a_struct_can_be_read_alone(codec: Codec) -> None:
         {"leg": {"origin": "JFK"}, "stops": []},
         {"leg": {"origin": "LGA"}, "stops": None},
     ]
+
+
+def test_the_columns_that_a_client_names_cost_a_broker_no_arrow_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = flights()
+    data = batch_of(three_flights(), layout).data
+    made: list[int] = []
+    know = layout_module.know_shapes
+    monkeypatch.setattr(layout_module, "know_shapes", lambda *schema: made.append(1) or know(*schema))
+    sizes = {len(prune(data, layout, frozenset(ids))) for ids in ({3}, {3, 5}, {3, 5, 7}, {3, 99}, set(range(1, 500)))}
+    assert len(sizes) == 4
+    assert not made
 
 
 def test_an_event_time_is_the_timestamp_and_is_pruned_unless_asked_for() -> None:
