@@ -19,9 +19,10 @@ _ARTIFACTS = (
     "kafka-clients",
     "commons-pool2",
     "spark-avro_2.13",
-    "tukaani-xz",
 )
 """Jars that Spark does not include."""
+_PRODUCER = ("confluent-kafka[avro,json]",)
+"""The peer's Python client with its serializers, for `bench typed`."""
 _LIMIT_S = 600
 
 
@@ -52,7 +53,9 @@ def connector(*, fetch: bool) -> Connector | None:
     shutil.rmtree(_ROOT, ignore_errors=True)
     subprocess.run([sys.executable, "-m", "venv", str(_ROOT / "venv")], check=True, timeout=_LIMIT_S)
     subprocess.run(
-        [str(found.python), "-m", "pip", "install", "-q", f"pyspark=={VERSION}"], check=True, timeout=_LIMIT_S
+        [str(found.python), "-m", "pip", "install", "-q", f"pyspark=={VERSION}", *_PRODUCER],
+        check=True,
+        timeout=_LIMIT_S,
     )
     mvn = ["mvn", "-q", "-B", "-f", str(HERE / "spark-kafka-pom.xml"), f"-Dspark.version={VERSION}"]
     goal = [
