@@ -221,6 +221,18 @@ def test_a_writer_that_lies_under_valid_crcs_is_refused_or_harmless(codec: Codec
                 _touch(read_pruned(prune(resealed(bytes(lie)), layout, ids), layout, ids).columns)
 
 
+def test_a_pruned_batch_with_a_buffer_at_the_end_of_all_numbers_is_refused() -> None:
+    layout = flights()
+    data = batch_of(three_flights(), layout).data
+    table = parse_table(data)
+    begin, _ = table.span(2)
+    at = data.index(begin.to_bytes(8, "little"), table.message_at)  # the first buffer of delay
+    lie = resealed(data[:at] + (-(1 << 63)).to_bytes(8, "little", signed=True) + data[at + 8 :])
+    ids = frozenset({3})
+    with pytest.raises(TidemarkError, match="outside of any body"):
+        read_pruned(prune(lie, layout, ids), layout, ids)
+
+
 def _touch(rows: pa.RecordBatch) -> None:
     rows.take(pa.array(range(rows.num_rows - 1, -1, -1)))
 
