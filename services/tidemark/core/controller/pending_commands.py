@@ -51,7 +51,7 @@ Topics = Mapping[str, TopicView]
 
 
 class KnownSchema(NamedTuple):
-    """The versions of a topic's schema that a broker knows: all up to the newest one, and which of them were damaged."""
+    """The versions of a topic's schema that a broker knows: up to the newest one, and which of them were damaged."""
 
     topic_id: str
     newest: int
