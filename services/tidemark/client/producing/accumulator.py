@@ -18,6 +18,7 @@ from tidemark.client.producing.batching import BATCH_OVERHEAD_BYTES, RECORD_OVER
 from tidemark.client.producing.partitioner import Partitioner, partition_of
 from tidemark.client.producing.typed_format import TypedFormat
 from tidemark.client.typed.record_rows import CheckedRow
+from tidemark.client.typed.topic_schemas import TopicPendingError
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.payload import Headers
 
@@ -183,7 +184,10 @@ class Accumulator:
 
     def _check_bytes(self, topic: str) -> None:
         """Refuse a record of bytes, or a null, for a topic with a schema; called before a batch is opened."""
-        typed = self._typed(topic)
+        try:
+            typed = self._typed(topic)
+        except TopicPendingError:
+            return  # brokers refuse the batch if it does not fit
         if typed is not None:
             raise TidemarkError(
                 ErrorCode.SCHEMA_MISMATCH,
