@@ -112,3 +112,67 @@ def test_some_columns_are_consumed_also_by_a_group(cluster: LocalCluster, topic:
     assert read(cluster, topic, "--group", f"{group}-2", "-o", "csv") == read(cluster, topic, "-o", "csv")
     ended = tidemark(cluster, "consume", topic, "--columns", "legs.mile", "--until-end")
     refused(ended, "INVALID_REQUEST")
+
+
+@pytest.mark.usefixtures("rows")
+@pytest.mark.parametrize("shape", ["json", "csv", "parquet"])
+def test_the_output_of_consume_is_input_of_produce(
+    cluster: LocalCluster, topic: str, tmp_path: Path, shape: str
+) -> None:
+    file = tmp_path / f"rows.{shape}"
+    read(cluster, topic, "-f", str(file))
+    before = read(cluster, topic, "-o", "json").splitlines()
+    if shape == "json":
+        sent = succeeds(cluster, "produce", topic, stdin=file.read_text())
+    else:
+        sent = succeeds(cluster, "produce", topic, "-f", str(file))
+    assert sent == f"sent 2 records to {topic}\n"
+    after = [json.loads(line) for line in read(cluster, topic, "-o", "json").splitlines()][2:]
+    expected = [{**json.loads(line), "offset": number} for number, line in enumerate(before, 2)]
+    if shape == "csv":  # has no headers
+        expected = [{**one, "headers": []} for one in expected]
+    assert after == expected
+
+
+def test_rows_that_do_not_fit_stop_the_command_or_go_to_a_file(
+    cluster: LocalCluster, topic: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "flights.csv"
+    lines = [f"UA,{number}.25,2026-11-24T12:00:00Z" for number in range(3)]
+    file.write_text("\n".join(["carrier,price,at", *lines, "UA,cheap,2026-11-24T12:00:00Z", "UA,,", *lines]))
+    ended = tidemark(cluster, "produce", topic, "-f", str(file))
+    refused(ended, "SCHEMA_MISMATCH")
+    assert ended.error.endswith("line 5, column price: 'cheap' is no decimal(10,2); the 3 records before it are sent\n")
+    rejects = tmp_path / "rejects.jsonl"
+    sent = succeeds(cluster, "produce", topic, "-f", str(file), "--reject-file", str(rejects))
+    assert sent == f"sent 6 records to {topic}; 2 rows that did not fit: {rejects}\n"
+    rejected = [json.loads(line) for line in rejects.read_text().splitlines()]
+    assert [(one["line"], one["column"]) for one in rejected] == [(5, "price"), (6, "at")]
+    assert rejected[1]["row"] == {"carrier": "UA", "price": "", "at": ""}
+    prices = [json.loads(line)["price"] for line in read(cluster, topic, "--columns", "price").splitlines()]
+    assert prices == [f"{number}.25" for number in range(3)] * 3
+
+    done = succeeds(cluster, "produce", topic, "-o", "json", "--reject-file", str(rejects), stdin="{}\n")
+    assert (json.loads(done)["acknowledged"], json.loads(done)["rejected"]) == (0, 1)
+    for flags, sentence in [
+        (("--format", "json", "--key-column", "carrier"), "leave --key-column out: columns are matched by name"),
+        (("--format", "json", "--timestamp-column", "at"), "the time of a row is its at"),
+        (("--format", "text"), "lines of text are no rows"),
+    ]:
+        ended = tidemark(cluster, "produce", topic, *flags, stdin="{}")
+        refused(ended, "INVALID_REQUEST")
+        assert sentence in ended.error
+
+
+def test_options_of_typed_topics_are_refused_for_others(cluster: LocalCluster, topic: str, tmp_path: Path) -> None:
+    plain = f"{topic}-bytes"
+    succeeds(cluster, "topic", "create", plain)
+    for command in (
+        ("consume", plain, "--columns", "a", "--until-end"),
+        ("consume", plain, "--columns", "a", "--group", f"group-{plain}", "--until-end"),
+        ("produce", plain, "--reject-file", str(tmp_path / "rejects")),
+    ):
+        ended = tidemark(cluster, *command)
+        refused(ended, "INVALID_REQUEST")
+        assert "has no schema" in ended.error
+    succeeds(cluster, "topic", "delete", plain, "--yes")

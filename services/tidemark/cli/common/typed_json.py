@@ -2,7 +2,8 @@
 """Rows of typed topics as JSON, as `consume` and `log dump` print them and `produce` reads them.
 
 JSON has fewer types. Decimals, dates and times are texts, binary values are texts in base64. Floats that JSON lacks are
-the texts NaN, Infinity and -Infinity. The keys of a map are texts.
+the texts NaN, Infinity and -Infinity. A map is an object, whose members are texts; a map with a key twice is a list of
+pairs.
 """
 
 from __future__ import annotations
@@ -61,8 +62,10 @@ def json_converter(data_type: Any) -> Convert | None:
 def _map_converter(data_type: Any) -> Convert:
     key, item = json_converter(data_type.key_type) or _as_it_is, json_converter(data_type.item_type) or _as_it_is
 
-    def convert(value: Any) -> dict[str, Any]:
-        return {_key_text(key(name)): None if one is None else item(one) for name, one in value}
+    def convert(value: Any) -> dict[str, Any] | list[list[Any]]:
+        pairs = [(key(name), None if one is None else item(one)) for name, one in value]
+        found = {_key_text(name): one for name, one in pairs}
+        return found if len(found) == len(pairs) else [list(pair) for pair in pairs]
 
     return convert
 
