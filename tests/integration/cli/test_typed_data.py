@@ -83,6 +83,7 @@ def test_rows_are_consumed_as_lines_json_csv_and_parquet(cluster: LocalCluster, 
         "headers": [{"name": "trace", "value": "7"}],
     }
     assert (second["offset"], second["headers"]) == (1, [])
+    assert "1 partition the same" in succeeds(cluster, "replicas", "verify", "--topic", topic)
 
     header, row, _ = read(cluster, topic, "-o", "csv").splitlines()
     assert header.replace('"', "") == "_partition,_offset,_timestamp,carrier,day,price,legs,tags,raw,rate,at"

@@ -39,8 +39,8 @@ from tidemark.record.schema import HEADERS_TYPE, TIMESTAMP_TYPE
 
 TIMESTAMP: Final = "_timestamp"
 HEADERS: Final = "_headers"
-_OF_CONSUME: Final = frozenset(("topic", "partition", "offset", "timestamp_us", "value", "headers"))
-"""Members of each record in the JSON that `consume` writes."""
+_OF_RECORD: Final = frozenset(("offset", "timestamp_us", "value", "headers"))
+"""Members of each record in the JSON that `consume` and `log dump` write."""
 _FLOATS: Final = (Primitive.FLOAT32, Primitive.FLOAT64)
 _CAST: Final = (
     *INT_BITS,
@@ -89,12 +89,12 @@ class TypedInput:
         self._stamp = text_reader(Primitive.TIMESTAMP, unit)
         self._stamp_of_json = json_reader(Primitive.TIMESTAMP, unit)
         self._exact = any(isinstance(plain_type(column.type), Decimal) for _, column in walk(schema.columns))
-        self._takes_records = _OF_CONSUME.isdisjoint(self._columns.keys() - {"value"})
+        self._takes_records = _OF_RECORD.isdisjoint(self._columns.keys() - {"value"})
 
     # -- JSON lines ----------------------------------------------------------------------------------------------------
 
     def json_batches(self, file: BinaryIO) -> Iterator[pa.RecordBatch]:
-        """Rows of JSON objects, one a line, or of records as `consume -o json` writes them.
+        """Rows of JSON objects, one a line, or of records as `consume` and `log dump` write them.
 
         Raises:
             TidemarkError: SCHEMA_MISMATCH for a row that does not fit, after the rows before it.
@@ -110,12 +110,12 @@ class TypedInput:
         if not isinstance(document, dict):
             raise MisfitError("not a JSON object with the topic's columns")
         stamp = document.get(self._timestamp.name)
-        if self._takes_records and document.keys() >= _OF_CONSUME:
+        if self._takes_records and document.keys() >= _OF_RECORD:
             return self._of_record(document)
         return _Row(self._converted(document), converted(self._timestamp.name, stamp, self._stamp_of_json))
 
     def _of_record(self, record: Mapping[str, Any]) -> _Row:
-        """A row of a record as `consume -o json` writes it."""
+        """A row of a record as `consume` and `log dump` write it."""
         row, stamp_us = record["value"], record["timestamp_us"]
         if not isinstance(row, dict):
             raise MisfitError("the record has no row: its value is null, or not of a typed topic")

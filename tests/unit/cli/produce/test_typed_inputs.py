@@ -169,6 +169,10 @@ def test_json_lines_are_rows_or_records_of_consume() -> None:
     assert found[0] == {**dict.fromkeys(VALUES), **values}
     assert found[1]["_headers"] == [("h", b"1")]
     assert found[1]["_timestamp"] == datetime(1970, 1, 1, microsecond=5, tzinfo=UTC)
+    assert (
+        of(json_of({name: record[name] for name in ("offset", "timestamp_us", "value")} | {"headers": []}))[0]["name"]
+        == "x"
+    ), "of log dump"
     exact = of(json_of('{"name": "x", "price": 12345678.12}'))[0]["price"]
     assert exact == Decimal("12345678.12")
 
