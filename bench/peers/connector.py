@@ -13,8 +13,16 @@ HERE = Path(__file__).resolve().parent
 VERSION = "4.0.0"
 """Version of the connector and of PySpark: jars of one version do not run with another."""
 _ROOT = HERE.parents[1] / ".peers" / f"spark-kafka-{VERSION}"
-_ARTIFACTS = ("spark-sql-kafka-0-10_2.13", "spark-token-provider-kafka-0-10_2.13", "kafka-clients", "commons-pool2")
+_ARTIFACTS = (
+    "spark-sql-kafka-0-10_2.13",
+    "spark-token-provider-kafka-0-10_2.13",
+    "kafka-clients",
+    "commons-pool2",
+    "spark-avro_2.13",
+)
 """Jars that Spark does not include."""
+_PRODUCER = ("confluent-kafka[avro,json]",)
+"""The peer's Python client with its serializers, for `bench typed`."""
 _LIMIT_S = 600
 
 
@@ -45,7 +53,9 @@ def connector(*, fetch: bool) -> Connector | None:
     shutil.rmtree(_ROOT, ignore_errors=True)
     subprocess.run([sys.executable, "-m", "venv", str(_ROOT / "venv")], check=True, timeout=_LIMIT_S)
     subprocess.run(
-        [str(found.python), "-m", "pip", "install", "-q", f"pyspark=={VERSION}"], check=True, timeout=_LIMIT_S
+        [str(found.python), "-m", "pip", "install", "-q", f"pyspark=={VERSION}", *_PRODUCER],
+        check=True,
+        timeout=_LIMIT_S,
     )
     mvn = ["mvn", "-q", "-B", "-f", str(HERE / "spark-kafka-pom.xml"), f"-Dspark.version={VERSION}"]
     goal = [

@@ -42,6 +42,11 @@ def parse_bootstrap(given: Mapping[str, str]) -> str:
     return text
 
 
+def has_bootstrap(given: Mapping[str, str]) -> bool:
+    """Whether an address is given, by options with lower-case names."""
+    return any(given.get(name, "").strip() for name in ADDRESSES)
+
+
 def parse_tls(given: Mapping[str, str]) -> TlsFiles | None:
     """The TLS files of options with lower-case names; None: those that the environment of each process names.
 

@@ -31,7 +31,10 @@ _log = logging.getLogger("tidemark.spark")
 
 _ENDING: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "endingOffsetsByTimestampStrategy")
 _STREAMING: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
-_OF_COLUMNS: Final = ("includeHeaders", "columns", "valueFormat", "valueSchema", "malformedValues")
+_OF_BYTES: Final = ("includeHeaders", "valueFormat", "valueSchema", "malformedValues")
+"""Options of reads of topics without a schema."""
+_OF_TYPED: Final = ("metadataColumns", "schemaChange")
+"""Options of reads of topics with a schema."""
 _KNOWN: Final = {
     name.lower(): name
     for name in (
@@ -39,6 +42,7 @@ _KNOWN: Final = {
         *TLS_FILES,
         TOKEN_FILE,
         CLIENT_ID[0],
+        "path",
         "subscribe",
         "subscribePattern",
         "assign",
@@ -54,7 +58,9 @@ _KNOWN: Final = {
         "deadlineMs",
         "rack",
         "pushDownFilters",
-        *_OF_COLUMNS,
+        "columns",
+        *_OF_BYTES,
+        *_OF_TYPED,
     )
 }
 _WITHOUT_EFFECT: Final = frozenset(
@@ -97,6 +103,8 @@ class ReadOptions:
         tls: the TLS files; None: those of the environment, or plain text.
         token_file: path of a file with a bearer token; None: that of the environment, or none.
         client_id: a name for quotas and metrics of brokers; "": none.
+        is_typed: whether the topic has a schema; `columns` is then empty.
+        goes_on: whether a stream goes on with the version of its start after a change of the schema.
     """
 
     bootstrap: str
@@ -117,6 +125,8 @@ class ReadOptions:
     tls: TlsFiles | None = None
     token_file: str | None = None
     client_id: str = ""
+    is_typed: bool = False
+    goes_on: bool = False
 
     def chosen(self, names: Iterable[str]) -> list[str]:
         """Topics to read, sorted; a pattern does not match internal topics, whose names begin with __."""
@@ -133,12 +143,28 @@ class ReadOptions:
         return f"subscribePattern {self.pattern.pattern!r} matches no topic; it must match the whole name{hint}"
 
 
-def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
+def single_topic(given: Mapping[str, str]) -> str | None:
+    """The topic of a read that names one, and may therefore give its columns; None: several, or a read of bytes.
+
+    Args:
+        given: options by lower-case name.
+    """
+    if any(name.lower() in given for name in _OF_BYTES):
+        return None
+    try:
+        topics, pattern = _topics(given)
+    except ValueError:  # the reader reports it
+        return None
+    return next(iter(topics)) if pattern is None and len(topics) == 1 else None
+
+
+def parse_options(options: Mapping[str, str], *, streaming: bool = False, typed: bool = False) -> ReadOptions:
     """Parse the options that Spark passes, with names in any case.
 
     Args:
         options: options of the job.
         streaming: whether the read is a stream, which starts at latest by default and has no end.
+        typed: whether the topic has a schema.
 
     Raises:
         ValueError: for a missing, unknown or wrong option; names the valid form.
@@ -149,6 +175,10 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Rea
     if misplaced:
         kind, other = ("stream", "batch reads") if streaming else ("batch read", "streams")
         raise ValueError(f"option {misplaced[0]!r} is for {other}; this is a {kind}")
+    unfit = [name for name in (_OF_BYTES if typed else _OF_TYPED) if name.lower() in given]
+    if unfit:
+        kinds = "without a schema; this one has one" if typed else "with a schema; this one has none"
+        raise ValueError(f"option {unfit[0]!r} is for topics {kinds}")
     topics, pattern = _topics(given)
     starting = parse_place(
         given, "starting", default=LATEST if streaming else EARLIEST, refused=None if streaming else LATEST
@@ -161,7 +191,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Rea
     least_tasks, most_a_task = given.get("minpartitions"), given.get("maxrecordsperpartition")
     parsed = ReadOptions(
         bootstrap=parse_bootstrap(given),
-        columns=parse_columns(given),
+        columns=Columns(()) if typed else parse_columns(given),
         starting=starting,
         ending=ending,
         topics=topics,
@@ -178,6 +208,8 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Rea
         tls=parse_tls(given),
         token_file=parse_token_file(given),
         client_id=parse_client_id(given),
+        is_typed=typed,
+        goes_on=_goes_on(given),
     )
     if parsed.max_offsets is not None and parsed.min_offsets > parsed.max_offsets:
         raise ValueError(
@@ -202,11 +234,12 @@ def _check_names(given: Mapping[str, str]) -> None:
 
 
 def _topics(given: Mapping[str, str]) -> tuple[dict[str, frozenset[int] | None], re.Pattern[str] | None]:
-    found = [name for name in ("subscribe", "subscribePattern", "assign") if name.lower() in given]
+    found = [name for name in ("subscribe", "subscribePattern", "assign", "path") if name.lower() in given]
     if len(found) != 1:
         raise ValueError(
             "one of the options 'subscribe' (topic,topic), 'subscribePattern' (a regular expression) and 'assign' "
-            f'({{"topic": [0, 1]}}) must be set; here {"none is" if not found else " and ".join(found) + " are"}'
+            f'({{"topic": [0, 1]}}), or load("topic"), must be set; here '
+            f"{'none is' if not found else ' and '.join(found) + ' are'}"
         )
     text = given[found[0].lower()]
     if found == ["subscribe"]:
@@ -216,6 +249,8 @@ def _topics(given: Mapping[str, str]) -> tuple[dict[str, frozenset[int] | None],
         return dict.fromkeys(names), None
     if found == ["assign"]:
         return _assigned(text), None
+    if found == ["path"]:
+        return {text.strip(): None}, None
     if not text.strip():
         raise ValueError(
             "option 'subscribePattern' is empty; want a regular expression for whole names, e.g. orders-.*"
@@ -267,6 +302,13 @@ def _boolean(name: str, text: str) -> bool:
     if text.strip().lower() not in ("true", "false"):
         raise ValueError(f"option {name!r} is {text!r}; want true or false")
     return text.strip().lower() == "true"
+
+
+def _goes_on(given: Mapping[str, str]) -> bool:
+    text = given.get("schemachange", "fail").strip().lower()
+    if text not in ("fail", "latestatrestart"):
+        raise ValueError(f"option 'schemaChange' is {given['schemachange']!r}; want fail or latestAtRestart")
+    return text == "latestatrestart"
 
 
 def _duration_ms(name: str, text: str) -> int:

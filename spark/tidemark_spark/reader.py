@@ -6,10 +6,10 @@ from __future__ import annotations
 import functools
 import gc
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -20,12 +20,20 @@ from tidemark.runtime.freed_memory import keep_freed_memory
 from tidemark_spark import rows, topics
 from tidemark_spark.columns import Columns
 from tidemark_spark.compat import arrow_schema
-from tidemark_spark.filters import EVERYTHING, Comparison, narrow
+from tidemark_spark.filters import EVERYTHING, Comparison, Narrowing, narrow
 from tidemark_spark.options import ReadOptions
 from tidemark_spark.plain_errors import plain_errors
 from tidemark_spark.ranges import OffsetRange, pack, plan_ranges, times_of
 from tidemark_spark.topics import Assignment
+from tidemark_spark.typed.topic import check_same
 from tidemark_spark.values import check_type
+
+if TYPE_CHECKING:
+    from tidemark_spark.typed.table import TypedTable
+
+
+Shape = Callable[[pa.RecordBatch], pa.RecordBatch]
+"""From the rows of one range to the columns that Spark expects."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,9 @@ def check_schema(schema: StructType, columns: Columns) -> None:
         check_type(columns.value_format, arrow.field("value").type)
 
 
-def read_task(options: ReadOptions, schema: StructType, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+def read_task(
+    options: ReadOptions, schema: StructType, partition: InputPartition | None, table: TypedTable | None = None
+) -> Iterator[pa.RecordBatch]:
     """Rows of one task in the order of offsets, as Arrow batches for Spark."""
     # Without a planned range, Spark runs one task all the same: with a bare partition, before 4.1 with None.
     if partition is None or (type(partition) is InputPartition and partition.value is None):
@@ -58,15 +68,24 @@ def read_task(options: ReadOptions, schema: StructType, partition: InputPartitio
     assert isinstance(partition, TidemarkInputPartition)
     _settle()
     with plain_errors():
-        found = _columns(options, arrow_schema(schema), partition.ranges)
+        found = _columns(options, arrow_schema(schema), partition.ranges, table)
         yield from found if len(partition.ranges) == 1 else rows.merged(found)
 
 
-def _columns(options: ReadOptions, schema: pa.Schema, ranges: Sequence[Assignment]) -> Iterator[pa.RecordBatch]:
-    for one, found in itertools.groupby(topics.read(options, ranges), key=itemgetter(0)):
-        shaped = rows.Rows(one.offsets, options.columns, schema, timestamp_type=one.timestamp_type)
-        for records in rows.merged(map(itemgetter(1), found)):
-            yield shaped.to_columns(records)
+def _columns(
+    options: ReadOptions, schema: pa.Schema, ranges: Sequence[Assignment], table: TypedTable | None
+) -> Iterator[pa.RecordBatch]:
+    for one, found in itertools.groupby(topics.read(options, ranges, table), key=itemgetter(0)):
+        shape = _shape(options, schema, one, table)
+        of_range = map(itemgetter(1), found)
+        for records in rows.merged(of_range if table is None else map(table.passing, of_range)):
+            yield shape(records)
+
+
+def _shape(options: ReadOptions, schema: pa.Schema, one: Assignment, table: TypedTable | None) -> Shape:
+    if table is not None:
+        return table.shaper(one.offsets.partition)
+    return rows.Rows(one.offsets, options.columns, schema, timestamp_type=one.timestamp_type).to_columns
 
 
 @functools.cache
@@ -82,13 +101,15 @@ class TidemarkReader(DataSourceReader):
     Args:
         options: options of the read.
         schema: columns that Spark expects.
+        table: the same columns of a typed topic; None: a read of bytes.
     """
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        check_schema(schema, options.columns)
+    def __init__(self, options: ReadOptions, schema: StructType, table: TypedTable | None = None) -> None:
+        if table is None:
+            check_schema(schema, options.columns)
         self._options = options
         self._schema = schema
-        self._narrowing = EVERYTHING
+        self._table = table
 
     @plain_errors()
     def partitions(self) -> Sequence[InputPartition]:
@@ -96,24 +117,45 @@ class TidemarkReader(DataSourceReader):
         options = self._options
         with topics.open_reader(options) as reader:
             found = topics.find_topics(reader, options)
+            if self._table is not None:
+                check_same(self._table.topic, found)
+            narrowing = self._narrowing(found)
             bounds = topics.find_bounds(reader, options, found)
-            by_time = topics.find_times(reader, times_of(options, bounds, self._narrowing))
-        planned = plan_ranges(options, bounds, by_time, self._narrowing)
+            by_time = topics.find_times(reader, times_of(options, bounds, narrowing))
+        planned = plan_ranges(options, bounds, by_time, narrowing)
         tasks = pack(planned, options, functools.partial(topics.leader_of, found))
         return [TidemarkInputPartition(tuple(_assignment(part, found) for part in task)) for task in tasks]
 
+    def _narrowing(self, found: Mapping[str, TopicView]) -> Narrowing:
+        """Bounds of the read by the filters that the reader has."""
+        return EVERYTHING
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Rows of one task."""
-        return read_task(self._options, self._schema, partition)
+        return read_task(self._options, self._schema, partition, self._table)
 
 
 class TidemarkFilteringReader(TidemarkReader):
     """A batch read that receives the query's filters, where Spark passes them (see `compat`)."""
 
+    _comparisons: Sequence[Comparison] = ()
+
     def pushFilters(self, filters: Sequence[Any]) -> Iterable[Any]:  # noqa: N802 - Spark's name
         """Narrow the read by the filters that allow this; Spark applies all of them again."""
-        self._narrowing = narrow(one for one in map(_comparison, filters) if one is not None)
+        self._comparisons = [one for one in map(_comparison, filters) if one is not None]
+        if self._table is not None:
+            self._table = self._table.filtered(filters)
         return filters
+
+    def _narrowing(self, found: Mapping[str, TopicView]) -> Narrowing:
+        if self._table is None:
+            return narrow(self._comparisons)
+        view = found[self._table.topic.name]
+        names = dict(_METADATA)
+        event_time = self._table.topic.newest.event_time_column
+        if event_time is not None and topics.timestamp_type(view) == rows.CREATE_TIME:
+            names[event_time.name] = "timestamp"
+        return narrow(replace(one, column=names[one.column]) for one in self._comparisons if one.column in names)
 
 
 def _comparison(pushed: Any) -> Comparison | None:
@@ -123,6 +165,8 @@ def _comparison(pushed: Any) -> Comparison | None:
     return Comparison(pushed.attribute[0], operator, pushed.value)
 
 
+_METADATA: Final = {"_partition": "partition", "_offset": "offset", "_timestamp": "timestamp"}
+"""Columns of a typed topic that filters narrow a read by, as columns of a read of bytes."""
 _OPERATORS: Mapping[str, str] = {
     "EqualTo": "=",
     "EqualNullSafe": "=",

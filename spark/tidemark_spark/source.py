@@ -13,11 +13,15 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceWriter
 from pyspark.sql.types import StructType
+from tidemark.model import TidemarkError
 
-from tidemark_spark.options import parse_options, parse_schema_options
+from tidemark_spark.common_options import has_bootstrap
+from tidemark_spark.options import parse_options, parse_schema_options, single_topic
 from tidemark_spark.plain_errors import plain_errors
 
 if TYPE_CHECKING:
+    from tidemark_spark.typed.table import TypedTable
+    from tidemark_spark.typed.topic import TypedTopic
     from tidemark_spark.writer import TidemarkStreamWriter
 
 NAME = "tidemark"
@@ -35,15 +39,48 @@ def register(spark: SparkSession) -> None:
 class TidemarkDataSource(DataSource):
     """Topics as a table with the columns and options of Spark's Kafka source; see docs/spark.md."""
 
+    _typed: TypedTopic | None
+    """The topic, once `_topic` has looked; the reader's process gets it from the one that found the columns."""
+
     @classmethod
     def name(cls) -> str:
         """The argument of format()."""
         return NAME
 
     @plain_errors()
-    def schema(self) -> str:
-        """Columns as DDL, with the names and types of Spark's Kafka source."""
-        return parse_schema_options(self.options).ddl()
+    def schema(self) -> StructType | str:
+        """Columns of a typed topic; else as DDL, with the names and types of Spark's Kafka source."""
+        topic = self._topic()
+        if topic is None:
+            return parse_schema_options(self.options).ddl()
+        from tidemark_spark.typed.table import table_schema
+
+        given = self._given()
+        return table_schema(topic, given.get("columns"), given.get("metadatacolumns"))
+
+    def _given(self) -> dict[str, str]:
+        return {name.lower(): value for name, value in self.options.items()}
+
+    def _topic(self) -> TypedTopic | None:
+        """The topic of the read, if it has a schema; found once."""
+        if not hasattr(self, "_typed"):
+            given = self._given()
+            name = single_topic(given)
+            if name is None or not has_bootstrap(given):
+                return None
+            from tidemark_spark.typed.topic import typed_topic
+
+            self._typed = typed_topic(given, name)
+        return self._typed
+
+    def table(self, schema: StructType) -> TypedTable | None:
+        """The columns of a read of a typed topic; None: the read gives bytes."""
+        topic = self._topic()
+        if topic is None:
+            return None
+        from tidemark_spark.typed.table import TypedTable
+
+        return TypedTable(topic, schema)
 
     @plain_errors()
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -51,19 +88,22 @@ class TidemarkDataSource(DataSource):
         from tidemark_spark.compat import pushdown_is_on
         from tidemark_spark.reader import TidemarkFilteringReader, TidemarkReader
 
-        options = parse_options(self.options)
+        table = self.table(schema)
+        options = parse_options(self.options, typed=table is not None)
         # Only on request: PySpark (4.1 to 4.3) reuses the plan of a filtered query for a later query without a filter
         # on the same DataFrame, so that rows would be missing silently.
         kind = TidemarkFilteringReader if options.push_down_filters and pushdown_is_on() else TidemarkReader
-        return kind(options, schema)
+        return kind(options, schema, table)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """A reader of micro-batches; errors in the options are raised at its first call."""
         from tidemark_spark.stream_reader import RefusedStreamReader, open_stream_reader
 
         try:
-            return open_stream_reader(parse_options(self.options, streaming=True), schema)
-        except ValueError as error:
+            table = self.table(schema)
+            options = parse_options(self.options, streaming=True, typed=table is not None)
+            return open_stream_reader(options, schema, table)
+        except (ValueError, TidemarkError) as error:
             return RefusedStreamReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

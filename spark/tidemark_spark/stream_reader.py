@@ -11,7 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -41,6 +41,10 @@ from tidemark_spark.stream_offsets import (
     waiting,
 )
 from tidemark_spark.topics import ADVICE, Assignment
+from tidemark_spark.typed.topic import TypedTopic, check_same, check_version
+
+if TYPE_CHECKING:
+    from tidemark_spark.typed.table import TypedTable
 
 _log = logging.getLogger("tidemark.spark")
 
@@ -90,10 +94,12 @@ class StreamPlanner:
 
     Args:
         options: options of the read.
+        topic: the typed topic that the query reads; None: a read of bytes.
     """
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ReadOptions, topic: TypedTopic | None = None) -> None:
         self._options = options
+        self._topic = topic
         self._reader: RangeReader | None = None
         self._topics: Mapping[str, TopicView] = {}
         self._latest: StreamOffset | None = None
@@ -104,10 +110,10 @@ class StreamPlanner:
 
     def __getstate__(self) -> dict[str, Any]:
         """State that is sent to tasks, without connections."""
-        return {"_options": self._options}
+        return {"_options": self._options, "_topic": self._topic}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["_options"])  # type: ignore[misc]
+        self.__init__(state["_options"], state["_topic"])  # type: ignore[misc]
 
     def initial(self) -> StreamOffset:
         """Start of a query without a checkpoint."""
@@ -178,6 +184,8 @@ class StreamPlanner:
             self._topics = self._find_topics(start)
             check_cluster(end, self._client().cluster_id)
         check_cluster(start, end.cluster_id)
+        if self._topic is not None:
+            check_same(self._topic, self._topics)
         gone = losses(start, Available(end)) if self._options.fail_on_data_loss else []
         if gone:  # PySpark does not always pass the start to `next_end`; here both offsets are known
             self._note_losses(gone)
@@ -210,6 +218,8 @@ class StreamPlanner:
     def _asked(self, start: StreamOffset | None) -> Available:
         client = self._client()
         self._topics = self._find_topics(start)
+        if self._topic is not None and not self._options.goes_on:
+            check_version(self._topic, self._topics)
         wanted = [where for topic in self._topics.values() for where in topics.partitions_of(self._options, topic)]
         latest = topics.find_latest(client, wanted)
         found: dict[str, dict[int, Position]] = {name: {} for name in self._topics}
@@ -319,11 +329,13 @@ def _enumerated(sentences: Sequence[str]) -> str:
 class _Reader(compat.AvailableNow, DataSourceStreamReader):  # type: ignore[misc]
     """The part that does not depend on PySpark's version."""
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        check_schema(schema, options.columns)
+    def __init__(self, options: ReadOptions, schema: StructType, table: TypedTable | None = None) -> None:
+        if table is None:
+            check_schema(schema, options.columns)
         self._options = options
         self._schema = schema
-        self._planner = StreamPlanner(options)
+        self._table = table
+        self._planner = StreamPlanner(options, None if table is None else table.topic)
 
     @plain_errors()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - these names are Spark's
@@ -337,7 +349,7 @@ class _Reader(compat.AvailableNow, DataSourceStreamReader):  # type: ignore[misc
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Rows of one task."""
-        return read_task(self._options, self._schema, partition)
+        return read_task(self._options, self._schema, partition, self._table)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: Spark has the checkpoint, and brokers keep no position of a query."""
@@ -379,8 +391,8 @@ class PlainStreamReader(_Reader):
     micro-batch reads all records.
     """
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        super().__init__(options, schema)
+    def __init__(self, options: ReadOptions, schema: StructType, table: TypedTable | None = None) -> None:
+        super().__init__(options, schema, table)
         self._end: StreamOffset | None = None
 
     @plain_errors()
@@ -407,7 +419,7 @@ class RefusedStreamReader(compat.AvailableNow, DataSourceStreamReader):  # type:
     PySpark (4.0 to 4.3) hides an error of `streamReader` behind another one, since it stops the missing reader.
     """
 
-    def __init__(self, error: ValueError) -> None:
+    def __init__(self, error: ValueError | TidemarkError) -> None:
         self._error = error
 
     @plain_errors()
@@ -423,6 +435,8 @@ class RefusedStreamReader(compat.AvailableNow, DataSourceStreamReader):  # type:
         """Do nothing."""
 
 
-def open_stream_reader(options: ReadOptions, schema: StructType) -> DataSourceStreamReader:
+def open_stream_reader(
+    options: ReadOptions, schema: StructType, table: TypedTable | None = None
+) -> DataSourceStreamReader:
     """The reader for the installed PySpark."""
-    return (LimitedStreamReader if compat.HAS_READ_LIMITS else PlainStreamReader)(options, schema)
+    return (LimitedStreamReader if compat.HAS_READ_LIMITS else PlainStreamReader)(options, schema, table)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from tidemark.client.consuming.range_reader import Position, RangeReader, RangeStart, StatedOffset
@@ -21,6 +21,9 @@ from tidemark_spark.ranges import ByTime, OffsetRange, PartitionBounds, check_pa
 from tidemark_spark.reader_pool import ReaderPool
 from tidemark_spark.rows import CREATE_TIME, LOG_APPEND_TIME
 from tidemark_spark.stream_offsets import DataLossError
+
+if TYPE_CHECKING:
+    from tidemark_spark.typed.table import TypedTable
 
 _log = logging.getLogger("tidemark.spark")
 
@@ -82,8 +85,19 @@ def find_topics(
         warn: logs that a pattern matches no topic.
     """
     if options.pattern is None:
-        return dict(reader.topics(sorted(options.topics)))
+        return _of_one_kind(options, reader.topics(sorted(options.topics)))
     return find_existing(reader, options, warn)
+
+
+def _of_one_kind(options: ReadOptions, found: Mapping[str, TopicView]) -> dict[str, TopicView]:
+    """The topics; raises ValueError if one has a schema and the read gives bytes."""
+    typed = [] if options.is_typed else sorted(name for name, topic in found.items() if topic.schema_version)
+    if typed:
+        raise ValueError(
+            f"topic {typed[0]} has a schema, and this read gives bytes: read it alone, by load({typed[0]!r}) "
+            "and without the options of values"
+        )
+    return dict(found)
 
 
 def find_existing(
@@ -94,7 +108,7 @@ def find_existing(
     chosen = options.chosen(found)
     if not chosen and options.pattern is not None:
         warn(options.no_match(found))
-    return {name: found[name] for name in chosen}
+    return _of_one_kind(options, {name: found[name] for name in chosen})
 
 
 def partitions_of(options: ReadOptions, topic: TopicView) -> list[TopicPartition]:
@@ -156,8 +170,12 @@ def timestamp_type(topic: TopicView) -> int:
     return LOG_APPEND_TIME if append_time else CREATE_TIME
 
 
-def read(options: ReadOptions, tasks: Sequence[Assignment]) -> Iterator[tuple[Assignment, pa.RecordBatch]]:
-    """Rows of the ranges of one task in record.schema.OFFSET_SCHEMA: range by range, in order, each once.
+def read(
+    options: ReadOptions, tasks: Sequence[Assignment], table: TypedTable | None = None
+) -> Iterator[tuple[Assignment, pa.RecordBatch]]:
+    """Rows of the ranges of one task: range by range, in order, each once.
+
+    Of bytes in record.schema.OFFSET_SCHEMA; of a typed topic as `TypedTable.rows` makes them.
 
     During a failover the read waits for the new leader. With failOnDataLoss=false deleted records are skipped, counted
     and logged. The first fetches of several ranges are one request.
@@ -169,9 +187,11 @@ def read(options: ReadOptions, tasks: Sequence[Assignment]) -> Iterator[tuple[As
     with lend_reader(options) as reader:
         for at in range(0, len(tasks), _TOGETHER_MAX):
             together = tasks[at : at + _TOGETHER_MAX]
-            firsts = reader.fetch_together([_start(one) for one in together]) if len(together) > 1 else [b""]
+            starts = [_start(one) for one in together]
+            column_ids = () if table is None else table.rows.column_ids
+            firsts = reader.fetch_together(starts, column_ids=column_ids) if len(together) > 1 else [b""]
             for task, first in zip(together, firsts, strict=True):
-                for found in _read_range(options, reader, task, first):
+                for found in _read_range(options, reader, task, first, table):
                     yield task, found
 
 
@@ -181,7 +201,7 @@ def _start(task: Assignment) -> RangeStart:
 
 
 def _read_range(
-    options: ReadOptions, reader: RangeReader, task: Assignment, first: bytes | memoryview
+    options: ReadOptions, reader: RangeReader, task: Assignment, first: bytes | memoryview, table: TypedTable | None
 ) -> Iterator[pa.RecordBatch]:
     part = task.offsets
     started_s = time.monotonic()
@@ -198,11 +218,12 @@ def _read_range(
                 incarnation=task.incarnation,
                 last_epoch=last_epoch,
                 first=first,
+                typed=None if table is None else table.rows,
             ):
                 yield found
                 rows += found.num_rows
                 size_bytes += found.nbytes
-                position = found.column(4)[-1].as_py() + 1
+                position = found.column("offset" if table is None else "_offset")[-1].as_py() + 1
                 last_epoch = NO_EPOCH
             break
         except TidemarkError as error:

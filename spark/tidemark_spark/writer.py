@@ -21,8 +21,10 @@ from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.client.metadata.tls import Credentials
 
 from tidemark_spark.plain_errors import plain_errors
+from tidemark_spark.typed.topic import TypedTopic, with_schema
+from tidemark_spark.typed.writes import TIMESTAMP, check_table, parted
 from tidemark_spark.writer_compat import StreamWriterBase
-from tidemark_spark.writer_options import WriteOptions, check_columns, parse_write_options
+from tidemark_spark.writer_options import WriteOptions, check_columns, looks_like_bytes, parse_write_options
 from tidemark_spark.writer_rows import destined
 
 if TYPE_CHECKING:
@@ -68,12 +70,7 @@ def open_writer(options: Any, schema: StructType, *, overwrite: bool) -> DataSou
     if overwrite:
         raise ValueError('a log is only appended to: mode("overwrite") is not supported, take mode("append")')
     parsed = parse_write_options(options)
-    check_columns(schema, parsed)
-    if parsed.topic is not None:
-        credentials = Credentials(parsed.tls, parsed.token_file)
-        with RangeReader(parsed.bootstrap, deadline_s=parsed.deadline_ms / 1000, tls=credentials) as reader:
-            reader.topics([parsed.topic])
-    return TidemarkWriter(parsed)
+    return TidemarkWriter(parsed, _typed(schema, parsed))
 
 
 @plain_errors()
@@ -86,19 +83,44 @@ def open_stream_writer(options: Any, schema: StructType, *, overwrite: bool) -> 
     if overwrite:
         raise ValueError('outputMode("complete") is not supported: a log is appended to; take "update" or "append"')
     parsed = parse_write_options(options)
-    check_columns(schema, parsed)
-    return TidemarkStreamWriter(parsed, schema)
+    topic = None
+    if looks_like_bytes(schema, parsed):
+        check_columns(schema, parsed)
+    else:
+        topic = _typed(schema, parsed)
+    return TidemarkStreamWriter(parsed, schema, topic)
+
+
+def _typed(schema: StructType, options: WriteOptions) -> TypedTopic | None:
+    """The schema of the topic after the check of the table; None for a topic of bytes, after its check.
+
+    Raises:
+        ValueError: for columns that do not fit.
+        TidemarkError: UNKNOWN_TOPIC; REQUEST_TIMED_OUT with the cause of each endpoint.
+    """
+    if options.topic is None:
+        check_columns(schema, options)
+        return None
+    credentials = Credentials(options.tls, options.token_file)
+    with RangeReader(options.bootstrap, deadline_s=options.deadline_ms / 1000, tls=credentials) as reader:
+        topic = with_schema(reader, reader.topics([options.topic])[options.topic])
+    if topic is not None:
+        check_table(schema, topic)
+    else:
+        check_columns(schema, options)
+    return topic
 
 
 class TidemarkWriter(DataSourceArrowWriter):
     """Writes one table."""
 
-    def __init__(self, options: WriteOptions) -> None:
+    def __init__(self, options: WriteOptions, topic: TypedTopic | None = None) -> None:
         self._options = options
+        self._topic = topic
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Write the record batches of one attempt of a task."""
-        return write_task(self._options, iterator)
+        return write_task(self._options, iterator, self._topic)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Log the result after all tasks."""
@@ -112,13 +134,14 @@ class TidemarkWriter(DataSourceArrowWriter):
 class TidemarkStreamWriter(StreamWriterBase):
     """Writes micro-batches; a micro-batch that is repeated after a restart is written again."""
 
-    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+    def __init__(self, options: WriteOptions, schema: StructType, topic: TypedTopic | None = None) -> None:
         super().__init__(schema)
         self._options = options
+        self._topic = topic
 
     def write_arrow(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write one attempt of a task."""
-        return write_task(self._options, iterator)
+        return write_task(self._options, iterator, self._topic)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Log the result of a micro-batch."""
@@ -130,7 +153,9 @@ class TidemarkStreamWriter(StreamWriterBase):
 
 
 @plain_errors()
-def write_task(options: WriteOptions, batches: Iterable[pa.RecordBatch]) -> TidemarkCommitMessage:
+def write_task(
+    options: WriteOptions, batches: Iterable[pa.RecordBatch], topic: TypedTopic | None = None
+) -> TidemarkCommitMessage:
     """Write rows in order, and wait until all are acknowledged.
 
     Raises:
@@ -147,14 +172,29 @@ def write_task(options: WriteOptions, batches: Iterable[pa.RecordBatch]) -> Tide
     with Producer(options.bootstrap, tls=options.tls, token_file=options.token_file, **options.settings) as producer:
         under_way: deque[TableHandle] = deque()
         for chunk in itertools.chain([first], chunks):
-            for topic, partition, rows in destined(chunk, options.topic, time.time_ns() // 1000):
+            for name, partition, rows, timestamp in _parts(options, chunk, topic):
                 message.size_bytes += rows.nbytes
-                under_way.append(producer.send_table(topic, rows, timestamp="timestamp", partition=partition))
+                under_way.append(producer.send_table(name, rows, timestamp=timestamp, partition=partition))
             while under_way and under_way[0].done():
                 _note(message, under_way.popleft())
         while under_way:
             _note(message, under_way.popleft())
     return message
+
+
+def _parts(
+    options: WriteOptions, chunk: list[pa.RecordBatch], topic: TypedTopic | None
+) -> Iterator[tuple[str, int | None, pa.RecordBatch | pa.Table, str | None]]:
+    """Topic, partition, rows and the column of their timestamps."""
+    if topic is None:
+        for name, partition, rows in destined(chunk, options.topic, time.time_ns() // 1000):
+            yield name, partition, rows, "timestamp"
+        return
+    for partition, table in parted(chunk):
+        stamped = TIMESTAMP in table.column_names
+        if stamped and topic.newest.event_time is not None:
+            table, stamped = table.drop_columns([TIMESTAMP]), False
+        yield topic.name, partition, table, TIMESTAMP if stamped else None
 
 
 def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:

@@ -32,11 +32,11 @@ from tidemark_spark.common_options import (
 
 _PREFIXES: Final = ("tidemark.", "kafka.")
 
-_BESIDE: Final = frozenset({"topic", "deadlinems"})
+_BESIDE: Final = frozenset({"topic", "deadlinems", "typed"})
 """Options that are not settings of the producer."""
 
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "path", "queryname"})
-"""Options of a streaming query that Spark also passes to the sink."""
+"""Options that Spark also passes to the sink. `path` is the argument of save() and start(): a topic."""
 
 _OF_BOTH: Final = frozenset({"includeheaders"})
 """Options of reads, accepted and ignored: headers are written if there is such a column."""
@@ -80,6 +80,7 @@ _NAMES: Final = (
     *TLS_FILES,
     TOKEN_FILE,
     "topic",
+    "typed",
     "deadlineMs",
     *(prefix + name for prefix in _PREFIXES for name in _SETTINGS),
 )
@@ -99,6 +100,7 @@ class WriteOptions:
         deadline_ms: time limit of the driver for an answer of a broker.
         tls: the TLS files; None: those of the environment, or plain text.
         token_file: path of a file with a bearer token; None: that of the environment, or none.
+        is_typed: whether the job says that the topic has a schema.
     """
 
     bootstrap: str
@@ -107,6 +109,7 @@ class WriteOptions:
     deadline_ms: int = 120_000
     tls: TlsFiles | None = None
     token_file: str | None = None
+    is_typed: bool = False
 
 
 def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
@@ -114,7 +117,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     given = {name.lower(): value for name, value in options.items()}
     settings = _settings(given)
     bootstrap = parse_bootstrap(given)
-    topic = given.get("topic")
+    topic = given.get("topic", given.get("path"))
     if topic is not None and not topic.strip():
         raise ValueError("option 'topic' names no topic")
     deadline_ms = _number("deadlineMs", given.get("deadlinems", "120000"))
@@ -122,7 +125,8 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         raise ValueError(f"option 'deadlineMs' is {given['deadlinems']!r}; want a whole number from 1")
     settings.setdefault("delivery_timeout_ms", deadline_ms)
     files = parse_tls(given), parse_token_file(given)
-    return WriteOptions(bootstrap, topic and topic.strip(), settings, deadline_ms, *files)
+    typed = _boolean("typed", given.get("typed", "false"))
+    return WriteOptions(bootstrap, topic and topic.strip(), settings, deadline_ms, *files, typed)
 
 
 def _settings(given: Mapping[str, str]) -> dict[str, Any]:
@@ -148,6 +152,15 @@ def _settings(given: Mapping[str, str]) -> dict[str, Any]:
         sentence = f"option {names[word]!r} {rest}" if word in names else error.message
         raise ValueError(sentence) from error
     return settings
+
+
+def looks_like_bytes(schema: StructType, options: WriteOptions) -> bool:
+    """Whether rows of this schema are records of bytes, unless the option `typed` says otherwise.
+
+    So a streaming write of bytes need not ask brokers for a schema in each micro-batch.
+    """
+    kinds = {field.name: field.dataType for field in schema.fields}
+    return not options.is_typed and "value" in kinds and _is_bytes(kinds["value"])
 
 
 def check_columns(schema: StructType, options: WriteOptions) -> None:

@@ -55,7 +55,9 @@ def is_settled(world: World) -> bool:
         return False
     if any(topic.original for topic in topics) or not all(_is_whole(world, *one) for one in assigned.items()):
         return False
-    if any(process.throttles() for process in world.brokers.values()) or unknown_versions(world):
+    if world.open_requests or any(process.throttles() for process in world.brokers.values()):
+        return False
+    if unknown_versions(world):
         return False
     return all(
         set(machine.logs) == {one for one, replicas in assigned.items() if broker in replicas}
@@ -106,8 +108,10 @@ class Requests:
             except TidemarkError as error:
                 world.tell(f"{what} is not asked for: {error}")
             admin.alive = False
+            world.open_requests -= 1
 
         admin = Node(world.engine, "admin")
+        world.open_requests += 1
         admin.spawn(ask())
 
     def _reassign(self, target: str, throttle_bytes_per_s: int) -> None:

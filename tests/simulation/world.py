@@ -94,6 +94,8 @@ class World:
         self.steps = 0
         self.counts: Counter[str] = Counter()
         """Number of occurrences of rare events."""
+        self.open_requests = 0
+        """Operators' requests that have not ended."""
         self.near_reads = 0
         """Number of reads from followers that returned records."""
         self.story: list[tuple[int, str]] = []

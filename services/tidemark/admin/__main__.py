@@ -41,6 +41,7 @@ from tidemark.runtime.configuration import AdminSettings, load_settings
 from tidemark.runtime.logging import configure_logging
 from tidemark.runtime.metrics import METRICS, tell_what_runs
 from tidemark.runtime.service import run_until_stopped
+from tidemark.runtime.stalls import run_watched
 from tidemark.zookeeper.access_rules.feed import AclFeed
 from tidemark.zookeeper.store import store_of
 from tidemark.zookeeper.whole_nodes.quotas import QuotaFeed
@@ -122,7 +123,7 @@ def main() -> None:
     """Run the admin service."""
     settings = load_settings(AdminSettings)
     configure_logging(settings.log_level, settings.log_format, AdminSettings.owner)
-    sys.exit(asyncio.run(serve(settings, load_ports(settings, Role.ADMIN))))
+    sys.exit(run_watched(serve(settings, load_ports(settings, Role.ADMIN))))
 
 
 if __name__ == "__main__":

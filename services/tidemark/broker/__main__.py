@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from typing import Final
 
@@ -16,6 +15,7 @@ from tidemark.runtime.freed_memory import keep_freed_memory
 from tidemark.runtime.logging import configure_logging
 from tidemark.runtime.metrics import METRICS
 from tidemark.runtime.service import end_process, run_until_stopped
+from tidemark.runtime.stalls import run_watched
 
 _SWITCH_INTERVAL_S: Final = 0.0005
 """Longest time that the event loop keeps the interpreter while an append thread that has written waits for it.
@@ -36,4 +36,4 @@ async def _main() -> int:
 if __name__ == "__main__":
     keep_freed_memory()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    end_process(asyncio.run(_main()))
+    end_process(run_watched(_main()))

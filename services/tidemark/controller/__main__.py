@@ -24,6 +24,7 @@ from tidemark.runtime.coordination import start_when_reachable
 from tidemark.runtime.logging import configure_logging
 from tidemark.runtime.metrics import METRICS, MetricsServer, tell_what_runs
 from tidemark.runtime.service import end_process, run_until_stopped
+from tidemark.runtime.stalls import run_watched
 from tidemark.v1.controller_service_pb2_grpc import add_ControllerServiceServicer_to_server
 from tidemark.zookeeper.store import store_of
 
@@ -83,4 +84,4 @@ async def _main() -> int:
 
 
 if __name__ == "__main__":
-    end_process(asyncio.run(_main()))
+    end_process(run_watched(_main()))

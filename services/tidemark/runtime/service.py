@@ -4,17 +4,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final, NoReturn
 
 from tidemark.model import TidemarkError
 from tidemark.runtime.collecting import BoundedCollections
 from tidemark.runtime.metrics import METRICS, Metrics
-from tidemark.runtime.stalls import StallMeter
+from tidemark.runtime.stalls import StallMeter, WatchedLoop
 from tidemark.runtime.termination import write_termination_message
 
 _log = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ async def run_until_stopped(
         start: starts the service; a TidemarkError from it gives one log line and exit code 1.
         stop: stops the service in order; also called after a failed or interrupted `start`.
         failed: when this future completes, the service stops with exit code 1.
-        metrics: receives the stalls of the event loop.
+        metrics: receives the stalls of the event loop, if that is a `WatchedLoop`.
         termination_path: `termination.message.path`; the first failure is written there.
 
     Returns:
@@ -62,10 +63,9 @@ async def run_until_stopped(
 
     for number in _SIGNALS:
         loop.add_signal_handler(number, on_signal, number)
-    stalls = StallMeter(loop)
-    for collector in stalls.collectors():
-        metrics.registry.register(collector)
-    stalls.start()
+    measured = contextlib.ExitStack()
+    if isinstance(loop, WatchedLoop):
+        measured.enter_context(_stalls(loop, metrics))
     failures = _Failures(termination_path)
     try:
         code = await _start_and_wait(start, stopping, failed, failures)
@@ -73,12 +73,24 @@ async def run_until_stopped(
             _log.info("stopping", extra={"signal": received[0].name})
         return await _stop(stop, code, failures)
     finally:
-        stalls.stop()
-        for collector in stalls.collectors():
-            metrics.registry.unregister(collector)
+        measured.close()
         collections.stop()
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
+
+
+@contextlib.contextmanager
+def _stalls(loop: WatchedLoop, metrics: Metrics) -> Iterator[None]:
+    stalls = StallMeter(loop, loop.selector)
+    for collector in stalls.collectors():
+        metrics.registry.register(collector)
+    stalls.start()
+    try:
+        yield
+    finally:
+        stalls.stop()
+        for collector in stalls.collectors():
+            metrics.registry.unregister(collector)
 
 
 def end_process(code: int) -> NoReturn:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures how late the event loop runs: a timer fires every 25 ms, and a thread samples the loop's stack ten times a
-second.
+"""Measures how late the event loop runs a timer of 25 ms, and a thread samples the loop's stack ten times a second.
 
 The timer's delay is the delay of any callback that was due then, so its shares are shares of time. The measured stall
-is up to one timer period too short.
+is up to one timer period too short. The loop's selector counts the timers that fall due while the loop waits, so that
+they do not wake an idle process. A stop of the whole process during a wait is up to that wait too short.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import math
+import selectors
 import sys
 import threading
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 PERIOD_S: Final = 0.025
@@ -68,6 +70,11 @@ class Tally(Collector):
         while longest and longest[0][0] < now_s - WINDOW_S:
             longest.popleft()
 
+    def add_on_time(self, count: int, now_s: float) -> None:
+        """Add `count` values of 0."""
+        self._counts[0] += count
+        self._now_s = now_s
+
     def longest_s(self) -> float:
         """The longest value of the last minute; values below the first bucket count as 0."""
         return next((seconds for when_s, seconds in tuple(self._longest) if when_s >= self._now_s - WINDOW_S), 0.0)
@@ -83,27 +90,82 @@ class Tally(Collector):
         yield GaugeMetricFamily(name, f"{self._doc}: the longest of the last minute", value=self.longest_s())
 
 
+class WatchedSelector(selectors.DefaultSelector):
+    """Tells the meter of an event loop when that loop waits.
+
+    Attributes:
+        meter: None: the loop is not measured.
+        waits: number of waits, as a metric.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meter: StallMeter | None = None
+        self.waits = _Waits()
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """As the base class, with a shorter wait if the meter's timer is overdue."""
+        meter = self.meter
+        if meter is not None:
+            timeout = meter.about_to_wait(timeout)
+        if timeout is not None and timeout <= 0:
+            return super().select(timeout)
+        self.waits.count += 1
+        found = super().select(timeout)
+        if meter is not None:
+            meter.woke()
+        return found
+
+
+class WatchedLoop(asyncio.SelectorEventLoop):
+    """An event loop that a `StallMeter` can measure."""
+
+    def __init__(self) -> None:
+        self.selector = WatchedSelector()
+        super().__init__(self.selector)
+
+
+def run_watched(main: Coroutine[Any, Any, int]) -> int:
+    """`asyncio.run` on a `WatchedLoop`."""
+    with asyncio.Runner(loop_factory=WatchedLoop) as runner:
+        return runner.run(main)
+
+
+class _Waits(Collector):
+    def __init__(self) -> None:
+        self.count = 0
+
+    def collect(self) -> Iterable[Metric]:
+        yield CounterMetricFamily("tidemark_event_loop_waits", "Waits of the event loop for work", value=self.count)
+
+
 class StallMeter:
     """Measures one event loop, from `start` to `stop`, both called on that loop.
+
+    The timer is put into the loop only when it is overdue: the loop was busy, or the process did not run.
 
     Attributes:
         lateness: delay of the timer.
         busy: upper bound of this process's CPU time in that delay; the rest belongs to the machine, which ran
             other processes or had stopped this one.
         collections: pauses for garbage collection.
+        due_s: when the timer is due next, by the loop's clock.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, selector: WatchedSelector) -> None:
         now_s = loop.time()
         self.lateness = Tally(
             "tidemark_event_loop_stall_seconds", "How late the event loop runs a task that is due", now_s
         )
         self.busy = Tally("tidemark_event_loop_stall_busy_seconds", "CPU time of this process within a stall", now_s)
         self.collections = Tally("tidemark_gc_pause_seconds", "Pauses for garbage collection", now_s)
+        self.due_s = now_s + PERIOD_S
         self._loop = loop
+        self._selector = selector
         self._thread_id = threading.get_ident()
         self._timer: asyncio.TimerHandle | None = None
-        self._due_s = 0.0
+        self._waits_until_s: float | None = None
+        """When the present wait ends by itself; None: the loop does not wait."""
         self._cpu_s = 0.0
         self._collecting_since_s = 0.0
         self._collecting_s = 0.0
@@ -114,37 +176,70 @@ class StallMeter:
 
     def collectors(self) -> Sequence[Collector]:
         """The collectors for a registry."""
-        return self.lateness, self.busy, self.collections
+        return self.lateness, self.busy, self.collections, self._selector.waits
 
     def start(self) -> None:
         """Start the measurement."""
         gc.callbacks.append(self._on_collection)
-        self._cpu_s = time.process_time()
-        self._wait()
+        self._begin_period(self._loop.time())
+        self._selector.meter = self
         self._watch.start()
 
     def stop(self) -> None:
         """Stop the measurement."""
         gc.callbacks.remove(self._on_collection)
+        self._selector.meter = None
         if self._timer is not None:
             self._timer.cancel()
         self._stopped.set()
         self._watch.join()
 
-    def _wait(self) -> None:
-        self._due_s = due_s = self._loop.time() + PERIOD_S
-        self._timer = self._loop.call_at(due_s, self._on_timer)
+    def about_to_wait(self, timeout_s: float | None) -> float | None:
+        """How long the loop shall wait: not at all if the timer is overdue."""
+        if timeout_s is not None and timeout_s <= 0 and self._timer is not None:
+            return timeout_s
+        now_s = self._loop.time()
+        if now_s >= self.due_s:
+            self._run_timer()
+            return 0
+        if timeout_s is None or timeout_s > 0:
+            self._waits_until_s = math.inf if timeout_s is None else now_s + timeout_s
+        return timeout_s
+
+    def woke(self) -> None:
+        """The loop has waited: the timers that were due in this time were not late."""
+        until_s, self._waits_until_s = self._waits_until_s, None
+        now_s = self._loop.time()
+        if until_s is None or now_s < self.due_s:
+            return
+        on_time = int((min(now_s, until_s) - self.due_s) / PERIOD_S) + 1 if until_s >= self.due_s else 0
+        if on_time:
+            self.lateness.add_on_time(on_time, now_s)
+            self.busy.add_on_time(on_time, now_s)
+            self._begin_period(self.due_s + (on_time - 1) * PERIOD_S)
+        if now_s >= self.due_s:
+            self._run_timer()
+
+    def _run_timer(self) -> None:
+        """Run the timer where the loop runs overdue timers: after the callbacks of input that is ready."""
+        if self._timer is None:
+            self._timer = self._loop.call_at(self.due_s, self._on_timer)
+
+    def _begin_period(self, now_s: float) -> None:
+        self.due_s = now_s + PERIOD_S
+        self._cpu_s = time.process_time()
+        self._collecting_s = 0.0
 
     def _on_timer(self) -> None:
+        self._timer = None
         now_s, cpu_s = self._loop.time(), time.process_time()
-        late_s = now_s - self._due_s
+        late_s = now_s - self.due_s
         busy_s = min(late_s, cpu_s - self._cpu_s)
         self.lateness.add(late_s, now_s)
         self.busy.add(busy_s, now_s)
         if late_s >= LOUD_S:
             self._tell(late_s, busy_s, now_s)
-        self._cpu_s, self._collecting_s = cpu_s, 0.0
-        self._wait()
+        self._begin_period(now_s)
 
     def _tell(self, late_s: float, busy_s: float, now_s: float) -> None:
         if len(self._lines) == _LINES_A_MINUTE and self._lines[0] > now_s - WINDOW_S:
@@ -155,7 +250,7 @@ class StallMeter:
             "late_ms": round(late_s * 1000),
             "busy_ms": round(busy_s * 1000),
             "collecting_ms": round(self._collecting_s * 1000),
-            "where": where if seen_s >= self._due_s else "",
+            "where": where if seen_s >= self.due_s else "",
         }
         _log.warning("event loop stalled", extra=extra)
 
@@ -173,9 +268,9 @@ class StallMeter:
             self.note_where()
 
     def note_where(self) -> None:
-        """Remember the loop's stack if the timer is overdue."""
+        """Remember the loop's stack if the timer is overdue, and the loop does not wait."""
         now_s = self._loop.time()
-        if now_s - self._due_s > LOUD_S / 2:
+        if self._waits_until_s is None and now_s - self.due_s > LOUD_S / 2:
             frame = sys._current_frames().get(self._thread_id)
             self._where = (now_s, _innermost(frame))
 

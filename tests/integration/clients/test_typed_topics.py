@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -12,10 +13,22 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pytest
-from tidemark.client import AdminClient, Consumer, Producer, TidemarkError, aio, read_table, scan
+from tidemark.cli.app import app
+from tidemark.client import (
+    AdminClient,
+    ConfigKind,
+    ConfigResource,
+    Consumer,
+    Producer,
+    TidemarkError,
+    aio,
+    read_table,
+    scan,
+)
 from tidemark.client.producing.partitioner import partition_of
 from tidemark.local.cluster import LocalCluster
 from tidemark.model import ErrorCode, TopicPartition
+from typer.testing import CliRunner
 
 from tests.integration.harness.waiting import wait_for
 
@@ -167,6 +180,28 @@ def test_a_refused_row_leaves_nothing_behind(cluster: LocalCluster, topic: str, 
     admin.delete_topic(f"{topic}-bytes")
 
 
+def test_a_null_deletes_a_row_of_a_compacted_topic(cluster: LocalCluster, topic: str, admin: AdminClient) -> None:
+    with Producer(cluster.bootstrap) as producer:
+        with pytest.raises(TidemarkError, match="not compacted"):
+            producer.send(topic, None, key="A").result(30)
+        admin.alter_configs(ConfigResource(ConfigKind.TOPIC, topic), {"cleanup.policy": "compact"})
+        wait_for(lambda: _deletes(producer, topic), "the brokers know of the compaction")
+        producer.send(topic, flight("A", 2)).result(30)
+    with Consumer(cluster.bootstrap) as consumer:
+        consumer.assign(topic)
+        deleted, kept = islice(consumer, 2)
+    assert (deleted.key, deleted.value) == (b"A", None)
+    assert (kept.key, kept.value) == (b"A", flight("A", 2))
+    assert read_table(cluster.bootstrap, topic, columns=["carrier", "delay"]).read_all().num_rows == 1
+
+
+def _deletes(producer: Producer, topic: str) -> bool:
+    with contextlib.suppress(TidemarkError):
+        producer.send(topic, None, key={"carrier": "A"}).result(30)
+        return True
+    return False
+
+
 async def test_asyncio_clients_read_and_write_rows(cluster: LocalCluster, topic: str) -> None:
     async with aio.Producer(cluster.bootstrap, codec="zstd", partitioner=lambda *_: 2) as producer:
         where = await (await producer.send(topic, flight("A", 1)))
@@ -200,6 +235,19 @@ def test_a_group_reads_rows_each_once_and_batches_take_over_from_records(cluster
         assert left == [4, 5, 6, 7, 8, 9]
         consumer.commit()
         assert consumer.committed([where]) == {where: 10}
+
+
+@pytest.mark.parametrize("group", [[], ["--group", "readers-of-rows"]], ids=["alone", "group"])
+def test_the_command_prints_rows_as_json(
+    cluster: LocalCluster, topic: str, group: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    with Producer(cluster.bootstrap) as producer:
+        producer.send(topic, flight("A", 1)).result(30)
+    arguments = ["consume", topic, "--until-end", "--bootstrap", cluster.bootstrap, *group]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    (line,) = (done.stdout or capfd.readouterr().out).splitlines()
+    assert json.loads(line) == flight("A", 1) | {"at": NOON.isoformat()}
 
 
 def test_tables_are_read_between_offsets_and_times(cluster: LocalCluster, topic: str) -> None:

@@ -104,7 +104,6 @@ _SHOWN_BY = {
     "repairs_with_any_epoch": 207,
     "takes_versions_for_known_when_they_are_sent": 7,
     "reads_a_schema_once": 5,
-    "keeps_versions_of_the_topic_before": 23,
     "leads_on_with_damage": 11,
     "gives_way_to_in_sync_replicas_only": 7,
     "believes_older_nodes": 5,

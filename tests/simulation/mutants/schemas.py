@@ -74,6 +74,6 @@ RECREATED = replace(
 RULES: dict[Callable[[Any], None], tuple[str, Recipe]] = {
     takes_versions_for_known_when_they_are_sent: ("S3", SCHEMAS),
     reads_a_schema_once: ("S3", SCHEMAS),
-    keeps_versions_of_the_topic_before: ("S3", SCHEMAS),
+    keeps_versions_of_the_topic_before: ("S3", RECREATED),
     adds_a_version_to_whatever_has_the_name: ("S2", RECREATED),
 }

@@ -8,6 +8,7 @@ import sys
 from types import ModuleType
 
 import pytest
+import tidemark
 import tidemark.client
 import tidemark.client.aio
 from tidemark.client import lazy_imports
@@ -38,4 +39,14 @@ def test_unknown_name_is_an_attribute_error() -> None:
 
 def test_admin_client_imports_no_arrow() -> None:
     done = subprocess.run([sys.executable, "-c", ADMINISTERS], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == []
+
+
+def test_the_package_itself_has_the_tables_and_imports_them_at_their_first_use() -> None:
+    assert tidemark.read_table is tidemark.client.read_table
+    assert tidemark.scan is tidemark.client.scan
+    with pytest.raises(AttributeError, match="module 'tidemark' has no attribute 'sacn'"):
+        tidemark.sacn  # noqa: B018
+    code = "import sys, tidemark; print(*({'tidemark.client', 'pyarrow', 'polars'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == []

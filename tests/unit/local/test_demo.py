@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
-from tidemark.local.demo import DemoFailedError, Found, Replay, _carriers, _compare, read_flights
+from tidemark.local.demo import DemoFailedError, Found, Replay, _carriers, _compare, read_flights, text, typed
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +29,14 @@ def replay_of(found: Found) -> Replay:
 
 def test_the_csv_has_every_flight_of_the_year() -> None:
     assert len(read_flights()) == 336_776
+
+
+def test_flights_are_typed_and_come_back_as_the_text_of_the_csv() -> None:
+    flights = read_flights()
+    table = typed(flights)
+    assert str(table.schema.field("dep_delay").type) == "int16"
+    assert table.column("arr_delay").null_count == 9430
+    pd.testing.assert_frame_equal(text(table), flights)
 
 
 def test_flights_in_any_order_are_equal(flights: pd.DataFrame, found: Found) -> None:

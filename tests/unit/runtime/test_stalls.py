@@ -8,6 +8,7 @@ import gc
 import logging
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -15,7 +16,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from tidemark.runtime.metrics import Metrics
 from tidemark.runtime.service import EXIT_OK, run_until_stopped
-from tidemark.runtime.stalls import PERIOD_S, WINDOW_S, StallMeter, Tally
+from tidemark.runtime.stalls import PERIOD_S, WINDOW_S, StallMeter, Tally, WatchedLoop, WatchedSelector, run_watched
 
 
 class ManualLoop:
@@ -23,6 +24,7 @@ class ManualLoop:
 
     def __init__(self) -> None:
         self.now_s = 100.0
+        self.selector = WatchedSelector()
         self._due: list[tuple[float, Callable[[], None]]] = []
 
     def time(self) -> float:
@@ -36,9 +38,30 @@ class ManualLoop:
         return False
 
     def run_timer(self, *, late_s: float) -> None:
-        when_s, callback = self._due.pop()
-        self.now_s = when_s + late_s
+        """Be busy until the meter's timer is this late."""
+        meter = self.selector.meter
+        assert meter is not None
+        self.now_s = meter.due_s + late_s
+        assert meter.about_to_wait(None) == 0
+        self.run_due()
+
+    def run_due(self) -> None:
+        ((when_s, callback),) = self._due
+        self._due.clear()
+        assert when_s <= self.now_s
         callback()
+
+    def wait(self, timeout_s: float | None, *, took_s: float) -> None:
+        """Wait for work; `timeout_s` is when the next timer of the service is due."""
+        meter = self.selector.meter
+        assert meter is not None
+        assert meter.about_to_wait(timeout_s) == timeout_s
+        self.now_s += took_s
+        meter.woke()
+
+    @property
+    def has_timer(self) -> bool:
+        return bool(self._due)
 
 
 def exported(*tallies: Tally) -> dict[tuple[str, str], float]:
@@ -59,7 +82,7 @@ def loop() -> ManualLoop:
 
 @pytest.fixture
 def meter(loop: ManualLoop) -> Iterator[StallMeter]:
-    meter = StallMeter(cast("asyncio.AbstractEventLoop", loop))
+    meter = StallMeter(cast("asyncio.AbstractEventLoop", loop), loop.selector)
     meter.start()
     yield meter
     meter.stop()
@@ -129,7 +152,82 @@ def test_pauses_for_garbage_are_counted(meter: StallMeter) -> None:
     assert told["tidemark_gc_pause_seconds_count", ""] >= 1
 
 
-async def test_a_service_shows_its_stalls_as_long_as_it_runs() -> None:
+def test_an_idle_loop_counts_its_timers_and_does_not_run_them(loop: ManualLoop, meter: StallMeter) -> None:
+    loop.wait(10.0, took_s=PERIOD_S * 8.5)
+    loop.wait(None, took_s=PERIOD_S * 8.5)
+    assert not loop.has_timer
+    told = exported(meter.lateness)
+    assert told["tidemark_event_loop_stall_seconds_count", ""] == 17
+    assert told["tidemark_event_loop_stall_seconds_sum", ""] == 0
+    assert exported(meter.busy)["tidemark_event_loop_stall_busy_seconds_count", ""] == 17
+
+
+def test_a_process_that_is_stopped_while_its_loop_waits_is_late(loop: ManualLoop, meter: StallMeter) -> None:
+    loop.wait(PERIOD_S * 4.5, took_s=3.0)
+    loop.run_due()
+    assert meter.lateness.longest_s() == pytest.approx(3.0 - PERIOD_S * 5)
+
+
+def test_a_loop_that_waits_is_not_overdue(
+    loop: ManualLoop, meter: StallMeter, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert meter.about_to_wait(0.1) == 0.1
+    loop.now_s += 1.0
+    meter.note_where()
+    meter.woke()
+    with caplog.at_level(logging.WARNING):
+        loop.run_due()
+    (told,) = caplog.records
+    assert told.__dict__["where"] == ""
+
+
+def test_a_busy_loop_runs_the_timer_after_the_input_that_is_ready() -> None:
+    async def main() -> int:
+        loop = cast("WatchedLoop", asyncio.get_running_loop())
+        meter = StallMeter(loop, loop.selector)
+        reader, writer = os.pipe()
+        order: list[float] = []
+
+        def read() -> None:
+            os.read(reader, 1)
+            time.sleep(PERIOD_S)
+            order.append(meter.lateness.longest_s())
+
+        loop.add_reader(reader, read)
+        meter.start()
+        try:
+            os.write(writer, b"x")
+            loop.call_soon(time.sleep, PERIOD_S * 3)
+            await asyncio.sleep(PERIOD_S * 4)
+            order.append(meter.lateness.longest_s())
+        finally:
+            meter.stop()
+            loop.remove_reader(reader)
+            os.close(reader)
+            os.close(writer)
+        assert order[0] == 0
+        assert order[1] >= PERIOD_S * 3 - 0.002
+        return 7
+
+    assert run_watched(main()) == 7
+
+
+def test_a_loop_that_waits_once_is_not_woken_by_its_meter() -> None:
+    async def main() -> int:
+        loop = cast("WatchedLoop", asyncio.get_running_loop())
+        meter = StallMeter(loop, loop.selector)
+        meter.start()
+        try:
+            waits = loop.selector.waits.count
+            await asyncio.sleep(PERIOD_S * 12)
+            return loop.selector.waits.count - waits
+        finally:
+            meter.stop()
+
+    assert run_watched(main()) <= 2
+
+
+def test_a_service_shows_its_stalls_as_long_as_it_runs() -> None:
     metrics = Metrics()
     seen: list[str] = []
 
@@ -140,6 +238,7 @@ async def test_a_service_shows_its_stalls_as_long_as_it_runs() -> None:
     async def stop() -> None:
         return None
 
-    assert await run_until_stopped(start, stop, metrics=metrics) == EXIT_OK
-    assert {"tidemark_event_loop_stall_seconds", "tidemark_gc_pause_seconds"} < set(seen)
+    assert run_watched(run_until_stopped(start, stop, metrics=metrics)) == EXIT_OK
+    told = {"tidemark_event_loop_stall_seconds", "tidemark_event_loop_waits", "tidemark_gc_pause_seconds"}
+    assert told < set(seen)
     assert "tidemark_event_loop_stall_seconds" not in {family.name for family in metrics.registry.collect()}

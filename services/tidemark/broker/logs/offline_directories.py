@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """An offline log directory fails all its replicas, idle ones too; the other directories continue (rule R6).
 
-The thread that meets the error takes the directory offline. Without this check, the leader of a log that is only read
-would keep its leadership. The broker ends when its last directory is offline.
+The thread that meets the error takes the directory offline, and its log manager notifies this module. Otherwise the
+leader of a log that is only read would keep its leadership. The broker ends when its last directory is offline.
 """
 
 from __future__ import annotations
@@ -10,19 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final
 
 from tidemark.broker.logs.append_threads import LogThreads
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.storage.directories.log_manager import LogManager
 
-_CHECK_S: Final = 0.2
-
 _log = logging.getLogger(__name__)
 
 
 class OfflineDirectories:
-    """Checks the directories while the broker runs.
+    """Fails the replicas of directories while the broker runs.
 
     Args:
         logs, threads: the directories and the open logs.
@@ -38,16 +35,20 @@ class OfflineDirectories:
         self._show = show
         self._fail = fail
         self._known: set[str] = set()
-        self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start the periodic check."""
-        self._task = asyncio.create_task(self._run(), name="offline directories")
+        """Follow the failures, those so far included. Called on the event loop."""
+        loop = asyncio.get_running_loop()
+
+        def on_failed() -> None:
+            loop.call_soon_threadsafe(self.check)
+
+        self._logs.watch_failures(on_failed)
+        loop.call_soon(self.check)
 
     def stop(self) -> None:
-        """Stop the check."""
-        if self._task is not None:
-            self._task.cancel()
+        """Follow no later failure."""
+        self._logs.watch_failures(lambda: None)
 
     def check(self) -> None:
         """Fail the replicas of every directory that went offline since the last check."""
@@ -65,8 +66,3 @@ class OfflineDirectories:
                     f"no log directory is left: {directory.failed}. Repair or replace the disk, then restart the broker"
                 )
                 self._fail(TidemarkError(ErrorCode.STORAGE_ERROR, sentence))
-
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(_CHECK_S)
-            self.check()

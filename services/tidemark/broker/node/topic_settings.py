@@ -39,19 +39,29 @@ class TopicSchemas:
         texts: the versions as JSON.
     """
 
-    __slots__ = ("_parsed", "texts", "topic_id")
+    __slots__ = ("_before", "_parsed", "texts", "topic_id")
 
-    def __init__(self, topic_id: str, texts: Mapping[int, str]) -> None:
+    def __init__(
+        self, topic_id: str, texts: Mapping[int, str], before: Mapping[int, TopicSchema] | None = None
+    ) -> None:
         self.topic_id = topic_id
         self.texts = texts
+        self._before = before or {}
         self._parsed: Mapping[int, TopicSchema] | None = None
 
     @property
     def versions(self) -> Mapping[int, TopicSchema]:
-        """The versions that this broker understands; they are parsed once, when they are first needed."""
+        """The versions that this broker understands; each is parsed once, when the versions are first needed."""
         if self._parsed is None:
-            self._parsed = {version: parsed for version in self.texts if (parsed := self._version(version)) is not None}
+            found = {version: self._before.get(version) or self._version(version) for version in self.texts}
+            self._parsed = {version: schema for version, schema in found.items() if schema is not None}
         return self._parsed
+
+    def extended(self, topic_id: str, texts: Mapping[int, str]) -> TopicSchemas:
+        """With these versions, too; a version that is sent again is the same one. Another topic id begins with none."""
+        if topic_id != self.topic_id:
+            return TopicSchemas(topic_id, texts)
+        return TopicSchemas(topic_id, {**self.texts, **texts}, self._before if self._parsed is None else self._parsed)
 
     def _version(self, version: int) -> TopicSchema | None:
         try:
@@ -110,7 +120,15 @@ class TopicTable:
                 del self._schemas[topic]
         for topic, added in new.items():
             known = self._schemas.get(topic, NO_SCHEMAS)
-            self._schemas[topic] = TopicSchemas(added.topic_id, {**known.texts, **added.texts})
+            self._schemas[topic] = known.extended(added.topic_id, added.texts)
+
+    def typed_topics(self) -> list[tuple[str, str]]:
+        """Name and topic id of each topic whose schema is known."""
+        return [(topic, schemas.topic_id) for topic, schemas in self._schemas.items()]
+
+    def forget_schemas(self, topic: str) -> None:
+        """The topic was deleted."""
+        self._schemas.pop(topic, None)
 
     def schema_texts(self, topic: str) -> TopicSchemas:
         """The versions of a topic's schema that this broker has received; `NO_SCHEMAS` for a topic without any."""

@@ -16,6 +16,7 @@ from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.broker.node.own_epoch import OwnEpoch
 from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.broker.replication.control_epochs import ControlEpochs
+from tidemark.core.cluster_view import TopicView
 from tidemark.core.messages import LeaderAndIsrCommand, ReplicaDescription, ReplicaQuestion
 from tidemark.core.replication.effects import ReplyToControl
 from tidemark.core.replication.events import Event, LeaderAndIsrArrived, StopReplicaArrived
@@ -204,8 +205,20 @@ class BrokerControl(BrokerControlServiceServicer):
     ) -> pb.UpdateMetadataResponse:
         """Update the cluster metadata for clients."""
         self._check(request.header, context)
+        before = self._metadata.view.topics
         self._metadata.update(view_from_proto(request.metadata))
+        self._forget_schemas(before)
         return pb.UpdateMetadataResponse()
+
+    def _forget_schemas(self, before: Mapping[str, TopicView]) -> None:
+        """Forget the schemas of topics that this update has deleted. The controller forgets with the same update which
+        versions this broker knows, and sends all of them with a topic that comes back."""
+        after = self._metadata.view.topics
+        for topic, topic_id in () if after is before else self._topics.typed_topics():
+            known, now = before.get(topic), after.get(topic)
+            is_gone = known is not None and known.topic_id == topic_id and (now is None or now.topic_id != topic_id)
+            if is_gone and not any(one.topic == topic for one in self._driver.core.queries.partitions()):
+                self._topics.forget_schemas(topic)
 
     async def Heartbeat(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
         """Answer each ping; the controller compares the broker epoch of the answer."""

@@ -12,6 +12,7 @@ from tidemark.cli.consume.options import CLIENT_ID, ConsumeOptions, Shape
 from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.client.records import PartitionBatch
 from tidemark.client.sync.producer_consumer import Consumer
+from tidemark.client.typed.records import with_json_values
 from tidemark.model import TidemarkError, TopicPartition
 
 COMMIT_INTERVAL_S: Final = 5.0
@@ -86,7 +87,8 @@ class GroupSource:
         """The next rows of one partition, if any arrive within `timeout_s`."""
         found = self._consumer.poll(timeout_s)
         if found is not None:
-            yield found
+            typed = "_offset" in found.rows.schema.names
+            yield found._replace(rows=with_json_values(found.rows)) if typed else found
 
     def wrote(self, batches: Sequence[PartitionBatch]) -> None:
         """Note written batches for the next commit."""

@@ -11,6 +11,8 @@ from tidemark.cli.common.record_format import Start
 from tidemark.cli.consume.options import CLIENT_ID, ConsumeOptions
 from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.client.records import PartitionBatch
+from tidemark.client.typed.batch_rows import BatchRows
+from tidemark.client.typed.records import with_json_values
 
 _RETRY_S: Final = 0.1
 
@@ -32,6 +34,8 @@ class TopicReader:
             bounds = self._reader.bounds(topic, list(self._positions))
             self._ends = {index: one.latest for index, one in bounds.items()}
             self._until_end = options.until_end
+            schemas = self._reader.schemas(topic) if self._view.schema_version else {}
+            self._typed = BatchRows(topic, schemas) if schemas else None
         except BaseException:
             self._reader.close()
             raise
@@ -88,8 +92,10 @@ class TopicReader:
                 end,
                 topic_id=self._view.topic_id,
                 incarnation=self._view.partitions[index].incarnation,
+                typed=self._typed,
             )
-            for rows in batches:
+            for found in batches:
+                rows = found if self._typed is None else with_json_values(found)
                 offsets: Any = rows.column("offset")
                 self._positions[index] = offsets[rows.num_rows - 1].as_py() + 1
                 yield PartitionBatch(self._topic, index, rows)

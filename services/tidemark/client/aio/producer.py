@@ -28,9 +28,10 @@ from tidemark.client.producing.partitioner import Partitioner, partition_of, par
 from tidemark.client.producing.sender import Sender
 from tidemark.client.producing.table import Frame
 from tidemark.client.producing.typed_format import TypedFormat
+from tidemark.client.producing.typed_formats import TypedFormats
 from tidemark.client.serializers import Serializer, serializer_of
 from tidemark.client.settings import ProducerOptions, producer_settings
-from tidemark.client.typed.topic_schemas import SchemaPendingError, TopicSchemas
+from tidemark.client.typed.topic_schemas import SchemaPendingError
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.payload import Headers
 from tidemark.rpc.security.paths import TlsFiles
@@ -103,8 +104,7 @@ class Producer(Lifecycle):
             tls=Credentials(tls, token_file),
             client_id=self.settings.client_id,
         )
-        self._schemas = TopicSchemas(self.cluster)
-        self._formats: dict[str, TypedFormat] = {}
+        self._formats = TypedFormats(self.cluster)
         self._sender: Sender | None = None
         self._closing = asyncio.Lock()
         self.reports_drop = True
@@ -114,8 +114,7 @@ class Producer(Lifecycle):
     async def start(self) -> None:
         """Find a broker that answers; raises BROKER_NOT_AVAILABLE with the error of each address."""
         await self.cluster.start()
-        self._sender = Sender(self.cluster, self.settings, typed=self._typed, partitioner=self._partitioner)
-        self.cluster.listen(self._schemas.in_background)
+        self._sender = Sender(self.cluster, self.settings, typed=self._formats.now, partitioner=self._partitioner)
         self._sender.start()
         if self.reports_drop:
             dropped_producers.add(self._sender)
@@ -144,7 +143,7 @@ class Producer(Lifecycle):
             finally:
                 if sender is not None:
                     await sender.stop()
-                await self._schemas.close()
+                await self._formats.schemas.close()
                 await self.cluster.close()
 
     async def __aexit__(
@@ -176,7 +175,8 @@ class Producer(Lifecycle):
             value: bytes, or an argument of the value serializer; None for a tombstone. For a topic with a schema a
                 mapping, a dataclass or a model, whose fields are the columns.
             key: bytes, or an argument of the key serializer; records with the same key go to the same partition, in
-                order.
+                order. A row of a topic with a schema has its key in its columns. The value None deletes a row of such a
+                topic, if it is compacted: key is a mapping of the key columns then, or the value of the only one.
             headers: (name, value) pairs, or a mapping; names are text, values bytes or None.
             timestamp_us: microseconds since 1970, or a datetime with a time zone; None: now. In a topic with an event
                 time that of the row counts.
@@ -244,6 +244,10 @@ class Producer(Lifecycle):
             return accumulator.add(topic, partition, count, key, value, stamp_us, headers)
         except SchemaPendingError:
             return None
+        except TypeError:
+            if not self._deletes_row(topic, key, value):
+                raise
+            return None
         except TidemarkError as error:
             if error.code is ErrorCode.SCHEMA_MISMATCH:
                 return None
@@ -306,7 +310,7 @@ class Producer(Lifecycle):
         count = await self.ready(topic, beyond=-1 if partition is None else partition)
         if partition is not None and not 0 <= partition < count:
             raise unknown_partition(TopicPartition(topic, partition), count)
-        typed = self._typed(topic)
+        typed = self._formats.now(topic)
         if typed is not None:
             if (key, value) != ("key", "value"):
                 sentence = f"topic {topic} has a schema: the table's columns are its columns; leave key and value out"
@@ -371,7 +375,7 @@ class Producer(Lifecycle):
     async def ready(self, topic: str, *, beyond: int = -1) -> int:
         """Return the number of partitions, as `partition_count`, and learn the topic's schema if it has one."""
         count = await self.partition_count(topic, beyond=beyond)
-        await self._schemas.load(topic, timeout_s=self.settings.request_timeout_ms / 1000)
+        await self._formats.schemas.load(topic, timeout_s=self.settings.request_timeout_ms / 1000)
         return count
 
     async def partition_count(self, topic: str, *, beyond: int = -1) -> int:
@@ -390,10 +394,10 @@ class Producer(Lifecycle):
         partition: int | None,
     ) -> SendHandle:
         """Add a record with checked arguments, without waiting; any thread may call it."""
-        if partition is None and self._partitioner is not None and self._typed(topic) is None:
+        if partition is None and self._partitioner is not None and self._formats.now(topic) is None:
             partition = self._partitioner(topic, key, value, partitions)
         if partition is None:
-            if key is not None:
+            if key is not None and not self._deletes_row(topic, key, value):
                 partition = partition_of(key, partitions)
         else:
             partition = checked_partition(topic, partition, partitions)
@@ -410,26 +414,20 @@ class Producer(Lifecycle):
         ]
         return tables.by_target(rows, chosen)
 
-    def _typed(self, topic: str) -> TypedFormat | None:
-        """The format of a topic with a schema, None for one without, on any thread; raises SchemaPendingError."""
-        known = self._schemas.now(topic)
-        if known is None:
-            return None
-        found = self._formats.get(topic)
-        if found is None or found.schema is not known.newest:
-            found = self._formats[topic] = TypedFormat(topic, known.topic_id, known.newest)
-        return found
+    def _deletes_row(self, topic: str, key: Any, value: Any) -> bool:
+        """Whether a record deletes the row of a key, which is no bytes yet."""
+        return value is None and not isinstance(key, bytes) and key is not None and self._formats.now(topic) is not None
 
     async def has_newer_schema(self, topic: str, error: TidemarkError) -> bool:
         """Whether a record that was refused may fit a version that this producer has just learned."""
-        return error.code is ErrorCode.SCHEMA_MISMATCH and await self._schemas.look_for_newer(topic)
+        return error.code is ErrorCode.SCHEMA_MISMATCH and await self._formats.schemas.look_for_newer(topic)
 
     async def _typed_rows(self, topic: str, typed: TypedFormat, table: Frame, timestamp: str | None) -> TypedTable:
         """The rows of a table in the newest version that the table fits."""
         try:
             return TypedTable(typed, typed.fit_table(table, timestamp))
         except TidemarkError as error:
-            newer = await self.has_newer_schema(topic, error) and self._typed(topic)
+            newer = await self.has_newer_schema(topic, error) and self._formats.now(topic)
             if not newer:
                 raise
         return TypedTable(newer, newer.fit_table(table, timestamp))

@@ -255,18 +255,20 @@ class RangeReader:
                     ahead.submit(partial(fetch, check=True), position, last_epoch)
 
     def fetch_together(
-        self, ranges: Sequence[RangeStart], *, fetch_bytes: int = FETCH_BYTES
+        self, ranges: Sequence[RangeStart], *, fetch_bytes: int = FETCH_BYTES, column_ids: Sequence[int] = ()
     ) -> list[bytes | memoryview]:
         """Return the first batches of each range, with one fetch to each leader and without retries.
 
         b"" stands for a range that `read` must fetch itself: after a refusal, if the response has no room for it, and
-        for a reader with a rack. `fetch_bytes` is the soft limit of a response.
+        for a reader with a rack. `fetch_bytes` is the soft limit of a response, `column_ids` those of `BatchRows`.
         """
         found: list[bytes | memoryview] = [b""] * len(ranges)
         if self._nearest.rack:
             return found
         self._calls.until_s = time.monotonic() + min(_CALL_S, self._deadline_s)
         for address, (indexes, parts) in self._parts_by_leader(ranges, fetch_bytes).items():
+            for part in parts:
+                part.column_ids.extend(column_ids)
             request = pb.FetchRequest(max_bytes=fetch_bytes, partitions=parts)
             try:
                 results = self._throttled(address, request)

@@ -7,7 +7,8 @@ from typing import Any
 
 from tidemark.client.records import ConsumerRecord, PartitionBatch, records_of
 from tidemark.client.serializers import Deserializer, deserializer_of
-from tidemark.client.typed.records import maker_of, typed_records
+from tidemark.client.typed.records import typed_records
+from tidemark.client.typed.value_classes import maker_of
 from tidemark.model import ErrorCode, TidemarkError
 
 

@@ -17,6 +17,8 @@ from tidemark.client.producing.batch_format import BYTES, BatchFormat
 from tidemark.client.producing.batching import BATCH_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, PendingBatch, SendHandle
 from tidemark.client.producing.partitioner import Partitioner, partition_of
 from tidemark.client.producing.typed_format import TypedFormat
+from tidemark.client.typed.record_rows import CheckedRow
+from tidemark.client.typed.topic_schemas import TopicPendingError
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.payload import Headers
 
@@ -93,6 +95,10 @@ class Accumulator:
                 "value", value, f"; topic {topic} has no schema: give the producer a value_serializer, or encode it"
             )
         if type(key) is not bytes and key is not None:
+            typed = None if value is not None else self._typed(topic)
+            if typed is not None:
+                row = typed.records.deletion(key, timestamp_us)
+                return self._add_row(typed, row, partition, partitions, timestamp_us, headers)
             key = _as_bytes("key", key)
         size_bytes = RECORD_OVERHEAD_BYTES
         if key is not None:
@@ -137,6 +143,19 @@ class Accumulator:
                 f"topic {topic} has a schema: a record's key is made of its key columns; leave key out",
             )
         row = typed.records.check(record)
+        return self._add_row(typed, row, partition, partitions, timestamp_us, headers)
+
+    def _add_row(
+        self,
+        typed: TypedFormat,
+        row: CheckedRow,
+        partition: int | None,
+        partitions: int,
+        timestamp_us: int,
+        headers: Headers | None,
+    ) -> SendHandle:
+        """Append a checked record to a batch of its version."""
+        topic = typed.topic
         size_bytes = row.size_bytes if headers is None else row.size_bytes + headers_bytes(headers)
         if size_bytes > RECORD_BYTES_MAX:
             raise _too_large(size_bytes)
@@ -165,12 +184,16 @@ class Accumulator:
 
     def _check_bytes(self, topic: str) -> None:
         """Refuse a record of bytes, or a null, for a topic with a schema; called before a batch is opened."""
-        typed = self._typed(topic)
+        try:
+            typed = self._typed(topic)
+        except TopicPendingError:
+            return  # brokers refuse the batch if it does not fit
         if typed is not None:
             raise TidemarkError(
                 ErrorCode.SCHEMA_MISMATCH,
                 f"topic {topic} has a schema (version {typed.schema.version}), and the value is bytes or None: send a "
-                f"mapping, a dataclass or a model, from a producer without serializers",
+                f"mapping, a dataclass or a model, from a producer without serializers. To delete a row, send None "
+                f"with a mapping of its key columns as key",
                 {"topic": topic, "version": str(typed.schema.version)},
             )
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tidemark.client.producing.table import Frame, as_batches, cast_timestamps
 from tidemark.client.typed.mismatches import MisfitError
-from tidemark.client.typed.record_rows import RecordRows
+from tidemark.client.typed.record_rows import Deletion, RecordRows
 from tidemark.client.typed.table_columns import fitted
 from tidemark.core.schemas.model import TopicSchema
 from tidemark.core.schemas.typed_layout import layout_of
@@ -19,11 +19,11 @@ from tidemark.record.envelope import Batch, Codec, parse_envelope
 from tidemark.record.payload import Headers
 from tidemark.record.schema import HEADERS_TYPE, TIMESTAMP_TYPE
 from tidemark.record.typed.batch import build_typed_batch, read_typed
-from tidemark.record.typed.column_table import HAS_HEADERS, HAS_TIMESTAMPS, parse_table
+from tidemark.record.typed.column_table import HAS_HEADERS, HAS_TIMESTAMPS, HAS_TOMBSTONES, parse_table
 from tidemark.record.typed.key_bytes import key_bytes
 
 TIMESTAMP: Final = "_timestamp"
-_HEADERS: Final = "_headers"
+_FLAGS: Final = {TIMESTAMP: HAS_TIMESTAMPS, "_headers": HAS_HEADERS, "_deleted": HAS_TOMBSTONES}
 
 
 class TypedFormat:
@@ -68,6 +68,10 @@ class TypedFormat:
         if headers is not None:
             flags |= HAS_HEADERS
             system.append(pa.array(headers, HEADERS_TYPE))
+        deleted = [type(row) is Deletion for row in values]
+        if True in deleted:
+            flags |= HAS_TOMBSTONES
+            system.append(pa.array(deleted, pa.bool_()))
         return pa.RecordBatch.from_arrays([*system, *columns], schema=self._layout.arrangement(flags).schema)
 
     def build(
@@ -98,6 +102,7 @@ class TypedFormat:
         flags = parse_table(data).flags
         system = [found.timestamps] if flags & HAS_TIMESTAMPS else []
         system += [found.headers] if flags & HAS_HEADERS else []
+        system += [] if found.deleted is None else [found.deleted]
         schema = self._layout.arrangement(flags).schema
         return pa.RecordBatch.from_arrays([*system, *found.columns.columns], schema=schema)
 
@@ -163,4 +168,4 @@ def slices(rows: pa.RecordBatch, room_bytes: int) -> Iterator[pa.RecordBatch]:
 
 def _flags_of(rows: pa.RecordBatch) -> int:
     names = rows.schema.names
-    return (HAS_TIMESTAMPS if TIMESTAMP in names else 0) | (HAS_HEADERS if _HEADERS in names else 0)
+    return sum(flag for name, flag in _FLAGS.items() if name in names)

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar, Unpack
 
 from tidemark.client.aio.consumer import Consumer as AsyncConsumer
 from tidemark.client.aio.producer import Producer as AsyncProducer
-from tidemark.client.argument_types import partition_of, partitions_of, seconds
+from tidemark.client.argument_types import partition_of, partitions_of, seconds, texts
 from tidemark.client.consuming.offset_lookup import Start
 from tidemark.client.group.group_reader import RebalanceCallback
 from tidemark.client.group.settings import ConsumerAndGroupOptions
@@ -113,7 +113,8 @@ class Producer(SyncClient[AsyncProducer]):
             value: bytes, or an argument of the value serializer; None for a tombstone. For a topic with a schema a
                 mapping, a dataclass or a model, whose fields are the columns.
             key: bytes, or an argument of the key serializer; records with the same key go to the same partition, in
-                order.
+                order. A row of a topic with a schema has its key in its columns. The value None deletes a row of such a
+                topic, if it is compacted: key is a mapping of the key columns then, or the value of the only one.
             headers: (name, value) pairs, or a mapping; names are text, values bytes or None.
             timestamp_us: microseconds since 1970, or a datetime with a time zone; None: now. In a topic with an event
                 time that of the row counts.
@@ -453,8 +454,9 @@ class Consumer(SyncClient[AsyncConsumer]):
 
         Example: `rows = next(consumer.batches(columns=["carrier", "delay"])).rows`
         """
+        wanted = None if columns is None else texts("columns", columns)
         self._give_back()
-        return self._batches(columns)
+        return self._batches(wanted)
 
     _batches = iterating(AsyncConsumer.batches)
 

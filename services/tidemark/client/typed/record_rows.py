@@ -9,12 +9,23 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from tidemark.client.typed.mismatches import MisfitError
-from tidemark.client.typed.record_values import Convert, converter, fields_of, missing, size_bytes, superfluous
+from tidemark.client.typed.record_values import (
+    EPOCH,
+    Convert,
+    converter,
+    fields_of,
+    missing,
+    size_bytes,
+    stand_in,
+    struct_value,
+    superfluous,
+)
 from tidemark.core.schemas.arrow_types import arrow_type
 from tidemark.core.schemas.model import Column, Primitive, TopicSchema, children, plain_type
 from tidemark.model import ErrorCode, TidemarkError
@@ -26,6 +37,10 @@ _VALIDITY_BYTES: Final = 1
 
 Values = tuple[Any, ...]
 """Checked values of a record, in the order of the columns."""
+
+
+class Deletion(tuple[Any, ...]):
+    """Values of a record that deletes the earlier rows of its key; readers see its key only."""
 
 
 class CheckedRow(NamedTuple):
@@ -88,6 +103,34 @@ class RecordRows:
             return self._checked(values)
         except MisfitError as misfit:
             raise misfit.error(self.topic, self.schema.version) from None
+
+    def deletion(self, key: Any, timestamp_us: int) -> CheckedRow:
+        """The record that deletes the rows of a key.
+
+        Args:
+            key: a mapping, a dataclass or a model with the key columns; or the value of the only key column.
+            timestamp_us: of the record: its event time, if the schema has one.
+
+        Raises:
+            TidemarkError: SCHEMA_MISMATCH with topic, version and column.
+        """
+        wanted = self.schema.key_columns
+        try:
+            if not wanted:
+                raise MisfitError("the schema has no key columns, so no row can be deleted by its key")
+            given = fields_of(key)
+            if given is None and len(wanted) == 1:
+                given = {wanted[0].name: key}
+            chosen = struct_value({} if given is None else given, wanted)
+        except MisfitError as misfit:
+            raise misfit.error(self.topic, self.schema.version) from None
+        if self.schema.event_time_column is not None:
+            chosen.setdefault(self.schema.event_time_column.name, EPOCH + timedelta(microseconds=timestamp_us))
+        values = (
+            chosen[column.name] if column.name in chosen else None if column.nullable else stand_in(column)
+            for column in self._columns
+        )
+        return CheckedRow(Deletion(values), sum(map(size_bytes, chosen.values())) + 9 * self._count)
 
     def key(self, values: Values) -> bytes | None:
         """The key bytes of a checked record; None for a topic without key columns."""

@@ -30,6 +30,15 @@ Convert = Callable[[Any], Any]
 
 _FLOAT32_MAX: Final = (2 - 2**-23) * 2.0**127
 _EXACT: Final = decimal.Context(prec=80, traps=[decimal.InvalidOperation, decimal.Inexact])
+EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_STAND_INS: Final[dict[ColumnType, Any]] = {
+    Primitive.BOOL: False,
+    Primitive.STRING: "",
+    Primitive.BINARY: b"",
+    Primitive.DATE: EPOCH.date(),
+    Primitive.TIMESTAMP: EPOCH,
+    Primitive.TIMESTAMP_NTZ: EPOCH.replace(tzinfo=None),
+}
 _NULL_FORBIDDEN: Final = "null, and the column is never null"
 
 
@@ -107,6 +116,19 @@ def superfluous(given: Mapping[str, Any], columns: Sequence[Column]) -> MisfitEr
     similar = nearest(name, known) if isinstance(name, str) else None
     hint = f"did you mean {similar}?" if similar else "leave it out, or add it to the schema first"
     return MisfitError(f"the schema has no such column: {hint}", [str(name)])
+
+
+def stand_in(column: Column) -> Any:
+    """A value of a column that is never null, for a row that deletes others: no reader sees this value."""
+    match plain_type(column.type):
+        case StructOf(columns):
+            return {below.name: None if below.nullable else stand_in(below) for below in columns}
+        case ListOf() | MapOf():
+            return []
+        case Decimal():
+            return decimal.Decimal(0)
+        case stored:
+            return _STAND_INS.get(stored, 0)
 
 
 def size_bytes(value: Any) -> int:

@@ -3,38 +3,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
 
 from tidemark.client.records import ConsumerRecord
+from tidemark.client.serializers import to_json
 from tidemark.client.typed.batch_rows import OF_RECORDS
+from tidemark.client.typed.record_values import EPOCH
+from tidemark.client.typed.value_classes import MakeValue
 from tidemark.model import ErrorCode, TidemarkError
-
-MakeValue = Callable[[dict[str, Any]], Any]
-"""Makes the value of a record of its columns."""
-
-
-def maker_of(value_class: type | None) -> MakeValue | None:
-    """A function that makes instances of a dataclass, a pydantic model or another class with keyword arguments.
-
-    Raises:
-        TypeError: `value_class` is no class.
-    """
-    if value_class is None:
-        return None
-    if not isinstance(value_class, type):
-        raise TypeError(f"value_class is {value_class!r}, not a class")
-    validate = getattr(value_class, "model_validate", None)
-    if callable(validate):
-        made: MakeValue = validate
-        return made
-    if dataclasses.is_dataclass(value_class):
-        names = {field.name for field in dataclasses.fields(value_class) if field.init}
-        return lambda row: value_class(**{name: value for name, value in row.items() if name in names})
-    return lambda row: value_class(**row)
+from tidemark.record.schema import OFFSET_SCHEMA
 
 
 def typed_records(topic: str, partition: int, rows: pa.RecordBatch, make: MakeValue | None) -> list[ConsumerRecord]:
@@ -54,24 +35,52 @@ def typed_records(topic: str, partition: int, rows: pa.RecordBatch, make: MakeVa
     return records
 
 
+def with_json_values(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows of a typed topic, polled with all columns, in record.schema.OFFSET_SCHEMA: each value is its row as JSON."""
+    values = [None if record.value is None else to_json(record.value) for record in typed_records("", 0, rows, None)]
+    columns = [rows.column(name) for name in ("_key", "_timestamp", "_headers", "_offset")]
+    columns.insert(1, pa.array(values, pa.binary()))
+    return pa.RecordBatch.from_arrays(columns, schema=OFFSET_SCHEMA)
+
+
 def _values(rows: pa.RecordBatch) -> list[dict[str, Any]]:
     """Rows as dicts, maps as dicts, too."""
-    converts = [(field.name, _converter(field.type)) for field in rows.schema]
-    found: list[dict[str, Any]] = rows.to_pylist()
-    for name, convert in converts:
-        if convert is not None:
-            for row in found:
-                row[name] = convert(row[name])
-    return found
+    names = rows.schema.names
+    columns = [_python_values(column) for column in rows.columns]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _python_values(array: Any) -> list[Any]:
+    """The values of a column. Arrow takes 12 us for a datetime, so datetimes are made of integers here."""
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    convert = _converter(array.type)
+    found: list[Any] = array.cast(_as_integers(array.type)).to_pylist()
+    return found if convert is None else [convert(value) for value in found]
+
+
+def _as_integers(data_type: Any) -> Any:
+    """The type with integers in the place of timestamps."""
+    if pa.types.is_timestamp(data_type):
+        return pa.int64()
+    if pa.types.is_map(data_type):
+        key = data_type.key_field.with_type(_as_integers(data_type.key_type))
+        return pa.map_(key, data_type.item_field.with_type(_as_integers(data_type.item_type)))
+    if pa.types.is_list(data_type):
+        return pa.list_(data_type.value_field.with_type(_as_integers(data_type.value_type)))
+    if pa.types.is_struct(data_type):
+        fields = [data_type.field(place) for place in range(data_type.num_fields)]
+        return pa.struct([field.with_type(_as_integers(field.type)) for field in fields])
+    return data_type
 
 
 def _converter(data_type: Any) -> Callable[[Any], Any] | None:
-    """A function that makes dicts of the maps in a value; None: there are none."""
+    """A function that makes datetimes of integers, and dicts of maps, in a value; None: there are none."""
+    if pa.types.is_timestamp(data_type):
+        epoch = EPOCH if data_type.tz is not None else EPOCH.replace(tzinfo=None)
+        return lambda value: None if value is None else epoch + timedelta(microseconds=value)
     if pa.types.is_map(data_type):
-        item = _converter(data_type.item_type)
-        if item is None:
-            return lambda value: None if value is None else dict(value)
-        return lambda value: None if value is None else {name: item(one) for name, one in value}
+        return _map_converter(_converter(data_type.key_type) or _same, _converter(data_type.item_type) or _same)
     if pa.types.is_list(data_type):
         element = _converter(data_type.value_type)
         return element and (lambda value: None if value is None else [element(one) for one in value])
@@ -80,6 +89,14 @@ def _converter(data_type: Any) -> Callable[[Any], Any] | None:
         parts = {field.name: convert for field in fields if (convert := _converter(field.type)) is not None}
         return _struct_converter(parts) if parts else None
     return None
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _map_converter(key: Callable[[Any], Any], item: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else {key(name): item(one) for name, one in value}
 
 
 def _struct_converter(parts: dict[str, Callable[[Any], Any]]) -> Callable[[Any], Any]:

@@ -48,6 +48,10 @@ class SchemaPendingError(TidemarkError):
         super().__init__(ErrorCode.UNKNOWN_SCHEMA_VERSION, f"the schema of topic {topic} is not known yet")
 
 
+class TopicPendingError(SchemaPendingError):
+    """Metadata do not have the topic, perhaps only for a moment: it may have no schema."""
+
+
 def versions_of(response: pb.GetTopicSchemasResponse) -> dict[int, TopicSchema]:
     """The versions of a response; raises INVALID_SCHEMA for a schema of a later Tidemark."""
     return {one.version: from_text(one.text) for one in response.schemas}
@@ -69,18 +73,29 @@ class TopicSchemas:
         self._looked_s: dict[str, float] = {}
 
     def now(self, topic: str) -> KnownSchemas | None:
-        """The known versions; None for a topic without a schema, and for one that metadata does not know.
+        """The known versions; None for a topic without a schema.
+
+        Metadata may lose the topic for a moment, when a broker answers that does not know the topic yet: then the
+        versions stay.
 
         Raises:
             SchemaPendingError: `load` first.
         """
         view = self._cluster.topic_now(topic)
-        if view is None or not view.schema_version:
-            return None
         known = self._known.get(topic)
+        if view is None and known is None:
+            raise TopicPendingError(topic)
+        if view is None:
+            return known
+        if not view.schema_version:
+            return None
         if known is None or known.topic_id != view.topic_id:
             raise SchemaPendingError(topic)
         return known
+
+    def known(self, topic: str) -> KnownSchemas | None:
+        """The versions that were loaded last, whatever metadata say now."""
+        return self._known.get(topic)
 
     async def load(self, topic: str, *, timeout_s: float, version: int = 0) -> KnownSchemas | None:
         """Learn every version up to the newest that metadata names, or up to `version` if that is larger.
@@ -89,10 +104,11 @@ class TopicSchemas:
             The versions; None for a topic without a schema.
 
         Raises:
-            TidemarkError: UNKNOWN_SCHEMA_VERSION and others after `timeout_s`; INVALID_SCHEMA: a later Tidemark's.
+            TidemarkError: UNKNOWN_TOPIC; UNKNOWN_SCHEMA_VERSION and others after `timeout_s`; INVALID_SCHEMA: a later
+                Tidemark's.
         """
-        view = self._cluster.topic_now(topic)
-        if view is None or not view.schema_version:
+        view = await self._cluster.topic(topic, timeout_s=timeout_s)
+        if not view.schema_version:
             return None
         deadline_s = time.monotonic() + timeout_s
         backoff = Backoff()

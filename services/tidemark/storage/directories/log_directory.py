@@ -12,7 +12,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -169,6 +169,7 @@ class LogDirectory:
 
     Attributes:
         failed: why the directory is offline, None while it is online; a failed sync is never retried.
+        on_failed: called once `failed` is set, on the thread that met the error.
         logs: the open logs.
         futures: open copies of replicas that move into this directory (rule M3).
         unfinished: unfinished copies found at the start.
@@ -178,6 +179,7 @@ class LogDirectory:
         self.path = path
         self.directory_id = directory_id
         self.failed: str | None = None
+        self.on_failed: Callable[[], None] = lambda: None
         self.logs: dict[CheckpointKey, PartitionLog] = {}
         self.futures: dict[CheckpointKey, PartitionLog] = {}
         self._held: _Lock | None = lock
@@ -243,6 +245,7 @@ class LogDirectory:
             if self._held is not None and self._held.is_at(self.path):
                 self._forget_boot()
             _LOGGER.error("log directory offline", extra={"directory": str(self.path), "reason": reason})
+            self.on_failed()
 
     def _forget_boot(self) -> None:
         """Remove the boot id; the broker epoch stays, as everything flushed under it is on disk."""

@@ -142,6 +142,11 @@ class LogManager:
         """All directories, by index."""
         return tuple(DirectoryState(one.directory_id, one.path, one.failed) for one in self._directories)
 
+    def watch_failures(self, on_failed: Callable[[], None]) -> None:
+        """Have `on_failed` called when a directory goes offline, on the thread that met the error."""
+        for directory in self._directories:
+            directory.on_failed = on_failed
+
     def directory_of(self, partition: TopicPartition) -> int | None:
         """Index of the directory of a replica, usable or not; None where there is no such replica."""
         places = self._found.get(partition)

@@ -59,3 +59,16 @@ def test_a_version_that_does_not_parse_is_logged_once_and_the_others_are_known(
     for _ in range(2):
         assert set(table.schemas("flights")) == {1}
     assert [vars(record)["version"] for record in caplog.records] == [2, 3]
+
+
+def test_a_new_version_leaves_the_others_parsed() -> None:
+    table = TopicTable()
+    table.update_schemas({"flights": "id-1"}, {"flights": NewSchemas("id-1", {1: schema_text(1), 2: ""})})
+    first = table.schemas("flights")[1]
+    table.update_schemas({"flights": "id-1"}, {"flights": NewSchemas("id-1", {3: schema_text(3)})})
+    table.update_schemas({"flights": "id-1"}, {"flights": NewSchemas("id-1", {2: schema_text(2)})})
+    assert table.schemas("flights")[1] is first
+    assert set(table.schemas("flights")) == {1, 2, 3}
+    table.update_schemas({}, {"flights": NewSchemas("id-2", {1: schema_text(1)})})
+    assert set(table.schemas("flights")) == {1}
+    assert table.schemas("flights")[1] is not first

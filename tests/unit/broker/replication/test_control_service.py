@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import grpc
@@ -15,6 +16,7 @@ from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.broker.node.own_epoch import OwnEpoch
 from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.broker.replication.control_service import SLICE_PARTITIONS, BrokerControl
+from tidemark.core.cluster_view import ClusterView, TopicView
 from tidemark.core.messages import LeaderAndIsrCommand, NewSchemas, PartitionCommand
 from tidemark.core.replication.effects import ReplyToControl
 from tidemark.core.replication.events import LeaderAndIsrArrived
@@ -30,6 +32,7 @@ from tidemark.model import (
     TopicPartition,
 )
 from tidemark.rpc.control_codec import leader_and_isr_to_proto, refusals_from_proto
+from tidemark.rpc.metadata_codec import view_to_proto
 from tidemark.v1 import controller_service_pb2 as pb
 
 from tests.fakes.contexts import PlainContext
@@ -46,6 +49,7 @@ class Core:
         self.without: frozenset[str] = frozenset()
         self.overtaken_after: int | None = None
         self.topics = TopicTable()
+        self.core: Any = None
         self.control = BrokerControl(
             cast(BrokerDriver, self),
             self.topics,
@@ -205,6 +209,42 @@ async def test_schemas_come_with_any_part_of_a_command_and_an_overtaken_one_chan
     assert core.topics.schema_texts("t").topic_id == "first"
     await core.control.LeaderAndIsr(leader_and_isr_to_proto(_settings(4, {})), PlainContext())
     assert core.topics.schema_texts("t").texts == {}, "the partition of that command has another topic id"
+
+
+async def test_a_broker_forgets_the_schema_of_a_deleted_topic_without_a_replica_here() -> None:
+    core = Core()
+    held: list[TopicPartition] = []
+    core.core = SimpleNamespace(queries=SimpleNamespace(partitions=lambda: tuple(held)))
+    schemas = {"t": NewSchemas("first", {1: "{}"})}
+    await core.control.LeaderAndIsr(
+        leader_and_isr_to_proto(replace(_settings(1, {}), partitions=(), schemas=schemas)), PlainContext()
+    )
+
+    async def metadata(*ids: str, gone: tuple[str, ...] = ()) -> dict[int, str]:
+        views = [TopicView("t", one, created_zxid=int(one == "second")) for one in ids]
+        topics = {one.topic: one for one in views}
+        view = ClusterView(controller_epoch=ControllerEpoch(1), topics=topics, deleted_topics=gone)
+        header = pb.ControlHeader(controller_id=9, controller_epoch=1, broker_epoch=EPOCH)
+        await core.control.UpdateMetadata(
+            pb.UpdateMetadataRequest(header=header, metadata=view_to_proto(view)), PlainContext()
+        )
+        return dict(core.topics.schema_texts("t").texts)
+
+    assert await metadata() == {1: "{}"}, "metadata has not named the topic yet"
+    assert await metadata("first") == {1: "{}"}
+    held.append(TopicPartition("t", 0))
+    assert await metadata(gone=("t",)) == {1: "{}"}, "a replica is still here"
+    held.clear()
+    assert await metadata("first") == {1: "{}"}
+    assert await metadata("second") == {}
+    await core.control.LeaderAndIsr(
+        leader_and_isr_to_proto(
+            replace(_settings(2, {}), partitions=(), schemas={"t": NewSchemas("second", {1: "{}"})})
+        ),
+        PlainContext(),
+    )
+    assert await metadata("second") == {1: "{}"}
+    assert await metadata(gone=("t",)) == {}
 
 
 def _settings(sequence: int, configs: dict[str, str]) -> LeaderAndIsrCommand:

@@ -8,6 +8,7 @@ import dataclasses
 import enum
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
+from random import Random
 from typing import Any
 
 import duckdb
@@ -18,12 +19,16 @@ import pyarrow as pa
 import pydantic
 import pytest
 from tidemark.client.producing.typed_format import TypedFormat, slices
+from tidemark.client.typed.batch_rows import BatchRows
+from tidemark.client.typed.records import typed_records
 from tidemark.core.schemas.ddl import draft_from_ddl
 from tidemark.core.schemas.evolution import first_version
 from tidemark.core.schemas.model import TopicSchema
 from tidemark.model import ErrorCode, TidemarkError
 
-from tests.unit.client.typed.samples import FLIGHTS, from_records
+from tests.unit.client.typed.samples import FLIGHTS, from_records, sealed
+from tests.unit.core.schemas.drafts import draft
+from tests.unit.core.schemas.rows import rows
 
 NOON = datetime(2026, 11, 24, 12, tzinfo=UTC)
 ROW: dict[str, Any] = {"carrier": "UA", "scheduled_at": NOON}
@@ -171,6 +176,42 @@ def test_a_default_stands_for_a_column_that_is_missing_and_not_for_a_null() -> N
     assert fit(pa.table({"b": pa.array([None, 1], pa.int32())}), schema) == [{"a": "x", "b": None}, {"a": "x", "b": 1}]
     with pytest.raises(TidemarkError, match="row 1, column a: null"):
         fit(pa.table({"a": ["y", None]}), schema)
+
+
+@pytest.mark.parametrize("key", ["UA", {"carrier": "UA"}, collections.namedtuple("Key", ["carrier"])("UA")])
+def test_a_deletion_has_the_key_of_the_rows_that_it_deletes(key: Any) -> None:
+    typed = TypedFormat("flights", "id", FLIGHTS)
+    deleted, kept = typed.records.deletion(key, 7).values, check(ROW)
+    assert typed.records.key(deleted) == typed.records.key(kept) == b"UA"
+    sent = typed.rows([None] * 2, [deleted, kept], [7, 7], None)
+    reader = BatchRows("flights", {1: FLIGHTS})
+    stored = sealed(typed, sent)
+    assert typed.read(stored.data).equals(sent)
+    first, second = typed_records("flights", 0, reader.rows(stored, 0, 0), None)
+    assert (first.key, first.value, first.timestamp_us) == (b"UA", None, 7)
+    assert second.value is not None
+    assert BatchRows("flights", {1: FLIGHTS}, ["_offset"]).rows(stored, 0, 0).to_pylist() == [{"_offset": 101}]
+
+
+@pytest.mark.parametrize("key", [7, {"carrier": None}, {"carrier": "UA", "delay": 1}, {}, ["UA"]])
+def test_a_deletion_with_another_key_is_refused(key: Any) -> None:
+    with pytest.raises(TidemarkError, match=r"column (carrier|delay)"):
+        TypedFormat("flights", "id", FLIGHTS).records.deletion(key, 7)
+    with pytest.raises(TidemarkError, match="no key columns"):
+        TypedFormat("t", "id", schema_of("a INT")).records.deletion(key, 7)
+
+
+def test_a_deletion_fits_any_schema() -> None:
+    random = Random(3)
+    for _ in range(300):
+        schema = first_version(draft(random))
+        typed = TypedFormat("t", "id", schema)
+        if schema.key:
+            (record,) = rows(random, schema)[:1]
+            key = {column.name: record[column.name] for column in schema.key_columns}
+            sent = typed.rows([None], [typed.records.deletion(key, 7).values], [7], None)
+            (found,) = typed_records("t", 0, BatchRows("t", {1: schema}).rows(sealed(typed, sent), 0, 0), None)
+            assert (found.value, found.key) == (None, typed.records.key(typed.records.check(record).values))
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The formats of the typed topics that a producer sends to, each of the newest version that the producer knows."""
+
+from __future__ import annotations
+
+from tidemark.client.metadata.cluster import Cluster
+from tidemark.client.producing.typed_format import TypedFormat
+from tidemark.client.typed.topic_schemas import TopicSchemas
+
+
+class TypedFormats:
+    """Refers to no producer: a sender holds it, and must not keep a dropped producer alive.
+
+    Attributes:
+        schemas: the versions that are known.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.schemas = TopicSchemas(cluster)
+        cluster.listen(self.schemas.in_background)
+        self._formats: dict[str, TypedFormat] = {}
+
+    def now(self, topic: str) -> TypedFormat | None:
+        """The format of a topic with a schema, None for one without, on any thread; raises SchemaPendingError."""
+        known = self.schemas.now(topic)
+        if known is None:
+            return None
+        found = self._formats.get(topic)
+        if found is None or found.schema is not known.newest:
+            found = self._formats[topic] = TypedFormat(topic, known.topic_id, known.newest)
+        return found

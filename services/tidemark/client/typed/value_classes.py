@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes instances of an application's class of the columns of a record, nested dataclasses too."""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import types
+import typing
+from collections.abc import Callable
+from typing import Any, Final
+
+MakeValue = Callable[[dict[str, Any]], Any]
+"""Makes the value of a record of its columns."""
+
+_LISTS: Final = (list, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
+_MAPS: Final = (dict, collections.abc.Mapping)
+_UNIONS: Final = (typing.Union, types.UnionType)
+
+
+def maker_of(value_class: type | None) -> MakeValue | None:
+    """A function that makes instances of a dataclass, a pydantic model or another class with keyword arguments.
+
+    Columns that a dataclass has no field for are left out.
+
+    Raises:
+        TypeError: `value_class` is no class.
+    """
+    if value_class is None:
+        return None
+    if not isinstance(value_class, type):
+        raise TypeError(f"value_class is {value_class!r}, not a class")
+    validate = getattr(value_class, "model_validate", None)
+    if callable(validate):
+        made: MakeValue = validate
+        return made
+    if dataclasses.is_dataclass(value_class):
+        return _dataclass_maker(value_class, {})
+    return lambda row: value_class(**row)
+
+
+def _dataclass_maker(kind: type, made: dict[type, MakeValue]) -> MakeValue:
+    names = {field.name for field in dataclasses.fields(kind) if field.init}
+    nested: dict[str, Callable[[Any], Any]] = {}
+
+    def make(row: dict[str, Any]) -> Any:
+        given = {name: value for name, value in row.items() if name in names}
+        for name, convert in nested.items():
+            if given.get(name) is not None:
+                given[name] = convert(given[name])
+        return kind(**given)
+
+    made[kind] = make  # before its fields: a class may have fields of its own kind
+    try:
+        hints = typing.get_type_hints(kind)
+    except NameError:  # a class of a function, whose annotations are texts: nested values stay dicts
+        hints = {}
+    nested.update({name: convert for name in names if (convert := _converter(hints.get(name), made)) is not None})
+    return make
+
+
+def _converter(hint: Any, made: dict[type, MakeValue]) -> Callable[[Any], Any] | None:
+    """A function that makes the dataclasses in a value that is not null; None: there are none."""
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return made.get(hint) or _dataclass_maker(hint, made)
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in _UNIONS:
+        found = [one for one in (_converter(argument, made) for argument in arguments) if one is not None]
+        return found[0] if len(found) == 1 else None
+    if origin in _LISTS and len(arguments) == 1:
+        element = _converter(arguments[0], made)
+        return element and (lambda values: [None if one is None else element(one) for one in values])
+    if origin in _MAPS and len(arguments) == 2:
+        item = _converter(arguments[1], made)
+        return item and (lambda values: {name: None if one is None else item(one) for name, one in values.items()})
+    return None

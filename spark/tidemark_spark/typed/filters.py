@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Filters of a query as masks of Arrow columns, and as bounds of a read by event time. Pure.
+
+Spark applies every filter again, so a mask is correct if it leaves out no row that passes the filter. Spark's NaN is
+equal to itself and larger than every number, and Arrow's is neither: rows with NaN always stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Mask = Callable[[pa.RecordBatch], Any]
+_compute: Any = pc
+
+_COMPARE: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "EqualTo": pc.equal,
+    "EqualNullSafe": pc.equal,
+    "GreaterThan": pc.greater,
+    "GreaterThanOrEqual": pc.greater_equal,
+    "LessThan": pc.less,
+    "LessThanOrEqual": pc.less_equal,
+}
+_TEXT: Final[Mapping[str, Callable[..., Any]]] = {
+    "StringStartsWith": _compute.starts_with,
+    "StringEndsWith": _compute.ends_with,
+    "StringContains": _compute.match_substring,
+}
+_NULLS: Final[Mapping[str, Callable[[Any], Any]]] = {"IsNull": _compute.is_null, "IsNotNull": _compute.is_valid}
+
+
+def masks(filters: Iterable[Any], schema: pa.Schema) -> list[Mask]:
+    """Masks of the filters that can be applied to rows of this schema; the others are left to Spark.
+
+    Args:
+        filters: PySpark's filters.
+        schema: of the rows.
+    """
+    return [mask for mask in (_mask(one, schema) for one in filters) if mask is not None]
+
+
+def _mask(one: Any, schema: pa.Schema) -> Mask | None:
+    kind = type(one).__name__
+    if kind == "Not":
+        return _negated(one.child, schema)
+    column = _column(tuple(getattr(one, "attribute", ())), schema)
+    if column is None:
+        return None
+    data_type, values = column
+    if kind in _NULLS:
+        return lambda rows: _NULLS[kind](values(rows))
+    try:
+        if kind in _COMPARE and one.value is not None:
+            scalar = pa.scalar(one.value, data_type)
+            return _with_nan(lambda rows: _COMPARE[kind](values(rows), scalar), data_type, values)
+        if kind == "In":
+            among: Any = pa.array([value for value in one.value if value is not None], data_type)
+            return _with_nan(lambda rows: _compute.is_in(values(rows), value_set=among), data_type, values)
+        if kind in _TEXT and pa.types.is_string(data_type):
+            text = one.value
+            return lambda rows: _TEXT[kind](values(rows), text)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return None
+    return None
+
+
+def _negated(child: Any, schema: pa.Schema) -> Mask | None:
+    kind = type(child).__name__
+    column = _column(tuple(getattr(child, "attribute", ())), schema)
+    mask = _mask(child, schema)
+    if column is None or mask is None or pa.types.is_floating(column[0]):
+        return None
+    if kind == "EqualNullSafe":  # a null is not equal, so it passes
+        return lambda rows: _compute.fill_null(pc.invert(mask(rows)), fill_value=True)
+    return lambda rows: pc.invert(mask(rows))
+
+
+def _with_nan(mask: Mask, data_type: pa.DataType, values: Mask) -> Mask:
+    if not pa.types.is_floating(data_type):
+        return mask
+    return lambda rows: _compute.or_kleene(mask(rows), pc.is_nan(values(rows)))
+
+
+def _column(path: Sequence[str], schema: pa.Schema) -> tuple[Any, Mask] | None:
+    """Type and values of a column, or of a field of a struct."""
+    if not path or path[0] not in schema.names:
+        return None
+    name, *below = path
+    data_type: Any = schema.field(name).type
+    places: list[int] = []
+    for part in below:
+        place = data_type.get_field_index(part) if isinstance(data_type, pa.StructType) else -1
+        if place < 0:
+            return None
+        places.append(place)
+        data_type = data_type.field(place).type
+    if not places:
+        return data_type, lambda rows: rows.column(name)
+    return data_type, lambda rows: _compute.struct_field(rows.column(name), places)

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds the schema of the topic that a read or a write names.
+
+Spark asks for the columns in a process of its own, so the question "has the topic a schema?" imports little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tidemark_spark.common_options import parse_bootstrap, parse_client_id, parse_tls, parse_token_file
+
+if TYPE_CHECKING:
+    from tidemark.client.consuming.range_reader import RangeReader
+    from tidemark.client.metadata.tls import Credentials
+    from tidemark.core.cluster_view import TopicView
+    from tidemark.core.schemas.model import TopicSchema
+
+_CALL_S: Final = 2.0
+_DEADLINE_MS: Final = 60_000
+
+
+class SchemaChangeError(RuntimeError):
+    """The schema of a topic changed while a query reads it, or the topic is another one than that of `load`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TypedTopic:
+    """A topic with a schema.
+
+    Attributes:
+        name: name of the topic.
+        topic_id: uuid; a recreated topic has another one.
+        versions: versions of the schema by number, without a gap; at least one.
+    """
+
+    name: str
+    topic_id: str
+    versions: Mapping[int, TopicSchema]
+
+    @property
+    def newest(self) -> TopicSchema:
+        """The newest of the versions."""
+        return self.versions[max(self.versions)]
+
+
+def typed_topic(given: Mapping[str, str], topic: str) -> TypedTopic | None:
+    """The schema of a topic; None: the topic has none.
+
+    Args:
+        given: options by lower-case name.
+        topic: name of the topic.
+
+    Raises:
+        ValueError: for a wrong option.
+        TidemarkError: UNKNOWN_TOPIC; REQUEST_TIMED_OUT with the cause of each address.
+    """
+    from tidemark.client.metadata.tls import Credentials
+
+    bootstrap, credentials = parse_bootstrap(given), Credentials(parse_tls(given), parse_token_file(given))
+    if _quick_version(bootstrap, credentials, topic) == 0:
+        return None
+    from tidemark.client.consuming.range_reader import RangeReader
+
+    text = given.get("deadlinems", "").strip()
+    deadline_ms = int(text) if text.isdecimal() and int(text) else _DEADLINE_MS
+    with RangeReader(
+        bootstrap, deadline_s=deadline_ms / 1000, tls=credentials, client_id=parse_client_id(given)
+    ) as reader:
+        return with_schema(reader, reader.topics([topic])[topic])
+
+
+def with_schema(reader: RangeReader, view: TopicView) -> TypedTopic | None:
+    """The schema of a topic that is known; None: the topic has none."""
+    if not view.schema_version:
+        return None
+    return TypedTopic(view.topic, view.topic_id, reader.schemas(view.topic))
+
+
+def check_same(topic: TypedTopic, found: Mapping[str, TopicView]) -> None:
+    """Check that a topic is still the one that `load` found; raises SchemaChangeError."""
+    view = found.get(topic.name)
+    if view is not None and view.topic_id != topic.topic_id:
+        raise SchemaChangeError(
+            f"topic {topic.name} was deleted and created again (id {view.topic_id}, not {topic.topic_id}): "
+            "load() it again"
+        )
+
+
+def check_version(topic: TypedTopic, found: Mapping[str, TopicView]) -> None:
+    """Check that the schema has no newer version than `load` found; raises SchemaChangeError."""
+    view = found.get(topic.name)
+    newest = max(topic.versions)
+    if view is not None and view.topic_id == topic.topic_id and view.schema_version > newest:
+        raise SchemaChangeError(
+            f"topic {topic.name} has version {view.schema_version} of its schema, and the query began with version "
+            f"{newest}: start it again, with a new load(); schemaChange=latestAtRestart goes on until then"
+        )
+
+
+def _quick_version(bootstrap: str, credentials: Credentials, topic: str) -> int | None:
+    """Newest version of the topic's schema, 0 for none, by one request; None: no broker knew the topic."""
+    import grpc
+    from tidemark.client.metadata.bootstrap import parse_bootstrap as addresses_of
+    from tidemark.client.metadata.tls import client_identity
+    from tidemark.rpc.channel import blocking_channels
+    from tidemark.v1.broker_service_pb2 import GetMetadataRequest
+    from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
+
+    channels = blocking_channels(client_identity(credentials))
+    try:
+        for address in addresses_of(bootstrap):
+            stub = BrokerServiceStub(channels.get(address))
+            try:
+                response = stub.GetMetadata(GetMetadataRequest(topics=[topic]), timeout=_CALL_S)
+            except grpc.RpcError:
+                continue
+            for found in response.metadata.topics:
+                if found.topic == topic and not found.HasField("error"):
+                    return found.schema_version
+    finally:
+        channels.close()
+    return None
