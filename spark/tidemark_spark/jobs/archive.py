@@ -34,6 +34,7 @@ from tidemark_spark.jobs.common import (
     say,
     start_stream,
 )
+from tidemark_spark.typed.archive import archive_with, is_typed_archive, is_typed_topic
 
 NAME = "archive"
 _HOUR: Final = re.compile(r"date=([0-9-]+)/hour=(\d+)/")
@@ -52,7 +53,8 @@ def parser() -> argparse.ArgumentParser:
     made = job_parser(
         NAME,
         "Copies topics to Parquet files by date and hour of their records (UTC), each record exactly once. A later run "
-        "continues, also after a failure. --compact merges the files of each hour; one compaction may run beside the "
+        "continues, also after a failure. A topic with a schema keeps its columns, with their ids, in files by "
+        "partition and offset. --compact merges the files of each hour; one compaction may run beside the "
         "copy. Read an archive with replay.py, audit.py, or read_archive of "
         "tidemark_spark.archive_layout.",
         _EXAMPLE,
@@ -78,6 +80,8 @@ def parser() -> argparse.ArgumentParser:
 def run(spark: SparkSession, arguments: argparse.Namespace) -> int:
     """Copy the current records, or for ever; or compact once."""
     spark.conf.set("spark.sql.session.timeZone", "UTC")
+    if arguments.compact and is_typed_archive(arguments.to):
+        raise ValueError(f"{arguments.to} is the archive of a topic with a schema, which --compact does not merge yet")
     if arguments.compact:
         compact(
             spark,
@@ -90,9 +94,35 @@ def run(spark: SparkSession, arguments: argparse.Namespace) -> int:
     for flag in ("bootstrap", "topic"):
         if not getattr(arguments, flag):
             raise ValueError(f"--{flag} is missing: want the topics and the cluster to copy, or --compact")
+    typed = [name for name in arguments.topic.split(",") if is_typed_topic(arguments.bootstrap, name.strip())]
+    if typed:
+        if arguments.topic.strip() != typed[0].strip():
+            raise ValueError(f"topic {typed[0].strip()} has a schema: archive it alone, in a directory of its own")
+        return _run_typed(spark, arguments)
     read = run_stream(spark, lambda: start(spark, arguments))
     say(f"archived {read.rows} records of {arguments.topic}, {read.size_bytes} bytes, in {arguments.to}")
     return 0
+
+
+def _run_typed(spark: SparkSession, arguments: argparse.Namespace) -> int:
+    """Copy a topic with a schema; its files are their own checkpoint."""
+    if arguments.starting != "earliest" or arguments.max_offsets is not None:
+        raise ValueError("--starting and --max-offsets are for topics without a schema")
+    topic = arguments.topic.strip()
+    pause_s = None if arguments.every is None else _seconds(arguments.every)
+    while True:
+        rows = archive_with(spark, arguments.bootstrap, topic, arguments.to, file_mib=arguments.file_mib)
+        say(f"archived {rows} rows of {topic} in {arguments.to}")
+        if pause_s is None:
+            return 0
+        time.sleep(pause_s)
+
+
+def _seconds(interval: str) -> float:
+    found = re.fullmatch(r"\s*(\d+)\s*(second|minute|hour)s?\s*", interval)
+    if found is None:
+        raise ValueError(f'--every is {interval!r}; want "30 seconds", "1 minute", "2 hours"')
+    return int(found[1]) * {"second": 1.0, "minute": 60.0, "hour": 3600.0}[found[2]]
 
 
 def start(spark: SparkSession, arguments: argparse.Namespace) -> StreamingQuery:

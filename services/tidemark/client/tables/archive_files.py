@@ -17,7 +17,6 @@ import os
 import shutil
 import socket
 import uuid
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -96,7 +95,7 @@ class ArchiveFile:
     start: int
 
     def footer(self) -> Footer:
-        """Read the footer; raises FileNotFoundError after a compaction, and INVALID_REQUEST for another file."""
+        """Read the footer; raises INVALID_REQUEST for another file."""
         with pq.ParquetFile(self.path) as opened:
             return footer_of(opened, self.path)
 
@@ -145,12 +144,6 @@ class Archive:
         """The last footer of each partition: its `end` is where the archive of the partition ends."""
         return {partition: files[-1].footer() for partition, files in self.files().items()}
 
-    def file_at(self, partition: int, offset: int) -> ArchiveFile | None:
-        """The last file now that starts at this offset or before."""
-        files = self.files().get(partition, [])
-        place = bisect_right(files, offset, key=lambda one: one.start)
-        return files[place - 1] if place else None
-
     def add(self, footer: Footer, path: Path) -> ArchiveFile:
         """Make a whole file valid, durably.
 
@@ -175,14 +168,6 @@ class Archive:
         for directory in (folder, folder.parent, self.root):
             _sync(directory)
         return ArchiveFile(target, footer.partition, footer.start)
-
-    def replace(self, replaced: list[ArchiveFile], path: Path) -> None:
-        """Put one whole file in the place of several that follow one another, and delete these."""
-        _sync(path)
-        path.replace(replaced[0].path)
-        _sync(replaced[0].path.parent)
-        for file in replaced[1:]:
-            file.path.unlink(missing_ok=True)
 
     def new_path(self) -> Path:
         """Path of a file to be written."""

@@ -43,34 +43,22 @@ def held_in(archive: Archive) -> dict[int, Held]:
 
 
 def archived_rows(archive: Archive, partition: int, start: int, end: int, typed: BatchRows) -> Iterator[pa.RecordBatch]:
-    """The rows of [start, end) in order, each once, in the schema of `typed`; a compaction may run meanwhile.
+    """The rows of [start, end) in order, each once, in the schema of `typed`.
 
     Raises:
         TidemarkError: INVALID_REQUEST: a file is not of an archive, or is damaged; INCOMPATIBLE_SCHEMA.
     """
-    files = iter(archive.files().get(partition, []))
-    position = start
-    file = next(files, None)
-    while file is not None and position < end:
-        following = next(files, None)
-        if following is not None and following.start <= position:  # this file ends before
-            file = following
+    files = archive.files().get(partition, [])
+    behind = [file.start for file in files[1:]] + [end]
+    for file, following in zip(files, behind, strict=True):
+        if following <= start or file.start >= end:
             continue
-        if file.start >= end:
-            return
         try:
             opened = pq.ParquetFile(file.path)
-        except FileNotFoundError:  # merged with an earlier file since
-            files = iter(archive.files().get(partition, []))
-            file = next(files, None)
-            continue
         except pa.ArrowInvalid as error:
             raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{file.path} is damaged: {error}") from None
         with opened:
-            footer = footer_of(opened, file.path)
-            yield from _rows_of(opened, footer, position, end, typed)
-        position = max(position, footer.end)
-        file = following
+            yield from _rows_of(opened, footer_of(opened, file.path), start, end, typed)
 
 
 def _rows_of(
@@ -111,12 +99,8 @@ def _spans(opened: pq.ParquetFile, name: str) -> Iterator[tuple[int, Any, Any]]:
 
 def archived_offset_at(archive: Archive, partition: int, time: datetime) -> int | None:
     """Offset of the first archived row at or after a time in UTC; None without such a row."""
-    while True:
-        try:
-            found = (_offset_in(file, time) for file in archive.files().get(partition, []))
-            return next((offset for offset in found if offset is not None), None)
-        except FileNotFoundError:  # a compaction merged files since they were listed
-            continue
+    found = (_offset_in(file, time) for file in archive.files().get(partition, []))
+    return next((offset for offset in found if offset is not None), None)
 
 
 def _offset_in(file: ArchiveFile, time: datetime) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -160,7 +160,15 @@ def check_incarnation(archived: Footer, incarnation: str, latest: int) -> None:
 
 
 def write_partition(task: ArchiveTask) -> int:
-    """Write the files of one partition; each is valid as soon as it is whole. Returns the number of rows."""
+    """Write the files of one partition; each is valid as soon as it is whole. Returns the number of rows.
+
+    A task that runs again continues where its files end.
+    """
+    last = Archive(task.root).ends().get(task.partition)
+    if last is not None and last.end > task.start:
+        task = replace(task, start=last.end)
+    if task.start >= task.end:
+        return 0
     versions = {version: from_text(text) for version, text in task.schemas.items()}
     typed = BatchRows(task.topic, versions, system=_SYSTEM, dictionaries=False, version=task.version)
     with RangeReader(task.bootstrap, deadline_s=30.0, tls=Credentials(None, None)) as reader:

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from tidemark.client import archive_topic, read_table, scan
 from tidemark.client.tables import archiver, table_scan
-from tidemark.client.tables.archive_files import FIELD_ID, Archive, parquet_schema
+from tidemark.client.tables.archive_files import FIELD_ID, SYSTEM_COLUMNS, Archive, parquet_schema
 from tidemark.client.tables.archive_rows import archived_rows
 from tidemark.client.tables.archiver import ArchiveTask, write_batches
 from tidemark.client.typed.batch_rows import BatchRows
@@ -247,8 +247,10 @@ def test_two_runs_never_archive_a_row_twice_even_without_the_lease(logs: Logs, t
     (early,) = archiver.plan(Archive(tmp_path), None, TOPIC, 1 << 20, skip_lost=False, deadline_s=1)
     logs.append(0, flights(2, 2))
     assert archived(logs, tmp_path) == 4
+    assert archiver.write_partition(early) == 0
+    typed = BatchRows(TOPIC, logs.versions, system=[one.name for one in SYSTEM_COLUMNS], dictionaries=False)
     with pytest.raises(TidemarkError, match="another run archived flights-0 from offset 0 on meanwhile"):
-        archiver.write_partition(early)
+        write_batches(early, FIRST, logs.read(TOPIC, 0, 0, 2, typed=typed))
     with Archive(tmp_path).lease(), pytest.raises(TidemarkError, match=r"another run writes the archive .*: process"):
         archived(logs, tmp_path)
     assert archived(logs, tmp_path) == 0

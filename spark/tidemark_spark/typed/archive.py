@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Archives of typed topics in Spark: tasks write the partitions, and all files are one table by column ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+from tidemark.client.consuming.range_reader import RangeReader
+from tidemark.client.tables.archive_files import SYSTEM_COLUMNS, Archive
+from tidemark.client.tables.archiver import ArchiveTask, archive_topic, write_partition
+from tidemark.core.schemas.model import Column, ColumnType, ListOf, MapOf, StructOf
+from tidemark.model import TidemarkError
+
+from tidemark_spark.typed.spark_types import spark_type
+
+_ID = "parquet.field.id"
+_BY_ID = "spark.sql.parquet.fieldId.read.enabled"
+_DEADLINE_S = 30.0
+
+
+def is_typed_topic(bootstrap: str, topic: str) -> bool:
+    """Whether the topic has a schema; raises UNKNOWN_TOPIC, BROKER_NOT_AVAILABLE."""
+    with RangeReader(bootstrap, deadline_s=_DEADLINE_S) as reader:
+        return reader.topics([topic])[topic].schema_version > 0
+
+
+def is_typed_archive(root: str) -> bool:
+    """Whether the directory is an archive of a typed topic."""
+    try:
+        return bool(Archive(root).files())
+    except TidemarkError:  # not on a mounted file system
+        return False
+
+
+def archive_with(spark: SparkSession, bootstrap: str, topic: str, root: str, *, file_mib: int) -> int:
+    """Archive what is committed now, one Spark task for each partition; returns the number of rows.
+
+    A task that runs again continues where its files end. All executors see the directory at the same path.
+    """
+
+    def run(tasks: Iterable[ArchiveTask]) -> list[int]:
+        parts = list(tasks)
+        return spark.sparkContext.parallelize(parts, max(1, len(parts))).map(write_partition).collect()
+
+    return archive_topic(bootstrap, topic, root, file_mib=file_mib, run=run)
+
+
+def read_typed_archive(spark: SparkSession, root: str) -> DataFrame:
+    """All files as one table in the newest version that the archive has, matched by column ids; widened.
+
+    A column that a file lacks is null. The session reads Parquet by field ids from now on, where a schema has some.
+    """
+    archive = Archive(root)
+    newest = max((footer.schema for footer in archive.ends().values()), key=lambda schema: schema.version)
+    spark.conf.set(_BY_ID, "true")
+    schema = StructType([_field(column) for column in (*newest.columns, *SYSTEM_COLUMNS)])
+    return spark.read.schema(schema).parquet(*(str(file.path) for files in archive.files().values() for file in files))
+
+
+def _field(column: Column) -> StructField:
+    return StructField(column.name, _type(column.type), True, {_ID: column.id})
+
+
+def _type(column_type: ColumnType) -> DataType:
+    match column_type:
+        case ListOf(element):
+            return ArrayType(_type(element.type))
+        case MapOf(key, value):
+            return MapType(_type(key.type), _type(value.type))
+        case StructOf(columns):
+            return StructType([_field(column) for column in columns])
+        case _:
+            return spark_type(column_type)
