@@ -18,6 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog import load_catalog
 from pyspark.sql import DataFrame, Row, SparkSession
 from tidemark.client import AdminClient, Consumer, ConsumerRecord, Producer, read_table
 from tidemark.local.cluster import LocalCluster, broker_name
@@ -148,7 +149,7 @@ def test_compacted_archive_files_hold_the_same_rows_and_accept_later_ones(
 
 
 def test_a_typed_topic_is_archived_by_tasks_and_old_and_new_files_are_one_table(
-    spark: SparkSession, cluster: LocalCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, cluster: LocalCluster, sales: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = str(tmp_path)
     words = "--bootstrap", cluster.bootstrap, "--topic", "lake", "--to", root
@@ -164,7 +165,11 @@ def test_a_typed_topic_is_archived_by_tasks_and_old_and_new_files_are_one_table(
         with Producer(cluster.bootstrap) as fresh:
             fresh.send_table("lake", pa.Table.from_pylist(later)).result(30)
         assert archive.run(spark, arguments_of(archive, *words)) == 0
-        assert archive.run(spark, arguments_of(archive, *words)) == 0
+        catalog = {"type": "sql", "uri": f"sqlite:///{root}/other.db", "warehouse": (tmp_path / "warehouse").as_uri()}
+        flags = [word for pair in catalog.items() for word in ("--catalog", "=".join(pair))]
+        assert archive.run(spark, arguments_of(archive, *words, "--iceberg", "lake.sales", *flags)) == 0
+        with contextlib.closing(load_catalog("tidemark", **catalog)) as opened:
+            assert len(opened.load_table("lake.sales").scan().to_arrow()) == 20
         counts = re.findall(r"archived (\d+) rows of lake", capsys.readouterr().out)
         assert counts == ["10", "10", "0"]
         producer.send_table("lake", pa.table({"store": ["s20"], "city": ["Bonn"]})).result(30)
@@ -184,7 +189,7 @@ def test_a_typed_topic_is_archived_by_tasks_and_old_and_new_files_are_one_table(
     assert sorted(united.column("store").to_pylist()) == sorted(f"s{n}" for n in range(21))
     with pytest.raises(ValueError, match="topic lake has a schema: archive it alone"):
         archive.run(
-            spark, arguments_of(archive, "--bootstrap", cluster.bootstrap, "--topic", "sales,lake", "--to", root)
+            spark, arguments_of(archive, "--bootstrap", cluster.bootstrap, "--topic", f"{sales},lake", "--to", root)
         )
 
 

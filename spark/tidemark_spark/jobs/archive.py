@@ -63,6 +63,17 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--to", required=True, metavar="PATH", help="directory of the archive; any Hadoop path")
     made.add_argument("--topic", metavar="TOPIC[,TOPIC...]", help="topics to copy; not with --compact")
     add_stream(made)
+    made.add_argument(
+        "--iceberg",
+        metavar="NAMESPACE.TABLE",
+        help="an Iceberg table that has the files, too; for a topic with a schema; needs tidemark[lake]",
+    )
+    made.add_argument(
+        "--catalog",
+        action="append",
+        metavar="KEY=VALUE",
+        help="a property of its pyiceberg catalog, e.g. type=rest; default: SQLite in the archive's directory",
+    )
     made.add_argument("--compact", action="store_true", help="do not copy: merge the files of each hour")
     made.add_argument(
         "--min-files", type=int, default=4, help="uncompacted files of an hour that start its compaction (4)"
@@ -99,6 +110,8 @@ def run(spark: SparkSession, arguments: argparse.Namespace) -> int:
         if arguments.topic.strip() != typed[0].strip():
             raise ValueError(f"topic {typed[0].strip()} has a schema: archive it alone, in a directory of its own")
         return _run_typed(spark, arguments)
+    if arguments.iceberg is not None:
+        raise ValueError(f"--iceberg needs a topic with a schema, and {arguments.topic} has none")
     read = run_stream(spark, lambda: start(spark, arguments))
     say(f"archived {read.rows} records of {arguments.topic}, {read.size_bytes} bytes, in {arguments.to}")
     return 0
@@ -111,11 +124,28 @@ def _run_typed(spark: SparkSession, arguments: argparse.Namespace) -> int:
     topic = arguments.topic.strip()
     pause_s = None if arguments.every is None else _seconds(arguments.every)
     while True:
-        rows = archive_with(spark, arguments.bootstrap, topic, arguments.to, file_mib=arguments.file_mib)
+        rows = archive_with(
+            spark,
+            arguments.bootstrap,
+            topic,
+            arguments.to,
+            file_mib=arguments.file_mib,
+            iceberg=arguments.iceberg,
+            catalog=_properties(arguments.catalog),
+        )
         say(f"archived {rows} rows of {topic} in {arguments.to}")
         if pause_s is None:
             return 0
         time.sleep(pause_s)
+
+
+def _properties(pairs: Sequence[str] | None) -> dict[str, str] | None:
+    if not pairs:
+        return None
+    wrong = [pair for pair in pairs if "=" not in pair]
+    if wrong:
+        raise ValueError(f"--catalog is {wrong[0]!r}; want KEY=VALUE, such as type=rest and uri=https://catalog")
+    return dict(pair.split("=", 1) for pair in pairs)
 
 
 def _seconds(interval: str) -> float:

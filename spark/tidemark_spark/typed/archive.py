@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
@@ -34,7 +34,16 @@ def is_typed_archive(root: str) -> bool:
         return False
 
 
-def archive_with(spark: SparkSession, bootstrap: str, topic: str, root: str, *, file_mib: int) -> int:
+def archive_with(
+    spark: SparkSession,
+    bootstrap: str,
+    topic: str,
+    root: str,
+    *,
+    file_mib: int,
+    iceberg: str | None = None,
+    catalog: Mapping[str, str] | None = None,
+) -> int:
     """Archive what is committed now, one Spark task for each partition; returns the number of rows.
 
     A task that runs again continues where its files end. All executors see the directory at the same path.
@@ -44,7 +53,7 @@ def archive_with(spark: SparkSession, bootstrap: str, topic: str, root: str, *, 
         parts = list(tasks)
         return spark.sparkContext.parallelize(parts, max(1, len(parts))).map(write_partition).collect()
 
-    return archive_topic(bootstrap, topic, root, file_mib=file_mib, run=run)
+    return archive_topic(bootstrap, topic, root, file_mib=file_mib, run=run, iceberg=iceberg, catalog=catalog)
 
 
 def read_typed_archive(spark: SparkSession, root: str) -> DataFrame:

@@ -26,6 +26,7 @@ from tidemark.client.tables.archive_files import (
     check_topic,
     parquet_schema,
 )
+from tidemark.client.tables.iceberg import publish
 from tidemark.client.typed.batch_rows import BatchRows
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.schemas.model import TopicSchema
@@ -82,6 +83,8 @@ def archive_topic(
     skip_lost: bool = False,
     deadline_s: float = 30.0,
     run: Run | None = None,
+    iceberg: str | None = None,
+    catalog: Mapping[str, str] | None = None,
 ) -> int:
     """Archive the rows of a topic with a schema that are committed now and not archived yet.
 
@@ -96,6 +99,9 @@ def archive_topic(
         skip_lost: go on behind rows that retention deleted before they were archived.
         deadline_s: seconds that a request may take, with its retries.
         run: runs `write_partition` for each task, and yields its results; None: one after the other, here.
+        iceberg: "namespace.table": an Iceberg table that has the files, too; needs pyiceberg. None: no such table.
+        catalog: properties of its pyiceberg catalog, such as {"type": "rest", "uri": "https://..."}; None: SQLite, in
+            the archive's directory.
 
     Returns:
         The number of rows that were archived.
@@ -107,7 +113,10 @@ def archive_topic(
     archive = Archive(root)
     with archive.lease():
         tasks = plan(archive, bootstrap, topic, file_mib << 20, skip_lost=skip_lost, deadline_s=deadline_s)
-        return sum(map(write_partition, tasks) if run is None else run(tasks))
+        rows = sum(map(write_partition, tasks) if run is None else run(tasks))
+        if iceberg is not None:
+            publish(archive, iceberg, catalog)
+        return rows
 
 
 def plan(
