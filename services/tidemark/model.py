@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple, NewType
+from typing import Final, NamedTuple, NewType
 
 from tidemark.errors import RETRIABLE as RETRIABLE
 from tidemark.errors import ErrorCode as ErrorCode
@@ -94,11 +94,18 @@ class VersionedState(NamedTuple):
     version: int
 
 
+TYPED_FEATURE: Final = "typed"
+"""Feature of a broker that stores typed batches."""
+FEATURES: Final[Mapping[str, int]] = {"protocol": 1, TYPED_FEATURE: 1}
+"""Features of a broker of this version, with their levels."""
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
     """The content of /brokers/ids/<id>.
 
     Attributes:
+        features: levels of what the broker's version can do; an older version names fewer.
         host: of the address that services use; with `port`.
         endpoints: the address of each listener, `NAME://HOST:PORT`; empty: the broker has one listener without a name.
     """

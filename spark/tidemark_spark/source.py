@@ -53,7 +53,7 @@ class TidemarkDataSource(DataSource):
         topic = self._topic()
         if topic is None:
             return parse_schema_options(self.options).ddl()
-        from tidemark_spark.typed.table import table_schema
+        from tidemark_spark.typed.read_schema import table_schema
 
         given = self._given()
         return table_schema(topic, given.get("columns"), given.get("metadatacolumns"))

@@ -13,7 +13,7 @@ from tidemark.core.config_resource import ConfigKind, ConfigResource
 from tidemark.model import ErrorCode, SchemaText, TidemarkError, TopicDescription, TopicPartition
 from tidemark.ports import AdminRequest, ControllerTerm, StoreEvent
 from tidemark.zookeeper.store import SessionMetadataStore
-from tidemark.zookeeper.topic_schemas.nodes import TEXT_BYTES_MAX, deletions
+from tidemark.zookeeper.topic_schemas.nodes import TEXT_BYTES_MAX, deletions, encode
 
 from tests.contract.conftest import Cluster, Ear
 from tests.contract.test_metadata_store import elected, topic_of, write_of
@@ -163,6 +163,8 @@ async def test_a_damaged_version_has_no_text_and_the_topic_and_its_other_version
     assert read.schemas == {1: schema_of(1), 2: SchemaText(""), 3: schema_of(3)}
     assert not unreadable
     assert [vars(record)["path"] for record in caplog.records] == ["/config/topics/flights/2"]
+    await cluster.corrupt("/config/topics/flights/2", encode(topic.topic_id, schema_of(2)))
+    assert (await other.topics(unreadable=unreadable))["flights"].schemas[2] == schema_of(2), "it was put back"
 
 
 async def test_a_version_of_another_topic_id_is_left_out(cluster: Cluster) -> None:

@@ -13,7 +13,15 @@ from typing import Final
 
 from tidemark.core.groups.coordinator_partition import OFFSETS_TOPIC
 from tidemark.core.planning.placement import assign_replicas, check_counts
-from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, SchemaText, TidemarkError, TopicDescription
+from tidemark.model import (
+    TYPED_FEATURE,
+    BrokerId,
+    BrokerRegistration,
+    ErrorCode,
+    SchemaText,
+    TidemarkError,
+    TopicDescription,
+)
 from tidemark.runtime.configuration import topic_settings
 from tidemark.zookeeper.codecs import encode_topic
 from tidemark.zookeeper.topics import NODE_BYTES_MAX
@@ -22,6 +30,7 @@ _MIN_ISR: Final = "min.insync.replicas"
 MIN_ISR_DEFAULT: Final = topic_settings({}).min_insync_replicas
 """min.insync.replicas of a topic without the setting."""
 
+_SHOWN_BROKERS_MAX: Final = 10
 _SAMPLE_PARTITIONS: Final = 20_000
 """More partitions than fit into a znode; placing these suffices to compute the number that fits."""
 
@@ -86,7 +95,7 @@ def plan_topic(
 
     Raises:
         TidemarkError: INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, UNKNOWN_CONFIG or INVALID_CONFIG; INVALID_REQUEST
-            for `__consumer_offsets`.
+            for `__consumer_offsets`, and for a schema while a live broker cannot store typed batches.
     """
     _check_not_internal(
         request.topic,
@@ -95,6 +104,8 @@ def plan_topic(
         "offsets.topic.num.partitions partitions",
     )
     factor = request.replication_factor or default_replication_factor
+    if request.schema is not None:
+        _check_store_typed(brokers)
     open_brokers = _open_brokers(brokers, draining)
     check_counts(len(open_brokers), partitions=request.partitions, replication_factor=factor)
     check_configs(request.configs, replication_factor=factor)
@@ -115,6 +126,22 @@ def plan_topic(
     )
     _check_fits(planned, request.partitions, factor)
     return planned
+
+
+def _check_store_typed(brokers: Mapping[BrokerId, BrokerRegistration]) -> None:
+    """A broker of an older version would take each typed batch for damaged."""
+    older = sorted(broker for broker, found in brokers.items() if not found.features.get(TYPED_FEATURE))
+    if older:
+        named = (
+            "broker "
+            + ", ".join(map(str, older[:_SHOWN_BROKERS_MAX]))
+            + (" ..." if len(older) > _SHOWN_BROKERS_MAX else "")
+        )
+        raise TidemarkError(
+            ErrorCode.INVALID_REQUEST,
+            f"a typed topic needs a version of Tidemark that has them on every live broker: upgrade {named} first",
+            {"brokers": ",".join(map(str, older[:_SHOWN_BROKERS_MAX]))},
+        )
 
 
 def _with_min_isr(configs: Mapping[str, str], default: int, replication_factor: int) -> dict[str, str]:

@@ -261,12 +261,19 @@ class Template(NamedTuple):
     places: Places
 
     def write(self, layout: MessageLayout, numbers: Numbers) -> bytes:
-        """Continuation marker and metadata of a message with these numbers (`body_start` is ignored)."""
+        """Continuation marker and metadata of a message with these numbers (`body_start` is ignored).
+
+        Raises:
+            TidemarkError: INVALID_PAYLOAD: the numbers of a received message are too large once they were moved.
+        """
         head, places = bytearray(self.head), self.places
-        _I64.pack_into(head, _PREFIX.size + places.body_bytes, numbers.body_bytes)
-        _I64.pack_into(head, _PREFIX.size + places.row_count, numbers.row_count)
-        layout.node_numbers.pack_into(head, _PREFIX.size + places.nodes, *numbers.nodes)
-        layout.buffer_numbers.pack_into(head, _PREFIX.size + places.buffers, *numbers.buffers)
+        try:
+            _I64.pack_into(head, _PREFIX.size + places.body_bytes, numbers.body_bytes)
+            _I64.pack_into(head, _PREFIX.size + places.row_count, numbers.row_count)
+            layout.node_numbers.pack_into(head, _PREFIX.size + places.nodes, *numbers.nodes)
+            layout.buffer_numbers.pack_into(head, _PREFIX.size + places.buffers, *numbers.buffers)
+        except struct.error:
+            _refuse("its buffers lie outside of any body")
         return bytes(head)
 
 

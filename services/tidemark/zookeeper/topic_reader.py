@@ -67,7 +67,9 @@ class TopicReader:
             if number % _SLICE == _SLICE - 1:
                 await self._session.give_way()
             known = self._known.get(name)
-            if known is not None and nodes[name][0] is not None and known.version == _version(nodes[name]):
+            same = known is not None and nodes[name][0] is not None and known.version == _version(nodes[name])
+            # a write to the node of a damaged version changes no number of its parent
+            if known is not None and same and all(schema.text for schema in known.topic.schemas.values()):
                 found[name] = known.topic
                 continue
             topic = self._understood(name, nodes[name], unreadable)

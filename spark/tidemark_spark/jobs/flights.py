@@ -20,10 +20,11 @@ import pandas as pd
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from tidemark.client import AdminClient, Producer
+from tidemark.core.schemas.ddl import draft_from_ddl
 
 from tidemark_spark.jobs import rollup
 from tidemark_spark.jobs.common import EXIT_FOUND, RowCounter, add_bootstrap, job_parser, run_job, say
-from tidemark_spark.jobs.flights_feed import Day, Feed, LeaderKiller, StalledError, days_of
+from tidemark_spark.jobs.flights_feed import EVENT_TIME, SCHEMA, Day, Feed, LeaderKiller, StalledError, days_of
 from tidemark_spark.progress import TidemarkListener
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 NAME = "flights"
 PARTITIONS: Final = 6
-_SCHEMA: Final = "carrier string, dep_delay long, time_hour timestamp"
 _AGGREGATES: Final = (
     "count(*) as flights",
     "count(dep_delay) as departed",
@@ -40,9 +40,10 @@ _AGGREGATES: Final = (
     "max(dep_delay) as longest_delay_min",
 )
 _ROLLED_UP: Final = (
-    "start timestamp, carrier string, flights long, departed long, delay_min long, mean_delay_min double, "
-    "longest_delay_min long"
+    "start TIMESTAMP NOT NULL, end TIMESTAMP, carrier STRING NOT NULL, flights BIGINT, departed BIGINT, "
+    "delay_min BIGINT, mean_delay_min DOUBLE, longest_delay_min BIGINT, PRIMARY KEY (start, carrier)"
 )
+"""Schema of the topic with the delays."""
 _KEY: Final = ["start", "carrier"]
 COLUMNS: Final = ["start", "carrier", "flights", "departed", "delay_min", "mean_delay_min", "longest_delay_min"]
 _SPREAD_DAYS: Final = 2
@@ -239,10 +240,12 @@ def _rolling_up(
 ) -> Iterator[StreamingQuery]:
     """Run rollup.py's query from topic to topic during the context."""
     configs = {"min.insync.replicas": "2"} if replicated else {}
-    for name in (arguments.topic, arguments.to_topic):
-        admin.create_topic(name, partitions=PARTITIONS, replication_factor=3 if replicated else 0, configs=configs)
+    flights = draft_from_ddl(SCHEMA).keyed(event_time=EVENT_TIME)
+    for name, schema in ((arguments.topic, flights), (arguments.to_topic, draft_from_ddl(_ROLLED_UP))):
+        replicas = 3 if replicated else 0
+        admin.create_topic(name, partitions=PARTITIONS, replication_factor=replicas, configs=configs, schema=schema)
     words = ["--bootstrap", arguments.bootstrap, "--topic", arguments.topic, "--to-topic", arguments.to_topic]
-    words += ["--schema", _SCHEMA, "--time", "time_hour", "--window", "1 hour", "--by", "carrier", "--updates"]
+    words += ["--time", EVENT_TIME, "--window", "1 hour", "--by", "carrier", "--updates"]
     words += ["--watermark", f"{arguments.lead_days + _SPREAD_DAYS} days", "--checkpoint", arguments.checkpoint]
     words += ["--every", "0 seconds", *(word for text in _AGGREGATES for word in ("--aggregate", text))]
     settings = {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}  # these would only close windows
@@ -272,10 +275,9 @@ def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
 
 def read_delays(spark: SparkSession, bootstrap: str, topic: str) -> pd.DataFrame:
     """Output of the rollup: the last record of each carrier and hour, which has all its flights; sorted."""
-    options = {"tidemark.bootstrap": bootstrap, "subscribe": topic, "valueFormat": "json", "valueSchema": _ROLLED_UP}
-    table = spark.read.format("tidemark").options(**options).load()
-    rows = table.select("offset", "value.*").toPandas()
-    return in_order(rows.sort_values("offset").drop_duplicates(_KEY, keep="last"))
+    options = {"tidemark.bootstrap": bootstrap, "metadataColumns": "_offset"}
+    rows = spark.read.format("tidemark").options(**options).load(topic).toPandas()
+    return in_order(rows.sort_values("_offset").drop_duplicates(_KEY, keep="last"))
 
 
 def delays_by_pandas(flights: pd.DataFrame) -> pd.DataFrame:

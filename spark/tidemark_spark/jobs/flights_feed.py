@@ -8,20 +8,32 @@ days ahead of the reader, which bounds the delay of every row, also during a fai
 
 from __future__ import annotations
 
-import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, Protocol
 
 import pandas as pd
 from tidemark.client import AdminClient, Producer, SendHandle
 from tidemark.model import NO_LEADER
 
-FIELDS: Final = {"carrier": str, "flight": int, "origin": str, "dest": str, "dep_delay": int, "time_hour": str}
-"""Columns of a flight's record, in JSON; "NA" in the CSV is null."""
+FIELDS: Final[Mapping[str, Callable[[str], Any]]] = {
+    "carrier": str,
+    "flight": int,
+    "origin": str,
+    "dest": str,
+    "dep_delay": int,
+    "time_hour": datetime.fromisoformat,
+}
+"""Columns of a flight; "NA" in the CSV is null."""
+SCHEMA: Final = (
+    "carrier STRING NOT NULL, flight INT, origin STRING, dest STRING, dep_delay INT, time_hour TIMESTAMP NOT NULL, "
+    "PRIMARY KEY (carrier)"
+)
+EVENT_TIME: Final = "time_hour"
 _STALLED_S: Final = 240.0
 _POLL_S: Final = 0.05
 
@@ -45,7 +57,7 @@ class Day:
     """Flights of one day in the order of departure, cancelled flights last."""
 
     date: str
-    records: list[tuple[bytes, bytes]]
+    records: list[dict[str, Any]]
 
 
 def days_of(flights: pd.DataFrame) -> list[Day]:
@@ -54,13 +66,12 @@ def days_of(flights: pd.DataFrame) -> list[Day]:
     return [Day(str(date), list(_records(of_day))) for date, of_day in flights.groupby(dates, sort=True)]
 
 
-def _records(flights: pd.DataFrame) -> Iterator[tuple[bytes, bytes]]:
+def _records(flights: pd.DataFrame) -> Iterator[dict[str, Any]]:
     for values in flights[list(FIELDS)].itertuples(index=False, name=None):
-        fields = {
+        yield {
             name: None if text == "NA" else kind(text)
             for (name, kind), text in zip(FIELDS.items(), values, strict=True)
         }
-        yield values[0].encode(), json.dumps(fields).encode()
 
 
 class Feed:
@@ -68,7 +79,7 @@ class Feed:
 
     Args:
         producer: a producer with acks=all.
-        topic: target topic; the carrier is the key.
+        topic: target topic, with `SCHEMA`.
         lead_days: number of days that may be sent and not yet read.
         read_offsets: offset of the next record to read, by partition; raises if the reader failed.
     """
@@ -88,7 +99,7 @@ class Feed:
         """Send one day when the limit allows it."""
         while len(self._unread) >= self._lead_days:
             self._wait_until_read(self._unread.popleft())
-        self._unread.append([self._producer.send(self._topic, value, key=key) for key, value in day.records])
+        self._unread.append([self._producer.send(self._topic, record) for record in day.records])
         self.sent += len(day.records)
 
     def drain(self) -> None:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Aggregates JSON values of a topic over event-time windows with a watermark, and writes them to another topic."""
+"""Aggregates the rows of a topic over event-time windows with a watermark, and writes them to another topic.
+
+Either topic may have a schema: then its rows are columns. Else its values are JSON.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,8 @@ from tidemark_spark.jobs.common import (
     say,
     start_stream,
 )
+from tidemark_spark.typed.read_schema import TIMESTAMP
+from tidemark_spark.typed.topic import typed_topic
 
 NAME = "rollup"
 _EXAMPLE = """
@@ -36,22 +41,23 @@ def parser() -> argparse.ArgumentParser:
     """Flags of the job."""
     made = job_parser(
         NAME,
-        "Aggregates JSON values of a topic over windows of event time. A window is written once, when the watermark "
+        "Aggregates the rows of a topic over windows of event time: the columns of a topic with a schema, or JSON "
+        "values. A window is written once, when the watermark "
         "has passed its end; with --updates, after each change. The key is the start of the window with the groups, so "
         "a compacted topic keeps the last record of each. After a failure a record may be written again, with the same "
         "key.",
         _EXAMPLE,
     )
     add_bootstrap(made)
-    made.add_argument("--topic", required=True, help="source; its values are JSON objects")
-    made.add_argument("--to-topic", required=True, help="target; an existing topic")
+    made.add_argument("--topic", required=True, help="source: a topic with a schema, or of JSON objects")
     made.add_argument(
-        "--schema", required=True, metavar="DDL", help='fields of the values, e.g. "carrier string, delay double"'
+        "--to-topic", required=True, help="target, an existing topic; with a schema, the results are its columns"
     )
+    made.add_argument("--schema", metavar="DDL", help='fields of the JSON values, e.g. "carrier string, delay double"')
     made.add_argument("--checkpoint", required=True, metavar="PATH", help="checkpoint of the query")
     made.add_argument("--aggregate", required=True, action="append", metavar="SQL", help='e.g. "avg(delay) as mean"')
     made.add_argument("--by", default="", metavar="COLUMN[,COLUMN...]", help="groups within a window (none)")
-    made.add_argument("--time", metavar="COLUMN", help="event time, a field of the values (the records' timestamp)")
+    made.add_argument("--time", metavar="COLUMN", help="event time, a column or field (the records' timestamp)")
     made.add_argument("--window", default="1 hour", help="length of a window (1 hour)")
     made.add_argument("--slide", help="time between the starts of windows (the window's length)")
     made.add_argument(
@@ -73,9 +79,13 @@ def run(spark: SparkSession, arguments: argparse.Namespace) -> int:
 
 def start(spark: SparkSession, arguments: argparse.Namespace) -> StreamingQuery:
     """The streaming query."""
-    table = read_stream(spark, arguments)
-    rows = as_records(rolled_up(table, arguments), _groups(arguments))
+    table = read_stream(spark, arguments, **({} if arguments.schema else {"metadataColumns": TIMESTAMP}))
+    rows = rolled_up(table, arguments)
     options = {"tidemark.bootstrap": arguments.bootstrap, "topic": arguments.to_topic}
+    if typed_topic(options, arguments.to_topic) is None:
+        rows = as_records(rows, _groups(arguments))
+    else:
+        options["typed"] = "true"
     if arguments.updates:
         # Spark does not write update mode to a Python data source, but to a function in any mode.
         writer = rows.writeStream.outputMode("update").foreachBatch(_appending(options))
@@ -93,16 +103,25 @@ def _appending(options: Mapping[str, str]) -> Callable[[DataFrame, int], None]:
 
 def rolled_up(table: DataFrame, arguments: argparse.Namespace) -> DataFrame:
     """Windows with `start`, `end`, groups and aggregates; values that are not JSON, or have no time, are ignored."""
-    values = F.from_json(F.col("value").cast("string"), arguments.schema).alias("fields")
-    rows = table.select(F.col("timestamp").alias("record_timestamp"), values).select("record_timestamp", "fields.*")
+    rows = _rows(table, arguments.schema)
     time = arguments.time or "record_timestamp"
     if time not in rows.columns:
-        raise ValueError(f"--time {time} is not in --schema, which has {', '.join(rows.columns[1:])}")
+        where = "--schema" if arguments.schema else f"the schema of {arguments.topic}"
+        raise ValueError(f"--time {time} is not in {where}, which has {', '.join(rows.columns[1:])}")
     span = F.window(time, arguments.window, arguments.slide).alias("window")
     first, *rest = (F.expr(text) for text in arguments.aggregate)
     grouped = rows.withWatermark(time, arguments.watermark).groupBy(span, *_groups(arguments)).agg(first, *rest)
     others = [F.col(f"`{name}`") for name in grouped.columns if name != "window"]
     return grouped.select(F.col("window.start").alias("start"), F.col("window.end").alias("end"), *others)
+
+
+def _rows(table: DataFrame, schema: str | None) -> DataFrame:
+    """The record's timestamp first, then the columns of the topic, or the fields of its JSON values."""
+    if schema is None:
+        others = [f"`{name}`" for name in table.columns if name != TIMESTAMP]
+        return table.select(F.col(TIMESTAMP).alias("record_timestamp"), *others)
+    values = F.from_json(F.col("value").cast("string"), schema).alias("fields")
+    return table.select(F.col("timestamp").alias("record_timestamp"), values).select("record_timestamp", "fields.*")
 
 
 def as_records(table: DataFrame, groups: Sequence[str]) -> DataFrame:

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Columns of a topic's schema as Spark's types, and Arrow arrays in the form that Spark takes. Pure."""
+"""Columns of a topic's schema as Spark's types. Pure; without pyarrow, since Spark asks for them in a new process."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, cast
+from collections.abc import Iterator
+from typing import Final
 
-import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -28,9 +27,6 @@ from pyspark.sql.types import (
     TimestampType,
 )
 from tidemark.core.schemas.model import Column, ColumnType, Decimal, ListOf, MapOf, Primitive, StructOf, plain_type
-
-Array = Any
-Convert = Callable[[Array], Array]
 
 _PRIMITIVES: Final[dict[Primitive, DataType]] = {
     Primitive.BOOL: BooleanType(),
@@ -92,43 +88,3 @@ def paths_in(given: DataType, column: Column, above: str = "") -> Iterator[str]:
             if wanted != found:
                 raise ValueError(f"the schema says {found} for the column {path!r}, which is {wanted}")
             yield path
-
-
-def shaping(found: Any, wanted: Any) -> Convert:
-    """A function that gives arrays of one type the names, order and nullability of another; copies no values."""
-    if found.equals(wanted):
-        return lambda array: array
-    if isinstance(wanted, pa.StructType):
-        return _struct_shaping(found, wanted)
-    if isinstance(wanted, pa.MapType):
-        entries = pa.struct([wanted.key_field, wanted.item_field])
-        inner = shaping(pa.struct([found.key_field, found.item_field]), entries)
-        return lambda array: _with_values(array, inner(array.values), wanted)
-    if isinstance(wanted, pa.ListType):
-        inner = shaping(found.value_type, wanted.value_type)
-        return lambda array: _with_values(array, inner(array.values), wanted)
-    return lambda array: array.cast(wanted)
-
-
-def _struct_shaping(found: Any, wanted: Any) -> Convert:
-    fields = list(wanted)
-    places = [found.get_field_index(field.name) for field in fields]
-    if -1 in places:  # the two fields of a map's entries
-        places = list(range(len(fields)))
-    parts = [shaping(found.field(place).type, field.type) for place, field in zip(places, fields, strict=True)]
-
-    def convert(array: Array) -> Array:
-        children = [part(array.field(place)) for part, place in zip(parts, places, strict=True)]
-        mask = array.is_null() if array.null_count else None
-        return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
-
-    return convert
-
-
-def _with_values(array: Array, values: Array, wanted: Any) -> Array:
-    return pa.Array.from_buffers(wanted, len(array), array.buffers()[:2], offset=array.offset, children=[values])
-
-
-def ddl_of(fields: Sequence[StructField]) -> str:
-    """Names and types, for a sentence."""
-    return ", ".join(f"{field.name} {cast('Any', field.dataType).simpleString()}" for field in fields)

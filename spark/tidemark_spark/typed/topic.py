@@ -60,8 +60,9 @@ def typed_topic(given: Mapping[str, str], topic: str) -> TypedTopic | None:
     from tidemark.client.metadata.tls import Credentials
 
     bootstrap, credentials = parse_bootstrap(given), Credentials(parse_tls(given), parse_token_file(given))
-    if _quick_version(bootstrap, credentials, topic) == 0:
-        return None
+    found = _quickly(bootstrap, credentials, topic)
+    if found is not None:
+        return found if found.versions else None
     from tidemark.client.consuming.range_reader import RangeReader
 
     text = given.get("deadlinems", "").strip()
@@ -100,26 +101,34 @@ def check_version(topic: TypedTopic, found: Mapping[str, TopicView]) -> None:
         )
 
 
-def _quick_version(bootstrap: str, credentials: Credentials, topic: str) -> int | None:
-    """Newest version of the topic's schema, 0 for none, by one request; None: no broker knew the topic."""
+def _quickly(bootstrap: str, credentials: Credentials, topic: str) -> TypedTopic | None:
+    """The topic, without versions if it has no schema, by one attempt at each address; None: no broker told."""
     import grpc
     from tidemark.client.metadata.bootstrap import parse_bootstrap as addresses_of
     from tidemark.client.metadata.tls import client_identity
     from tidemark.rpc.channel import blocking_channels
     from tidemark.v1.broker_service_pb2 import GetMetadataRequest
     from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
+    from tidemark.v1.topic_schemas_pb2 import GetTopicSchemasRequest
 
     channels = blocking_channels(client_identity(credentials))
     try:
         for address in addresses_of(bootstrap):
             stub = BrokerServiceStub(channels.get(address))
             try:
-                response = stub.GetMetadata(GetMetadataRequest(topics=[topic]), timeout=_CALL_S)
+                known = stub.GetMetadata(GetMetadataRequest(topics=[topic]), timeout=_CALL_S).metadata.topics
+                for found in known:
+                    if found.topic != topic or found.HasField("error"):
+                        continue
+                    if not found.schema_version:
+                        return TypedTopic(topic, found.topic_id, {})
+                    from tidemark.core.schemas.text import from_text
+
+                    request = GetTopicSchemasRequest(topic=topic, topic_id=found.topic_id)
+                    schemas = stub.GetTopicSchemas(request, timeout=_CALL_S).schemas
+                    return TypedTopic(topic, found.topic_id, {one.version: from_text(one.text) for one in schemas})
             except grpc.RpcError:
                 continue
-            for found in response.metadata.topics:
-                if found.topic == topic and not found.HasField("error"):
-                    return found.schema_version
     finally:
         channels.close()
     return None

@@ -13,6 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tidemark.local.ports import HOST, HeldPorts
 from tidemark.local.process import ServiceProcess
 from tidemark.model import (
+    FEATURES,
     BrokerEpoch,
     BrokerId,
     BrokerRegistration,
@@ -52,7 +53,12 @@ class StandInController:
         """Brokers 0, 1, ... as if they lived; their nodes belong to the store's session."""
         for index in range(count):
             registration = BrokerRegistration(
-                BrokerId(index), HOST, 19192 + index, directory_ids=(f"directory-{index}",), boot_id="boot"
+                BrokerId(index),
+                HOST,
+                19192 + index,
+                directory_ids=(f"directory-{index}",),
+                boot_id="boot",
+                features=FEATURES,
             )
             await self._store.register_broker(registration, clean=True, locked_directory_ids=frozenset())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import re
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,11 @@ PAGE = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text(encoding="u
 TOPIC = "seen"
 PARTITIONS = 6
 RECORDS = 300
+WAITS = "tidemark_event_loop_waits_total", ""
+WAKE_UPS_PER_S_MAX = 60
+WAKE_UPS_OF_ADMIN_PER_S_MAX = 20
+WINDOW_S = 1.0
+WINDOWS = 10
 Scrape = dict[tuple[str, str], float]
 
 
@@ -94,6 +100,23 @@ def test_every_service_counts_produced_and_consumed_records(cluster: LocalCluste
         assert one["tidemark_zookeeper_session_state", "state=connected"] == 1
         assert 0 < one["tidemark_zookeeper_lease_seconds", ""] <= one["tidemark_zookeeper_session_timeout_seconds", ""]
         assert one["tidemark_replica_lag_records_max", ""] == 0
+
+
+def test_an_idle_service_seldom_wakes(cluster: LocalCluster) -> None:
+    """The event loop counts its waits: a busy machine makes them fewer, and other work may disturb a window."""
+    at_most = dict.fromkeys(cluster.names, WAKE_UPS_PER_S_MAX) | {ADMIN: WAKE_UPS_OF_ADMIN_PER_S_MAX}
+    rates: dict[str, list[float]] = {name: [] for name in cluster.names}
+    busy = set(rates)
+    for _ in range(WINDOWS):
+        before = {name: (time.monotonic(), scrape(cluster, name)[WAITS]) for name in busy}
+        time.sleep(WINDOW_S)
+        for name, (began_s, waits) in before.items():
+            rates[name].append((scrape(cluster, name)[WAITS] - waits) / (time.monotonic() - began_s))
+            if rates[name][-1] <= at_most[name]:
+                busy.discard(name)
+        if not busy:
+            return
+    pytest.fail(f"they wait so often a second: {[(name, rates[name]) for name in sorted(busy)]}")
 
 
 def test_only_the_active_controller_exports_cluster_metrics(cluster: LocalCluster) -> None:

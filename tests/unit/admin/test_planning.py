@@ -3,10 +3,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tidemark.admin.planning import TopicRequest, plan_topic
 from tidemark.core.topic_name import check_topic_name
-from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError, TopicDescription
+from tidemark.model import (
+    FEATURES,
+    BrokerId,
+    BrokerRegistration,
+    ErrorCode,
+    SchemaText,
+    TidemarkError,
+    TopicDescription,
+)
 from tidemark.zookeeper.codecs import encode_topic
 from tidemark.zookeeper.topics import NODE_BYTES_MAX
 
@@ -48,6 +58,18 @@ def test_replicas_are_rotated_and_each_partition_has_its_own_incarnation() -> No
     }
     assert len(set(topic.incarnations.values())) == 6
     assert topic.configs == {"min.insync.replicas": "2"}
+
+
+def test_a_typed_topic_waits_for_the_upgrade_of_every_live_broker() -> None:
+    """A broker of an older version would take typed batches for damaged ones."""
+    request = TopicRequest("flights", 1, schema=SchemaText("{}"))
+    assert code_of(request) is ErrorCode.INVALID_REQUEST
+    brokers = {one: replace(broker, features=FEATURES) for one, broker in BROKERS.items()}
+    brokers[BrokerId(1)] = replace(brokers[BrokerId(1)], features={"protocol": 1})
+    with pytest.raises(TidemarkError, match="on every live broker: upgrade broker 1 first"):
+        plan_topic(request, brokers, (), topic_id="id", default_replication_factor=1)
+    brokers[BrokerId(1)] = replace(brokers[BrokerId(1)], features=FEATURES)
+    assert plan_topic(request, brokers, (), topic_id="id", default_replication_factor=1).schema_version == 1
 
 
 def test_creating_the_offsets_topic_is_refused() -> None:

@@ -15,6 +15,7 @@ from tidemark.broker.node.own_epoch import UNREGISTERED
 from tidemark.core.replication.clean_start import DirectoryEvidence, RegistrationVerdict, judge_registration
 from tidemark.core.replication.events import BrokerRegistered, SessionExpired
 from tidemark.model import (
+    FEATURES,
     NO_EPOCH,
     BrokerEpoch,
     BrokerEpochRecord,
@@ -257,6 +258,4 @@ class Registration:
 
 def identity_of(broker_id: int, host: str, port: int, rack: str, endpoints: Sequence[str] = ()) -> BrokerRegistration:
     """The part of a registration that is the same every time."""
-    return BrokerRegistration(
-        BrokerId(broker_id), host, port, rack=rack, features={"protocol": 1}, endpoints=tuple(endpoints)
-    )
+    return BrokerRegistration(BrokerId(broker_id), host, port, rack=rack, features=FEATURES, endpoints=tuple(endpoints))

@@ -17,10 +17,11 @@ from tidemark.core.controller.effects import (
     SendUpdateMetadata,
 )
 from tidemark.core.controller.partition_state import PartitionState
-from tidemark.core.controller.pending_commands import MetadataSnapshot, PendingCommands, Topics
+from tidemark.core.controller.pending_commands import KnownSchema, MetadataSnapshot, PendingCommands, Topics
 from tidemark.core.messages import LeaderAndIsrCommand, NewSchemas, PartitionCommand, StopReplicaCommand
 from tidemark.model import (
     BrokerId,
+    TopicDescription,
     TopicPartition,
 )
 
@@ -37,6 +38,7 @@ SCHEMA_CHARACTERS_MAX: Final = 2 << 20
 """Characters of schemas in one message: with 2,000 partitions below the message limit, even at four bytes each."""
 
 
+_UNKNOWN_SCHEMA: Final = KnownSchema("", 0, frozenset())
 _Schemas = Mapping[str, NewSchemas]
 _Part = tuple[tuple[PartitionCommand, ...], _Schemas]
 
@@ -124,11 +126,7 @@ class CommandBuilder:
         pending.leader_and_isr.request_id = request_id
         pending.sent_full_leader_and_isr = pending.needs_full_leader_and_isr
         pending.sent_partitions = frozenset(command.partition for command in commands)
-        pending.sent_schemas = {
-            name: (new.topic_id, self._ctx.topics[name].schema_version)
-            for _, schemas in parts
-            for name, new in schemas.items()
-        }
+        pending.sent_schemas = {name: _known_schema(self._ctx.topics[name]) for _, schemas in parts for name in schemas}
         effect = SendLeaderAndIsr(
             broker,
             request_id,
@@ -170,11 +168,12 @@ class CommandBuilder:
             topic = self._ctx.topics[name]
             if not topic.schemas:
                 continue
-            topic_id, known = pending.schemas.get(name, ("", 0))
-            first = known + 1 if topic_id == topic.topic_id else 1
-            for version in sorted(topic.schemas):
-                if version >= first:
-                    yield name, topic.topic_id, version, topic.schemas[version].text
+            known = pending.schemas.get(name, _UNKNOWN_SCHEMA)
+            if known.topic_id != topic.topic_id:
+                known = _UNKNOWN_SCHEMA
+            for version, schema in sorted(topic.schemas.items()):
+                if version > known.newest or (version in known.damaged and schema.text):  # its node was put back
+                    yield name, topic.topic_id, version, schema.text
 
     def _command(self, partition_state: PartitionState, broker: BrokerId) -> PartitionCommand:
         assert partition_state.state is not None
@@ -289,6 +288,12 @@ class CommandBuilder:
             for name, views in by_topic.items()
             if (topic := self._ctx.topics.get(name)) is not None
         }
+
+
+def _known_schema(topic: TopicDescription) -> KnownSchema:
+    """A broker's knowledge of the schema once it acknowledged every version."""
+    damaged = frozenset(version for version, schema in topic.schemas.items() if not schema.text)
+    return KnownSchema(topic.topic_id, topic.schema_version, damaged)
 
 
 def _in_pieces(versions: Iterable[tuple[str, str, int, str]]) -> list[_Schemas]:

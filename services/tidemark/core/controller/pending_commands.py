@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.messages import StoppedReplica
@@ -50,6 +50,14 @@ class InFlightCommand:
 Topics = Mapping[str, TopicView]
 
 
+class KnownSchema(NamedTuple):
+    """The versions of a topic's schema that a broker knows: up to the newest one, and which of them were damaged."""
+
+    topic_id: str
+    newest: int
+    damaged: frozenset[int]
+
+
 @dataclass(slots=True)
 class MetadataSnapshot:
     """The metadata of every partition, sent in parts that a broker applies together.
@@ -81,7 +89,7 @@ class PendingCommands:
         metadata: partitions whose metadata has yet to be sent; changes during a snapshot gather here.
         gone_topics: deleted topics that metadata has yet to name.
         stopping: replicas to delete, until StopReplica is acknowledged.
-        schemas: topic id and newest version of each schema that this broker epoch has acknowledged whole (rule S3).
+        schemas: of each topic, the versions of its schema that this broker epoch has acknowledged (rule S3).
         sent_schemas: those in the LeaderAndIsr in flight.
         sent_partitions: named by the LeaderAndIsr in flight, or by the last one.
         sent_full_leader_and_isr: whether that command named every replica.
@@ -105,8 +113,8 @@ class PendingCommands:
     metadata: set[TopicPartition] = field(default_factory=set)
     gone_topics: set[str] = field(default_factory=set)
     stopping: dict[TopicPartition, StoppedReplica] = field(default_factory=dict)
-    schemas: dict[str, tuple[str, int]] = field(default_factory=dict)
-    sent_schemas: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    schemas: dict[str, KnownSchema] = field(default_factory=dict)
+    sent_schemas: Mapping[str, KnownSchema] = field(default_factory=dict)
     sent_partitions: frozenset[TopicPartition] = frozenset()
     sent_full_leader_and_isr: bool = False
     snapshot: MetadataSnapshot | None = None

@@ -180,6 +180,24 @@ def test_a_read_with_fewer_versions_than_an_earlier_one_removes_none() -> None:
     assert world.brokers[BrokerId(0)].view.topics["flights"].schema_version == 2
 
 
+def test_a_damaged_version_is_sent_once_more_when_its_node_was_put_back() -> None:
+    world, learners = three_brokers()
+    typed(world, "flights", (0, 1, 2), versions=3)
+    whole = world.topics["flights"]
+    world.topics["flights"] = replace(whole, schemas={**whole.schemas, 2: SchemaText("")})
+    world.topics_seen()
+    learners.settle()
+    assert learners.of(0, "flights") == {1: "flights 1", 2: "", 3: "flights 3"}
+    sent = learners.texts_sent
+    world.topics["flights"] = whole
+    world.topics_seen()
+    learners.settle()
+    world.configure("flights", m="2")
+    learners.settle()
+    assert [learners.of(broker, "flights")[2] for broker in range(3)] == ["flights 2"] * 3
+    assert learners.texts_sent == sent + 3
+
+
 def parts_of(effect: fx.SendLeaderAndIsr) -> list[LeaderAndIsrCommand]:
     for index, command in enumerate(effect.commands):
         assert command.part == index

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.checks import check_batch, check_envelope
+from tidemark.record.compaction import CleaningRule, KeyOffsets, compact, decode
 from tidemark.record.envelope import (
     ENVELOPE_BYTES,
     Attributes,
@@ -176,6 +177,23 @@ def test_a_compacted_batch_has_the_offsets_of_its_rows(codec: Codec) -> None:
     assert read_pruned(prune(data, layout, ids), layout, ids).offsets.to_pylist() == [101, 104, 109]
 
 
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_batch_without_rows_as_cleaning_leaves_it_has_no_times(codec: Codec) -> None:
+    """A search by time takes a batch whose times cannot be read for damaged."""
+    layout = flights()
+    decoded = decode(batch_of(three_flights(), layout, codec), lambda _: layout)
+    latest = KeyOffsets(1 << 20)
+    newer = stamped(batch_of(three_flights(), layout, codec), base_offset=200, leader_epoch=3)
+    latest.add([decoded, decode(newer, lambda _: layout)])
+    (left,) = compact([decoded], latest, CleaningRule(300, now_s=0, delete_horizon_s=0, kept={100}))
+    assert left is not None
+    batch = check_envelope(left)
+    assert batch.envelope.record_count == 0
+    assert [len(found) for found in times_and_offsets(batch)] == [0, 0]
+    assert read_typed(batch, layout).columns.num_rows == 0
+    assert read_pruned(prune(left, layout, frozenset({3})), layout, frozenset({3})).columns.num_rows == 0
+
+
 def test_an_append_time_needs_no_pass_over_the_columns() -> None:
     layout = flights()
     stamped_later = with_append_time(batch_of(three_flights(), layout), timestamp_us=NOON_US)
@@ -219,6 +237,18 @@ def test_a_writer_that_lies_under_valid_crcs_is_refused_or_harmless(codec: Codec
                 _touch(read_typed(batch, layout).columns)
             with contextlib.suppress(TidemarkError):
                 _touch(read_pruned(prune(resealed(bytes(lie)), layout, ids), layout, ids).columns)
+
+
+def test_a_pruned_batch_with_a_buffer_at_the_end_of_all_numbers_is_refused() -> None:
+    layout = flights()
+    data = batch_of(three_flights(), layout).data
+    table = parse_table(data)
+    begin, _ = table.span(2)
+    at = data.index(begin.to_bytes(8, "little"), table.message_at)  # the first buffer of delay
+    lie = resealed(data[:at] + (-(1 << 63)).to_bytes(8, "little", signed=True) + data[at + 8 :])
+    ids = frozenset({3})
+    with pytest.raises(TidemarkError, match="outside of any body"):
+        read_pruned(prune(lie, layout, ids), layout, ids)
 
 
 def _touch(rows: pa.RecordBatch) -> None:
