@@ -25,6 +25,7 @@ from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark_spark import compat
 from tidemark_spark.archive_layout import Files, landed_files, read_archive, read_manifests
 from tidemark_spark.jobs import archive, audit, replay, rollup
+from tidemark_spark.typed.archive import read_history
 
 ROOT = Path(__file__).resolve().parents[2]
 COUNT = 600
@@ -187,6 +188,12 @@ def test_a_typed_topic_is_archived_by_tasks_and_old_and_new_files_are_one_table(
     assert {row["n"] for row in table.selectExpr("inline(lines)").collect()} == set(range(10))
     united = read_table(cluster.bootstrap, "lake", columns=["store"], history=root).read_all()
     assert sorted(united.column("store").to_pylist()) == sorted(f"s{n}" for n in range(21))
+    history = read_history(spark, cluster.bootstrap, "lake", root, columns=["store", "lines", "_offset", "_headers"])
+    both = history.orderBy("store").collect()
+    assert [row["store"] for row in both] == sorted(f"s{n}" for n in range(21))
+    assert both[1]["lines"] == [Row(sku="a", n=1)]
+    assert history.where("lines is null").count() == 11
+    assert read_history(spark, cluster.bootstrap, "lake", root).where("euros is null").collect()[0]["city"] == "Bonn"
     with pytest.raises(ValueError, match="topic lake has a schema: archive it alone"):
         archive.run(
             spark, arguments_of(archive, "--bootstrap", cluster.bootstrap, "--topic", f"{sales},lake", "--to", root)

@@ -99,6 +99,11 @@ class TableScan:
     ) -> None:
         self.close()
 
+    @property
+    def archived_ends(self) -> dict[int, int]:
+        """End offset (exclusive) of the archived rows of each partition that has some."""
+        return {index: held.last.end for index, held in self._held.items()}
+
     def close(self) -> None:
         """Close the connections; `batches` ends."""
         self._reader.close()
