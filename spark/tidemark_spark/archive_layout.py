@@ -18,6 +18,8 @@ from typing import Any, Final, cast
 
 from pyspark.sql import DataFrame, SparkSession
 
+from tidemark_spark.typed.archive import is_typed_archive, read_typed_archive
+
 LANDING: Final = "landing"
 COMPACTED: Final = "compacted"
 _MANIFESTS: Final = "manifests"
@@ -119,12 +121,17 @@ class Files:
 
 
 def is_archive(spark: SparkSession, root: str) -> bool:
-    """Whether there is an archive."""
+    """Whether there is an archive of topics without a schema."""
     return Files(spark, root).exists(f"{LANDING}/_spark_metadata")
 
 
 def read_archive(spark: SparkSession, root: str) -> DataFrame:
-    """All rows of an archive, once each, in SCHEMA; valid until files of its plan are superseded and deleted."""
+    """All rows of an archive, once each; valid until files of its plan are superseded and deleted.
+
+    In SCHEMA, or for a typed topic in the newest version that the archive has.
+    """
+    if is_typed_archive(root):
+        return read_typed_archive(spark, root)
     files = Files(spark, root)
     manifests = read_manifests(files)
     covered = {path for manifest in manifests.values() for path in manifest.covers}

@@ -16,13 +16,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyiceberg.catalog import load_catalog
 from pyspark.sql import DataFrame, Row, SparkSession
-from tidemark.client import AdminClient, Consumer, ConsumerRecord, Producer
+from tidemark.client import AdminClient, Consumer, ConsumerRecord, Producer, read_table
 from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark_spark import compat
 from tidemark_spark.archive_layout import Files, landed_files, read_archive, read_manifests
 from tidemark_spark.jobs import archive, audit, replay, rollup
+from tidemark_spark.typed.archive import read_history
 
 ROOT = Path(__file__).resolve().parents[2]
 COUNT = 600
@@ -144,6 +147,57 @@ def test_compacted_archive_files_hold_the_same_rows_and_accept_later_ones(
     assert rows_of(read_archive(spark, root)) == expected
     assert not stray.exists()
     assert list((tmp_path / "archive" / "landing").rglob("part-*.parquet")) == []
+
+
+def test_a_typed_topic_is_archived_by_tasks_and_old_and_new_files_are_one_table(
+    spark: SparkSession, cluster: LocalCluster, sales: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = str(tmp_path)
+    words = "--bootstrap", cluster.bootstrap, "--topic", "lake", "--to", root
+    with AdminClient(cluster.admin_address) as admin, Producer(cluster.bootstrap) as producer:
+        first = "shop STRING NOT NULL, euros INT, lines ARRAY<STRUCT<sku: STRING, n: INT>>, PRIMARY KEY (shop)"
+        admin.create_topic("lake", partitions=2, replication_factor=3, schema=first)
+        rows = [{"shop": f"s{n}", "euros": n, "lines": [{"sku": "a", "n": n}]} for n in range(10)]
+        producer.send_table("lake", pa.Table.from_pylist(rows)).result(30)
+        assert archive.run(spark, arguments_of(archive, *words)) == 0
+        second = "store STRING NOT NULL RENAMED FROM shop, euros BIGINT, lines ARRAY<STRUCT<sku: STRING, n: BIGINT>>"
+        admin.alter_topic_schema("lake", f"{second}, city STRING, PRIMARY KEY (store)")
+        later = [{"store": f"s{n}", "euros": 2**40 + n, "lines": None, "city": "Ulm"} for n in range(10, 20)]
+        with Producer(cluster.bootstrap) as fresh:
+            fresh.send_table("lake", pa.Table.from_pylist(later)).result(30)
+        assert archive.run(spark, arguments_of(archive, *words)) == 0
+        catalog = {"type": "sql", "uri": f"sqlite:///{root}/other.db", "warehouse": (tmp_path / "warehouse").as_uri()}
+        flags = [word for pair in catalog.items() for word in ("--catalog", "=".join(pair))]
+        assert archive.run(spark, arguments_of(archive, *words, "--iceberg", "lake.sales", *flags)) == 0
+        with contextlib.closing(load_catalog("tidemark", **catalog)) as opened:
+            assert len(opened.load_table("lake.sales").scan().to_arrow()) == 20
+        counts = re.findall(r"archived (\d+) rows of lake", capsys.readouterr().out)
+        assert counts == ["10", "10", "0"]
+        producer.send_table("lake", pa.table({"store": ["s20"], "city": ["Bonn"]})).result(30)
+    table = read_archive(spark, root)
+    assert [field.simpleString() for field in table.schema.fields[:4]] == [
+        "store:string",
+        "euros:bigint",
+        "lines:array<struct<sku:string,n:bigint>>",
+        "city:string",
+    ]
+    found = [(row["store"], row["euros"], row["city"]) for row in table.collect()]
+    assert sorted(found) == sorted(
+        [(f"s{n}", n, None) for n in range(10)] + [(f"s{n}", 2**40 + n, "Ulm") for n in range(10, 20)]
+    )
+    assert {row["n"] for row in table.selectExpr("inline(lines)").collect()} == set(range(10))
+    united = read_table(cluster.bootstrap, "lake", columns=["store"], history=root).read_all()
+    assert sorted(united.column("store").to_pylist()) == sorted(f"s{n}" for n in range(21))
+    history = read_history(spark, cluster.bootstrap, "lake", root, columns=["store", "lines", "_offset", "_headers"])
+    both = history.orderBy("store").collect()
+    assert [row["store"] for row in both] == sorted(f"s{n}" for n in range(21))
+    assert both[1]["lines"] == [Row(sku="a", n=1)]
+    assert history.where("lines is null").count() == 11
+    assert read_history(spark, cluster.bootstrap, "lake", root).where("euros is null").collect()[0]["city"] == "Bonn"
+    with pytest.raises(ValueError, match="topic lake has a schema: archive it alone"):
+        archive.run(
+            spark, arguments_of(archive, "--bootstrap", cluster.bootstrap, "--topic", f"{sales},lake", "--to", root)
+        )
 
 
 def test_a_replay_keeps_keys_times_headers_and_order_in_each_partition(

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from tidemark.client.sync.admin import AdminClient
     from tidemark.client.sync.groups import Groups
     from tidemark.client.sync.producer_consumer import Consumer, Producer
+    from tidemark.client.tables.archiver import archive_topic
     from tidemark.client.tables.polars_scan import scan
     from tidemark.client.tables.table_scan import read_table
 else:
@@ -72,6 +73,7 @@ else:
             "sync.producer_consumer": ("Consumer", "Producer"),
             "sync.admin": ("AdminClient",),
             "sync.groups": ("Groups",),
+            "tables.archiver": ("archive_topic",),
             "tables.polars_scan": ("scan",),
             "tables.table_scan": ("read_table",),
         },
@@ -133,6 +135,7 @@ __all__ = [
     "UnknownPartitionError",
     "UnknownTopicError",
     "UnsupportedAssignorError",
+    "archive_topic",
     "read_table",
     "scan",
 ]

@@ -34,6 +34,7 @@ from tidemark_spark.jobs.common import (
     say,
     start_stream,
 )
+from tidemark_spark.typed.archive import archive_with, is_typed_archive, is_typed_topic
 
 NAME = "archive"
 _HOUR: Final = re.compile(r"date=([0-9-]+)/hour=(\d+)/")
@@ -52,7 +53,8 @@ def parser() -> argparse.ArgumentParser:
     made = job_parser(
         NAME,
         "Copies topics to Parquet files by date and hour of their records (UTC), each record exactly once. A later run "
-        "continues, also after a failure. --compact merges the files of each hour; one compaction may run beside the "
+        "continues, also after a failure. A topic with a schema keeps its columns, with their ids, in files by "
+        "partition and offset. --compact merges the files of each hour; one compaction may run beside the "
         "copy. Read an archive with replay.py, audit.py, or read_archive of "
         "tidemark_spark.archive_layout.",
         _EXAMPLE,
@@ -61,6 +63,17 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--to", required=True, metavar="PATH", help="directory of the archive; any Hadoop path")
     made.add_argument("--topic", metavar="TOPIC[,TOPIC...]", help="topics to copy; not with --compact")
     add_stream(made)
+    made.add_argument(
+        "--iceberg",
+        metavar="NAMESPACE.TABLE",
+        help="an Iceberg table that has the files, too; for a topic with a schema; needs tidemark[lake]",
+    )
+    made.add_argument(
+        "--catalog",
+        action="append",
+        metavar="KEY=VALUE",
+        help="a property of its pyiceberg catalog, e.g. type=rest; default: SQLite in the archive's directory",
+    )
     made.add_argument("--compact", action="store_true", help="do not copy: merge the files of each hour")
     made.add_argument(
         "--min-files", type=int, default=4, help="uncompacted files of an hour that start its compaction (4)"
@@ -78,6 +91,8 @@ def parser() -> argparse.ArgumentParser:
 def run(spark: SparkSession, arguments: argparse.Namespace) -> int:
     """Copy the current records, or for ever; or compact once."""
     spark.conf.set("spark.sql.session.timeZone", "UTC")
+    if arguments.compact and is_typed_archive(arguments.to):
+        raise ValueError(f"{arguments.to} is the archive of a topic with a schema, which --compact does not merge yet")
     if arguments.compact:
         compact(
             spark,
@@ -90,9 +105,54 @@ def run(spark: SparkSession, arguments: argparse.Namespace) -> int:
     for flag in ("bootstrap", "topic"):
         if not getattr(arguments, flag):
             raise ValueError(f"--{flag} is missing: want the topics and the cluster to copy, or --compact")
+    typed = [name for name in arguments.topic.split(",") if is_typed_topic(arguments.bootstrap, name.strip())]
+    if typed:
+        if arguments.topic.strip() != typed[0].strip():
+            raise ValueError(f"topic {typed[0].strip()} has a schema: archive it alone, in a directory of its own")
+        return _run_typed(spark, arguments)
+    if arguments.iceberg is not None:
+        raise ValueError(f"--iceberg needs a topic with a schema, and {arguments.topic} has none")
     read = run_stream(spark, lambda: start(spark, arguments))
     say(f"archived {read.rows} records of {arguments.topic}, {read.size_bytes} bytes, in {arguments.to}")
     return 0
+
+
+def _run_typed(spark: SparkSession, arguments: argparse.Namespace) -> int:
+    """Copy a topic with a schema; its files are their own checkpoint."""
+    if arguments.starting != "earliest" or arguments.max_offsets is not None:
+        raise ValueError("--starting and --max-offsets are for topics without a schema")
+    topic = arguments.topic.strip()
+    pause_s = None if arguments.every is None else _seconds(arguments.every)
+    while True:
+        rows = archive_with(
+            spark,
+            arguments.bootstrap,
+            topic,
+            arguments.to,
+            file_mib=arguments.file_mib,
+            iceberg=arguments.iceberg,
+            catalog=_properties(arguments.catalog),
+        )
+        say(f"archived {rows} rows of {topic} in {arguments.to}")
+        if pause_s is None:
+            return 0
+        time.sleep(pause_s)
+
+
+def _properties(pairs: Sequence[str] | None) -> dict[str, str] | None:
+    if not pairs:
+        return None
+    wrong = [pair for pair in pairs if "=" not in pair]
+    if wrong:
+        raise ValueError(f"--catalog is {wrong[0]!r}; want KEY=VALUE, such as type=rest and uri=https://catalog")
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+def _seconds(interval: str) -> float:
+    found = re.fullmatch(r"\s*(\d+)\s*(second|minute|hour)s?\s*", interval)
+    if found is None:
+        raise ValueError(f'--every is {interval!r}; want "30 seconds", "1 minute", "2 hours"')
+    return int(found[1]) * {"second": 1.0, "minute": 60.0, "hour": 3600.0}[found[2]]
 
 
 def start(spark: SparkSession, arguments: argparse.Namespace) -> StreamingQuery:

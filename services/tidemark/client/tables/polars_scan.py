@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ def scan(
     start: Place = "earliest",
     end: Place = "latest",
     partitions: Sequence[int] | None = None,
+    history: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> pl.LazyFrame:
     """A lazy frame over a topic with a schema; needs polars.
@@ -37,6 +39,7 @@ def scan(
         start: as for `read_table`.
         end: as for `read_table`.
         partitions: indexes; None: all.
+        history: as for `read_table`.
         options: as for `read_table`.
 
     Raises:
@@ -48,7 +51,7 @@ def scan(
     from polars.io.plugins import register_io_source
 
     def opened() -> TableScan:
-        return TableScan(bootstrap, topic, start=start, end=end, partitions=partitions, **options)
+        return TableScan(bootstrap, topic, start=start, end=end, partitions=partitions, history=history, **options)
 
     with opened() as first:
         version = max(first.versions)

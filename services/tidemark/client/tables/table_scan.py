@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
@@ -17,6 +18,9 @@ from tidemark.client.metadata.bootstrap import Bootstrap
 from tidemark.client.metadata.cluster import unknown_partition
 from tidemark.client.metadata.tls import Credentials
 from tidemark.client.records import Timestamp
+from tidemark.client.tables.archive_files import Archive, check_topic
+from tidemark.client.tables.archive_rows import Held, archived_offset_at, archived_rows, held_in
+from tidemark.client.tables.archiver import check_incarnation
 from tidemark.client.typed.batch_rows import BatchRows
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.schemas.model import TopicSchema
@@ -42,12 +46,14 @@ class TableScan:
         start: first row, inclusive.
         end: last row, exclusive.
         partitions: indexes; None: all.
+        history: directory of an archive of the topic: archived rows come from there; None: all rows from brokers.
         deadline_s: seconds that a request may take, with its retries.
         tls: the TLS files; None: those of the environment, or plain text.
         token_file: path of a file with a bearer token, or a callable that returns one; None: TIDEMARK_TOKEN_FILE.
 
     Raises:
-        TidemarkError: UNKNOWN_TOPIC; UNKNOWN_PARTITION; INVALID_REQUEST: the topic has no schema, or a place is none.
+        TidemarkError: UNKNOWN_TOPIC; UNKNOWN_PARTITION; INVALID_REQUEST: the topic has no schema, a place is none, or
+            the archive is of another topic; OFFSET_OUT_OF_RANGE: rows between archive and log are missing.
     """
 
     def __init__(
@@ -58,6 +64,7 @@ class TableScan:
         start: Place = "earliest",
         end: Place = "latest",
         partitions: Sequence[int] | None = None,
+        history: str | os.PathLike[str] | None = None,
         deadline_s: float = 30.0,
         tls: TlsFiles | None = None,
         token_file: TokenGiven | None = None,
@@ -67,10 +74,15 @@ class TableScan:
         try:
             self._view: TopicView = self._reader.topics([topic])[topic]
             indexes = self._indexes(partitions)
-            bounds = self._reader.bounds(topic, indexes)
+            self._archive = None if history is None else Archive(history)
+            self._held = self._archived(indexes)  # before the bounds, which are not less than its ends then
+            self._log_starts: dict[int, int] = {}
+            bounds = self._bounds(indexes)
             begins = self._offsets("start", start, bounds)
             ends = self._offsets("end", end, bounds)
             self._ranges = {index: (begins[index], ends[index]) for index in indexes if begins[index] < ends[index]}
+            for index, (begin, stop) in self._ranges.items():
+                self._check_seam(index, begin, stop)
             self.versions: dict[int, TopicSchema] = self._reader.schemas(topic)  # after the ends: it has all versions
             if not self.versions:
                 sentence = f"topic {topic} has no schema, so it has no columns: read it with a Consumer"
@@ -87,6 +99,11 @@ class TableScan:
     ) -> None:
         self.close()
 
+    @property
+    def archived_ends(self) -> dict[int, int]:
+        """End offset (exclusive) of the archived rows of each partition that has some."""
+        return {index: held.last.end for index, held in self._held.items()}
+
     def close(self) -> None:
         """Close the connections; `batches` ends."""
         self._reader.close()
@@ -102,15 +119,58 @@ class TableScan:
     def batches(self, typed: BatchRows) -> Iterator[pa.RecordBatch]:
         """Yield the rows, partition by partition, in the schema of `typed`."""
         for index, (begin, end) in self._ranges.items():
-            where = RangeStart(self.topic, index, begin, self._view.topic_id, self._view.partitions[index].incarnation)
-            yield from self._reader.read(
-                *where[:3],
-                end,
-                topic_id=where.topic_id,
-                incarnation=where.incarnation,
-                fetch_bytes=FETCH_BYTES,
-                typed=typed,
-            )
+            for start, stop, is_archived in self._parts(index, begin, end):
+                if is_archived and self._archive is not None:
+                    yield from archived_rows(self._archive, index, start, stop, typed)
+                else:
+                    yield from self._logged(index, start, stop, typed)
+
+    def _logged(self, index: int, begin: int, end: int, typed: BatchRows) -> Iterator[pa.RecordBatch]:
+        where = RangeStart(self.topic, index, begin, self._view.topic_id, self._view.partitions[index].incarnation)
+        return self._reader.read(
+            *where[:3],
+            end,
+            topic_id=where.topic_id,
+            incarnation=where.incarnation,
+            fetch_bytes=FETCH_BYTES,
+            typed=typed,
+        )
+
+    def _parts(self, index: int, begin: int, end: int) -> list[tuple[int, int, bool]]:
+        """The parts of a range that come from one place each, and whether that is the archive."""
+        held = self._held.get(index)
+        if held is None:
+            return [(begin, end, False)]
+        seams = begin, max(begin, min(held.start, end)), max(begin, min(held.last.end, end)), end
+        parts = zip(seams, seams[1:], (False, True, False), strict=False)
+        return [(start, stop, is_archived) for start, stop, is_archived in parts if start < stop]
+
+    def _archived(self, indexes: Sequence[int]) -> dict[int, Held]:
+        if self._archive is None:
+            return {}
+        held = {index: found for index, found in held_in(self._archive).items() if index in indexes}
+        check_topic(self._archive.root, {i: one.last for i, one in held.items()}, self.topic, self._view.topic_id)
+        return held
+
+    def _bounds(self, indexes: Sequence[int]) -> dict[int, Bounds]:
+        """The bounds of the log and the archive together."""
+        found = dict(self._reader.bounds(self.topic, indexes))
+        self._log_starts = {index: bound.earliest for index, bound in found.items()}
+        for index, held in self._held.items():
+            check_incarnation(held.last, self._view.partitions[index].incarnation, found[index].latest)
+            found[index] = Bounds(min(held.start, found[index].earliest), found[index].latest)
+        return found
+
+    def _check_seam(self, index: int, begin: int, end: int) -> None:
+        """Raise for rows that are neither in the archive nor in the log any more."""
+        for start, stop, is_archived in self._parts(index, begin, end):
+            if self._archive is not None and not is_archived and start < self._log_starts[index]:
+                missing = min(stop, self._log_starts[index]) - 1
+                sentence = (
+                    f"{self.topic}-{index}: the offsets {start} to {missing} are not in the archive "
+                    f"{self._archive.root}, and retention deleted them from the log"
+                )
+                raise TidemarkError(ErrorCode.OFFSET_OUT_OF_RANGE, sentence)
 
     def _indexes(self, partitions: Sequence[int] | None) -> list[int]:
         known = self._view.partitions
@@ -144,7 +204,14 @@ class TableScan:
         stamp_us = place.us if isinstance(place, Timestamp) else (place - _EPOCH) // _MICROSECOND
         found = self._reader.offsets({TopicPartition(self.topic, index): stamp_us for index in bounds})
         offsets = {where.partition: stated.offset for where, stated in found.items()}
-        return {i: bound.latest if offsets[i] < 0 else min(offsets[i], bound.latest) for i, bound in bounds.items()}
+        logged = {i: bound.latest if offsets[i] < 0 else min(offsets[i], bound.latest) for i, bound in bounds.items()}
+        return {index: min(offset, self._archived_at(index, stamp_us, offset)) for index, offset in logged.items()}
+
+    def _archived_at(self, index: int, stamp_us: int, absent: int) -> int:
+        if self._archive is None:
+            return absent
+        found = archived_offset_at(self._archive, index, _EPOCH + stamp_us * _MICROSECOND)
+        return absent if found is None else found
 
 
 def read_table(
@@ -155,6 +222,7 @@ def read_table(
     start: Place = "earliest",
     end: Place = "latest",
     partitions: Sequence[int] | None = None,
+    history: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> pa.RecordBatchReader:
     """Read a topic with a schema as Arrow record batches, in the newest version of the schema.
@@ -170,6 +238,8 @@ def read_table(
             Timestamp.
         end: end of the rows, exclusive: "latest" (the rows that are committed now), or as `start`.
         partitions: indexes; None: all.
+        history: directory of an archive of the topic, from `archive_topic`: archived rows come from there, the others
+            from brokers, each once. "earliest" is then the first archived row.
         options: deadline_s (seconds for one request with its retries, 30), tls, token_file.
 
     Raises:
@@ -179,7 +249,7 @@ def read_table(
 
     Example: `delays = read_table("127.0.0.1:9192", "flights", columns=["carrier", "delay"]).read_all()`
     """
-    scan = TableScan(bootstrap, topic, start=start, end=end, partitions=partitions, **options)
+    scan = TableScan(bootstrap, topic, start=start, end=end, partitions=partitions, history=history, **options)
     try:
         typed = scan.rows(columns)
     except BaseException:

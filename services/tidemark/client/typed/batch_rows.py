@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.core.schemas.arrow_types import pruned
-from tidemark.core.schemas.model import TopicSchema
+from tidemark.core.schemas.model import TopicSchema, kept_columns
 from tidemark.core.schemas.projection import Projection
 from tidemark.core.schemas.typed_layout import layout_of
 from tidemark.model import ErrorCode, TidemarkError
@@ -146,15 +146,47 @@ class BatchRows:
                 read this one.
             UnknownVersionError: call `learn` with this version.
         """
-        source = self._sources.get(batch.envelope.schema_version)
-        if source is None:
-            raise UnknownVersionError(self._topic, batch.envelope.schema_version)
-        if isinstance(source, TidemarkError):
-            raise source
+        source = self._source(batch.envelope.schema_version)
         if source.asked is None:
             found = read_typed(batch, source.layout)
         else:
             found = read_pruned(batch.data, source.layout, source.asked)
+        return self._projected(source, found, partition, start, end)
+
+    def archived(self, found: TypedRows, version: int, partition: int, start: int, end: int) -> pa.RecordBatch:
+        """The rows of [start, end) of rows that an archive has, in `schema`; raises as `rows`.
+
+        Args:
+            found: with the columns that `stored_columns` names, and others.
+            version: version of the schema that the rows have.
+            partition: index of their partition.
+            start: first offset, inclusive.
+            end: end offset, exclusive.
+        """
+        return self._projected(self._source(version), found, partition, start, end)
+
+    def stored_columns(self, schema: TopicSchema) -> list[str]:
+        """Names of the columns of a version that hold what is read."""
+        asked = self._source(schema.version).asked
+        columns = schema.columns if asked is None else kept_columns(schema.columns, asked)
+        return [column.name for column in columns]
+
+    @property
+    def has_headers(self) -> bool:
+        """Whether the headers of rows are read."""
+        return "_headers" in self._system
+
+    def _source(self, version: int) -> _Source:
+        source = self._sources.get(version)
+        if source is None:
+            raise UnknownVersionError(self._topic, version)
+        if isinstance(source, TidemarkError):
+            raise source
+        return source
+
+    def _projected(
+        self, source: _Source, found: TypedRows, partition: int, start: int, end: int | None
+    ) -> pa.RecordBatch:
         projected = source.projection.apply(_reduced(found.columns, source.wanted))
         rows = self._with_system(projected, found, source.layout, partition)
         begin, count = _window(found.offsets, start, end)

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of the archive of a typed topic: Parquet with column ids, readable as one table by any engine.
+
+    data/P/OFFSET.parquet    rows of partition P from this offset on, up to the end in its footer (exclusive)
+    writing/                 files that are not whole yet; an interrupted run leaves some, the next one deletes them
+    lease                    locked by the one run that may write
+
+Invariant: the files of a partition follow one another, and each row is in one of them. A whole file appears at once, by
+a link to the name of its first offset, which fails if that name is taken. So the files themselves say what is archived,
+and a second writer cannot archive a row twice, lease or not.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import socket
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote, urlparse
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidemark.core.schemas.arrow_types import arrow_type
+from tidemark.core.schemas.model import Column, ColumnType, ListOf, MapOf, Primitive, StructOf, TopicSchema
+from tidemark.core.schemas.text import from_text, to_text
+from tidemark.model import ErrorCode, TidemarkError
+
+DATA: Final = "data"
+_WRITING: Final = "writing"
+_LEASE: Final = "lease"
+_SUFFIX: Final = ".parquet"
+FIELD_ID: Final = "PARQUET:field_id"
+
+PARTITION, OFFSET, TIMESTAMP, HEADERS, DELETED = "_partition", "_offset", "_timestamp", "_headers", "_deleted"
+_FIRST_ID: Final = 2_000_000_001
+"""Ids of the system columns, which no column of a topic reaches."""
+SYSTEM_COLUMNS: Final = (
+    Column(_FIRST_ID, PARTITION, Primitive.INT32, nullable=False),
+    Column(_FIRST_ID + 1, OFFSET, Primitive.INT64, nullable=False),
+    Column(_FIRST_ID + 2, TIMESTAMP, Primitive.TIMESTAMP, nullable=False),
+    Column(
+        _FIRST_ID + 3,
+        HEADERS,
+        MapOf(
+            Column(_FIRST_ID + 4, "key", Primitive.STRING, nullable=False),
+            Column(_FIRST_ID + 5, "value", Primitive.BINARY),
+        ),
+    ),
+    Column(_FIRST_ID + 6, DELETED, Primitive.BOOL, nullable=False),
+)
+"""Columns of each file behind those of the topic."""
+LAST_ID: Final = _FIRST_ID + 6
+
+
+class Footer(NamedTuple):
+    """Facts in the footer of a file.
+
+    Attributes:
+        topic: name of the topic.
+        topic_id: id of the topic; a recreated topic has another one.
+        incarnation: of the partition; a recreated partition has another one.
+        partition: index of the partition.
+        start: first offset, inclusive.
+        end: end offset, exclusive. A compacted topic may have fewer rows than offsets.
+        schema: version of the rows.
+    """
+
+    topic: str
+    topic_id: str
+    incarnation: str
+    partition: int
+    start: int
+    end: int
+    schema: TopicSchema
+
+    def as_metadata(self) -> dict[str, str]:
+        """Keys and values of a Parquet footer."""
+        facts = self._replace(schema=to_text(self.schema))._asdict()  # type: ignore[arg-type]
+        return {f"tidemark.{name}": str(value) for name, value in facts.items()}
+
+
+@dataclass(frozen=True)
+class ArchiveFile:
+    """A file of an archive, by its name."""
+
+    path: Path
+    partition: int
+    start: int
+
+    def footer(self) -> Footer:
+        """Read the footer; raises INVALID_REQUEST for another file."""
+        with pq.ParquetFile(self.path) as opened:
+            return footer_of(opened, self.path)
+
+
+def footer_of(opened: pq.ParquetFile, path: Path) -> Footer:
+    """The footer of an open file; raises INVALID_REQUEST for a file that no archive wrote."""
+    found = opened.metadata.metadata or {}
+    try:
+        facts: dict[str, Any] = {name: found[f"tidemark.{name}".encode()].decode() for name in Footer._fields}
+    except KeyError:
+        raise _invalid(f"{path} is not a file of an archive: its footer names no topic") from None
+    for name in ("partition", "start", "end"):
+        facts[name] = int(facts[name])
+    return Footer(**{**facts, "schema": from_text(facts["schema"])})
+
+
+class Archive:
+    """The files of one topic below a directory.
+
+    Args:
+        root: path of the directory, or a file:// URI. It lies on a file system that is mounted on this machine.
+
+    Raises:
+        TidemarkError: INVALID_REQUEST: a URI of another scheme.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        text = os.fspath(root)
+        parts = urlparse(text)
+        if len(parts.scheme) > 1:  # one letter is a drive
+            if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
+                raise _invalid(f"the archive {text!r} is not on a mounted file system: give a path, or file:///path")
+            text = unquote(parts.path)
+        self.root = Path(text).absolute()
+
+    def files(self) -> dict[int, list[ArchiveFile]]:
+        """The files now, by partition, in the order of offsets; {} without an archive."""
+        found: dict[int, list[ArchiveFile]] = {}
+        for folder in sorted((self.root / DATA).glob("*")):
+            if folder.name.isdecimal():
+                names = sorted(path for path in folder.glob(f"*{_SUFFIX}") if path.stem.isdecimal())
+                found[int(folder.name)] = [ArchiveFile(path, int(folder.name), int(path.stem)) for path in names]
+        return {partition: files for partition, files in sorted(found.items()) if files}
+
+    def ends(self) -> dict[int, Footer]:
+        """The last footer of each partition: its `end` is where the archive of the partition ends."""
+        return {partition: files[-1].footer() for partition, files in self.files().items()}
+
+    def add(self, footer: Footer, path: Path) -> ArchiveFile:
+        """Make a whole file valid, durably.
+
+        Args:
+            footer: that of the file.
+            path: from `new_path`; it is gone afterwards.
+
+        Raises:
+            TidemarkError: INVALID_REQUEST: another run archived these rows meanwhile.
+        """
+        folder = self.root / DATA / str(footer.partition)
+        folder.mkdir(parents=True, exist_ok=True)
+        target = folder / f"{footer.start:020d}{_SUFFIX}"
+        _sync(path)
+        try:
+            os.link(path, target)
+        except FileExistsError:
+            sentence = f"another run archived {footer.topic}-{footer.partition} from offset {footer.start} on meanwhile"
+            raise _invalid(sentence) from None
+        finally:
+            path.unlink()
+        for directory in (folder, folder.parent, self.root):
+            _sync(directory)
+        return ArchiveFile(target, footer.partition, footer.start)
+
+    def new_path(self) -> Path:
+        """Path of a file to be written."""
+        folder = self.root / _WRITING
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / f"{uuid.uuid4()}{_SUFFIX}"
+
+    @contextmanager
+    def lease(self) -> Iterator[None]:
+        """Be the one run that writes; the system ends the lease with the process, however that ends.
+
+        Raises:
+            TidemarkError: INVALID_REQUEST: another run holds the lease.
+        """
+        self.root.mkdir(parents=True, exist_ok=True)
+        with (self.root / _LEASE).open("a+", encoding="utf-8") as held:
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                held.seek(0)
+                sentence = f"another run writes the archive {self.root}: {held.read(200) or 'it has just started'}"
+                raise _invalid(sentence) from None
+            held.truncate(0)
+            held.write(f"process {os.getpid()} on {socket.gethostname()}")
+            held.flush()
+            shutil.rmtree(self.root / _WRITING, ignore_errors=True)
+            yield
+
+
+def check_topic(root: Path, ends: Mapping[int, Footer], topic: str, topic_id: str) -> None:
+    """Check that an archive is of this topic; raises INVALID_REQUEST."""
+    for footer in ends.values():
+        if footer.topic != topic:
+            raise _invalid(f"{root} is the archive of topic {footer.topic}, not of {topic}")
+        if footer.topic_id != topic_id:
+            raise _invalid(
+                f"{root} is the archive of a topic {topic} that was deleted: {topic} was created again since"
+            )
+
+
+def parquet_schema(schema: TopicSchema) -> pa.Schema:
+    """The schema of a file: the columns of a version, then SYSTEM_COLUMNS, each with its id, nested ones too."""
+    return pa.schema([_field(column) for column in (*schema.columns, *SYSTEM_COLUMNS)])
+
+
+def _field(column: Column, name: str | None = None) -> pa.Field[Any]:
+    ids = {FIELD_ID: str(column.id)}
+    return pa.field(name or column.name, _type(column.type), column.nullable, metadata=ids)
+
+
+def _type(column_type: ColumnType) -> pa.DataType:
+    match column_type:
+        case ListOf(element):
+            return pa.list_(_field(element, "item"))
+        case MapOf(key, value):
+            made: Any = pa.map_
+            found: pa.DataType = made(_field(key), _field(value))
+            return found
+        case StructOf(columns):
+            return pa.struct([_field(column) for column in columns])
+        case _:
+            return arrow_type(column_type)
+
+
+def _sync(path: Path) -> None:
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def _invalid(sentence: str) -> TidemarkError:
+    return TidemarkError(ErrorCode.INVALID_REQUEST, sentence)

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Archives of typed topics in Spark: tasks write the partitions, and all files are one table by column ids."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+from tidemark.client.consuming.range_reader import RangeReader
+from tidemark.client.tables.archive_files import SYSTEM_COLUMNS, Archive
+from tidemark.client.tables.archive_rows import archived_rows
+from tidemark.client.tables.archiver import ArchiveTask, archive_topic, write_partition
+from tidemark.client.tables.table_scan import TableScan
+from tidemark.client.typed.batch_rows import BatchRows
+from tidemark.core.schemas.model import Column, ColumnType, ListOf, MapOf, StructOf
+from tidemark.model import TidemarkError
+
+from tidemark_spark.compat import arrow_schema
+from tidemark_spark.typed.shapes import shaping
+from tidemark_spark.typed.spark_types import spark_type
+
+_ID = "parquet.field.id"
+_BY_ID = "spark.sql.parquet.fieldId.read.enabled"
+_DEADLINE_S = 30.0
+
+
+def is_typed_topic(bootstrap: str, topic: str) -> bool:
+    """Whether the topic has a schema; raises UNKNOWN_TOPIC, BROKER_NOT_AVAILABLE."""
+    with RangeReader(bootstrap, deadline_s=_DEADLINE_S) as reader:
+        return reader.topics([topic])[topic].schema_version > 0
+
+
+def is_typed_archive(root: str) -> bool:
+    """Whether the directory is an archive of a typed topic."""
+    try:
+        return bool(Archive(root).files())
+    except TidemarkError:  # not on a mounted file system
+        return False
+
+
+def archive_with(
+    spark: SparkSession,
+    bootstrap: str,
+    topic: str,
+    root: str,
+    *,
+    file_mib: int,
+    iceberg: str | None = None,
+    catalog: Mapping[str, str] | None = None,
+) -> int:
+    """Archive what is committed now, one Spark task for each partition; returns the number of rows.
+
+    A task that runs again continues where its files end. All executors see the directory at the same path.
+    """
+
+    def run(tasks: Iterable[ArchiveTask]) -> list[int]:
+        parts = list(tasks)
+        return spark.sparkContext.parallelize(parts, max(1, len(parts))).map(write_partition).collect()
+
+    return archive_topic(bootstrap, topic, root, file_mib=file_mib, run=run, iceberg=iceberg, catalog=catalog)
+
+
+def read_typed_archive(spark: SparkSession, root: str) -> DataFrame:
+    """All files as one table in the newest version that the archive has, matched by column ids; widened.
+
+    A column that a file lacks is null. The session reads Parquet by field ids from now on, where a schema has some.
+    """
+    archive = Archive(root)
+    newest = max((footer.schema for footer in archive.ends().values()), key=lambda schema: schema.version)
+    spark.conf.set(_BY_ID, "true")
+    schema = StructType([_field(column) for column in (*newest.columns, *SYSTEM_COLUMNS)])
+    return spark.read.schema(schema).parquet(*(str(file.path) for files in archive.files().values() for file in files))
+
+
+def read_history(
+    spark: SparkSession, bootstrap: str, topic: str, root: str, *, columns: Sequence[str] | None = None
+) -> DataFrame:
+    """Archive and log of a topic as one table in the newest version, each row once; a task for each file.
+
+    Rows that are committed now count. The seam is fixed now, too: rows archived later come from the log.
+
+    Args:
+        spark: the session.
+        bootstrap: "host:port[,host:port...]" of any brokers.
+        topic: name of the topic.
+        root: directory of its archive, which all executors see at the same path.
+        columns: names, paths below them, and metadata columns such as `_offset`; None: all columns of the schema.
+
+    Raises:
+        TidemarkError: as `tidemark.read_table` with `history`.
+    """
+    with TableScan(bootstrap, topic, history=root) as checked:
+        versions, ends = checked.versions, checked.archived_ends
+    options = {"tidemark.bootstrap": bootstrap, **({} if columns is None else {"columns": ",".join(columns)})}
+    if ends:
+        options["startingOffsets"] = json.dumps({topic: ends})
+    logged = spark.read.format("tidemark").options(**options).load(topic)
+    wanted = arrow_schema(logged.schema)
+    named = [column.name for column in versions[max(versions)].columns] if columns is None else list(columns)
+
+    def rows(tasks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        typed = BatchRows(topic, versions, named, dictionaries=False, version=max(versions))
+        for task in (one for batch in tasks for one in batch.to_pylist()):
+            for found in archived_rows(Archive(root), task["partition"], task["start"], task["end"], typed):
+                arrays = [_as(found.column(field.name), field) for field in wanted]
+                yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
+
+    parts = []
+    for partition, files in Archive(root).files().items():
+        behind = [*(file.start for file in files[1:]), ends[partition]]
+        parts += [(partition, file.start, min(end, ends[partition])) for file, end in zip(files, behind, strict=False)]
+    tasks = spark.createDataFrame(parts, "partition int, start long, end long").repartition(max(1, len(parts)))
+    return tasks.mapInArrow(rows, logged.schema).unionByName(logged)
+
+
+def _as(array: Any, field: Any) -> Any:
+    return array.cast(field.type) if field.name == "_headers" else shaping(array.type, field.type)(array)
+
+
+def _field(column: Column) -> StructField:
+    return StructField(column.name, _type(column.type), True, {_ID: column.id})
+
+
+def _type(column_type: ColumnType) -> DataType:
+    match column_type:
+        case ListOf(element):
+            return ArrayType(_type(element.type))
+        case MapOf(key, value):
+            return MapType(_type(key.type), _type(value.type))
+        case StructOf(columns):
+            return StructType([_field(column) for column in columns])
+        case _:
+            return spark_type(column_type)

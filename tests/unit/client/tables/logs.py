@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Logs of one typed topic in memory, read as brokers let `RangeReader` read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from tidemark.client.consuming.range_reader import Bounds, StatedOffset
+from tidemark.client.producing.typed_format import TypedFormat
+from tidemark.client.typed.batch_rows import BatchRows
+from tidemark.core.cluster_view import PartitionView, TopicView
+from tidemark.core.schemas.model import TopicSchema
+from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, TidemarkError, TopicPartition
+from tidemark.record.envelope import Batch
+
+from tests.unit.client.typed.samples import sealed
+
+TOPIC = "flights"
+
+
+class Logs:
+    """The partitions of a topic; called like `RangeReader`, it is the reader, too."""
+
+    def __init__(self, schema: TopicSchema, partitions: int = 1) -> None:
+        self.versions = {schema.version: schema}
+        self.topic_id = "one"
+        self.incarnation = "first"
+        self.starts = [0] * partitions
+        self.batches: list[list[Batch]] = [[] for _ in range(partitions)]
+        self.reads: list[tuple[int, int, int]] = []
+        """Partition, start and end of each read."""
+
+    def __call__(self, *_: Any, **__: Any) -> Logs:
+        return self
+
+    def __enter__(self) -> Logs:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def append(self, partition: int, table: pa.Table) -> None:
+        """Store rows in the newest version."""
+        typed = TypedFormat(TOPIC, self.topic_id, self.versions[max(self.versions)])
+        batch = sealed(typed, typed.fit_table(table, None), base_offset=self.end(partition))
+        self.batches[partition].append(batch)
+
+    def evolve(self, schema: TopicSchema) -> None:
+        self.versions[schema.version] = schema
+
+    def end(self, partition: int) -> int:
+        stored = self.batches[partition]
+        return stored[-1].envelope.next_offset if stored else 0
+
+    # -- RangeReader ---------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        pass
+
+    def topics(self, names: Sequence[str]) -> Mapping[str, TopicView]:
+        assert names == [TOPIC]
+        broker, epoch = BrokerId(1), LeaderEpoch(1)
+        parts = {
+            index: PartitionView(index, broker, epoch, (broker,), (broker,), self.incarnation)
+            for index in range(len(self.batches))
+        }
+        return {TOPIC: TopicView(TOPIC, self.topic_id, partitions=parts, schema_version=max(self.versions))}
+
+    def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
+        return {index: Bounds(self.starts[index], self.end(index)) for index in partitions}
+
+    def schemas(self, topic: str, versions: Sequence[int] = ()) -> dict[int, TopicSchema]:
+        return dict(self.versions)
+
+    def offsets(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, StatedOffset]:
+        return {where: StatedOffset(self._at(where.partition, stamp_us), 1) for where, stamp_us in positions.items()}
+
+    def read(
+        self, topic: str, partition: int, start: int, end: int, *, typed: BatchRows, **_: Any
+    ) -> Iterator[pa.RecordBatch]:
+        self.reads.append((partition, start, end))
+        if start < self.starts[partition]:
+            raise TidemarkError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {start} was deleted")
+        for batch in self.batches[partition]:
+            if batch.envelope.base_offset < end and batch.envelope.next_offset > start:
+                rows = typed.rows(batch, partition, start, end)
+                if rows.num_rows:
+                    yield rows
+
+    def _at(self, partition: int, stamp_us: int) -> int:
+        typed = BatchRows(TOPIC, self.versions, ["_offset", "_timestamp"])
+        for batch in self.batches[partition]:
+            for row in typed.rows(batch, partition, self.starts[partition]).to_pylist():
+                if row["_timestamp"].timestamp() * 1_000_000 >= stamp_us:
+                    return int(row["_offset"])
+        return -1

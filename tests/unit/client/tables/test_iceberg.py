@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An archive as an Iceberg table: the same files and column ids, each row once, whatever interrupts a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table, Transaction
+from tidemark.client import archive_topic
+from tidemark.client.tables import archiver, iceberg
+from tidemark.client.tables.archive_files import Archive
+from tidemark.core.schemas.compatibility import Compatibility
+from tidemark.core.schemas.ddl import draft_from_ddl
+from tidemark.core.schemas.evolution import next_version
+from tidemark.model import ErrorCode, TidemarkError
+
+from tests.unit.client.tables.logs import TOPIC, Logs
+from tests.unit.client.tables.test_archives import FIRST, NOON, SECOND, flights
+
+NAME = "lake.flights"
+
+
+@pytest.fixture
+def logs(monkeypatch: pytest.MonkeyPatch) -> Logs:
+    found = Logs(FIRST)
+    monkeypatch.setattr(archiver, "RangeReader", found)
+    return found
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[Catalog]:
+    with closing(iceberg._catalog(Archive(tmp_path), None)) as found:
+        yield found
+
+
+def archived(root: Path) -> int:
+    return archive_topic(None, TOPIC, str(root), iceberg=NAME)
+
+
+def rows(table: Table) -> list[dict[str, Any]]:
+    return sorted(table.scan().to_arrow().to_pylist(), key=lambda row: row["_offset"])
+
+
+def test_an_iceberg_table_has_the_rows_and_column_ids_of_the_topic_in_every_version(
+    logs: Logs, tmp_path: Path, catalog: Catalog
+) -> None:
+    logs.append(0, flights(0, 3))
+    assert archived(tmp_path) == 3
+    before = rows(catalog.load_table(NAME))
+    assert [(row["carrier"], row["delay"]) for row in before] == [("c0", 0), ("c1", 1), ("c2", 2)]
+    logs.evolve(SECOND)
+    logs.append(0, flights(3, 2, "airline"))
+    assert archived(tmp_path) == 2
+    assert archived(tmp_path) == 0
+    table = catalog.load_table(NAME)
+    assert table.schema() == iceberg.iceberg_schema(SECOND)
+    assert {column.id for column in SECOND.columns} < set(table.schema().field_ids)
+    found = rows(table)
+    assert [(row["airline"], row["gate"], row["legs"][0]["miles"]) for row in found] == [
+        ("c0", None, 0),
+        ("c1", None, 1),
+        ("c2", None, 2),
+        ("c3", "?", 3),
+        ("c4", "?", 4),
+    ]
+    assert found[0]["_timestamp"] == found[0]["at"] == NOON
+    assert iceberg.offsets_of(table) == {0: 5}
+    assert len(table.metadata.snapshots) == 2
+    assert table.scan(row_filter="delay >= 3").to_arrow().num_rows == 2
+    paths = {file.path.as_uri() for file in Archive(tmp_path).files()[0]}
+    assert set(table.inspect.files().column("file_path").to_pylist()) == paths
+
+
+def test_a_run_that_ended_before_its_commit_is_made_good_by_the_next_one(
+    logs: Logs, tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs.append(0, flights(0, 2))
+
+    def away(*_: object) -> None:
+        raise ConnectionError("the catalog went away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(iceberg, "_append", away)
+        with pytest.raises(ConnectionError):
+            archived(tmp_path)
+    assert len(Archive(tmp_path).files()[0]) == 1
+    logs.append(0, flights(2, 1))
+    assert archived(tmp_path) == 1
+    table = catalog.load_table(NAME)
+    assert [row["_offset"] for row in rows(table)] == [0, 1, 2]
+    with table.transaction() as transaction:  # another engine's change, without our properties
+        transaction.delete("delay = 1")
+    logs.append(0, flights(3, 1))
+    assert archived(tmp_path) == 1
+    assert [row["_offset"] for row in rows(catalog.load_table(NAME))] == [0, 2, 3]
+
+
+def test_of_two_runs_that_add_the_same_files_one_wins(
+    logs: Logs, tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs.append(0, flights(0, 2))
+    assert archived(tmp_path) == 2
+    logs.append(0, flights(2, 2))
+    assert archive_topic(None, TOPIC, str(tmp_path)) == 2
+    add_files = Transaction.add_files
+
+    def late(self: Transaction, *given: Any, **options: Any) -> None:
+        monkeypatch.setattr(Transaction, "add_files", add_files)
+        assert iceberg.publish(Archive(tmp_path), NAME) == 1
+        add_files(self, *given, **options)
+
+    monkeypatch.setattr(Transaction, "add_files", late)
+    with pytest.raises(TidemarkError, match=r"another run changed the Iceberg table lake\.flights meanwhile"):
+        iceberg.publish(Archive(tmp_path), NAME)
+    assert [row["_offset"] for row in rows(catalog.load_table(NAME))] == [0, 1, 2, 3]
+    assert iceberg.publish(Archive(tmp_path), NAME) == 0
+
+
+def test_a_table_of_another_topic_and_a_change_that_iceberg_lacks_are_refused(logs: Logs, tmp_path: Path) -> None:
+    logs.append(0, flights(0, 1))
+    assert archived(tmp_path) == 1
+    wider = "carrier STRING NOT NULL, delay DOUBLE, at TIMESTAMP NOT NULL, PRIMARY KEY (carrier), EVENT_TIME (at)"
+    logs.evolve(next_version(FIRST, draft_from_ddl(wider), Compatibility.BACKWARD))
+    logs.append(0, flights(1, 1).drop_columns(["legs"]))
+    with pytest.raises(TidemarkError, match="version 2 of the schema makes column delay double of int") as refused:
+        archived(tmp_path)
+    assert refused.value.code is ErrorCode.INCOMPATIBLE_SCHEMA
+    logs.topic_id = "two"
+    other = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": (tmp_path / "iceberg").as_uri()}
+    with pytest.raises(TidemarkError, match=r"the Iceberg table lake\.flights is not of this topic flights"):
+        archive_topic(None, TOPIC, str(tmp_path / "other"), iceberg=NAME, catalog=other)
