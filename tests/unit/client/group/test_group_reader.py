@@ -11,6 +11,7 @@ import pytest
 from tidemark.client.aio.consumer import Consumer
 from tidemark.client.consuming.fetcher import Fetcher
 from tidemark.client.consuming.partition_cursor import Cursor
+from tidemark.client.consuming.typed_topics import TypedTopics
 from tidemark.client.group.coordinator import Coordinator
 from tidemark.client.group.group_reader import GroupReader
 from tidemark.client.group.settings import group_settings
@@ -113,6 +114,7 @@ async def test_stopped_process_returns_no_records_of_lost_partitions(
 ) -> None:
     consumer = Consumer("127.0.0.1:1", group="g")
     consumer._started, consumer._group = cast(Fetcher, fetcher), reader
+    consumer._typed_topics = cast(TypedTopics, SimpleNamespace(want=lambda columns: None))
     for number in range(2):
         data = build_batch(from_columns(None, [b"a", b"b"], [7, 7]))
         stamp = stamped(Batch(parse_envelope(data), data), base_offset=2 * number, leader_epoch=0)
