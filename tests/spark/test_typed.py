@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 from tidemark.client import AdminClient, Producer
 from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.client.typed.batch_rows import BatchRows
@@ -194,6 +194,19 @@ def test_wrong_columns_and_options_are_refused_with_a_sentence(cluster: LocalClu
     both = TidemarkDataSource({"tidemark.bootstrap": cluster.bootstrap, "subscribePattern": "typed-.*"})
     with pytest.raises(ValueError, match="topic typed-flights has a schema, and this read gives bytes"):
         both.reader(StructType([])).partitions()
+
+
+def test_a_topic_without_a_schema_is_read_by_load_too_and_stays_as_it_was(cluster: LocalCluster) -> None:
+    with AdminClient(cluster.admin_address) as admin:
+        admin.create_topic("typed-not", partitions=1, replication_factor=3)
+    with Producer(cluster.bootstrap) as producer:
+        producer.send("typed-not", b"value", key=b"key").result()
+    source = TidemarkDataSource(options_of(cluster, "typed-not", columns="key, value"))
+    assert source.schema() == "key binary, value binary"
+    schema = StructType([StructField(name, BinaryType()) for name in ("key", "value")])
+    assert read(source.options, schema) == [{"key": b"key", "value": b"value"}]
+    with pytest.raises(ValueError, match="'metadataColumns' is for topics with a schema; this one has none"):
+        read(options_of(cluster, "typed-not", metadataColumns="true"), schema)
 
 
 def test_every_version_is_read_as_that_of_the_load(cluster: LocalCluster) -> None:

@@ -34,13 +34,15 @@ def topic(cluster: LocalCluster) -> Iterator[str]:
 
 def test_a_topic_goes_through_its_versions(cluster: LocalCluster, topic: str, tmp_path: Path) -> None:
     assert "created topic" in succeeds(cluster, "topic", "create", topic, "--schema", DDL)
-    assert "SchemaVersion:1" in succeeds(cluster, "topic", "describe", topic)
+    described = succeeds(cluster, "topic", "describe", topic)
+    assert " SchemaVersion:1 Columns:2 Key:carrier EventTime:none\n" in described
     file = tmp_path / "flights.yaml"
     file.write_text(FILE)
     assert "version 2 of" in succeeds(cluster, "schema", "check", topic, "--schema", str(file))
     assert tidemark(cluster, "schema", "check", topic, "--schema", str(file), "--exact").status == 2
     assert "would be made" in succeeds(cluster, "schema", "evolve", topic, "--schema", str(file), "--dry-run")
-    assert json.loads(succeeds(cluster, "topic", "describe", topic, "-o", "json"))[0]["schema_version"] == 1
+    view = json.loads(succeeds(cluster, "topic", "describe", topic, "-o", "json"))[0]
+    assert (view["schema_version"], view["key"], view["event_time"]) == (1, ["carrier"], None)
     made = succeeds(cluster, "schema", "evolve", topic, "--schema", str(file), "--expected-version", "1")
     assert f"version 2 of {topic} is made" in made
     conflict = tidemark(cluster, "schema", "evolve", topic, "--schema", "carrier STRING", "--expected-version", "1")

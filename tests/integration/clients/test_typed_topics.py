@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -13,7 +12,6 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pytest
-from tidemark.cli.app import app
 from tidemark.client import (
     AdminClient,
     ConfigKind,
@@ -28,7 +26,6 @@ from tidemark.client import (
 from tidemark.client.producing.partitioner import partition_of
 from tidemark.local.cluster import LocalCluster
 from tidemark.model import ErrorCode, TopicPartition
-from typer.testing import CliRunner
 
 from tests.integration.harness.waiting import wait_for
 
@@ -235,19 +232,6 @@ def test_a_group_reads_rows_each_once_and_batches_take_over_from_records(cluster
         assert left == [4, 5, 6, 7, 8, 9]
         consumer.commit()
         assert consumer.committed([where]) == {where: 10}
-
-
-@pytest.mark.parametrize("group", [[], ["--group", "readers-of-rows"]], ids=["alone", "group"])
-def test_the_command_prints_rows_as_json(
-    cluster: LocalCluster, topic: str, group: list[str], capfd: pytest.CaptureFixture[str]
-) -> None:
-    with Producer(cluster.bootstrap) as producer:
-        producer.send(topic, flight("A", 1)).result(30)
-    arguments = ["consume", topic, "--until-end", "--bootstrap", cluster.bootstrap, *group]
-    done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == 0, done.output
-    (line,) = (done.stdout or capfd.readouterr().out).splitlines()
-    assert json.loads(line) == flight("A", 1) | {"at": NOON.isoformat()}
 
 
 def test_tables_are_read_between_offsets_and_times(cluster: LocalCluster, topic: str) -> None:

@@ -218,7 +218,10 @@ def test_a_caller_without_an_accepted_certificate_gets_a_reason(secure: LocalClu
         code, sentence = code_of(lambda files=files: metadata_as(files, address), address)  # type: ignore[misc]
         assert code is ErrorCode.BROKER_NOT_AVAILABLE, reason
         assert "TLS" in sentence, reason
-        assert refusals(secure, reason, HANDSHAKES) > before
+        wait_for(
+            lambda reason=reason, before=before: refusals(secure, reason, HANDSHAKES) > before,  # type: ignore[misc]
+            f"the count of handshakes refused for {reason}",
+        )
     distrusting = secure.client_files._replace(ca=str(stranger / "ca.crt"))
     code, sentence = code_of(lambda: metadata_as(distrusting, address), address)
     assert code is ErrorCode.AUTHENTICATION_FAILED

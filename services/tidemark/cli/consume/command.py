@@ -24,6 +24,10 @@ def consume(options: ConsumeOptions) -> None:
     number of committed records left to read.
 
     \b
+    A row of a topic with a schema is a JSON object in text, and in the value of JSON. CSV and Parquet have the topic's
+    columns; --columns names columns, and brokers send these only.
+
+    \b
     With --group the members of the group share the partitions. Offsets of printed records are committed every 5 s, when
     a partition is revoked, and at the end, also by Ctrl-C, SIGTERM or --timeout. After a kill -9, records that were
     printed but not committed are printed again. A Parquet file is readable only when it is complete, so its offsets are
@@ -37,6 +41,7 @@ def consume(options: ConsumeOptions) -> None:
       tidemark consume flights --from timestamp:2013-01-01T05:00:00Z --timeout 5
       tidemark consume flights --until-end --strings --file flights.parquet
       tidemark consume flights --until-end -o csv > flights.csv
+      tidemark consume flights --until-end --columns carrier,leg.origin,_offset --file legs.parquet
       tidemark consume flights --rack eu-west-1a
       tidemark consume orders --group billing
       tidemark consume flights --group nightly --until-end --file new-flights.parquet

@@ -7,12 +7,15 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Final, Self
 
+import pyarrow as pa
+
 from tidemark.cli.common.output import print_warning
 from tidemark.cli.consume.options import CLIENT_ID, ConsumeOptions, Shape
+from tidemark.cli.consume.typed_outputs import columns_to_read, next_offset, reader_of
 from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.client.records import PartitionBatch
 from tidemark.client.sync.producer_consumer import Consumer
-from tidemark.client.typed.records import with_json_values
+from tidemark.client.typed.batch_rows import BatchRows
 from tidemark.model import TidemarkError, TopicPartition
 
 COMMIT_INTERVAL_S: Final = 5.0
@@ -33,7 +36,8 @@ class GroupSource:
 
     def __init__(self, bootstrap: str, options: ConsumeOptions, group: str, reset: str) -> None:
         # Raises for a missing topic; the group would wait for its creation.
-        ends = _ends(bootstrap, options.topic, options.patience_s)
+        ends, self._typed = _look_up(bootstrap, options)
+        self._columns = columns_to_read(options)
         self._ends = ends if options.until_end else None
         self._whole_at_end = options.shape is Shape.PARQUET
         self._written: _Offsets = {}
@@ -79,22 +83,26 @@ class GroupSource:
         return all(committed.get(where, 0) >= self._ends[where] for where in others)
 
     @property
+    def typed(self) -> pa.Schema | None:
+        """Arrow schema of the rows of a typed topic; None for a topic without a schema."""
+        return None if self._typed is None else self._typed.schema
+
+    @property
     def lag(self) -> int:
         """Records of the assigned partitions that `poll` has not returned yet, as far as known."""
         return sum(max(0, behind) for behind in self._consumer.lag().values())
 
     def poll(self, timeout_s: float) -> Iterator[PartitionBatch]:
         """The next rows of one partition, if any arrive within `timeout_s`."""
-        found = self._consumer.poll(timeout_s)
+        found = self._consumer.poll(timeout_s, self._columns)
         if found is not None:
-            typed = "_offset" in found.rows.schema.names
-            yield found._replace(rows=with_json_values(found.rows)) if typed else found
+            yield found
 
     def wrote(self, batches: Sequence[PartitionBatch]) -> None:
         """Note written batches for the next commit."""
         for topic, partition, rows in batches:
             if rows.num_rows:
-                self._written[TopicPartition(topic, partition)] = rows.column("offset")[rows.num_rows - 1].as_py() + 1
+                self._written[TopicPartition(topic, partition)] = next_offset(rows)
         if not self._whole_at_end and time.monotonic() >= self._commit_s:
             self._commit_s = time.monotonic() + COMMIT_INTERVAL_S
             try:
@@ -123,8 +131,12 @@ class GroupSource:
             self._written.pop(where, None)
 
 
-def _ends(bootstrap: str, topic: str, patience_s: float) -> dict[TopicPartition, int]:
-    """High watermarks of the partitions that have records."""
-    with RangeReader(bootstrap, deadline_s=patience_s) as reader:
-        bounds = reader.bounds(topic, sorted(reader.topics([topic])[topic].partitions))
-    return {TopicPartition(topic, index): one.latest for index, one in bounds.items() if one.earliest < one.latest}
+def _look_up(bootstrap: str, options: ConsumeOptions) -> tuple[dict[TopicPartition, int], BatchRows | None]:
+    """High watermarks of the partitions that have records; and the reader of a typed topic."""
+    topic = options.topic
+    with RangeReader(bootstrap, deadline_s=options.patience_s) as reader:
+        view = reader.topics([topic])[topic]
+        bounds = reader.bounds(topic, sorted(view.partitions))
+        typed = reader_of(options, reader.schemas(topic) if view.schema_version else {})
+    ends = {TopicPartition(topic, index): one.latest for index, one in bounds.items() if one.earliest < one.latest}
+    return ends, typed

@@ -60,6 +60,14 @@ class ConsumeOptions:
     strings: Annotated[bool, typer.Option("--strings", help="parquet: write keys and values as text, not bytes.")] = (
         False
     )
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            "--columns",
+            metavar="NAMES",
+            help="Of a typed topic: read these columns only, such as carrier,leg.origin,_offset.",
+        ),
+    ] = None
     file: Annotated[
         Path | None,
         typer.Option(
@@ -97,6 +105,11 @@ class ConsumeOptions:
             show_default="by the extension of --file; otherwise text",
         ),
     ] = None
+
+    @property
+    def named_columns(self) -> list[str] | None:
+        """The columns of a typed topic to read; None: all."""
+        return None if self.columns is None else [name.strip() for name in self.columns.split(",") if name.strip()]
 
     @property
     def shape(self) -> Shape:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, BinaryIO, Final
 
@@ -14,6 +13,8 @@ from pyarrow import parquet
 
 from tidemark.cli.common.record_format import record_json, record_text
 from tidemark.cli.consume.options import ConsumeOptions, Shape
+from tidemark.cli.consume.sink import Sink
+from tidemark.cli.consume.typed_outputs import open_typed_sink
 from tidemark.client.records import PartitionBatch, records_of
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.schema import OFFSET_SCHEMA
@@ -23,25 +24,6 @@ _CSV_FIELDS: Final = _TABLE_FIELDS[:-1]
 _encode: Final = json.JSONEncoder(ensure_ascii=False).encode
 _GROUP_BYTES: Final = 16 << 20
 """Buffered rows of a Parquet file that become one row group."""
-
-
-class Sink(ABC):
-    """Writes records to a file in one format."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-
-    @abstractmethod
-    def show(self, batch: PartitionBatch) -> None:
-        """Write, or buffer, the rows of one partition; raises INVALID_REQUEST for text that is not UTF-8."""
-
-    def flush(self) -> None:
-        """Make written rows visible to readers, as far as the format allows."""
-        self._file.flush()
-
-    def close(self) -> None:
-        """Complete the output."""
-        self._file.flush()
 
 
 class Lines(Sink):
@@ -109,8 +91,10 @@ class Parquet(Sink):
             self._rows, self._bytes = [], 0
 
 
-def open_sink(file: BinaryIO, options: ConsumeOptions) -> Sink:
-    """The sink for the format of the output."""
+def open_sink(file: BinaryIO, options: ConsumeOptions, typed: pa.Schema | None = None) -> Sink:
+    """The sink for the format of the output; `typed`: Arrow schema of the rows of a typed topic."""
+    if typed is not None:
+        return open_typed_sink(file, options, typed)
     match options.shape:
         case Shape.JSON:
             return Lines(file, lambda record: _encode(record_json(record)).encode())

@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
+import pyarrow as pa
+
 from tidemark.cli.common.output import counted
 from tidemark.cli.common.process import give_up_output
 from tidemark.cli.common.progress_line import ProgressLine
 from tidemark.cli.common.units import shown_bytes
 from tidemark.cli.consume.options import ConsumeOptions
-from tidemark.cli.consume.outputs import Sink, open_sink
+from tidemark.cli.consume.outputs import open_sink
+from tidemark.cli.consume.sink import Sink
 from tidemark.client.records import PartitionBatch
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.runtime.interrupts import sigterm_as_interrupt
@@ -32,6 +35,10 @@ class Source(Protocol):
     @property
     def finished(self) -> bool:
         """Whether all ends are reached; always False for a source without ends."""
+
+    @property
+    def typed(self) -> pa.Schema | None:
+        """Arrow schema of the rows of a typed topic, without dictionaries; None for a topic without a schema."""
 
     @property
     def lag(self) -> int:
@@ -78,7 +85,7 @@ def run(open_source: Callable[[], AbstractContextManager[Source]], options: Cons
             stack.enter_context(sigterm_as_interrupt())
             source = stack.enter_context(open_source())
             target = sys.stdout.buffer if file is None else stack.enter_context(file.open("wb"))
-            sink = open_sink(target, options)
+            sink = open_sink(target, options, source.typed)
             stack.callback(sink.close)
             with contextlib.suppress(KeyboardInterrupt):
                 copy(source, sink, options, reading=reading)

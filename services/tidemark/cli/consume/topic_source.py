@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, Self
+from typing import Final, Self
+
+import pyarrow as pa
 
 from tidemark.cli.common.record_format import Start
 from tidemark.cli.consume.options import CLIENT_ID, ConsumeOptions
+from tidemark.cli.consume.typed_outputs import next_offset, reader_of
 from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.client.records import PartitionBatch
-from tidemark.client.typed.batch_rows import BatchRows
-from tidemark.client.typed.records import with_json_values
 
 _RETRY_S: Final = 0.1
 
@@ -34,8 +35,8 @@ class TopicReader:
             bounds = self._reader.bounds(topic, list(self._positions))
             self._ends = {index: one.latest for index, one in bounds.items()}
             self._until_end = options.until_end
-            schemas = self._reader.schemas(topic) if self._view.schema_version else {}
-            self._typed = BatchRows(topic, schemas) if schemas else None
+            versions = self._reader.schemas(topic) if self._view.schema_version else {}
+            self._typed = reader_of(options, versions)
         except BaseException:
             self._reader.close()
             raise
@@ -50,6 +51,11 @@ class TopicReader:
     def finished(self) -> bool:
         """Whether the ends are reached; always False without `until_end`."""
         return self._until_end and self.lag <= 0
+
+    @property
+    def typed(self) -> pa.Schema | None:
+        """Arrow schema of the rows of a typed topic; None for a topic without a schema."""
+        return None if self._typed is None else self._typed.schema
 
     @property
     def lag(self) -> int:
@@ -94,10 +100,8 @@ class TopicReader:
                 incarnation=self._view.partitions[index].incarnation,
                 typed=self._typed,
             )
-            for found in batches:
-                rows = found if self._typed is None else with_json_values(found)
-                offsets: Any = rows.column("offset")
-                self._positions[index] = offsets[rows.num_rows - 1].as_py() + 1
+            for rows in batches:
+                self._positions[index] = next_offset(rows)
                 yield PartitionBatch(self._topic, index, rows)
             self._positions[index] = end
 

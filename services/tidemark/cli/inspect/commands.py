@@ -40,6 +40,16 @@ def dump(
     verify: Annotated[
         bool, typer.Option("--verify", help="Also decode every payload; exit status 1 for any damage.")
     ] = False,
+    schemas: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--schema",
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="A version of a typed topic's schema, for its rows; repeatable.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
@@ -48,11 +58,13 @@ def dump(
     \b
     A batch is a line with its position, offsets, leader epoch, size and producer. Bytes that are not a valid batch are
     a line that begins with BAD. Lengths and CRCs are always checked. An index, a checkpoint, leader-epoch-checkpoint,
-    a producer snapshot, empty-replicas and the .json files are printed as tables.
+    a producer snapshot, empty-replicas and the .json files are printed as tables. Batches of a typed topic name the
+    version of its schema; rows need --schema, a file of tidemark schema show TOPIC --version N --format stored.
 
     \b
     Examples:
       tidemark log dump data/flights-0
+      tidemark log dump data typed-flights-0 --records --schema v1.json --schema v2.json
       tidemark log dump data flights-0 --records --from 1000 --to 1020
       tidemark log dump data/flights-0/00000000000000000000.log --verify --json | jq .leader_epoch
       tidemark log dump data/flights-0/00000000000000000000.index
@@ -64,7 +76,7 @@ def dump(
     from tidemark.cli.inspect import log_dump
 
     shape = Output.JSON if as_json else output
-    log_dump.run(path, replica, log_dump.Wanted(start, end, records, verify), shape)
+    log_dump.run(path, replica, log_dump.Wanted(start, end, records, verify, log_dump.readers_of(schemas or [])), shape)
 
 
 @log_app.command("verify", short_help="Check all files of log directories.")

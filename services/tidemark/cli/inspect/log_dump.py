@@ -4,15 +4,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from tidemark.cli.common.output import Output, print_json, print_line, print_table
 from tidemark.cli.common.process import give_up_output
 from tidemark.cli.common.record_format import moment, named_bytes, shown_bytes_of
+from tidemark.cli.common.schema_source import saved_schema
+from tidemark.cli.common.typed_json import columns_of, encode_json, json_rows
+from tidemark.client.typed.batch_rows import BatchRows
 from tidemark.model import NO_PRODUCER, ErrorCode, TidemarkError
 from tidemark.record.envelope import KNOWN_ATTRIBUTES, Attributes, Batch, Codec, Envelope
 from tidemark.record.payload import with_offsets
@@ -25,17 +28,23 @@ _HEADINGS = (
     f"{'newest timestamp':<27} producer:epoch:sequence"
 )
 
+_UNREAD: Final = "  (rows are read with --schema FILE)"
+
 _TABLE_ROWS_MAX = 500
 """A longer table is printed row by row, without aligned columns."""
 
 
 class Wanted(NamedTuple):
-    """The part of a log to print: offsets from `start` to `end`, both inclusive."""
+    """The part of a log to print: offsets from `start` to `end`, both inclusive.
+
+    `readers` has the known versions of a typed topic's schema.
+    """
 
     start: int
     end: int
     records: bool
     verify: bool
+    readers: Mapping[int, BatchRows] = {}
 
 
 class Tally:
@@ -44,6 +53,12 @@ class Tally:
     def __init__(self) -> None:
         self.wrong = 0
         self.torn: Bad | None = None
+
+
+def readers_of(files: Sequence[Path]) -> dict[int, BatchRows]:
+    """Readers of the versions of a schema in these files; raises INVALID_SCHEMA, INVALID_REQUEST."""
+    schemas = [saved_schema(file) for file in files]
+    return {one.version: BatchRows("the log", {one.version: one}, dictionaries=False) for one in schemas}
 
 
 def run(path: Path, replica: str, wanted: Wanted, shape: Output) -> None:
@@ -127,18 +142,24 @@ def _lines(
 def _good(path: Path, good: Good, wanted: Wanted, shape: Output, tally: Tally) -> Iterator[str | Mapping[str, object]]:
     rows: pa.RecordBatch | None = None
     wrong = ""
+    envelope = good.batch.envelope
     if wanted.records or wanted.verify:
         try:
-            rows = None if good.batch.envelope.is_typed else with_offsets(good.batch)
+            if not envelope.is_typed:
+                rows = with_offsets(good.batch)
+            elif envelope.schema_version in wanted.readers:
+                rows = wanted.readers[envelope.schema_version].rows(good.batch, 0, wanted.start)
         except TidemarkError as error:
             wrong = error.message
             tally.wrong += 1
     if rows is None:
-        envelope = good.batch.envelope
         if shape is Output.JSON:
             yield {**_batch_json(path, good.position, envelope), "crc_ok": True, **({"error": wrong} if wrong else {})}
         else:
-            yield _batch_text(good.position, envelope) + (f"  BAD payload: {wrong}" if wrong else "")
+            unread = _UNREAD if wanted.records and envelope.is_typed else ""
+            yield _batch_text(good.position, envelope) + (f"  BAD payload: {wrong}" if wrong else unread)
+    elif wanted.records and envelope.is_typed:
+        yield from _typed_records(good.batch, rows, wanted, shape)
     elif wanted.records:
         yield from _records(good.batch, rows, wanted, shape)
 
@@ -167,6 +188,33 @@ def _records(batch: Batch, rows: pa.RecordBatch, wanted: Wanted, shape: Output) 
             )
 
 
+def _typed_records(
+    batch: Batch, rows: pa.RecordBatch, wanted: Wanted, shape: Output
+) -> Iterator[str | Mapping[str, object]]:
+    times: list[Any] = rows.column("_timestamp").cast(pa.int64()).to_pylist()
+    columns: list[list[Any]] = [rows.column(name).to_pylist() for name in ("_offset", "_key", "_headers", "_deleted")]
+    values = json_rows(rows, columns_of(rows.schema))
+    for timestamp_us, offset, key, headers, deleted, value in zip(times, *columns, values, strict=True):
+        if not wanted.start <= offset <= wanted.end:
+            continue
+        if shape is Output.JSON:
+            yield {
+                "offset": offset,
+                "timestamp_us": timestamp_us,
+                "leader_epoch": batch.envelope.leader_epoch,
+                "schema_version": batch.envelope.schema_version,
+                **named_bytes("key", key),
+                "value": None if deleted else value,
+                "headers": [{"name": name, **named_bytes("value", content)} for name, content in headers or ()],
+            }
+        else:
+            shown = " ".join(f"{name}={shown_bytes_of(content)}" for name, content in headers or ())
+            yield (
+                f"{offset} {moment(timestamp_us) or timestamp_us} key={shown_bytes_of(key)} "
+                f"value={'null' if deleted else encode_json(value)}{f' headers: {shown}' if shown else ''}"
+            )
+
+
 def _batch_text(position: int, envelope: Envelope) -> str:
     last = envelope.next_offset - 1
     producer = (
@@ -174,7 +222,8 @@ def _batch_text(position: int, envelope: Envelope) -> str:
         if envelope.producer_id != NO_PRODUCER
         else "-"
     )
-    marks = "".join(f" {name}" for name in _attributes(envelope))
+    version = f" schema-version:{envelope.schema_version}" if envelope.is_typed else ""
+    marks = version + "".join(f" {name}" for name in _attributes(envelope))
     offsets = f"{envelope.base_offset}-{last}"
     return (
         f"{position:>12} {offsets:>25} {envelope.leader_epoch:>6} {envelope.record_count:>8} "

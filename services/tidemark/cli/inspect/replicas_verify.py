@@ -6,13 +6,17 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
-from tidemark.cli.common.output import Output, counted, print_json, print_line
+from tidemark.cli.common.output import Output, counted, print_json, print_line, print_warning
 from tidemark.cli.common.progress_line import ProgressLine, bar
 from tidemark.cli.common.units import shown_bytes
+from tidemark.client.consuming.range_reader import RangeReader
+from tidemark.client.replicas.comparison import Layouts
 from tidemark.client.replicas.reader import ReplicaReader, addresses
 from tidemark.client.replicas.verifier import Difference, PartitionVerifier, Verified, partitions_of
 from tidemark.core.cluster_view import ClusterView
+from tidemark.core.schemas.typed_layout import layout_of
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
 _NEXT = (
@@ -26,6 +30,10 @@ _NEXT_DAMAGED = (
 
 _VIEW_S = 10.0
 """Seconds until the metadata (leaders and ISRs) is fetched again."""
+
+
+_SCHEMAS_S: Final = 10.0
+"""Deadline of the request for the schema of a topic."""
 
 
 class ReadProgress:
@@ -71,6 +79,7 @@ def run(
     """Compare and print; raises LOG_DIVERGED if replicas differ, after all partitions were compared."""
     progress = ReadProgress(throttle_bytes_per_s)
     results = []
+    layouts = _Layouts(bootstrap)
     with ReplicaReader(bootstrap, repair=repair) as reader:
         view = reader.view(topics)
         wanted = list(_wanted(view, topics, partitions))
@@ -81,7 +90,8 @@ def run(
             if time.monotonic() - seen_s > _VIEW_S:
                 view, seen_s = reader.view(), time.monotonic()
             with progress.line:
-                verified = _verify(reader, view, one, progress, whole=whole)
+                found = layouts.of(view, one.topic)
+                verified = _verify(reader, view, one, progress, layouts=found, whole=whole)
             progress.done += 1
             results.append(verified)
             if shape is Output.JSON:
@@ -99,8 +109,41 @@ def run(
         )
 
 
+class _Layouts:
+    """The layouts of typed topics, asked for once in each version."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self._known: dict[tuple[str, int], Layouts] = {}
+
+    def of(self, view: ClusterView, topic: str) -> Layouts:
+        """The layouts of a topic; none for a topic without a schema.
+
+        Without an answer of the brokers, only offsets and times of its cleaned rows are compared, with a warning.
+        """
+        found = view.topics.get(topic)
+        if found is None or not found.schema_version:
+            return {}
+        version = (found.topic_id, found.schema_version)
+        if version not in self._known:
+            try:
+                with RangeReader(self._bootstrap, deadline_s=_SCHEMAS_S) as reader:
+                    schemas = reader.schemas(topic)
+                self._known[version] = {number: layout_of(schema) for number, schema in schemas.items()}
+            except TidemarkError as error:
+                print_warning(f"the schema of {topic} is not known, so only offsets and times are compared: {error}")
+                self._known[version] = {}
+        return self._known[version]
+
+
 def _verify(
-    reader: ReplicaReader, view: ClusterView, partition: TopicPartition, progress: ReadProgress, *, whole: bool
+    reader: ReplicaReader,
+    view: ClusterView,
+    partition: TopicPartition,
+    progress: ReadProgress,
+    *,
+    layouts: Layouts,
+    whole: bool,
 ) -> Verified:
     """Compare the replicas of a partition in the current metadata; a deleted partition has none."""
     topic = view.topics.get(partition.topic)
@@ -114,6 +157,7 @@ def _verify(
         found,
         addresses(view),
         compacted="compact" in topic.configs.get("cleanup.policy", ""),
+        layouts=layouts,
         whole_bytes=whole,
         on_read=progress.on_read,
     ).run()

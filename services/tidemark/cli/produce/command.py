@@ -21,12 +21,17 @@ def produce(job: Job, bootstrap: BootstrapOption = "", output: OutputOption = Ou
     records acknowledged before. On a terminal a line shows the progress, the rate, and records without acknowledgement.
 
     \b
+    A topic with a schema gets rows: columns are matched by name, and a pipe has JSON lines. The first row that does not
+    fit ends the command, unless --reject-file takes such rows, each with its line, column and reason.
+
+    \b
     Examples:
       echo hello | tidemark produce greetings
       tidemark produce flights --file flights.tsv --key-separator ,
       tidemark produce flights --file flights.csv --key-column carrier --timestamp-column time_hour
       tail -f app.jsonl | tidemark produce logs --format json --key-column host
       tidemark produce flights -f flights.parquet --key-column carrier --codec zstd
+      tidemark produce typed-flights --file flights.csv --reject-file rejected.jsonl
       tidemark consume a --until-end -o json | tidemark produce b --format json --key-column key --value-column value
     """
     addresses = need_bootstrap(bootstrap)

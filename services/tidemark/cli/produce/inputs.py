@@ -28,12 +28,12 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.schema import HEADERS_TYPE, SCHEMA, TIMESTAMP_TYPE
 
 _BLOCK_BYTES: Final = 1 << 20
-_LINE_BYTES_MAX: Final = 16 << 20
+LINE_BYTES_MAX: Final = 16 << 20
 """More than the largest batch."""
 _PARQUET_ROWS: Final = 10_000
 UNITS_US: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
 """Microseconds of each unit of numbers in a timestamp column."""
-_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 _Record = tuple[bytes | None, bytes | None, int | None, list[tuple[str, bytes | None]]]
 """Key, value, timestamp and headers."""
@@ -69,8 +69,8 @@ def line_blocks(file: BinaryIO) -> Iterator[list[bytes]]:
         first, newline, others = block.partition(b"\n")
         rest.append(first)
         rest_bytes += len(first)
-        if rest_bytes > _LINE_BYTES_MAX:
-            raise _refusal(f"line {number + 1} has more than {_LINE_BYTES_MAX >> 20} MiB: too large for a record")
+        if rest_bytes > LINE_BYTES_MAX:
+            raise _refusal(f"line {number + 1} has more than {LINE_BYTES_MAX >> 20} MiB: too large for a record")
         if not newline:
             continue
         lines = [b"".join(rest), *others.split(b"\n")]
@@ -154,7 +154,7 @@ def _json_record(line: bytes, columns: Columns) -> _Record:
     key = _member(document, columns.key) if columns.key is not None else None
     value = _member(document, columns.value) if columns.value is not None else line.strip()
     stamp = _stamp_us(document, columns) if columns.timestamp is not None else None
-    headers = _headers(document) if columns.value is not None else []
+    headers = headers_of(document) if columns.value is not None else []
     return key, value, stamp, headers
 
 
@@ -189,7 +189,7 @@ def _stamp_us(document: Mapping[str, Any], columns: Columns) -> int:
     raise ValueError(f"{name!r} is {'missing' if value is None else value}: want a time, or a number since 1970")
 
 
-def _headers(document: Mapping[str, Any]) -> list[tuple[str, bytes | None]]:
+def headers_of(document: Mapping[str, Any]) -> list[tuple[str, bytes | None]]:
     """Headers in the form that `consume` prints; another value of "headers" is ignored."""
     found = document.get("headers")
     if not isinstance(found, list) or not all(
@@ -205,7 +205,7 @@ def csv_chunks(file: BinaryIO, columns: Columns, *, delimiter: str, strings: boo
     Raises:
         TidemarkError: INVALID_REQUEST for a row that does not fit, or a missing column.
     """
-    header = file.readline().removeprefix(_BYTE_ORDER_MARK)
+    header = file.readline().removeprefix(BYTE_ORDER_MARK)
     if not header:
         return
     try:
@@ -233,10 +233,24 @@ def csv_chunks(file: BinaryIO, columns: Columns, *, delimiter: str, strings: boo
 
 
 def parquet_chunks(file: BinaryIO, columns: Columns) -> Iterator[pa.RecordBatch]:
-    """One record per row. A pipe is copied into a temporary file first, since Parquet's metadata is at the end.
+    """One record per row.
 
     Raises:
         TidemarkError: INVALID_REQUEST for a file that is not Parquet, or a missing column.
+    """
+    for batch in parquet_batches(file):
+        try:
+            rows = _shaped(batch, columns)
+        except pa.ArrowException as error:
+            raise _refusal(f"the Parquet file cannot be read: {error}") from error
+        yield rows
+
+
+def parquet_batches(file: BinaryIO) -> Iterator[pa.RecordBatch]:
+    """The rows as they are. A pipe is copied into a temporary file first, since Parquet's metadata is at the end.
+
+    Raises:
+        TidemarkError: INVALID_REQUEST for a file that is not Parquet.
     """
     with tempfile.TemporaryFile() as spool:
         source: Any = file
@@ -246,8 +260,7 @@ def parquet_chunks(file: BinaryIO, columns: Columns) -> Iterator[pa.RecordBatch]
             spool.seek(0)
             source = spool
         try:
-            for batch in parquet.ParquetFile(source).iter_batches(batch_size=_PARQUET_ROWS):
-                yield _shaped(batch, columns)
+            yield from parquet.ParquetFile(source).iter_batches(batch_size=_PARQUET_ROWS)
         except (pa.ArrowException, OSError) as error:
             raise _refusal(f"the Parquet file cannot be read: {error}") from error
 

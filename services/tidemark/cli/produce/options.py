@@ -106,6 +106,15 @@ class Job:
     count: Annotated[
         int | None, typer.Option("--count", "-n", metavar="N", min=1, help="Number of records to send.")
     ] = None
+    reject_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--reject-file",
+            metavar="FILE",
+            dir_okay=False,
+            help="Of a typed topic: write rows that do not fit to this file, and send the others.",
+        ),
+    ] = None
     acks: AcksOption = Acks.ALL
     codec: CodecOption = Compression.NONE
     timeout_s: Annotated[
@@ -118,6 +127,11 @@ class Job:
             help="Time until the acknowledgement of a record.",
         ),
     ] = 30.0
+
+    @property
+    def typed_format(self) -> InputFormat:
+        """Format of the input of a typed topic: a pipe has JSON lines."""
+        return InputFormat.JSON if self.input_format is None and self.file is None else self.format
 
     @property
     def format(self) -> InputFormat:

@@ -19,6 +19,8 @@ from tidemark.cli.common.units import shown_bytes
 from tidemark.cli.produce.inputs import Columns, csv_chunks, json_chunks, parquet_chunks, text_chunks
 from tidemark.cli.produce.old_timestamps import OldTimestamps
 from tidemark.cli.produce.options import Job
+from tidemark.cli.produce.typed_inputs import TIMESTAMP
+from tidemark.cli.produce.typed_run import TypedJob, typed_job
 from tidemark.client import Producer, TableHandle
 from tidemark.model import TidemarkError
 from tidemark.record.schema import TIMESTAMP_TYPE
@@ -70,6 +72,7 @@ def run(bootstrap: str, job: Job, output: Output) -> None:
     tally = Tally()
     interrupted = False
     refused: TidemarkError | None = None
+    typed: TypedJob | None = None
     seen = _Seen(job, tally)
     old = OldTimestamps(job.timestamp_unit.value)
     with contextlib.ExitStack() as stack:
@@ -80,9 +83,15 @@ def run(bootstrap: str, job: Job, output: Output) -> None:
             bootstrap, acks=job.acks, codec=job.codec, delivery_timeout_ms=timeout_ms, client_id=_CLIENT_ID
         ) as producer:
             try:
-                for rows in limited(chunks(job, source), job.count):
-                    old.look_at(rows)
-                    send(producer, job.topic, rows, tally)
+                typed = typed_job(bootstrap, job, stack)
+                found = chunks(job, source) if typed is None else typed.batches(source)
+                for rows in limited(found, job.count):
+                    times = rows if typed is None else typed.times(rows)
+                    if times is not None:
+                        old.look_at(times)
+                    send(producer, job.topic, rows, tally) if typed is None else send_typed(
+                        producer, job.topic, rows, tally
+                    )
                     seen.read(rows, source)
                     if tally.first_error is not None:
                         break
@@ -94,7 +103,7 @@ def run(bootstrap: str, job: Job, output: Output) -> None:
                 refused = error
                 producer.flush()
         tally.reap(everything=True)
-    _report(job, output, tally, refused)
+    _report(job, output, tally, refused, 0 if typed is None else typed.rejects.count)
     if interrupted:
         raise typer.Exit(_INTERRUPTED)
 
@@ -136,6 +145,13 @@ def send(producer: Any, topic: str, rows: pa.RecordBatch, tally: Tally) -> None:
     tally.reap()
 
 
+def send_typed(producer: Any, topic: str, rows: pa.RecordBatch, tally: Tally) -> None:
+    """Send rows of a typed topic, with timestamps if they have them."""
+    timestamp = TIMESTAMP if TIMESTAMP in rows.schema.names else None
+    tally.add(producer.send_table(topic, rows, timestamp=timestamp), rows.num_rows)
+    tally.reap()
+
+
 class _Seen:
     """Counts the input for the progress line, which is hidden while records are typed at the terminal."""
 
@@ -165,15 +181,22 @@ def _before(count: int) -> str:
     return "the record before it is" if count == 1 else f"the {count} records before it are"
 
 
-def _report(job: Job, output: Output, tally: Tally, refused: TidemarkError | None) -> None:
+def _report(job: Job, output: Output, tally: Tally, refused: TidemarkError | None, rejected: int) -> None:
     error = tally.first_error
     if output is Output.JSON:
         by_partition = {str(partition): tally.by_partition[partition] for partition in sorted(tally.by_partition)}
         print_json(
-            {"topic": job.topic, "acknowledged": tally.acknowledged, "failed": tally.failed, "partitions": by_partition}
+            {
+                "topic": job.topic,
+                "acknowledged": tally.acknowledged,
+                "failed": tally.failed,
+                "partitions": by_partition,
+                **({} if job.reject_file is None else {"rejected": rejected}),
+            }
         )
     elif error is None and refused is None:
-        print_line(f"sent {counted(tally.acknowledged, 'record')} to {job.topic}")
+        beside = "" if job.reject_file is None else f"; {counted(rejected, 'row')} that did not fit: {job.reject_file}"
+        print_line(f"sent {counted(tally.acknowledged, 'record')} to {job.topic}{beside}")
     if error is not None:
         sentence = f"{tally.failed} records were not acknowledged, {tally.acknowledged} were: {error.message}"
         raise TidemarkError(error.code, sentence, error.metadata)

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -32,6 +32,11 @@ from tidemark.cli.common.output import (
 )
 from tidemark.cli.common.schema_source import KeyOptions, SchemaOption, draft_of
 from tidemark.core.cluster_view import PartitionView, TopicView
+from tidemark.core.schemas.model import TopicSchema
+from tidemark.model import TidemarkError
+
+if TYPE_CHECKING:
+    from tidemark.client import AdminClient
 
 _I64_MAX: Final = (1 << 63) - 1
 
@@ -138,17 +143,22 @@ def describe(topics: TopicsArgument = None, cluster: Cluster = Cluster()) -> Non
     """
     with cluster.connect() as client:
         views = client.describe_topics(topics or [])
+        schemas, unread = _newest_schemas(client, views)
     if cluster.json:
         print_json(
             [
-                topic_json(view) if view.error is None else {"topic": view.topic, "error": error_json(view.error)}
+                {**topic_json(view), **_schema_json(schemas.get(view.topic))}
+                if view.error is None
+                else {"topic": view.topic, "error": error_json(view.error)}
                 for view in views
             ]
         )
     else:
         for view in views:
             if view.error is None:
-                print_topic(view)
+                print_topic(view, _schema_text(schemas.get(view.topic)))
+    for error in unread:
+        print_warning(error.message)
     for view in views:
         for partition in _partitions(view):
             if partition.state_unreadable:
@@ -313,13 +323,50 @@ def delete(
         print_line(f"deleted topic {topic}")
 
 
-def print_topic(topic: TopicView) -> None:
-    """Print a topic in the form of Kafka's tools: a line for the topic, and a line for each partition."""
+def _newest_schemas(
+    client: AdminClient, views: Sequence[TopicView]
+) -> tuple[dict[str, TopicSchema], list[TidemarkError]]:
+    """The newest schema of each typed topic, and the errors of those that cannot be read."""
+    found: dict[str, TopicSchema] = {}
+    errors = []
+    for view in views:
+        if view.error is None and view.schema_version:
+            try:
+                found[view.topic] = client.describe_topic_schemas(view.topic).versions[-1].schema
+            except TidemarkError as error:
+                errors.append(error)
+    return found, errors
+
+
+def _schema_text(schema: TopicSchema | None) -> str:
+    if schema is None:
+        return ""
+    key = ",".join(column.name for column in schema.key_columns) or "none"
+    event_time = schema.event_time_column
+    return f" Columns:{len(schema.columns)} Key:{key} EventTime:{event_time.name if event_time else 'none'}"
+
+
+def _schema_json(schema: TopicSchema | None) -> Mapping[str, object]:
+    if schema is None:
+        return {}
+    event_time = schema.event_time_column
+    return {
+        "columns": [column.name for column in schema.columns],
+        "key": [column.name for column in schema.key_columns],
+        "event_time": event_time.name if event_time else None,
+    }
+
+
+def print_topic(topic: TopicView, beside: str = "") -> None:
+    """Print a topic in the form of Kafka's tools: a line for the topic, and a line for each partition.
+
+    `beside`: facts about its schema.
+    """
     configs = ",".join(f"{name}={value}" for name, value in sorted(topic.configs.items()))
     schema = f" SchemaVersion:{topic.schema_version}" if topic.schema_version else ""
     print_line(
         f"Topic:{topic.topic} PartitionCount:{len(topic.partitions)} "
-        f"ReplicationFactor:{replication_factor(topic)} Configs:{configs}{schema}"
+        f"ReplicationFactor:{replication_factor(topic)} Configs:{configs}{schema}{beside}"
     )
     for partition in _partitions(topic):
         replicas = ",".join(str(replica) for replica in partition.assigned_replicas)

@@ -482,7 +482,7 @@ class Consumer(Lifecycle):
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
-    async def poll(self, timeout_s: float | None = None) -> PartitionBatch | None:
+    async def poll(self, timeout_s: float | None = None, columns: Iterable[str] | None = None) -> PartitionBatch | None:
         """Return the next rows of one partition; None if none came in time.
 
         They are in record.schema.OFFSET_SCHEMA. Those of a topic with a schema have the columns of its newest version,
@@ -490,12 +490,17 @@ class Consumer(Lifecycle):
 
         Args:
             timeout_s: in seconds; None: no limit.
+            columns: as of `batches`. A call with other columns than the one before discards rows that were fetched.
 
         Raises:
             TidemarkError: OFFSET_OUT_OF_RANGE, LOG_TRUNCATED, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC, CORRUPT_BATCH.
 
         Example: `batch = consumer.poll(timeout_s=1.0)`
         """
+        self._typed.want(None if columns is None else texts("columns", columns))
+        return await self._poll(timeout_s)
+
+    async def _poll(self, timeout_s: float | None) -> PartitionBatch | None:
         deadline_s = None if timeout_s is None else time.monotonic() + seconds("timeout_s", timeout_s)
         while True:
             self._done_with_last()
@@ -524,10 +529,10 @@ class Consumer(Lifecycle):
         """
         wanted = None if columns is None else texts("columns", columns)
         topics = self._typed
-        topics.want(wanted)
         try:
             while True:
-                found = await self.poll()
+                topics.want(wanted)  # again after each batch, since the application may have called `poll`
+                found = await self._poll(None)
                 if found is not None:
                     yield found
         finally:
@@ -618,6 +623,7 @@ class Consumer(Lifecycle):
         fetcher = self._fetcher
         reading = self._reading
         if reading is None or reading[0].generation != reading[1] or not reading[0].gives or fetcher.suspended:
+            self._typed.want(None)  # `poll` may have named columns
             found = self._next_rows()
             if found is None:
                 self._reading = None

@@ -284,8 +284,8 @@ class Producer(Lifecycle):
         slice by slice. A column `headers` is sent if the table has one. Text is sent as UTF-8.
 
         For a topic with a schema the columns of the table are those of the schema, by name; they are cast where that
-        loses nothing. A column that the table lacks is null, or has its default. All rows are checked before the first
-        is sent.
+        loses nothing. A column that the table lacks is null, or has its default. A column `_headers` becomes the
+        headers. All rows are checked before the first is sent.
 
         Args:
             topic: name of the topic.

@@ -88,6 +88,11 @@ def cast_timestamps(batch: pa.RecordBatch, name: str) -> Any:
     return found
 
 
+def cast_headers(batch: pa.RecordBatch, name: str) -> Any:
+    """The column of that name as headers; raises INVALID_PAYLOAD."""
+    return _cast(batch, name, HEADERS_TYPE)
+
+
 def _cast(batch: pa.RecordBatch, name: str, wanted: Any) -> Any:
     try:
         return batch.column(name).cast(wanted)

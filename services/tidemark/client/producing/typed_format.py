@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tidemark.client.producing.table import Frame, as_batches, cast_timestamps
+from tidemark.client.producing.table import Frame, as_batches, cast_headers, cast_timestamps
 from tidemark.client.typed.mismatches import MisfitError
 from tidemark.client.typed.record_rows import Deletion, RecordRows
 from tidemark.client.typed.table_columns import fitted
@@ -23,7 +23,8 @@ from tidemark.record.typed.column_table import HAS_HEADERS, HAS_TIMESTAMPS, HAS_
 from tidemark.record.typed.key_bytes import key_bytes
 
 TIMESTAMP: Final = "_timestamp"
-_FLAGS: Final = {TIMESTAMP: HAS_TIMESTAMPS, "_headers": HAS_HEADERS, "_deleted": HAS_TOMBSTONES}
+_HEADERS: Final = "_headers"
+_FLAGS: Final = {TIMESTAMP: HAS_TIMESTAMPS, _HEADERS: HAS_HEADERS, "_deleted": HAS_TOMBSTONES}
 
 
 class TypedFormat:
@@ -118,7 +119,7 @@ class TypedFormat:
     # -- tables --------------------------------------------------------------------------------------------------------
 
     def fit_table(self, table: Frame, timestamp: str | None) -> pa.RecordBatch:
-        """The rows of a table as one batch, with a column of timestamps if the argument names one.
+        """The rows of a table as one batch, with timestamps if the argument names their column, and its `_headers`.
 
         Raises:
             TidemarkError: SCHEMA_MISMATCH with topic, version, column and row; INVALID_PAYLOAD: no table.
@@ -128,14 +129,19 @@ class TypedFormat:
                 ErrorCode.INVALID_REQUEST,
                 f"topic {self.topic} has the event time {self._layout.event_time}: leave timestamp out",
             )
+        batches = as_batches(table)
         flags = 0 if timestamp is None else HAS_TIMESTAMPS
+        flags |= HAS_HEADERS if batches and _HEADERS in batches[0].schema.names else 0
         schema = self._layout.arrangement(flags).schema
         found: list[pa.RecordBatch] = []
         first_row = 0
-        for rows in as_batches(table):
+        for rows in batches:
             system: list[Any] = [] if timestamp is None else [cast_timestamps(rows, timestamp)]
             if timestamp is not None and timestamp not in self._layout.schema.names:
                 rows = rows.drop_columns([timestamp])
+            if flags & HAS_HEADERS:
+                system.append(cast_headers(rows, _HEADERS))
+                rows = rows.drop_columns([_HEADERS])
             try:
                 columns = fitted(rows, self.schema.columns)
             except MisfitError as misfit:

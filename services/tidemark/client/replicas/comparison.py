@@ -3,20 +3,25 @@
 
 Above the clean offsets of both replicas their batches must be equal in every byte: equal bytes, or equal envelopes
 with CRCs that the brokers have checked. Below, and for batches that a cleaner wrote, a record that both replicas retain
-must be equal, and a batch that both retain must have the same last offset, leader epoch and producer.
+must be equal, and a batch that both retain must have the same last offset, leader epoch and producer. Of typed batches
+whose schema version is not known here, only offsets and timestamps of the records are compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from tidemark.record.envelope import ENVELOPE_BYTES, Batch, Envelope, unpack_envelope
 from tidemark.record.payload import with_offsets
+from tidemark.record.typed.batch import read_typed
+from tidemark.record.typed.layout import TypedLayout
+from tidemark.record.typed.times import times_and_offsets
 
 _KEPT: Final = (
+    "schema_version",
     "last_offset_delta",
     "leader_epoch",
     "base_sequence",
@@ -51,13 +56,19 @@ def needs_records(first: Piece, second: Piece) -> bool:
     return first.envelope.is_compacted or second.envelope.is_compacted
 
 
-def difference(first: Piece, second: Piece, *, cleaned: bool) -> str:
+Layouts = Mapping[int, TypedLayout]
+"""Layouts of the schema versions of a typed topic."""
+_NO_LAYOUTS: Final[Layouts] = {}
+
+
+def difference(first: Piece, second: Piece, *, cleaned: bool, layouts: Layouts = _NO_LAYOUTS) -> str:
     """Describe how two batches with the same base offset differ; "": they do not.
 
     Args:
         first: of one replica.
         second: of the other replica.
         cleaned: the batches are below a clean offset, so only records that both replicas retain are compared.
+        layouts: to read typed batches with.
 
     Raises:
         TidemarkError: a payload cannot be decoded.
@@ -67,22 +78,21 @@ def difference(first: Piece, second: Piece, *, cleaned: bool) -> str:
             return ""
         return "the bytes differ, though both CRCs are the same"
     if cleaned or first.envelope.is_compacted or second.envelope.is_compacted:
-        return _difference_of_records(first, second)
+        return _difference_of_records(first, second, layouts)
     names = _differing(first.envelope, second.envelope, Envelope._fields)
     return f"the batches differ in {', '.join(names)}"
 
 
-def _difference_of_records(first: Piece, second: Piece) -> str:
+def _difference_of_records(first: Piece, second: Piece, layouts: Layouts) -> str:
     names = _differing(first.envelope, second.envelope, _KEPT)
     if names:
         return f"the batches differ in {', '.join(names)}"
     assert first.data is not None, "records are compared with their bytes"
     assert second.data is not None, "records are compared with their bytes"
-    left, right = _records(first), _records(second)
+    left, right = _records(first, layouts), _records(second, layouts)
     for offset in sorted(left.keys() & right.keys()):
         if left[offset] != right[offset]:
-            pairs = zip(_COLUMNS, left[offset], right[offset], strict=True)
-            names = [name for name, mine, other in pairs if mine != other]
+            names = [name for name, mine in left[offset].items() if mine != right[offset][name]]
             return f"the records at offset {offset} differ in {', '.join(names)}"
     return ""
 
@@ -90,15 +100,38 @@ def _difference_of_records(first: Piece, second: Piece) -> str:
 _COLUMNS: Final = ("key", "value", "timestamp", "headers")
 
 
-def _records(piece: Piece) -> dict[int, tuple[Any, ...]]:
+def _records(piece: Piece, layouts: Layouts) -> dict[int, dict[str, Any]]:
+    """The values of each record, by its offset and their names."""
     assert piece.data is not None
-    rows = with_offsets(Batch(piece.envelope, piece.data))
-    columns: list[list[Any]] = [
-        rows.column(name).cast(pa.int64()).to_pylist() if name == "timestamp" else rows.column(name).to_pylist()
-        for name in _COLUMNS
+    batch = Batch(piece.envelope, piece.data)
+    if piece.envelope.is_typed:
+        offsets, columns = _typed_columns(batch, layouts)
+    else:
+        rows = with_offsets(batch)
+        offsets, columns = rows.column("offset"), {name: rows.column(name) for name in _COLUMNS}
+    lists = [
+        column.cast(pa.int64()).to_pylist() if pa.types.is_timestamp(column.type) else column.to_pylist()
+        for column in columns.values()
     ]
-    offsets: list[Any] = rows.column("offset").to_pylist()
-    return dict(zip(offsets, zip(*columns, strict=True), strict=True))
+    names = list(columns)
+    found = zip(offsets.to_pylist(), zip(*lists, strict=True), strict=True)
+    return {offset: dict(zip(names, map(_comparable, values), strict=True)) for offset, values in found}
+
+
+def _comparable(value: Any) -> Any:
+    """A value that equals itself, which NaN does not, in whichever column."""
+    return value if isinstance(value, bytes | str | int | None) else repr(value)
+
+
+def _typed_columns(batch: Batch, layouts: Layouts) -> tuple[Any, dict[str, Any]]:
+    layout = layouts.get(batch.envelope.schema_version)
+    if layout is None:
+        times, offsets = times_and_offsets(batch)
+        return offsets, {"timestamp": times}
+    found = read_typed(batch, layout)
+    columns: dict[str, Any] = {f"column {name}": found.columns.column(name) for name in found.columns.schema.names}
+    deleted = pa.repeat(pa.scalar(False), len(found.offsets)) if found.deleted is None else found.deleted
+    return found.offsets, {**columns, "timestamp": found.timestamps, "headers": found.headers, "deletion": deleted}
 
 
 def _differing(first: Envelope, second: Envelope, names: tuple[str, ...]) -> list[str]:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
-from tidemark.client.replicas.comparison import Piece, difference, needs_records
+from tidemark.client.replicas.comparison import Layouts, Piece, difference, needs_records
 from tidemark.client.replicas.reader import READ_BYTES, Stretch
 from tidemark.core.cluster_view import PartitionView
 from tidemark.model import ErrorCode, ReplicaIdentity, TidemarkError, TopicPartition
@@ -107,6 +107,7 @@ class PartitionVerifier:
         view: its assigned replicas, ISR and leader.
         addresses: host:port of live brokers.
         compacted: whether the topic is compacted.
+        layouts: of the schema versions of a typed topic; without them only offsets and times of cleaned rows count.
         whole_bytes: read and compare all bytes, not only envelopes and their CRCs.
         on_read: called with the bytes of log that a broker has read; may block, to limit the rate.
     """
@@ -120,6 +121,7 @@ class PartitionVerifier:
         addresses: Mapping[int, str],
         *,
         compacted: bool = False,
+        layouts: Layouts | None = None,
         whole_bytes: bool = False,
         on_read: Callable[[int], None] = lambda _: None,
     ) -> None:
@@ -128,6 +130,7 @@ class PartitionVerifier:
         self._view = view
         self._addresses = addresses
         self._compacted = compacted
+        self._layouts = layouts or {}
         self._whole_bytes = whole_bytes
         self._on_read = on_read
         self._cursors: list[_Cursor] = []
@@ -264,7 +267,7 @@ class PartitionVerifier:
         if cleaned and mine.envelope != its.envelope and (mine.data is None or its.data is None):
             return "to be read again with records"
         try:
-            return difference(mine, its, cleaned=cleaned)
+            return difference(mine, its, cleaned=cleaned, layouts=self._layouts)
         except TidemarkError as error:
             return f"a payload cannot be decoded: {error.message}"
 

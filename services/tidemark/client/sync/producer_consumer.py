@@ -419,7 +419,7 @@ class Consumer(SyncClient[AsyncConsumer]):
             return self._records[-1].offset
         return self._do(lambda: self._client.position(partition))
 
-    def poll(self, timeout_s: float) -> PartitionBatch | None:
+    def poll(self, timeout_s: float, columns: Iterable[str] | None = None) -> PartitionBatch | None:
         """Return the next rows of one partition; None if none came in time.
 
         Those of a topic with a schema have the columns of its newest version, and `_key`, `_offset`, `_timestamp`,
@@ -427,9 +427,11 @@ class Consumer(SyncClient[AsyncConsumer]):
 
         Args:
             timeout_s: in seconds.
+            columns: as of `batches`. A call with other columns than the one before discards rows that were fetched.
 
         Raises:
-            TidemarkError: OFFSET_OUT_OF_RANGE, LOG_TRUNCATED, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC, CORRUPT_BATCH.
+            TidemarkError: OFFSET_OUT_OF_RANGE, LOG_TRUNCATED, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC, CORRUPT_BATCH;
+                INVALID_REQUEST for a column that a topic lacks.
 
         Example: `batch = consumer.poll(timeout_s=1.0)`
         """
@@ -439,7 +441,7 @@ class Consumer(SyncClient[AsyncConsumer]):
             rest = batch.rows.slice(batch.rows.num_rows - len(self._records))
             self._records, self._batch = [], None
             return batch._replace(rows=rest)
-        return self._background.call(self._client.poll(timeout_s), timeout_s + _CLOSE_SLACK_S)
+        return self._background.call(self._client.poll(timeout_s, columns), timeout_s + _CLOSE_SLACK_S)
 
     def batches(self, columns: Iterable[str] | None = None) -> Iterator[PartitionBatch]:
         """Yield the results of `poll` without end.

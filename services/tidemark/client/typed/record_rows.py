@@ -93,14 +93,7 @@ class RecordRows:
             TidemarkError: SCHEMA_MISMATCH with topic, version and column.
         """
         try:
-            if type(record) is dict and len(record) == self._count:
-                try:
-                    values = self._items(record)
-                except KeyError:
-                    values = self._completed(record)
-            else:
-                values = self._values_of(record)
-            return self._checked(values)
+            return self.fit(record)
         except MisfitError as misfit:
             raise misfit.error(self.topic, self.schema.version) from None
 
@@ -131,6 +124,17 @@ class RecordRows:
             for column in self._columns
         )
         return CheckedRow(Deletion(values), sum(map(size_bytes, chosen.values())) + 9 * self._count)
+
+    def fit(self, record: Any) -> CheckedRow:
+        """As `check`, but raises MisfitError."""
+        if type(record) is dict and len(record) == self._count:
+            try:
+                values = self._items(record)
+            except KeyError:
+                values = self._completed(record)
+        else:
+            values = self._values_of(record)
+        return self._checked(values)
 
     def key(self, values: Values) -> bytes | None:
         """The key bytes of a checked record; None for a topic without key columns."""

@@ -10,12 +10,10 @@ from typing import Any
 import pyarrow as pa
 
 from tidemark.client.records import ConsumerRecord
-from tidemark.client.serializers import to_json
 from tidemark.client.typed.batch_rows import OF_RECORDS
 from tidemark.client.typed.record_values import EPOCH
 from tidemark.client.typed.value_classes import MakeValue
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.record.schema import OFFSET_SCHEMA
 
 
 def typed_records(topic: str, partition: int, rows: pa.RecordBatch, make: MakeValue | None) -> list[ConsumerRecord]:
@@ -33,14 +31,6 @@ def typed_records(topic: str, partition: int, rows: pa.RecordBatch, make: MakeVa
             found = _made(make, found, topic, partition, offset)
         records.append(ConsumerRecord(topic, partition, offset, stamp_us, key, found, tuple(headers or ())))
     return records
-
-
-def with_json_values(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows of a typed topic, polled with all columns, in record.schema.OFFSET_SCHEMA: each value is its row as JSON."""
-    values = [None if record.value is None else to_json(record.value) for record in typed_records("", 0, rows, None)]
-    columns = [rows.column(name) for name in ("_key", "_timestamp", "_headers", "_offset")]
-    columns.insert(1, pa.array(values, pa.binary()))
-    return pa.RecordBatch.from_arrays(columns, schema=OFFSET_SCHEMA)
 
 
 def _values(rows: pa.RecordBatch) -> list[dict[str, Any]]:

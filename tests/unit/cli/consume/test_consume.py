@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Sequence
+from decimal import Decimal
 from functools import partial
 
 import pyarrow as pa
@@ -14,9 +15,14 @@ from pyarrow import parquet
 from tidemark.cli.consume.options import ConsumeOptions, Shape
 from tidemark.cli.consume.outputs import open_sink
 from tidemark.cli.consume.run import Reading, copy
+from tidemark.cli.consume.typed_outputs import reader_of
+from tidemark.client.producing.typed_format import TypedFormat
 from tidemark.client.records import PartitionBatch
+from tidemark.client.typed.record_values import EPOCH
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.schema import OFFSET_SCHEMA
+
+from tests.unit.client.typed.samples import FLIGHTS, sealed
 
 
 def batch(
@@ -191,3 +197,26 @@ def test_binary_is_refused_where_text_is_wanted(shape: str) -> None:
     with pytest.raises(TidemarkError, match="t-3: a value from offset 4 on is not UTF-8") as refused:
         written(shape, batch([4], [b"\xff"]), strings=True)
     assert refused.value.code is ErrorCode.INVALID_REQUEST
+
+
+def test_a_deleted_row_is_null_and_no_row_of_a_table() -> None:
+    typed = TypedFormat("flights", "id", FLIGHTS)
+    row = {"carrier": "UA", "price": Decimal("1.5"), "scheduled_at": EPOCH, "tags": {"a": 1}}
+    values = [typed.records.check(row).values, typed.records.deletion("UA", 7).values]
+    stored = sealed(typed, typed.rows([None] * 2, values, [7, 7], None))
+    shown = {}
+    for shape in Shape:
+        reader = reader_of(options(output=shape), {1: FLIGHTS})
+        assert reader is not None
+        out = io.BytesIO()
+        sink = open_sink(out, options(output=shape), reader.schema)
+        sink.show(PartitionBatch("flights", 0, reader.rows(stored, 0, 0)))
+        sink.close()
+        shown[shape] = out.getvalue()
+    text = shown[Shape.TEXT].splitlines()
+    assert (json.loads(text[0])["tags"], text[1]) == ({"a": 1}, b"null")
+    kept, deleted = (json.loads(line) for line in shown[Shape.JSON].splitlines())
+    assert (kept["offset"], kept["value"]["price"]) == (100, "1.50")
+    assert (deleted["offset"], deleted["key"], deleted["value"]) == (101, "UA", None)
+    assert len(shown[Shape.CSV].splitlines()) == 2
+    assert parquet.read_table(io.BytesIO(shown[Shape.PARQUET])).column("_offset").to_pylist() == [100]

@@ -5,16 +5,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tidemark.cli.app import app
+from tidemark.client.producing.typed_format import TypedFormat
+from tidemark.core.schemas.text import to_text
 from tidemark.model import BrokerEpoch, ErrorCode, Offset, TidemarkError
 from tidemark.record.envelope import Batch, Codec, parse_envelope
 from tidemark.record.payload import build_batch, from_columns
 from typer.testing import CliRunner
 
+from tests.unit.client.typed.samples import FLIGHTS, from_records
 from tests.unit.storage.batches import IDENTITY, PARTITION, lead, memory_directory, open_one
 
 TIME_US = 1_700_000_000_000_000
@@ -159,3 +164,27 @@ def test_verify_reports_damage_with_place_and_next_step(directory: Path) -> None
     (printed,) = json.loads(out)["directories"]
     (finding,) = printed["replicas"][0]["findings"]
     assert (finding["kind"], finding["position"], finding["file"]) == ("batch", 0, str(segment))
+
+
+def test_a_typed_batch_names_its_schema_version_and_has_rows_with_its_schema(tmp_path: Path) -> None:
+    typed = TypedFormat("flights", "id", FLIGHTS)
+    at = datetime(2026, 11, 24, 12, tzinfo=UTC)
+    rows = from_records(typed, [{"carrier": name, "scheduled_at": at, "price": Decimal("1.50")} for name in "AB"])
+    data = typed.build(rows, timestamp_us=7, codec=Codec.ZSTD, producer_id=-1, producer_epoch=-1, base_sequence=-1)
+    schema = tmp_path / "v1.json"
+    schema.write_text(to_text(FLIGHTS))
+    with memory_directory() as made:
+        logs = open_one(made / "data")
+        log, _ = logs.open(PARTITION, IDENTITY, {})
+        lead(log, Batch(parse_envelope(data), data), epoch=3)
+        logs.close_clean(BrokerEpoch(3), {PARTITION: Offset(2)})
+        replica = made / "data" / "flights-0"
+        out, _ = run("dump", replica, "--records")
+        assert out.splitlines()[-1].endswith("schema-version:1  (rows are read with --schema FILE)")
+        assert lines_of("dump", replica, "--records")[0]["schema_version"] == 1
+        with_rows = ("dump", replica, "--records", "--verify", "--schema", schema, "--from", 1)
+        out, _ = run(*with_rows)
+        assert out.startswith('1 2026-11-24T12:00:00Z key="B" value={"carrier": "B", "flight": null')
+        record = lines_of(*with_rows)[0]
+        assert (record["offset"], record["schema_version"], record["key"]) == (1, 1, "B")
+        assert (record["value"]["price"], record["value"]["scheduled_at"]) == ("1.50", "2026-11-24T12:00:00Z")

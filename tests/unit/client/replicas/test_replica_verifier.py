@@ -7,13 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-from tidemark.client.replicas.comparison import pieces_of
+from tidemark.client.replicas.comparison import Piece, difference, pieces_of
 from tidemark.client.replicas.reader import READ_BYTES, Stretch
 from tidemark.client.replicas.verifier import PartitionVerifier, Verified
 from tidemark.core.cluster_view import PartitionView
 from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, ReplicaIdentity, TidemarkError, TopicPartition
-from tidemark.record.envelope import ENVELOPE_BYTES, Attributes, Batch, parse_envelope, seal, stamped
+from tidemark.record.envelope import ENVELOPE_BYTES, Attributes, Batch, Codec, parse_envelope, seal, stamped
 from tidemark.record.payload import COMPACTED_SCHEMA, build_batch, encode_rows, from_columns
+from tidemark.record.typed.batch import build_typed_batch, encode_stored, read_stored
+
+from tests.unit.record.typed.samples import flights, three_flights
 
 FLIGHTS = TopicPartition("flights", 0)
 
@@ -250,3 +253,29 @@ def test_replica_truncated_between_two_reads_is_behind() -> None:
 def test_single_replica_has_no_differences() -> None:
     found = verify(Replica(LOG, leader=True))
     assert (found.compared, found.batches, found.differences) == ([0], 0, [])
+
+
+def cleaned_flights(*deltas: int, delay: int = 5, codec: Codec = Codec.NONE) -> Piece:
+    """A typed batch, cleaned so that the rows at these places remain; the first row has that delay."""
+    rows = three_flights()
+    delays = pa.array([delay, *rows.column("delay").to_pylist()[1:]], pa.int32())
+    rows = rows.set_column(2, rows.schema.field(2), delays)
+    whole = build_typed_batch(
+        rows, flights(), flags=0, timestamp_us=0, codec=codec, producer_id=-1, producer_epoch=-1, base_sequence=-1
+    )
+    batch = Batch(parse_envelope(whole), whole)
+    stays = pa.array([number in deltas for number in range(3)])
+    payload = encode_stored(read_stored(batch, flights()), pa.array(range(3), pa.uint32()), stays, codec)
+    attributes = batch.envelope.attributes | Attributes.COMPACTED
+    data = seal(batch.envelope._replace(attributes=attributes, record_count=len(deltas)), payload)
+    return Piece(parse_envelope(data), data)
+
+
+def test_cleaned_batches_of_a_typed_topic_are_compared_row_by_row() -> None:
+    first, second = cleaned_flights(0, 1), cleaned_flights(0, 2, codec=Codec.LZ4)
+    layouts = {1: flights()}
+    for known in (layouts, {}):
+        assert difference(first, second, cleaned=True, layouts=known) == ""
+    other = cleaned_flights(0, 2, delay=6)
+    assert difference(first, other, cleaned=True, layouts=layouts) == "the records at offset 0 differ in column delay"
+    assert difference(first, other, cleaned=True) == "", "without the schema only offsets and times are compared"

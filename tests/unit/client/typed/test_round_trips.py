@@ -3,16 +3,13 @@
 
 from __future__ import annotations
 
-import json
-from decimal import Decimal
 from random import Random
 
 import pyarrow as pa
 from hypothesis import given, settings
 from tidemark.client.producing.typed_format import TypedFormat
 from tidemark.client.typed.batch_rows import OF_RECORDS, BatchRows
-from tidemark.client.typed.record_values import EPOCH
-from tidemark.client.typed.records import typed_records, with_json_values
+from tidemark.client.typed.records import typed_records
 from tidemark.core.schemas.compatibility import Compatibility
 from tidemark.core.schemas.evolution import first_version
 from tidemark.core.schemas.model import TopicSchema
@@ -22,7 +19,7 @@ from tidemark.record.envelope import Batch, Codec, parse_envelope
 from tidemark.record.typed.batch import prune
 from tidemark.record.typed.key_bytes import key_bytes
 
-from tests.unit.client.typed.samples import FLIGHTS, as_read, from_records, sealed
+from tests.unit.client.typed.samples import as_read, from_records, sealed
 from tests.unit.core.schemas.drafts import RANDOMS, draft
 from tests.unit.core.schemas.rows import Row, batch, projected, rows
 from tests.unit.core.schemas.test_evolution_random import chain
@@ -109,26 +106,6 @@ def test_every_version_is_read_as_the_newest_with_any_columns_whole_or_pruned(ra
             keys = key_bytes(table, [column.name for column in source.key_columns])
             expected = [None] * len(records) if keys is None else keys.to_pylist()
             assert found.column("_key").to_pylist() == expected[skipped:]
-
-
-def test_rows_as_json_keep_their_offsets_and_keys() -> None:
-    typed = TypedFormat("flights", "id", FLIGHTS)
-    row = {"carrier": "UA", "price": Decimal("1.5"), "scheduled_at": EPOCH, "tags": {"a": 1}}
-    sent = typed.rows(
-        [None] * 2, [typed.records.check(row).values, typed.records.deletion("UA", 7).values], [7, 7], None
-    )
-    found = with_json_values(BatchRows("flights", {1: FLIGHTS}).rows(sealed(typed, sent), 0, 0))
-    assert found.column("offset").to_pylist() == [100, 101]
-    assert found.column("key").to_pylist() == [b"UA", b"UA"]
-    value, deleted = found.column("value").to_pylist()
-    assert deleted is None
-    assert json.loads(value) == {
-        **dict.fromkeys(["flight", "delay", "legs"]),
-        "carrier": "UA",
-        "price": "1.50",
-        "scheduled_at": "1970-01-01T00:00:00+00:00",
-        "tags": {"a": 1},
-    }
 
 
 def test_a_sealed_batch_is_split_into_its_own_rows() -> None:

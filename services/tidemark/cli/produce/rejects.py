@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows that do not fit their topic: an error at the first, or lines of a file while the others are sent."""
+
+from __future__ import annotations
+
+from typing import Final, TextIO
+
+from tidemark.cli.common.typed_json import encode_json
+from tidemark.client.typed.mismatches import MisfitError
+from tidemark.core.schemas.refusals import path_text
+from tidemark.model import ErrorCode, TidemarkError
+
+OF_ROW: Final = "row"
+
+
+class Rejects:
+    """Takes the rows that do not fit.
+
+    Args:
+        file: gets one JSON object a line: line, column, reason and the row; None: the first row is an error.
+        unit: "line" or "row", from 1 on.
+
+    Attributes:
+        count: rows in the file.
+    """
+
+    def __init__(self, file: TextIO | None, unit: str = "line") -> None:
+        self._file = file
+        self._unit = unit
+        self.count = 0
+
+    def take(self, number: int, misfit: MisfitError, row: object) -> None:
+        """Write the row to the file.
+
+        Args:
+            number: of its first line, or of the row in a file without lines.
+            misfit: the reason, and the column if it is known.
+            row: as the input has it.
+
+        Raises:
+            TidemarkError: SCHEMA_MISMATCH without a file.
+        """
+        column = path_text(misfit.path) if misfit.path else None
+        if self._file is None:
+            raise refusal(f"{self._unit} {number}", misfit)
+        self._file.write(
+            encode_json({self._unit: number, "column": column, "reason": misfit.sentence, OF_ROW: row}) + "\n"
+        )
+        self.count += 1
+
+
+def refusal(place: str, misfit: MisfitError) -> TidemarkError:
+    """SCHEMA_MISMATCH at a place of the input."""
+    column = path_text(misfit.path) if misfit.path else None
+    at_column = "" if column is None else f", column {column}"
+    return TidemarkError(
+        ErrorCode.SCHEMA_MISMATCH,
+        f"{place}{at_column}: {misfit.sentence}",
+        {"place": place, **({} if column is None else {"column": column})},
+    )

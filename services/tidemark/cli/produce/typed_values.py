@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values of JSON and of CSV cells as Python values of a typed topic's columns. Pure.
+
+Texts stand for what JSON and CSV lack: decimals, dates, times, binary values in base64. A time without a zone is UTC.
+Values of another type pass through, so that the check of the row refuses them.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal as Number
+from decimal import InvalidOperation
+from typing import Any, Final
+
+from tidemark.cli.produce.inputs import UNITS_US
+from tidemark.client.typed.mismatches import MisfitError, shown_value
+from tidemark.core.schemas.model import (
+    INT_BITS,
+    Column,
+    ColumnType,
+    Decimal,
+    ListOf,
+    MapOf,
+    Primitive,
+    StructOf,
+    plain_type,
+)
+
+Convert = Callable[[Any], Any]
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_FINER: Final = re.compile(r"\.\d{6}\d*[1-9]")
+"""A time with a digit behind the microseconds."""
+_NUMBERS: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+_BOOLS: Final = {"true": True, "1": True, "false": False, "0": False}
+
+
+def json_reader(column_type: ColumnType, unit: str) -> Convert | None:
+    """A function that makes a value of the column of a JSON value that is not null; None: there is nothing to do.
+
+    The function raises MisfitError.
+
+    Args:
+        column_type: of the column.
+        unit: of numbers in a column of times, since 1970: a key of UNITS_US.
+    """
+    match plain_type(column_type):
+        case ListOf(element):
+            inner = json_reader(element.type, unit)
+            return inner and (lambda value: _list_of(value, element, inner))
+        case MapOf(key, item):
+            return lambda value: _map_of(value, key, item, unit)
+        case StructOf(columns):
+            parts = {column.name: made for column in columns if (made := json_reader(column.type, unit)) is not None}
+            return (lambda value: _struct_of(value, parts)) if parts else None
+        case Decimal(precision, scale):
+            return lambda value: _decimal(value, f"decimal({precision},{scale})")
+        case Primitive.TIMESTAMP:
+            return lambda value: _instant(value, unit)
+        case other:
+            return _OF_JSON.get(other)
+
+
+def text_reader(column_type: ColumnType, unit: str) -> Convert:
+    """A function that makes a value of the column of a text that is not empty; see `json_reader`."""
+    plain = plain_type(column_type)
+    if isinstance(plain, ListOf | MapOf | StructOf):
+        inner = json_reader(plain, unit) or _as_it_is
+        return lambda text: inner(_parsed(text))
+    if plain in INT_BITS:
+        return lambda text: _integer(text, plain)
+    of_json = json_reader(plain, unit) or _as_it_is
+    match plain:
+        case Primitive.BOOL:
+            return _bool
+        case Primitive.FLOAT32 | Primitive.FLOAT64:
+            return lambda text: _float(text, plain)
+        case Primitive.TIMESTAMP:
+            return lambda text: of_json(int(text) if text.isascii() and text.isdecimal() else text)
+        case _:
+            return of_json
+
+
+def parse_json(text: str | bytes, *, exact: bool) -> Any:
+    """The document; `exact`: fractions become decimals. Raises MisfitError."""
+    try:
+        return json.loads(text, parse_float=Number if exact else None)
+    except json.JSONDecodeError as error:
+        raise MisfitError(f"not JSON: {error.msg} at column {error.colno}") from None
+    except UnicodeDecodeError:
+        raise MisfitError("not JSON: not UTF-8") from None
+    except (RecursionError, ValueError) as error:  # ValueError: an integer with thousands of digits
+        raise MisfitError(f"not JSON that can be read: {error}") from None
+
+
+def _parsed(text: str) -> Any:
+    return parse_json(text, exact=True)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+# -- nested values -----------------------------------------------------------------------------------------------------
+
+
+def _list_of(value: Any, element: Column, inner: Convert) -> Any:
+    if not isinstance(value, list):
+        return value
+    try:
+        return [None if one is None else inner(one) for one in value]
+    except MisfitError as misfit:
+        raise misfit.below(element.name) from None
+
+
+def _struct_of(value: Any, parts: Mapping[str, Convert]) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {name: converted(name, one, parts.get(name)) for name, one in value.items()}
+
+
+def converted(name: str, value: Any, convert: Convert | None) -> Any:
+    """A value of the column of that name; raises MisfitError."""
+    if convert is None or value is None:
+        return value
+    try:
+        return convert(value)
+    except MisfitError as misfit:
+        raise misfit.below(name) from None
+
+
+def _map_of(value: Any, key: Column, item: Column, unit: str) -> Any:
+    of_item = json_reader(item.type, unit)
+    if isinstance(value, dict):
+        of_key = text_reader(key.type, unit)
+        return [(converted(key.name, k, of_key), converted(item.name, v, of_item)) for k, v in value.items()]
+    if isinstance(value, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in value):
+        of_key_json = json_reader(key.type, unit)
+        return [(converted(key.name, k, of_key_json), converted(item.name, v, of_item)) for k, v in value]
+    return value
+
+
+# -- plain values ------------------------------------------------------------------------------------------------------
+
+
+def _other(value: object, wanted: str) -> MisfitError:
+    return MisfitError(f"{shown_value(value)} is no {wanted}")
+
+
+def _bool(text: str) -> bool:
+    found = _BOOLS.get(text.lower())
+    if found is None:
+        raise MisfitError(f"{shown_value(text)} is no bool: want true or false")
+    return found
+
+
+def _integer(text: str, wanted: str) -> int:
+    try:
+        number = Number(text)
+        if "_" not in text and number == int(number):
+            return int(number)
+    except (InvalidOperation, ValueError, OverflowError):
+        pass
+    raise _other(text, wanted)
+
+
+def _whole(value: Any) -> Any:
+    """JSON has one kind of number: 5.0 is the integer 5."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
+    if isinstance(value, Number) and value.is_finite() and abs(value) < 2**64 and value == int(value):
+        return int(value)
+    return value
+
+
+def _float(text: str, wanted: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        raise _other(text, wanted) from None
+    if "_" in text or (number in (_NUMBERS["Infinity"], _NUMBERS["-Infinity"]) and "inf" not in text.lower()):
+        raise _other(text, wanted)
+    return number
+
+
+def _json_float(value: Any) -> Any:
+    if isinstance(value, str):
+        return _NUMBERS.get(value, value)
+    return float(value) if isinstance(value, Number) else value
+
+
+def _decimal(value: Any, wanted: str) -> Any:
+    if isinstance(value, str | float):
+        try:
+            return Number(str(value))
+        except InvalidOperation:
+            raise _other(value, wanted) from None
+    return value
+
+
+def _binary(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        raise MisfitError(f"{shown_value(value)} is not base64, as binary values are written in texts") from None
+
+
+def _date(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return date.fromisoformat(value)
+    except ValueError:
+        raise MisfitError(f"{shown_value(value)} is no date such as 2013-01-01") from None
+
+
+def _instant(value: Any, unit: str) -> Any:
+    if isinstance(value, str):
+        found = _moment(value)
+        return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    if isinstance(value, int | float | Number) and not isinstance(value, bool):
+        try:
+            return _EPOCH + timedelta(microseconds=round(value * UNITS_US[unit]))
+        except (OverflowError, ValueError):
+            raise MisfitError(
+                f"{shown_value(value)} {unit} since 1970 is outside of the years 1 to 9999: --timestamp-unit names "
+                "another unit"
+            ) from None
+    return value
+
+
+def _local(value: Any) -> Any:
+    return _moment(value) if isinstance(value, str) else value
+
+
+def _moment(text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise MisfitError(f"{shown_value(text)} is no time such as 2013-01-01T05:00:00Z") from None
+    if _FINER.search(text):
+        raise MisfitError(f"{shown_value(text)} is no whole number of microseconds")
+    return found
+
+
+_OF_JSON: Final[Mapping[ColumnType, Convert]] = {
+    **dict.fromkeys(INT_BITS, _whole),
+    Primitive.FLOAT32: _json_float,
+    Primitive.FLOAT64: _json_float,
+    Primitive.BINARY: _binary,
+    Primitive.DATE: _date,
+    Primitive.TIMESTAMP_NTZ: _local,
+}
