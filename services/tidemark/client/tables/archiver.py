@@ -89,7 +89,7 @@ def archive_topic(
     """Archive the rows of a topic with a schema that are committed now and not archived yet.
 
     Rows get the newest version of the schema, with the columns `_partition`, `_offset`, `_timestamp`, `_headers` and
-    `_deleted`. One run at a time writes an archive.
+    `_deleted`. One run at a time writes an archive. TLS files and token are those of the environment.
 
     Args:
         bootstrap: "host:port[,host:port...]" of any brokers, or a list; None: TIDEMARK_BOOTSTRAP.
