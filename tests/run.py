@@ -100,7 +100,7 @@ PARTS = (
     Part("unit", (_pytest_on_every_core("tests/unit"),), 900, lane=Lane.COMPUTING),
     # A seed that fails is to fail again.
     Part("simulation", _SIMULATION, 900, {"PYTHONHASHSEED": "0"}, Lane.COMPUTING),
-    Part("charts", (_pytest_by_files_of_two("tests/charts"),), 360, lane=Lane.BESIDE),
+    Part("charts", (_pytest_by_files("tests/charts"),), 240),
     Part("contract", (_pytest_by_files_of_two("tests/contract"),), 360, lane=Lane.BESIDE),
     Part("integration", _INTEGRATION, 900),
     Part("chaos", _CHAOS, 480),

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -291,13 +293,16 @@ async def test_a_partition_that_was_added_just_now_is_asked_for_before_it_is_ref
 
 
 async def test_without_a_reachable_broker_the_error_names_each_cause() -> None:
-    async with FakeCluster() as cluster:
-        addresses = cluster.bootstrap.split(",")
-    producer = Producer(",".join(addresses))
-    producer.cluster._connect_timeout_s = 0.2
-    with pytest.raises(TidemarkError) as refusal:
-        await producer.start()
-    await producer.close()
+    with contextlib.ExitStack() as stack:  # bound and not listening: no other program takes these ports meanwhile
+        bound = [stack.enter_context(socket.socket()) for _ in range(2)]
+        for one in bound:
+            one.bind(("127.0.0.1", 0))
+        addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in bound]
+        producer = Producer(",".join(addresses))
+        producer.cluster._connect_timeout_s = 0.2
+        with pytest.raises(TidemarkError) as refusal:
+            await producer.start()
+        await producer.close()
     assert refusal.value.code == ErrorCode.BROKER_NOT_AVAILABLE
     assert set(refusal.value.metadata) == set(addresses)
 
