@@ -27,7 +27,7 @@ LAUNCHER: Final = Path(__file__).with_name("warm_launcher.py")
 
 
 def command() -> list[str]:
-    """What to start instead of `python -m tidemark.cli.app`; arguments follow."""
+    """The command that replaces `python -m tidemark.cli.app`; arguments follow."""
     if sys.platform != "linux":
         return [sys.executable, "-m", "tidemark.cli.app"]
     return [sys.executable, "-I", "-S", str(LAUNCHER), str(_server())]

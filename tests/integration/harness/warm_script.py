@@ -17,7 +17,7 @@ from tests.integration.harness import warm, warm_command
 
 
 def command(*, fresh: bool = False) -> list[str]:
-    """What to start instead of `python -c`; the script and its arguments follow."""
+    """The command that replaces `python -c`; the script and its arguments follow."""
     if fresh or sys.platform != "linux":
         return [sys.executable, "-c"]
     return [sys.executable, "-I", "-S", str(warm_command.LAUNCHER), str(_server())]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must hold of the versions of schemas (rules S1-S3)."""
+"""The invariants of the versions of schemas (rules S1-S3)."""
 
 from __future__ import annotations
 

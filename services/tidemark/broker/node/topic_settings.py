@@ -117,7 +117,7 @@ class TopicTable:
         for topic, topic_id in topic_ids.items():
             known = self._schemas.get(topic)
             if known is not None and known.topic_id != topic_id:
-                del self._schemas[topic]
+                self.forget_schemas(topic)
         for topic, added in new.items():
             known = self._schemas.get(topic, NO_SCHEMAS)
             self._schemas[topic] = known.extended(added.topic_id, added.texts)
@@ -129,6 +129,7 @@ class TopicTable:
     def forget_schemas(self, topic: str) -> None:
         """The topic was deleted."""
         self._schemas.pop(topic, None)
+        self.layouts.forget(topic)
 
     def schema_texts(self, topic: str) -> TopicSchemas:
         """The versions of a topic's schema that this broker has received; `NO_SCHEMAS` for a topic without any."""

@@ -27,17 +27,23 @@ class TypedLayouts:
     def __init__(self, schemas: Callable[[str], Schemas], is_typed: Callable[[str], bool]) -> None:
         self._schemas = schemas
         self.is_typed = is_typed
-        self._made: dict[tuple[str, int], tuple[TopicSchema, TypedLayout]] = {}
-        self._readable: dict[tuple[str, int], tuple[TopicSchema, str]] = {}
+        self._made: dict[str, dict[int, tuple[TopicSchema, TypedLayout]]] = {}
+        self._readable: dict[str, dict[int, tuple[TopicSchema, str]]] = {}
+
+    def forget(self, topic: str) -> None:
+        """The topic was deleted: a layout of a wide schema has a megabyte."""
+        self._made.pop(topic, None)
+        self._readable.pop(topic, None)
 
     def known(self, topic: str, version: int) -> TypedLayout | None:
         """The layout of a version; None: this broker does not know the version."""
         schema = self._schemas(topic).get(version)
         if schema is None:
             return None
-        made = self._made.get((topic, version))
+        of_topic = self._made.setdefault(topic, {})
+        made = of_topic.get(version)
         if made is None or made[0] is not schema:
-            made = self._made[topic, version] = (schema, layout_of(schema))
+            made = of_topic[version] = (schema, layout_of(schema))
         return made[1]
 
     def stored(self, topic: str, version: int) -> TypedLayout:
@@ -71,10 +77,11 @@ class TypedLayouts:
 
     def _problem(self, topic: str, schema: TopicSchema, newest: TopicSchema) -> str:
         """A column of the version that readers with the newest one cannot read; "": none."""
-        known = self._readable.get((topic, schema.version))
+        of_topic = self._readable.setdefault(topic, {})
+        known = of_topic.get(schema.version)
         if known is None or known[0] is not newest:
             first = next(iter(problems(schema, newest)), None)
-            known = self._readable[topic, schema.version] = (newest, "" if first is None else first.sentence)
+            known = of_topic[schema.version] = (newest, "" if first is None else first.sentence)
         return known[1]
 
 

@@ -18,8 +18,8 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.envelope import Batch, Codec, parse_envelope
 from tidemark.record.payload import Headers
 from tidemark.record.schema import HEADERS_TYPE, TIMESTAMP_TYPE
-from tidemark.record.typed.batch import build_typed_batch, read_typed
-from tidemark.record.typed.column_table import HAS_HEADERS, HAS_TIMESTAMPS, HAS_TOMBSTONES, parse_table
+from tidemark.record.typed.batch import build_typed_batch, read_stored
+from tidemark.record.typed.column_table import HAS_HEADERS, HAS_TIMESTAMPS, HAS_TOMBSTONES
 from tidemark.record.typed.key_bytes import key_bytes
 
 TIMESTAMP: Final = "_timestamp"
@@ -99,13 +99,7 @@ class TypedFormat:
 
     def read(self, data: bytes) -> pa.RecordBatch:
         """The rows of a sealed batch, with their system columns."""
-        found = read_typed(Batch(parse_envelope(data), data), self._layout)
-        flags = parse_table(data).flags
-        system = [found.timestamps] if flags & HAS_TIMESTAMPS else []
-        system += [found.headers] if flags & HAS_HEADERS else []
-        system += [] if found.deleted is None else [found.deleted]
-        schema = self._layout.arrangement(flags).schema
-        return pa.RecordBatch.from_arrays([*system, *found.columns.columns], schema=schema)
+        return read_stored(Batch(parse_envelope(data), data), self._layout).rows
 
     def timestamps_us(self, rows: pa.RecordBatch) -> Sequence[int]:
         """See BatchFormat."""

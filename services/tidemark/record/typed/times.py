@@ -19,7 +19,6 @@ from tidemark.record.typed.column_table import (
     HAS_TOMBSTONES,
     NO_NODE,
     ColumnTable,
-    check_columns,
     parse_table,
 )
 
@@ -34,7 +33,7 @@ def times_and_offsets(batch: Batch) -> tuple[pa.Array[Any], pa.Array[Any]]:
         TidemarkError: INVALID_PAYLOAD.
     """
     envelope = batch.envelope
-    table = check_columns(batch.data)
+    table = parse_table(batch.data)
     count = envelope.record_count
     node = 0 if table.flags & HAS_TIMESTAMPS else table.event_time_node
     if not count:  # the cleaner keeps the last batch of a producer without its rows

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 
 import pyarrow as pa
@@ -209,3 +211,12 @@ def test_a_small_batch_of_a_billion_rows_is_refused() -> None:
     topics = TopicTable()
     topics.update_schemas({"bombs": "topic-one"}, {"bombs": NewSchemas("topic-one", {1: to_text(schema)})})
     assert refusal(topics, bomb, "bombs") is ErrorCode.BATCH_TOO_LARGE
+
+
+def test_the_layouts_of_a_deleted_topic_are_forgotten(topics: TopicTable) -> None:
+    layout = topics.layouts.stored("flights", 1)
+    held = weakref.ref(layout)
+    del layout
+    topics.forget_schemas("flights")
+    gc.collect()
+    assert held() is None

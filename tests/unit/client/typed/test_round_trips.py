@@ -43,7 +43,7 @@ def test_records_come_back(random: Random) -> None:
     assert [record.value for record in found] == [as_read(schema, record, dict) for record in records]
     assert [record.offset for record in found] == list(range(100, 100 + len(records)))
     assert [record.key for record in found] == [typed.records.key(typed.records.check(one).values) for one in records]
-    again = from_records(typed, [record.value for record in found])  # what was read may be sent
+    again = from_records(typed, [record.value for record in found])  # records that a consumer read can be sent again
     assert typed_records("t", 3, reader.rows(sealed(typed, again), 3, 0), None)[0].value == found[0].value
 
 
