@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
-from pyarrow import csv as pa_csv
-from pyarrow import parquet
 
 from tidemark.cli.common.record_format import record_json, record_text
 from tidemark.cli.consume.options import ConsumeOptions, Shape
-from tidemark.cli.consume.sink import Sink
+from tidemark.cli.consume.sink import CsvSink, ParquetSink, Sink
 from tidemark.cli.consume.typed_outputs import open_typed_sink
 from tidemark.client.records import PartitionBatch, records_of
 from tidemark.model import ErrorCode, TidemarkError
@@ -22,8 +21,6 @@ from tidemark.record.schema import OFFSET_SCHEMA
 _TABLE_FIELDS: Final = ("partition", "offset", "timestamp", "key", "value", "headers")
 _CSV_FIELDS: Final = _TABLE_FIELDS[:-1]
 _encode: Final = json.JSONEncoder(ensure_ascii=False).encode
-_GROUP_BYTES: Final = 16 << 20
-"""Buffered rows of a Parquet file that become one row group."""
 
 
 class Lines(Sink):
@@ -40,57 +37,6 @@ class Lines(Sink):
         self._file.write(b"\n".join(lines))
 
 
-class Csv(Sink):
-    """Rows of partition, offset, timestamp, key and value, after a header row."""
-
-    def __init__(self, file: BinaryIO, delimiter: str) -> None:
-        super().__init__(file)
-        schema = _table_schema(strings=True, fields=_CSV_FIELDS)
-        self._writer = pa_csv.CSVWriter(file, schema, write_options=pa_csv.WriteOptions(delimiter=delimiter))
-
-    def show(self, batch: PartitionBatch) -> None:
-        """Write the rows of the records."""
-        self._writer.write_batch(_table_rows(batch, strings=True, fields=_CSV_FIELDS))
-
-    def close(self) -> None:
-        """Write the buffered rows."""
-        self._writer.close()
-        super().close()
-
-
-class Parquet(Sink):
-    """A table of partition, offset, timestamp, key, value and headers; readable after `close`."""
-
-    def __init__(self, file: BinaryIO, *, strings: bool) -> None:
-        super().__init__(file)
-        self._strings = strings
-        self._schema = _table_schema(strings=strings, fields=_TABLE_FIELDS)
-        self._writer = parquet.ParquetWriter(file, self._schema, compression="zstd")
-        self._rows: list[pa.RecordBatch] = []
-        self._bytes = 0
-
-    def show(self, batch: PartitionBatch) -> None:
-        """Buffer the rows up to a row group."""
-        rows = _table_rows(batch, strings=self._strings, fields=_TABLE_FIELDS)
-        self._rows.append(rows)
-        self._bytes += rows.nbytes
-        if self._bytes >= _GROUP_BYTES:
-            self._write()
-
-    def flush(self) -> None:
-        """Do nothing: a Parquet file is readable only after its footer is written."""
-
-    def close(self) -> None:
-        """Write the buffered rows and the footer."""
-        self._write()
-        self._writer.close()
-
-    def _write(self) -> None:
-        if self._rows:
-            self._writer.write_table(pa.Table.from_batches(self._rows, schema=self._schema))
-            self._rows, self._bytes = [], 0
-
-
 def open_sink(file: BinaryIO, options: ConsumeOptions, typed: pa.Schema | None = None) -> Sink:
     """The sink for the format of the output; `typed`: Arrow schema of the rows of a typed topic."""
     if typed is not None:
@@ -99,9 +45,11 @@ def open_sink(file: BinaryIO, options: ConsumeOptions, typed: pa.Schema | None =
         case Shape.JSON:
             return Lines(file, lambda record: _encode(record_json(record)).encode())
         case Shape.CSV:
-            return Csv(file, options.delimiter)
+            schema = _table_schema(strings=True, fields=_CSV_FIELDS)
+            return CsvSink(file, schema, options.delimiter, partial(_table_rows, strings=True, fields=_CSV_FIELDS))
         case Shape.PARQUET:
-            return Parquet(file, strings=options.strings)
+            schema = _table_schema(strings=options.strings, fields=_TABLE_FIELDS)
+            return ParquetSink(file, schema, partial(_table_rows, strings=options.strings, fields=_TABLE_FIELDS))
         case Shape.TEXT:
             return Lines(file, lambda record: record_text(record, options.key_separator))
 

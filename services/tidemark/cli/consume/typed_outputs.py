@@ -8,13 +8,11 @@ from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import csv as pa_csv
-from pyarrow import parquet
 
 from tidemark.cli.common.record_format import moment, named_bytes
 from tidemark.cli.common.typed_json import columns_of, encode_json, json_converter, json_rows
 from tidemark.cli.consume.options import ConsumeOptions, Shape
-from tidemark.cli.consume.sink import Sink
+from tidemark.cli.consume.sink import CsvSink, ParquetSink, Sink
 from tidemark.client.records import PartitionBatch
 from tidemark.client.typed.batch_rows import OF_RECORDS, SYSTEM_COLUMNS, BatchRows
 from tidemark.core.schemas.model import TopicSchema
@@ -25,8 +23,6 @@ _PARQUET_BEFORE: Final = (*_CSV_BEFORE, "_key")
 _PARQUET_AFTER: Final = ("_headers",)
 _NEEDED: Final = ("_offset", "_deleted")
 """System columns that every output reads."""
-_GROUP_BYTES: Final = 16 << 20
-"""Buffered rows of a Parquet file that become one row group."""
 _PARTITION: Final = pa.field("_partition", pa.int32(), nullable=False)
 _compute: Any = pc
 _Line = Callable[[PartitionBatch], list[str]]
@@ -105,60 +101,6 @@ class TypedLines(Sink):
         self._file.write("".join(f"{line}\n" for line in self._lines(batch)).encode())
 
 
-class TypedCsv(Sink):
-    """Cells of text after a header row. Nested values are JSON, binary ones base64; deleted rows are left out."""
-
-    def __init__(self, file: BinaryIO, schema: pa.Schema, delimiter: str) -> None:
-        super().__init__(file)
-        self._schema = schema
-        plain = pa.schema([pa.field(field.name, _csv_type(field.type)) for field in schema])
-        self._writer = pa_csv.CSVWriter(file, plain, write_options=pa_csv.WriteOptions(delimiter=delimiter))
-        self._plain = plain
-
-    def show(self, batch: PartitionBatch) -> None:
-        """Write the rows."""
-        rows = _written(batch, self._schema)
-        cells = [_csv_cells(rows.column(field.name), field.type) for field in self._schema]
-        self._writer.write_batch(pa.RecordBatch.from_arrays(cells, schema=self._plain))
-
-    def close(self) -> None:
-        """Write the buffered rows."""
-        self._writer.close()
-        super().close()
-
-
-class TypedParquet(Sink):
-    """A table with the types of the topic; readable after `close`. Deleted rows are left out."""
-
-    def __init__(self, file: BinaryIO, schema: pa.Schema) -> None:
-        super().__init__(file)
-        self._schema = schema
-        self._writer = parquet.ParquetWriter(file, schema, compression="zstd")
-        self._rows: list[pa.RecordBatch] = []
-        self._bytes = 0
-
-    def show(self, batch: PartitionBatch) -> None:
-        """Buffer the rows up to a row group."""
-        rows = _written(batch, self._schema)
-        self._rows.append(rows)
-        self._bytes += rows.nbytes
-        if self._bytes >= _GROUP_BYTES:
-            self._write()
-
-    def flush(self) -> None:
-        """Do nothing: a Parquet file is readable only after its footer is written."""
-
-    def close(self) -> None:
-        """Write the buffered rows and the footer."""
-        self._write()
-        self._writer.close()
-
-    def _write(self) -> None:
-        if self._rows:
-            self._writer.write_table(pa.Table.from_batches(self._rows, schema=self._schema))
-            self._rows, self._bytes = [], 0
-
-
 def open_typed_sink(file: BinaryIO, options: ConsumeOptions, schema: pa.Schema) -> Sink:
     """The sink for the format of the output.
 
@@ -175,9 +117,12 @@ def open_typed_sink(file: BinaryIO, options: ConsumeOptions, schema: pa.Schema) 
         case Shape.TEXT:
             return TypedLines(file, lambda batch: _text_lines(batch, options))
         case Shape.CSV:
-            return TypedCsv(file, _of(schema, names_to_write(options, schema)), options.delimiter)
+            written = _of(schema, names_to_write(options, schema))
+            plain = pa.schema([pa.field(field.name, _csv_type(field.type)) for field in written])
+            return CsvSink(file, plain, options.delimiter, lambda batch: _csv_rows(batch, written, plain))
         case Shape.PARQUET:
-            return TypedParquet(file, _of(schema, names_to_write(options, schema)))
+            written = _of(schema, names_to_write(options, schema))
+            return ParquetSink(file, written, lambda batch: _written(batch, written))
 
 
 def _of(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
@@ -262,6 +207,13 @@ def _written(batch: PartitionBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 def _as_type(column: Any, wanted: pa.DataType) -> Any:
     return column if column.type.equals(wanted) else column.cast(wanted)
+
+
+def _csv_rows(batch: PartitionBatch, schema: pa.Schema, plain: pa.Schema) -> pa.RecordBatch:
+    """Cells of text. Nested values are JSON, binary ones base64; deleted rows are left out."""
+    rows = _written(batch, schema)
+    cells = [_csv_cells(rows.column(field.name), field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(cells, schema=plain)
 
 
 def _csv_type(data_type: Any) -> pa.DataType:
