@@ -21,10 +21,10 @@ from tidemark.record.schema import HEADERS_TYPE, TIMESTAMP_TYPE
 from tidemark.record.typed.batch import build_typed_batch, read_stored
 from tidemark.record.typed.column_table import HAS_HEADERS, HAS_TIMESTAMPS, HAS_TOMBSTONES
 from tidemark.record.typed.key_bytes import key_bytes
+from tidemark.record.typed.layout import flags_of
 
 TIMESTAMP: Final = "_timestamp"
 _HEADERS: Final = "_headers"
-_FLAGS: Final = {TIMESTAMP: HAS_TIMESTAMPS, _HEADERS: HAS_HEADERS, "_deleted": HAS_TOMBSTONES}
 
 
 class TypedFormat:
@@ -89,7 +89,7 @@ class TypedFormat:
         return build_typed_batch(
             rows,
             self._layout,
-            flags=_flags_of(rows),
+            flags=flags_of(rows.schema.names),
             timestamp_us=timestamp_us,
             codec=codec,
             producer_id=producer_id,
@@ -164,8 +164,3 @@ def slices(rows: pa.RecordBatch, room_bytes: int) -> Iterator[pa.RecordBatch]:
             yield part
         else:
             yield from slices(part, room_bytes)
-
-
-def _flags_of(rows: pa.RecordBatch) -> int:
-    names = rows.schema.names
-    return sum(flag for name, flag in _FLAGS.items() if name in names)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -29,6 +29,11 @@ _SYSTEM: Final[tuple[tuple[int, int, pa.Field[Any]], ...]] = (
 )
 _OFFSET_DELTA: Final = pa.field("_offset_delta", pa.uint32(), nullable=False)
 SYSTEM_NAMES: Final = frozenset({*(field.name for _, _, field in _SYSTEM), _OFFSET_DELTA.name})
+
+
+def flags_of(names: Collection[str]) -> int:
+    """The flags of rows with these columns: HAS_TIMESTAMPS and the like."""
+    return sum(flag for flag, _, field in _SYSTEM if field.name in names)
 
 
 class Arrangement:
