@@ -79,6 +79,14 @@ class ErrorCode(StrEnum):
     PRODUCER_FENCED = "PRODUCER_FENCED"
     DUPLICATE_SEQUENCE = "DUPLICATE_SEQUENCE"  # a duplicate older than what is remembered
     # consumer groups
+    INVALID_TXN_STATE = "INVALID_TXN_STATE"  # the call does not fit the state of the transaction
+    CONCURRENT_TRANSACTIONS = "CONCURRENT_TRANSACTIONS"  # the last transaction is still being completed; retry
+    COORDINATOR_FENCED = "COORDINATOR_FENCED"  # a newer transaction coordinator wrote a marker
+    INVALID_TRANSACTION_TIMEOUT = "INVALID_TRANSACTION_TIMEOUT"
+    INVALID_TRANSACTIONAL_ID = "INVALID_TRANSACTIONAL_ID"
+    TRANSACTION_NOT_FOUND = "TRANSACTION_NOT_FOUND"
+    TRANSACTION_ABORTABLE = "TRANSACTION_ABORTABLE"  # the transaction cannot commit any more; abort it
+
     INVALID_GROUP_ID = "INVALID_GROUP_ID"
     GROUP_NOT_FOUND = "GROUP_NOT_FOUND"
     GROUP_NOT_EMPTY = "GROUP_NOT_EMPTY"  # it has members
@@ -109,6 +117,7 @@ class ErrorCode(StrEnum):
     CLUSTER_AUTHORIZATION_FAILED = "CLUSTER_AUTHORIZATION_FAILED"  # the caller has no right to do this to the cluster
     TOPIC_AUTHORIZATION_FAILED = "TOPIC_AUTHORIZATION_FAILED"  # ... to the topic, whether it exists or not
     GROUP_AUTHORIZATION_FAILED = "GROUP_AUTHORIZATION_FAILED"  # ... to the consumer group, whether it exists or not
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"  # ... to the transactional id
     AUTHORIZER_NOT_READY = "AUTHORIZER_NOT_READY"  # the access rules have not been read yet
     # others
     BROKER_NOT_AVAILABLE = "BROKER_NOT_AVAILABLE"
@@ -138,6 +147,7 @@ RETRIABLE: frozenset[ErrorCode] = frozenset(
         ErrorCode.NOT_COORDINATOR,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.COORDINATOR_LOADING,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
         ErrorCode.STALE_MEMBER_EPOCH,
         ErrorCode.SHUTTING_DOWN,
         ErrorCode.AUTHORIZER_NOT_READY,

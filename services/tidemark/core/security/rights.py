@@ -149,6 +149,24 @@ _GROUP_SERVICE: Final = {
         (Need(_O.DELETE, _GROUP, "group_id"), Need(_O.READ, _TOPIC, "partitions.topic")), items=_PARTITIONS
     ),
 }
+_TO_WRITE_TRANSACTIONS: Final = Right((Need(_O.WRITE, ResourceType.TRANSACTIONAL_ID, "transactional_id"),))
+_OF_TRANSACTIONS: Final = (Hidden("transactions.partitions", "topic"),)
+_TRANSACTION_SERVICE: Final = {
+    "FindTransactionCoordinator": Right((Need(_O.DESCRIBE, ResourceType.TRANSACTIONAL_ID, "transactional_id"),)),
+    "InitTransactions": _TO_WRITE_TRANSACTIONS,
+    "EndTransaction": _TO_WRITE_TRANSACTIONS,
+    "JoinTransaction": _TO_WRITE_TRANSACTIONS,
+    "KeepTransaction": _TO_WRITE_TRANSACTIONS,
+    "CommitMembers": _TO_WRITE_TRANSACTIONS,
+    "AbortTransaction": _TO_WRITE_TRANSACTIONS,
+    "ListTransactions": Right((), hides=(Hidden("transactions", "transactional_id", ResourceType.TRANSACTIONAL_ID),)),
+    "DescribeTransactions": Right(
+        (Need(_O.DESCRIBE, ResourceType.TRANSACTIONAL_ID, "transactional_ids"),),
+        items=Items("transactional_ids", "transactions", ("transactional_id",)),
+        hides=_OF_TRANSACTIONS,
+    ),
+    "DescribeProducers": Right((Need(_O.READ, _TOPIC, "partitions.topic"),), items=_PARTITIONS),
+}
 _ADMIN_SERVICE: Final = {
     "CreateTopic": Right((Need(_O.CREATE, _TOPIC, "topic"),), instead=Need(_O.CREATE, _CLUSTER)),
     "DeleteTopic": Right((Need(_O.DELETE, _TOPIC, "topic"),)),
@@ -186,6 +204,8 @@ _CONTROL: Final = ("LeaderAndIsr", "StopReplica", "UpdateMetadata", "Heartbeat",
 _SERVICES: Final[Mapping[str, Mapping[str, Right]]] = {
     "BrokerService": _BROKER_SERVICE,
     "GroupService": _GROUP_SERVICE,
+    "TransactionService": _TRANSACTION_SERVICE,
+    "TransactionCoordination": {name: _internal(Role.BROKER) for name in ("AddPartitions", "WriteMarkers")},
     "AdminService": _ADMIN_SERVICE,
     "BrokerControlService": {name: _internal(Role.CONTROLLER) for name in _CONTROL},
     "ControllerService": {

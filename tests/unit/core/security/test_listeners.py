@@ -104,6 +104,7 @@ def test_the_services_of_the_cluster_are_internal() -> None:
         "BrokerControlService",
         "ControllerService",
         "ReplicaService",
+        "TransactionCoordination",
     }
 
 
