@@ -92,8 +92,8 @@ endif
 test-alerts: $(READY) ## Incidents on a local cluster, a real Prometheus, and the alerts that fire
 	@$(BIN)/python -m pytest -q tests/incidents
 
-test-cluster: $(READY) ## KUBECONFIG=FILE [SECURE=1] [ARGS="SCENARIO..."] | The chart and the images on a Kubernetes cluster, with SECURE=1 a secure release; KUBE=DIRECTORY has scripts that start one
-	@KUBE="$(or $(KUBE),../shared/kube)" $(BIN)/python -m tests.cluster $(if $(SECURE),--secure) $(ARGS)
+test-cluster: $(READY) ## KUBECONFIG=FILE [SECURE=1 [ISSUER=NAME] [POLICIES=1]] [ARGS="SCENARIO..."] | The chart and the images on a Kubernetes cluster, with SECURE=1 a secure release (ISSUER=NAME: certificates of cert-manager's ClusterIssuer; POLICIES=1: the network enforces NetworkPolicies); KUBE=DIRECTORY has scripts that start one
+	@KUBE="$(or $(KUBE),../shared/kube)" $(BIN)/python -m tests.cluster $(if $(SECURE),--secure) $(if $(ISSUER),--issuer $(ISSUER)) $(if $(POLICIES),--policies) $(ARGS)
 
 grpc-tools: $(READY) ## grpcurl and ghz, built with Go into .peers/go, call a local cluster; from then on make test runs these tests, too
 	@command -v go >/dev/null || { echo "grpcurl and ghz are Go programs, and there is no Go: install it (apt install golang-go, brew install go)" >&2; exit 1; }

@@ -58,6 +58,20 @@ SECURE: tuple[Scenario, ...] = (
 )
 """Scenarios of a secure release, in this order; the last one begins with a plain release."""
 
+WITH_ISSUER: tuple[Scenario, ...] = (
+    secure.install_is_ready,
+    basics.helm_test_passes,
+    secure.records_go_through,
+    secure.caller_without_rights_is_refused,
+    secure.zookeeper_refuses_other_pods,
+    secure.issuer_replaces_certificates_under_load,
+    under_load.whole_release_is_upgraded,
+)
+"""Scenarios of a secure release with certificates of cert-manager."""
+
+ENFORCED: tuple[Scenario, ...] = (secure.other_pods_reach_client_ports_only,)
+"""Scenarios for a cluster whose network enforces NetworkPolicies; they follow the others."""
+
 ON_OUR_OWN: frozenset[Scenario] = frozenset(
     {day_two.node_is_cut_off, under_load.node_is_drained, under_load.starved_cluster_loses_nothing}
 )
@@ -67,23 +81,35 @@ ON_OUR_OWN: frozenset[Scenario] = frozenset(
 def main(arguments: list[str]) -> int:
     """Run the scenarios; exit status 0 if all passed."""
     parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
-    sets = {False: SCENARIOS, True: SECURE}
-    listed = {mode: ", ".join(scenario.__name__ for scenario in each) for mode, each in sets.items()}
-    of_all = f"which (all): {listed[False]}; with --secure: {listed[True]}"
+    listed = [", ".join(one.__name__ for one in each) for each in (SCENARIOS, SECURE, WITH_ISSUER, ENFORCED)]
+    of_all = "which (all): {}; with --secure: {}; with --issuer: {}; with --policies also: {}".format(*listed)
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=of_all)
     parser.add_argument("--secure", action="store_true", help="the scenarios of a secure release")
+    parser.add_argument(
+        "--issuer",
+        metavar="NAME",
+        default="",
+        help="with --secure: a ClusterIssuer of cert-manager, which makes the certificates (default: the chart does)",
+    )
+    parser.add_argument(
+        "--policies", action="store_true", help="with --secure: the network of this cluster enforces NetworkPolicies"
+    )
     parser.add_argument("--namespace", default="tidemark-test", help="created, and deleted at the end (%(default)s)")
     parser.add_argument("--no-images", action="store_true", help="the images are loaded already")
     parser.add_argument("--keep", action="store_true", help="keep namespace and cluster")
     parser.add_argument("--go-on", action="store_true", help="use the release of an earlier run with --keep")
     given = parser.parse_args(arguments)
-    scenarios = sets[given.secure]
+    if (given.issuer or given.policies) and not given.secure:
+        parser.error("--issuer and --policies are for a secure release: give --secure, too")
+    scenarios = (WITH_ISSUER if given.issuer else SECURE) if given.secure else SCENARIOS
+    if given.policies:
+        scenarios += ENFORCED
     unknown = set(given.scenarios) - {scenario.__name__ for scenario in scenarios}
     if unknown:
         parser.error(f"no such scenario: {', '.join(sorted(unknown))}")
     chosen = [scenario for scenario in scenarios if not given.scenarios or scenario.__name__ in given.scenarios]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    world = World(Cluster(given.namespace), secure=given.secure)
+    world = World(Cluster(given.namespace), secure=given.secure, issuer=given.issuer)
     if not world.cluster.own:
         chosen = [scenario for scenario in chosen if scenario not in ON_OUR_OWN]
     try:

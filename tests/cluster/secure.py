@@ -32,7 +32,20 @@ try:
 except OSError as error:
     print("refused", error)
 """
-_STEPS: Final = (
+_COMPONENT: Final = f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/component={{}}"
+_CONNECT: Final = """
+import socket, sys
+for name in sys.argv[1:]:
+    host, _, port = name.rpartition(":")
+    address = socket.getaddrinfo(host, int(port), socket.AF_INET, socket.SOCK_STREAM)[0][4]
+    try:
+        socket.create_connection(address, 3).close()
+        print(name, "open")
+    except TimeoutError:
+        print(name, "closed")
+"""
+"""A refused connection ends this with an error: the port has no listener, so it proves nothing."""
+_STEPS: Final[tuple[dict[str, str], ...]] = (
     {"security.plainText": "used", "zookeeper.tls.quorum": "accept", "zookeeperTls.enabled": "false"},
     {"security.plainText": "open", "zookeeper.tls.quorum": "prefer"},
     {},
@@ -120,10 +133,7 @@ def zookeeper_refuses_other_pods(world: World) -> str:
 def authority_is_replaced_under_load(world: World) -> str:
     """Another authority and all new certificates: no pod restarts, and no record is lost."""
     world.topic_of_load()
-    hosts = [
-        f"{name}.{RELEASE}-broker-headless.{world.cluster.namespace}.svc.cluster.local"
-        for name in sorted(world.broker_pods())
-    ]
+    hosts = _broker_hosts(world)
     before, runs = shown(world, hosts), _runs(world)
     with world.load("load") as load:
         begun_s = time.monotonic()
@@ -151,6 +161,43 @@ def authority_is_replaced_under_load(world: World) -> str:
     return (
         f"{kept}; longest pause {longest_s:.2f} s; upgrade and wait took {made_s:.0f} s, the renewal {rotated_s:.0f} s"
     )
+
+
+def issuer_replaces_certificates_under_load(world: World) -> str:
+    """cert-manager makes all certificates anew: no pod restarts, and no record is lost."""
+    world.topic_of_load()
+    hosts = _broker_hosts(world)
+    before, runs = shown(world, hosts), _runs(world)
+    with world.load("load") as load:
+        world.upgrade(security__certificates__days="60")
+
+        def all_changed() -> bool:
+            return not set(before) & set(shown(world, hosts))
+
+        rotated_s = wait_for("a new certificate at every broker", _ROTATED_S, all_changed, pause_s=2.0)
+        report = load.end()
+    kept = no_record_lost(report)
+    assert _runs(world) == runs, "a pod was restarted"
+    world.wait_until_in_sync()
+    longest_s = report["longest_wait_s"]
+    world.numbers["certificates of cert-manager replaced under load, longest pause"] = f"{longest_s:.2f} s; {kept}"
+    assert longest_s <= pause_s_max(_PAUSE_S_MAX), f"{kept}; the longest waits were {report['longest_waits']}"
+    return f"{kept}; longest pause {longest_s:.2f} s; the renewal took {rotated_s:.0f} s"
+
+
+def other_pods_reach_client_ports_only(world: World) -> str:
+    """The network lets a pod of no service connect to the ports for clients, and to no port of the services."""
+    broker = f"{RELEASE}-broker-0.{RELEASE}-broker-headless"
+    zookeeper = f"{RELEASE}-zookeeper-0.{RELEASE}-zookeeper-headless"
+    (controller, *_) = world.cluster.objects("pods", "-l", _COMPONENT.format("controller"))["items"]
+    address = controller["status"]["podIP"]
+    open_ports = [(broker, 9392), (broker, 9492), (f"{RELEASE}-admin", 9394), (f"{RELEASE}-admin", 9494)]
+    closed_ports = [(broker, 9692), (zookeeper, 2281), (zookeeper, 2888), (zookeeper, 3888), (address, 9693)]
+    asked = [f"{host}:{port}" for host, port in (*open_ports, *closed_ports)]
+    said = dict(line.split() for line in in_client(world, "python", "-c", _CONNECT, *asked).splitlines())
+    wanted = {name: "open" if place < len(open_ports) else "closed" for place, name in enumerate(asked)}
+    assert said == wanted, said
+    return ", ".join(f"{name} {state}" for name, state in said.items())
 
 
 def plain_release_becomes_secure(world: World) -> str:
@@ -213,6 +260,11 @@ def refusal(world: World, line: str) -> str:
     except CommandError as error:
         return str(error).strip().splitlines()[-2 if str(error).strip().endswith("code 1") else -1]
     raise AssertionError(f"not refused: {line}: {said[:300]}")
+
+
+def _broker_hosts(world: World) -> list[str]:
+    domain = f"{RELEASE}-broker-headless.{world.cluster.namespace}.svc.cluster.local"
+    return [f"{name}.{domain}" for name in sorted(world.broker_pods())]
 
 
 def shown(world: World, hosts: list[str]) -> list[str]:

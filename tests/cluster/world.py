@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import copy
 import json
@@ -94,6 +95,18 @@ def client_pod(namespace: str, *, secure: bool) -> dict[str, Any]:
     return pod
 
 
+def _issued_by(issuer: str) -> dict[str, str]:
+    """The values of a release whose certificates a ClusterIssuer of cert-manager makes."""
+    if not issuer:
+        return {}
+    prefix = "security.certificates."
+    return {
+        f"{prefix}source": "certManager",
+        f"{prefix}issuerRef.name": issuer,
+        f"{prefix}issuerRef.kind": "ClusterIssuer",
+    }
+
+
 class Health(NamedTuple):
     """Counts of partitions at a time."""
 
@@ -108,17 +121,19 @@ class World:
     Args:
         secure: install with TLS, identities and access rules. The command line is then that of the admin service's pod,
             and the load has a token of its service account.
+        issuer: a ClusterIssuer of cert-manager for the certificates of a secure release; "": the chart makes them.
 
     Attributes:
         numbers: the measured figures, by name.
         secure: whether the release is secure now.
     """
 
-    def __init__(self, cluster: Cluster, *, secure: bool = False) -> None:
+    def __init__(self, cluster: Cluster, *, secure: bool = False, issuer: str = "") -> None:
         self.cluster = cluster
         self.numbers: dict[str, str] = {}
         self.secure = secure
-        self._sets: dict[str, str] = dict(SECURE) if secure else {}
+        self._issuer = issuer
+        self._sets: dict[str, str] = {**SECURE, **_issued_by(issuer)} if secure else {}
 
     def begin(self) -> None:
         """Create the namespace; deletes the namespace of an earlier run first."""
@@ -196,11 +211,21 @@ class World:
         node = {"kubernetes.io/hostname": "node-1"} if self.cluster.own else {}
         pod = client_pod(self.cluster.namespace, secure=self.secure)
         pod["spec"]["nodeSelector"] = node
+        if self._issuer:
+            self._give_authority()
         account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": ACCOUNT}}
         self.cluster.kubectl("apply", "-f", "-", stdin=json.dumps(account))
         self.cluster.kubectl("delete", "pod", CLIENT, "--ignore-not-found", "--grace-period=1")
         self.cluster.kubectl("apply", "-f", "-", stdin=json.dumps(pod))
         self.cluster.kubectl("wait", "--for=condition=Ready", f"pod/{CLIENT}", "--timeout=60s")
+
+    def _give_authority(self) -> None:
+        """Copy the issuer's authority to a ConfigMap as the chart's Job makes it: clients mount no Secret."""
+        name = f"{RELEASE}-ca"
+        data = self.cluster.objects("secret", f"{RELEASE}-admin-tls")["data"]
+        authority = base64.b64decode(data["ca.crt"]).decode()
+        found = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"ca.crt": authority}}
+        self.cluster.kubectl("apply", "-f", "-", stdin=json.dumps(found))
 
     def cli(self, *arguments: str, stdin: str | None = None, timeout_s: float = 120.0) -> str:
         """Run `tidemark ARGUMENTS` in the client pod, or as the operator of a secure release; returns its output."""
