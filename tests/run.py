@@ -39,6 +39,7 @@ class Lane(Enum):
     FRONT = "parts that start processes, and wait for them"
     BESIDE = "parts that wait longer than they compute, and have few processes"
     COMPUTING = "parts that need the processors only; at a lower priority"
+    LAST = "parts that bear a load beside them, and run beside the last part of the front"
 
 
 class Part(NamedTuple):
@@ -103,7 +104,7 @@ PARTS = (
     Part("charts", (_pytest_by_files("tests/charts"),), 240),
     Part("contract", (_pytest_by_files_of_two("tests/contract"),), 360, lane=Lane.BESIDE),
     Part("integration", _INTEGRATION, 900),
-    Part("chaos", _CHAOS, 480),
+    Part("chaos", _CHAOS, 480, lane=Lane.LAST),
     Part("spark", _SPARK, 1200),
 )
 
@@ -151,10 +152,18 @@ def _exists(part: Part) -> bool:
 def _run_lanes(parts: list[Part]) -> list[Outcome]:
     """Run the lanes side by side; the first that has parts writes its output at once."""
     lanes = [chosen for lane in Lane if (chosen := [part for part in parts if part.lane is lane])]
+    *before, last = lanes[0]
+    beside = [lane for lane in lanes[1:] if lane[0].lane is not Lane.LAST]
     with ThreadPoolExecutor(len(Lane)) as pool:
-        beside = [pool.submit(lambda lane: [_run_beside(part) for part in lane], lane) for lane in lanes[1:]]
-        outcomes = [_run(part) for part in lanes[0]]
-        return outcomes + [outcome for lane in beside for outcome in lane.result()]
+        running = [pool.submit(_run_lane_beside, lane) for lane in beside]
+        outcomes = [_run(part) for part in before]
+        running += [pool.submit(_run_lane_beside, lane) for lane in lanes[1:] if lane not in beside]
+        outcomes.append(_run(last))
+        return outcomes + [outcome for lane in running for outcome in lane.result()]
+
+
+def _run_lane_beside(lane: list[Part]) -> list[Outcome]:
+    return [_run_beside(part) for part in lane]
 
 
 def _run_beside(part: Part) -> Outcome:
