@@ -75,9 +75,9 @@ def _pytest_by_files(directory: str) -> tuple[str, ...]:
     return (*_pytest(directory), f"--numprocesses={workers}", *_FILES_AS_COLLECTED)
 
 
-def _pytest_by_files_of_two(directory: str) -> tuple[str, ...]:
+def _pytest_by_files_of_two(*directories: str) -> tuple[str, ...]:
     """For tests with time limits, which mostly wait, and for Spark's, which have a JVM and a cluster per worker."""
-    return (*_pytest(directory), f"--numprocesses={min(_CORES, 2)}", *_FILES_AS_COLLECTED)
+    return (*_pytest(*directories), f"--numprocesses={min(_CORES, 2)}", *_FILES_AS_COLLECTED)
 
 
 LINT = (
@@ -88,13 +88,10 @@ LINT = (
 _SIMULATION = (_pytest_on_every_core("tests/simulation", "tests/exploration", "tests/crash"),)
 _INTEGRATION = (
     (*_pytest_by_files("tests/integration"), "-m", "not alone"),
-    (*_pytest_by_files_of_two("tests/integration"), "-m", "alone"),
+    (*_pytest_by_files_of_two("tests/integration", "tests/chaos"), "-m", "alone"),
 )
 _SPARK = (_pytest_by_files_of_two("tests/spark"),)
-_CHAOS = (
-    (*_pytest_on_every_core("tests/chaos"), "-m", "not alone"),
-    (*_pytest_on_every_core("tests/chaos"), "-m", "alone"),
-)
+_CHAOS = ((*_pytest_on_every_core("tests/chaos"), "-m", "not alone"),)
 PARTS = (
     Part("lint", LINT, 60, lane=Lane.COMPUTING),
     Part("types", ((_PYTHON, "-m", "mypy"), (_PYTHON, "-m", "tests.examples")), 180, lane=Lane.COMPUTING),
