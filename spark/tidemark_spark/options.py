@@ -30,7 +30,7 @@ __all__ = ["EARLIEST", "LATEST", "ReadOptions", "parse_options", "parse_schema_o
 _log = logging.getLogger("tidemark.spark")
 
 _ENDING: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "endingOffsetsByTimestampStrategy")
-_STREAMING: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+_STREAMING: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "groupId")
 _OF_BYTES: Final = ("includeHeaders", "valueFormat", "valueSchema", "malformedValues")
 """Options of reads of topics without a schema."""
 _OF_TYPED: Final = ("metadataColumns", "schemaChange")
@@ -76,6 +76,7 @@ _WITHOUT_EFFECT: Final = frozenset(
 _KAFKA_RACK: Final = "kafka.client.rack"
 _DEADLINE_MS: Final = 60_000
 _NAMED_MAX: Final = 3
+_GROUP_ID_MAX: Final = 249
 _UNITS_MS: Final = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 """Durations as in Spark's Kafka source: a number without a unit is milliseconds."""
 
@@ -105,6 +106,7 @@ class ReadOptions:
         client_id: a name for quotas and metrics of brokers; "": none.
         is_typed: whether the topic has a schema; `columns` is then empty.
         goes_on: whether a stream goes on with the version of its start after a change of the schema.
+        group_id: consumer group that shows the progress of a stream; "": none.
     """
 
     bootstrap: str
@@ -127,6 +129,7 @@ class ReadOptions:
     client_id: str = ""
     is_typed: bool = False
     goes_on: bool = False
+    group_id: str = ""
 
     def chosen(self, names: Iterable[str]) -> list[str]:
         """Topics to read, sorted; a pattern does not match internal topics, whose names begin with __."""
@@ -210,6 +213,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False, typed:
         client_id=parse_client_id(given),
         is_typed=typed,
         goes_on=_goes_on(given),
+        group_id=_group_id(given),
     )
     if parsed.max_offsets is not None and parsed.min_offsets > parsed.max_offsets:
         raise ValueError(
@@ -309,6 +313,15 @@ def _goes_on(given: Mapping[str, str]) -> bool:
     if text not in ("fail", "latestatrestart"):
         raise ValueError(f"option 'schemaChange' is {given['schemachange']!r}; want fail or latestAtRestart")
     return text == "latestatrestart"
+
+
+def _group_id(given: Mapping[str, str]) -> str:
+    text = given.get("groupid")
+    if text is None:
+        return ""
+    if not 1 <= len(text.strip()) <= _GROUP_ID_MAX:
+        raise ValueError(f"option 'groupId' is {text[:20]!r}; want the id of a group, 1 to {_GROUP_ID_MAX} characters")
+    return text.strip()
 
 
 def _duration_ms(name: str, text: str) -> int:

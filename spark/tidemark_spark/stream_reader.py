@@ -44,6 +44,7 @@ from tidemark_spark.topics import ADVICE, Assignment
 from tidemark_spark.typed.topic import TypedTopic, check_same, check_version
 
 if TYPE_CHECKING:
+    from tidemark_spark.streams.group_progress import GroupProgress
     from tidemark_spark.typed.table import TypedTable
 
 _log = logging.getLogger("tidemark.spark")
@@ -101,6 +102,7 @@ class StreamPlanner:
         self._options = options
         self._topic = topic
         self._reader: RangeReader | None = None
+        self._group: GroupProgress | None = None
         self._topics: Mapping[str, TopicView] = {}
         self._latest: StreamOffset | None = None
         self._target: StreamOffset | None = None
@@ -194,8 +196,18 @@ class StreamPlanner:
         tasks = pack(pieces, self._options, functools.partial(topics.leader_of, self._topics))
         return [tuple(self._assignment(piece, whole[piece.topic, piece.partition]) for piece in task) for task in tasks]
 
+    def done(self, offset: StreamOffset, *, idle: bool) -> None:
+        """Show the group that the query has processed everything before an offset; `idle`: nothing newer is there."""
+        if self._group is not None:
+            self._group.put(offset)
+            if idle:
+                self._group.settle()
+
     def stop(self) -> None:
         """Close the connections."""
+        if self._group is not None:
+            self._group.close()
+            self._group = None
         if self._reader is not None:
             self._reader.close()
             self._reader = None
@@ -317,6 +329,10 @@ class StreamPlanner:
 
     def _client(self) -> RangeReader:
         if self._reader is None:
+            if self._options.group_id:
+                from tidemark_spark.streams.group_progress import GroupProgress
+
+                self._group = GroupProgress(self._options)
             self._reader = topics.open_reader(self._options)
         return self._reader
 
@@ -352,7 +368,8 @@ class _Reader(compat.AvailableNow, DataSourceStreamReader):  # type: ignore[misc
         return read_task(self._options, self._schema, partition, self._table)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: Spark has the checkpoint, and brokers keep no position of a query."""
+        """Show the progress to the group, if there is one; the checkpoint of Spark is what counts."""
+        self._planner.done(from_json(end), idle=False)
 
     def stop(self) -> None:
         """Close the connections at the end of the query."""
@@ -381,6 +398,8 @@ class LimitedStreamReader(_Reader):
         """How far the next micro-batch goes."""
         begun = from_json(start)
         end = self._planner.next_end(begun, unlimited=compat.is_unlimited(limit))
+        # Spark commits a micro-batch when it plans the next one, and the last of a query never.
+        self._planner.done(begun, idle=end == begun)
         return start if end == begun else end.to_json()
 
 
@@ -394,11 +413,14 @@ class PlainStreamReader(_Reader):
     def __init__(self, options: ReadOptions, schema: StructType, table: TypedTable | None = None) -> None:
         super().__init__(options, schema, table)
         self._end: StreamOffset | None = None
+        self._planned: StreamOffset | None = None
 
     @plain_errors()
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802
         """How far the next micro-batch goes."""
         self._end = self._planner.next_end(self._end, unlimited=False)
+        if self._planned is not None:
+            self._planner.done(self._planned, idle=self._end == self._planned)
         return self._end.to_json()
 
     @plain_errors()
@@ -409,7 +431,7 @@ class PlainStreamReader(_Reader):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Tasks of a micro-batch, maybe of one that an earlier process planned."""
-        self._end = from_json(end)
+        self._end = self._planned = from_json(end)
         return super().partitions(start, end)
 
 

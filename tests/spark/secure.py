@@ -6,19 +6,21 @@ from __future__ import annotations
 from typing import Final
 
 from tidemark.client import AdminClient
-from tidemark.client.acls import Operation, allow_rule, topic
+from tidemark.client.acls import Operation, allow_rule, group, topic
 from tidemark.local.cluster import LocalCluster
 
 USER: Final = "User:tidemark://local/user/dev"
 """Of the certificate that the environment names: tests of this process, and jobs without options for a token."""
 WITH_TOKEN: Final = "User:token:dev"
+GROUP: Final = "spark-queries"
 AUTHORIZATION: Final = {"authorization.enabled": "true", "super.users": USER}
 
 
 def let_the_token_in(cluster: LocalCluster) -> None:
-    """The user with the token may read and write every topic, and no more."""
+    """The user with the token may read and write every topic, commit to the group `GROUP`, and no more."""
+    rules = [allow_rule(WITH_TOKEN, one, topic("*")) for one in (Operation.READ, Operation.WRITE)]
     with AdminClient(cluster.admin_address, tls=cluster.client_files) as admin:
-        admin.alter_acls(add=[allow_rule(WITH_TOKEN, one, topic("*")) for one in (Operation.READ, Operation.WRITE)])
+        admin.alter_acls(add=[*rules, allow_rule(WITH_TOKEN, Operation.READ, group(GROUP))])
 
 
 def with_token(cluster: LocalCluster) -> dict[str, str]:
