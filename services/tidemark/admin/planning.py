@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from tidemark.core.groups.coordinator_partition import OFFSETS_TOPIC
+from tidemark.core.internal_topics import OFFSETS_TOPIC
 from tidemark.core.planning.placement import assign_replicas, check_counts
 from tidemark.model import (
     TYPED_FEATURE,

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from tidemark.broker.node.session_lease import Lease
-from tidemark.core.groups.coordinator_partition import OFFSETS_TOPIC
+from tidemark.core.internal_topics import OFFSETS_TOPIC
 from tidemark.core.replication import effects as ef
 from tidemark.core.replication.events import Event, LogStartRequested
 from tidemark.core.replication.queries import BrokerQueries

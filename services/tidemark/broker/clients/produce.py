@@ -20,7 +20,7 @@ from tidemark.broker.node.core_driver import BrokerDriver
 from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.broker.node.session_lease import Lease
 from tidemark.broker.node.topic_settings import TopicTable
-from tidemark.core.groups.coordinator_partition import OFFSETS_TOPIC
+from tidemark.core.internal_topics import OFFSETS_TOPIC
 from tidemark.core.quotas.quotas import QuotaKind
 from tidemark.core.replication.effects import ProduceResult, ReplyToProduce
 from tidemark.core.replication.events import Event, ProduceArrived, ProduceExpired

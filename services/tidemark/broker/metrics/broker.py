@@ -8,7 +8,7 @@ import time
 from typing import Final
 
 from tidemark.broker.metrics.topics import TopicMetrics
-from tidemark.core.groups.coordinator_partition import OFFSETS_TOPIC
+from tidemark.core.internal_topics import OFFSETS_TOPIC
 from tidemark.core.isr_change_reasons import OF_JOINING, OF_LEAVING, reasons_in
 from tidemark.core.replication.effects import AppendToLog, Observed
 from tidemark.model import ErrorCode
