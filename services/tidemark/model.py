@@ -96,7 +96,9 @@ class VersionedState(NamedTuple):
 
 TYPED_FEATURE: Final = "typed"
 """Feature of a broker that stores typed batches."""
-FEATURES: Final[Mapping[str, int]] = {"protocol": 1, TYPED_FEATURE: 1}
+TRANSACTIONS_FEATURE: Final = "transactions"
+"""Feature of a broker that stores pending batches and markers, and knows the last stable offset."""
+FEATURES: Final[Mapping[str, int]] = {"protocol": 1, TYPED_FEATURE: 1, TRANSACTIONS_FEATURE: 1}
 """Features of a broker of this version, with their levels."""
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from tidemark.client import AdminClient, Consumer
 from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.core.config_resource import ConfigKind, ConfigResource
-from tidemark.core.groups.coordinator_partition import OFFSETS_TOPIC
+from tidemark.core.internal_topics import OFFSETS_TOPIC
 from tidemark.core.groups.state import OffsetKey
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 

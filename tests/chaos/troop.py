@@ -14,7 +14,7 @@ from typing import Any
 
 from tidemark.client import AdminClient
 from tidemark.client.consuming.range_reader import RangeReader
-from tidemark.core.groups.coordinator_partition import OFFSETS_TOPIC, partition_of_group
+from tidemark.core.internal_topics import OFFSETS_TOPIC, partition_of
 from tidemark.core.groups.records import decode
 from tidemark.core.groups.state import Change
 from tidemark.local.process import ServiceProcess
@@ -232,7 +232,7 @@ def read_coordinators(bootstrap: str, *, deadline_s: float = 60.0) -> list[Chang
     """All that is written of the group, in order."""
     with RangeReader(bootstrap, deadline_s=deadline_s) as reader:
         count = len(reader.topics([OFFSETS_TOPIC])[OFFSETS_TOPIC].partitions)
-        index = partition_of_group(GROUP, count)
+        index = partition_of(GROUP, count)
         bounds = reader.bounds(OFFSETS_TOPIC, [index])[index]
         rows = [
             row

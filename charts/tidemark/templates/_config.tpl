@@ -18,6 +18,7 @@
 {{- $_ := set $settings "admin.address" (include "tidemark.adminAddress" $root) -}}
 {{- $_ := set $settings "log.dirs.trust.boot.id" "false" -}}
 {{- $_ := set $settings "offsets.topic.replication.factor" (int $root.Values.topics.replicationFactor) -}}
+{{- $_ := set $settings "transaction.state.log.replication.factor" (int $root.Values.topics.replicationFactor) -}}
 {{- else if eq $component "admin" -}}
 {{- $_ := set $settings "advertised.listeners" (include "tidemark.adminAddress" $root) -}}
 {{- $_ := set $settings "default.replication.factor" (int $root.Values.topics.replicationFactor) -}}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from tidemark.core.groups.coordinator_partition import OFFSETS_TOPIC
+from tidemark.core.internal_topics import INTERNAL_TOPICS
 from tidemark.core.planning.placement import assign_replicas, check_counts
 from tidemark.model import (
     TYPED_FEATURE,
@@ -95,13 +95,13 @@ def plan_topic(
 
     Raises:
         TidemarkError: INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, UNKNOWN_CONFIG or INVALID_CONFIG; INVALID_REQUEST
-            for `__consumer_offsets`, and for a schema while a live broker cannot store typed batches.
+            for an internal topic, and for a schema while a live broker cannot store typed batches.
     """
     _check_not_internal(
         request.topic,
         ErrorCode.INVALID_REQUEST,
-        "is an internal topic: brokers create it for the first consumer group, compacted and with "
-        "offsets.topic.num.partitions partitions",
+        "is an internal topic: brokers create it, compacted, for the first consumer group or transactional id; "
+        "offsets.topic.num.partitions and transaction.state.log.num.partitions set the number of partitions",
     )
     factor = request.replication_factor or default_replication_factor
     if request.schema is not None:
@@ -216,27 +216,28 @@ def plan_partitions(
 
 
 def check_count_may_change(topic: str) -> None:
-    """Refuse `__consumer_offsets` (INVALID_PARTITIONS): groups are mapped to its partitions by their number."""
+    """Refuse an internal topic (INVALID_PARTITIONS): its keys are mapped to its partitions by their number."""
     _check_not_internal(
         topic,
         ErrorCode.INVALID_PARTITIONS,
-        "keeps the number of partitions that it was created with: consumer groups are mapped to partitions "
-        "by that number; offsets.topic.num.partitions sets the number for a new cluster",
+        "keeps the number of partitions that it was created with: groups and transactional ids are mapped to "
+        "partitions by that number; offsets.topic.num.partitions and transaction.state.log.num.partitions set the "
+        "number for a new cluster",
     )
 
 
 def check_may_go(topic: str) -> None:
-    """Refuse `__consumer_offsets` (INVALID_REQUEST): its deletion would delete all committed offsets."""
+    """Refuse an internal topic (INVALID_REQUEST): all committed offsets, or all transactions, would be lost."""
     _check_not_internal(
         topic,
         ErrorCode.INVALID_REQUEST,
-        "is an internal topic with the committed offsets of every consumer group, and cannot be deleted; "
+        "is an internal topic with the state of every consumer group or transaction, and cannot be deleted; "
         "to delete one group: `tidemark group delete`",
     )
 
 
 def _check_not_internal(topic: str, code: ErrorCode, why: str) -> None:
-    if topic == OFFSETS_TOPIC:
+    if topic in INTERNAL_TOPICS:
         raise TidemarkError(code, f"{topic} {why}", {"topic": topic})
 
 

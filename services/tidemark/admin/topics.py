@@ -154,7 +154,7 @@ class TopicAdministration:
         """Return the id of a topic that may be deleted.
 
         Raises:
-            TidemarkError: INVALID_TOPIC_NAME, UNKNOWN_TOPIC; INVALID_REQUEST for `__consumer_offsets`.
+            TidemarkError: INVALID_TOPIC_NAME, UNKNOWN_TOPIC; INVALID_REQUEST for an internal topic.
         """
         check_topic_name(name)
         check_may_go(name)

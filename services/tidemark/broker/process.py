@@ -14,6 +14,7 @@ from typing import Any, Final
 import grpc
 
 from tidemark.broker.clients.clients import Clients
+from tidemark.broker.coordination.state_log import StateLogs
 from tidemark.broker.groups.coordination import GroupCoordination
 from tidemark.broker.lifecycle.advertised_address import check_advertised
 from tidemark.broker.lifecycle.controlled_shutdown import ControlledShutdown
@@ -181,7 +182,17 @@ class BrokerProcess:
             self._authorization.authorizer, node.store, node.clock, node.driver.fail, self._on_changed_rules
         )
         self._rules.show(METRICS)
-        self._groups = groups = GroupCoordination(node, storage, clients)
+        state_logs = StateLogs(
+            node.core.queries,
+            storage.threads,
+            node.readers,
+            clients.purgatory,
+            clients.appends,
+            node.lease,
+            node.clock,
+            storage.repairs.suspect,
+        )
+        self._groups = groups = GroupCoordination(node, state_logs, clients)
         self._replica_metrics = ReplicaMetrics(
             node.broker_id, node.core.queries, storage.logs, node.clock.now_ms, node.metrics.topics.keep
         )

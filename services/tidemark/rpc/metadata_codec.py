@@ -130,6 +130,7 @@ def broker_to_proto(broker: BrokerRegistration) -> metadata_pb2.BrokerEndpoint:
         rack=broker.rack,
         broker_epoch=broker.broker_epoch,
         endpoints=broker.endpoints,
+        features=broker.features,
     )
 
 
@@ -142,6 +143,7 @@ def broker_from_proto(message: metadata_pb2.BrokerEndpoint) -> BrokerRegistratio
         rack=message.rack,
         broker_epoch=BrokerEpoch(message.broker_epoch),
         endpoints=tuple(message.endpoints),
+        features=dict(message.features),
     )
     return for_services_of(listener_of_services(), broker)
 

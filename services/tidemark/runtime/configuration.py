@@ -129,6 +129,12 @@ class BrokerSettings(_AuthorizingSettings):
     group_consumer_heartbeat_interval_ms: int
     group_consumer_max_size: int
     group_consumer_assignors: str
+    transaction_state_log_num_partitions: int
+    transaction_state_log_replication_factor: int
+    transaction_max_timeout_ms: int
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int
+    transactional_id_expiration_ms: int
+    transaction_remove_expired_transaction_cleanup_interval_ms: int
     metrics_partitions: bool
     metrics_groups: bool
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of consumer groups: rows for the table in `configuration_keys`."""
+"""Settings of consumer groups and of transactions: rows for the table in `configuration_keys`."""
 
 from __future__ import annotations
 
@@ -79,6 +79,57 @@ GROUP_NUMBERS: Final = (
         _DAY_MS,
     ),
     GroupNumber("group.consumer.max.size", 10_000, "members", "Largest number of members of a group", 1, 1_000_000),
+)
+
+TRANSACTION_NUMBERS: Final = (
+    GroupNumber(
+        "transaction.state.log.num.partitions",
+        16,
+        "partitions",
+        "Partitions of `__transaction_state`, which the first use of a transactional id creates; fixed from then on",
+        1,
+        1000,
+    ),
+    GroupNumber(
+        "transaction.state.log.replication.factor",
+        3,
+        "replicas",
+        "Replication factor of `__transaction_state`; fewer if the cluster has fewer brokers when it is created",
+        1,
+        100,
+    ),
+    GroupNumber(
+        "transaction.max.timeout.ms",
+        900_000,
+        "ms",
+        "Longest transaction timeout that a producer may ask for",
+        1,
+        7 * _DAY_MS,
+    ),
+    GroupNumber(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        1000,
+        "ms",
+        "Interval at which coordinators abort transactions whose timeout has passed",
+        10,
+        _DAY_MS,
+    ),
+    GroupNumber(
+        "transactional.id.expiration.ms",
+        7 * _DAY_MS,
+        "ms",
+        "Time without a transaction after which a transactional id is deleted",
+        1,
+        50 * 366 * _DAY_MS,
+    ),
+    GroupNumber(
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        3_600_000,
+        "ms",
+        "Interval at which coordinators delete expired transactional ids",
+        100,
+        _DAY_MS,
+    ),
 )
 
 ASSIGNORS_DEFAULT: Final = "sticky,uniform,range"

@@ -12,7 +12,12 @@ from types import MappingProxyType
 from typing import Final
 
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.runtime.configuration_group_keys import ASSIGNORS_DEFAULT, ASSIGNORS_DOC, GROUP_NUMBERS
+from tidemark.runtime.configuration_group_keys import (
+    ASSIGNORS_DEFAULT,
+    ASSIGNORS_DOC,
+    GROUP_NUMBERS,
+    TRANSACTION_NUMBERS,
+)
 from tidemark.runtime.configuration_key import I32_MAX, I64_MAX, UNLIMITED, ConfigKey, Kind, Scope, whole_number
 from tidemark.runtime.configuration_service_keys import LIMITS, METRICS_SWITCHES
 
@@ -600,7 +605,7 @@ _TOPIC: Final = (
 _GROUPS: Final = (
     *(
         whole_number(row.name, ("broker",), row.default, row.unit, row.doc, minimum=row.minimum, maximum=row.maximum)
-        for row in GROUP_NUMBERS
+        for row in (*GROUP_NUMBERS, *TRANSACTION_NUMBERS)
     ),
     *(ConfigKey(key, Kind.BOOL, ("broker",), "true", doc, scope=Scope.BROKER_DYNAMIC) for key, doc in METRICS_SWITCHES),
     ConfigKey("group.consumer.assignors", Kind.STRING, ("broker",), ASSIGNORS_DEFAULT, ASSIGNORS_DOC),

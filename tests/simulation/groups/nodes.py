@@ -74,7 +74,7 @@ class CoordinatorNode(Node):
         self._epoch = -1
 
     def change(self, change: Change_, reply: Reply) -> None:
-        """Carry out a request, as CoordinatorShard.change."""
+        """Carry out a request, as Shard.change."""
         if not self._leads or self._core is None:
             reply(TidemarkError(ErrorCode.COORDINATOR_LOADING, "not now, or not here"))
             return

@@ -2,7 +2,7 @@
 """A consumer group in simulated time: coordinators that are replaced, members that keep to docs/groups.md, and a plan.
 
 The coordinator is `core.groups.coordinator.GroupCoordinator`; what it is carried out by keeps to step G8, as
-`broker.groups.coordinator_shard` does. Invariants are checked whenever a record is read or appended:
+`broker.coordination.shard` does. Invariants are checked whenever a record is read or appended:
 
 ONE-OWNER: nobody reads a partition while another member does. COMMITS-KEPT: what a commit was acknowledged with is
 remembered; offsets never go back, and never beyond what was read. READ-ALL: nothing is passed over. SETTLED: in peace

@@ -73,7 +73,7 @@ def test_a_typed_topic_waits_for_the_upgrade_of_every_live_broker() -> None:
 
 
 def test_creating_the_offsets_topic_is_refused() -> None:
-    with pytest.raises(TidemarkError, match="brokers create it for the first consumer group") as refused:
+    with pytest.raises(TidemarkError, match="brokers create it, compacted, for the first consumer group") as refused:
         plan(TopicRequest("__consumer_offsets", 1))
     assert refused.value.code is ErrorCode.INVALID_REQUEST
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from tidemark.broker.node.session_lease import Lease
-from tidemark.core.groups.coordinator_partition import OFFSETS_TOPIC
+from tidemark.core.internal_topics import INTERNAL_TOPICS
 from tidemark.core.replication import effects as ef
 from tidemark.core.replication.events import Event, LogStartRequested
 from tidemark.core.replication.queries import BrokerQueries
@@ -65,9 +65,9 @@ class DeleteRecords:
         """
         check_wait(request.timeout_ms, "timeout_ms")
         partition = TopicPartition(request.topic, request.partition)
-        if request.topic == OFFSETS_TOPIC:
-            sentence = f"{OFFSETS_TOPIC} is an internal topic: its records are the committed offsets of groups"
-            raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence, {"topic": OFFSETS_TOPIC})
+        if request.topic in INTERNAL_TOPICS:
+            sentence = f"{request.topic} is an internal topic: its records are the state of groups or of transactions"
+            raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence, {"topic": request.topic})
         target, epoch = self._target(partition, request)
         view = self._queries.replica(partition)
         assert view is not None, "a led partition has a replica"

@@ -20,7 +20,7 @@ from tidemark.broker.node.core_driver import BrokerDriver
 from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.broker.node.session_lease import Lease
 from tidemark.broker.node.topic_settings import TopicTable
-from tidemark.core.groups.coordinator_partition import OFFSETS_TOPIC
+from tidemark.core.internal_topics import INTERNAL_TOPICS
 from tidemark.core.quotas.quotas import QuotaKind
 from tidemark.core.replication.effects import ProduceResult, ReplyToProduce
 from tidemark.core.replication.events import Event, ProduceArrived, ProduceExpired
@@ -177,10 +177,10 @@ class ProduceService:
         self._driver.submit_all(events)
 
     async def _checked(self, call: _Call, index: int, batches: list[bytes], pace: Pace) -> tuple[Batch, ...]:
-        if call.partitions[index].topic == OFFSETS_TOPIC:
+        if call.partitions[index].topic in INTERNAL_TOPICS:
             raise TidemarkError(
                 ErrorCode.INVALID_REQUEST,
-                f"{OFFSETS_TOPIC} is written by group coordinators only: commit offsets, or reset those of a group",
+                f"{call.partitions[index].topic} is written by coordinators only: commit offsets, or end a transaction",
             )
         if not batches:
             raise TidemarkError(

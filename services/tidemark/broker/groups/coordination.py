@@ -4,16 +4,16 @@
 from __future__ import annotations
 
 from tidemark.broker.clients.clients import Clients
+from tidemark.broker.coordination.internal_topic import InternalTopic
+from tidemark.broker.coordination.state_log import StateLogs
 from tidemark.broker.groups.coordinators import GroupCoordinators
 from tidemark.broker.groups.lag_metrics import GroupLagMetrics
 from tidemark.broker.groups.metrics import GroupMetrics
 from tidemark.broker.groups.offsets import GroupOffsets
-from tidemark.broker.groups.offsets_log import OffsetsLogs
-from tidemark.broker.groups.offsets_topic import OffsetsTopic
 from tidemark.broker.groups.partition_ends import PartitionEnds
 from tidemark.broker.groups.service import GroupService
-from tidemark.broker.logs.storage import Storage
 from tidemark.broker.node.broker_node import BrokerNode
+from tidemark.core.internal_topics import OFFSETS_TOPIC
 from tidemark.core.replication import effects as ef
 from tidemark.runtime.configuration import BrokerSettings
 from tidemark.runtime.metrics import METRICS
@@ -24,27 +24,20 @@ class GroupCoordination:
     service: the servicer of the groups' RPCs.
     """
 
-    def __init__(self, node: BrokerNode, storage: Storage, clients: Clients) -> None:
+    def __init__(self, node: BrokerNode, logs: StateLogs, clients: Clients) -> None:
         settings = node.settings
         self._ends = PartitionEnds(node.broker_id, node.metadata, clients.fetch.list_offsets)
         self._coordinators = GroupCoordinators(
             node.broker_id,
             settings,
-            OffsetsLogs(
-                node.core.queries,
-                storage.threads,
-                node.readers,
-                clients.purgatory,
-                clients.appends,
-                node.lease,
-                node.clock,
-                storage.repairs.suspect,
-            ),
+            logs,
             node.metadata,
-            OffsetsTopic(
+            InternalTopic(
+                OFFSETS_TOPIC,
                 node.store,
                 partitions=settings.offsets_topic_num_partitions,
                 replication_factor=settings.offsets_topic_replication_factor,
+                factor_setting="offsets.topic.replication.factor",
             ),
             GroupMetrics(METRICS),
             node.driver.fail,

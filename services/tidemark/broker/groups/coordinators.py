@@ -8,44 +8,34 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import count
-from typing import Final, NamedTuple
+from typing import Final
 
-from tidemark.broker.groups.coordinator_shard import CoordinatorShard
+from tidemark.broker.coordination.coordinators import Coordinators
+from tidemark.broker.coordination.internal_topic import InternalTopic
+from tidemark.broker.coordination.lookup import count_of
+from tidemark.broker.coordination.state_log import StateLog, StateLogs
+from tidemark.broker.groups.group_shard import GROUP_RECORDS, GroupShard
 from tidemark.broker.groups.metrics import GroupMetrics
-from tidemark.broker.groups.offsets_log import OffsetsLog, OffsetsLogs
-from tidemark.broker.groups.offsets_topic import OffsetsTopic
 from tidemark.broker.node.metadata_cache import MetadataCache
-from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
+from tidemark.core.cluster_view import ClusterView
 from tidemark.core.groups.assignors import ASSIGNORS
 from tidemark.core.groups.coordinator import check_group_id
-from tidemark.core.groups.coordinator_partition import OFFSETS_TOPIC, partition_of_group
 from tidemark.core.groups.group import Group
 from tidemark.core.groups.heartbeat import Situation
 from tidemark.core.groups.settings import GroupSettings
 from tidemark.core.groups.state import GroupState, TopicFacts
-from tidemark.core.replication.effects import LeadershipChanged
-from tidemark.model import NO_LEADER, BrokerId, BrokerRegistration, ErrorCode, LeaderEpoch, TidemarkError
-from tidemark.rpc.security.callers import address_for_caller
+from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, TidemarkError, TopicPartition
 from tidemark.runtime.configuration import BrokerSettings
 
 _SWEEP_S: Final = 0.5
 _SUSPENDED_MS: Final = 1000
 _SWEEPS_A_COUNT: Final = 10
-_FIRST_USE_S: Final = 3.0
 _TOPIC_CHANGES_S: Final = 0.1
 
 
-class Coordinator(NamedTuple):
-    """The coordinator of a group, with the partition that it leads."""
-
-    partition: int
-    broker: BrokerRegistration
-    leader_epoch: LeaderEpoch
-
-
-class GroupCoordinators:
+class GroupCoordinators(Coordinators[GroupShard]):
     """The shards of this broker, and their periodic tasks.
 
     Args:
@@ -57,49 +47,22 @@ class GroupCoordinators:
         self,
         broker_id: BrokerId,
         settings: BrokerSettings,
-        logs: OffsetsLogs,
+        logs: StateLogs,
         metadata: MetadataCache,
-        topic: OffsetsTopic,
+        topic: InternalTopic,
         metrics: GroupMetrics,
         fail: Callable[[BaseException], None],
     ) -> None:
-        self.broker_id = broker_id
+        super().__init__(broker_id, logs, metadata, topic, "group", check_group_id, self._make_shard, fail)
         self.settings = group_settings(settings)
         self.metrics = metrics
-        self.metadata = metadata
         self._write_timeout_s = settings.offsets_commit_timeout_ms / 1000
         self._expire_s = settings.offsets_retention_check_interval_ms / 1000
-        self._logs = logs
-        self._topic = topic
-        self._fail = fail
-        self._shards: dict[int, CoordinatorShard] = {}
-        self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         """Start the periodic tasks."""
         for name, work in (("sweep", self._sweep), ("expire", self._expire), ("topics", self._follow_topics)):
-            self._tasks.append(asyncio.create_task(self._guarded(work), name=f"groups: {name}"))
-
-    def stop(self) -> None:
-        """Stop coordinating; waiting requests are refused with NOT_COORDINATOR."""
-        for task in self._tasks:
-            task.cancel()
-        for shard in self._shards.values():
-            shard.close()
-        self._shards.clear()
-
-    def on_leadership(self, effect: LeadershipChanged) -> None:
-        """Load or close the shard of a partition whose leadership changed."""
-        if effect.partition.topic != OFFSETS_TOPIC:
-            return
-        index = effect.partition.partition
-        shard = self._shards.pop(index, None)
-        if shard is not None:
-            shard.close()
-        view = self._logs.queries.replica(effect.partition) if effect.leading else None
-        if view is not None:
-            log = OffsetsLog(self._logs, effect.partition, view.leader_epoch)
-            self._shards[index] = CoordinatorShard(log, self.situation, self._write_timeout_s, self.metrics)
+            self.run(f"groups: {name}", work)
 
     def situation(self) -> Situation:
         """The facts that requests are checked against, as of now."""
@@ -108,110 +71,9 @@ class GroupCoordinators:
         topics = KnownTopics(view) if view.complete else None
         return Situation(topics, self.settings, clock.now_ms(), clock.wall_us() // 1000, view.hidden_topics)
 
-    @property
-    def shards(self) -> Collection[CoordinatorShard]:
-        """The shards of this broker."""
-        return self._shards.values()
-
-    def shard_of(self, group_id: str) -> CoordinatorShard:
-        """The shard of a group that this broker coordinates.
-
-        Raises:
-            TidemarkError: INVALID_GROUP_ID; NOT_COORDINATOR with {"coordinator", "host", "port", "partition"} when
-                they are known; COORDINATOR_NOT_AVAILABLE.
-        """
-        check_group_id(group_id)
-        partition_count = self._partition_count()
-        if partition_count is None:
-            raise _not_available(f"{OFFSETS_TOPIC} does not exist yet: find the coordinator first")
-        index = partition_of_group(group_id, partition_count)
-        shard = self._shards.get(index)
-        if shard is not None:
-            return shard
-        where = self._located(group_id)
-        address = address_for_caller(where.broker)
-        raise TidemarkError(
-            ErrorCode.NOT_COORDINATOR,
-            f"the group {group_id!r} is coordinated by broker {where.broker.broker_id}, {address.host}:{address.port}",
-            {
-                "coordinator": str(where.broker.broker_id),
-                "host": address.host,
-                "port": str(address.port),
-                "partition": str(where.partition),
-            },
-        )
-
-    async def find(self, group_id: str) -> Coordinator:
-        """The coordinator of a group; creates the offsets topic first if there is none.
-
-        Raises:
-            TidemarkError: INVALID_GROUP_ID, COORDINATOR_NOT_AVAILABLE.
-        """
-        check_group_id(group_id)
-        if self._partition_count() is None and self.metadata.view.complete:
-            try:
-                async with asyncio.timeout(_FIRST_USE_S):
-                    await self._topic.ensure()
-            except TimeoutError:
-                raise _not_available(f"{OFFSETS_TOPIC} is not created yet: ZooKeeper does not answer; retry") from None
-            await self.wait_for(lambda view: self._is_led(view, group_id), _FIRST_USE_S)
-        return self._located(group_id)
-
-    def located(self, group_id: str) -> Coordinator:
-        """As `find`, without waiting and without creating the topic."""
-        check_group_id(group_id)
-        return self._located(group_id)
-
-    async def wait_for(self, holds: Callable[[ClusterView], bool], timeout_s: float) -> bool:
-        """Wait until the condition holds for this broker's metadata; False when the time has passed."""
-        if holds(self.metadata.view):
-            return True
-        try:
-            async with asyncio.timeout(timeout_s):
-                async for _ in self.metadata.watch((OFFSETS_TOPIC,)):
-                    if holds(self.metadata.view):
-                        return True
-        except TimeoutError:
-            pass
-        return holds(self.metadata.view)
-
-    def _partition_count(self) -> int | None:
-        topic = self.metadata.view.topics.get(OFFSETS_TOPIC)
-        return None if topic is None or topic.error is not None else count_of(topic) or None
-
-    def _is_led(self, view: ClusterView, group_id: str) -> bool:
-        partition_count = self._partition_count()
-        if partition_count is None:
-            return False
-        partition = view.topics[OFFSETS_TOPIC].partitions.get(partition_of_group(group_id, partition_count))
-        return partition is not None and partition.leader in view.brokers
-
-    def _located(self, group_id: str) -> Coordinator:
-        view = self.metadata.view
-        partition_count = self._partition_count()
-        if partition_count is None:
-            raise _not_available(f"{OFFSETS_TOPIC} is being created; retry")
-        index = partition_of_group(group_id, partition_count)
-        partition: PartitionView | None = view.topics[OFFSETS_TOPIC].partitions.get(index)
-        broker = None if partition is None else view.brokers.get(partition.leader)
-        if partition is None or partition.leader == NO_LEADER or broker is None:
-            raise _not_available(f"{OFFSETS_TOPIC}-{index}, which has the group, has no leader now; retry")
-        if broker.broker_id == self.broker_id and not self._coordinates(index):
-            raise _not_available(
-                f"this broker gains or has lost the leadership of {OFFSETS_TOPIC}-{index}: retry, or ask another"
-            )
-        return Coordinator(index, broker, partition.leader_epoch)
-
-    def _coordinates(self, index: int) -> bool:
-        """Whether this broker leads the partition under its lease; the metadata may be outdated."""
-        shard = self._shards.get(index)
-        if shard is None:
-            return False
-        try:
-            shard.log.check()
-        except TidemarkError:
-            return False
-        return True
+    def _make_shard(self, partition: TopicPartition, leader_epoch: LeaderEpoch) -> GroupShard:
+        log = StateLog(self._logs, GROUP_RECORDS, partition, leader_epoch)
+        return GroupShard(log, self.situation, self._write_timeout_s, self.metrics)
 
     async def _sweep(self) -> None:
         clock = self._logs.clock
@@ -239,12 +101,6 @@ class GroupCoordinators:
             for shard in tuple(self._shards.values()):
                 shard.refresh_topics()
             await asyncio.sleep(_TOPIC_CHANGES_S)  # a thousand new partitions arrive in many updates
-
-    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await work()
-        except Exception as error:  # noqa: BLE001 - passed to `fail`
-            self._fail(error)
 
     def known(self) -> Iterator[Group]:
         """The groups that this broker coordinates, except those that are still being loaded."""
@@ -286,11 +142,6 @@ class KnownTopics(Mapping[str, TopicFacts]):
         return sum(1 for _ in self)
 
 
-def count_of(topic: TopicView) -> int:
-    """Number of partitions."""
-    return topic.partition_count or len(topic.partitions)
-
-
 def group_settings(settings: BrokerSettings) -> GroupSettings:
     """The group settings; raises INVALID_CONFIG for an unknown assignor."""
     assignors = tuple(name.strip() for name in settings.group_consumer_assignors.split(",") if name.strip())
@@ -310,7 +161,3 @@ def group_settings(settings: BrokerSettings) -> GroupSettings:
         offsets_retention_ms=settings.offsets_retention_minutes * 60_000,
         metadata_bytes_max=settings.offset_metadata_max_bytes,
     )
-
-
-def _not_available(sentence: str) -> TidemarkError:
-    return TidemarkError(ErrorCode.COORDINATOR_NOT_AVAILABLE, sentence)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import grpc
 
+from tidemark.broker.coordination.broker_channels import BrokerChannels
 from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.model import NO_LEADER, BrokerId, ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc import errors
-from tidemark.rpc.channel import open_channel
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 
@@ -53,13 +53,11 @@ class PartitionEnds:
         self._metadata = metadata
         self._own = own
         self._between_s = between_s
-        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._channels = BrokerChannels(metadata)
 
     async def close(self) -> None:
         """Close the channels to other brokers."""
-        channels, self._channels = self._channels, {}
-        for channel in channels.values():
-            await channel.close()
+        await self._channels.close()
 
     async def ask(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Ends | TidemarkError]:
         """The ends of each partition, or the error; answers within some seconds."""
@@ -115,13 +113,7 @@ class PartitionEnds:
     async def _call(self, leader: BrokerId, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
         if leader == self._broker_id:
             return await self._own(request)
-        broker = self._metadata.view.brokers.get(leader)
-        if broker is None:
-            raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {leader} is not registered now; retry")
-        address = f"{broker.host}:{broker.port}"
-        channel = self._channels.get(address)
-        if channel is None:
-            channel = self._channels[address] = open_channel(address)
+        address, channel = self._channels.to(leader)
         try:
             stub = cast("BrokerServiceAsyncStub", BrokerServiceStub(channel))
             return await stub.ListOffsets(request, timeout=_DEADLINE_S)

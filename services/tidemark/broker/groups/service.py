@@ -9,8 +9,8 @@ from collections.abc import Mapping, MutableSequence, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from tidemark.broker.groups.coordinator_shard import CoordinatorShard
 from tidemark.broker.groups.coordinators import GroupCoordinators
+from tidemark.broker.groups.group_shard import GroupShard
 from tidemark.broker.groups.offsets import GroupOffsets
 from tidemark.core.groups.coordinator import GroupCoordinator, Outcome
 from tidemark.core.groups.group import Group
@@ -251,7 +251,7 @@ class GroupService(GroupServiceServicer):
                 shard.touch(beat.group_id, beat.member_id)
                 return answer
 
-    async def _answer(self, shard: CoordinatorShard, beat: Heartbeat) -> HeartbeatAnswer:
+    async def _answer(self, shard: GroupShard, beat: Heartbeat) -> HeartbeatAnswer:
         try:
             return await shard.change(lambda coordinator, now: coordinator.heartbeat(beat, now))
         except TidemarkError as error:

@@ -8,7 +8,7 @@ import time
 from typing import Final
 
 from tidemark.broker.metrics.topics import TopicMetrics
-from tidemark.core.groups.coordinator_partition import OFFSETS_TOPIC
+from tidemark.core.internal_topics import INTERNAL_TOPICS
 from tidemark.core.isr_change_reasons import OF_JOINING, OF_LEAVING, reasons_in
 from tidemark.core.replication.effects import AppendToLog, Observed
 from tidemark.model import ErrorCode
@@ -124,7 +124,7 @@ class BrokerMetrics:
     def appended(self, effect: AppendToLog) -> None:
         """Count a leader's append of producer batches; neither refused batches nor duplicates reach this."""
         topic = effect.partition.topic
-        if not effect.stamp or topic == OFFSETS_TOPIC:
+        if not effect.stamp or topic in INTERNAL_TOPICS:
             return
         records = sum([batch.envelope.record_count for batch in effect.batches])
         size_bytes = sum([len(batch.data) for batch in effect.batches])

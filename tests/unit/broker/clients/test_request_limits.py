@@ -11,7 +11,8 @@ from typing import Any, NoReturn, cast
 
 import grpc
 import pytest
-from tidemark.broker.groups.coordinators import Coordinator, GroupCoordinators
+from tidemark.broker.coordination.lookup import Coordinator
+from tidemark.broker.groups.coordinators import GroupCoordinators
 from tidemark.broker.groups.offsets import GroupOffsets
 from tidemark.broker.groups.service import GroupService
 from tidemark.broker.node.metadata_cache import MetadataCache

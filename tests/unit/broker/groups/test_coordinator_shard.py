@@ -9,11 +9,11 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from tidemark.broker.groups.coordinator_shard import CoordinatorShard
+from tidemark.broker.coordination.state_log import StateLog
 from tidemark.broker.groups.coordinators import GroupCoordinators
+from tidemark.broker.groups.group_shard import GroupShard
 from tidemark.broker.groups.metrics import GroupMetrics
 from tidemark.broker.groups.offsets import GroupOffsets
-from tidemark.broker.groups.offsets_log import OffsetsLog
 from tidemark.broker.groups.service import GroupService
 from tidemark.core.groups.coordinator import GroupCoordinator, Outcome
 from tidemark.core.groups.heartbeat import Heartbeat, HeartbeatAnswer, Situation
@@ -82,20 +82,20 @@ def log() -> HeldLog:
 
 
 @pytest.fixture
-async def shard(log: HeldLog) -> AsyncIterator[CoordinatorShard]:
-    made = CoordinatorShard(cast(OffsetsLog, log), situation, 1.0, GroupMetrics(Metrics()))
+async def shard(log: HeldLog) -> AsyncIterator[GroupShard]:
+    made = GroupShard(cast(StateLog[Change], log), situation, 1.0, GroupMetrics(Metrics()))
     await loaded(made)
     yield made
     made.close()
 
 
-async def loaded(shard: CoordinatorShard) -> None:
+async def loaded(shard: GroupShard) -> None:
     async with asyncio.timeout(5):
         while shard.is_loading:  # noqa: ASYNC110 - a thread replays what was read
             await asyncio.sleep(0)
 
 
-def commit(shard: CoordinatorShard, offset: int, group_id: str = "g") -> asyncio.Task[Refusals]:
+def commit(shard: GroupShard, offset: int, group_id: str = "g") -> asyncio.Task[Refusals]:
     asked = Commit(group_id, "", -1, "", {AT_0: Committed(offset, -1, "", "a-id", "", 0)})
 
     def change(coordinator: GroupCoordinator, now: Situation) -> Outcome[Refusals]:
@@ -104,12 +104,12 @@ def commit(shard: CoordinatorShard, offset: int, group_id: str = "g") -> asyncio
     return asyncio.create_task(shard.change(change))
 
 
-def beat(shard: CoordinatorShard, member_id: str, epoch: int) -> asyncio.Task[HeartbeatAnswer]:
+def beat(shard: GroupShard, member_id: str, epoch: int) -> asyncio.Task[HeartbeatAnswer]:
     request = Heartbeat("g", member_id, epoch, topics=("a",), rebalance_timeout_ms=1)
     return asyncio.create_task(shard.change(lambda coordinator, now: coordinator.heartbeat(request, now)))
 
 
-def remembered(shard: CoordinatorShard) -> int:
+def remembered(shard: GroupShard) -> int:
     return shard.coordinator.group("g").offsets[AT_0].offset
 
 
@@ -118,9 +118,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_an_answer_waits_for_the_writes_of_all_state_that_it_depends_on(
-    log: HeldLog, shard: CoordinatorShard
-) -> None:
+async def test_an_answer_waits_for_the_writes_of_all_state_that_it_depends_on(log: HeldLog, shard: GroupShard) -> None:
     committing = commit(shard, 1)
     await turns()
     looking = asyncio.create_task(shard.read(lambda coordinator: coordinator.group("g").offsets[AT_0].offset))
@@ -132,7 +130,7 @@ async def test_an_answer_waits_for_the_writes_of_all_state_that_it_depends_on(
     assert await looking == 1
 
 
-async def test_changes_during_a_write_are_written_together_afterwards(log: HeldLog, shard: CoordinatorShard) -> None:
+async def test_changes_during_a_write_are_written_together_afterwards(log: HeldLog, shard: GroupShard) -> None:
     first = commit(shard, 1)
     await turns()
     others = [commit(shard, 2 + number, f"g{number}") for number in range(5)]
@@ -143,7 +141,7 @@ async def test_changes_during_a_write_are_written_together_afterwards(log: HeldL
     await asyncio.gather(*others)
 
 
-async def test_after_a_failed_write_the_state_is_loaded_from_the_log(log: HeldLog, shard: CoordinatorShard) -> None:
+async def test_after_a_failed_write_the_state_is_loaded_from_the_log(log: HeldLog, shard: GroupShard) -> None:
     kept = commit(shard, 1)
     await log.finish_write()
     await kept
@@ -168,7 +166,7 @@ async def test_after_a_failed_write_the_state_is_loaded_from_the_log(log: HeldLo
 async def test_an_expired_lease_while_the_state_is_loaded_does_not_end_the_loading(log: HeldLog) -> None:
     log.records.append(Change(OffsetKey("g", *AT_0), Committed(7, -1, "", "a-id", "", 0)))
     log.refusal = log.over()
-    shard = CoordinatorShard(cast(OffsetsLog, log), situation, 1.0, GroupMetrics(Metrics()))
+    shard = GroupShard(cast(StateLog[Change], log), situation, 1.0, GroupMetrics(Metrics()))
     await turns()
     assert shard.is_loading
     log.refusal = None
@@ -177,7 +175,7 @@ async def test_an_expired_lease_while_the_state_is_loaded_does_not_end_the_loadi
     shard.close()
 
 
-async def test_a_change_that_could_not_be_written_is_refused(log: HeldLog, shard: CoordinatorShard) -> None:
+async def test_a_change_that_could_not_be_written_is_refused(log: HeldLog, shard: GroupShard) -> None:
     log.unwritable = TidemarkError(ErrorCode.NOT_ENOUGH_REPLICAS, "one is missing")
     with pytest.raises(TidemarkError) as refused:
         await commit(shard, 1)
@@ -188,7 +186,7 @@ async def test_a_change_that_could_not_be_written_is_refused(log: HeldLog, shard
     assert log.writes.empty()
 
 
-async def test_an_expired_offset_is_deleted_by_a_record(log: HeldLog, shard: CoordinatorShard) -> None:
+async def test_an_expired_offset_is_deleted_by_a_record(log: HeldLog, shard: GroupShard) -> None:
     committing = commit(shard, 1)
     await log.finish_write()
     await committing
@@ -197,7 +195,7 @@ async def test_an_expired_offset_is_deleted_by_a_record(log: HeldLog, shard: Coo
     log.records.clear()
     log.refusal = None
     long_after = situation()._replace(wall_ms=10 * GroupSettings().offsets_retention_ms)
-    made = CoordinatorShard(cast(OffsetsLog, log), lambda: long_after, 1.0, GroupMetrics(Metrics()))
+    made = GroupShard(cast(StateLog[Change], log), lambda: long_after, 1.0, GroupMetrics(Metrics()))
     await loaded(made)
     committing = commit(made, 1)
     await log.finish_write()
@@ -209,7 +207,7 @@ async def test_an_expired_offset_is_deleted_by_a_record(log: HeldLog, shard: Coo
     made.close()
 
 
-async def test_an_answer_after_the_leadership_is_a_refusal(log: HeldLog, shard: CoordinatorShard) -> None:
+async def test_an_answer_after_the_leadership_is_a_refusal(log: HeldLog, shard: GroupShard) -> None:
     committing = commit(shard, 1)
     await turns()
     log.refusal = log.over()
@@ -219,7 +217,7 @@ async def test_an_answer_after_the_leadership_is_a_refusal(log: HeldLog, shard: 
     assert refused.value.code is ErrorCode.NOT_COORDINATOR
 
 
-async def test_members_are_woken_by_changes_of_their_own_group_only(log: HeldLog, shard: CoordinatorShard) -> None:
+async def test_members_are_woken_by_changes_of_their_own_group_only(log: HeldLog, shard: GroupShard) -> None:
     joining = beat(shard, "m1", 0)
     await log.finish_write()
     await joining
@@ -238,7 +236,7 @@ async def test_members_are_woken_by_changes_of_their_own_group_only(log: HeldLog
     assert other.is_set(), "a former coordinator keeps no request waiting"
 
 
-async def test_a_heartbeat_without_a_change_writes_nothing(log: HeldLog, shard: CoordinatorShard) -> None:
+async def test_a_heartbeat_without_a_change_writes_nothing(log: HeldLog, shard: GroupShard) -> None:
     joining = beat(shard, "m1", 0)
     await log.finish_write()
     epoch = (await joining).member_epoch
@@ -247,7 +245,7 @@ async def test_a_heartbeat_without_a_change_writes_nothing(log: HeldLog, shard: 
     assert log.writes.empty()
 
 
-async def test_an_unexpected_error_discards_a_partial_change(log: HeldLog, shard: CoordinatorShard) -> None:
+async def test_an_unexpected_error_discards_a_partial_change(log: HeldLog, shard: GroupShard) -> None:
     def change(coordinator: GroupCoordinator, now: Situation) -> Outcome[None]:
         coordinator.commit(Commit("g", "", -1, "", {AT_0: Committed(5, -1, "", "a-id", "", 0)}), now)
         raise RuntimeError("unexpected")
@@ -260,7 +258,7 @@ async def test_an_unexpected_error_discards_a_partial_change(log: HeldLog, shard
 
 async def test_a_join_that_waits_for_the_first_topics_is_answered_when_they_arrive(log: HeldLog) -> None:
     known, metrics = [situation()._replace(topics=None)], GroupMetrics(Metrics())
-    shard = CoordinatorShard(cast(OffsetsLog, log), lambda: known[0], 1.0, metrics)
+    shard = GroupShard(cast(StateLog[Change], log), lambda: known[0], 1.0, metrics)
     await loaded(shard)
     groups = SimpleNamespace(settings=GroupSettings(), shard_of=lambda group_id: shard, metrics=metrics)
     service = GroupService(cast(GroupCoordinators, groups), cast(GroupOffsets, None))

@@ -8,18 +8,18 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from tidemark.broker.groups.coordinator_shard import CoordinatorShard
+from tidemark.broker.coordination.internal_topic import InternalTopic
+from tidemark.broker.coordination.state_log import StateLogs
 from tidemark.broker.groups.coordinators import GroupCoordinators, KnownTopics
+from tidemark.broker.groups.group_shard import GroupShard
 from tidemark.broker.groups.metrics import GroupMetrics
 from tidemark.broker.groups.offsets import GroupOffsets
-from tidemark.broker.groups.offsets_log import OffsetsLogs
-from tidemark.broker.groups.offsets_topic import OffsetsTopic
 from tidemark.broker.groups.partition_ends import PartitionEnds
 from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
-from tidemark.core.groups.coordinator_partition import OFFSETS_TOPIC
 from tidemark.core.groups.group import Group
 from tidemark.core.groups.state import Committed, MemberMetadata, MemberMetadataKey, TopicFacts
+from tidemark.core.internal_topics import OFFSETS_TOPIC
 from tidemark.model import (
     NO_LEADER,
     BrokerId,
@@ -42,6 +42,7 @@ class TopicByHand:
     def __init__(self, metadata: MetadataCache, leader: BrokerId) -> None:
         self.metadata = metadata
         self.leader = leader
+        self.name = OFFSETS_TOPIC
         self.asked = 0
 
     async def ensure(self) -> None:
@@ -71,9 +72,9 @@ def groups_of(leader: BrokerId | None, made_for: BrokerId = THERE) -> tuple[Grou
     groups = GroupCoordinators(
         HERE,
         settings(),
-        cast(OffsetsLogs, nothing),
+        cast(StateLogs, nothing),
         metadata,
-        cast(OffsetsTopic, topic),
+        cast(InternalTopic, topic),
         GroupMetrics(Metrics()),
         lambda error: None,
     )
@@ -130,7 +131,7 @@ class Shard:
 async def test_a_broker_with_outdated_metadata_does_not_name_itself() -> None:
     groups, _ = groups_of(HERE)
     shard = Shard()
-    groups._shards[0] = cast(CoordinatorShard, shard)
+    groups._shards[0] = cast(GroupShard, shard)
     assert (await groups.find("g")).broker.broker_id == HERE
     shard.over = TidemarkError(ErrorCode.NOT_COORDINATOR, "its lease has expired")
     with pytest.raises(TidemarkError) as lapsed:

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from tidemark.broker.groups.coordinator_shard import CoordinatorShard
+from tidemark.broker.coordination.state_log import StateLog, StateLogs
+from tidemark.broker.groups.group_shard import GROUP_RECORDS, GroupShard
 from tidemark.broker.groups.metrics import GroupMetrics
-from tidemark.broker.groups.offsets_log import OffsetsLog, OffsetsLogs
 from tidemark.core.groups.coordinator import GroupCoordinator
 from tidemark.core.groups.heartbeat import Heartbeat
 from tidemark.core.groups.records import encode
@@ -70,7 +70,7 @@ async def test_a_record_too_large_for_followers_is_refused_before_its_append() -
             appended.append(what)
 
     broker = SimpleNamespace(appends=Appends(), clock=SimpleNamespace(wall_us=lambda: 1))
-    log = OffsetsLog(cast(OffsetsLogs, broker), PARTITION, LeaderEpoch(1))
+    log = StateLog(cast(StateLogs, broker), GROUP_RECORDS, PARTITION, LeaderEpoch(1))
     await log.write([Change(GroupKey("g"), GroupMetadata())], 1.0)
     assert len(appended) == 1
     with pytest.raises(TidemarkError) as refused:
@@ -80,13 +80,13 @@ async def test_a_record_too_large_for_followers_is_refused_before_its_append() -
 
 
 async def test_waiting_for_changes_of_unknown_groups_leaves_no_state_behind() -> None:
-    shard = CoordinatorShard(cast(OffsetsLog, HeldLog()), situation, 1.0, GroupMetrics(Metrics()))
+    shard = GroupShard(cast(StateLog[Change], HeldLog()), situation, 1.0, GroupMetrics(Metrics()))
     await loaded(shard)
     kept = shard.change_of("there")
     for number in range(1000):
         shard.change_of(f"not-there-{number}")
     gc.collect()
-    assert len(shard._changed) == 1
+    assert len(shard._events) == 1
     shard.close()
     assert kept.is_set()
     await asyncio.sleep(0)

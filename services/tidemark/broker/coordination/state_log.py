@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One leadership of one partition of `__consumer_offsets`: reads and appends of its records."""
+"""One leadership of one partition of an internal topic: reads and appends of its records."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from tidemark.broker.clients.fetch import Purgatory
 from tidemark.broker.clients.internal_appends import InternalAppends
 from tidemark.broker.clients.read_replica import damaged_offset
 from tidemark.broker.logs.append_threads import LogThreads
 from tidemark.broker.node.session_lease import Lease
-from tidemark.core.groups.records import decode, encode
-from tidemark.core.groups.state import Change
 from tidemark.core.replication.queries import BrokerQueries
 from tidemark.core.replication.replica import ReplicaView
 from tidemark.model import ErrorCode, LeaderEpoch, Offset, TidemarkError, TopicPartition
@@ -32,40 +30,48 @@ BATCH_BYTES_MAX: Final = SPLIT_BYTES
 """The largest value of `max.message.bytes`."""
 _CHECK_S: Final = 0.5
 
-
-class OffsetsLogs:
-    """The broker's parts that every `OffsetsLog` uses; `suspect` has the damaged batch at an offset repaired."""
-
-    def __init__(
-        self,
-        queries: BrokerQueries,
-        threads: LogThreads,
-        pool: ThreadPoolExecutor,
-        purgatory: Purgatory,
-        appends: InternalAppends,
-        lease: Lease,
-        clock: Clock,
-        suspect: Callable[[TopicPartition, int], None],
-    ) -> None:
-        self.suspect = suspect
-        self.queries = queries
-        self.threads = threads
-        self.pool = pool
-        self.purgatory = purgatory
-        self.appends = appends
-        self.lease = lease
-        self.clock = clock
+_C = TypeVar("_C")
 
 
-class OffsetsLog:
+class RecordFormat(NamedTuple, Generic[_C]):
+    """The records of an internal topic.
+
+    Attributes:
+        encode: key and value of a change; the value is None for a tombstone.
+        decode: the change of a record; None for a kind of record of a later version. Raises INVALID_PAYLOAD.
+        noun: of what the records are, in logs and errors: "groups".
+    """
+
+    encode: Callable[[_C], tuple[bytes, bytes | None]]
+    decode: Callable[[bytes, bytes | None], _C | None]
+    noun: str
+
+
+class StateLogs(NamedTuple):
+    """The broker's parts that every `StateLog` uses; `suspect` has the damaged batch at an offset repaired."""
+
+    queries: BrokerQueries
+    threads: LogThreads
+    pool: ThreadPoolExecutor
+    purgatory: Purgatory
+    appends: InternalAppends
+    lease: Lease
+    clock: Clock
+    suspect: Callable[[TopicPartition, int], None]
+
+
+class StateLog(Generic[_C]):
     """Valid for one leader epoch: afterwards every call raises NOT_COORDINATOR."""
 
-    def __init__(self, logs: OffsetsLogs, partition: TopicPartition, leader_epoch: LeaderEpoch) -> None:
+    def __init__(
+        self, logs: StateLogs, records: RecordFormat[_C], partition: TopicPartition, leader_epoch: LeaderEpoch
+    ) -> None:
         self._logs = logs
+        self._records = records
         self.partition = partition
         self.leader_epoch = leader_epoch
 
-    async def read(self) -> list[Change]:
+    async def read(self) -> list[_C]:
         """Read all records, once all are committed: the records of earlier leaders are then final.
 
         Raises:
@@ -87,7 +93,7 @@ class OffsetsLog:
         start = self._led().log_start_offset
         loop = asyncio.get_running_loop()
         try:
-            changes = await loop.run_in_executor(self._logs.pool, _changes_in, log, start, end)
+            changes = await loop.run_in_executor(self._logs.pool, self._changes_in, log, start, end)
         except TidemarkError as error:
             offset = damaged_offset(error, start)
             if offset is not None:
@@ -96,7 +102,7 @@ class OffsetsLog:
         self.check()
         return changes
 
-    async def write(self, changes: list[Change], timeout_s: float) -> None:
+    async def write(self, changes: list[_C], timeout_s: float) -> None:
         """Append records; returns when they are committed.
 
         Raises:
@@ -105,9 +111,9 @@ class OffsetsLog:
         """
         now_us = self._logs.clock.wall_us()
         batches = (
-            await asyncio.to_thread(_batches_of, changes, now_us)
+            await asyncio.to_thread(self._batches_of, changes, now_us)
             if len(changes) > 1000
-            else _batches_of(changes, now_us)
+            else self._batches_of(changes, now_us)
         )
         for batch in batches:
             if len(batch.data) > BATCH_BYTES_MAX:
@@ -136,7 +142,7 @@ class OffsetsLog:
             raise TidemarkError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{self.partition} has {len(view.isr)} replicas in sync and needs {view.min_isr}: no change of its "
-                "groups can be committed now; retry",
+                f"{self._records.noun} can be committed now; retry",
             )
 
     def over(self) -> TidemarkError:
@@ -164,44 +170,50 @@ class OffsetsLog:
             raise self.over()
         return view
 
+    def _batches_of(self, changes: list[_C], now_us: int) -> tuple[Batch, ...]:
+        batches: list[Batch] = []
+        keys: list[bytes] = []
+        values: list[bytes | None] = []
+        size_bytes = 0
+        for index, change in enumerate(changes):
+            key, value = self._records.encode(change)
+            keys.append(key)
+            values.append(value)
+            size_bytes += len(key) + len(value or b"")
+            if size_bytes >= _BATCH_BYTES or index == len(changes) - 1:
+                data = build_batch(from_bytes(keys, values, now_us))
+                batches.append(Batch(parse_envelope(data), data))
+                keys, values, size_bytes = [], [], 0
+        return tuple(batches)
 
-def _batches_of(changes: list[Change], now_us: int) -> tuple[Batch, ...]:
-    batches: list[Batch] = []
-    keys: list[bytes] = []
-    values: list[bytes | None] = []
-    size_bytes = 0
-    for index, change in enumerate(changes):
-        key, value = encode(change)
-        keys.append(key)
-        values.append(value)
-        size_bytes += len(key) + len(value or b"")
-        if size_bytes >= _BATCH_BYTES or index == len(changes) - 1:
-            data = build_batch(from_bytes(keys, values, now_us))
-            batches.append(Batch(parse_envelope(data), data))
-            keys, values, size_bytes = [], [], 0
-    return tuple(batches)
+    def _changes_in(self, log: Log, start: Offset, end: Offset) -> list[_C]:
+        """The last value of each key; earlier values are replaced.
 
+        Raises:
+            TidemarkError: CORRUPT_BATCH (metadata offset), STORAGE_ERROR, OFFSET_OUT_OF_RANGE.
+        """
+        last: dict[bytes, bytes | None] = {}
+        offset = start
+        try:
+            while offset < end:
+                data = log.read(offset, end_offset=end, max_bytes=_READ_BYTES)
+                if not data:
+                    break
+                for batch in split_batches(data):
+                    _take_in(batch, last)
+                    offset = Offset(batch.envelope.next_offset)
+        except TidemarkError as error:
+            raise TidemarkError(error.code, error.message, {**error.metadata, "offset": str(offset)}) from error
+        changes = (self._decoded(key, value) for key, value in last.items() if value is not None)
+        return [change for change in changes if change is not None]
 
-def _changes_in(log: Log, start: Offset, end: Offset) -> list[Change]:
-    """The last value of each key; earlier values are replaced.
-
-    Raises:
-        TidemarkError: CORRUPT_BATCH (metadata offset), STORAGE_ERROR, OFFSET_OUT_OF_RANGE.
-    """
-    last: dict[bytes, bytes | None] = {}
-    offset = start
-    try:
-        while offset < end:
-            data = log.read(offset, end_offset=end, max_bytes=_READ_BYTES)
-            if not data:
-                break
-            for batch in split_batches(data):
-                _take_in(batch, last)
-                offset = Offset(batch.envelope.next_offset)
-    except TidemarkError as error:
-        raise TidemarkError(error.code, error.message, {**error.metadata, "offset": str(offset)}) from error
-    changes = (_decoded(key, value) for key, value in last.items() if value is not None)
-    return [change for change in changes if change is not None]
+    def _decoded(self, key: bytes, value: bytes) -> _C | None:
+        """The change of a record; None, logged, for a record that does not parse: other keys are not affected."""
+        try:
+            return self._records.decode(key, value)
+        except TidemarkError as error:
+            _log.error("a record of %s does not parse", self._records.noun, extra={"why": error.message})
+            return None
 
 
 def _take_in(batch: Batch, last: dict[bytes, bytes | None]) -> None:
@@ -211,12 +223,3 @@ def _take_in(batch: Batch, last: dict[bytes, bytes | None]) -> None:
     for key, value in zip(rows.column(0).to_pylist(), rows.column(1).to_pylist(), strict=True):
         if key is not None:
             last[key] = value
-
-
-def _decoded(key: bytes, value: bytes) -> Change | None:
-    """The change of a record; None, logged, for a record that does not parse: other groups are not affected."""
-    try:
-        return decode(key, value)
-    except TidemarkError as error:
-        _log.error("a record of a consumer group does not parse", extra={"why": error.message})
-        return None

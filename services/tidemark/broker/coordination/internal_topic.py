@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Creates `__consumer_offsets` at the first use of a group: its node in ZooKeeper, as the admin service creates topics.
+"""Creates an internal topic at its first use: its node in ZooKeeper, as the admin service creates topics.
 
 Several brokers may try at once: the write requires that the node does not exist. The controller then elects leaders
 (rule C4).
@@ -13,7 +13,6 @@ import time
 import uuid
 from typing import Final
 
-from tidemark.core.groups.coordinator_partition import OFFSETS_TOPIC
 from tidemark.core.planning.placement import assign_replicas
 from tidemark.model import ErrorCode, TidemarkError, TopicDescription
 from tidemark.ports import MetadataStore
@@ -26,11 +25,20 @@ _QUIET_S: Final = 1.0
 _log = logging.getLogger(__name__)
 
 
-class OffsetsTopic:
-    """Creates the topic if it does not exist."""
+class InternalTopic:
+    """Creates the topic if it does not exist.
 
-    def __init__(self, store: MetadataStore, *, partitions: int, replication_factor: int) -> None:
+    Args:
+        name: of the topic.
+        factor_setting: the setting of `replication_factor`, for errors.
+    """
+
+    def __init__(
+        self, name: str, store: MetadataStore, *, partitions: int, replication_factor: int, factor_setting: str
+    ) -> None:
+        self.name = name
         self._store = store
+        self._factor_setting = factor_setting
         self._partitions = partitions
         self._replication_factor = replication_factor
         self._trying = asyncio.Lock()
@@ -49,14 +57,14 @@ class OffsetsTopic:
                     return
                 raise TidemarkError(
                     ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                    f"{OFFSETS_TOPIC} cannot be created now ({error.message}); retry",
+                    f"{self.name} cannot be created now ({error.message}); retry",
                 ) from error
 
     async def _create(self) -> None:
         topics, brokers, draining = await asyncio.gather(
             self._store.topics(), self._store.live_brokers(), self._store.draining_brokers()
         )
-        if OFFSETS_TOPIC in topics:
+        if self.name in topics:
             return
         placed_on = {broker_id: broker.rack for broker_id, broker in brokers.items() if broker_id not in draining}
         known = frozenset(await self._store.broker_epochs()) - draining
@@ -65,7 +73,7 @@ class OffsetsTopic:
             raise TidemarkError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
                 f"{len(placed_on)} of {len(known)} brokers are up, and the topic needs {factor} replicas: start the "
-                "others, or set offsets.topic.replication.factor",
+                f"others, or set {self._factor_setting}",
             )
         assigned = assign_replicas(
             placed_on,
@@ -75,11 +83,12 @@ class OffsetsTopic:
         )
         await self._store.create_topic(
             TopicDescription(
-                topic=OFFSETS_TOPIC,
+                topic=self.name,
                 topic_id=uuid.uuid4().hex,
                 partitions=dict(enumerate(assigned)),
                 incarnations={partition: uuid.uuid4().hex for partition in range(len(assigned))},
                 configs={"cleanup.policy": "compact", "segment.bytes": str(_SEGMENT_BYTES)},
             )
         )
-        _log.info("the topic of consumer groups is created", extra={"partitions": self._partitions, "replicas": factor})
+        facts = {"topic": self.name, "partitions": self._partitions, "replicas": factor}
+        _log.info("an internal topic is created", extra=facts)

@@ -6,8 +6,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tidemark.broker.groups.offsets_topic import OffsetsTopic
-from tidemark.core.groups.coordinator_partition import OFFSETS_TOPIC, partition_of_group
+from tidemark.broker.coordination.internal_topic import InternalTopic
+from tidemark.core.internal_topics import OFFSETS_TOPIC, partition_of
 from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError
 from tidemark.runtime.configuration import topic_settings
 
@@ -23,8 +23,8 @@ async def store_of(ensemble: FakeZooKeeper, broker: int) -> FakeMetadataStore:
     return store
 
 
-def topic_of(store: FakeMetadataStore) -> OffsetsTopic:
-    return OffsetsTopic(store, partitions=8, replication_factor=3)
+def topic_of(store: FakeMetadataStore) -> InternalTopic:
+    return InternalTopic(OFFSETS_TOPIC, store, partitions=8, replication_factor=3, factor_setting="the.setting")
 
 
 async def test_several_brokers_at_once_create_the_topic_once() -> None:
@@ -71,10 +71,10 @@ async def test_unavailable_zookeeper_means_no_coordinator_and_is_not_called_for_
 
 
 def test_groups_spread_over_the_partitions_and_stay_in_theirs() -> None:
-    found = {partition_of_group(f"group-{number}", 16) for number in range(200)}
+    found = {partition_of(f"group-{number}", 16) for number in range(200)}
     assert found == set(range(16))
-    assert partition_of_group("a", 16) == partition_of_group("a", 16)
-    assert (partition_of_group("orders", 16), partition_of_group("gruppe-ü", 16)) == (ORDERS, UMLAUT)
+    assert partition_of("a", 16) == partition_of("a", 16)
+    assert (partition_of("orders", 16), partition_of("gruppe-ü", 16)) == (ORDERS, UMLAUT)
 
 
 ORDERS, UMLAUT = 12, 12

@@ -9,7 +9,8 @@ from typing import Any, cast
 
 import pytest
 from tidemark.broker.clients.fetch import Purgatory
-from tidemark.broker.groups.offsets_log import OffsetsLog, OffsetsLogs
+from tidemark.broker.coordination.state_log import StateLog, StateLogs
+from tidemark.broker.groups.group_shard import GROUP_RECORDS
 from tidemark.core.groups.records import encode
 from tidemark.core.groups.state import Change, GroupKey, GroupMetadata
 from tidemark.model import ErrorCode, LeaderEpoch, Offset, TidemarkError, TopicPartition
@@ -35,7 +36,7 @@ async def test_a_damaged_offsets_log_is_suspected(byte: int) -> None:
             purgatory=Purgatory(),
             suspect=lambda partition, offset: suspected.append((partition, offset)),
         )
-        log = ReadLog(cast(OffsetsLogs, broker), PARTITION, LeaderEpoch(1))
+        log = ReadLog(cast(StateLogs, broker), GROUP_RECORDS, PARTITION, LeaderEpoch(1))
         assert len(await log.read()) == 3
         [path] = root.glob("*/*.log")
         whole = path.read_bytes()
@@ -49,7 +50,7 @@ async def test_a_damaged_offsets_log_is_suspected(byte: int) -> None:
         assert suspected in ([(PARTITION, 0)], [(PARTITION, 1)])
 
 
-class ReadLog(OffsetsLog):
+class ReadLog(StateLog[Change]):
     """Of a leader with three committed records."""
 
     def _decided_end(self) -> Offset | None:

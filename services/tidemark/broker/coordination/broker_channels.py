@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Channels to other brokers, opened at the first call."""
+
+from __future__ import annotations
+
+import grpc
+
+from tidemark.broker.node.metadata_cache import MetadataCache
+from tidemark.model import BrokerId, ErrorCode, TidemarkError
+from tidemark.rpc.channel import open_channel
+
+
+class BrokerChannels:
+    """One channel for each address."""
+
+    def __init__(self, metadata: MetadataCache) -> None:
+        self._metadata = metadata
+        self._channels: dict[str, grpc.aio.Channel] = {}
+
+    def to(self, broker_id: BrokerId) -> tuple[str, grpc.aio.Channel]:
+        """Address and channel of a broker; raises BROKER_NOT_AVAILABLE if the broker is not registered."""
+        broker = self._metadata.view.brokers.get(broker_id)
+        if broker is None:
+            raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker_id} is not registered now; retry")
+        address = f"{broker.host}:{broker.port}"
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = self._channels[address] = open_channel(address)
+        return address, channel
+
+    async def close(self) -> None:
+        """Close all channels."""
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            await channel.close()

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shards of one internal topic on this broker: it coordinates exactly the keys of the partitions that it leads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any, Generic, TypeVar
+
+from tidemark.broker.coordination.internal_topic import InternalTopic
+from tidemark.broker.coordination.lookup import Coordinator, CoordinatorLookup
+from tidemark.broker.coordination.shard import Shard
+from tidemark.broker.coordination.state_log import StateLogs
+from tidemark.broker.node.metadata_cache import MetadataCache
+from tidemark.core.cluster_view import ClusterView
+from tidemark.core.replication.effects import LeadershipChanged
+from tidemark.model import BrokerId, LeaderEpoch, TidemarkError, TopicPartition
+
+_Shard = TypeVar("_Shard", bound=Shard[Any, Any, Any])
+
+
+class Coordinators(Generic[_Shard]):
+    """The shards, and their periodic tasks.
+
+    Args:
+        noun: what a key names: "group".
+        check: raises an error for a text that is not a key.
+        make: a shard for a partition that this broker leads in an epoch.
+        fail: called with an unexpected error of a task.
+    """
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        logs: StateLogs,
+        metadata: MetadataCache,
+        topic: InternalTopic,
+        noun: str,
+        check: Callable[[str], None],
+        make: Callable[[TopicPartition, LeaderEpoch], _Shard],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self.broker_id = broker_id
+        self.metadata = metadata
+        self._logs = logs
+        self._topic = topic
+        self._check = check
+        self._make = make
+        self._fail = fail
+        self._lookup = CoordinatorLookup(broker_id, metadata, topic, noun, self._coordinates)
+        self._shards: dict[int, _Shard] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def run(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Start a task that ends with `stop`."""
+        self._tasks.append(asyncio.create_task(self._guarded(work), name=name))
+
+    def stop(self) -> None:
+        """Stop coordinating; waiting requests are refused with NOT_COORDINATOR."""
+        for task in self._tasks:
+            task.cancel()
+        for shard in self._shards.values():
+            shard.close()
+        self._shards.clear()
+
+    def on_leadership(self, effect: LeadershipChanged) -> None:
+        """Load or close the shard of a partition whose leadership changed."""
+        if effect.partition.topic != self._topic.name:
+            return
+        index = effect.partition.partition
+        shard = self._shards.pop(index, None)
+        if shard is not None:
+            shard.close()
+        view = self._logs.queries.replica(effect.partition) if effect.leading else None
+        if view is not None:
+            self._shards[index] = self._make(effect.partition, view.leader_epoch)
+
+    @property
+    def shards(self) -> Collection[_Shard]:
+        """The shards of this broker."""
+        return self._shards.values()
+
+    def shard_of(self, key: str) -> _Shard:
+        """The shard of a key that this broker coordinates.
+
+        Raises:
+            TidemarkError: for a text that is no key; NOT_COORDINATOR with {"coordinator", "host", "port", "partition"}
+                when they are known; COORDINATOR_NOT_AVAILABLE.
+        """
+        self._check(key)
+        shard = self._shards.get(self._lookup.index_of(key))
+        if shard is None:
+            raise self._lookup.elsewhere(key)
+        return shard
+
+    async def find(self, key: str) -> Coordinator:
+        """The coordinator of a key; creates the topic first if there is none.
+
+        Raises:
+            TidemarkError: for a text that is no key; COORDINATOR_NOT_AVAILABLE.
+        """
+        self._check(key)
+        return await self._lookup.find(key)
+
+    def located(self, key: str) -> Coordinator:
+        """As `find`, without waiting and without creating the topic."""
+        self._check(key)
+        return self._lookup.located(key)
+
+    async def wait_for(self, holds: Callable[[ClusterView], bool], timeout_s: float) -> bool:
+        """Wait until the condition holds for this broker's metadata; False when the time has passed."""
+        return await self._lookup.wait_for(holds, timeout_s)
+
+    def _coordinates(self, index: int) -> bool:
+        shard = self._shards.get(index)
+        if shard is None:
+            return False
+        try:
+            shard.log.check()
+        except TidemarkError:
+            return False
+        return True
+
+    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except Exception as error:  # noqa: BLE001 - passed to `fail`
+            self._fail(error)

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state in one partition of an internal topic, while this broker leads the partition in one epoch.
+
+Requests change the state at once, and their records are written in order. An answer is sent when all state that it
+depends on is committed. After a failed write it is unknown which records are in the log: the state is discarded and
+loaded again. Meanwhile requests are refused with COORDINATOR_LOADING (docs/groups.md, step G8).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Final, Generic, Protocol, TypeVar
+
+from prometheus_client import Counter
+
+from tidemark.broker.coordination.state_log import StateLog
+from tidemark.model import ErrorCode, TidemarkError
+
+_RETRY_S: Final = 0.2
+
+_S = TypeVar("_S")  # the state: a pure coordinator
+_C = TypeVar("_C")  # a change of the state, written as one record
+_N = TypeVar("_N")  # the facts that requests are checked against
+_T = TypeVar("_T")
+_C_co = TypeVar("_C_co", covariant=True)
+_T_co = TypeVar("_T_co", covariant=True)
+_log = logging.getLogger(__name__)
+
+
+class Outcome(Protocol[_T_co, _C_co]):
+    """An answer, and the records to write before the answer is sent."""
+
+    @property
+    def answer(self) -> _T_co:
+        """The answer to the request."""
+
+    @property
+    def changes(self) -> Sequence[_C_co]:
+        """The records, in their order."""
+
+
+class ShardMetrics(Protocol):
+    """Counters of all shards of one internal topic."""
+
+    loads: Counter
+    failed_writes: Counter
+
+
+class _Write(Generic[_C]):
+    """Records that are written together; `done` completes with the outcome."""
+
+    def __init__(self) -> None:
+        self.changes: list[_C] = []
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+class Shard(Generic[_S, _C, _N]):
+    """Starts to load when it is made; ends with `close`.
+
+    Args:
+        replay: makes the state from all records, in a thread.
+        situation: returns the facts that requests are checked against.
+        write_timeout_s: time limit of a write.
+    """
+
+    noun: ClassVar[str] = "state"
+    """Of what the state is, in logs and errors."""
+
+    def __init__(
+        self,
+        log: StateLog[_C],
+        replay: Callable[[Sequence[_C], _N], _S],
+        situation: Callable[[], _N],
+        write_timeout_s: float,
+        metrics: ShardMetrics,
+    ) -> None:
+        self.log = log
+        self._replay = replay
+        self._situation = situation
+        self._write_timeout_s = write_timeout_s
+        self._counts = metrics
+        self._state: _S | None = None
+        self._gathering: _Write[_C] | None = None
+        self._last: asyncio.Future[None] | None = None
+        self._closed = False
+        self._writing_since_s: float | None = None
+        self._loader = asyncio.create_task(self._load(), name=f"load {self.log.partition}")
+        self._writer: asyncio.Task[None] | None = None
+
+    @property
+    def coordinator(self) -> _S:
+        """The loaded state; raises COORDINATOR_LOADING or NOT_COORDINATOR."""
+        self.log.check()
+        if self._closed:
+            raise self.log.over()
+        if self._state is None:
+            raise TidemarkError(
+                ErrorCode.COORDINATOR_LOADING,
+                f"the coordinator is still loading the {self.noun} of {self.log.partition}; retry",
+            )
+        return self._state
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether the state is still being loaded."""
+        return self._state is None and not self._closed
+
+    def close(self) -> None:
+        """End the shard with its leadership."""
+        self._closed = True
+        self._state = None
+        self._loader.cancel()
+        self._dropped()
+
+    async def change(self, change: Callable[[_S, _N], Outcome[_T, _C]]) -> _T:
+        """Carry out a request, and answer when its changes and all earlier ones are committed.
+
+        Raises:
+            TidemarkError: the refusal of the request. After NOT_COORDINATOR, COORDINATOR_LOADING and
+                NOT_ENOUGH_REPLICAS nothing has changed; after NOT_ENOUGH_REPLICAS_AFTER_APPEND and REQUEST_TIMED_OUT
+                the outcome is unknown.
+        """
+        state = self.coordinator
+        self.log.check_writable()
+        try:
+            outcome = change(state, self._situation())
+        except TidemarkError:
+            raise
+        except Exception:
+            self._load_again("an unexpected error")
+            raise
+        self._write(outcome.changes)
+        await self._settled()
+        return outcome.answer
+
+    async def read(self, read: Callable[[_S], _T]) -> _T:
+        """Read the state; answers when all state that the answer depends on is committed."""
+        found = read(self.coordinator)
+        await self._settled()
+        return found
+
+    def change_unasked(self, change: Callable[[_S, _N], Outcome[_T, _C]]) -> _T | None:
+        """Apply changes that no request asked for, if `is_changeable`; the records are written later.
+
+        Returns None after an unexpected error: it is logged, and does not end the broker.
+        """
+        assert self._state is not None
+        try:
+            outcome = change(self._state, self._situation())
+        except Exception:  # noqa: BLE001 - the state is loaded again from the log
+            _log.exception("cannot change %s", self.noun)
+            self._load_again("an unexpected error")
+            return None
+        self._write(outcome.changes)
+        return outcome.answer
+
+    @property
+    def is_changeable(self) -> bool:
+        """Whether a change could be applied and written now."""
+        try:
+            assert self.coordinator is not None
+            self.log.check_writable()
+        except TidemarkError:
+            return False
+        return True
+
+    def hangs_for(self, time_s: float) -> bool:
+        """Whether one write has taken longer than that."""
+        return self._writing_since_s is not None and time.monotonic() - self._writing_since_s > time_s
+
+    # -- for subclasses ----------------------------------------------------------------------------------------
+
+    def _changed(self, changes: Sequence[_C]) -> None:
+        """Changes were applied; their records are not written yet."""
+
+    def _committed(self, changes: Sequence[_C]) -> None:
+        """The records of changes are committed; called in their order."""
+
+    def _loaded(self) -> None:
+        """The state was loaded."""
+
+    def _dropped(self) -> None:
+        """The state was discarded."""
+
+    # -- writing -----------------------------------------------------------------------------------------------
+
+    def _write(self, changes: Sequence[_C]) -> None:
+        if not changes:
+            return
+        if self._gathering is None:
+            self._gathering = _Write()
+            self._last = self._gathering.done
+        self._gathering.changes.extend(changes)
+        self._changed(changes)
+        if self._writer is None:
+            self._writer = asyncio.create_task(self._write_out(), name=f"write {self.log.partition}")
+
+    async def _settled(self) -> None:
+        """Wait until all changes so far are committed; raises NOT_COORDINATOR after the leadership."""
+        if self._last is not None:
+            await asyncio.shield(self._last)
+        self.log.check()
+
+    async def _write_out(self) -> None:
+        """Write one batch at a time; changes that gather meanwhile form the next one."""
+        try:
+            while (write := self._gathering) is not None:
+                self._gathering = None
+                self._writing_since_s = time.monotonic()
+                try:
+                    await self.log.write(write.changes, self._write_timeout_s)
+                except TidemarkError as error:
+                    self._give_up(write, error)
+                    return
+                except Exception as error:  # noqa: BLE001 - passed to waiting requests, and the state is loaded again
+                    _log.exception("cannot write records of %s", self.noun)
+                    self._give_up(write, TidemarkError(ErrorCode.INTERNAL, f"{type(error).__name__}: {error}"))
+                    return
+                write.done.set_result(None)
+                if not self._closed:
+                    self._committed(write.changes)
+        finally:
+            self._writer = self._writing_since_s = None
+
+    def _give_up(self, write: _Write[_C], error: TidemarkError) -> None:
+        self._counts.failed_writes.inc()
+        for one in (write, self._gathering):
+            if one is not None:
+                one.done.set_exception(error)
+                one.done.exception()  # retrieved: there may be no waiting request
+        self._gathering = self._last = None
+        self._load_again(str(error))
+
+    # -- loading -----------------------------------------------------------------------------------------------
+
+    def _load_again(self, why: str) -> None:
+        if self._closed:
+            return
+        _log.warning("%s are loaded again", self.noun, extra={"partition": str(self.log.partition), "why": why})
+        self._state = None
+        self._dropped()
+        self._loader.cancel()
+        self._loader = asyncio.create_task(self._load(), name=f"load {self.log.partition}")
+
+    async def _load(self) -> None:
+        while not self._closed:
+            if self._writer is not None:  # after its end, each of its records is in the log or is not
+                await asyncio.wait([self._writer])
+            try:
+                changes = await self.log.read()
+                state = await asyncio.to_thread(self._replay, changes, self._situation())
+            except Exception as error:  # noqa: BLE001 - logged and retried, since no other part can
+                # NOT_COORDINATOR may come from an expired lease only; at the end of the leadership `close` is called.
+                if not (isinstance(error, TidemarkError) and error.code is ErrorCode.NOT_COORDINATOR):
+                    facts = {"partition": str(self.log.partition)}
+                    _log.warning("cannot load %s", self.noun, extra=facts, exc_info=error)
+                await asyncio.sleep(_RETRY_S)
+                continue
+            self._state = state
+            self._counts.loads.inc()
+            about: dict[str, object] = {
+                "partition": str(self.log.partition),
+                "records": len(changes),
+                "leader_epoch": self.log.leader_epoch,
+            }
+            _log.info("%s are loaded", self.noun, extra=about)
+            self._loaded()
+            return

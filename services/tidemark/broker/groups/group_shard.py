@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The groups of one partition of `__consumer_offsets`, while this broker leads the partition in one epoch."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+from weakref import WeakValueDictionary
+
+from tidemark.broker.coordination.shard import Shard
+from tidemark.broker.coordination.state_log import RecordFormat, StateLog
+from tidemark.broker.groups.metrics import GroupMetrics
+from tidemark.core.groups.coordinator import GroupCoordinator, Outcome, Swept
+from tidemark.core.groups.heartbeat import Situation
+from tidemark.core.groups.records import decode, encode
+from tidemark.core.groups.state import Change, OffsetKey
+
+GROUP_RECORDS: Final = RecordFormat(encode, decode, "groups")
+
+_SLICE: Final = 500
+_HANGS_S: Final = 0.5
+
+_log = logging.getLogger(__name__)
+
+
+class GroupShard(Shard[GroupCoordinator, Change, Situation]):
+    """See `Shard`."""
+
+    noun = GROUP_RECORDS.noun
+
+    def __init__(
+        self,
+        log: StateLog[Change],
+        situation: Callable[[], Situation],
+        write_timeout_s: float,
+        metrics: GroupMetrics,
+    ) -> None:
+        self._metrics = metrics
+        self._events: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
+        super().__init__(log, _replay, situation, write_timeout_s, metrics)
+
+    def change_of(self, group_id: str) -> asyncio.Event:
+        """An event that is set at the next change of the group's members or assignments; kept while a caller has it."""
+        return self._events.setdefault(group_id, asyncio.Event())
+
+    def excuse(self, ms: int) -> None:
+        """Extend all session timeouts: this process was suspended for so long."""
+        if self._state is not None:
+            self._state.excuse(ms)
+
+    def sweep(self) -> None:
+        """Evict members whose session timed out; called periodically.
+
+        Not during a hanging write: heartbeats wait for it too, so members cannot prove that they live.
+        """
+        if self.is_changeable and not self.hangs_for(_HANGS_S):
+            self._swept(lambda coordinator, now: coordinator.remove_overdue(now), "timed_out")
+
+    def refresh_topics(self) -> None:
+        """Handle topics that were created, deleted or extended."""
+        if self.is_changeable:
+            self._swept(lambda coordinator, now: coordinator.refresh_topics(now), "topics")
+
+    async def expire(self) -> None:
+        """Delete expired offsets and groups, some groups at a time, since there may be very many."""
+        coordinator = self._state
+        group_ids = [] if coordinator is None else [group.group_id for group in coordinator.groups]
+        for first in range(0, len(group_ids), _SLICE):
+            await asyncio.sleep(0)
+            if coordinator is not self._state or not self.is_changeable:
+                return
+            some = group_ids[first : first + _SLICE]
+            self._swept(lambda coordinator, now, some=some: coordinator.expire(now, some), "expired")  # type: ignore[misc]
+
+    def touch(self, group_id: str, member_id: str) -> None:
+        """Renew a member's session, even if its request fails."""
+        if self._state is not None:
+            self._state.touch(group_id, member_id, self._situation().now_ms)
+
+    def _swept(self, sweep: Callable[[GroupCoordinator, Situation], Outcome[Swept]], why: str) -> None:
+        swept = self.change_unasked(sweep)
+        for group_id, member_id in () if swept is None else swept.removed:
+            _log.info("a member was evicted from its group", extra={"group": group_id, "member": member_id, "why": why})
+            self._metrics.removed_members.inc()
+
+    def _changed(self, changes: Sequence[Change]) -> None:
+        self._metrics.note(changes)
+        for group_id in dict.fromkeys(one.key.group_id for one in changes if not isinstance(one.key, OffsetKey)):
+            event = self._events.pop(group_id, None)
+            if event is not None:
+                event.set()
+
+    def _loaded(self) -> None:
+        self.refresh_topics()
+
+    def _dropped(self) -> None:
+        events, self._events = self._events, WeakValueDictionary()
+        for event in tuple(events.values()):
+            event.set()
+
+
+def _replay(changes: Sequence[Change], now: Situation) -> GroupCoordinator:
+    return GroupCoordinator.replay(changes, now.now_ms)
