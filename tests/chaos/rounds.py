@@ -16,8 +16,8 @@ from typing import NamedTuple
 from tidemark.client import AdminClient, Consumer
 from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.core.config_resource import ConfigKind, ConfigResource
-from tidemark.core.internal_topics import OFFSETS_TOPIC
 from tidemark.core.groups.state import OffsetKey
+from tidemark.core.internal_topics import OFFSETS_TOPIC
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
 from tests.chaos.arena import Arena
