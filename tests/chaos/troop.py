@@ -14,9 +14,9 @@ from typing import Any
 
 from tidemark.client import AdminClient
 from tidemark.client.consuming.range_reader import RangeReader
-from tidemark.core.internal_topics import OFFSETS_TOPIC, partition_of
 from tidemark.core.groups.records import decode
 from tidemark.core.groups.state import Change
+from tidemark.core.internal_topics import OFFSETS_TOPIC, partition_of
 from tidemark.local.process import ServiceProcess
 from tidemark.model import TidemarkError
 
