@@ -2,8 +2,8 @@
 """The transactional ids of one partition of `__transaction_state`: requests in, answers and records out.
 
 Changes are applied at once. The caller writes the records, in order, before it sends the answer to this request or to a
-later one. If the write fails, the caller drops the coordinator and replays the log. Markers leave, too, only after the
-records of all earlier changes are committed: a decision that is lost with its coordinator may be decided otherwise.
+later one. If the write fails, the caller drops the coordinator and replays the log. The caller names committed records
+in `committed`: only then has a decision markers, since a decision that is lost may be decided otherwise.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class TransactionCoordinator:
         _ids: by name, the id that was changed longest ago first.
         _ongoing: the ids with an open transaction; a sweep looks at no other.
         _prepared: the ids whose decision is not known to every partition.
+        _decided: those of `_prepared` whose decision is committed.
     """
 
     def __init__(self, coordinator_epoch: int) -> None:
@@ -63,10 +64,11 @@ class TransactionCoordinator:
         self._ids: dict[str, TransactionalId] = {}
         self._ongoing: dict[str, TransactionalId] = {}
         self._prepared: dict[str, TransactionalId] = {}
+        self._decided: dict[str, TransactionalId] = {}
 
     @classmethod
     def replay(cls, changes: Iterable[Change], now_ms: int, coordinator_epoch: int) -> TransactionCoordinator:
-        """Rebuild the state from the records of the log; every open transaction gets a full timeout (rule X14)."""
+        """Rebuild the state from committed records of the log; open transactions get a full timeout (rule X14)."""
         found: dict[str, TransactionMetadata] = {}
         pages: dict[str, dict[int, WritersPage]] = {}
         for key, value in {(type(change.key), change.key): change for change in changes}.values():
@@ -79,6 +81,7 @@ class TransactionCoordinator:
             known = TransactionalId(transactional_id, metadata)
             known.replay(pages.get(transactional_id, {}), now_ms)
             coordinator._index(known)
+        coordinator._decided.update(coordinator._prepared)
         return coordinator
 
     # -- reads -------------------------------------------------------------------------------------------------
@@ -94,8 +97,8 @@ class TransactionCoordinator:
 
     @property
     def prepared(self) -> Collection[str]:
-        """The ids with markers to send."""
-        return self._prepared.keys()
+        """The ids with markers to send; their decisions are committed."""
+        return self._decided.keys()
 
     def needs_producer_id(self, transactional_id: str) -> bool:
         """Whether `init` and `end` need a fresh producer id: the id is new, or its producer's epochs are exhausted."""
@@ -103,8 +106,8 @@ class TransactionCoordinator:
         return known is None or known.metadata.producer.is_exhausted
 
     def markers(self, transactional_id: str) -> Iterator[Marker]:
-        """The markers of an id that have not been answered: one for each writer. None unless the id is prepared."""
-        known = self._prepared.get(transactional_id)
+        """The markers of an id without an answer, one for each writer. None unless the id is one of `prepared`."""
+        known = self._decided.get(transactional_id)
         if known is None or known.open is None:
             return
         committed = frozenset(known.metadata.committed)
@@ -294,6 +297,20 @@ class TransactionCoordinator:
 
     # -- what no producer asks for (rules X12-X15) ---------------------------------------------------------------
 
+    def committed(self, changes: Iterable[Change]) -> tuple[str, ...]:
+        """The records of these changes of this coordinator are committed, and so are all earlier ones (rule X12).
+
+        Returns:
+            The ids that are in `prepared` by these changes: their markers may leave now.
+        """
+        decided = []
+        for key, value in changes:
+            known = self._prepared.get(key.transactional_id)
+            if known is not None and known.metadata == value:
+                self._decided[known.transactional_id] = known
+                decided.append(known.transactional_id)
+        return tuple(decided)
+
     def marked(
         self,
         transactional_id: str,
@@ -419,6 +436,7 @@ class TransactionCoordinator:
         for place, belongs in (
             (self._ongoing, known.metadata.phase is Phase.ONGOING),
             (self._prepared, known.metadata.phase in PREPARED),
+            (self._decided, False),
         ):
             if belongs:
                 place[name] = known

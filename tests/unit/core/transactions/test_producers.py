@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 from tidemark.core.transactions.phases import TRANSITIONS, Input, Phase
-from tidemark.core.transactions.requests import End, Init, Marker, TransactionSettings
+from tidemark.core.transactions.requests import Addition, End, Init, Marker, TransactionSettings
 from tidemark.core.transactions.state import (
     LAST_EPOCH,
     Change,
@@ -432,6 +432,34 @@ def test_a_decision_that_was_not_written_was_not_made(world: TransactionWorld) -
     world.replay(written)
     assert (world.phase, world.markers()) == (Phase.ONGOING, [])
     assert world.end(producer, commit=False) == raised(producer)
+
+
+def test_markers_leave_only_when_the_decision_is_committed(world: TransactionWorld) -> None:
+    producer = world.init().producer
+    begun = world.coordinator.add_partitions(Addition(NAME, producer, (ORDERS,)), world.now)
+    decided = world.coordinator.end(End(NAME, producer, commit=True), world.now)
+    assert (world.phase, world.markers()) == (Phase.PREPARE_COMMIT, [])
+    assert world.coordinator.prepared == set()
+    assert world.coordinator.committed(begun.changes) == ()
+    assert world.markers() == [], "the record of the decision is not committed yet"
+    assert world.coordinator.committed(decided.changes) == (NAME,)
+    assert [marker.partitions for marker in world.markers()] == [(ORDERS,)]
+    world.mark()
+    assert world.coordinator.committed(decided.changes) == (), "the transaction is complete"
+    world.add(raised(producer), ORDERS)
+    world.coordinator.end(End(NAME, raised(producer), commit=False), world.now)
+    assert world.coordinator.committed(decided.changes) == (), "this decision is of an earlier transaction"
+    assert world.markers() == []
+
+
+def test_a_timeout_has_markers_only_when_its_record_is_committed(world: TransactionWorld) -> None:
+    producer = world.init().producer
+    world.add(producer, ORDERS)
+    world.ms += TIMEOUT_MS
+    overdue = world.coordinator.abort_overdue(world.now)
+    assert (overdue.answer, world.markers()) == ((NAME,), [])
+    assert world.coordinator.committed(overdue.changes) == (NAME,)
+    assert [marker.commit for marker in world.markers()] == [False]
 
 
 def test_every_phase_but_a_prepared_one_has_a_row_for_every_request() -> None:

@@ -64,6 +64,7 @@ class TransactionWorld:
 
     def written(self, outcome: Outcome[_T]) -> _T:
         self.log.extend(outcome.changes)
+        self.coordinator.committed(outcome.changes)
         return outcome.answer
 
     def replay(self, records: int | None = None) -> None:
