@@ -57,14 +57,14 @@ class Pace:
             slice at each of them.
 
     Attributes:
-        worked_s: length of all slices that are over.
+        worked_s: processor time of all slices that are over; while other processes have the processor, none passes.
     """
 
     def __init__(self, slice_s: float | None = None, pause_s: float = 0) -> None:
         self._slice_s = SLICE_S if slice_s is None else slice_s
         self._pause_s = pause_s
         self.worked_s = 0.0
-        self._until_s = time.perf_counter() + self._slice_s
+        self._begin()
 
     @property
     def is_due(self) -> bool:
@@ -77,6 +77,10 @@ class Pace:
 
     async def give_way(self) -> None:
         """Let all other tasks run."""
-        self.worked_s += time.perf_counter() - self._until_s + self._slice_s
+        self.worked_s += time.thread_time() - self._began_s
         await asyncio.sleep(self._pause_s)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._began_s = time.thread_time()
         self._until_s = time.perf_counter() + self._slice_s

@@ -97,3 +97,19 @@ async def test_work_that_is_not_urgent_pauses_between_slices_and_tells_how_long_
         pass
     await pace.give_way()
     assert 0 < pace.worked_s <= time.perf_counter() - began_s - 0.02
+
+
+async def test_time_in_which_another_process_has_the_processor_is_no_work() -> None:
+    pace = Pace()
+    time.sleep(0.05)  # noqa: ASYNC251 - stands for another process
+    await pace.give_way()
+    assert pace.worked_s < 0.02
+
+
+async def test_computing_is_work() -> None:
+    pace = Pace()
+    until_s = time.thread_time() + 0.01
+    while time.thread_time() < until_s:
+        pass
+    await pace.give_way()
+    assert pace.worked_s >= 0.01
