@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from tidemark.client.producing.batching import PendingBatch
 from tidemark.client.producing.splitting import names_records, split
+from tidemark.core.transactions.state import ProducerIdentity
 from tidemark.model import NO_PRODUCER, ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.envelope import NO_SEQUENCE, Codec
 from tidemark.record.payload import reseal
@@ -51,14 +52,7 @@ _NOT_APPENDED: Final = _BEHIND_A_GAP | {
 """Refusals that precede the append; any other error leaves the batch in doubt."""
 
 
-class Identity(NamedTuple):
-    """A producer id and its epoch."""
-
-    producer_id: int
-    producer_epoch: int
-
-
-NO_IDENTITY: Final = Identity(NO_PRODUCER, -1)
+NO_IDENTITY: Final = ProducerIdentity(NO_PRODUCER, -1)
 
 
 class Resolved(NamedTuple):
@@ -87,7 +81,7 @@ class PartitionQueue:
     ) -> None:
         self.partition = partition
         self.topic_id = topic_id
-        self.identity: Identity | None = None if idempotent else NO_IDENTITY
+        self.identity: ProducerIdentity | None = None if idempotent else NO_IDENTITY
         self.failing = False
         self.sent_to: object = None
         self._codec = codec

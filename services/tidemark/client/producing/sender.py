@@ -20,12 +20,13 @@ from tidemark.client.producing.accumulator import Accumulator
 from tidemark.client.producing.batching import PendingBatch
 from tidemark.client.producing.deleted_topics import DeletedTopics
 from tidemark.client.producing.metrics import ProducerMetrics
-from tidemark.client.producing.partition_queue import Identity, PartitionQueue
+from tidemark.client.producing.partition_queue import PartitionQueue
 from tidemark.client.producing.partitioner import Partitioner
 from tidemark.client.producing.produce_stream import Answer, Attempt, Group, ProduceStream
 from tidemark.client.producing.splitting import names_records
 from tidemark.client.producing.typed_format import TypedFormat
 from tidemark.client.settings import ProducerSettings
+from tidemark.core.transactions.state import ProducerIdentity
 from tidemark.errors import AuthorizationError
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc import errors
@@ -411,7 +412,7 @@ class Sender:
                     break
             self._schedule_pump()
 
-    async def _init_producer_id(self) -> Identity:
+    async def _init_producer_id(self) -> ProducerIdentity:
         failure = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "no broker is known")
         for address in self._cluster.addresses():
             try:
@@ -419,7 +420,7 @@ class Sender:
             except grpc.RpcError as error:
                 failure = errors.from_rpc_error(error, address=address)
                 continue
-            return Identity(response.producer_id, response.producer_epoch)
+            return ProducerIdentity(response.producer_id, response.producer_epoch)
         raise failure
 
     # -- time, and the end --------------------------------------------------------------------------------------------

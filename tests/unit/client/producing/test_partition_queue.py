@@ -7,8 +7,9 @@ import random
 
 import pytest
 from tidemark.client.producing.batching import PendingBatch
-from tidemark.client.producing.partition_queue import Identity, PartitionQueue
+from tidemark.client.producing.partition_queue import PartitionQueue
 from tidemark.core.producer_state import ProducerStates
+from tidemark.core.transactions.state import ProducerIdentity
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.envelope import Batch, Codec, parse_envelope, stamped
 from tidemark.record.payload import read_batch
@@ -27,7 +28,7 @@ def queue_of(count: int, *, idempotent: bool = True) -> PartitionQueue:
         batch = PendingBatch(T0, opened_s=0, deadline_s=10 + number)
         batch.add(None, str(number).encode(), 7, None)
         queue.put(batch)
-    queue.identity = Identity(1, 0)
+    queue.identity = ProducerIdentity(1, 0)
     return queue
 
 
@@ -114,7 +115,7 @@ def test_gap_fails_a_batch_in_doubt_and_resequences_the_others(code: ErrorCode) 
         queue.refused(batch, batch.attempt, refusal(code))
     assert outcomes(queue) == [code] * 5
     assert queue.wants_identity
-    queue.identity = Identity(2, 0)
+    queue.identity = ProducerIdentity(2, 0)
     assert sequences(take_all(queue)) == [0, 1]
 
 
@@ -124,7 +125,7 @@ def test_gap_without_doubt_resequences_all_batches() -> None:
         queue.refused(batch, batch.attempt, refusal(ErrorCode.UNKNOWN_PRODUCER_ID))
     assert outcomes(queue) == []
     assert queue.wants_identity
-    queue.identity = Identity(2, 0)
+    queue.identity = ProducerIdentity(2, 0)
     again = take_all(queue)
     assert sequences(again) == [0, 1]
     assert parse_envelope(again[0].data or b"").producer_id == 2
@@ -144,7 +145,7 @@ def test_unsent_batch_expires_alone() -> None:
     queue.identity = None
     queue.expire(10.5, "no producer id")
     assert outcomes(queue) == [ErrorCode.REQUEST_TIMED_OUT]
-    queue.identity = Identity(1, 0)
+    queue.identity = ProducerIdentity(1, 0)
     assert sequences(take_all(queue)) == [0]
 
 
@@ -192,7 +193,7 @@ def test_acknowledged_batches_are_in_the_log_once_and_in_order(seed: int) -> Non
     while len(queue):
         if queue.wants_identity:
             identities += 1
-            queue.identity = Identity(identities, 0)
+            queue.identity = ProducerIdentity(identities, 0)
         under_way = take_all(queue)
         for batch in [batch for batch in batches if batch.attempt is not None]:
             attempt = batch.attempt
@@ -230,7 +231,7 @@ def test_grouped_batches_are_in_the_log_once_and_in_order(seed: int) -> None:
     while len(queue):
         if queue.wants_identity:
             identities += 1
-            queue.identity = Identity(identities, 0)
+            queue.identity = ProducerIdentity(identities, 0)
         for group in take_groups(queue):
             shared = len(group) > 1
             fate = world.random()

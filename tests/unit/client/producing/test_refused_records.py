@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 
 import pytest
 from tidemark.client.producing.batching import PendingBatch, SendHandle, TableHandle
-from tidemark.client.producing.partition_queue import Identity, PartitionQueue
+from tidemark.client.producing.partition_queue import PartitionQueue
 from tidemark.client.producing.splitting import split
 from tidemark.core.producer_state import ProducerStates
+from tidemark.core.transactions.state import ProducerIdentity
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.checks import ProduceLimits, check_batch, check_produced
 from tidemark.record.envelope import Batch, Codec, parse_envelope, stamped
@@ -88,7 +89,7 @@ class World:
             batch.resolve(base_offset, append_time_us, error)
         if self.queue.identity is None and len(self.queue):
             self.identities += 1
-            self.queue.identity = Identity(self.identities, 0)
+            self.queue.identity = ProducerIdentity(self.identities, 0)
 
     def groups(self, *, apart: Callable[[], bool] = lambda: False) -> list[list[PendingBatch]]:
         """Take every batch that may be sent now, in groups as the sender does; `apart`: another pump sends the next."""
