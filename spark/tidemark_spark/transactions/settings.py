@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of transactional writes, and the transactional id of each write. Pure.
+
+The id of a streaming query is made of Spark's id of the query, which its checkpoint holds: a restarted query has the
+same id, and a query with a new checkpoint has another one. Each batch write has an id of its own, unless the job
+names an application and a version for it, by the option names that Delta Lake uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+_PREFIX: Final = "spark-"
+_ID_MAX: Final = 249
+_FIRST_SEQUENCE: Final = 0
+TIMEOUT_MS: Final = 60_000
+_TIMEOUT_MS_MIN: Final = 1000
+
+
+class Mode(StrEnum):
+    """Values of the option `transactional`."""
+
+    AUTO = "auto"  # in transactions where the cluster allows it; else at least once, with a warning
+    TRUE = "true"  # in transactions, or not at all
+    FALSE = "false"  # at least once
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionSettings:
+    """Options of a write that concern its transaction.
+
+    Attributes:
+        mode: see `Mode`.
+        timeout_ms: the coordinator aborts the transaction when no task has kept it for this time.
+        app_id: name of the writer, in place of one that is made; "": none.
+        version: number of a batch write; writes of the application up to this number are not repeated. None: none.
+        checkpoint: path of the query's checkpoint; "": not given.
+        obstacle: why the producer's settings exclude transactions; "": they do not.
+    """
+
+    mode: Mode = Mode.AUTO
+    timeout_ms: int = TIMEOUT_MS
+    app_id: str = ""
+    version: int | None = None
+    checkpoint: str = ""
+    obstacle: str = ""
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the write is transactional if the cluster allows it."""
+        return self.mode is not Mode.FALSE and not self.obstacle
+
+
+def parse_transactions(given: Mapping[str, str], producer: Mapping[str, Any]) -> TransactionSettings:
+    """Parse options with lower-case names; ValueError names the valid form.
+
+    Args:
+        given: the options.
+        producer: the settings of the producer that the options name.
+    """
+    text = given.get("transactional", Mode.AUTO).strip().lower()
+    if text not in list(Mode):
+        raise ValueError(f"option 'transactional' is {given['transactional']!r}; want auto, true or false")
+    obstacle = _obstacle(producer)
+    if obstacle and text == Mode.TRUE:
+        raise ValueError(f"option 'transactional' is true, and {obstacle}")
+    app_id = given.get("txnappid", "").strip()
+    if len(app_id) > _ID_MAX:
+        raise ValueError(f"option 'txnAppId' has {len(app_id)} characters; want {_ID_MAX} at most")
+    return TransactionSettings(
+        Mode(text), _timeout_ms(given), app_id, _version(given), given.get("checkpointlocation", "").strip(), obstacle
+    )
+
+
+def batch_identity(settings: TransactionSettings, fresh: str) -> tuple[str, int]:
+    """The transactional id and the sequence of a batch write.
+
+    Args:
+        settings: options of the write.
+        fresh: text that no other write has.
+
+    Raises:
+        ValueError: one of the options `txnAppId` and `txnVersion` is missing.
+    """
+    if bool(settings.app_id) != (settings.version is not None):
+        missing = "txnVersion" if settings.app_id else "txnAppId"
+        raise ValueError(f"option {missing!r} is missing: a batch write takes txnAppId and txnVersion together")
+    if settings.version is not None:
+        return settings.app_id, settings.version
+    return f"{_PREFIX}{fresh}", _FIRST_SEQUENCE
+
+
+def query_identity(settings: TransactionSettings, query_id: str) -> str:
+    """The transactional id of a streaming query, by Spark's id of it; its sequence is the number of the micro-batch."""
+    return settings.app_id or f"{_PREFIX}{query_id}"
+
+
+def check_streaming(settings: TransactionSettings) -> None:
+    """Check the options of a streaming write; raises ValueError."""
+    if settings.version is not None:
+        raise ValueError("option 'txnVersion' is for batch writes: a streaming write has the number of its micro-batch")
+
+
+def _obstacle(producer: Mapping[str, Any]) -> str:
+    acks = producer.get("acks", "all")
+    if acks != "all":
+        return f"option 'tidemark.acks' is {acks}: a transaction needs acks=all"
+    if producer.get("enable_idempotence") is False:
+        return "option 'tidemark.enable.idempotence' is false: a transaction needs true"
+    return ""
+
+
+def _timeout_ms(given: Mapping[str, str]) -> int:
+    names = [name for name in ("tidemark.transaction.timeout.ms", "kafka.transaction.timeout.ms") if name in given]
+    if not names:
+        return TIMEOUT_MS
+    texts = {given[name].strip() for name in names}
+    if len(texts) > 1:
+        raise ValueError(f"options {' and '.join(map(repr, names))} contradict one another; remove one of them")
+    text = texts.pop()
+    if not text.isdecimal() or int(text) < _TIMEOUT_MS_MIN:
+        raise ValueError(f"option {names[0]!r} is {text!r}; want milliseconds, a whole number from {_TIMEOUT_MS_MIN}")
+    return int(text)
+
+
+def _version(given: Mapping[str, str]) -> int | None:
+    text = given.get("txnversion", "").strip()
+    if not text:
+        return None
+    if not text.isdecimal() or int(text) >= 1 << 63:
+        raise ValueError(f"option 'txnVersion' is {text!r}; want a whole number from 0 that rises with each write")
+    return int(text)
