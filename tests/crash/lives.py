@@ -63,7 +63,7 @@ class Version(NamedTuple):
         states = ProducerStates()
         for batch in self.history:
             if batch.envelope.next_offset <= end:
-                states.observe(batch.envelope)
+                states.observe_batch(batch)
         return states
 
 

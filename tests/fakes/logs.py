@@ -63,7 +63,7 @@ class StoredReplica:
         states = ProducerStates()
         for batch in self.batches:
             if batch.envelope.producer_id >= 0:
-                states.observe(batch.envelope)
+                states.observe_batch(batch)
         return states
 
 

@@ -1,19 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A replica's state of idempotent producers (rules P1-P4).
+"""A replica's state of idempotent and transactional producers (rules P1-P4, X1-X3, X7).
 
-For each producer: its epoch and its last five batches. The state follows the log: an append adds a batch (`observe`),
-truncation and failover rebuild the state from snapshot and log. A producer without a batch for the expiration time is
-removed when a new one is added, so memory is bounded by the producers of that time.
+For each producer: its epoch, its last five batches, and its open transaction. The state follows the log: an append adds
+a batch (`observe`), truncation and failover rebuild the state from snapshot and log. A producer without a batch for the
+expiration time is removed when a new one is added, so memory is bounded by the producers of that time. A producer with
+an open transaction stays.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from tidemark.model import ErrorCode, Offset, TidemarkError
-from tidemark.record.envelope import Envelope
+from tidemark.record.envelope import Batch, Envelope
+from tidemark.record.markers import EndMarker, read_marker
 
+NO_COORDINATOR_EPOCH: Final = -1
+NO_TRANSACTION: Final = Offset(-1)
 REMEMBERED_BATCHES = 5
 SEQUENCE_SPACE: Final = 1 << 31
 """Sequences run from 0 to 2^31 - 1 and start over at 0."""
@@ -29,22 +34,49 @@ class RememberedBatch(NamedTuple):
 
 
 class ProducerEntry(NamedTuple):
-    """One producer: its epoch, its last batches (oldest first, at least one) and the largest timestamp seen."""
+    """One producer.
+
+    Attributes:
+        producer_epoch: the newest epoch; a marker raises it.
+        batches: the last batches of this epoch with sequences, oldest first.
+        last_timestamp_us: largest timestamp of the epoch's batches.
+        open_offset: offset of the first batch of its open transaction; NO_TRANSACTION without one.
+        coordinator_epoch: of its last marker; NO_COORDINATOR_EPOCH without one (rule X2).
+    """
 
     producer_epoch: int
     batches: tuple[RememberedBatch, ...]
     last_timestamp_us: int
+    open_offset: Offset = NO_TRANSACTION
+    coordinator_epoch: int = NO_COORDINATOR_EPOCH
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the producer has an open transaction here."""
+        return self.open_offset >= 0
+
+
+class EndedTransaction(NamedTuple):
+    """A transaction that a marker ended; `marker_offset` is that of the marker."""
+
+    producer_id: int
+    first_offset: Offset
+    marker_offset: Offset
+    commit: bool
 
 
 class ProducerStates:
     """All producers of one partition; without an expiration time none expires."""
 
-    __slots__ = ("_entries", "_expiration_ms", "_seen_ms")
+    __slots__ = ("_entries", "_expiration_ms", "_open", "_seen_ms")
 
     def __init__(self, entries: Mapping[int, ProducerEntry] | None = None) -> None:
         self._entries: dict[int, ProducerEntry] = dict(entries) if entries else {}
         self._expiration_ms: int | None = None
         self._seen_ms: dict[int, int] = {}
+        opened = sorted((entry.open_offset, one) for one, entry in self._entries.items() if entry.is_open)
+        self._open = OrderedDict((producer_id, offset) for offset, producer_id in opened)
+        """First offsets of the open transactions. Invariant: in the order of the offsets."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ProducerStates) and self._entries == other._entries
@@ -70,25 +102,41 @@ class ProducerStates:
         states._seen_ms = dict.fromkeys(states._entries, now_ms)
         return states
 
+    @property
+    def first_open_offset(self) -> Offset | None:
+        """First offset of the oldest open transaction, None without any."""
+        return next(iter(self._open.values()), None)
+
+    @property
+    def open_producers(self) -> tuple[int, ...]:
+        """Ids of the producers with an open transaction, by its first offset."""
+        return tuple(self._open)
+
+    def has_open(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether the producer has an open transaction of this epoch."""
+        entry = self._entries.get(producer_id)
+        return entry is not None and entry.is_open and entry.producer_epoch == producer_epoch
+
     def check(self, envelope: Envelope) -> RememberedBatch | None:
-        """Check that this batch may be appended next: None; a batch: this one is a duplicate of that (rule P2).
+        """Check that this batch may be appended next: None; a batch: this one is a duplicate of that (rules P2, X1).
 
         Raises:
-            TidemarkError: PRODUCER_FENCED, OUT_OF_ORDER_SEQUENCE, UNKNOWN_PRODUCER_ID, DUPLICATE_SEQUENCE.
+            TidemarkError: PRODUCER_FENCED, OUT_OF_ORDER_SEQUENCE, UNKNOWN_PRODUCER_ID, DUPLICATE_SEQUENCE;
+                INVALID_TXN_STATE for a batch that does not belong to the producer's open transaction.
         """
-        if not is_idempotent(envelope):
+        if not has_producer_state(envelope):
             return None
         entry = self._entries.get(envelope.producer_id)
-        if entry is None or not entry.batches:
-            if envelope.base_sequence != 0:
+        if entry is None:
+            if envelope.base_sequence > 0:
                 raise _refusal(
                     ErrorCode.UNKNOWN_PRODUCER_ID,
                     envelope,
                     f"nothing is known of this producer here, and sequence {envelope.base_sequence} is not its first",
                 )
             return None
-        if envelope.producer_epoch != entry.producer_epoch:
-            _check_epoch(envelope, entry)
+        _check_epoch(envelope, entry)
+        if not is_idempotent(envelope) or envelope.producer_epoch != entry.producer_epoch:
             return None
         first = envelope.base_sequence
         if first == _next_sequence(entry):
@@ -99,37 +147,93 @@ class ProducerStates:
                 return batch
         raise _out_of_order(envelope, entry)
 
-    def observe(self, envelope: Envelope, now_ms: int = 0) -> None:
+    def check_marker(self, envelope: Envelope, marker: EndMarker) -> bool:
+        """Whether to append this marker; False: the log has the marker, or the same one of another coordinator (X2).
+
+        A marker has a higher epoch than its transaction. So a marker of the producer's present epoch was written
+        before, also if that epoch has begun another transaction since.
+
+        Raises:
+            TidemarkError: COORDINATOR_FENCED, PRODUCER_FENCED.
+        """
+        entry = self._entries.get(envelope.producer_id)
+        if entry is None:
+            return True
+        if marker.coordinator_epoch < entry.coordinator_epoch:
+            raise _refusal(
+                ErrorCode.COORDINATOR_FENCED,
+                envelope,
+                f"coordinator epoch {marker.coordinator_epoch} of the marker is older than {entry.coordinator_epoch}, "
+                "that of the last marker: another broker coordinates the transactional id now",
+            )
+        if envelope.producer_epoch < entry.producer_epoch:
+            raise _refusal(
+                ErrorCode.PRODUCER_FENCED,
+                envelope,
+                f"the marker's producer epoch {envelope.producer_epoch} is older than {entry.producer_epoch}",
+            )
+        return envelope.producer_epoch > entry.producer_epoch
+
+    def observe_batch(self, batch: Batch, now_ms: int = 0) -> EndedTransaction | None:
+        """`observe`, with the content of a marker read from the batch."""
+        return self.observe(batch.envelope, now_ms, read_marker(batch))
+
+    def observe(self, envelope: Envelope, now_ms: int = 0, marker: EndMarker | None = None) -> EndedTransaction | None:
         """Add a batch that the log holds, with its final base offset; batches without a producer are ignored.
 
         A batch that is known already, or comes from an older epoch of its producer, changes nothing, so a log may
         be replayed over a snapshot.
+
+        Args:
+            envelope: of the batch.
+            now_ms: for the expiration.
+            marker: the content of a marker, None for every other batch.
+
+        Returns:
+            The transaction that the marker ends.
         """
-        if not is_idempotent(envelope):
-            return
-        first_offset = Offset(envelope.base_offset)
-        batch = RememberedBatch(
-            envelope.base_sequence,
-            last_sequence(envelope),
-            first_offset,
-            Offset(first_offset + envelope.last_offset_delta),
-        )
-        entry = self._entries.get(envelope.producer_id)
+        if marker is None and not has_producer_state(envelope):
+            return None
+        producer_id = envelope.producer_id
+        entry = self._entries.get(producer_id)
         if self._expiration_ms is not None:
-            self._see(envelope.producer_id, now_ms - self._expiration_ms, now_ms)
-        if entry is None or envelope.producer_epoch > entry.producer_epoch:
-            self._entries[envelope.producer_id] = ProducerEntry(
-                envelope.producer_epoch, (batch,), envelope.max_timestamp_us
-            )
-            return
-        if envelope.producer_epoch < entry.producer_epoch:
-            return
-        if entry.batches and batch.first_offset <= entry.batches[-1].last_offset:
-            return
-        self._entries[envelope.producer_id] = ProducerEntry(
-            entry.producer_epoch,
-            (*entry.batches[1 - REMEMBERED_BATCHES :], batch),
-            max(entry.last_timestamp_us, envelope.max_timestamp_us),
+            self._see(producer_id, now_ms - self._expiration_ms, now_ms)
+        if entry is not None and envelope.producer_epoch < entry.producer_epoch:
+            return None
+        if marker is not None:
+            return self._end(envelope, entry, marker)
+        batches: tuple[RememberedBatch, ...] = ()
+        open_offset, coordinator_epoch = NO_TRANSACTION, NO_COORDINATOR_EPOCH
+        newest_us = envelope.max_timestamp_us
+        if entry is not None:
+            open_offset, coordinator_epoch = entry.open_offset, entry.coordinator_epoch
+            if envelope.producer_epoch == entry.producer_epoch:
+                batches = entry.batches
+                if batches and envelope.base_offset <= batches[-1].last_offset:
+                    return None
+                newest_us = max(newest_us, entry.last_timestamp_us)
+        if open_offset < 0 and envelope.is_pending:
+            open_offset = self._open[producer_id] = Offset(envelope.base_offset)
+        if is_idempotent(envelope):
+            batches = (*batches[1 - REMEMBERED_BATCHES :], _remembered(envelope))
+        self._entries[producer_id] = ProducerEntry(
+            envelope.producer_epoch, batches, newest_us, open_offset, coordinator_epoch
+        )
+        return None
+
+    def _end(self, envelope: Envelope, entry: ProducerEntry | None, marker: EndMarker) -> EndedTransaction | None:
+        producer_id = envelope.producer_id
+        if entry is not None and envelope.producer_epoch == entry.producer_epoch:
+            return None  # a replay: the epoch begins with this marker
+        coordinator_epoch = marker.coordinator_epoch
+        if entry is not None:
+            coordinator_epoch = max(coordinator_epoch, entry.coordinator_epoch)
+        self._entries[producer_id] = ProducerEntry(
+            envelope.producer_epoch, (), envelope.max_timestamp_us, NO_TRANSACTION, coordinator_epoch
+        )
+        first = self._open.pop(producer_id, None)
+        return (
+            None if first is None else EndedTransaction(producer_id, first, Offset(envelope.base_offset), marker.commit)
         )
 
     def _see(self, producer_id: int, expired_ms: int, now_ms: int) -> None:
@@ -140,7 +244,10 @@ class ProducerStates:
                 if self._seen_ms[oldest] > expired_ms:
                     break
                 del self._seen_ms[oldest]
-                self._entries.pop(oldest, None)
+                if oldest in self._open:
+                    self._seen_ms[oldest] = now_ms
+                else:
+                    self._entries.pop(oldest, None)
         self._seen_ms[producer_id] = now_ms
 
     def entry(self, producer_id: int) -> ProducerEntry | None:
@@ -148,12 +255,24 @@ class ProducerStates:
         return self._entries.get(producer_id)
 
     def restore(self, producer_id: int, entry: ProducerEntry | None) -> None:
-        """Restore what `entry` gave, after a request that was refused halfway."""
+        """Restore what `entry` gave, after a request that was refused halfway; no marker came between."""
         if entry is None:
             self._entries.pop(producer_id, None)
             self._seen_ms.pop(producer_id, None)
         else:
             self._entries[producer_id] = entry
+        if entry is None or not entry.is_open:
+            self._open.pop(producer_id, None)
+
+
+def has_producer_state(envelope: Envelope) -> bool:
+    """Whether a replica remembers the producer of the batch: it asks for idempotence, or belongs to a transaction.
+
+    The pending batches of coordinators have no sequence. A control batch is remembered by its marker only.
+    """
+    return envelope.producer_id >= 0 and (
+        envelope.base_sequence >= 0 or (envelope.is_pending and not envelope.is_control)
+    )
 
 
 def is_idempotent(envelope: Envelope) -> bool:
@@ -166,8 +285,19 @@ def last_sequence(envelope: Envelope) -> int:
     return (envelope.base_sequence + envelope.last_offset_delta) % SEQUENCE_SPACE
 
 
+def _remembered(envelope: Envelope) -> RememberedBatch:
+    first_offset = Offset(envelope.base_offset)
+    return RememberedBatch(
+        envelope.base_sequence,
+        last_sequence(envelope),
+        first_offset,
+        Offset(first_offset + envelope.last_offset_delta),
+    )
+
+
 def _next_sequence(entry: ProducerEntry) -> int:
-    return (entry.batches[-1].last_sequence + 1) % SEQUENCE_SPACE
+    """0 after a marker, which begins an epoch."""
+    return (entry.batches[-1].last_sequence + 1) % SEQUENCE_SPACE if entry.batches else 0
 
 
 def _check_epoch(envelope: Envelope, entry: ProducerEntry) -> None:
@@ -177,7 +307,15 @@ def _check_epoch(envelope: Envelope, entry: ProducerEntry) -> None:
             envelope,
             f"producer epoch {envelope.producer_epoch} is older than {entry.producer_epoch}",
         )
-    if envelope.base_sequence != 0:
+    newer = envelope.producer_epoch > entry.producer_epoch
+    if entry.is_open and (newer or not envelope.is_pending):
+        raise _refusal(
+            ErrorCode.INVALID_TXN_STATE,
+            envelope,
+            f"its transaction of producer epoch {entry.producer_epoch} is open, and the batch is not of it; end the "
+            "transaction first",
+        )
+    if newer and envelope.base_sequence > 0:
         raise _refusal(
             ErrorCode.OUT_OF_ORDER_SEQUENCE,
             envelope,
@@ -189,7 +327,7 @@ def _out_of_order(envelope: Envelope, entry: ProducerEntry) -> TidemarkError:
     """A sequence that neither follows the last batch nor repeats a remembered one."""
     expected = _next_sequence(entry)
     behind = (expected - envelope.base_sequence) % SEQUENCE_SPACE
-    remembered = (expected - entry.batches[0].first_sequence) % SEQUENCE_SPACE
+    remembered = (expected - entry.batches[0].first_sequence) % SEQUENCE_SPACE if entry.batches else SEQUENCE_SPACE
     if remembered < behind <= SEQUENCE_SPACE // 2:
         return _refusal(
             ErrorCode.DUPLICATE_SEQUENCE,

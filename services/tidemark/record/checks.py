@@ -23,6 +23,7 @@ from tidemark.record.envelope import (
     NO_BASE_OFFSET,
     NO_LEADER_EPOCH,
     NO_SEQUENCE,
+    Attributes,
     Batch,
     Codec,
     Envelope,
@@ -36,6 +37,7 @@ from tidemark.record.schema import COMPACTED_SCHEMA, SCHEMA
 from tidemark.record.shapes import COMPACTED_LAYOUT, LAYOUT
 from tidemark.record.typed.column_table import check_columns
 
+_NOT_PRODUCED: Final = KNOWN_ATTRIBUTES & ~int(Attributes.PENDING)
 _OFFSET_MAX: Final = (1 << 63) - 1
 _CODEC_MAX: Final = max(Codec)
 _ONE_THREAD: Final = pa.ipc.IpcReadOptions(use_threads=False)
@@ -196,8 +198,10 @@ def check_produced(batch: Batch, limits: ProduceLimits, *, now_us: int) -> None:
         )
     if envelope.base_offset != NO_BASE_OFFSET or envelope.leader_epoch != NO_LEADER_EPOCH:
         raise _invalid("a producer sends base_offset 0 and leader_epoch -1; the leader gives them")
-    if envelope.attributes & KNOWN_ATTRIBUTES:
-        raise _invalid(f"a producer sets none of the attributes {envelope.attributes & KNOWN_ATTRIBUTES:#x}")
+    if envelope.attributes & _NOT_PRODUCED:
+        raise _invalid(f"a producer sets none of the attributes {envelope.attributes & _NOT_PRODUCED:#x}")
+    if envelope.is_pending and envelope.base_sequence < 0:
+        raise _invalid("a batch of a transaction has a producer_id and a base_sequence")
     if envelope.record_count == 0:
         raise _invalid("a produced batch has at least one record")
     if envelope.last_offset_delta != envelope.record_count - 1:

@@ -69,7 +69,7 @@ class Attributes(IntFlag):
     APPEND_TIME = 1 << 2
     """Every record's timestamp is `max_timestamp_us`, the leader's clock at append."""
     PENDING = 1 << 3
-    """Reserved for transactions."""
+    """Of a transaction: committed or aborted by the next marker of the producer (rule X1)."""
     DELETE_HORIZON = 1 << 4
     """`delete_horizon_s` is set: from then on the tombstones in the batch may be deleted."""
 
@@ -83,6 +83,7 @@ SCHEMA_VERSION_MAX: Final = (1 << 11) - 1
 _CONTROL: Final = int(Attributes.CONTROL)
 _COMPACTED: Final = int(Attributes.COMPACTED)
 _APPEND_TIME: Final = int(Attributes.APPEND_TIME)
+_PENDING: Final = int(Attributes.PENDING)
 _DELETE_HORIZON: Final = int(Attributes.DELETE_HORIZON)
 
 
@@ -114,6 +115,11 @@ class Envelope(NamedTuple):
     def is_control(self) -> bool:
         """Whether the batch holds markers of the protocol rather than records."""
         return bool(self.attributes & _CONTROL)
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the batch belongs to a transaction: records that a marker commits or aborts, or the marker."""
+        return bool(self.attributes & _PENDING)
 
     @property
     def is_compacted(self) -> bool:

@@ -61,6 +61,7 @@ def build_batch(
     producer_epoch: int = -1,
     base_sequence: int = NO_SEQUENCE,
     control: bool = False,
+    pending: bool = False,
 ) -> bytes:
     """One batch as a producer sends it: base_offset 0, leader_epoch -1, sealed with both CRCs.
 
@@ -71,6 +72,7 @@ def build_batch(
         producer_epoch: see producer_id.
         base_sequence: sequence of the first record.
         control: whether the rows are markers of the protocol.
+        pending: whether the rows belong to a transaction.
 
     Raises:
         TidemarkError: INVALID_BATCH when there are no rows, INVALID_PAYLOAD when they are not in
@@ -96,7 +98,7 @@ def build_batch(
         crc=0,
         magic=MAGIC,
         codec=codec,
-        attributes=Attributes.CONTROL if control else Attributes.NONE,
+        attributes=(Attributes.CONTROL if control else 0) | (Attributes.PENDING if pending else 0),
         record_count=count,
         last_offset_delta=count - 1,
         base_sequence=base_sequence,

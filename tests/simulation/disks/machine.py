@@ -130,7 +130,7 @@ class StoredLog:
         states = ProducerStates()
         for batch in self.batches:
             if batch.envelope.producer_id >= 0:
-                states.observe(batch.envelope)
+                states.observe_batch(batch)
         return states
 
     def mark_cut(self, end: int) -> None:

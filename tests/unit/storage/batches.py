@@ -13,6 +13,7 @@ from tidemark.model import BrokerId, LeaderEpoch, Offset, ReplicaIdentity, Topic
 from tidemark.ports import Log
 from tidemark.record.checks import check_batches
 from tidemark.record.envelope import Batch, parse_envelope, stamped
+from tidemark.record.markers import EndMarker, build_marker
 from tidemark.record.payload import build_batch, from_columns
 from tidemark.storage.directories.log_manager import LogManager, open_logs
 from tidemark.storage.log.partition_log import PartitionLog
@@ -30,7 +31,13 @@ def latest_epoch(log: PartitionLog) -> int:
 
 
 def make_batch(
-    values: Sequence[str], *, timestamp_us: int = 0, producer_id: int = -1, producer_epoch: int = -1, sequence: int = -1
+    values: Sequence[str],
+    *,
+    timestamp_us: int = 0,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    sequence: int = -1,
+    pending: bool = False,
 ) -> Batch:
     """One batch as a producer sends it; the i-th record has timestamp_us + i."""
     rows = from_columns(
@@ -38,7 +45,27 @@ def make_batch(
         values=[value.encode() for value in values],
         timestamps_us=[timestamp_us + number for number in range(len(values))],
     )
-    data = bytes(build_batch(rows, producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=sequence))
+    data = build_batch(
+        rows, producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=sequence, pending=pending
+    )
+    return Batch(parse_envelope(data), data)
+
+
+def make_pending(values: Sequence[str], *, producer_id: int, producer_epoch: int = 0, sequence: int = 0) -> Batch:
+    """One batch of a transaction."""
+    return make_batch(values, producer_id=producer_id, producer_epoch=producer_epoch, sequence=sequence, pending=True)
+
+
+def make_marker(
+    *, producer_id: int, producer_epoch: int = 1, commit: bool = True, coordinator_epoch: int = 0, timestamp_us: int = 0
+) -> Batch:
+    """The end of a transaction."""
+    data = build_marker(
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        marker=EndMarker(commit, coordinator_epoch),
+        timestamp_us=timestamp_us,
+    )
     return Batch(parse_envelope(data), data)
 
 

@@ -23,7 +23,15 @@ from tidemark.storage.log import cleaning
 from tidemark.storage.log.log_state import LogState
 from tidemark.storage.log.partition_log import PartitionLog
 
-from tests.unit.storage.batches import BROKER, CLUSTER, latest_epoch, memory_directory
+from tests.unit.storage.batches import (
+    BROKER,
+    CLUSTER,
+    latest_epoch,
+    lead,
+    make_marker,
+    make_pending,
+    memory_directory,
+)
 from tests.unit.storage.directories.moving import copy_all, open_two
 from tests.unit.storage.format_tables import (
     BLOCK,
@@ -198,6 +206,7 @@ def third_life(root: Path, rng: random.Random, damaged: Mapping[str, Any]) -> tu
     opened = {one: logs.open(one, identity_of(one), CONFIGS)[0] for one in SERVED}
     for partition in (FLIGHTS, CARRIERS):
         fill(opened[partition], rng, 8)
+        transact(opened[partition])
     documents = {
         f"a/{FLIGHTS}/cut-point.json": None,
         f"a/{CARRIERS}/cut-point.json": None,
@@ -211,6 +220,14 @@ def third_life(root: Path, rng: random.Random, damaged: Mapping[str, Any]) -> tu
     first, second = (left(logs, one, points_in(logs, one, marks), documents, True) for one in (0, 1))
     logs.close_clean(BrokerEpoch(9), marks)
     return first, second
+
+
+def transact(log: PartitionLog) -> None:
+    """One transaction is committed, one is aborted, and one stays open."""
+    epoch = latest_epoch(log)
+    lead(log, *(make_pending(["pending"], producer_id=producer_id) for producer_id in (50, 51, 52)), epoch=epoch)
+    ends = [make_marker(producer_id=50 + number, commit=number == 0, coordinator_epoch=6) for number in range(2)]
+    lead(log, *ends, epoch=epoch)
 
 
 def points_in(
@@ -375,6 +392,8 @@ def check_replica(files: ReplicaFiles, facts: Left, name: str) -> None:
                 one["producer_epoch"],
                 tuple(tuple(batch[field] for field in RememberedBatch._fields) for batch in one["batches"]),
                 one["last_timestamp_us"],
+                one.get("open_offset", -1),
+                one.get("coordinator_epoch", -1),
             )
             for one in newest["producers"]
         } == dict(state.producers.entries)
@@ -406,7 +425,8 @@ def check_epochs(files: ReplicaFiles, state: LogState, batches: list[Item]) -> N
 def check_snapshot(snapshot: Item, batches: list[Item]) -> None:
     stored = {batch["base_offset"]: batch for batch in batches}
     for producer in snapshot["producers"]:
-        assert 1 <= len(producer["batches"]) <= 5
+        has_marker = producer.get("coordinator_epoch", -1) >= 0
+        assert (0 if has_marker else 1) <= len(producer["batches"]) <= 5
         for one in producer["batches"]:
             batch = stored.get(one["first_offset"])
             if batch is not None:

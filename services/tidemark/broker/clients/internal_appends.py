@@ -9,10 +9,11 @@ from itertools import count
 from typing import Final
 
 from tidemark.core.replication.effects import ReplyToProduce
-from tidemark.core.replication.events import Event, ProduceArrived, ProduceExpired
+from tidemark.core.replication.events import Event, MarkerArrived, ProduceArrived, ProduceExpired
 from tidemark.core.replication.leader.produce_validation import ACKS_ALL
-from tidemark.model import LeaderEpoch, Offset, TopicPartition
-from tidemark.record.envelope import Batch
+from tidemark.model import NO_EPOCH, LeaderEpoch, Offset, TopicPartition
+from tidemark.record.envelope import Batch, parse_envelope
+from tidemark.record.markers import EndMarker, build_marker
 
 _FIRST_ID: Final = 1 << 62
 """First request id here; producers' requests are numbered from 1."""
@@ -41,21 +42,76 @@ class InternalAppends:
             waiting.set_result(effect.result.base_offset)
 
     async def append(
-        self, partition: TopicPartition, leader_epoch: LeaderEpoch, batches: tuple[Batch, ...], timeout_s: float
+        self,
+        partition: TopicPartition,
+        leader_epoch: LeaderEpoch,
+        batches: tuple[Batch, ...],
+        timeout_s: float,
+        *,
+        transactional_id: str = "",
     ) -> Offset:
         """Append in that leader epoch; returns the base offset when the high watermark covers all batches.
+
+        Pending batches need the transactional id of their producer (rule X1).
 
         Raises:
             TidemarkError: as for a produce request. After NOT_ENOUGH_REPLICAS_AFTER_APPEND, REQUEST_TIMED_OUT and the
                 end of the leadership, the batches may be in the log.
         """
+        return await self._answer(
+            partition,
+            timeout_s,
+            lambda request_id: ProduceArrived(
+                request_id, partition, "", leader_epoch, ACKS_ALL, batches, transactional_id
+            ),
+        )
+
+    async def append_marker(
+        self,
+        partition: TopicPartition,
+        topic_id: str,
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        marker: EndMarker,
+        timestamp_us: int,
+        timeout_s: float,
+    ) -> Offset:
+        """End a producer's transaction; returns the marker's offset when the high watermark covers the marker (X2).
+
+        Repeated calls are safe: -1 if the log had the marker already.
+
+        Args:
+            partition: led by this broker.
+            topic_id: of the topic; empty: any.
+            producer_id: of the transaction.
+            producer_epoch: epoch of the transaction + 1.
+            marker: whether to commit, and the epoch of the coordinator.
+            timestamp_us: wall clock, since 1970, UTC.
+            timeout_s: the call raises REQUEST_TIMED_OUT after that time.
+
+        Raises:
+            TidemarkError: COORDINATOR_FENCED, PRODUCER_FENCED, UNKNOWN_TOPIC_ID, NOT_LEADER; else as `append`.
+        """
+        data = build_marker(
+            producer_id=producer_id, producer_epoch=producer_epoch, marker=marker, timestamp_us=timestamp_us
+        )
+        batch = Batch(parse_envelope(data), data)
+        return await self._answer(
+            partition,
+            timeout_s,
+            lambda request_id: MarkerArrived(request_id, partition, topic_id, NO_EPOCH, batch),
+        )
+
+    async def _answer(self, partition: TopicPartition, timeout_s: float, event: Callable[[int], Event]) -> Offset:
+        """Submit the event of a fresh request id, and wait for the answer."""
         request_id = next(self._ids)
         loop = asyncio.get_running_loop()
         waiting: asyncio.Future[Offset] = loop.create_future()
         self._waiting[request_id] = waiting
         timer = loop.call_later(timeout_s, lambda: self._submit(ProduceExpired(request_id, partition)))
         try:
-            self._submit(ProduceArrived(request_id, partition, "", leader_epoch, ACKS_ALL, batches))
+            self._submit(event(request_id))
             return await waiting
         finally:
             timer.cancel()

@@ -161,7 +161,13 @@ class ProduceService:
             waiting.append((request_id, partition))
             events.append(
                 ProduceArrived(
-                    request_id, partition, part.topic_id, LeaderEpoch(part.current_leader_epoch), call.acks, batches
+                    request_id,
+                    partition,
+                    part.topic_id,
+                    LeaderEpoch(part.current_leader_epoch),
+                    call.acks,
+                    batches,
+                    request.transactional_id,
                 )
             )
         self._metrics.produce_requested()

@@ -59,6 +59,7 @@ class BrokerCore:
             ev.LogStartRequested: self._on_log_start_requested,
             # clients of a leader
             ev.ProduceArrived: self._on_produce,
+            ev.MarkerArrived: self._on_produce,
             ev.ProduceExpired: self._on_produce_expired,
             ev.PreferredReplicaNamed: streams.on_preferred_replica_named,
             # answers of ZooKeeper about the ISR
@@ -191,14 +192,17 @@ class BrokerCore:
 
     # -- clients -----------------------------------------------------------------------------------------------
 
-    def _on_produce(self, event: ev.ProduceArrived, now_ms: int) -> None:
+    def _on_produce(self, event: ev.ProduceArrived | ev.MarkerArrived, now_ms: int) -> None:
         try:
             leader = self.queries.leader(event.partition, event.topic_id, event.current_leader_epoch)
         except TidemarkError as error:
             result = ProduceResult(Offset(-1), Offset(-1), error)
             self._ctx.emit(ReplyToProduce(event.request_id, event.partition, result))
             return
-        leader.on_produce(event)
+        if isinstance(event, ev.MarkerArrived):
+            leader.on_marker(event)
+        else:
+            leader.on_produce(event)
 
     def _on_produce_expired(self, event: ev.ProduceExpired, now_ms: int) -> None:
         replica = self._replicas.get(event.partition)

@@ -183,7 +183,10 @@ class LogStartRequested:
 
 @dataclass(frozen=True, slots=True)
 class ProduceArrived:
-    """Batches for one partition, already checked byte by byte (record.validation)."""
+    """Batches for one partition, already checked byte by byte (record.validation).
+
+    `transactional_id`: of the producer, needed for pending batches (rule X1); empty for none.
+    """
 
     request_id: int
     partition: TopicPartition
@@ -191,6 +194,21 @@ class ProduceArrived:
     current_leader_epoch: LeaderEpoch  # -1: the client knows none
     acks: int  # 0, 1 or -1
     batches: tuple[Batch, ...]
+    transactional_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkerArrived:
+    """A transaction coordinator ends a producer's transaction in a partition (rule X2).
+
+    Answered as a produce request with acks=all, with base offset -1 if the log has the marker already.
+    """
+
+    request_id: int
+    partition: TopicPartition
+    topic_id: str  # empty: any
+    current_leader_epoch: LeaderEpoch  # -1: any
+    marker: Batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +329,7 @@ Event = (
     | LogMoved
     | LogStartRequested
     | ProduceArrived
+    | MarkerArrived
     | ProduceExpired
     | FollowerMessageArrived
     | FollowerDisconnected

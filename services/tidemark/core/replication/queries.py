@@ -20,6 +20,8 @@ from tidemark.core.replication.leader import isr as isr_rules
 from tidemark.core.replication.leader.follower_progress import FollowerProgress
 from tidemark.core.replication.leader.partition_leader import PartitionLeader
 from tidemark.core.replication.replica import (
+    OpenTransaction,
+    OpenTransactions,
     ReadableRange,
     Replica,
     ReplicaView,
@@ -185,6 +187,33 @@ class BrokerQueries:
                 {"leader": str(self._ctx.broker_id), "leader_epoch": str(leader.leader_epoch)},
             )
         return StatedOffsets(leader.log.log_start_offset, leader.log.high_watermark, leader.leader_epoch)
+
+    def needs_verification(self, partition: TopicPartition, producer_id: int, producer_epoch: int) -> bool:
+        """Whether a pending batch of this producer would begin a transaction in the partition (rule X11).
+
+        False while the log has an open transaction of the producer in this epoch.
+
+        Raises:
+            TidemarkError: NOT_LEADER.
+        """
+        log = self._replica(partition).leading().log
+        return not log.producers.has_open(producer_id, producer_epoch)
+
+    def open_transactions(self, partition: TopicPartition) -> OpenTransactions:
+        """The open transactions in the log of a partition that this broker leads.
+
+        Raises:
+            TidemarkError: NOT_LEADER.
+        """
+        log = self._replica(partition).leading().log
+        entries = log.producers.entries
+        opened = tuple(
+            OpenTransaction(
+                producer_id, one.producer_epoch, one.open_offset, one.last_timestamp_us, one.coordinator_epoch
+            )
+            for producer_id, one in ((found, entries[found]) for found in log.producers.open_producers)
+        )
+        return OpenTransactions(log.high_watermark, opened)
 
     def epoch_end(
         self, partition: TopicPartition, *, current_leader_epoch: LeaderEpoch, leader_epoch: LeaderEpoch

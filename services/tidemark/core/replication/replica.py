@@ -52,6 +52,29 @@ class StatedOffsets(NamedTuple):
     leader_epoch: LeaderEpoch
 
 
+class OpenTransaction(NamedTuple):
+    """An open transaction in a log.
+
+    Attributes:
+        first_offset: of its first record.
+        last_timestamp_us: largest timestamp of its batches, since 1970, UTC.
+        coordinator_epoch: of the producer's last marker; -1: none.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    first_offset: Offset
+    last_timestamp_us: int
+    coordinator_epoch: int
+
+
+class OpenTransactions(NamedTuple):
+    """The open transactions of a partition, by their first offsets."""
+
+    high_watermark: Offset
+    transactions: tuple[OpenTransaction, ...]
+
+
 class ReplicaView(NamedTuple):
     """One replica, for services of the broker.
 

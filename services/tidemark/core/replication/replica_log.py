@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 
 from tidemark.core.leader_epochs import LeaderEpochs
-from tidemark.core.producer_state import ProducerStates, is_idempotent
+from tidemark.core.producer_state import ProducerStates
 from tidemark.core.replication.context import BrokerContext
 from tidemark.core.replication.effects import (
     AdvanceLogStart,
@@ -25,6 +25,7 @@ from tidemark.core.replication.effects import (
 from tidemark.core.replication.events import LogFull, LogTruncated, RecoveredLog
 from tidemark.model import NO_EPOCH, LeaderEpoch, Offset, ReplicaIdentity, TopicPartition
 from tidemark.record.envelope import Batch
+from tidemark.record.markers import read_marker
 
 FULL_PAUSE_MS = 1_000
 """Pause before the next append after an append that found no disk space."""
@@ -164,8 +165,9 @@ class ReplicaLog:
         end: int = base
         for batch in batches:
             envelope = batch.envelope
-            if is_idempotent(envelope):
-                self.producers.observe(envelope._replace(base_offset=end), self._ctx.now_ms)
+            if envelope.producer_id >= 0:
+                marker = read_marker(batch)
+                self.producers.observe(envelope._replace(base_offset=end), self._ctx.now_ms, marker)
             end += envelope.last_offset_delta + 1
         self._append(base, Offset(end), leader_epoch, batches, stamp=True)
         return base
@@ -180,8 +182,8 @@ class ReplicaLog:
                 new_epoch |= self.epochs.assign(
                     LeaderEpoch(envelope.leader_epoch), Offset(max(envelope.base_offset, self.log_start_offset))
                 )
-            if is_idempotent(envelope):
-                self.producers.observe(envelope, self._ctx.now_ms)
+            if envelope.producer_id >= 0:
+                self.producers.observe_batch(batch, self._ctx.now_ms)
         last = batches[-1].envelope
         self._append(self.next_offset, Offset(last.next_offset), LeaderEpoch(last.leader_epoch), batches, stamp=False)
         if new_epoch:

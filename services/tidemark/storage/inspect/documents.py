@@ -136,7 +136,15 @@ def _number(word: str) -> Cell:
 
 
 def _snapshot(path: Path) -> Document:
-    columns = ("producer_id", "producer_epoch", "last_timestamp_us", "sequences", "offsets")
+    columns = (
+        "producer_id",
+        "producer_epoch",
+        "last_timestamp_us",
+        "sequences",
+        "offsets",
+        "open_offset",
+        "coordinator_epoch",
+    )
     try:
         document = read_json(path, offset=int, producers=list)
     except BadFile as bad:
@@ -145,10 +153,11 @@ def _snapshot(path: Path) -> Document:
         raise FileNotFoundError(path)
     rows: list[tuple[Cell, ...]] = []
     try:
-        for producer_id, epoch, last_us, batches in document["producers"]:
+        for producer_id, epoch, last_us, batches, *transactional in document["producers"]:
             sequences = " ".join(f"{first}-{last}" for first, last, _, _ in batches)
             offsets = " ".join(f"{start}-{end}" for _, _, start, end in batches)
-            rows.append((producer_id, epoch, last_us, sequences, offsets))
+            open_offset, coordinator_epoch = transactional or (None, None)
+            rows.append((producer_id, epoch, last_us, sequences, offsets, open_offset, coordinator_epoch))
     except (TypeError, ValueError):
         return Document(columns, rows, "the rest is no producer")
     said = document["offset"]

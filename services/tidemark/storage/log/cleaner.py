@@ -27,6 +27,7 @@ from tidemark.storage.log.cleaning import CleaningView, SegmentCleaning
 from tidemark.storage.log.partition_log import PartitionLog
 from tidemark.storage.recovery.segment_swap import cleaned_path
 from tidemark.storage.segments.index import SegmentIndex
+from tidemark.storage.segments.scan import marker_at
 from tidemark.storage.segments.segment import Damage, Segment, checked_header, skip_to, walk
 
 _NEVER_S: Final = (1 << 63) - 1
@@ -208,13 +209,13 @@ class _Pass:
             last = -1
             for segment in group:
                 opened = self._log.open(segment)
-                for _, envelope in walk(opened.number, 0, segment.size_bytes):
+                for position, envelope in walk(opened.number, 0, segment.size_bytes):
                     last = envelope.base_offset
                     if envelope.leader_epoch > epoch:
                         kept.add(last)
                         epoch = envelope.leader_epoch
                     if envelope.producer_id in self._view.producers:
-                        producers.observe(envelope)
+                        producers.observe(envelope, marker=marker_at(opened.number, position, envelope))
             kept.add(last)
         for entry in producers.entries.values():
             kept.update(batch.first_offset for batch in entry.batches)

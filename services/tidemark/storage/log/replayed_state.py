@@ -10,11 +10,12 @@ from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import ProducerEntry, ProducerStates
 from tidemark.model import EpochEntry, LeaderEpoch, Offset
 from tidemark.record.envelope import Batch
+from tidemark.record.markers import read_marker
 from tidemark.storage.files import has_no_room, monotonic_ms
 from tidemark.storage.log.context import LogContext, Unmade
 from tidemark.storage.log.log_segments import Placed
 from tidemark.storage.recovery.epoch_file import write_epochs
-from tidemark.storage.recovery.log_loader import Recovered, envelopes_from, segment_offsets
+from tidemark.storage.recovery.log_loader import Recovered, replay_from, segment_offsets
 from tidemark.storage.recovery.producer_snapshot import (
     SNAPSHOT_SUFFIX,
     newest_snapshot,
@@ -93,7 +94,7 @@ class ReplayedState:
             if envelope.producer_id >= 0:
                 if stamped_epoch is not None:
                     envelope = envelope._replace(base_offset=base)
-                self._producers.observe(envelope, monotonic_ms())
+                self._producers.observe(envelope, monotonic_ms(), read_marker(batches[number]))
 
     def copy_producers(self) -> ProducerStates:
         """An independent copy; by the append thread."""
@@ -132,9 +133,9 @@ class ReplayedState:
             self._context.path, self._snapshots(), at_least=segments[0].base_offset, at_most=end_offset
         )
         start, producers = found or (0, ProducerStates())
-        for envelope in envelopes_from(segments, start, self._context.settings.index_interval_bytes):
+        for envelope, marker in replay_from(segments, start, self._context.settings.index_interval_bytes):
             if envelope.producer_id >= 0 and envelope.base_offset >= start:
-                producers.observe(envelope)
+                producers.observe(envelope, marker=marker)
         with self._context.memory_lock:
             self._producers = self._expiring(producers)
             self._epochs.truncate_from_end(Offset(end_offset))

@@ -21,6 +21,7 @@ from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import ProducerStates
 from tidemark.model import NO_EPOCH, EpochEntry, LeaderEpoch, Offset
 from tidemark.record.envelope import Envelope
+from tidemark.record.markers import EndMarker
 from tidemark.storage.files import DELETED_SUFFIX, TEMPORARY_SUFFIX, Descriptor, has_no_room, read_exactly
 from tidemark.storage.recovery.cleaner_point import CLEANER_FILE, lower_clean_point
 from tidemark.storage.recovery.damage import (
@@ -41,7 +42,7 @@ from tidemark.storage.recovery.epoch_file import EPOCH_FILE, read_epochs, write_
 from tidemark.storage.recovery.producer_snapshot import SNAPSHOT_SUFFIX, newest_snapshot, snapshot_path
 from tidemark.storage.recovery.segment_swap import recover_swaps
 from tidemark.storage.segments.index import SegmentIndex, load_index, read_end_mark
-from tidemark.storage.segments.scan import check_at, checked_batches
+from tidemark.storage.segments.scan import check_at, checked_batches, marker_at
 from tidemark.storage.segments.segment import LOG_SUFFIX, OFFSET_DIGITS, Damage, Segment, skip_to, walk
 
 _ALL: Final = (1 << 63) - 1
@@ -441,13 +442,13 @@ def _fold(directory: Path, recovered: Recovered, expected: Expected, interval_by
     if snapshot is not None:
         recovered.snapshot_at, recovered.producers = snapshot
     producers_from = max(recovered.snapshot_at, 0)
-    for envelope in envelopes_from(recovered.segments, min(epochs_from, producers_from), interval_bytes):
+    for envelope, marker in replay_from(recovered.segments, min(epochs_from, producers_from), interval_bytes):
         if envelope.leader_epoch > epochs.latest:
             epochs.assign(LeaderEpoch(envelope.leader_epoch), Offset(envelope.base_offset))
         if envelope.base_offset >= producers_from:
             recovered.unsnapshotted_batches += 1
             if envelope.producer_id >= 0:
-                recovered.producers.observe(envelope)
+                recovered.producers.observe(envelope, marker=marker)
     for segment in recovered.segments[:-1]:
         segment.forget_index()
     if epochs.entries != known:
@@ -473,7 +474,7 @@ def _epochs_of_file(recovered: Recovered, known: Sequence[EpochEntry], end: int,
         epochs = LeaderEpochs(known)
     else:
         epochs = LeaderEpochs([EpochEntry(NO_EPOCH, Offset(recovered.segments[0].base_offset))])
-        for envelope in envelopes_from(recovered.segments, 0, interval_bytes):
+        for envelope, _ in replay_from(recovered.segments, 0, interval_bytes):
             if envelope.base_offset >= first:
                 break
             epochs.assign(LeaderEpoch(envelope.leader_epoch), Offset(envelope.base_offset))
@@ -485,11 +486,13 @@ def _epochs_of_file(recovered: Recovered, known: Sequence[EpochEntry], end: int,
     return epochs
 
 
-def envelopes_from(segments: Sequence[Segment], offset: int, interval_bytes: int) -> Iterator[Envelope]:
-    """Envelopes of every batch from the one that holds `offset` on.
+def replay_from(
+    segments: Sequence[Segment], offset: int, interval_bytes: int
+) -> Iterator[tuple[Envelope, EndMarker | None]]:
+    """Envelope, and the content if it is a marker, of every batch from the one that holds `offset` on.
 
     Raises:
-        Damage: a header is damaged.
+        Damage: a header or a marker is damaged.
     """
     for segment in segments:
         if segment.next_offset <= offset or segment.size_bytes == 0:
@@ -501,5 +504,5 @@ def envelopes_from(segments: Sequence[Segment], offset: int, interval_bytes: int
             number = index.floor(offset)
             nearby = index.positions[number] if number >= 0 else 0
             start = skip_to(descriptor.number, offset, start=nearby, end=segment.size_bytes)
-        for _, envelope in walk(descriptor.number, start, segment.size_bytes):
-            yield envelope
+        for position, envelope in walk(descriptor.number, start, segment.size_bytes):
+            yield envelope, marker_at(descriptor.number, position, envelope)

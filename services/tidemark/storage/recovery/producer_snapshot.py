@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Producer snapshots: `<offset>.snapshot` is the state of all producers after every batch below that offset (P3)."""
+"""Producer snapshots: `<offset>.snapshot` is the state of all producers after every batch below that offset (P3, X7).
+
+Version 2 adds the open transaction and the last coordinator epoch to the items of producers that have them, so a reader
+of version 1 still reads a snapshot without transactional producers.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tidemark.core.producer_state import ProducerEntry, ProducerStates, RememberedBatch
+from tidemark.core.producer_state import (
+    NO_COORDINATOR_EPOCH,
+    NO_TRANSACTION,
+    ProducerEntry,
+    ProducerStates,
+    RememberedBatch,
+)
 from tidemark.model import Offset
 from tidemark.storage.files import BadFile, pack_json, read_json, replace_file
 
 SNAPSHOT_SUFFIX: Final = ".snapshot"
 _BATCHES: Final = 256
+_VERSION: Final = 2
 
 
 def snapshot_path(directory: Path, offset: int) -> Path:
@@ -30,11 +41,16 @@ def snapshot_due(batches: int, states: ProducerStates) -> bool:
 
 def write_snapshot(directory: Path, offset: int, states: ProducerStates) -> None:
     """Replace the snapshot of this offset; durable with the next syncfs."""
-    producers = [
-        [producer_id, entry.producer_epoch, entry.last_timestamp_us, [list(batch) for batch in entry.batches]]
-        for producer_id, entry in states.entries.items()
-    ]
-    replace_file(snapshot_path(directory, offset), pack_json({"offset": offset, "producers": producers}))
+    producers = [_item(producer_id, entry) for producer_id, entry in states.entries.items()]
+    document = {"version": _VERSION, "offset": offset, "producers": producers}
+    replace_file(snapshot_path(directory, offset), pack_json(document))
+
+
+def _item(producer_id: int, entry: ProducerEntry) -> list[Any]:
+    item = [producer_id, entry.producer_epoch, entry.last_timestamp_us, [list(batch) for batch in entry.batches]]
+    if entry.is_open or entry.coordinator_epoch != NO_COORDINATOR_EPOCH:
+        item += [entry.open_offset, entry.coordinator_epoch]
+    return item
 
 
 def read_snapshot(directory: Path, offset: int) -> ProducerStates | None:
@@ -49,12 +65,15 @@ def read_snapshot(directory: Path, offset: int) -> ProducerStates | None:
 def _states(producers: Sequence[Any]) -> ProducerStates:
     """Raises TypeError or ValueError for a document that `write_snapshot` did not write."""
     entries = {}
-    for producer_id, producer_epoch, last_timestamp_us, batches in producers:
+    for producer_id, producer_epoch, last_timestamp_us, batches, *transactional in producers:
         remembered = tuple(
             RememberedBatch(int(first), int(last), Offset(int(start)), Offset(int(end)))
             for first, last, start, end in batches
         )
-        entries[int(producer_id)] = ProducerEntry(int(producer_epoch), remembered, int(last_timestamp_us))
+        open_offset, coordinator_epoch = map(int, transactional or (NO_TRANSACTION, NO_COORDINATOR_EPOCH))
+        entries[int(producer_id)] = ProducerEntry(
+            int(producer_epoch), remembered, int(last_timestamp_us), Offset(open_offset), coordinator_epoch
+        )
     return ProducerStates(entries)
 
 

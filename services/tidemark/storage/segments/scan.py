@@ -9,6 +9,7 @@ from typing import Final
 from tidemark.model import TidemarkError
 from tidemark.record.checks import check_batch
 from tidemark.record.envelope import ENVELOPE_BYTES, Envelope
+from tidemark.record.markers import EndMarker, may_be_marker, read_marker
 from tidemark.storage.files import read_exactly
 from tidemark.storage.segments.segment import Damage, checked_header
 
@@ -52,4 +53,18 @@ def check_at(buffer: bytes, at: int, *, position: int, end: int) -> Envelope:
         return check_batch(buffer, at).envelope
     except TidemarkError as error:
         checked_header(buffer, at, position=position, end=end)  # the reason that a reader of headers gives
+        raise Damage(position, error.message) from error
+
+
+def marker_at(descriptor: int, position: int, envelope: Envelope) -> EndMarker | None:
+    """The content of the batch at `position` if the batch is a marker; other batches are not read.
+
+    Raises:
+        Damage: the batch is damaged.
+    """
+    if not may_be_marker(envelope):
+        return None
+    try:
+        return read_marker(check_batch(read_exactly(descriptor, envelope.batch_length, position)))
+    except TidemarkError as error:
         raise Damage(position, error.message) from error

@@ -43,7 +43,9 @@ from tests.unit.storage.batches import BROKER, CLUSTER, IDENTITY, PARTITION, mem
 
 FEW = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 CHECKPOINT = pack_lines(["flights 0 incarnation-one 12", "flights 1 other 0"])
-SNAPSHOT = pack_json({"offset": 12, "producers": [[4, 0, 77, [[0, 3, 5, 8], [4, 4, 9, 9]]]]})
+SNAPSHOT = pack_json(
+    {"version": 2, "offset": 12, "producers": [[4, 0, 77, [[0, 3, 5, 8], [4, 4, 9, 9]]], [5, 1, 78, [], 3, 9]]}
+)
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The leader of one partition: appends, replicates, commits and keeps the ISR (rules R1-R9, E1, E6, P1, P2, P4)."""
+"""The leader of one partition: appends, replicates, commits and keeps the ISR (rules R1-R9, E1, E6, P1-P4, X1, X2)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,19 @@ from tidemark.core.replication.effects import (
     ResignLeadership,
     WriteIsr,
 )
-from tidemark.core.replication.events import ProduceArrived
+from tidemark.core.replication.events import MarkerArrived, ProduceArrived
 from tidemark.core.replication.leader import isr as isr_rules
 from tidemark.core.replication.leader.adding_replicas import AddingReplicas
 from tidemark.core.replication.leader.append_backlog import AppendBacklog
 from tidemark.core.replication.leader.follower_progress import FollowerProgress
 from tidemark.core.replication.leader.follower_session import FollowerSession, PartitionSender
 from tidemark.core.replication.leader.isr import Committed, IsrState, PendingExpand
-from tidemark.core.replication.leader.produce_validation import ACKS_ALL, check_request, check_sequences
+from tidemark.core.replication.leader.produce_validation import (
+    ACKS_ALL,
+    check_marker_request,
+    check_request,
+    check_sequences,
+)
 from tidemark.core.replication.replica_log import ReplicaLog
 from tidemark.model import (
     BrokerId,
@@ -38,6 +43,7 @@ from tidemark.model import (
     TidemarkError,
     VersionedState,
 )
+from tidemark.record.envelope import Batch
 
 _EXPAND_PAUSE_MS: Final = 500
 """Pause after a refused expansion; a broker whose registration was deleted registers again within seconds."""
@@ -188,14 +194,10 @@ class PartitionLeader:
             return
         if not fresh:  # every batch is in the log already (rule P2)
             assert duplicate is not None, "a request has batches"
-            self._waiting[event.request_id] = _Waiting(ACKS_ALL, *duplicate)
-            heappush(self._by_end, (duplicate.end_offset, event.request_id))
+            self._await(event.request_id, *duplicate)
             self._answer_committed()
             return
-        base = self.log.append_as_leader(fresh, self.leader_epoch)
-        self._backlog = self._backlog or AppendBacklog(self._ctx)
-        self._backlog.add(fresh, self.log.next_offset)
-        self._ctx.watched[self.log.partition] = self
+        base = self._append(fresh)
         end = self.log.next_offset
         if duplicate is not None:
             base = duplicate.base_offset
@@ -203,12 +205,43 @@ class PartitionLeader:
             self._appending.append(None)
             self._reply(event.request_id, base, None)
             return
-        self._waiting[event.request_id] = _Waiting(event.acks, base, end)
         if event.acks == ACKS_ALL:
             self._appending.append(None)
-            heappush(self._by_end, (end, event.request_id))
+            self._await(event.request_id, base, end)
         else:
+            self._waiting[event.request_id] = _Waiting(event.acks, base, end)
             self._appending.append(event.request_id)
+
+    def on_marker(self, event: MarkerArrived) -> None:
+        """Append a marker, and answer when the high watermark passes it; the answer to a repeated one is alike (X2)."""
+        in_sync = len(isr_rules.minimal_isr(self._isr))
+        full = self.log.is_full(self._ctx.now_ms)
+        try:
+            marker = check_marker_request(event, self.state, in_sync=in_sync, full=full, refuse=self._error)
+            fresh = self.log.producers.check_marker(event.marker.envelope, marker)
+        except TidemarkError as error:
+            self._reply(event.request_id, Offset(-1), error)
+            return
+        if not fresh:  # every marker in the log is below this end
+            self._await(event.request_id, Offset(-1), self.log.next_offset)
+            self._answer_committed()
+            return
+        base = self._append((event.marker,))
+        self._appending.append(None)
+        self._await(event.request_id, base, self.log.next_offset)
+
+    def _append(self, batches: tuple[Batch, ...]) -> Offset:
+        """Append batches; returns the offset of the first record. The caller adds to `_appending`."""
+        base = self.log.append_as_leader(batches, self.leader_epoch)
+        self._backlog = self._backlog or AppendBacklog(self._ctx)
+        self._backlog.add(batches, self.log.next_offset)
+        self._ctx.watched[self.log.partition] = self
+        return base
+
+    def _await(self, request_id: int, base_offset: Offset, end_offset: Offset) -> None:
+        """Answer an acks=all request when the high watermark reaches `end_offset`."""
+        self._waiting[request_id] = _Waiting(ACKS_ALL, base_offset, end_offset)
+        heappush(self._by_end, (end_offset, request_id))
 
     def _check(self, event: ProduceArrived) -> None:
         if event.request_id in self._waiting:

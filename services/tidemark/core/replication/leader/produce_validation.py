@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks a produce request, and separates its new batches from those in the log already (rules R4, C7, P1, P2, P4)."""
+"""Checks a produce request, and separates its new batches from those in the log already (rules R4, C7, P1-P4, X1)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tidemark.core.producer_state import REMEMBERED_BATCHES, ProducerEntry, is_idempotent
-from tidemark.core.replication.events import ProduceArrived
+from tidemark.core.producer_state import REMEMBERED_BATCHES, ProducerEntry, has_producer_state, is_idempotent
+from tidemark.core.replication.events import MarkerArrived, ProduceArrived
 from tidemark.core.replication.replica_log import ReplicaLog
 from tidemark.model import ErrorCode, LeaderAndIsr, Offset, TidemarkError
 from tidemark.record.envelope import Batch
+from tidemark.record.markers import EndMarker, read_marker
 
 ACKS_ALL = -1
 
@@ -25,6 +26,25 @@ class DuplicateRange(NamedTuple):
     end_offset: Offset
 
 
+def check_marker_request(
+    event: MarkerArrived, state: LeaderAndIsr, *, in_sync: int, full: bool, refuse: Refuse
+) -> EndMarker:
+    """The content of a marker that the leader can accept (rule X2).
+
+    Raises:
+        TidemarkError: PARTITION_SEALED, INVALID_REQUEST, DISK_FULL, NOT_ENOUGH_REPLICAS.
+    """
+    if state.sealed:
+        raise refuse(ErrorCode.PARTITION_SEALED, "is being removed and accepts no more records")
+    marker = read_marker(event.marker)
+    if marker is None:
+        raise refuse(ErrorCode.INVALID_REQUEST, "accepts the markers of transactions only")
+    if full:
+        raise refuse(ErrorCode.DISK_FULL, "accepts no records while the disk of its leader is full; retry")
+    _check_in_sync(state, in_sync, refuse)
+    return marker
+
+
 def check_request(event: ProduceArrived, state: LeaderAndIsr, *, in_sync: int, full: bool, refuse: Refuse) -> None:
     """Raise the error of a request that the leader cannot accept.
 
@@ -36,7 +56,8 @@ def check_request(event: ProduceArrived, state: LeaderAndIsr, *, in_sync: int, f
         refuse: makes the error.
 
     Raises:
-        TidemarkError: PARTITION_SEALED, INVALID_ACKS, INVALID_REQUEST, DISK_FULL, NOT_ENOUGH_REPLICAS.
+        TidemarkError: PARTITION_SEALED, INVALID_ACKS, INVALID_REQUEST, INVALID_TXN_STATE, DISK_FULL,
+            NOT_ENOUGH_REPLICAS.
     """
     if state.sealed:
         raise refuse(ErrorCode.PARTITION_SEALED, "is being removed and accepts no more records")
@@ -44,15 +65,39 @@ def check_request(event: ProduceArrived, state: LeaderAndIsr, *, in_sync: int, f
         raise refuse(ErrorCode.INVALID_ACKS, f"cannot be produced to with acks {event.acks}: 0, 1 or -1 (all)")
     if not event.batches:
         raise refuse(ErrorCode.INVALID_REQUEST, "needs at least one batch in a request")
+    _check_transactional(event, refuse)
     if full:
         raise refuse(ErrorCode.DISK_FULL, "accepts no records while the disk of its leader is full; retry")
     if event.acks == ACKS_ALL:
-        if in_sync < state.min_isr:
-            raise refuse(
-                ErrorCode.NOT_ENOUGH_REPLICAS, f"has {in_sync} replicas in sync and needs {state.min_isr} for acks=all"
-            )
+        _check_in_sync(state, in_sync, refuse)
     elif any(is_idempotent(batch.envelope) for batch in event.batches):
         raise refuse(ErrorCode.INVALID_ACKS, "accepts batches of an idempotent producer with acks=all only")
+
+
+def _check_in_sync(state: LeaderAndIsr, in_sync: int, refuse: Refuse) -> None:
+    if in_sync < state.min_isr:
+        raise refuse(
+            ErrorCode.NOT_ENOUGH_REPLICAS, f"has {in_sync} replicas in sync and needs {state.min_isr} for acks=all"
+        )
+
+
+def _check_transactional(event: ProduceArrived, refuse: Refuse) -> None:
+    """Rule X1: pending batches come with a transactional id and acks=all, and others without."""
+    for batch in event.batches:
+        envelope = batch.envelope
+        if envelope.is_control:
+            raise refuse(ErrorCode.INVALID_REQUEST, "accepts control batches of coordinators only")
+        if envelope.is_pending and not event.transactional_id:
+            raise refuse(
+                ErrorCode.INVALID_REQUEST, "accepts a batch of a transaction from a producer with a transactional id"
+            )
+        if envelope.is_pending and event.acks != ACKS_ALL:
+            raise refuse(ErrorCode.INVALID_ACKS, "accepts batches of a transaction with acks=all only")
+        if event.transactional_id and not envelope.is_pending:
+            raise refuse(
+                ErrorCode.INVALID_TXN_STATE,
+                "accepts batches of a transaction only from a producer with a transactional id; begin one first",
+            )
 
 
 def check_sequences(
@@ -64,7 +109,7 @@ def check_sequences(
         TidemarkError: the errors of `ProducerStates.check`; INVALID_REQUEST for a sixth batch in flight.
     """
     producers = log.producers
-    if not any(is_idempotent(batch.envelope) for batch in batches):
+    if not any(has_producer_state(batch.envelope) for batch in batches):
         return batches, None
     undo: dict[int, ProducerEntry | None] = {}
     fresh: list[Batch] = []
@@ -80,7 +125,7 @@ def check_sequences(
                 end = max(end, duplicate.last_offset + 1)
                 continue
             fresh.append(batch)
-            if is_idempotent(envelope):
+            if has_producer_state(envelope):
                 entry = producers.entry(envelope.producer_id)
                 _check_in_flight(log, epoch_start_offset, entry, refuse)
                 undo.setdefault(envelope.producer_id, entry)

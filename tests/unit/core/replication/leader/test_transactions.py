@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pending batches and markers at the leader of a partition (rules X1, X2, X11)."""
+
+from __future__ import annotations
+
+import pytest
+from tidemark.core.replication import effects as fx
+from tidemark.core.replication import events as ev
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.record.envelope import Attributes, Batch, parse_envelope, stamped
+from tidemark.record.markers import EndMarker, build_marker
+
+from tests.unit.core.replication.stage import P, Stage, batch
+
+TXN_ID = "pipeline"
+
+
+def pending(sequence: int = 0, *, producer_id: int = 7, producer_epoch: int = 0, records: int = 1) -> Batch:
+    plain = batch(records, sequence=sequence, producer_id=producer_id)
+    attributes = int(Attributes.PENDING)
+    return plain._replace(envelope=plain.envelope._replace(attributes=attributes, producer_epoch=producer_epoch))
+
+
+def marker(*, commit: bool = True, producer_id: int = 7, producer_epoch: int = 1, coordinator_epoch: int = 4) -> Batch:
+    data = build_marker(
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        marker=EndMarker(commit, coordinator_epoch),
+        timestamp_us=0,
+    )
+    return Batch(parse_envelope(data), data)
+
+
+class Transactions(Stage):
+    def send(self, *batches: Batch, acks: int = -1, transactional_id: str = TXN_ID) -> int:
+        """Produce as a transactional producer; the append is answered if there is one."""
+        self.requests += 1
+        self.feed(ev.ProduceArrived(self.requests, P, "", -1, acks, batches, transactional_id))
+        self._answer_append()
+        return self.requests
+
+    def end(self, one: Batch) -> int:
+        """A coordinator's marker."""
+        self.requests += 1
+        self.feed(ev.MarkerArrived(self.requests, P, "", -1, one))
+        self._answer_append()
+        return self.requests
+
+    def _answer_append(self) -> None:
+        for append in self.got(fx.AppendToLog):
+            self.appended(append.base_offset + sum(one.envelope.last_offset_delta + 1 for one in append.batches))
+
+    def open(self) -> list[tuple[int, int, int, int]]:
+        found = self.core.queries.open_transactions(P).transactions
+        return [(one.producer_id, one.producer_epoch, one.first_offset, one.coordinator_epoch) for one in found]
+
+
+@pytest.fixture
+def stage() -> Transactions:
+    stage = Transactions()
+    stage.leads((1, 2))
+    stage.fetches(2, 0)
+    return stage
+
+
+def test_a_marker_is_answered_when_the_high_watermark_covers_it(stage: Transactions) -> None:
+    stage.send(pending(records=3))
+    ended = stage.end(marker())
+    assert stage.replies() == []
+    stage.reports(2, 3)
+    assert [reply for reply in stage.replies() if reply[0] == ended] == []
+    stage.reports(2, 4)
+    assert stage.replies() == [(ended, 3, None)]
+
+
+def test_a_producer_needs_verification_until_its_transaction_is_open_and_after_its_end(stage: Transactions) -> None:
+    queries = stage.core.queries
+    assert queries.needs_verification(P, 7, 0)
+    stage.send(pending())
+    assert not queries.needs_verification(P, 7, 0)
+    assert queries.needs_verification(P, 7, 1)
+    assert stage.open() == [(7, 0, 0, -1)]
+    stage.end(marker())
+    assert stage.open() == []
+    stage.send(pending(producer_epoch=1))
+    assert stage.open() == [(7, 1, 2, 4)]
+    assert not queries.needs_verification(P, 7, 1)
+
+
+def test_a_repeated_marker_is_answered_alike_and_appended_once(stage: Transactions) -> None:
+    stage.send(pending())
+    first, second = stage.end(marker()), stage.end(marker())
+    assert not stage.got(fx.AppendToLog)
+    stage.reports(2, 1)
+    assert [reply for reply in stage.replies() if reply[0] in (first, second)] == []
+    stage.reports(2, 2)
+    assert stage.replies() == [(first, 1, None), (second, -1, None)]
+    third = stage.end(marker())
+    assert stage.replies() == [(third, -1, None)]
+
+
+def test_fenced_markers_are_refused_and_change_nothing(stage: Transactions) -> None:
+    stage.send(pending())
+    stage.end(marker(coordinator_epoch=4))
+    stage.send(pending(producer_epoch=1))
+    old_coordinator = stage.end(marker(producer_epoch=2, coordinator_epoch=3))
+    assert stage.replies() == [(old_coordinator, -1, ErrorCode.COORDINATOR_FENCED)]
+    old_epoch = stage.end(marker(producer_epoch=0))
+    assert stage.replies() == [(old_epoch, -1, ErrorCode.PRODUCER_FENCED)]
+    assert stage.open() == [(7, 1, 2, 4)]
+
+
+def test_a_control_batch_of_another_kind_is_no_marker(stage: Transactions) -> None:
+    request = stage.end(pending())
+    assert stage.replies() == [(request, -1, ErrorCode.INVALID_REQUEST)]
+
+
+def test_a_marker_needs_enough_replicas_in_sync() -> None:
+    stage = Transactions()
+    stage.leads((1,), min_isr=2)
+    request = stage.end(marker())
+    assert stage.replies() == [(request, -1, ErrorCode.NOT_ENOUGH_REPLICAS)]
+
+
+def test_a_marker_at_a_follower_names_the_leader() -> None:
+    stage = Transactions()
+    stage.follows()
+    request = stage.end(marker())
+    assert stage.replies() == [(request, -1, ErrorCode.NOT_LEADER)]
+    with pytest.raises(TidemarkError) as refused:
+        stage.core.queries.needs_verification(P, 7, 0)
+    assert refused.value.code is ErrorCode.NOT_LEADER
+
+
+@pytest.mark.parametrize(
+    ("one", "acks", "transactional_id", "code"),
+    [
+        (pending(), -1, "", ErrorCode.INVALID_REQUEST),
+        (pending(), 1, TXN_ID, ErrorCode.INVALID_ACKS),
+        (pending(), 0, TXN_ID, ErrorCode.INVALID_ACKS),
+        (marker(), -1, TXN_ID, ErrorCode.INVALID_REQUEST),
+        (marker(), -1, "", ErrorCode.INVALID_REQUEST),
+        (batch(sequence=0, producer_id=7), -1, TXN_ID, ErrorCode.INVALID_TXN_STATE),
+        (batch(), -1, TXN_ID, ErrorCode.INVALID_TXN_STATE),
+    ],
+)
+def test_batches_that_break_rule_x1_are_refused(
+    stage: Transactions, one: Batch, acks: int, transactional_id: str, code: ErrorCode
+) -> None:
+    request = stage.send(one, acks=acks, transactional_id=transactional_id)
+    assert stage.replies() == [(request, -1, code)]
+    assert stage.open() == []
+
+
+def test_a_batch_outside_the_open_transaction_of_its_producer_is_refused(stage: Transactions) -> None:
+    stage.send(pending())
+    request = stage.send(batch(sequence=1, producer_id=7), transactional_id="")
+    assert stage.replies() == [(request, -1, ErrorCode.INVALID_TXN_STATE)]
+
+
+def test_a_request_that_is_refused_halfway_opens_no_transaction(stage: Transactions) -> None:
+    request = stage.send(pending(0), pending(5))
+    assert stage.replies() == [(request, -1, ErrorCode.OUT_OF_ORDER_SEQUENCE)]
+    assert stage.open() == []
+
+
+def test_a_follower_that_becomes_the_leader_knows_the_open_transactions() -> None:
+    stage = Transactions()
+    stage.follows(2, epoch=5)
+    plain = [
+        one._replace(envelope=one.envelope._replace(base_offset=number, leader_epoch=5))
+        for number, one in enumerate((pending(producer_id=8), pending()))
+    ]
+    end = stamped(marker(producer_id=8, coordinator_epoch=6), base_offset=2, leader_epoch=5)
+    stage.chunk(0, *plain, end, high_watermark=3)
+    stage.appended(3)
+    stage.leads((1, 2), epoch=6)
+    assert stage.open() == [(7, 0, 1, -1)]
+    request = stage.end(marker(producer_id=8, producer_epoch=2, coordinator_epoch=5))
+    assert stage.replies() == [(request, -1, ErrorCode.COORDINATOR_FENCED)]
