@@ -15,7 +15,7 @@ from tidemark.client.argument_types import integer
 from tidemark.client.metadata.cluster import unknown_partition
 from tidemark.client.producing.batch_format import BYTES, BatchFormat
 from tidemark.client.producing.batching import BATCH_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, PendingBatch, SendHandle
-from tidemark.client.producing.partitioner import Partitioner, partition_of
+from tidemark.client.producing.partitioner import Partitioner
 from tidemark.client.producing.typed_format import TypedFormat
 from tidemark.client.typed.record_rows import CheckedRow
 from tidemark.client.typed.topic_schemas import TopicPendingError
@@ -142,8 +142,19 @@ class Accumulator:
                 ErrorCode.INVALID_REQUEST,
                 f"topic {topic} has a schema: a record's key is made of its key columns; leave key out",
             )
-        row = typed.records.check(record)
-        return self._add_row(typed, row, partition, partitions, timestamp_us, headers)
+        return self.add_record(typed, record, partition, partitions, timestamp_us, headers)
+
+    def add_record(
+        self,
+        typed: TypedFormat,
+        record: Any,
+        partition: int | None,
+        partitions: int,
+        timestamp_us: int | None,
+        headers: Headers | None,
+    ) -> SendHandle:
+        """Check a record and append its values to a batch of its version, as `add`; `timestamp_us` of None: now."""
+        return self._add_row(typed, typed.records.check(record), partition, partitions, timestamp_us, headers)
 
     def _add_row(
         self,
@@ -151,16 +162,26 @@ class Accumulator:
         row: CheckedRow,
         partition: int | None,
         partitions: int,
-        timestamp_us: int,
+        timestamp_us: int | None,
         headers: Headers | None,
     ) -> SendHandle:
         """Append a checked record to a batch of its version."""
         topic = typed.topic
-        size_bytes = row.size_bytes if headers is None else row.size_bytes + headers_bytes(headers)
+        values, size_bytes = row
+        if headers is not None:
+            size_bytes += headers_bytes(headers)
         if size_bytes > RECORD_BYTES_MAX:
             raise _too_large(size_bytes)
         if partition is None:
-            partition = self._partition_of(typed, row.values, partitions)
+            if self._partitioner is None:
+                partition = typed.partition_of(values, partitions)
+            else:
+                chosen = self._partitioner(topic, typed.records.key(values), None, partitions)
+                partition = checked_partition(topic, chosen, partitions)
+        if typed.has_event_time:
+            timestamp_us = None  # that of the row counts
+        elif timestamp_us is None:
+            timestamp_us = time.time_ns() // 1000
         with self._lock:
             if self._ended:
                 raise _ended()
@@ -171,16 +192,10 @@ class Accumulator:
                 batch = self._batch_for(topic, partition, partitions, size_bytes, typed)
             batch.size_bytes += size_bytes
             self.buffered_bytes += size_bytes
-            handle = batch.add(None, row.values, timestamp_us, headers)
+            handle = batch.add_row(values, timestamp_us, headers)
         if fresh:
             self._wake()
         return handle
-
-    def _partition_of(self, typed: TypedFormat, values: tuple[Any, ...], partitions: int) -> int | None:
-        key = typed.records.key(values)
-        if self._partitioner is not None:
-            return checked_partition(typed.topic, self._partitioner(typed.topic, key, None, partitions), partitions)
-        return None if key is None else partition_of(key, partitions)
 
     def _check_bytes(self, topic: str) -> None:
         """Refuse a record of bytes, or a null, for a topic with a schema; called before a batch is opened."""

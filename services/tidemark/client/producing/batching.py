@@ -105,6 +105,19 @@ class PendingBatch:
             self.headers.append(headers)
         return SendHandle(self, index)
 
+    def add_row(self, values: Any, timestamp_us: int | None, headers: Headers | None) -> SendHandle:
+        """Append a checked row of a typed topic, whose columns hold the key; a timestamp of None is among them, too."""
+        index = self.count
+        self.count = index + 1
+        self.values.append(values)
+        if timestamp_us is not None:
+            self.timestamps_us.append(timestamp_us)
+        if headers is not None and self.headers is None:
+            self.headers = [None] * index
+        if self.headers is not None:
+            self.headers.append(headers)
+        return SendHandle(self, index)
+
     def take_rows(self) -> pa.RecordBatch:
         """Return the rows, as the format has them; no record may be added afterwards."""
         if self.rows is None:

@@ -23,7 +23,12 @@ _POSITIVE: Final = 0x7FFFFFFF
 
 def partition_of(key: bytes, partitions: int) -> int:
     """Return the partition of a key, from 0; `partitions` > 0."""
-    return int(murmurhash2.murmurhash2(key, _SEED) & _POSITIVE) % partitions
+    return hash_of(key) % partitions
+
+
+def hash_of(key: bytes) -> int:
+    """The hash of a key, not negative: its partition is the rest of the division by their number."""
+    return int(murmurhash2.murmurhash2(key, _SEED) & _POSITIVE)
 
 
 def partitions_of(keys: pa.Array[Any], partitions: int) -> pa.Array[Any]:

@@ -8,9 +8,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from tidemark.client.producing.partitioner import hash_of
 from tidemark.client.producing.table import Frame, as_batches, cast_headers, cast_timestamps
 from tidemark.client.typed.mismatches import MisfitError
-from tidemark.client.typed.record_rows import Deletion, RecordRows
+from tidemark.client.typed.record_rows import Deletion, RecordRows, Values
 from tidemark.client.typed.table_columns import fitted
 from tidemark.core.schemas.model import TopicSchema
 from tidemark.core.schemas.typed_layout import layout_of
@@ -25,6 +26,8 @@ from tidemark.record.typed.layout import flags_of
 
 TIMESTAMP: Final = "_timestamp"
 _HEADERS: Final = "_headers"
+_HASHES_MAX: Final = 10_000
+"""Keys whose hash is remembered."""
 
 
 class TypedFormat:
@@ -45,6 +48,8 @@ class TypedFormat:
         self.records = RecordRows(topic, schema)
         self._layout = layout_of(schema)
         self.has_event_time = schema.event_time is not None
+        self._hashes: dict[Any, int] = {}
+        """Hash of the key by the values of its columns, of which equal ones have equal key bytes."""
 
     # -- the format of a batch -----------------------------------------------------------------------------------------
 
@@ -64,16 +69,26 @@ class TypedFormat:
             system.append(pa.array(timestamps_us, pa.int64()).view(TIMESTAMP_TYPE))
         else:
             place = self._layout.schema.get_field_index(self._layout.event_time or "")
-            times: Any = columns[place].cast(pa.int64())
-            timestamps_us[:] = times.to_pylist()
+            timestamps_us[:] = _integers(columns[place])
         if headers is not None:
             flags |= HAS_HEADERS
             system.append(pa.array(headers, HEADERS_TYPE))
-        deleted = [type(row) is Deletion for row in values]
-        if True in deleted:
+        if Deletion in set(map(type, values)):
             flags |= HAS_TOMBSTONES
-            system.append(pa.array(deleted, pa.bool_()))
+            system.append(pa.array([type(row) is Deletion for row in values], pa.bool_()))
         return pa.RecordBatch.from_arrays([*system, *columns], schema=self._layout.arrangement(flags).schema)
+
+    def partition_of(self, values: Values, partitions: int) -> int | None:
+        """The partition of a checked record by its key, from 0; None for a topic without key columns."""
+        chosen = self.records.key_values(values)
+        if chosen is None:
+            return None
+        found = self._hashes.get(chosen)
+        if found is None:
+            if len(self._hashes) >= _HASHES_MAX:
+                self._hashes.clear()
+            found = self._hashes[chosen] = hash_of(self.records.key(values) or b"")
+        return found % partitions
 
     def build(
         self,
@@ -148,6 +163,13 @@ class TypedFormat:
     def keys(self, rows: pa.RecordBatch) -> pa.Array[Any] | None:
         """The key bytes of rows; None for a topic without key columns."""
         return key_bytes(rows, self._layout.key_columns)
+
+
+def _integers(times: pa.Array[Any]) -> list[int]:
+    """Microseconds since 1970 of times without a null."""
+    whole: Any = pa.concat_arrays([times]) if times.offset else times
+    found: list[int] = memoryview(whole.buffers()[1]).cast("q")[: len(times)].tolist()
+    return found
 
 
 def slices(rows: pa.RecordBatch, room_bytes: int) -> Iterator[pa.RecordBatch]:

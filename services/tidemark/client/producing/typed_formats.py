@@ -20,6 +20,13 @@ class TypedFormats:
         cluster.listen(self.schemas.in_background)
         self._formats: dict[str, TypedFormat] = {}
 
+    def current(self, topic: str, topic_id: str) -> TypedFormat | None:
+        """The format of a topic that `now` found before, if it is still that of the newest known version; else None."""
+        found, known = self._formats.get(topic), self.schemas.known(topic)
+        if found is None or known is None or found.schema is not known.newest or found.topic_id != topic_id:
+            return None
+        return found
+
     def now(self, topic: str) -> TypedFormat | None:
         """The format of a topic with a schema, None for one without, on any thread; raises SchemaPendingError."""
         known = self.schemas.now(topic)

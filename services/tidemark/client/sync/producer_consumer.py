@@ -130,7 +130,9 @@ class Producer(SyncClient[AsyncProducer]):
         """
         if self._background.forked:
             raise forked()
-        stamp_us, partition = checked(timestamp_us, partition)
+        stamp_us = None
+        if timestamp_us is not None or partition is not None:
+            stamp_us, partition = checked(timestamp_us, partition)
         producer = self._client
         if producer.serializes:
             key, value = producer.serialized(key, value)

@@ -1,20 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records of a typed topic, one by one: checked when they are sent, built into columns a batch at a time.
 
-A record costs a look-up of its values and one of their types. The checks that remain for a combination of types, such
-as the range of an integer, are found once.
+A record costs a look-up of its values and one of their types. The checks that remain for a combination of types are
+found once. All integers of a record are checked by one call, and all its texts: `struct` refuses an integer out of
+range, UTF-8 refuses half a surrogate pair. Only a record that these refuse is checked column by column, for its error.
 """
 
 from __future__ import annotations
 
 import operator
+import struct
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from tidemark.client.typed.mismatches import MisfitError
+from tidemark.client.typed.record_arrays import array_of
 from tidemark.client.typed.record_values import (
     EPOCH,
     Convert,
@@ -27,13 +31,14 @@ from tidemark.client.typed.record_values import (
     superfluous,
 )
 from tidemark.core.schemas.arrow_types import arrow_type
-from tidemark.core.schemas.model import Column, Primitive, TopicSchema, children, plain_type
+from tidemark.core.schemas.model import INT_BITS, Column, Primitive, TopicSchema, children, plain_type
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.typed.key_bytes import key_encoder
 
 _PLANS_MAX: Final = 1_000
 """Combinations of types that are remembered."""
 _VALIDITY_BYTES: Final = 1
+_STRUCT_CODES: Final = {8: "b", 16: "h", 32: "i", 64: "q"}
 
 Values = tuple[Any, ...]
 """Checked values of a record, in the order of the columns."""
@@ -55,13 +60,32 @@ class CheckedRow(NamedTuple):
     size_bytes: int
 
 
-class _Plan(NamedTuple):
-    """The work that remains for records with the same types."""
+class _NoTimeZoneError(Exception):
+    """A datetime has no time zone, and its column needs one."""
 
+
+_MISFITS: Final = (struct.error, UnicodeEncodeError, _NoTimeZoneError)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The work that remains for records whose values have these types.
+
+    Attributes:
+        kinds: the types, in the order of the columns.
+        size_of: about the bytes of a record without `sized`; raises one of _MISFITS.
+        is_whole: whether `size_of` is all the work.
+        converts: of the values that `size_of` does not check.
+        sized: places of the values of any length that `size_of` does not count.
+        all_converts: of every value that needs a check, for the error.
+    """
+
+    kinds: tuple[type, ...]
+    size_of: Callable[[Values], int]
+    is_whole: bool
     converts: tuple[tuple[int, Convert], ...]
-    texts: tuple[int, ...]
-    nested: tuple[int, ...]
-    fixed_bytes: int
+    sized: tuple[int, ...]
+    all_converts: tuple[tuple[int, Convert], ...]
 
 
 class RecordRows:
@@ -80,10 +104,12 @@ class RecordRows:
         self._items = _getter(operator.itemgetter, self._names)
         self._count = len(self._names)
         self._plans: dict[tuple[type, ...], _Plan] = {}
+        self._last: _Plan | None = None
         self._getters: dict[type, Callable[[Any], Values]] = {}
         places = [self._names.index(column.name) for column in schema.key_columns]
         self._key = None if not places else key_encoder([arrow_type(column.type) for column in schema.key_columns])
         self._key_places = places
+        self._key_values = operator.itemgetter(*places) if places else None
         self.types = [arrow_type(column.type) for column in schema.columns]
 
     def check(self, record: Any) -> CheckedRow:
@@ -134,7 +160,22 @@ class RecordRows:
                 values = self._completed(record)
         else:
             values = self._values_of(record)
-        return self._checked(values)
+        kinds = tuple(map(type, values))
+        plan = self._last
+        if plan is None or plan.kinds != kinds:
+            plan = self._last = self._plans.get(kinds) or self._plan(kinds)
+        try:
+            size = plan.size_of(values)
+        except _MISFITS:
+            return self._converted(values, plan, plan.all_converts, 0)
+        return CheckedRow(values, size) if plan.is_whole else self._converted(values, plan, plan.converts, size)
+
+    def key_values(self, values: Values) -> Any:
+        """The values of the key columns of a checked record, hashable, equal if their key is; None without key columns.
+
+        A key column is never null, so None stands for nothing else.
+        """
+        return None if self._key_values is None else self._key_values(values)
 
     def key(self, values: Values) -> bytes | None:
         """The key bytes of a checked record; None for a topic without key columns."""
@@ -145,7 +186,7 @@ class RecordRows:
     def columns(self, rows: Sequence[Values]) -> list[pa.Array[Any]]:
         """The arrays of checked records, in the order of the schema's columns."""
         try:
-            return [pa.array(values, made) for values, made in zip(zip(*rows, strict=True), self.types, strict=True)]
+            return [array_of(values, made) for values, made in zip(zip(*rows, strict=True), self.types, strict=True)]
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
             raise TidemarkError(
                 ErrorCode.SCHEMA_MISMATCH,
@@ -153,44 +194,49 @@ class RecordRows:
                 {"topic": self.topic, "version": str(self.schema.version)},
             ) from error
 
-    def _checked(self, values: Values) -> CheckedRow:
-        kinds = tuple(map(type, values))
-        plan = self._plans.get(kinds)
-        if plan is None:
-            plan = self._plan(kinds)
-        if plan.converts:
-            changed = list(values)
-            at = 0
-            try:
-                for at, convert in plan.converts:
-                    changed[at] = convert(changed[at])
-            except MisfitError as misfit:
-                raise misfit.below(self._names[at]) from None
-            values = tuple(changed)
-        size = plan.fixed_bytes
-        for at in plan.texts:
-            size += len(values[at])
-        for at in plan.nested:
-            size += size_bytes(values[at])
-        return CheckedRow(values, size)
+    def _converted(
+        self, values: Values, plan: _Plan, converts: tuple[tuple[int, Convert], ...], fixed_bytes: int
+    ) -> CheckedRow:
+        changed = list(values)
+        at = 0
+        try:
+            for at, convert in converts:
+                changed[at] = convert(changed[at])
+        except MisfitError as misfit:
+            raise misfit.below(self._names[at]) from None
+        return CheckedRow(tuple(changed), fixed_bytes + sum(size_bytes(changed[at]) for at in plan.sized))
 
     def _plan(self, kinds: tuple[type, ...]) -> _Plan:
-        converts, texts, nested, fixed = [], [], [], 0
+        integers, texts, instants, converts, sized = [], [], [], [], []
+        all_converts, codes, fixed = [], "", 0
         for at, (column, kind) in enumerate(zip(self._columns, kinds, strict=True)):
             try:
                 convert = converter(column, kind)
             except MisfitError as misfit:
                 raise misfit.below(column.name) from None
             if convert is not None:
-                converts.append((at, convert))
+                all_converts.append((at, convert))
             fixed += _VALIDITY_BYTES + _width_bytes(column)
-            if kind is type(None):
-                continue
-            if children(column.type):
-                nested.append(at)
-            elif plain_type(column.type) in (Primitive.STRING, Primitive.BINARY):
+            stored = plain_type(column.type)
+            if kind is int and stored in INT_BITS:
+                integers.append(at)
+                codes += _STRUCT_CODES[INT_BITS[stored]]
+            elif kind is str and stored is Primitive.STRING:
                 texts.append(at)
-        plan = _Plan(tuple(converts), tuple(texts), tuple(nested), fixed)
+            elif kind is datetime and stored is Primitive.TIMESTAMP:
+                instants.append(at)
+            elif convert is not None:
+                converts.append((at, convert))
+            if kind is not type(None) and kind is not str and _is_of_any_length(column):
+                sized.append(at)
+        plan = _Plan(
+            kinds,
+            _size_of(fixed, integers, codes, texts, instants),
+            not converts and not sized,
+            tuple(converts),
+            tuple(sized),
+            tuple(all_converts),
+        )
         if len(self._plans) < _PLANS_MAX:
             self._plans[kinds] = plan
         return plan
@@ -222,12 +268,48 @@ class RecordRows:
         return tuple(values)
 
 
-def _getter(make: Any, names: Sequence[str]) -> Callable[[Any], Values]:
+def _size_of(
+    fixed_bytes: int, integers: Sequence[int], codes: str, texts: Sequence[int], instants: Sequence[int]
+) -> Callable[[Values], int]:
+    """A function that checks the values at these places, and adds the lengths of the texts to `fixed_bytes`.
+
+    Args:
+        fixed_bytes: of the other values.
+        integers: places of values of class int.
+        codes: of `struct`, for the integers.
+        texts: places of values of class str.
+        instants: places of datetimes that need a time zone.
+    """
+    pack, pick, pick_texts = struct.Struct(f"={codes}").pack, _picker(integers), _picker(texts)
+    join = "".join
+
+    def size_of(values: Values) -> int:
+        pack(*pick(values))
+        for at in instants:
+            if values[at].tzinfo is None:
+                raise _NoTimeZoneError
+        text = join(pick_texts(values))
+        return fixed_bytes + (len(text) if text.isascii() else len(text.encode()))
+
+    return size_of
+
+
+def _picker(places: Sequence[int]) -> Callable[[Values], Values]:
+    if not places:
+        return lambda values: ()
+    return _getter(operator.itemgetter, places)
+
+
+def _getter(make: Any, names: Sequence[Any]) -> Callable[[Any], Values]:
     if len(names) == 1:
         get = make(names[0])
         return lambda record: (get(record),)
     found: Callable[[Any], Values] = make(*names)
     return found
+
+
+def _is_of_any_length(column: Column) -> bool:
+    return bool(children(column.type)) or plain_type(column.type) in (Primitive.STRING, Primitive.BINARY)
 
 
 def _width_bytes(column: Column) -> int:

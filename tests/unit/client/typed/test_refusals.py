@@ -10,6 +10,7 @@ from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from random import Random
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import duckdb
 import numpy as np
@@ -95,6 +96,41 @@ def test_a_record_that_does_not_fit_is_refused_by_column(record: Any, column: st
     assert sentence in error.message
     assert {"topic": "flights", "version": "1"}.items() <= error.metadata.items()
     assert error.metadata.get("column", "") == column
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "sentence"),
+    [
+        ("flight", 2**31, "outside of int32"),
+        ("flight", -(2**31) - 1, "outside of int32"),
+        ("delay", 2**15, "outside of int16"),
+        ("carrier", "\ud800", "surrogate"),
+        ("scheduled_at", NOON.replace(tzinfo=None), "no time zone"),
+        ("price", Decimal("1.005"), "without a loss"),
+    ],
+)
+def test_a_misfit_among_records_of_the_same_types_is_refused_by_column(column: str, value: Any, sentence: str) -> None:
+    records = TypedFormat("flights", "id", FLIGHTS).records
+    fits = ROW | {"flight": 2**31 - 1, "delay": -(2**15), "price": Decimal("1.50"), "legs": None, "tags": {}}
+    before = records.check(fits)
+    with pytest.raises(TidemarkError, match=sentence) as refused:
+        records.check(fits | {column: value})
+    assert (refused.value.code, refused.value.metadata["column"]) == (ErrorCode.SCHEMA_MISMATCH, column)
+    assert records.check(fits) == before
+
+
+def test_datetimes_of_any_time_zones_are_the_same_instants_in_a_batch() -> None:
+    schema = schema_of("at TIMESTAMP, local TIMESTAMP_NTZ")
+    zones = [UTC, ZoneInfo("UTC"), ZoneInfo("America/New_York"), timezone(timedelta(hours=-9, minutes=-30))]
+    first, last = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+    typed = TypedFormat("t", "id", schema)
+    for chosen in ([UTC], [ZoneInfo("UTC")], [ZoneInfo("America/New_York")], zones):
+        at = [NOON.astimezone(chosen[place % len(chosen)]) + timedelta(microseconds=place) for place in range(9)]
+        records = [{"at": one, "local": one.replace(tzinfo=None)} for one in at]
+        for more in ([], [{"at": None, "local": None}], [{"at": first, "local": first.replace(tzinfo=None)}]):
+            found = from_records(typed, [*records, *more]).select(["at", "local"]).to_pylist()
+            assert found == [*records, *more]
+    assert from_records(typed, [{"at": last, "local": None}]).column("at").to_pylist() == [last]
 
 
 class Model(pydantic.BaseModel):

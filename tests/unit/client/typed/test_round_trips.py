@@ -7,6 +7,7 @@ from random import Random
 
 import pyarrow as pa
 from hypothesis import given, settings
+from tidemark.client.producing.partitioner import partition_of
 from tidemark.client.producing.typed_format import TypedFormat
 from tidemark.client.typed.batch_rows import OF_RECORDS, BatchRows
 from tidemark.client.typed.records import typed_records
@@ -68,8 +69,11 @@ def test_records_and_tables_have_the_same_key_bytes(random: Random) -> None:
     schema, records, _ = sample(random)
     typed = TypedFormat("t", "id", schema)
     of_rows = typed.keys(typed.fit_table(batch(schema, records), None))
-    of_records = [typed.records.key(typed.records.check(record).values) for record in records]
-    assert of_records == ([None] * len(records) if of_rows is None else of_rows.to_pylist())
+    values = [typed.records.check(record).values for record in records]
+    wanted = [None] * len(records) if of_rows is None else of_rows.to_pylist()
+    assert [typed.records.key(row) for row in values] == wanted
+    partitions = [None if key is None else partition_of(key, 7) for key in wanted]
+    assert [typed.partition_of(row, 7) for row in values * 2] == partitions * 2
 
 
 @given(RANDOMS)
