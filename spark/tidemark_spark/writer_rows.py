@@ -52,7 +52,7 @@ def destined(batches: Sequence[pa.RecordBatch], topic: str | None, now_us: int) 
 def _records(batch: pa.RecordBatch, now_us: int) -> pa.RecordBatch:
     names, count = batch.schema.names, batch.num_rows
     key = batch.column("key").cast(pa.binary()) if "key" in names else pa.nulls(count, pa.binary())
-    headers = _headers(batch.column("headers")) if "headers" in names else pa.nulls(count, HEADERS_TYPE)
+    headers = header_maps(batch.column("headers")) if "headers" in names else pa.nulls(count, HEADERS_TYPE)
     now = pa.scalar(now_us, TIMESTAMP_TYPE)
     stamps: Any = pa.repeat(now, count)
     if "timestamp" in names:
@@ -63,8 +63,12 @@ def _records(batch: pa.RecordBatch, now_us: int) -> pa.RecordBatch:
     )
 
 
-def _headers(lists: Any) -> Any:
-    """Lists of (key, value) as maps: the same buffers under another type."""
+def header_maps(lists: Any) -> Any:
+    """Lists of (key, value) as maps: the same buffers under another type.
+
+    Raises:
+        ValueError: a header has no name.
+    """
     lists = lists.cast(pa.list_(_HEADER_TYPE))  # also from large lists
     entries = lists.values
     names = entries.field(0)

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+from pyspark.sql.types import BinaryType, LongType, MapType, StringType, StructField, StructType
 from tidemark.client import AdminClient, Producer
 from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.client.typed.batch_rows import BatchRows
@@ -360,7 +360,11 @@ def test_a_table_that_does_not_fit_is_refused_before_the_first_task(
 def test_wider_columns_and_defaults_make_a_table_fit(cluster: LocalCluster, flights: str) -> None:
     options = {"tidemark.bootstrap": cluster.bootstrap, "path": flights}
     ddl = "carrier STRING, at TIMESTAMP, delay SMALLINT, price DECIMAL(8,2), share FLOAT, leg STRUCT<miles: INT>"
-    open_writer(options, StructType([*columns(ddl).fields, StructField("_offset", LongType())]), overwrite=False)
+    fields = [*columns(ddl).fields, StructField("_offset", LongType())]
+    open_writer(options, StructType(fields), overwrite=False)
+    headers = StructField("_headers", MapType(StringType(), BinaryType()))
+    with pytest.raises(ValueError, match="column '_headers' is map<string,binary>; want array<struct<key:string,value"):
+        open_writer(options, StructType([*fields, headers]), overwrite=False)
 
 
 def test_spark_writes_rows_into_a_typed_topic(
@@ -369,10 +373,16 @@ def test_spark_writes_rows_into_a_typed_topic(
     with AdminClient(cluster.admin_address) as admin:
         admin.create_topic("typed-copy", partitions=3, replication_factor=3, schema=SCHEMA)
     source = spark.read.format("tidemark").option("tidemark.bootstrap", cluster.bootstrap)
-    table = source.load(flights)
+    headers = (
+        "array(named_struct('key', 'n', 'value', cast(carrier as binary)), named_struct('key', 'm', 'value', null))"
+    )
+    table = source.load(flights).selectExpr("*", f"if(delay % 2 = 0, {headers}, null) as _headers", "1L as _offset")
     table.write.format("tidemark").mode("append").option("tidemark.bootstrap", cluster.bootstrap).save("typed-copy")
     found = read(options_of(cluster, "typed-copy", metadataColumns="_key, _partition"))
     assert comparable(in_order([{name: one[name] for name in ROWS[0]} for one in found])) == comparable(ROWS)
+    for one in read(options_of(cluster, "typed-copy", columns="carrier, delay, _headers")):
+        written = [{"key": "n", "value": one["carrier"].encode()}, {"key": "m", "value": None}]
+        assert one["_headers"] == (None if one["delay"] is None or one["delay"] % 2 else written)
     places = {(one["_key"], one["_partition"]) for one in found}
     assert len(places) == len({one["carrier"] for one in ROWS}), "rows of a key are in one partition"
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
     ByteType,
     DataType,
     DecimalType,
@@ -34,12 +35,15 @@ from tidemark.core.schemas.model import Column, ListOf, MapOf, StructOf, TopicSc
 
 from tidemark_spark.typed.spark_types import spark_type
 from tidemark_spark.typed.topic import TypedTopic
+from tidemark_spark.writer_rows import header_maps
 
 PARTITION: Final = "_partition"
 TIMESTAMP: Final = "_timestamp"
+HEADERS: Final = "_headers"
 _DERIVED: Final = frozenset({"_key", "_offset", "_deleted"})
 """Columns of a read that a write cannot set."""
-_OWN: Final = {PARTITION: "int", TIMESTAMP: "timestamp"}
+_HEADERS_TYPE: Final = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+_OWN: Final = {PARTITION: "int", TIMESTAMP: "timestamp", HEADERS: _HEADERS_TYPE.simpleString()}
 _WIDER: Final[dict[type[DataType], int]] = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
 _INT_DIGITS: Final = {8: 3, 16: 5, 32: 10, 64: 19}
 _EXACT_IN_DOUBLE_BITS: Final = 32
@@ -55,8 +59,6 @@ def check_table(schema: StructType, topic: TypedTopic) -> None:
             continue
         if field.name in _OWN:
             _check_own(field, newest, where)
-        elif field.name == "_headers":
-            raise ValueError(f"{where}: headers are not written from a table: drop the column '_headers'")
         elif field.name not in by_name:
             similar = nearest(field.name, list(by_name))
             hint = f"did you mean {similar}?" if similar else "drop it, or add it to the schema first"
@@ -128,9 +130,16 @@ def _fits(given: DataType, wanted: DataType, column: Column) -> bool:
 
 
 def parted(batches: Sequence[pa.RecordBatch]) -> Iterator[tuple[int | None, pa.Table]]:
-    """Rows for the producer by the partition that they name; None: the key decides, or no partition is named."""
+    """Rows for the producer by the partition that they name; None: the key decides, or no partition is named.
+
+    Raises:
+        ValueError: a header has no name.
+    """
     table = pa.Table.from_batches(list(batches))
     table = table.drop_columns([name for name in table.column_names if name in _DERIVED])
+    if HEADERS in table.column_names:
+        place = table.column_names.index(HEADERS)
+        table = table.set_column(place, HEADERS, header_maps(table.column(HEADERS).combine_chunks()))
     if PARTITION not in table.column_names:
         yield None, table
         return
