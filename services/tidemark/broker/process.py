@@ -26,6 +26,7 @@ from tidemark.broker.node.broker_node import make_node, replication_config
 from tidemark.broker.node.dynamic_config import DynamicConfig
 from tidemark.broker.node.own_epoch import UNREGISTERED
 from tidemark.broker.replication.replication import Replication
+from tidemark.broker.transactions.coordination import TransactionCoordination
 from tidemark.core.replication import effects as ef
 from tidemark.core.replication.events import SessionExpired, SettingsChanged
 from tidemark.core.security.listeners import Listener
@@ -46,11 +47,23 @@ from tidemark.runtime.scheduler import AsyncioScheduler
 from tidemark.storage.directories.log_manager import LogManager
 from tidemark.v1.controller_service_pb2_grpc import add_BrokerControlServiceServicer_to_server
 from tidemark.v1.group_service_pb2_grpc import add_GroupServiceServicer_to_server
+from tidemark.v1.transaction_service_pb2_grpc import (
+    add_TransactionCoordinationServicer_to_server,
+    add_TransactionServiceServicer_to_server,
+)
 from tidemark.zookeeper.access_rules.feed import AclFeed
 from tidemark.zookeeper.whole_nodes.quotas import QuotaFeed
 
 _SERVICES: Final = tuple(
-    f"tidemark.v1.{name}" for name in ("BrokerService", "GroupService", "ReplicaService", "BrokerControlService")
+    f"tidemark.v1.{name}"
+    for name in (
+        "BrokerService",
+        "GroupService",
+        "TransactionService",
+        "TransactionCoordination",
+        "ReplicaService",
+        "BrokerControlService",
+    )
 )
 
 
@@ -95,6 +108,7 @@ class BrokerProcess:
         on_stop(self._node.driver.stop)
         on_stop(self._server.stop, self._settings.shutdown_grace_ms / 1000 / 4)
         on_stop(self._groups.stop)
+        on_stop(self._transactions.stop)
         on_stop(self._replication.stop_streams)
         on_stop(self._node.store.stop)
         self._node.driver.start()
@@ -104,6 +118,7 @@ class BrokerProcess:
         on_stop(self._quotas.stop)
         self._stack.callback(self._answer_waiting)
         self._groups.start()
+        self._transactions.start()
         await self._configs.start()
         await self._rules.start()
         await self._quotas.start()
@@ -182,17 +197,7 @@ class BrokerProcess:
             self._authorization.authorizer, node.store, node.clock, node.driver.fail, self._on_changed_rules
         )
         self._rules.show(METRICS)
-        state_logs = StateLogs(
-            node.core.queries,
-            storage.threads,
-            node.readers,
-            clients.purgatory,
-            clients.appends,
-            node.lease,
-            node.clock,
-            storage.repairs.suspect,
-        )
-        self._groups = groups = GroupCoordination(node, state_logs, clients)
+        self._coordinators(storage, clients)
         self._replica_metrics = ReplicaMetrics(
             node.broker_id, node.core.queries, storage.logs, node.clock.now_ms, node.metrics.topics.keep
         )
@@ -227,11 +232,33 @@ class BrokerProcess:
                 ef.Observed: self._observe,
             }
         )
+        self._serve()
+
+    def _coordinators(self, storage: Storage, clients: Clients) -> None:
+        """Make the coordinators of groups and of transactions."""
+        node = self._node
+        state_logs = StateLogs(
+            node.core.queries,
+            storage.threads,
+            node.readers,
+            clients.purgatory,
+            clients.appends,
+            node.lease,
+            node.clock,
+            storage.repairs.suspect,
+        )
+        self._groups = GroupCoordination(node, state_logs, clients)
+        self._transactions = TransactionCoordination(node, state_logs, clients)
+
+    def _serve(self) -> None:
+        """Bind the RPCs to the parts."""
         servicers: tuple[tuple[Callable[[Any, grpc.aio.Server], None], object], ...] = (
-            (add_broker_service, clients.service),
-            (add_GroupServiceServicer_to_server, groups.service),
-            (add_replica_service, replication.from_followers),
-            (add_BrokerControlServiceServicer_to_server, replication.control),
+            (add_broker_service, self._clients.service),
+            (add_GroupServiceServicer_to_server, self._groups.service),
+            (add_TransactionServiceServicer_to_server, self._transactions.service),
+            (add_TransactionCoordinationServicer_to_server, self._transactions.internal_service),
+            (add_replica_service, self._replication.from_followers),
+            (add_BrokerControlServiceServicer_to_server, self._replication.control),
         )
         self._server.add([Service(*both, name) for both, name in zip(servicers, _SERVICES, strict=True)])
 
@@ -242,6 +269,7 @@ class BrokerProcess:
     def _on_leadership(self, effect: ef.LeadershipChanged) -> None:
         self._clients.purgatory.on_leadership(effect)
         self._groups.on_leadership(effect)
+        self._transactions.on_leadership(effect)
 
     def _on_changed_rules(self) -> None:
         """Open streams look at the rights of their clients again."""
@@ -277,6 +305,7 @@ class BrokerProcess:
     def _answer_waiting(self) -> None:
         """Refuse all new requests, and answer every waiting request."""
         self._groups.stop_coordinating()
+        self._transactions.stop_coordinating()
         self._clients.stop()
         self._node.metadata.close()
         self._replication.control.stop()

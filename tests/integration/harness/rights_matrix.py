@@ -17,6 +17,7 @@ from tidemark.rpc.errors import from_rpc_error
 TOPIC, GROUP = "open-topic", "open-group"
 CALL_S: Final = 20.0
 _REF: Final = {"topic": TOPIC, "partition": 0}
+_TRANSACTION: Final = {"transactional_id": "open-transaction"}
 _HEADER: Final = {"header": {"controller_id": 101, "controller_epoch": 0}}
 _ACL: Final = {"resource_type": "TOPIC", "pattern": "LITERAL", "name": TOPIC, "principal": "User:token:a", "host": "*"}
 
@@ -44,6 +45,15 @@ REQUESTS: Final[dict[str, dict[str, Any]]] = {
     "GroupService/AlterGroupOffsets": {"group_id": GROUP, "offsets": [_REF], "validate_only": True},
     "GroupService/DeleteGroup": {"group_id": GROUP},
     "GroupService/DeleteGroupOffsets": {"group_id": GROUP, "partitions": [_REF]},
+    "TransactionService/FindTransactionCoordinator": _TRANSACTION,
+    "TransactionService/InitTransactions": {**_TRANSACTION, "timeout_ms": -1},
+    "TransactionService/EndTransaction": _TRANSACTION,
+    "TransactionService/JoinTransaction": _TRANSACTION,
+    "TransactionService/KeepTransaction": _TRANSACTION,
+    "TransactionService/CommitMembers": _TRANSACTION,
+    "TransactionService/AbortTransaction": _TRANSACTION,
+    "TransactionService/DescribeTransactions": {"transactional_ids": ["open-transaction"]},
+    "TransactionService/DescribeProducers": {"partitions": [_REF]},
     "AdminService/CreateTopic": {"topic": TOPIC, "partitions": 1, "replication_factor": 1, "validate_only": True},
     "AdminService/DeleteTopic": {"topic": TOPIC, "validate_only": True},
     "AdminService/DescribeTopics": {"topics": [TOPIC]},
@@ -86,6 +96,7 @@ REQUESTS: Final[dict[str, dict[str, Any]]] = {
 _KINDS: Final = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "topic",
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "group",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "transactional id",
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "cluster",
 }
 
@@ -101,7 +112,7 @@ def methods() -> Iterator[tuple[str, Any]]:
 
 
 def outcome(channel: grpc.Channel, name: str, method: Any) -> str:
-    """ "allowed", or "topic", "group", "cluster", "hidden": the kind of the denial."""
+    """ "allowed", or "topic", "group", "transactional id", "cluster", "hidden": the kind of the denial."""
     request = GetMessageClass(method.input_type)(**REQUESTS.get(name, {}))
     kind = f"{'stream' if method.client_streaming else 'unary'}_{'stream' if method.server_streaming else 'unary'}"
     response = GetMessageClass(method.output_type)

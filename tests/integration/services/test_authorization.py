@@ -80,6 +80,18 @@ EXPECTED: dict[str, tuple[str, str]] = {
     "GroupService/AlterGroupOffsets": ("group", "reader admin"),
     "GroupService/DeleteGroup": ("group", "admin"),
     "GroupService/DeleteGroupOffsets": ("group", "admin"),
+    "TransactionService/FindTransactionCoordinator": ("transactional id", "writer admin"),
+    "TransactionService/InitTransactions": ("transactional id", "writer admin"),
+    "TransactionService/EndTransaction": ("transactional id", "writer admin"),
+    "TransactionService/JoinTransaction": ("transactional id", "writer admin"),
+    "TransactionService/KeepTransaction": ("transactional id", "writer admin"),
+    "TransactionService/CommitMembers": ("transactional id", "writer admin"),
+    "TransactionService/AbortTransaction": ("transactional id", "writer admin"),
+    "TransactionService/ListTransactions": ("", " ".join(URIS)),
+    "TransactionService/DescribeTransactions": ("transactional id", "writer admin"),
+    "TransactionService/DescribeProducers": ("topic", "reader admin"),
+    "TransactionCoordination/AddPartitions": ("cluster", "broker"),
+    "TransactionCoordination/WriteMarkers": ("cluster", "broker"),
     "AdminService/CreateTopic": ("topic", "admin"),
     "AdminService/DeleteTopic": ("topic", "admin"),
     "AdminService/ListTopics": ("", " ".join(URIS)),
@@ -128,6 +140,7 @@ RULES = [
     allow("reader", Operation.READ),
     allow("reader", Operation.READ, kind=ResourceType.GROUP),
     allow("writer", Operation.WRITE),
+    allow("writer", Operation.WRITE, kind=ResourceType.TRANSACTIONAL_ID),
 ]
 
 

@@ -33,6 +33,7 @@ class Clients:
     service: the servicer of the clients' RPCs.
     purgatory: requests that wait for a high watermark or a leadership.
     appends: appends of this broker itself to partitions that it leads.
+    producer_ids: producer ids that were never given before.
     """
 
     def __init__(
@@ -64,12 +65,13 @@ class Clients:
             node.topics.layouts,
         )
         self._fetch_streams = FetchStreams(self.fetch)
+        self.producer_ids = ProducerIds(node.store)
         self.service = BrokerService(
             node.metadata,
             self._produce,
             self.fetch,
             self._fetch_streams,
-            ProducerIds(node.store),
+            self.producer_ids,
             LogDirs(node.core.queries, storage.logs, storage.threads, storage.dir_moves),
             configs,
             self._delete_records,

@@ -103,6 +103,7 @@ _FLAGS: Final = {
 _DENIALS: Final = {
     _R.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     _R.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    _R.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
 _OptionT = TypeVar("_OptionT", bound=StrEnum)
 

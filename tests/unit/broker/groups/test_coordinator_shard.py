@@ -20,56 +20,15 @@ from tidemark.core.groups.heartbeat import Heartbeat, HeartbeatAnswer, Situation
 from tidemark.core.groups.offsets import Commit, Refusals
 from tidemark.core.groups.settings import GroupSettings
 from tidemark.core.groups.state import Change, Committed, OffsetKey, TopicFacts
-from tidemark.model import ErrorCode, LeaderEpoch, TidemarkError, TopicPartition
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.runtime.metrics import Metrics
 from tidemark.v1 import group_service_pb2 as pb
 
+from tests.unit.broker.coordination.held_log import HeldLog
+
 PARTITION = TopicPartition("__consumer_offsets", 3)
 AT_0 = TopicPartition("a", 0)
-
-
-class HeldLog:
-    """Records writes; a write ends when the test says so."""
-
-    def __init__(self) -> None:
-        self.partition = PARTITION
-        self.leader_epoch = LeaderEpoch(1)
-        self.records: list[Change] = []
-        self.writes: asyncio.Queue[tuple[list[Change], asyncio.Future[None]]] = asyncio.Queue()
-        self.may_read = asyncio.Event()
-        self.may_read.set()
-        self.refusal: TidemarkError | None = None
-        self.unwritable: TidemarkError | None = None
-
-    async def read(self) -> list[Change]:
-        await self.may_read.wait()
-        self.check()
-        return list(self.records)
-
-    async def write(self, changes: list[Change], timeout_s: float) -> None:
-        held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.writes.put_nowait((changes, held))
-        await held
-        self.records.extend(changes)
-
-    def check(self) -> None:
-        if self.refusal is not None:
-            raise self.refusal
-
-    def check_writable(self) -> None:
-        if self.unwritable is not None:
-            raise self.unwritable
-
-    def over(self) -> TidemarkError:
-        return TidemarkError(ErrorCode.NOT_COORDINATOR, "it is over")
-
-    async def finish_write(self, error: TidemarkError | None = None) -> list[Change]:
-        changes, held = await self.writes.get()
-        if error is None:
-            held.set_result(None)
-        else:
-            held.set_exception(error)
-        return changes
+Log = HeldLog[Change]
 
 
 def situation() -> Situation:
@@ -77,12 +36,12 @@ def situation() -> Situation:
 
 
 @pytest.fixture
-def log() -> HeldLog:
-    return HeldLog()
+def log() -> Log:
+    return HeldLog(PARTITION)
 
 
 @pytest.fixture
-async def shard(log: HeldLog) -> AsyncIterator[GroupShard]:
+async def shard(log: Log) -> AsyncIterator[GroupShard]:
     made = GroupShard(cast(StateLog[Change], log), situation, 1.0, GroupMetrics(Metrics()))
     await loaded(made)
     yield made
@@ -118,7 +77,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_an_answer_waits_for_the_writes_of_all_state_that_it_depends_on(log: HeldLog, shard: GroupShard) -> None:
+async def test_an_answer_waits_for_the_writes_of_all_state_that_it_depends_on(log: Log, shard: GroupShard) -> None:
     committing = commit(shard, 1)
     await turns()
     looking = asyncio.create_task(shard.read(lambda coordinator: coordinator.group("g").offsets[AT_0].offset))
@@ -130,7 +89,7 @@ async def test_an_answer_waits_for_the_writes_of_all_state_that_it_depends_on(lo
     assert await looking == 1
 
 
-async def test_changes_during_a_write_are_written_together_afterwards(log: HeldLog, shard: GroupShard) -> None:
+async def test_changes_during_a_write_are_written_together_afterwards(log: Log, shard: GroupShard) -> None:
     first = commit(shard, 1)
     await turns()
     others = [commit(shard, 2 + number, f"g{number}") for number in range(5)]
@@ -141,7 +100,7 @@ async def test_changes_during_a_write_are_written_together_afterwards(log: HeldL
     await asyncio.gather(*others)
 
 
-async def test_after_a_failed_write_the_state_is_loaded_from_the_log(log: HeldLog, shard: GroupShard) -> None:
+async def test_after_a_failed_write_the_state_is_loaded_from_the_log(log: Log, shard: GroupShard) -> None:
     kept = commit(shard, 1)
     await log.finish_write()
     await kept
@@ -163,7 +122,7 @@ async def test_after_a_failed_write_the_state_is_loaded_from_the_log(log: HeldLo
     assert remembered(shard) == 1
 
 
-async def test_an_expired_lease_while_the_state_is_loaded_does_not_end_the_loading(log: HeldLog) -> None:
+async def test_an_expired_lease_while_the_state_is_loaded_does_not_end_the_loading(log: Log) -> None:
     log.records.append(Change(OffsetKey("g", *AT_0), Committed(7, -1, "", "a-id", "", 0)))
     log.refusal = log.over()
     shard = GroupShard(cast(StateLog[Change], log), situation, 1.0, GroupMetrics(Metrics()))
@@ -175,7 +134,7 @@ async def test_an_expired_lease_while_the_state_is_loaded_does_not_end_the_loadi
     shard.close()
 
 
-async def test_a_change_that_could_not_be_written_is_refused(log: HeldLog, shard: GroupShard) -> None:
+async def test_a_change_that_could_not_be_written_is_refused(log: Log, shard: GroupShard) -> None:
     log.unwritable = TidemarkError(ErrorCode.NOT_ENOUGH_REPLICAS, "one is missing")
     with pytest.raises(TidemarkError) as refused:
         await commit(shard, 1)
@@ -186,7 +145,7 @@ async def test_a_change_that_could_not_be_written_is_refused(log: HeldLog, shard
     assert log.writes.empty()
 
 
-async def test_an_expired_offset_is_deleted_by_a_record(log: HeldLog, shard: GroupShard) -> None:
+async def test_an_expired_offset_is_deleted_by_a_record(log: Log, shard: GroupShard) -> None:
     committing = commit(shard, 1)
     await log.finish_write()
     await committing
@@ -207,7 +166,7 @@ async def test_an_expired_offset_is_deleted_by_a_record(log: HeldLog, shard: Gro
     made.close()
 
 
-async def test_an_answer_after_the_leadership_is_a_refusal(log: HeldLog, shard: GroupShard) -> None:
+async def test_an_answer_after_the_leadership_is_a_refusal(log: Log, shard: GroupShard) -> None:
     committing = commit(shard, 1)
     await turns()
     log.refusal = log.over()
@@ -217,7 +176,7 @@ async def test_an_answer_after_the_leadership_is_a_refusal(log: HeldLog, shard: 
     assert refused.value.code is ErrorCode.NOT_COORDINATOR
 
 
-async def test_members_are_woken_by_changes_of_their_own_group_only(log: HeldLog, shard: GroupShard) -> None:
+async def test_members_are_woken_by_changes_of_their_own_group_only(log: Log, shard: GroupShard) -> None:
     joining = beat(shard, "m1", 0)
     await log.finish_write()
     await joining
@@ -236,7 +195,7 @@ async def test_members_are_woken_by_changes_of_their_own_group_only(log: HeldLog
     assert other.is_set(), "a former coordinator keeps no request waiting"
 
 
-async def test_a_heartbeat_without_a_change_writes_nothing(log: HeldLog, shard: GroupShard) -> None:
+async def test_a_heartbeat_without_a_change_writes_nothing(log: Log, shard: GroupShard) -> None:
     joining = beat(shard, "m1", 0)
     await log.finish_write()
     epoch = (await joining).member_epoch
@@ -245,7 +204,7 @@ async def test_a_heartbeat_without_a_change_writes_nothing(log: HeldLog, shard: 
     assert log.writes.empty()
 
 
-async def test_an_unexpected_error_discards_a_partial_change(log: HeldLog, shard: GroupShard) -> None:
+async def test_an_unexpected_error_discards_a_partial_change(log: Log, shard: GroupShard) -> None:
     def change(coordinator: GroupCoordinator, now: Situation) -> Outcome[None]:
         coordinator.commit(Commit("g", "", -1, "", {AT_0: Committed(5, -1, "", "a-id", "", 0)}), now)
         raise RuntimeError("unexpected")
@@ -256,7 +215,7 @@ async def test_an_unexpected_error_discards_a_partial_change(log: HeldLog, shard
     assert shard.coordinator.find("g") is None
 
 
-async def test_a_join_that_waits_for_the_first_topics_is_answered_when_they_arrive(log: HeldLog) -> None:
+async def test_a_join_that_waits_for_the_first_topics_is_answered_when_they_arrive(log: Log) -> None:
     known, metrics = [situation()._replace(topics=None)], GroupMetrics(Metrics())
     shard = GroupShard(cast(StateLog[Change], log), lambda: known[0], 1.0, metrics)
     await loaded(shard)

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The transaction coordinators of this broker, the RPCs of transactions, and the markers."""

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts that coordinate transactions on this broker: coordinators, their log, the RPCs, the markers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from tidemark.broker.clients.clients import Clients
+from tidemark.broker.coordination.internal_topic import InternalTopic
+from tidemark.broker.coordination.state_log import StateLogs
+from tidemark.broker.node.broker_node import BrokerNode
+from tidemark.broker.transactions.coordination_service import TransactionCoordinationService
+from tidemark.broker.transactions.coordinators import TransactionCoordinators
+from tidemark.broker.transactions.marker_sender import MarkerSender
+from tidemark.broker.transactions.marker_writer import MarkerWriter
+from tidemark.broker.transactions.metrics import TransactionMetrics
+from tidemark.broker.transactions.partition_producers import PartitionProducers
+from tidemark.broker.transactions.requests import Requests
+from tidemark.broker.transactions.service import TransactionService
+from tidemark.core.internal_topics import TRANSACTIONS_TOPIC
+from tidemark.core.replication import effects as ef
+from tidemark.model import TopicDescription
+from tidemark.runtime.metrics import METRICS
+
+
+class TransactionCoordination:
+    """Attributes:
+    service: the servicer of the clients' RPCs.
+    internal_service: the servicer of the brokers' RPCs.
+    """
+
+    def __init__(self, node: BrokerNode, logs: StateLogs, clients: Clients) -> None:
+        settings, metrics = node.settings, TransactionMetrics(METRICS)
+        topic = InternalTopic(
+            TRANSACTIONS_TOPIC,
+            node.store,
+            partitions=settings.transaction_state_log_num_partitions,
+            replication_factor=settings.transaction_state_log_replication_factor,
+            factor_setting="transaction.state.log.replication.factor",
+        )
+        writer = MarkerWriter()
+
+        async def existing(names: Collection[str]) -> Mapping[str, TopicDescription]:
+            await node.store.states((), sync=True)  # the next read is not older than this call
+            return await node.store.topics(tuple(names))
+
+        self._sender = MarkerSender(node.broker_id, node.metadata, writer.write, existing, metrics)
+        self._coordinators = TransactionCoordinators(
+            node.broker_id, settings, logs, node.metadata, topic, metrics, self._sender, node.driver.fail
+        )
+        requests = Requests(self._coordinators, clients.producer_ids.next)
+        producers = PartitionProducers(node.core.queries, node.metadata, node.lease, node.clock.now_ms)
+        self.service = TransactionService(self._coordinators, requests, producers)
+        self.internal_service = TransactionCoordinationService(requests, writer)
+
+    def on_leadership(self, effect: ef.LeadershipChanged) -> None:
+        """The leader of a partition of __transaction_state changed: load or drop its coordinator."""
+        self._coordinators.on_leadership(effect)
+
+    def start(self) -> None:
+        """Start the coordinators' tasks."""
+        self._coordinators.start()
+
+    def stop_coordinating(self) -> None:
+        """Stop coordinating transactions."""
+        self._coordinators.stop()
+
+    async def stop(self) -> None:
+        """Stop sending markers."""
+        await self._sender.stop()

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TransactionCoordination: the calls of brokers to coordinators and of coordinators to partition leaders."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tidemark.broker.transactions.codec import addition_from_proto
+from tidemark.broker.transactions.marker_writer import MarkerWriter
+from tidemark.broker.transactions.requests import Requests
+from tidemark.model import TidemarkError
+from tidemark.rpc import errors
+from tidemark.rpc.request_limits import check_named
+from tidemark.v1 import transaction_service_pb2 as pb
+from tidemark.v1.transaction_service_pb2_grpc import TransactionCoordinationServicer
+
+_COMPLETION_WAIT_S = 0.2
+"""Shorter than that of clients: one call has the additions of several producers."""
+
+
+class TransactionCoordinationService(TransactionCoordinationServicer):
+    """The server's interceptor maps the errors of unary calls."""
+
+    def __init__(self, requests: Requests, writer: MarkerWriter) -> None:
+        self._requests = requests
+        self._writer = writer
+
+    async def AddPartitions(  # noqa: N802
+        self, request: pb.AddPartitionsRequest, context: Any
+    ) -> pb.AddPartitionsResponse:
+        """Add partitions to open transactions (rule X11)."""
+        check_named(request.additions, "transactions")
+        outcomes = await asyncio.gather(*(self._add(one) for one in request.additions))
+        return pb.AddPartitionsResponse(outcomes=outcomes)
+
+    async def WriteMarkers(  # noqa: N802
+        self, request: pb.WriteMarkersRequest, context: Any
+    ) -> pb.WriteMarkersResponse:
+        """Write markers to partitions that this broker leads (rule X12)."""
+        return await self._writer.write(request)
+
+    async def _add(self, message: pb.TransactionAddition) -> pb.AdditionOutcome:
+        try:
+            addition = addition_from_proto(message)
+            await self._requests.change(
+                addition.transactional_id,
+                lambda coordinator, now: coordinator.add_partitions(addition, now),
+                wait_s=_COMPLETION_WAIT_S,
+            )
+        except TidemarkError as error:
+            return pb.AdditionOutcome(error=errors.to_proto(error))
+        return pb.AdditionOutcome()

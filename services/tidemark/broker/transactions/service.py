@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TransactionService: translates requests about transactions, and calls the transaction coordinators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidemark.broker.transactions.codec import (
+    description_to_proto,
+    identity_from_proto,
+    identity_to_proto,
+    phases_from_proto,
+    summary_to_proto,
+)
+from tidemark.broker.transactions.coordinators import TransactionCoordinators
+from tidemark.broker.transactions.partition_producers import PartitionProducers
+from tidemark.broker.transactions.requests import Requests
+from tidemark.core.transactions.requests import CommitMembers, End, Init, Initialized, Join
+from tidemark.core.transactions.state import ProducerIdentity
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.rpc import errors
+from tidemark.rpc.refs import ref_from_proto
+from tidemark.rpc.request_limits import check_named
+from tidemark.rpc.security.access import audit_facts
+from tidemark.rpc.security.audit import AUDIT
+from tidemark.rpc.security.callers import address_for_caller
+from tidemark.runtime.slices import Pace
+from tidemark.v1 import transaction_service_pb2 as pb
+from tidemark.v1.transaction_service_pb2_grpc import TransactionServiceServicer
+
+
+class TransactionService(TransactionServiceServicer):
+    """The server's interceptor maps the errors of unary calls."""
+
+    def __init__(
+        self, coordinators: TransactionCoordinators, requests: Requests, producers: PartitionProducers
+    ) -> None:
+        self._coordinators = coordinators
+        self._requests = requests
+        self._producers = producers
+
+    async def FindTransactionCoordinator(  # noqa: N802
+        self, request: pb.FindTransactionCoordinatorRequest, context: Any
+    ) -> pb.FindTransactionCoordinatorResponse:
+        """The coordinator of an id; the first call creates `__transaction_state`."""
+        found = await self._coordinators.find(request.transactional_id)
+        address = address_for_caller(found.broker)
+        return pb.FindTransactionCoordinatorResponse(
+            broker_id=found.broker.broker_id,
+            host=address.host,
+            port=address.port,
+            partition=found.partition,
+            leader_epoch=found.leader_epoch,
+        )
+
+    async def InitTransactions(  # noqa: N802
+        self, request: pb.InitTransactionsRequest, context: Any
+    ) -> pb.InitTransactionsResponse:
+        """Give a producer its identity, and fence the earlier ones (rule X10)."""
+        transactional_id, timeout_ms = request.transactional_id, request.timeout_ms
+        goes_on = request.HasField("producer") and request.producer.producer_id >= 0
+        producer = identity_from_proto(request.producer) if goes_on else None
+        found: Initialized = await self._requests.change_with_producer_id(
+            transactional_id,
+            lambda fresh: (
+                lambda coordinator, now: coordinator.init(Init(transactional_id, timeout_ms, producer, fresh), now)
+            ),
+        )
+        return pb.InitTransactionsResponse(
+            producer=identity_to_proto(found.producer),
+            generation=found.generation,
+            last_sequence=found.last_sequence,
+        )
+
+    async def EndTransaction(  # noqa: N802
+        self, request: pb.EndTransactionRequest, context: Any
+    ) -> pb.EndTransactionResponse:
+        """Decide a transaction; answers when the decision is committed (rule X12)."""
+        transactional_id, commit = request.transactional_id, request.commit
+        producer = identity_from_proto(request.producer)
+        following: ProducerIdentity = await self._requests.change_with_producer_id(
+            transactional_id,
+            lambda fresh: lambda coordinator, now: coordinator.end(End(transactional_id, producer, commit, fresh), now),
+        )
+        return pb.EndTransactionResponse(producer=identity_to_proto(following))
+
+    async def JoinTransaction(  # noqa: N802
+        self, request: pb.JoinTransactionRequest, context: Any
+    ) -> pb.JoinTransactionResponse:
+        """A fresh producer id, as a member of the open transaction (rule X16)."""
+        shard = self._coordinators.shard_of(request.transactional_id)
+        shard.coordinator.describe(request.transactional_id)  # an unknown id uses up no producer id
+        asked = Join(request.transactional_id, request.generation, await self._requests.next_producer_id())
+        member: ProducerIdentity = await self._requests.change(
+            request.transactional_id, lambda coordinator, now: coordinator.join(asked, now)
+        )
+        return pb.JoinTransactionResponse(producer=identity_to_proto(member))
+
+    async def KeepTransaction(  # noqa: N802
+        self, request: pb.KeepTransactionRequest, context: Any
+    ) -> pb.KeepTransactionResponse:
+        """Start the timeout of the open transaction again (rule X16)."""
+        transactional_id, generation = request.transactional_id, request.generation
+        await self._requests.change(
+            transactional_id, lambda coordinator, now: coordinator.keep(transactional_id, generation, now)
+        )
+        return pb.KeepTransactionResponse()
+
+    async def CommitMembers(  # noqa: N802
+        self, request: pb.CommitMembersRequest, context: Any
+    ) -> pb.CommitMembersResponse:
+        """Commit the writes of the named members, and abort all others (rule X16)."""
+        transactional_id = request.transactional_id
+        asked = CommitMembers(transactional_id, request.generation, tuple(request.producer_ids), request.sequence)
+        already: bool = await self._requests.change(
+            transactional_id, lambda coordinator, now: coordinator.commit_members(asked, now)
+        )
+        return pb.CommitMembersResponse(already=already)
+
+    async def AbortTransaction(  # noqa: N802
+        self, request: pb.AbortTransactionRequest, context: Any
+    ) -> pb.AbortTransactionResponse:
+        """Abort the open transaction in place of its producer."""
+        caller = audit_facts(context)
+        transactional_id = request.transactional_id
+        await self._requests.change(transactional_id, lambda coordinator, now: coordinator.abort(transactional_id, now))
+        facts = {**caller, "outcome": "OK", "transactional_id": transactional_id}
+        AUDIT.info("%s", "AbortTransaction", extra=facts)
+        return pb.AbortTransactionResponse()
+
+    async def ListTransactions(  # noqa: N802
+        self, request: pb.ListTransactionsRequest, context: Any
+    ) -> pb.ListTransactionsResponse:
+        """The ids that this broker coordinates."""
+        phases, longer_ms = phases_from_proto(request.phases), request.open_longer_than_ms
+        now = self._coordinators.situation()
+        response, found = pb.ListTransactionsResponse(), []
+        for shard in tuple(self._coordinators.shards):
+            try:
+                found += await shard.read(lambda coordinator: coordinator.summaries(now, phases, longer_ms))
+            except TidemarkError as error:
+                if error.code is not ErrorCode.NOT_COORDINATOR:
+                    response.loading_partitions.append(shard.log.partition.partition)
+        pace = Pace()
+        for one in sorted(found):
+            if pace.is_due:
+                await pace.give_way()
+            response.transactions.append(summary_to_proto(*one))
+        return response
+
+    async def DescribeTransactions(  # noqa: N802
+        self, request: pb.DescribeTransactionsRequest, context: Any
+    ) -> pb.DescribeTransactionsResponse:
+        """The state of ids."""
+        check_named(request.transactional_ids, "transactional ids")
+        response, pace = pb.DescribeTransactionsResponse(), Pace()
+        for transactional_id in dict.fromkeys(request.transactional_ids):
+            if pace.is_due:
+                await pace.give_way()
+            response.transactions.append(await self._describe(transactional_id))
+        return response
+
+    async def DescribeProducers(  # noqa: N802
+        self, request: pb.DescribeProducersRequest, context: Any
+    ) -> pb.DescribeProducersResponse:
+        """The open transactions in partitions that this broker leads."""
+        check_named(request.partitions, "partitions")
+        response, pace = pb.DescribeProducersResponse(), Pace()
+        for one in request.partitions:
+            if pace.is_due:
+                await pace.give_way()
+            response.partitions.append(self._producers.describe(ref_from_proto(one)))
+        return response
+
+    async def _describe(self, transactional_id: str) -> pb.TransactionDescription:
+        try:
+            shard = self._coordinators.shard_of(transactional_id)
+            return await shard.read(lambda coordinator: description_to_proto(coordinator.describe(transactional_id)))
+        except TidemarkError as error:
+            return pb.TransactionDescription(transactional_id=transactional_id, error=errors.to_proto(error))

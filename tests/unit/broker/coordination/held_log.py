@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A log of a coordinator whose writes end when the test says so."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Generic, TypeVar
+
+from tidemark.model import ErrorCode, LeaderEpoch, TidemarkError, TopicPartition
+
+_C = TypeVar("_C")
+
+
+class HeldLog(Generic[_C]):
+    """Records writes; a write ends when the test says so."""
+
+    def __init__(self, partition: TopicPartition, leader_epoch: int = 1) -> None:
+        self.partition = partition
+        self.leader_epoch = LeaderEpoch(leader_epoch)
+        self.records: list[_C] = []
+        self.writes: asyncio.Queue[tuple[list[_C], asyncio.Future[None]]] = asyncio.Queue()
+        self.may_read = asyncio.Event()
+        self.may_read.set()
+        self.refusal: TidemarkError | None = None
+        self.unwritable: TidemarkError | None = None
+
+    async def read(self) -> list[_C]:
+        await self.may_read.wait()
+        self.check()
+        return list(self.records)
+
+    async def write(self, changes: list[_C], timeout_s: float) -> None:
+        held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.writes.put_nowait((changes, held))
+        await held
+        self.records.extend(changes)
+
+    def check(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+
+    def check_writable(self) -> None:
+        if self.unwritable is not None:
+            raise self.unwritable
+
+    def over(self) -> TidemarkError:
+        return TidemarkError(ErrorCode.NOT_COORDINATOR, "it is over")
+
+    async def finish_write(self, error: TidemarkError | None = None) -> list[_C]:
+        changes, held = await self.writes.get()
+        if error is None:
+            held.set_result(None)
+        else:
+            held.set_exception(error)
+        return changes
