@@ -214,7 +214,14 @@ class InvalidRequestError(
 
 
 class InvalidConfigError(
-    TidemarkError, codes=(ErrorCode.INVALID_CONFIG, ErrorCode.UNKNOWN_CONFIG, ErrorCode.INVALID_ACKS)
+    TidemarkError,
+    codes=(
+        ErrorCode.INVALID_CONFIG,
+        ErrorCode.UNKNOWN_CONFIG,
+        ErrorCode.INVALID_ACKS,
+        ErrorCode.INVALID_TRANSACTION_TIMEOUT,
+        ErrorCode.INVALID_TRANSACTIONAL_ID,
+    ),
 ):
     """A setting is wrong; nothing was done."""
 
@@ -325,7 +332,23 @@ class ProducerSequenceError(
 
 
 class ProducerFencedError(TidemarkError, codes=(ErrorCode.PRODUCER_FENCED,)):
-    """A newer producer has the same producer id."""
+    """A newer producer has the same producer id or transactional id: stop this one."""
+
+
+class TransactionAbortedError(TidemarkError, codes=(ErrorCode.TRANSACTION_ABORTABLE,)):
+    """The transaction was aborted, or can only be aborted; the cause may be over: run the transaction again."""
+
+
+class TransactionStateError(TidemarkError, codes=(ErrorCode.INVALID_TXN_STATE,)):
+    """The call does not fit the state of the transaction, such as a send outside of one: mend the program."""
+
+
+class TransactionNotFoundError(TidemarkError, codes=(ErrorCode.TRANSACTION_NOT_FOUND,)):
+    """There is no such transactional id: no producer of the id ever started, or the id expired."""
+
+
+class ConcurrentTransactionsError(TidemarkError, codes=(ErrorCode.CONCURRENT_TRANSACTIONS,)):
+    """The last transaction of the id is still being completed; the clients retry."""
 
 
 class GroupNotFoundError(TidemarkError, codes=(ErrorCode.GROUP_NOT_FOUND,)):
@@ -363,7 +386,7 @@ class PartitionNotAssignedError(TidemarkError, codes=(ErrorCode.PARTITION_NOT_AS
 class CoordinatorNotAvailableError(
     TidemarkError, codes=(ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOADING)
 ):
-    """The group's coordinator is not available yet."""
+    """The coordinator of the group, or of the transactional id, is not available yet."""
 
 
 class BrokerNotAvailableError(
@@ -382,6 +405,7 @@ class AuthorizationError(
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,
         ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     ),
 ):
     """The caller's identity has no right to do this; `metadata` has principal, operation and resource."""

@@ -8,6 +8,7 @@ from typing import Final, TypedDict
 
 from tidemark.client.argument_types import flag, integer, number, text
 from tidemark.core.quotas.quotas import check_client_id
+from tidemark.core.transactions.refusals import check_transactional_id
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.envelope import Codec
 
@@ -31,6 +32,8 @@ class ProducerOptions(TypedDict, total=False):
     request_timeout_ms: int
     buffer_bytes: int
     client_id: str
+    transactional_id: str
+    transaction_timeout_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,8 @@ class ProducerSettings:
     request_timeout_ms: int
     buffer_bytes: int
     client_id: str = ""
+    transactional_id: str = ""
+    transaction_timeout_ms: int = 60_000
 
 
 def checked_client_id(client_id: str) -> str:
@@ -76,6 +81,8 @@ def producer_settings(
     request_timeout_ms: int = 30_000,
     buffer_bytes: int = 64 << 20,
     client_id: str = "",
+    transactional_id: str = "",
+    transaction_timeout_ms: int = 60_000,
 ) -> ProducerSettings:
     """Check the settings and fill in defaults.
 
@@ -91,9 +98,11 @@ def producer_settings(
         request_timeout_ms: timeout of one request, and of the look-up of a topic.
         buffer_bytes: bytes without acknowledgement at which `send` blocks.
         client_id: a name of this client, for quotas and metrics of brokers.
+        transactional_id: a name for `transaction`, of one running producer at a time; "": no transactions.
+        transaction_timeout_ms: the coordinator aborts a transaction that is open for longer.
 
     Raises:
-        TidemarkError: INVALID_CONFIG, INVALID_ACKS.
+        TidemarkError: INVALID_CONFIG, INVALID_ACKS, INVALID_TRANSACTIONAL_ID.
         TypeError: a setting has a wrong type.
     """
     level = _ACKS.get(acks if isinstance(acks, str) else integer("acks", acks))
@@ -113,6 +122,13 @@ def producer_settings(
         ("request_timeout_ms", integer("request_timeout_ms", request_timeout_ms), 1, 300_000),
         ("buffer_bytes", integer("buffer_bytes", buffer_bytes), 1, 1 << 40),
     )
+    if text("transactional_id", transactional_id):
+        check_transactional_id(transactional_id)
+        if level != -1 or enable_idempotence is False:
+            raise TidemarkError(ErrorCode.INVALID_CONFIG, "transactions need acks='all' and idempotence: give neither")
+    check_bounds(
+        ("transaction_timeout_ms", integer("transaction_timeout_ms", transaction_timeout_ms), 1, (1 << 31) - 1)
+    )
     if linger_ms >= delivery_timeout_ms:
         raise TidemarkError(
             ErrorCode.INVALID_CONFIG,
@@ -129,6 +145,8 @@ def producer_settings(
         request_timeout_ms=request_timeout_ms,
         buffer_bytes=buffer_bytes,
         client_id=checked_client_id(client_id),
+        transactional_id=transactional_id,
+        transaction_timeout_ms=transaction_timeout_ms,
     )
 
 

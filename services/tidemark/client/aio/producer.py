@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, Unpack
 
 import pyarrow as pa
 
+from tidemark.client.aio.transaction import Transaction
 from tidemark.client.argument_types import check_names, seconds
 from tidemark.client.lifecycle import INTERRUPTED_S, INTERRUPTIONS, Lifecycle
 from tidemark.client.metadata.bootstrap import Bootstrap
@@ -31,6 +32,8 @@ from tidemark.client.producing.typed_format import TypedFormat
 from tidemark.client.producing.typed_formats import TypedFormats
 from tidemark.client.serializers import Serializer, serializer_of
 from tidemark.client.settings import ProducerOptions, producer_settings
+from tidemark.client.transactions.coordinator import TransactionCoordinator
+from tidemark.client.transactions.producer_transactions import ProducerTransactions
 from tidemark.client.typed.topic_schemas import SchemaPendingError
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.payload import Headers
@@ -69,11 +72,12 @@ class Producer(Lifecycle):
         tls: the TLS files; None: those that the environment names (docs/security.md), or plain text.
         token_file: path of a file with a bearer token, or a callable that returns one; None: TIDEMARK_TOKEN_FILE.
         settings: acks, enable_idempotence, linger_ms, batch_bytes, max_in_flight, codec, delivery_timeout_ms,
-            request_timeout_ms, buffer_bytes, client_id; `client.settings.producer_settings` explains them. Names that
-            end with _ms are in milliseconds, with _bytes in bytes.
+            request_timeout_ms, buffer_bytes, client_id, transactional_id, transaction_timeout_ms;
+            `client.settings.producer_settings` explains them. Names that end with _ms are in milliseconds, with _bytes
+            in bytes.
 
     Raises:
-        TidemarkError: INVALID_CONFIG, INVALID_ACKS.
+        TidemarkError: INVALID_CONFIG, INVALID_ACKS, INVALID_TRANSACTIONAL_ID.
         TypeError: an argument has a wrong type or an unknown name.
     """
 
@@ -106,6 +110,7 @@ class Producer(Lifecycle):
         )
         self._formats = TypedFormats(self.cluster)
         self._sender: Sender | None = None
+        self._transactions: ProducerTransactions | None = None
         self._closing = asyncio.Lock()
         self.reports_drop = True
         """Whether a drop of this object without `close` is reported; the blocking producer does it itself."""
@@ -116,6 +121,8 @@ class Producer(Lifecycle):
         await self.cluster.start()
         self._sender = Sender(self.cluster, self.settings, typed=self._formats.now, partitioner=self._partitioner)
         self._sender.start()
+        if self.settings.transactional_id:
+            self._transactions = self._make_transactions(self._sender)
         if self.reports_drop:
             dropped_producers.add(self._sender)
             self._forgotten = weakref.finalize(self, dropped_producers.warn_and_end, self._sender)
@@ -133,13 +140,14 @@ class Producer(Lifecycle):
         timeout_s = delivery_s + _TICK_SLACK_S if timeout_s is None else seconds("timeout_s", timeout_s)
         async with self._closing:
             sender, self._sender = self._sender, None
+            transactions, self._transactions = self._transactions, None
             if self._forgotten is not None:
                 self._forgotten.detach()
             try:
                 if sender is not None:
                     with contextlib.suppress(TimeoutError):  # the remaining records fail below
                         async with asyncio.timeout(timeout_s):
-                            await sender.flush()
+                            await (sender.flush() if transactions is None else transactions.close())
             finally:
                 if sender is not None:
                     await sender.stop()
@@ -157,6 +165,30 @@ class Producer(Lifecycle):
         if self._sender is None:
             raise TidemarkError(ErrorCode.CLIENT_CLOSED, "the producer is not started, or closed")
         return self._sender
+
+    def transaction(self) -> Transaction:
+        """Make a transaction; `async with` begins it, commits it at the end, and aborts it after an exception.
+
+        Every record that is sent meanwhile belongs to it. One transaction of a producer is open at a time.
+
+        Raises:
+            TidemarkError: INVALID_TXN_STATE for a producer without transactional_id; CLIENT_CLOSED.
+
+        Example: `async with producer.transaction(): await producer.send("orders", b"3 apples")`
+        """
+        self.sender  # noqa: B018 - raises when closed
+        if self._transactions is None:
+            raise TidemarkError(
+                ErrorCode.INVALID_TXN_STATE, "this producer has no transactional_id: give one to make transactions"
+            )
+        return Transaction(self._transactions)
+
+    def _make_transactions(self, sender: Sender) -> ProducerTransactions:
+        settings = self.settings
+        coordinator = TransactionCoordinator(
+            self.cluster, settings.transactional_id, timeout_s=settings.delivery_timeout_ms / 1000
+        )
+        return ProducerTransactions(coordinator, sender, settings.transaction_timeout_ms)
 
     async def send(
         self,

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from copy import copy
 from typing import Any, Final
 
 import pyarrow as pa
@@ -67,6 +68,8 @@ class Accumulator:
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         self._ended = False
+        self._refusal: TidemarkError | None = None
+        """Raised by every call that adds records; a copy, since a shared error would collect tracebacks."""
         self.buffered_bytes = 0
         self.waited_s = 0.0
         """Time that all callers waited for a full buffer."""
@@ -84,7 +87,7 @@ class Accumulator:
         """Append a record to the open batch of its partition; None: of the topic's sticky partition.
 
         Raises:
-            TidemarkError: CLIENT_CLOSED, BATCH_TOO_LARGE; SCHEMA_MISMATCH.
+            TidemarkError: CLIENT_CLOSED, the error of `refuse`, BATCH_TOO_LARGE; SCHEMA_MISMATCH.
             TypeError: a key or value is neither bytes-like nor None, and the topic has no schema.
         """
         if type(value) is not bytes and value is not None:
@@ -110,8 +113,8 @@ class Accumulator:
         if size_bytes > RECORD_BYTES_MAX:
             raise _too_large(size_bytes)
         with self._lock:
-            if self._ended:
-                raise _ended()
+            if self._refusal is not None:
+                raise copy(self._refusal)
             index = self._sticky.get(topic, -1) if partition is None else partition
             batch = self._open.get((topic, index))
             fresh = batch is None or index >= partitions or batch.size_bytes + size_bytes > self._rows_bytes
@@ -183,8 +186,8 @@ class Accumulator:
         elif timestamp_us is None:
             timestamp_us = time.time_ns() // 1000
         with self._lock:
-            if self._ended:
-                raise _ended()
+            if self._refusal is not None:
+                raise copy(self._refusal)
             index = self._sticky.get(topic, -1) if partition is None else partition
             batch = self._open.get((topic, index, _TYPED))
             fresh = batch is None or batch.format is not typed or batch.size_bytes + size_bytes > self._rows_bytes
@@ -272,8 +275,8 @@ class Accumulator:
         batch.timestamps_us = [] if timestamp_us is None else [timestamp_us]
         batch.home = self.home
         with self._lock:
-            if self._ended:
-                raise _ended()
+            if self._refusal is not None:
+                raise copy(self._refusal)
             for where in (partition, (*partition, _TYPED)):
                 before = self._open.pop(where, None)
                 if before is not None:
@@ -306,7 +309,20 @@ class Accumulator:
         """Refuse records from now on, and wake the threads that wait for room."""
         with self._lock:
             self._ended = True
+            self._refusal = TidemarkError(ErrorCode.CLIENT_CLOSED, "this producer is closed")
             self._room.notify_all()
+
+    def refuse(self, error: TidemarkError) -> None:
+        """Raise this error for every record from now on, until `admit`."""
+        with self._lock:
+            if not self._ended:
+                self._refusal = error
+
+    def admit(self) -> None:
+        """Take records again after `refuse`, unless the producer is closed."""
+        with self._lock:
+            if not self._ended:
+                self._refusal = None
 
     def release(self, size_bytes: int) -> None:
         """Subtract the bytes of a batch with an outcome."""
@@ -374,10 +390,6 @@ def checked_partition(topic: str, chosen: Any, partitions: int) -> int:
     if not 0 <= partition < partitions:
         raise unknown_partition(TopicPartition(topic, partition), partitions)
     return partition
-
-
-def _ended() -> TidemarkError:
-    return TidemarkError(ErrorCode.CLIENT_CLOSED, "this producer is closed")
 
 
 def _too_large(size_bytes: int) -> TidemarkError:

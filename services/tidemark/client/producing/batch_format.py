@@ -35,8 +35,9 @@ class BatchFormat(Protocol):
         producer_id: int,
         producer_epoch: int,
         base_sequence: int,
+        pending: bool = False,
     ) -> bytes:
-        """The sealed batch of the rows; `timestamp_us` is that of rows without one of their own."""
+        """The sealed batch of the rows; `timestamp_us` is that of rows without one, `pending`: of a transaction."""
         ...
 
     def read(self, data: bytes) -> pa.RecordBatch:
@@ -71,6 +72,7 @@ class BytesFormat:
         producer_id: int,
         producer_epoch: int,
         base_sequence: int,
+        pending: bool = False,
     ) -> bytes:
         """See BatchFormat."""
         return build_batch(
@@ -79,6 +81,7 @@ class BytesFormat:
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             base_sequence=base_sequence,
+            pending=pending,
         )
 
     def read(self, data: bytes) -> pa.RecordBatch:

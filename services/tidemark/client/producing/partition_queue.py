@@ -48,6 +48,11 @@ _NOT_APPENDED: Final = _BEHIND_A_GAP | {
     ErrorCode.NOT_ENOUGH_REPLICAS,
     ErrorCode.PRODUCER_FENCED,
     ErrorCode.PARTITION_SEALED,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.INVALID_TXN_STATE,
+    ErrorCode.TRANSACTION_ABORTABLE,
+    ErrorCode.TRANSACTION_NOT_FOUND,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
 """Refusals that precede the append; any other error leaves the batch in doubt."""
 
@@ -77,7 +82,14 @@ class PartitionQueue:
     """
 
     def __init__(
-        self, partition: TopicPartition, topic_id: str, *, max_in_flight: int, idempotent: bool, codec: Codec
+        self,
+        partition: TopicPartition,
+        topic_id: str,
+        *,
+        max_in_flight: int,
+        idempotent: bool,
+        codec: Codec,
+        transactional: bool = False,
     ) -> None:
         self.partition = partition
         self.topic_id = topic_id
@@ -86,6 +98,7 @@ class PartitionQueue:
         self.sent_to: object = None
         self._codec = codec
         self._idempotent = idempotent
+        self._transactional = transactional
         self._max_in_flight = max_in_flight
         self._next_sequence = 0
         self._ready: deque[PendingBatch] = deque()
@@ -100,8 +113,8 @@ class PartitionQueue:
 
     @property
     def wants_identity(self) -> bool:
-        """Whether the queue waits for a producer id."""
-        return self.identity is None and bool(self._ready)
+        """Whether the queue waits for a producer id; that of a transaction is given by `begin`."""
+        return self.identity is None and bool(self._ready) and not self._transactional
 
     @property
     def can_send(self) -> bool:
@@ -131,6 +144,12 @@ class PartitionQueue:
         """The error of the last attempt of the oldest batch."""
         oldest = next(self._all(), None)
         return None if oldest is None else oldest.refusal
+
+    def begin(self, identity: ProducerIdentity) -> None:
+        """Send the following batches in a transaction of this identity; all earlier batches have their outcomes."""
+        assert not len(self), "a transaction begins after the flush or the abort of the last one"
+        self._start_over()
+        self.identity = identity
 
     def put(self, batch: PendingBatch) -> None:
         """Append a closed batch."""
@@ -240,6 +259,7 @@ class PartitionQueue:
                 producer_id=producer_id,
                 producer_epoch=producer_epoch,
                 base_sequence=sequence,
+                pending=self._transactional,
             )
             batch.rows = None
         if self._idempotent:
@@ -263,10 +283,12 @@ class PartitionQueue:
         assert error is not None
         if error.code in _BEHIND_A_GAP:
             # Its predecessors are acknowledged, so the log has lost the state of this producer.
-            doubtful = [first] if first.in_doubt else []
-            self._break(doubtful, error.code, error.message)
+            # A transaction cannot get another producer id.
+            failed = [first] if first.in_doubt or self._transactional else []
+            self._break(failed, error.code, error.message)
         elif not error.retriable and error.code not in _MISPLACED:
-            if names_records(error) and not first.in_doubt:
+            keeps_identity = not self._transactional or not any(batch.in_doubt for batch in self._ready)
+            if names_records(error) and not first.in_doubt and keeps_identity:
                 self._take_sequences_back(self._ready.popleft())
                 self._replace(first, error)
             else:

@@ -71,6 +71,7 @@ class ProduceStream:
         on_throttled: called with the seconds for which no request is to be sent.
         headers: metadata of the call.
         free_at_s: of an earlier stream to the same broker.
+        transactional_id: of a producer whose batches are all pending; "": none.
     """
 
     def __init__(
@@ -84,10 +85,12 @@ class ProduceStream:
         on_throttled: Callable[[float], None] = lambda _: None,
         headers: Headers = (),
         free_at_s: float = 0.0,
+        transactional_id: str = "",
     ) -> None:
         self.address = address
         self._acks = acks
         self._request_timeout_ms = request_timeout_ms
+        self._transactional_id = transactional_id
         self._deadline_s = request_timeout_ms / 1000 + _ANSWER_SLACK_S
         self._on_answer = on_answer
         self._on_throttled = on_throttled
@@ -124,7 +127,12 @@ class ProduceStream:
             return
         self._next_id += 1
         self._waiting[self._next_id] = _Request(time.monotonic(), groups)
-        head = pb.ProduceRequest(correlation_id=self._next_id, acks=self._acks, timeout_ms=self._request_timeout_ms)
+        head = pb.ProduceRequest(
+            correlation_id=self._next_id,
+            acks=self._acks,
+            timeout_ms=self._request_timeout_ms,
+            transactional_id=self._transactional_id,
+        )
         parts = (wire.nested(_PARTITIONS, _partition_pieces(group)) for group in groups)
         self._outbox.put_nowait(b"".join(wire.message(head, *parts)))
 

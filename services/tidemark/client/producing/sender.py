@@ -46,6 +46,31 @@ END_S: Final = 5.0
 _CLOSED: Final = TidemarkError(ErrorCode.CLIENT_CLOSED, "the producer was closed before the acknowledgement")
 
 
+class TransactionWrites:
+    """The writes of one transaction; without an identity: no transaction has begun.
+
+    Attributes:
+        sent: an attempt of a batch may have reached a broker, or offsets may have reached a coordinator.
+        failure: of the first failed record; the transaction cannot commit.
+    """
+
+    __slots__ = ("failure", "identity", "sent")
+
+    def __init__(self, identity: ProducerIdentity | None = None) -> None:
+        self.identity = identity
+        self.sent = False
+        self.failure: TidemarkError | None = None
+
+
+def no_transaction(transactional_id: str) -> TidemarkError:
+    """The error of a send outside of a transaction."""
+    return TidemarkError(
+        ErrorCode.INVALID_TXN_STATE,
+        f"transactional id {transactional_id!r}: no transaction is open: send within `with producer.transaction():`, "
+        f"or from a producer without a transactional_id",
+    )
+
+
 class Sender:
     """Used on one event loop; only its accumulator is for any thread."""
 
@@ -97,6 +122,9 @@ class Sender:
         self._ending = False
         """Whether the producer was dropped, or its event loop ends: the sender stops once the buffer is empty."""
         self._failed_before_end = 0
+        self.transaction = TransactionWrites()
+        if settings.transactional_id:
+            self.accumulator.refuse(no_transaction(settings.transactional_id))
 
     def start(self) -> None:
         """Start to check deadlines and to follow the metadata."""
@@ -175,6 +203,35 @@ class Sender:
         for stream in streams:
             await stream.close()
 
+    # -- transactions --------------------------------------------------------------------------------------------------
+
+    def begin_transaction(self, identity: ProducerIdentity) -> None:
+        """Send the records from now on as writes of a transaction; all earlier records have their outcomes."""
+        assert not self._active, "a transaction begins after the flush or the abort of the last one"
+        self.transaction = TransactionWrites(identity)
+        for queue in self._queues.values():
+            queue.begin(identity)
+        self.accumulator.admit()
+
+    def fail_transaction(self, cause: TidemarkError) -> None:
+        """Fail all records without outcome, and refuse others: the transaction of `cause` cannot commit."""
+        if self.transaction.failure is not None:
+            return
+        self.transaction.failure = cause
+        error = TidemarkError(
+            ErrorCode.TRANSACTION_ABORTABLE,
+            f"transactional id {self._settings.transactional_id!r}: the transaction cannot commit any more: "
+            f"{cause.message}",
+            cause.metadata,
+        )
+        self.accumulator.refuse(error)
+        self._flushing += 1
+        self._take_batches()
+        self._flushing -= 1
+        for queue in list(self._active.values()):
+            queue.abandon(error)
+            self._resolve(queue)
+
     # -- batches -------------------------------------------------------------------------------------------------------
 
     def _on_wake(self) -> None:
@@ -198,7 +255,9 @@ class Sender:
                     max_in_flight=self._settings.max_in_flight,
                     idempotent=self._settings.idempotent,
                     codec=self._settings.codec,
+                    transactional=bool(self._settings.transactional_id),
                 )
+                self._join_transaction(queue)
             elif not len(queue):
                 self._renew(queue, self._deleted_topics.recreated(batch.partition.topic, queue.topic_id))
             self._active[batch.partition] = queue
@@ -218,6 +277,11 @@ class Sender:
             queue.abandon(gone)
             queue.topic_id = self._deleted_topics.topic_id(queue.partition.topic)
             self._resolve(queue)
+            self._join_transaction(queue)
+
+    def _join_transaction(self, queue: PartitionQueue) -> None:
+        if self.transaction.identity is not None:
+            queue.begin(self.transaction.identity)
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -291,6 +355,7 @@ class Sender:
             return None
         attempt.batch = batch
         queue.sent_to = leader
+        self.transaction.sent = True
         return attempt
 
     def _is_paused(self, queue: PartitionQueue, leader: Leader, now_s: float) -> bool:
@@ -312,6 +377,7 @@ class Sender:
                 on_throttled=self._on_throttled,
                 headers=self._cluster.headers,
                 free_at_s=free_at_s,
+                transactional_id=self._settings.transactional_id,
             )
         return stream
 
@@ -367,6 +433,9 @@ class Sender:
             self._room.set()
             if not self._active:
                 self._idle.set()
+        failure = next((error for *_, error in resolved if error is not None), None)
+        if failure is not None and self.transaction.identity is not None:
+            self.fail_transaction(failure)
 
     def _count(self, batch: PendingBatch, *, failed: bool) -> None:
         if failed:

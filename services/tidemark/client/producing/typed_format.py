@@ -99,6 +99,7 @@ class TypedFormat:
         producer_id: int,
         producer_epoch: int,
         base_sequence: int,
+        pending: bool = False,
     ) -> bytes:
         """See BatchFormat."""
         return build_typed_batch(
@@ -110,6 +111,7 @@ class TypedFormat:
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             base_sequence=base_sequence,
+            pending=pending,
         )
 
     def read(self, data: bytes) -> pa.RecordBatch:

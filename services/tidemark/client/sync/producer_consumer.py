@@ -30,6 +30,7 @@ from tidemark.client.settings import ProducerOptions
 from tidemark.client.sync import unclosed
 from tidemark.client.sync.event_loop_thread import forked
 from tidemark.client.sync.forwarding import START_S, SyncClient, blocking, iterating, on_loop
+from tidemark.client.sync.transaction import Transaction
 from tidemark.model import TidemarkError, TopicPartition
 from tidemark.record.payload import Headers
 from tidemark.rpc.security.paths import TlsFiles
@@ -60,11 +61,13 @@ class Producer(SyncClient[AsyncProducer]):
         tls: the TLS files; None: those that the environment names (docs/security.md), or plain text.
         token_file: path of a file with a bearer token, or a callable that returns one; None: TIDEMARK_TOKEN_FILE.
         settings: acks, enable_idempotence, linger_ms, batch_bytes, max_in_flight, codec, delivery_timeout_ms,
-            request_timeout_ms, buffer_bytes, client_id; `client.settings.producer_settings` explains them. Names that
-            end with _ms are in milliseconds, with _bytes in bytes.
+            request_timeout_ms, buffer_bytes, client_id, transactional_id, transaction_timeout_ms;
+            `client.settings.producer_settings` explains them. Names that end with _ms are in milliseconds, with _bytes
+            in bytes.
 
     Raises:
-        TidemarkError: INVALID_CONFIG, INVALID_ACKS; BROKER_NOT_AVAILABLE with the error of each address.
+        TidemarkError: INVALID_CONFIG, INVALID_ACKS, INVALID_TRANSACTIONAL_ID; BROKER_NOT_AVAILABLE with the error of
+            each address.
         TypeError: an argument has a wrong type or an unknown name.
     """
 
@@ -167,6 +170,21 @@ class Producer(SyncClient[AsyncProducer]):
         return [self.send(topic, value, key=key) for key, value in records]
 
     send_table = blocking(AsyncProducer.send_table)
+
+    def transaction(self) -> Transaction:
+        """Make a transaction; `with` begins it, commits it at the end, and aborts it after an exception.
+
+        Every record that is sent meanwhile, by any thread, belongs to it. One transaction of a producer is open at a
+        time.
+
+        Raises:
+            TidemarkError: INVALID_TXN_STATE for a producer without transactional_id; CLIENT_CLOSED.
+
+        Example: `with producer.transaction(): producer.send("orders", b"3 apples")`
+        """
+        if self._background.forked:
+            raise forked()
+        return Transaction(self._client.transaction(), self._background, 2 * self._delivery_s + _CLOSE_SLACK_S)
 
     def metrics(self) -> ProducerMetrics:
         """Count acknowledged, failed and buffered records.

@@ -24,6 +24,7 @@ from tidemark.record.envelope import (
     NO_SEQUENCE,
     TYPED_MAGIC,
     VERSION_SHIFT,
+    Attributes,
     Batch,
     Codec,
     Envelope,
@@ -76,6 +77,7 @@ def build_typed_batch(
     producer_id: int = NO_PRODUCER,
     producer_epoch: int = -1,
     base_sequence: int = NO_SEQUENCE,
+    pending: bool = False,
 ) -> bytes:
     """One typed batch as a producer sends it: base_offset 0, leader_epoch -1, sealed with all CRCs.
 
@@ -88,6 +90,7 @@ def build_typed_batch(
         producer_id: with producer_epoch and base_sequence, of an idempotent producer.
         producer_epoch: see producer_id.
         base_sequence: sequence of the first record.
+        pending: whether the rows belong to a transaction.
 
     Raises:
         TidemarkError: INVALID_BATCH when there are no rows; SCHEMA_MISMATCH when they do not fit the schema.
@@ -112,7 +115,7 @@ def build_typed_batch(
         crc=0,
         magic=TYPED_MAGIC,
         codec=codec,
-        attributes=layout.version << VERSION_SHIFT,
+        attributes=layout.version << VERSION_SHIFT | (Attributes.PENDING if pending else 0),
         record_count=rows.num_rows,
         last_offset_delta=rows.num_rows - 1,
         base_sequence=base_sequence,

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The transactions of one producer, one after another: begin, commit, abort, and what follows a failure (X10-X13)."""
+
+from __future__ import annotations
+
+import logging
+from copy import copy
+from enum import Enum, auto
+from typing import Final
+
+from tidemark.client.producing.sender import Sender, no_transaction
+from tidemark.client.transactions.coordinator import TransactionCoordinator
+from tidemark.core.transactions.state import ProducerIdentity
+from tidemark.model import ErrorCode, TidemarkError
+
+_log = logging.getLogger("tidemark.client")
+
+_ENDED_BY_COORDINATOR: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.TRANSACTION_NOT_FOUND})
+"""Answers to a producer whose identity is out of date: its transaction timed out, or a newer producer has started."""
+_OVER_IN_THE_NEXT: Final = _ENDED_BY_COORDINATOR | {
+    ErrorCode.OUT_OF_ORDER_SEQUENCE,
+    ErrorCode.UNKNOWN_PRODUCER_ID,
+    ErrorCode.DUPLICATE_SEQUENCE,
+    ErrorCode.TRANSACTION_ABORTABLE,
+    ErrorCode.INVALID_TXN_STATE,
+}
+"""Errors of a transaction that another one may not meet, beside those that a retry clears."""
+
+
+class Phase(Enum):
+    """How far the producer is; the coordinator may have aborted an open transaction meanwhile."""
+
+    CLOSED = auto()  # no transaction is open
+    BEGINNING = auto()  # `begin` waits for the coordinator
+    OPEN = auto()  # records belong to the transaction
+    COMMITTING = auto()  # the coordinator may have stored the commit; only a repeated commit tells
+    FENCED = auto()  # a newer producer has the transactional id
+
+
+class ProducerTransactions:
+    """Used on the event loop of the producer.
+
+    Args:
+        coordinator: of the transactional id.
+        sender: sends the records.
+        timeout_ms: of each transaction.
+    """
+
+    def __init__(self, coordinator: TransactionCoordinator, sender: Sender, timeout_ms: int) -> None:
+        self.phase = Phase.CLOSED
+        self._id = coordinator.transactional_id
+        self._coordinator = coordinator
+        self._sender = sender
+        self._timeout_ms = timeout_ms
+        self._identity: ProducerIdentity | None = None
+        """The identity of the open, or of the next transaction; None before the first one."""
+        self._needs_init = True
+        self._fence: TidemarkError | None = None
+
+    @property
+    def transactional_id(self) -> str:
+        """The transactional id."""
+        return self._id
+
+    @property
+    def identity(self) -> ProducerIdentity:
+        """The identity of the open transaction; raises INVALID_TXN_STATE without one."""
+        if self.phase is not Phase.OPEN or self._identity is None:
+            raise no_transaction(self._id)
+        return self._identity
+
+    async def begin(self) -> None:
+        """Open a transaction; the first call fences earlier producers of the id.
+
+        Raises:
+            TidemarkError: INVALID_TXN_STATE if one is open, or the outcome of the last commit is not known;
+                PRODUCER_FENCED, INVALID_TRANSACTION_TIMEOUT, TRANSACTIONAL_ID_AUTHORIZATION_FAILED, REQUEST_TIMED_OUT.
+        """
+        if self._fence is not None:
+            raise copy(self._fence)
+        if self.phase is Phase.COMMITTING:
+            raise self._state("the outcome of its last commit is not known: call commit() of that transaction again")
+        if self.phase is not Phase.CLOSED:
+            raise self._state("a transaction is open: end it before the next one")
+        self.phase = Phase.BEGINNING
+        try:
+            if self._needs_init or self._identity is None:
+                await self._init()
+            assert self._identity is not None, "set by _init"
+            self._sender.begin_transaction(self._identity)
+        except BaseException:
+            if self._fence is None:
+                self.phase = Phase.CLOSED
+            raise
+        self.phase = Phase.OPEN
+
+    async def commit(self) -> None:
+        """Wait for the outcomes of all records, and commit; a failed record aborts the transaction.
+
+        Raises:
+            TidemarkError: TRANSACTION_ABORTABLE if the transaction was aborted, and another one may succeed;
+                REQUEST_TIMED_OUT, with {"in_doubt": "True"}, if the outcome is not known: a repeated call tells;
+                PRODUCER_FENCED; INVALID_TXN_STATE without an open transaction. Otherwise the error of the first failed
+                record: the transaction was aborted, and another one would fail, too.
+        """
+        if self.phase is Phase.OPEN:
+            self._sender.accumulator.refuse(self._state("its transaction is being committed: begin the next one"))
+            await self._sender.flush()
+            failure = self._sender.transaction.failure
+            if failure is not None:
+                await self._abort_because(failure)
+            if not self._sender.transaction.sent:
+                self._close()
+                return
+            self.phase = Phase.COMMITTING
+        elif self.phase is not Phase.COMMITTING:
+            raise no_transaction(self._id)
+        await self._decide()
+
+    async def abort(self) -> None:
+        """Fail the records without outcome, and abort.
+
+        Raises:
+            TidemarkError: INVALID_TXN_STATE without an open transaction; PRODUCER_FENCED; REQUEST_TIMED_OUT: the
+                coordinator aborts the transaction at its timeout, or at the begin of the next one.
+        """
+        if self.phase is Phase.COMMITTING:
+            raise self._state("its commit may be stored already: call commit() again")
+        if self.phase is not Phase.OPEN or self._identity is None:
+            raise no_transaction(self._id)
+        self._sender.fail_transaction(TidemarkError(ErrorCode.TRANSACTION_ABORTABLE, "the application aborted it"))
+        failure = self._sender.transaction.failure
+        self._close()
+        if not self._sender.transaction.sent:
+            return
+        self._needs_init = True
+        if failure is not None and failure.code in _ENDED_BY_COORDINATOR:
+            await self._init()
+            return
+        try:
+            self._identity = await self._coordinator.end(self._identity, commit=False)
+        except TidemarkError as error:
+            if error.code not in _ENDED_BY_COORDINATOR:
+                raise
+            await self._init()
+        self._needs_init = False
+
+    async def close(self) -> None:
+        """Abort an open transaction; the application did not end it."""
+        if self.phase is Phase.OPEN:
+            try:
+                await self.abort()
+            except TidemarkError as error:
+                _log.warning("transactional id %s: the coordinator was not told of the abort: %s", self._id, error)
+
+    # -- parts ---------------------------------------------------------------------------------------------------------
+
+    async def _decide(self) -> None:
+        assert self._identity is not None, "a transaction is open"
+        try:
+            self._identity = await self._coordinator.end(self._identity, commit=True)
+        except TidemarkError as error:
+            if error.retriable or error.code is ErrorCode.INTERNAL:
+                sentence = f"{error.message}; the commit may be stored: call commit() again to know"
+                raise TidemarkError(error.code, sentence, dict(error.metadata) | {"in_doubt": "True"}) from error
+            self._close()
+            self._needs_init = True
+            if error.code not in _ENDED_BY_COORDINATOR:
+                raise
+            await self._init()  # raises PRODUCER_FENCED if a newer producer has the id
+            raise self._aborted(f"it was open for longer than its timeout of {self._timeout_ms} ms") from error
+        self._close()
+
+    async def _abort_because(self, failure: TidemarkError) -> None:
+        """Abort and raise, for a failed record."""
+        try:
+            await self.abort()
+        except TidemarkError as error:
+            if error.code is ErrorCode.PRODUCER_FENCED:
+                raise
+            _log.warning("transactional id %s: the coordinator was not told of the abort: %s", self._id, error)
+        if failure.retriable or failure.code in _OVER_IN_THE_NEXT:
+            raise self._aborted(failure.message) from failure
+        raise copy(failure)
+
+    async def _init(self) -> None:
+        """Get an identity; for a producer that goes on, the coordinator tells a timeout from a newer producer."""
+        try:
+            started = await self._coordinator.init(self._timeout_ms, self._identity)
+        except TidemarkError as error:
+            if error.code is ErrorCode.PRODUCER_FENCED:
+                self._fence, self.phase = error, Phase.FENCED
+            raise
+        self._identity = started.identity
+        self._needs_init = False
+
+    def _close(self) -> None:
+        self.phase = Phase.CLOSED
+        self._sender.accumulator.refuse(no_transaction(self._id))
+
+    def _aborted(self, why: str) -> TidemarkError:
+        return TidemarkError(
+            ErrorCode.TRANSACTION_ABORTABLE,
+            f"transactional id {self._id!r}: the transaction was aborted: {why}; run it again",
+        )
+
+    def _state(self, why: str) -> TidemarkError:
+        return TidemarkError(ErrorCode.INVALID_TXN_STATE, f"transactional id {self._id!r}: {why}")

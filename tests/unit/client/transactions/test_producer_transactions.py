@@ -1,0 +1,399 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The transactions of one producer: its batches, its calls to the coordinator, and its errors (rules X1, X10-X13)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any, cast
+
+import pytest
+import pytest_asyncio
+from tidemark.client.aio.transaction import Transaction
+from tidemark.client.metadata.cluster import Cluster, Leader
+from tidemark.client.producing import sender as senders
+from tidemark.client.producing.batching import SendHandle
+from tidemark.client.producing.produce_stream import Answer
+from tidemark.client.producing.sender import Sender
+from tidemark.client.settings import producer_settings
+from tidemark.client.transactions.coordinator import Started, TransactionCoordinator
+from tidemark.client.transactions.producer_transactions import ProducerTransactions
+from tidemark.core.transactions.state import ProducerIdentity
+from tidemark.errors import (
+    BatchTooLargeError,
+    ProducerFencedError,
+    RequestTimedOutError,
+    TransactionAbortedError,
+    TransactionStateError,
+)
+from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, TidemarkError, TopicPartition
+from tidemark.record.envelope import Envelope, parse_envelope
+
+FENCED = TidemarkError(ErrorCode.PRODUCER_FENCED, "another identity is present")
+LATE = TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "no answer")
+
+
+class FakeCoordinator:
+    """Answers with a new epoch, or with the next of `refusals`; `calls` are the requests, with those of brokers."""
+
+    transactional_id = "loader"
+
+    def __init__(self, calls: list[str]) -> None:
+        self.calls = calls
+        self.refusals: list[TidemarkError] = []
+        self.epoch = -1
+
+    async def init(self, timeout_ms: int, identity: ProducerIdentity | None = None) -> Started:
+        self.calls.append("init" if identity is None else f"init again {identity.producer_epoch}")
+        return Started(self._next(), 1, -1)
+
+    async def end(self, identity: ProducerIdentity, *, commit: bool) -> ProducerIdentity:
+        self.calls.append(f"{'commit' if commit else 'abort'} {identity.producer_epoch}")
+        return self._next()
+
+    def _next(self) -> ProducerIdentity:
+        if self.refusals:
+            raise self.refusals.pop(0)
+        self.epoch += 1
+        return ProducerIdentity(40, self.epoch)
+
+
+class FakeCluster:
+    """Every partition has one leader."""
+
+    view = None
+    headers = ()
+
+    def leader(self, partition: TopicPartition) -> Leader:
+        return Leader(BrokerId(1), "b:1", LeaderEpoch(2), "topic id", "first")
+
+    def channel(self, address: str) -> None:
+        return None
+
+    def topic_now(self, topic: str) -> None:
+        return None
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        return
+
+    def used(self, address: str) -> None:
+        return
+
+    def refresh(self, **_: Any) -> None:
+        return
+
+    def note_refusal(self, partition: TopicPartition, error: TidemarkError) -> None:
+        return
+
+
+class World:
+    """A producer, its coordinator, and a broker that answers each batch with `answers`, or holds it."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.sent: list[Envelope] = []
+        self.refusals: list[TidemarkError] = []
+        self.held: list[Callable[[], None]] | None = None
+        self.transactional_ids: set[str] = set()
+        self.coordinator = FakeCoordinator(self.calls)
+        settings = producer_settings(transactional_id="loader", linger_ms=0, delivery_timeout_ms=60_000)
+        self.sender = Sender(cast(Cluster, FakeCluster()), settings)
+        self.sender.start()
+        self.transactions = ProducerTransactions(
+            cast(TransactionCoordinator, self.coordinator), self.sender, settings.transaction_timeout_ms
+        )
+
+    def transaction(self) -> Transaction:
+        return Transaction(self.transactions)
+
+    def send(self, value: bytes, partition: int = 0) -> SendHandle:
+        return self.sender.accumulator.add("orders", partition, 6, None, value, 1, None)
+
+    def stream(self, address: str, channel: object, *, on_answer: Any, transactional_id: str, **_: Any) -> Any:
+        self.transactional_ids.add(transactional_id)
+        return Stream(self, on_answer)
+
+
+class Stream:
+    broken = False
+
+    def __init__(self, world: World, on_answer: Callable[[Answer], None]) -> None:
+        self._world = world
+        self._on_answer = on_answer
+
+    def is_busy(self, now_s: float) -> bool:
+        return False
+
+    def check_deadlines(self, now_s: float) -> None:
+        return
+
+    def break_off(self, error: TidemarkError) -> None:
+        return
+
+    async def close(self) -> None:
+        return
+
+    def send(self, groups: Any) -> None:
+        for attempt in (attempt for group in groups for attempt in group):
+            self._world.sent.append(parse_envelope(attempt.batch.data))
+            error = self._world.refusals.pop(0) if self._world.refusals else None
+
+            def answer(attempt: Any = attempt, error: TidemarkError | None = error) -> None:
+                self._world.calls.append("refused" if error else "acknowledged")
+                self._on_answer(Answer(attempt, -1 if error else 100, -1, error))
+
+            if self._world.held is not None:
+                self._world.held.append(answer)
+            else:
+                asyncio.get_running_loop().call_soon(answer)
+
+
+@pytest_asyncio.fixture
+async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    made = World()
+    monkeypatch.setattr(senders, "ProduceStream", made.stream)
+    yield made
+    await made.sender.stop()
+
+
+async def test_records_of_a_transaction_are_pending_and_committed_after_their_acknowledgement(world: World) -> None:
+    async with world.transaction():
+        handle = world.send(b"a")
+        world.send(b"b", partition=1)
+    assert world.calls == ["init", "acknowledged", "acknowledged", "commit 0"]
+    assert (await handle).offset == 100
+    assert [(one.producer_id, one.producer_epoch, one.base_sequence) for one in world.sent] == [(40, 0, 0), (40, 0, 0)]
+    assert all(one.is_pending and not one.is_control for one in world.sent)
+    assert world.transactional_ids == {"loader"}
+
+
+async def test_the_next_transaction_has_the_next_epoch_and_sequences_from_zero(world: World) -> None:
+    for _ in range(2):
+        async with world.transaction():
+            await world.send(b"a")
+            await world.send(b"b")
+    assert [(one.producer_epoch, one.base_sequence) for one in world.sent] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert [call for call in world.calls if call != "acknowledged"] == ["init", "commit 0", "commit 1"]
+
+
+async def test_a_transaction_without_records_needs_no_decision(world: World) -> None:
+    async with world.transaction():
+        pass
+
+    async def run() -> None:
+        async with world.transaction():
+            raise KeyError("b")
+
+    with pytest.raises(KeyError):
+        await run()
+    assert world.calls == ["init"]
+
+
+async def test_a_send_outside_of_a_transaction_is_refused(world: World) -> None:
+    with pytest.raises(TransactionStateError, match="no transaction is open: send within `with"):
+        world.send(b"early")
+    async with world.transaction():
+        await world.send(b"a")
+    with pytest.raises(TransactionStateError):
+        world.send(b"late")
+    assert len(world.sent) == 1
+
+
+async def test_an_exception_aborts_and_is_raised(world: World) -> None:
+    unanswered = cast(SendHandle, None)
+
+    async def run() -> None:
+        nonlocal unanswered
+        async with world.transaction():
+            await world.send(b"a")
+            world.held = []
+            unanswered = world.send(b"b")
+            await asyncio.sleep(0.01)
+            raise KeyError("b")
+
+    with pytest.raises(KeyError):
+        await run()
+    assert world.calls == ["init", "acknowledged", "abort 0"]
+    with pytest.raises(TransactionAbortedError, match="the application aborted it"):
+        await unanswered
+
+
+async def test_a_late_answer_of_an_aborted_transaction_does_not_touch_the_next_one(world: World) -> None:
+    world.held = []
+    tx = world.transaction()
+    await tx.begin()
+    world.send(b"a")
+    await asyncio.sleep(0.01)
+    await tx.abort()
+    late, world.held = world.held, None
+    async with world.transaction():
+        handle = world.send(b"b")
+        for answer in late:
+            answer()
+        assert (await handle).offset == 100
+    assert [(one.producer_epoch, one.base_sequence) for one in world.sent] == [(0, 0), (1, 0)]
+    assert world.calls[-1] == "commit 1"
+
+
+@pytest.mark.parametrize("code", [ErrorCode.OUT_OF_ORDER_SEQUENCE, ErrorCode.TRANSACTION_ABORTABLE])
+async def test_a_failed_record_aborts_a_transaction_that_may_be_run_again(world: World, code: ErrorCode) -> None:
+    world.refusals = [TidemarkError(code, "a gap")]
+    failed, other = cast(SendHandle, None), cast(SendHandle, None)
+
+    async def run() -> None:
+        nonlocal failed, other
+        async with world.transaction():
+            failed = world.send(b"a")
+            other = world.send(b"b", partition=1)
+
+    with pytest.raises(TransactionAbortedError, match=r"was aborted: .*a gap.*; run it again") as aborted:
+        await run()
+    assert world.calls[0] == "init"
+    assert world.calls[-1] == "abort 0"
+    assert isinstance(aborted.value.__cause__, TidemarkError)
+    with pytest.raises(TidemarkError, match="a gap"):
+        await failed
+    assert other.done()
+    async with world.transaction():
+        await world.send(b"a")
+    assert world.calls[-1] == "commit 1"
+
+
+async def test_a_record_that_no_transaction_could_write_is_the_error_of_the_commit(world: World) -> None:
+    world.refusals = [TidemarkError(ErrorCode.BATCH_TOO_LARGE, "too large")]
+
+    async def run() -> None:
+        async with world.transaction():
+            world.send(b"a")
+
+    with pytest.raises(BatchTooLargeError):
+        await run()
+    assert world.calls[-1] == "abort 0"
+
+
+async def test_after_a_failed_record_the_transaction_takes_no_other(world: World) -> None:
+    world.refusals = [TidemarkError(ErrorCode.BATCH_TOO_LARGE, "too large")]
+
+    async def run() -> None:
+        async with world.transaction():
+            assert world.send(b"a").done() is False
+            await asyncio.sleep(0.01)
+            world.send(b"b")
+
+    with pytest.raises(TransactionAbortedError, match="cannot commit any more"):
+        await run()
+    assert world.calls[-1] == "abort 0"
+
+
+async def test_a_transaction_that_timed_out_is_told_from_a_newer_producer(world: World) -> None:
+    world.coordinator.refusals = []
+    tx = world.transaction()
+    await tx.begin()
+    await world.send(b"a")
+    world.coordinator.refusals = [FENCED]
+    with pytest.raises(TransactionAbortedError, match="open for longer than its timeout of 60000 ms"):
+        await tx.commit()
+    assert world.calls[-2:] == ["commit 0", "init again 0"]
+    async with world.transaction():
+        await world.send(b"b")
+    assert world.calls[-1] == "commit 1"
+
+
+async def test_a_producer_that_was_replaced_stays_fenced(world: World) -> None:
+    async def run() -> None:
+        async with world.transaction():
+            await world.send(b"a")
+            world.coordinator.refusals = [FENCED, FENCED]
+
+    with pytest.raises(ProducerFencedError):
+        await run()
+    before = list(world.calls)
+    with pytest.raises(ProducerFencedError):
+        await world.transaction().begin()
+    assert world.calls == before
+
+
+async def test_a_broker_that_fences_a_record_leads_to_the_question_whether_the_producer_was_replaced(
+    world: World,
+) -> None:
+    world.refusals = [FENCED]
+
+    async def run() -> None:
+        async with world.transaction():
+            world.send(b"a")
+
+    with pytest.raises(TransactionAbortedError):
+        await run()
+    assert world.calls == ["init", "refused", "init again 0"]
+    world.refusals, world.coordinator.refusals = [FENCED], [FENCED]
+    with pytest.raises(ProducerFencedError):
+        await run()
+
+
+async def test_a_commit_without_answer_is_in_doubt_until_it_is_repeated(world: World) -> None:
+    tx = world.transaction()
+
+    async def run() -> None:
+        async with tx:
+            await world.send(b"a")
+            world.coordinator.refusals = [LATE]
+
+    with pytest.raises(RequestTimedOutError, match=r"call commit\(\) again to know") as late:
+        await run()
+    assert late.value.metadata["in_doubt"] == "True"
+    with pytest.raises(TransactionStateError, match="outcome of its last commit is not known"):
+        await world.transaction().begin()
+    with pytest.raises(TransactionStateError, match="may be stored already"):
+        await tx.abort()
+    await tx.commit()
+    assert world.calls[-2:] == ["commit 0", "commit 0"]
+    async with world.transaction():
+        await world.send(b"b")
+    assert world.calls[-1] == "commit 1"
+
+
+async def test_an_abort_without_answer_is_made_up_for_at_the_next_begin(world: World) -> None:
+    async def run() -> None:
+        async with world.transaction():
+            await world.send(b"a")
+            world.coordinator.refusals = [LATE]
+            raise KeyError("a")
+
+    with pytest.raises(KeyError):
+        await run()
+    async with world.transaction():
+        await world.send(b"b")
+    assert [call for call in world.calls if call != "acknowledged"] == ["init", "abort 0", "init again 0", "commit 1"]
+
+
+async def test_one_transaction_of_a_producer_is_open_at_a_time(world: World) -> None:
+    async with world.transaction() as tx:
+        with pytest.raises(TransactionStateError, match="a transaction is open"):
+            await world.transaction().begin()
+        await world.send(b"a")
+        await tx.commit()
+    with pytest.raises(TransactionStateError, match="has ended"):
+        await tx.commit()
+    assert world.calls == ["init", "acknowledged", "commit 0"]
+
+
+async def test_a_producer_that_closes_aborts_its_open_transaction(world: World) -> None:
+    await world.transaction().begin()
+    await world.send(b"a")
+    await world.transactions.close()
+    assert world.calls == ["init", "acknowledged", "abort 0"]
+
+
+async def test_a_cancelled_commit_aborts_while_records_have_no_outcome(world: World) -> None:
+    world.held = []
+
+    async def run() -> None:
+        async with world.transaction():
+            world.send(b"a")
+
+    task = asyncio.create_task(run())
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert world.calls == ["init", "abort 0"]
