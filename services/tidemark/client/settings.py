@@ -122,12 +122,8 @@ def producer_settings(
         ("request_timeout_ms", integer("request_timeout_ms", request_timeout_ms), 1, 300_000),
         ("buffer_bytes", integer("buffer_bytes", buffer_bytes), 1, 1 << 40),
     )
-    if text("transactional_id", transactional_id):
-        check_transactional_id(transactional_id)
-        if level != -1 or enable_idempotence is False:
-            raise TidemarkError(ErrorCode.INVALID_CONFIG, "transactions need acks='all' and idempotence: give neither")
-    check_bounds(
-        ("transaction_timeout_ms", integer("transaction_timeout_ms", transaction_timeout_ms), 1, (1 << 31) - 1)
+    _check_transactions(
+        transactional_id, transaction_timeout_ms, is_safe=level == -1 and enable_idempotence is not False
     )
     if linger_ms >= delivery_timeout_ms:
         raise TidemarkError(
@@ -148,6 +144,14 @@ def producer_settings(
         transactional_id=transactional_id,
         transaction_timeout_ms=transaction_timeout_ms,
     )
+
+
+def _check_transactions(transactional_id: str, timeout_ms: int, *, is_safe: bool) -> None:
+    if text("transactional_id", transactional_id):
+        check_transactional_id(transactional_id)
+        if not is_safe:
+            raise TidemarkError(ErrorCode.INVALID_CONFIG, "transactions need acks='all' and idempotence: give neither")
+    check_bounds(("transaction_timeout_ms", integer("transaction_timeout_ms", timeout_ms), 1, (1 << 31) - 1))
 
 
 class ConsumerOptions(TypedDict, total=False):
