@@ -23,6 +23,8 @@ from tidemark_spark.rows import CREATE_TIME, LOG_APPEND_TIME
 from tidemark_spark.stream_offsets import DataLossError
 
 if TYPE_CHECKING:
+    from tidemark.rpc.fetch_codec import Fetched
+
     from tidemark_spark.typed.table import TypedTable
 
 _log = logging.getLogger("tidemark.spark")
@@ -189,7 +191,7 @@ def read(
             together = tasks[at : at + _TOGETHER_MAX]
             starts = [_start(one) for one in together]
             column_ids = () if table is None else table.rows.column_ids
-            firsts = reader.fetch_together(starts, column_ids=column_ids) if len(together) > 1 else [b""]
+            firsts = reader.fetch_together(starts, column_ids=column_ids) if len(together) > 1 else [None]
             for task, first in zip(together, firsts, strict=True):
                 for found in _read_range(options, reader, task, first, table):
                     yield task, found
@@ -201,7 +203,7 @@ def _start(task: Assignment) -> RangeStart:
 
 
 def _read_range(
-    options: ReadOptions, reader: RangeReader, task: Assignment, first: bytes | memoryview, table: TypedTable | None
+    options: ReadOptions, reader: RangeReader, task: Assignment, first: Fetched | None, table: TypedTable | None
 ) -> Iterator[pa.RecordBatch]:
     part = task.offsets
     started_s = time.monotonic()
@@ -227,7 +229,7 @@ def _read_range(
                 last_epoch = NO_EPOCH
             break
         except TidemarkError as error:
-            first = b""
+            first = None
             if error.code is ErrorCode.CORRUPT_BATCH and bad_reads < _BAD_READS_MAX:
                 bad_reads += 1
                 continue

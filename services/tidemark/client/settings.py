@@ -14,6 +14,7 @@ from tidemark.record.envelope import Codec
 
 _ACKS: Final = {"all": -1, -1: -1, 0: 0, 1: 1, "0": 0, "1": 1, "-1": -1}
 _CODECS: Final = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
+ISOLATION_LEVELS: Final = ("read_uncommitted", "read_committed")
 _OUT_OF_RANGE: Final = ("fail", "earliest", "latest")
 IN_FLIGHT_MAX: Final = 5
 """Most batches in flight: a broker keeps the sequences of so many batches for each producer (rule P1)."""
@@ -60,6 +61,14 @@ def checked_client_id(client_id: str) -> str:
         return check_client_id(text("client_id", client_id)) if client_id != "" else ""
     except TidemarkError as error:
         raise TidemarkError(ErrorCode.INVALID_CONFIG, error.message) from None
+
+
+def check_isolation_level(isolation_level: str) -> None:
+    """Raise TypeError for another type than text, INVALID_CONFIG for an unknown level."""
+    if text("isolation_level", isolation_level) not in ISOLATION_LEVELS:
+        raise TidemarkError(
+            ErrorCode.INVALID_CONFIG, f"isolation_level is {isolation_level!r}: want {' or '.join(ISOLATION_LEVELS)}"
+        )
 
 
 def check_bounds(*settings: tuple[str, float, float, float]) -> None:
@@ -165,6 +174,7 @@ class ConsumerOptions(TypedDict, total=False):
     out_of_range: str
     rack: str
     client_id: str
+    isolation_level: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +189,7 @@ class ConsumerSettings:
     out_of_range: str
     rack: str = ""
     client_id: str = ""
+    isolation_level: str = "read_uncommitted"
 
 
 def consumer_settings(
@@ -191,6 +202,7 @@ def consumer_settings(
     out_of_range: str = "fail",
     rack: str = "",
     client_id: str = "",
+    isolation_level: str = "read_uncommitted",
 ) -> ConsumerSettings:
     """Check the settings.
 
@@ -206,6 +218,8 @@ def consumer_settings(
         rack: rack of this consumer, as in `broker.rack`: it reads from an in-sync replica there, if there is one; "":
             from the leader.
         client_id: a name of this client, for quotas and metrics of brokers, and shown when its group is described.
+        isolation_level: "read_committed" returns records up to the last stable offset, and none of aborted
+            transactions; "read_uncommitted" returns all records up to the high watermark.
 
     Raises:
         TidemarkError: INVALID_CONFIG.
@@ -217,6 +231,7 @@ def consumer_settings(
         raise TidemarkError(
             ErrorCode.INVALID_CONFIG, f"out_of_range is {out_of_range!r}: want {', '.join(_OUT_OF_RANGE)}"
         )
+    check_isolation_level(isolation_level)
     check_bounds(
         ("fetch_max_wait_ms", integer("fetch_max_wait_ms", fetch_max_wait_ms), 0, 30_000),
         ("max_bytes", integer("max_bytes", max_bytes), 1, 7 << 20),
@@ -233,4 +248,5 @@ def consumer_settings(
         out_of_range,
         rack,
         checked_client_id(client_id),
+        isolation_level,
     )

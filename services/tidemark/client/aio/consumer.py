@@ -92,8 +92,8 @@ class Consumer(Lifecycle):
         tls: the TLS files; None: those that the environment names (docs/security.md), or plain text.
         token_file: path of a file with a bearer token, or a callable that returns one; None: TIDEMARK_TOKEN_FILE.
         settings: fetch_max_wait_ms, max_bytes, max_partition_bytes, read_ahead_bytes, request_timeout_ms,
-            out_of_range, rack, client_id (`client.settings.consumer_settings` explains them); with a group also
-            instance_id, assignor, auto_commit_interval_ms, rebalance_timeout_ms, max_poll_interval_ms, offset_reset
+            out_of_range, rack, client_id, isolation_level (`client.settings.consumer_settings` explains); with a group
+            also instance_id, assignor, auto_commit_interval_ms, rebalance_timeout_ms, max_poll_interval_ms, offset_reset
             (`client.group.settings.group_settings`). Names that end with _ms are in milliseconds, with _bytes in bytes.
 
     Raises:
@@ -124,13 +124,14 @@ class Consumer(Lifecycle):
             None if group is None else replace(group_settings(group, **for_group), client_id=client_id)
         )
         self.reader = RecordReader(key_deserializer, value_deserializer, value_class)
+        self._timeout_s = self.settings.request_timeout_ms / 1000
         self.cluster = Cluster(
             bootstrap,
-            timeout_s=self.settings.request_timeout_ms / 1000,
+            timeout_s=self._timeout_s,
             tls=Credentials(tls, token_file),
             client_id=client_id,
         )
-        self._offsets = OffsetLookup(self.cluster, self.settings.request_timeout_ms / 1000)
+        self._offsets = OffsetLookup(self.cluster, self._timeout_s, self.settings.isolation_level)
         self._group: GroupReader | None = None
         self._started: Fetcher | None = None
         self._typed_topics: TypedTopics | None = None
@@ -149,8 +150,7 @@ class Consumer(Lifecycle):
         await self.cluster.start()
         self._started = Fetcher(self.cluster, self.settings, on_out_of_range=self._on_out_of_range)
         self._started.start()
-        timeout_s = self.settings.request_timeout_ms / 1000
-        self._typed_topics = TypedTopics(self.cluster, timeout_s, self._started, self.reader.check_typed)
+        self._typed_topics = TypedTopics(self.cluster, self._timeout_s, self._started, self.reader.check_typed)
         if self.group_settings is not None:
             self._group = GroupReader(self.cluster, self._started, self.group_settings, self.starts)
 
@@ -221,12 +221,11 @@ class Consumer(Lifecycle):
             )
         wanted = None if partitions is None else set(integers("partitions", partitions))
         check_start(start)
-        view = await self.cluster.topic(topic, timeout_s=self.settings.request_timeout_ms / 1000)
+        view = await self.cluster.topic(topic, timeout_s=self._timeout_s)
         indexes = sorted(view.partitions if wanted is None else wanted)
         if indexes and indexes[-1] not in view.partitions:  # the partition may have been added just now
-            timeout_s = self.settings.request_timeout_ms / 1000
-            await self.cluster.partition_count(topic, timeout_s=timeout_s, beyond=indexes[-1])
-            view = await self.cluster.topic(topic, timeout_s=timeout_s)
+            await self.cluster.partition_count(topic, timeout_s=self._timeout_s, beyond=indexes[-1])
+            view = await self.cluster.topic(topic, timeout_s=self._timeout_s)
         for index in indexes:
             if index not in view.partitions:
                 raise unknown_partition(TopicPartition(topic, index), len(view.partitions))
@@ -279,7 +278,7 @@ class Consumer(Lifecycle):
         self._done_with_last()
         await group.subscribe(topics, on_assigned=on_assigned, on_revoked=on_revoked, on_lost=on_lost)
         self.cluster.follow(topics)
-        self._in_background(log_missing(self.cluster, topics, self.settings.request_timeout_ms / 1000))
+        self._in_background(log_missing(self.cluster, topics, self._timeout_s))
 
     async def commit(self, offsets: Mapping[TopicPartition | tuple[str, int], int] | None = None) -> None:
         """Commit offsets for the group.
@@ -296,7 +295,7 @@ class Consumer(Lifecycle):
         wanted = None if offsets is None else offsets_of("offsets", offsets)
         if offsets is None and self._held is not None:
             self._held.settle()  # otherwise the next automatic commit would commit an earlier offset
-        await self.reading_group.commit(wanted, timeout_s=self.settings.request_timeout_ms / 1000)
+        await self.reading_group.commit(wanted, timeout_s=self._timeout_s)
 
     async def committed(
         self, partitions: Iterable[TopicPartition | tuple[str, int]] | None = None
@@ -313,7 +312,7 @@ class Consumer(Lifecycle):
         Example: `consumer.committed([("orders", 0)])`
         """
         wanted = None if partitions is None else partitions_of("partitions", partitions)
-        found = await self.reading_group.fetch(wanted, timeout_s=self.settings.request_timeout_ms / 1000)
+        found = await self.reading_group.fetch(wanted, timeout_s=self._timeout_s)
         return {where: one.offset for where, one in found.items() if one.offset >= 0}
 
     @property
@@ -441,7 +440,7 @@ class Consumer(Lifecycle):
     async def end_offsets(
         self, partitions: Iterable[TopicPartition | tuple[str, int]] | None = None
     ) -> dict[TopicPartition, int]:
-        """Return high watermarks, exclusive; they never fall within a lineage (rule E6).
+        """Return high watermarks (last stable offsets under read_committed), exclusive; they never fall (rule E6).
 
         Args:
             partitions: TopicPartition, or pairs of topic and index; None: the assignment.
@@ -663,7 +662,7 @@ class Consumer(Lifecycle):
         if self.settings.out_of_range == "fail":
             return False
         self._in_background(self._reset(cursor, error))
-        cursor.retry_s = time.monotonic() + self.settings.request_timeout_ms / 1000
+        cursor.retry_s = time.monotonic() + self._timeout_s
         return True
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
@@ -691,10 +690,9 @@ class Consumer(Lifecycle):
 
     async def starts(self, where: TopicPartition, start: Start) -> Cursor:
         """Make a cursor at a start; waits for a partition that only the coordinator knows yet."""
-        timeout_s = self.settings.request_timeout_ms / 1000
-        await self.cluster.partition_count(where.topic, timeout_s=timeout_s, beyond=where.partition)
+        await self.cluster.partition_count(where.topic, timeout_s=self._timeout_s, beyond=where.partition)
         offset = await self._offsets.find(where, start)
-        view = await self.cluster.topic(where.topic, timeout_s=timeout_s)
+        view = await self.cluster.topic(where.topic, timeout_s=self._timeout_s)
         if where.partition not in view.partitions:
             raise unknown_partition(where, len(view.partitions))
         return self._cursor(view, where, offset, await self._typed.open(where.topic))

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from tidemark.client.consuming.fetch_stream import FetchStream
+from tidemark.client.consuming.isolation import aborted_in, level_of, readable_end
 from tidemark.client.consuming.partition_cursor import Cursor
 from tidemark.client.consuming.preferred_replica import PreferredReplicas
 from tidemark.client.metadata.cluster import Cluster, Leader
@@ -86,6 +87,7 @@ class Fetcher:
         self._on_out_of_range = on_out_of_range
         self._cluster = cluster
         self._settings = settings
+        self._isolation_level = level_of(settings.isolation_level)
         self._leaders: dict[str, _LeaderLoop] = {}
         self._arrived = asyncio.Event()
         self._homeless_since_s: dict[TopicPartition, float] = {}
@@ -288,6 +290,7 @@ class Fetcher:
             max_bytes=settings.max_bytes,
             partitions=[self._part(question) for question in asked],
             rack=settings.rack,
+            isolation_level=self._isolation_level,
         )
         timeout_s = (max_wait_ms + settings.request_timeout_ms) / 1000
         try:
@@ -360,13 +363,13 @@ class Fetcher:
             return
         cursor.refusal = None
         high_watermark = result.heard_high_watermark if from_follower else result.high_watermark
-        cursor.saw_high_watermark(high_watermark, self.lineage_of(cursor.partition))
+        cursor.saw_high_watermark(readable_end(result, high_watermark), self.lineage_of(cursor.partition))
         if result.HasField("preferred_read_replica") and question.read_from == pb.READ_FROM_NEAREST:
             self._to_the_nearest(question, result)
             return
         if not batches:
             return
-        if not cursor.take(batches):
+        if not cursor.take(batches, aborted_in(result)):
             self._pause(cursor)
             self._arrived.set()
             return
@@ -378,7 +381,7 @@ class Fetcher:
 
     def _to_the_nearest(self, question: _Asked, result: pb.PartitionFetchResult) -> None:
         cursor, replica = question.cursor, result.preferred_read_replica
-        has_more = result.high_watermark > cursor.fetch_offset
+        has_more = readable_end(result, result.high_watermark) > cursor.fetch_offset
         now_s = time.monotonic()
         if self.nearest.prefer(cursor.partition, question.leader, replica, has_more=has_more, now_s=now_s):
             _log.debug("%s is read from broker %d, in the rack of this consumer", cursor.partition, replica)

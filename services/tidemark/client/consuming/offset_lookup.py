@@ -11,6 +11,7 @@ import grpc
 
 from tidemark.client.argument_types import integer
 from tidemark.client.consuming.fetcher import MISPLACED
+from tidemark.client.consuming.isolation import level_of
 from tidemark.client.metadata.backoff import Backoff
 from tidemark.client.metadata.cluster import Cluster
 from tidemark.client.records import OffsetAndTimestamp, Timestamp
@@ -48,9 +49,11 @@ class OffsetLookup:
     Args:
         cluster: metadata and channels.
         timeout_s: timeout of a look-up with its retries.
+        isolation_level: "read_committed": `latest` is the last stable offset.
     """
 
-    def __init__(self, cluster: Cluster, timeout_s: float) -> None:
+    def __init__(self, cluster: Cluster, timeout_s: float, isolation_level: str = "read_uncommitted") -> None:
+        self._isolation_level = level_of(isolation_level)
         self._cluster = cluster
         self._timeout_s = timeout_s
 
@@ -104,7 +107,8 @@ class OffsetLookup:
                     current_leader_epoch=leader.leader_epoch,
                     topic_id=leader.topic_id,
                 )
-            ]
+            ],
+            isolation_level=self._isolation_level,
         )
         timeout_s = max(0.05, min(2.0, deadline_s - time.monotonic()))
         try:

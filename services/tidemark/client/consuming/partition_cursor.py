@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from tidemark.client.consuming.isolation import NONE_ABORTED, Aborted, has_records
 from tidemark.client.typed.batch_rows import BatchRows, UnknownVersionError
 from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.checks import split_until_damage
@@ -32,7 +33,8 @@ class Cursor:
         topic_id: id of the assigned topic; a recreated topic has another one (rule C7).
         incarnation: of the assigned partition; a recreated partition has another one (rule C7).
         generation: raised by every seek; a response to a fetch of an earlier generation is discarded.
-        high_watermark: the largest one received in this lineage; -1 before the first.
+        high_watermark: the largest one received in this lineage, of a read_committed consumer the largest last stable
+            offset; -1 before the first.
         error: ends the partition until the next seek.
         refusal: error of the last fetch, while it is retried.
         retry_s: time, by time.monotonic(), before which the same leader gets no fetch.
@@ -110,9 +112,10 @@ class Cursor:
         self.fetch_offset = self.position
         self.last_epoch = self._position_epoch
 
-    def take(self, data: bytes | memoryview) -> bool:
+    def take(self, data: bytes | memoryview, aborted: Aborted = NONE_ABORTED) -> bool:
         """Append the result of a fetch at `fetch_offset`; returns whether it had new batches.
 
+        Of a batch without records for the application, only the envelope is kept, since the position passes it.
         A damaged header says nothing about offsets: what follows is fetched again.
         """
         progress = False
@@ -120,8 +123,9 @@ class Cursor:
         for batch in batches:
             if batch.envelope.next_offset <= self.fetch_offset:
                 continue
-            self._batches.append(batch)
-            self.buffered_bytes += len(batch.data)
+            kept = batch if has_records(batch.envelope, aborted) else Batch(batch.envelope, b"")
+            self._batches.append(kept)
+            self.buffered_bytes += len(kept.data)
             self.fetch_offset = batch.envelope.next_offset
             self.last_epoch = batch.envelope.leader_epoch
             progress = True
@@ -162,7 +166,7 @@ class Cursor:
         while self._batches and not self.wanted_version:
             batch = self._batches[0]
             try:
-                rows = None if batch.envelope.is_control else self._rows_of(batch)
+                rows = self._rows_of(batch) if batch.data else None
             except UnknownVersionError as unknown:
                 self.wanted_version = unknown.version
                 return None

@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 import grpc
 import pyarrow as pa
 
+from tidemark.client.consuming.isolation import aborted_in, has_records, level_of
 from tidemark.client.consuming.preferred_replica import PreferredReplicas
 from tidemark.client.metadata.backoff import Backoff
 from tidemark.client.metadata.bootstrap import Bootstrap, parse_bootstrap
@@ -62,7 +63,7 @@ _WAIT_MS: Final = 500
 
 
 class Bounds(NamedTuple):
-    """The offsets of a partition: `earliest` inclusive, `latest` (the high watermark) exclusive."""
+    """The offsets of a partition: `earliest` inclusive, `latest` (as in ListOffsetsRequest) exclusive."""
 
     earliest: int
     latest: int
@@ -100,6 +101,7 @@ class RangeReader:
         rack: rack of this reader: rows come from an in-sync replica there, if there is one; "": from leaders.
         tls: the TLS files, and a token if any; None: those of the environment, or plain text.
         client_id: a name of this client, for quotas and metrics of brokers.
+        isolation_level: "read_committed": ends are last stable offsets, and rows of aborted transactions are left out.
     """
 
     def __init__(
@@ -110,7 +112,9 @@ class RangeReader:
         rack: str = "",
         tls: Credentials | TlsFiles | None = None,
         client_id: str = "",
+        isolation_level: str = "read_uncommitted",
     ) -> None:
+        self._isolation_level = level_of(isolation_level)
         self._headers = headers_with(checked_client_id(client_id))
         self._free_at_s: dict[str, float] = {}
         """Time by address before which no fetch is sent there, because of a quota (rule Q2)."""
@@ -200,7 +204,7 @@ class RangeReader:
         incarnation: str = "",
         last_epoch: int = NO_EPOCH,
         fetch_bytes: int = FETCH_BYTES,
-        first: bytes | memoryview = b"",
+        first: Fetched | None = None,
         typed: BatchRows | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of [start, end) in record.schema.OFFSET_SCHEMA, in order, each once.
@@ -212,12 +216,12 @@ class RangeReader:
             topic: name of the topic.
             partition: index of the partition.
             start: first offset, inclusive.
-            end: end offset, exclusive; at most the high watermark.
+            end: end offset, exclusive; at most `latest` of `bounds`.
             topic_id: id that the topic must have; "": any.
             incarnation: incarnation that the partition must have; "": any.
             last_epoch: upper bound of the leader epochs of the records before `start`; -1: unknown (rule E4).
             fetch_bytes: soft limit of one response.
-            first: result of `fetch_together` for this range; b"": none.
+            first: result of `fetch_together` for this range, if any.
             typed: makes the rows of a topic with a schema, and names the columns that brokers send.
 
         Raises:
@@ -226,7 +230,7 @@ class RangeReader:
                 no replica has a good copy of a batch.
         """
 
-        def fetch(offset: int, epoch: int, *, check: bool = False) -> bytes | memoryview:
+        def fetch(offset: int, epoch: int, *, check: bool = False) -> Fetched:
             begin = RangeStart(topic, partition, offset, topic_id, incarnation, epoch)
             return self._fetch(begin, fetch_bytes, () if typed is None else typed.column_ids, check=check)
 
@@ -234,14 +238,16 @@ class RangeReader:
         position, checked_from = start, -1
         with _FetchAhead() as ahead:
             while position < end:
-                batches, damage = split_until_damage(first or ahead.result() or fetch(position, last_epoch))
-                first = b""
+                fetched = first or ahead.result() or fetch(position, last_epoch)
+                first = None
+                batches, damage = split_until_damage(fetched.batches)
+                aborted = aborted_in(fetched.facts)
                 following = batches[-1].envelope.next_offset if batches else position
                 if following < end and damage is None:
                     ahead.submit(fetch, following, batches[-1].envelope.leader_epoch)
                 for batch in batches:
                     try:
-                        rows = None if batch.envelope.is_control else rows_of(batch, position, end)
+                        rows = rows_of(batch, position, end) if has_records(batch.envelope, aborted) else None
                     except TidemarkError as error:
                         damage = error
                         break
@@ -256,27 +262,27 @@ class RangeReader:
 
     def fetch_together(
         self, ranges: Sequence[RangeStart], *, fetch_bytes: int = FETCH_BYTES, column_ids: Sequence[int] = ()
-    ) -> list[bytes | memoryview]:
+    ) -> list[Fetched | None]:
         """Return the first batches of each range, with one fetch to each leader and without retries.
 
-        b"" stands for a range that `read` must fetch itself: after a refusal, if the response has no room for it, and
+        None stands for a range that `read` must fetch itself: after a refusal, if the response has no room for it, and
         for a reader with a rack. `fetch_bytes` is the soft limit of a response, `column_ids` those of `BatchRows`.
         """
-        found: list[bytes | memoryview] = [b""] * len(ranges)
+        found: list[Fetched | None] = [None] * len(ranges)
         if self._nearest.rack:
             return found
         self._calls.until_s = time.monotonic() + min(_CALL_S, self._deadline_s)
         for address, (indexes, parts) in self._parts_by_leader(ranges, fetch_bytes).items():
             for part in parts:
                 part.column_ids.extend(column_ids)
-            request = pb.FetchRequest(max_bytes=fetch_bytes, partitions=parts)
+            request = pb.FetchRequest(max_bytes=fetch_bytes, partitions=parts, isolation_level=self._isolation_level)
             try:
                 results = self._throttled(address, request)
             except TidemarkError:
                 continue  # `read` meets the same error, and retries or reports it
-            for index, (facts, batches) in zip(indexes, results, strict=True):
-                if not facts.HasField("error"):
-                    found[index] = batches
+            for index, fetched in zip(indexes, results, strict=True):
+                if fetched.batches and not fetched.facts.HasField("error"):
+                    found[index] = fetched
         return found
 
     def _typed_between(
@@ -312,13 +318,11 @@ class RangeReader:
 
     # -- one attempt ---------------------------------------------------------------------------------------------------
 
-    def _fetch(
-        self, begin: RangeStart, fetch_bytes: int, column_ids: Sequence[int], *, check: bool
-    ) -> bytes | memoryview:
+    def _fetch(self, begin: RangeStart, fetch_bytes: int, column_ids: Sequence[int], *, check: bool) -> Fetched:
         """`check`: the broker checks and repairs the batches first; CORRUPT_BATCH is then final."""
         where = TopicPartition(begin.topic, begin.partition)
 
-        def ask() -> bytes | memoryview:
+        def ask() -> Fetched:
             leader = self._leader(*where)
             self._nearest.revalidate(where, leader, time.monotonic())
             part = _partition_fetch(begin, leader, fetch_bytes, check=check)
@@ -349,24 +353,25 @@ class RangeReader:
             parts.append(_partition_fetch(one, leader, part_bytes))
         return found
 
-    def _fetch_nearest(self, where: TopicPartition, leader: Leader, part: pb.PartitionFetch) -> bytes | memoryview:
+    def _fetch_nearest(self, where: TopicPartition, leader: Leader, part: pb.PartitionFetch) -> Fetched:
         """Fetch from the replica that the leader names, if any; after its refusal, from the leader."""
         for _ in range(3):
             now_s = time.monotonic()
             identified = part.topic_id and part.incarnation  # a follower refuses fetches without them
             part.read_from = self._nearest.read_from(where, now_s) if identified else pb.READ_FROM_LEADER
             try:
-                facts, batches = self._fetch_once(self._nearest.address(where, leader), part)
+                fetched = self._fetch_once(self._nearest.address(where, leader), part)
             except TidemarkError:
                 if part.read_from != pb.READ_FROM_FOLLOWER:
                     raise
                 self._nearest.leave(where, now_s)
                 continue
-            if facts.HasField("preferred_read_replica"):
-                self._nearest.prefer(where, leader, facts.preferred_read_replica, has_more=True, now_s=now_s)
-            elif batches:
+            if fetched.facts.HasField("preferred_read_replica"):
+                replica = fetched.facts.preferred_read_replica
+                self._nearest.prefer(where, leader, replica, has_more=True, now_s=now_s)
+            elif fetched.batches:
                 self._nearest.returned_records(where)
-                return batches
+                return fetched
             elif part.read_from == pb.READ_FROM_FOLLOWER:
                 self._nearest.leave(where, now_s)
             else:
@@ -375,7 +380,12 @@ class RangeReader:
 
     def _fetch_once(self, address: str, part: pb.PartitionFetch) -> Fetched:
         request = pb.FetchRequest(
-            max_wait_ms=_WAIT_MS, min_bytes=1, max_bytes=part.max_bytes, partitions=[part], rack=self._nearest.rack
+            max_wait_ms=_WAIT_MS,
+            min_bytes=1,
+            max_bytes=part.max_bytes,
+            partitions=[part],
+            rack=self._nearest.rack,
+            isolation_level=self._isolation_level,
         )
         fetched = self._throttled(address, request)[0]
         _raise_refusal(fetched.facts)
@@ -398,7 +408,9 @@ class RangeReader:
     ) -> list[TidemarkError]:
         """Ask all leaders at the same time; results go into `found`, refusals are returned."""
         refusals = []
-        requests: dict[str, pb.ListOffsetsRequest] = defaultdict(pb.ListOffsetsRequest)
+        requests: dict[str, pb.ListOffsetsRequest] = defaultdict(
+            lambda: pb.ListOffsetsRequest(isolation_level=self._isolation_level)
+        )
         for where, position in positions.items():
             try:
                 leader = self._leader(*where)
@@ -542,7 +554,7 @@ class _FetchAhead:
 
     def __init__(self) -> None:
         self._thread: ThreadPoolExecutor | None = None
-        self._coming: Future[bytes | memoryview] | None = None
+        self._coming: Future[Fetched] | None = None
 
     def __enter__(self) -> _FetchAhead:
         return self
@@ -553,16 +565,16 @@ class _FetchAhead:
         if self._thread is not None:
             self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def submit(self, fetch: Callable[[int, int], bytes | memoryview], offset: int, epoch: int) -> None:
+    def submit(self, fetch: Callable[[int, int], Fetched], offset: int, epoch: int) -> None:
         """Start the next fetch."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "fetch-ahead")
         self._coming = self._thread.submit(fetch, offset, epoch)
 
-    def result(self) -> bytes | memoryview:
-        """Wait for the fetch in flight; b"" if there is none."""
+    def result(self) -> Fetched | None:
+        """Wait for the fetch in flight, if there is one."""
         coming, self._coming = self._coming, None
-        return b"" if coming is None else coming.result()
+        return None if coming is None else coming.result()
 
 
 def _partition_fetch(begin: RangeStart, leader: Leader, max_bytes: int, *, check: bool = False) -> pb.PartitionFetch:

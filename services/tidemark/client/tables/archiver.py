@@ -34,6 +34,8 @@ from tidemark.core.schemas.text import from_text, to_text
 from tidemark.model import ErrorCode, TidemarkError
 
 _FETCH_BYTES: Final = 4 << 20
+_ISOLATION_LEVEL: Final = "read_committed"
+"""No later run removes a row of an aborted transaction from the archive."""
 _SYSTEM: Final = (PARTITION, OFFSET, TIMESTAMP, HEADERS, DELETED)
 _GROUP_ROWS: Final = 1 << 17
 """Rows of a row group at most; readers skip groups by the least and largest values of each column."""
@@ -124,7 +126,7 @@ def plan(
 ) -> list[ArchiveTask]:
     """Tasks for rows that are committed and not archived, by partition, under the lease; raises as `archive_topic`."""
     ends = archive.ends()
-    with RangeReader(bootstrap, deadline_s=deadline_s) as reader:
+    with RangeReader(bootstrap, deadline_s=deadline_s, isolation_level=_ISOLATION_LEVEL) as reader:
         view: TopicView = reader.topics([topic])[topic]
         check_topic(archive.root, ends, topic, view.topic_id)
         bounds = reader.bounds(topic, sorted(view.partitions))
@@ -180,7 +182,8 @@ def write_partition(task: ArchiveTask) -> int:
         return 0
     versions = {version: from_text(text) for version, text in task.schemas.items()}
     typed = BatchRows(task.topic, versions, system=_SYSTEM, dictionaries=False, version=task.version)
-    with RangeReader(task.bootstrap, deadline_s=30.0, tls=Credentials(None, None)) as reader:
+    credentials = Credentials(None, None)
+    with RangeReader(task.bootstrap, deadline_s=30.0, tls=credentials, isolation_level=_ISOLATION_LEVEL) as reader:
         batches = reader.read(
             task.topic,
             task.partition,

@@ -50,6 +50,7 @@ class TableScan:
         deadline_s: seconds that a request may take, with its retries.
         tls: the TLS files; None: those of the environment, or plain text.
         token_file: path of a file with a bearer token, or a callable that returns one; None: TIDEMARK_TOKEN_FILE.
+        isolation_level: "read_committed": up to the last stable offset, without rows of aborted transactions.
 
     Raises:
         TidemarkError: UNKNOWN_TOPIC; UNKNOWN_PARTITION; INVALID_REQUEST: the topic has no schema, a place is none, or
@@ -68,9 +69,11 @@ class TableScan:
         deadline_s: float = 30.0,
         tls: TlsFiles | None = None,
         token_file: TokenGiven | None = None,
+        isolation_level: str = "read_uncommitted",
     ) -> None:
         self.topic = topic
-        self._reader = RangeReader(bootstrap, deadline_s=deadline_s, tls=Credentials(tls, token_file))
+        credentials = Credentials(tls, token_file)
+        self._reader = RangeReader(bootstrap, deadline_s=deadline_s, tls=credentials, isolation_level=isolation_level)
         try:
             self._view: TopicView = self._reader.topics([topic])[topic]
             indexes = self._indexes(partitions)
@@ -240,7 +243,8 @@ def read_table(
         partitions: indexes; None: all.
         history: directory of an archive of the topic, from `archive_topic`: archived rows come from there, the others
             from brokers, each once. "earliest" is then the first archived row.
-        options: deadline_s (seconds for one request with its retries, 30), tls, token_file.
+        options: deadline_s (seconds for one request with its retries, 30), tls, token_file; isolation_level:
+            "read_committed" (up to the last stable offset, without rows of aborted transactions) or "read_uncommitted".
 
     Raises:
         TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, BROKER_NOT_AVAILABLE; INVALID_REQUEST: no schema, no such

@@ -115,7 +115,7 @@ def reader() -> RangeReader:
     return RangeReader("h:9000", deadline_s=30.0)
 
 
-def offsets(reader: RangeReader, partition: int, start: int, end: int, first: bytes | memoryview = b"") -> list[int]:
+def offsets(reader: RangeReader, partition: int, start: int, end: int, first: Fetched | None = None) -> list[int]:
     found: list[int] = []
     for rows in reader.read("t", partition, start, end, fetch_bytes=len(LOG[0]), first=first):
         found += rows.column("offset").to_pylist()
