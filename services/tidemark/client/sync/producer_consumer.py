@@ -261,8 +261,8 @@ class Consumer(SyncClient[AsyncConsumer]):
         tls: the TLS files; None: those that the environment names (docs/security.md), or plain text.
         token_file: path of a file with a bearer token, or a callable that returns one; None: TIDEMARK_TOKEN_FILE.
         settings: fetch_max_wait_ms, max_bytes, max_partition_bytes, read_ahead_bytes, request_timeout_ms,
-            out_of_range, rack, client_id, isolation_level (`client.settings.consumer_settings` explains); with a group
-            also instance_id, assignor, auto_commit_interval_ms, rebalance_timeout_ms, max_poll_interval_ms, offset_reset
+            out_of_range, rack, client_id, isolation_level (`client.settings.consumer_settings` explains); for a group
+            instance_id, assignor, auto_commit_interval_ms, rebalance_timeout_ms, max_poll_interval_ms, offset_reset
             (`client.group.settings.group_settings`). Names that end with _ms are in milliseconds, with _bytes in bytes.
 
     Raises:

@@ -285,7 +285,7 @@ async def test_after_a_failed_record_the_transaction_takes_no_other(world: World
     assert world.calls[-1] == "abort 0"
 
 
-async def test_a_transaction_that_timed_out_is_told_from_a_newer_producer(world: World) -> None:
+async def test_a_fenced_producer_without_successor_learns_of_its_timeout(world: World) -> None:
     world.coordinator.refusals = []
     tx = world.transaction()
     await tx.begin()
