@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Many worlds on all cores: python -m tests.simulation.soak --seeds 1000 [--first 0] [--recipe harsh].
 
-Consumer groups live through a tenth of the seeds. A progress line, and one for each world that fails; after the last,
-or the fifth failure, the stories of those, shrunk, and exit status 1.
+Consumer groups and transactions live through a tenth of the seeds each. A progress line, and one for each world that
+fails; after the last, or the fifth failure, the stories of those, shrunk, and exit status 1.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tests.simulation.plan import Plan, draw
 from tests.simulation.recipes import RECIPES, recipe_of
 from tests.simulation.same_order import in_the_same_order
 from tests.simulation.shrink import shortest_story
+from tests.simulation.transactions.lives import soak as of_transactions
 
 _CLUSTERS_A_GROUP = 10
 _FAILURES_MAX = 5
@@ -97,7 +98,10 @@ def main(arguments: list[str]) -> int:
         _say(f"\n{shortest_story(plan, failure)}\n")
     if failed:
         return 1
-    return 0 if options.recipe is not None else of_groups(options.first, max(1, options.seeds // _CLUSTERS_A_GROUP))
+    if options.recipe is not None:
+        return 0
+    others = max(1, options.seeds // _CLUSTERS_A_GROUP)
+    return of_groups(options.first, others) or of_transactions(options.first, others)
 
 
 def _say(text: str) -> None:

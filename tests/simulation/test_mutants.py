@@ -14,6 +14,7 @@ from tests.simulation.mutants.catalogue import MUTANTS, WORLDS_MAX, Mutant, catc
 from tests.simulation.plan import Recipe, draw
 from tests.simulation.recipes import RECIPES
 from tests.simulation.shrink import shrink, story
+from tests.simulation.transactions.mutants import TRANSACTION_MUTANTS
 
 STORY_ITEMS_MAX = 8
 SOUND_WORLDS = 4
@@ -57,4 +58,5 @@ def test_the_page_of_guarantees_names_every_mutant_and_the_rule_it_breaks() -> N
     page = (Path(__file__).parents[2] / "docs" / "guarantees.md").read_text()
     named = re.findall(r"^\| `(\w+)`: [^|]+ \| ([^|]+) \|", page, re.MULTILINE)
     of_groups = [(mutant.name, mutant.rule) for mutant in GROUP_MUTANTS]
-    assert named == [(mutant.name, mutant.rule) for mutant in MUTANTS] + of_groups
+    of_transactions = [(mutant.name, mutant.rule) for mutant in TRANSACTION_MUTANTS]
+    assert named == [(mutant.name, mutant.rule) for mutant in MUTANTS] + of_groups + of_transactions

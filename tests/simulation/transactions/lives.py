@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lives of simulated transactions.
+
+python -m tests.simulation.transactions.lives --seeds 1000 [--first 0]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import NamedTuple
+from unittest import mock
+
+from tidemark.core.transactions import open_transaction
+from tidemark.core.transactions.state import PAGE_ITEMS
+
+from tests.simulation.transactions.invariants import BrokenError
+from tests.simulation.transactions.world import TransactionWorld, draw
+
+
+class TransactionLife(NamedTuple):
+    """A world at its end; `broken`: the invariant that did not hold, and how."""
+
+    world: TransactionWorld
+    broken: tuple[str, str] | None
+
+    @property
+    def story(self) -> str:
+        """The faults and the failure, one a line."""
+        lines = [f"{at_ms:7} ms  {sentence}" for at_ms, sentence in self.world.story]
+        end = "every invariant holds" if self.broken is None else f"{self.world.engine.now:7} ms  {self.broken[1]}"
+        return "\n".join([f"world of transactions, seed {self.world.engine.seed}", *lines, end])
+
+
+def live(seed: int) -> TransactionLife:
+    """The life of that seed, until an invariant fails or the end; odd seeds store a transaction in several pages."""
+    world = TransactionWorld(seed, draw(seed))
+    try:
+        with mock.patch.object(open_transaction, "PAGE_ITEMS", 2 if seed % 2 else PAGE_ITEMS):
+            world.live()
+    except BrokenError as broken:
+        return TransactionLife(world, (broken.name, str(broken)))
+    except AssertionError as error:
+        return TransactionLife(world, ("an assertion of the core", f"an assertion of the core: {error}"))
+    return TransactionLife(world, None)
+
+
+def soak(first: int, count: int) -> int:
+    """Exit status 1 and a story at the first failure."""
+    transactions = batches = 0
+    for seed in range(first, first + count):
+        life = live(seed)
+        if life.broken is not None:
+            sys.stdout.write(life.story + "\n")
+            return 1
+        transactions, batches = transactions + life.world.transactions, batches + life.world.batches
+    sys.stdout.write(f"{count} worlds of transactions, {transactions} commits, {batches} batches: all is well\n")
+    return 0
+
+
+def main(arguments: list[str]) -> int:
+    """Exit status 1 and a story at the first failure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, required=True, help="how many worlds")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    options = parser.parse_args(arguments)
+    return soak(options.first, options.seeds)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transactions in simulated time: coordinators that move, partitions, producers, sinks, readers, and faults.
+
+The coordinator is `core.transactions.coordinator.TransactionCoordinator`; its driver is written for the simulator and
+keeps to rules X10 to X16. The invariants are checked at each record that is committed or read.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tidemark.core.transactions.requests import Situation, TransactionSettings
+from tidemark.core.transactions.state import Change, TransactionPartition
+
+from tests.simulation.engine import Engine, Node
+from tests.simulation.network.links import Network
+from tests.simulation.transactions.brokers import BrokerNode, Reply, Request
+from tests.simulation.transactions.clients import ClientNode, ProducerNode, ReaderNode, SinkNode
+from tests.simulation.transactions.invariants import AllInvariants
+from tests.simulation.transactions.partition_log import TOPIC, PartitionLog
+
+TROUBLED_MS = 8_000
+PEACE_MS = 5_000
+BROKERS = 3
+PARTITIONS = 3
+CLIENTS_MAX = 3
+PRODUCERS = ("payments", "orders")
+SINKS = ("counts",)
+_WALL_MS = 1_700_000_000_000
+_RESTART_MS = 150
+
+
+class Item(NamedTuple):
+    """A fault; `number` chooses among the possible victims."""
+
+    at_ms: int
+    kind: str
+    number: int
+    lasts_ms: int = 0
+
+
+KINDS = {
+    "zombie": 4,
+    "kill client": 4,
+    "stop client": 5,
+    "cut client": 3,
+    "stop broker": 3,
+    "replace coordinator": 5,
+    "kill coordinator": 3,
+    "fail a write": 4,
+    "move leader": 8,
+    "recreate topic": 1,
+    "abort by operator": 1,
+}
+
+
+def draw(seed: int, count: int = 40) -> list[Item]:
+    """The faults of the world of that seed."""
+    dice = Engine(seed).dice("plan")
+    return sorted(
+        Item(dice.randrange(TROUBLED_MS), kind, dice.randrange(1000), dice.choice((50, 300, 900, 1500, 2500)))
+        for kind in dice.choices(list(KINDS), list(KINDS.values()), k=count)
+    )
+
+
+class TransactionWorld:
+    """Three brokers, three partitions, the clients of three transactional ids, and two readers."""
+
+    def __init__(self, seed: int, plan: list[Item]) -> None:
+        self.engine = Engine(seed)
+        self.network = Network(self.engine)
+        self.invariants = AllInvariants()
+        self.log: list[Change] = []
+        self.brokers = [BrokerNode(self, f"b{index}") for index in range(BROKERS)]
+        self.leader: BrokerNode | None = None
+        self.leader_epoch = 0
+        self.partitions = [self._new_partition(index, 0) for index in range(PARTITIONS)]
+        self.clients: dict[str, ClientNode] = {}
+        self.checkpoints: dict[str, int] = {}
+        self.story: list[tuple[int, str]] = []
+        self.refused: Counter[str] = Counter()
+        self.transactions = self.batches = self.repeated_batches = self.fenced = 0
+        self._readers = [ReaderNode(self, f"r{index}") for index in range(2)]
+        self._started = self._producer_ids = self._topics = 0
+        self._late = self.engine.dice("late").choice((0.03, 0.1, 0.4))
+        """The share of late messages, and of requests that arrive twice."""
+        self._expiration_ms = self.engine.dice("expiration").choice((600, 10**9, 10**9))
+        # An id that expires forgets which batches are committed, so a sink must return within the expiration time.
+        self._names = (*PRODUCERS, *SINKS) if self._expiration_ms > PEACE_MS else (*PRODUCERS, "refunds")
+        for item in plan:
+            self.engine.at(item.at_ms, lambda item=item: self._befall(item))  # type: ignore[misc]
+
+    def live(self) -> None:
+        """Live to the end of the peace; raises BrokenError, or an assertion of the core."""
+        self._lead(self.brokers[0])
+        for index, log in enumerate(self.partitions):
+            log.lead(self.brokers[index % BROKERS])
+        for name in self._names:
+            self._start(name)
+        for reader in self._readers:
+            reader.start()
+        self.engine.run(TROUBLED_MS)
+        self.network.heal_all()
+        for node in (*self.brokers, *self.clients.values()):
+            node.resume()
+        self.tell("peace")
+        self.engine.run(TROUBLED_MS + PEACE_MS // 2)
+        self.finish()
+        self.engine.run(TROUBLED_MS + PEACE_MS)
+        self.invariants.at_the_end(self)
+
+    def finish(self) -> None:
+        """Every client dies with its work; timeouts end the open transactions."""
+        for client in tuple(self.clients.values()):
+            client.alive = False
+        self.clients.clear()
+
+    def tell(self, sentence: str) -> None:
+        self.story.append((self.engine.now, sentence))
+
+    def situation(self) -> Situation:
+        settings = TransactionSettings(expiration_ms=self._expiration_ms)
+        return Situation(self.engine.now, _WALL_MS + self.engine.now, settings)
+
+    def next_producer_id(self) -> int:
+        self._producer_ids += 1
+        return self._producer_ids
+
+    def wrote(self, changes: list[Change]) -> None:
+        """These records of the coordinator are committed."""
+        self.invariants.wrote(changes)
+        self.log += changes
+
+    # -- messages ------------------------------------------------------------------------------------------------
+
+    def send(self, sender: Node, receiver: Node, work: Callable[[], None], *, twice: bool = False) -> None:
+        """Before the peace messages are lost, late, and out of order at times."""
+        if self.engine.now >= TROUBLED_MS:
+            self.engine.after(self.network.delay_ms(sender.name, receiver.name), lambda: receiver.run(work))
+            return
+        dice = self.engine.dice(f"loss {sender.name}")
+        for _ in range(2 if twice and dice.random() < self._late else 1):
+            if dice.random() < 0.03:
+                continue
+            late_ms = dice.choice((0, 0, 0, 20, 400, 1600)) if dice.random() < self._late else 0
+            delay_ms = self.network.delay_ms(sender.name, receiver.name) + late_ms
+            self.engine.after(delay_ms, lambda: self._arrive(sender, receiver, work))
+
+    def _arrive(self, sender: Node, receiver: Node, work: Callable[[], None]) -> None:
+        if self.network.carries(sender.name, receiver.name):
+            receiver.run(work)
+
+    def ask(self, sender: Node, request: Request, reply: Reply) -> None:
+        """A request to the present coordinator; it may arrive twice, and its answer never."""
+        coordinator = self.leader
+        assert coordinator is not None
+
+        def answer(found: object) -> None:
+            self.send(coordinator, sender, lambda: reply(found))
+
+        self.send(sender, coordinator, lambda: coordinator.request(request, answer), twice=True)
+
+    # -- clients -------------------------------------------------------------------------------------------------
+
+    def _start(self, name: str) -> ClientNode:
+        self._started += 1
+        kind = SinkNode if name in SINKS else ProducerNode
+        client = kind(self, name, f"{name}-{self._started}")
+        self.clients[client.name] = client
+        client.start()
+        return client
+
+    def ended(self, client: ClientNode) -> None:
+        """A process of a transactional id has ended; another one starts, unless one runs."""
+        self.clients.pop(client.name, None)
+        self.engine.after(_RESTART_MS, lambda: self._restart(client.transactional_id))
+
+    def _restart(self, name: str) -> None:
+        running = any(client.transactional_id == name for client in self.clients.values())
+        if not running and self.engine.now < TROUBLED_MS + PEACE_MS // 2:
+            self._start(name)
+
+    def _new_partition(self, index: int, incarnation: int) -> PartitionLog:
+        return PartitionLog(self, TransactionPartition(TOPIC, f"id-{incarnation}", index))
+
+    # -- faults --------------------------------------------------------------------------------------------------
+
+    def _befall(self, item: Item) -> None:
+        sentence = getattr(self, "_" + item.kind.replace(" ", "_"))(item)
+        if sentence:
+            self.tell(f"== {sentence}")
+
+    def _victim(self, item: Item) -> ClientNode | None:
+        names = sorted(self.clients)
+        return self.clients[names[item.number % len(names)]] if names else None
+
+    def _zombie(self, item: Item) -> str:
+        name = self._names[item.number % len(self._names)]
+        if sum(client.transactional_id == name for client in self.clients.values()) >= CLIENTS_MAX:
+            return ""
+        return f"{self._start(name).name} starts beside the others of {name}"
+
+    def _kill_client(self, item: Item) -> str:
+        victim = self._victim(item)
+        if victim is None:
+            return ""
+        victim.die()
+        return f"{victim.name} is killed"
+
+    def _stop_client(self, item: Item) -> str:
+        victim = self._victim(item)
+        return "" if victim is None else self._stop(victim, item.lasts_ms)
+
+    def _stop_broker(self, item: Item) -> str:
+        return self._stop(self.brokers[item.number % BROKERS], item.lasts_ms)
+
+    def _stop(self, node: Node, lasts_ms: int) -> str:
+        node.pause()
+        self.engine.after(lasts_ms, node.resume)
+        return f"{node.name} is stopped for {lasts_ms} ms"
+
+    def _cut_client(self, item: Item) -> str:
+        victim = self._victim(item)
+        if victim is None:
+            return ""
+        ways = [(victim.name, broker.name) for broker in self.brokers]
+        if item.number % 2:
+            ways = [(receiver, sender) for sender, receiver in ways]
+        for way in ways:
+            self.network.cut(*way)
+            self.engine.after(item.lasts_ms, lambda way=way: self.network.heal(*way))  # type: ignore[misc]
+        return f"nothing {'to' if item.number % 2 else 'from'} {victim.name} for {item.lasts_ms} ms"
+
+    def _replace_coordinator(self, item: Item) -> str:
+        """The former coordinator does not know yet; each of its writes in flight is in the log, or is not."""
+        others = [broker for broker in self.brokers if broker is not self.leader]
+        self._lead(others[item.number % len(others)])
+        assert self.leader is not None
+        return f"{self.leader.name} is coordinator in epoch {self.leader_epoch}"
+
+    def _kill_coordinator(self, item: Item) -> str:
+        assert self.leader is not None
+        gone = self.leader
+        gone.forget()
+        return f"{gone.name} is killed; {self._replace_coordinator(item)}"
+
+    def _fail_a_write(self, item: Item) -> str:
+        assert self.leader is not None
+        self.leader.next_write_fails = True
+        return f"a write of {self.leader.name} fails"
+
+    def _move_leader(self, item: Item) -> str:
+        log = self.partitions[item.number % PARTITIONS]
+        broker = self.brokers[item.number // PARTITIONS % BROKERS]
+        log.lead(broker)
+        return f"{broker.name} leads partition {log.key.partition} in epoch {log.leader_epoch}"
+
+    def _recreate_topic(self, item: Item) -> str:
+        self._topics += 1
+        for log in self.partitions:
+            log.deleted = True
+        self.partitions = [self._new_partition(index, self._topics) for index in range(PARTITIONS)]
+        for index, log in enumerate(self.partitions):
+            log.lead(self.brokers[index % BROKERS])
+        return f"the topic is deleted and created again, incarnation {self._topics}"
+
+    def _abort_by_operator(self, item: Item) -> str:
+        name = self._names[item.number % len(self._names)]
+        operator = Node(self.engine, "operator")
+        self.ask(operator, lambda core, now: core.abort(name, now), lambda _: None)
+        return f"an operator aborts {name}"
+
+    def _lead(self, broker: BrokerNode) -> None:
+        if self.leader is not None:
+            self.leader.depose()
+        self.leader_epoch += 1
+        self.leader = broker
+        broker.lead(self.leader_epoch)
