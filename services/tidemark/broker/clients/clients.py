@@ -10,6 +10,7 @@ from tidemark.broker.clients.describe_log_dirs import LogDirs
 from tidemark.broker.clients.fetch import FetchService, Purgatory
 from tidemark.broker.clients.fetch_streams import FetchStreams
 from tidemark.broker.clients.internal_appends import InternalAppends
+from tidemark.broker.clients.pending_batches import PendingBatches
 from tidemark.broker.clients.produce import ProduceService
 from tidemark.broker.clients.producer_ids import ProducerIds
 from tidemark.broker.clients.read_replica import ReplicaReads
@@ -34,6 +35,7 @@ class Clients:
     purgatory: requests that wait for a high watermark or a leadership.
     appends: appends of this broker itself to partitions that it leads.
     producer_ids: producer ids that were never given before.
+    pending: the check of pending batches; needs its verifier before the first request.
     """
 
     def __init__(
@@ -48,7 +50,10 @@ class Clients:
         driver = node.driver
         self._quotas = quotas
         self.purgatory = Purgatory()
-        self._produce = ProduceService(driver, node.topics, node.metadata, node.lease, node.clock, node.metrics)
+        self.pending = PendingBatches(node.core.queries)
+        self._produce = ProduceService(
+            driver, node.topics, node.metadata, node.lease, node.clock, node.metrics, self.pending
+        )
         self.appends = InternalAppends(driver.submit, self._produce.reply)
         self._delete_records = DeleteRecords(node.core.queries, driver.submit, node.lease, node.clock.now_ms)
         self.fetch = FetchService(

@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
 import grpc
 
+from tidemark.broker.clients.pending_batches import PendingBatches, Verification, refusals_of
 from tidemark.broker.clients.typed_batches import check_fits_topic
 from tidemark.broker.metrics.broker import BrokerMetrics
 from tidemark.broker.node.core_driver import BrokerDriver
@@ -23,8 +25,8 @@ from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.core.internal_topics import INTERNAL_TOPICS
 from tidemark.core.quotas.quotas import QuotaKind
 from tidemark.core.replication.effects import ProduceResult, ReplyToProduce
-from tidemark.core.replication.events import Event, ProduceArrived, ProduceExpired
-from tidemark.core.security.acls import Operation, topic
+from tidemark.core.replication.events import ProduceArrived, ProduceExpired
+from tidemark.core.security.acls import Operation, topic, transactional_id
 from tidemark.model import ErrorCode, LeaderEpoch, Offset, TidemarkError, TopicPartition
 from tidemark.ports import Clock
 from tidemark.record.checks import check_batch, check_produced
@@ -62,8 +64,10 @@ class ProduceService:
         lease: Lease,
         clock: Clock,
         metrics: BrokerMetrics,
+        pending: PendingBatches,
     ) -> None:
         self._driver = driver
+        self._pending = pending
         self._topics = topics
         self._metadata = metadata
         self._lease = lease
@@ -138,8 +142,7 @@ class ProduceService:
             raise TidemarkError(ErrorCode.INVALID_REQUEST, "a produce request names at least one partition")
         call = _Call(stream, self._metrics, request.correlation_id, request.acks, len(parts))
         stream.began()
-        events: list[Event] = []
-        waiting: list[tuple[int, TopicPartition]] = []
+        events: list[ProduceArrived] = []
         pace = Pace()
         for index, part in enumerate(parts):
             if pace.is_due:
@@ -151,6 +154,8 @@ class ProduceService:
             try:
                 if stream.access is not None:
                     stream.access.require(Operation.WRITE, topic(part.topic))
+                    if request.transactional_id:
+                        stream.access.require(Operation.WRITE, transactional_id(request.transactional_id))
                 batches = await self._checked(call, index, data, pace)
             except Exception as error:  # noqa: BLE001 - a bad batch must not end the stream, whatever error it raises
                 call.results[index] = _refusal(_as_refusal(error, partition))
@@ -158,7 +163,6 @@ class ProduceService:
                 continue
             self._next_id = request_id = self._next_id + 1
             self._waiting[request_id] = (call, index)
-            waiting.append((request_id, partition))
             events.append(
                 ProduceArrived(
                     request_id,
@@ -177,10 +181,39 @@ class ProduceService:
         if call.open_count == 0:
             call.finish()
             return
+        timeout_s = min(max(request.timeout_ms, 1), _TIMEOUT_MAX_MS) / 1000
+        verifications = self._pending.verifications(events)
+        if verifications or stream.last_held is not None:
+            stream.hold(self._submit_verified(call, events, verifications, stream.last_held, timeout_s))
+        else:
+            self._submit(call, events, timeout_s)
+
+    def _submit(self, call: _Call, events: Sequence[ProduceArrived], timeout_s: float) -> None:
         if call.acks != 0:
-            timeout_s = min(max(request.timeout_ms, 1), _TIMEOUT_MAX_MS) / 1000
+            waiting = [(event.request_id, event.partition) for event in events]
             call.timer = asyncio.get_running_loop().call_later(timeout_s, self._expire, waiting)
         self._driver.submit_all(events)
+
+    async def _submit_verified(
+        self,
+        call: _Call,
+        events: Sequence[ProduceArrived],
+        verifications: Sequence[Verification],
+        earlier: asyncio.Task[None] | None,
+        timeout_s: float,
+    ) -> None:
+        """Submit a request after its verifications, and after the earlier requests of its stream (rule X11)."""
+        began_s = time.monotonic()
+        refused = await refusals_of(verifications, timeout_s) if verifications else {}
+        if earlier is not None:
+            await asyncio.wait([earlier])
+        for event in events:
+            if event.request_id in refused:
+                _, index = self._waiting.pop(event.request_id)
+                call.refuse(index, refused[event.request_id])
+        left = [event for event in events if event.request_id not in refused]
+        if left:
+            self._submit(call, left, max(0.001, timeout_s - (time.monotonic() - began_s)))
 
     async def _checked(self, call: _Call, index: int, batches: list[bytes], pace: Pace) -> tuple[Batch, ...]:
         if call.partitions[index].topic in INTERNAL_TOPICS:
@@ -314,6 +347,8 @@ class _Stream:
         self.refusal: TidemarkError | None = None
         """Why no more requests are read; sent when the earlier ones are answered."""
         self.answering: set[asyncio.Task[None]] = set()
+        self.last_held: asyncio.Task[None] | None = None
+        """The last request that waits for its coordinator, or for such a request; later requests wait for this one."""
         self._open_calls = 0
         self._in_flight_bytes = 0
         self._unread = 0
@@ -334,6 +369,17 @@ class _Stream:
     def began(self) -> None:
         """Count a received request."""
         self._open_calls += 1
+
+    def hold(self, submission: Coroutine[Any, Any, None]) -> None:
+        """Start the submission of a request that must wait; later ones come after it."""
+        task = self.last_held = asyncio.create_task(submission, name="produce: verify")
+        self.answering.add(task)
+        task.add_done_callback(self._released)
+
+    def _released(self, task: asyncio.Task[None]) -> None:
+        self.answering.discard(task)
+        if self.last_held is task:
+            self.last_held = None
 
     def took(self, call: _Call) -> None:
         """Add the bytes of a checked request to those in flight."""

@@ -17,6 +17,7 @@ from tidemark.broker.transactions.metrics import TransactionMetrics
 from tidemark.broker.transactions.partition_producers import PartitionProducers
 from tidemark.broker.transactions.requests import Requests
 from tidemark.broker.transactions.service import TransactionService
+from tidemark.broker.transactions.verification import Verification
 from tidemark.core.internal_topics import TRANSACTIONS_TOPIC
 from tidemark.core.replication import effects as ef
 from tidemark.model import TopicDescription
@@ -38,7 +39,7 @@ class TransactionCoordination:
             replication_factor=settings.transaction_state_log_replication_factor,
             factor_setting="transaction.state.log.replication.factor",
         )
-        writer = MarkerWriter()
+        writer = MarkerWriter(clients.appends, node.metadata, node.lease, node.clock.wall_us)
 
         async def existing(names: Collection[str]) -> Mapping[str, TopicDescription]:
             await node.store.states((), sync=True)  # the next read is not older than this call
@@ -49,9 +50,12 @@ class TransactionCoordination:
             node.broker_id, settings, logs, node.metadata, topic, metrics, self._sender, node.driver.fail
         )
         requests = Requests(self._coordinators, clients.producer_ids.next)
-        producers = PartitionProducers(node.core.queries, node.metadata, node.lease, node.clock.now_ms)
+        producers = PartitionProducers(node.core.queries, node.metadata, node.lease)
         self.service = TransactionService(self._coordinators, requests, producers)
         self.internal_service = TransactionCoordinationService(requests, writer)
+        self._verification = clients.pending.verifier = Verification(
+            node.broker_id, node.metadata, self.internal_service.add_partitions, self._coordinators.located
+        )
 
     def on_leadership(self, effect: ef.LeadershipChanged) -> None:
         """The leader of a partition of __transaction_state changed: load or drop its coordinator."""
@@ -66,5 +70,6 @@ class TransactionCoordination:
         self._coordinators.stop()
 
     async def stop(self) -> None:
-        """Stop sending markers."""
+        """Stop sending markers and verifying transactions."""
+        await self._verification.stop()
         await self._sender.stop()

@@ -30,6 +30,10 @@ class TransactionCoordinationService(TransactionCoordinationServicer):
         self, request: pb.AddPartitionsRequest, context: Any
     ) -> pb.AddPartitionsResponse:
         """Add partitions to open transactions (rule X11)."""
+        return await self.add_partitions(request)
+
+    async def add_partitions(self, request: pb.AddPartitionsRequest) -> pb.AddPartitionsResponse:
+        """As AddPartitions, for the partitions that this broker leads."""
         check_named(request.additions, "transactions")
         outcomes = await asyncio.gather(*(self._add(one) for one in request.additions))
         return pb.AddPartitionsResponse(outcomes=outcomes)

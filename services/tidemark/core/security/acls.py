@@ -139,6 +139,11 @@ def group(name: str) -> Resource:
     return Resource(_R.GROUP, name)
 
 
+def transactional_id(name: str) -> Resource:
+    """The transactional id as a resource."""
+    return Resource(_R.TRANSACTIONAL_ID, name)
+
+
 class Acl(NamedTuple):
     """One rule. Rules are ordered by their members, so that the same rule of several decides everywhere.
 

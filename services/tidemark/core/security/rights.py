@@ -108,7 +108,13 @@ def _of_topics(operation: Operation, field: str) -> Right:
 _BROKER_SERVICE: Final = {
     "GetMetadata": _of_topics(_O.DESCRIBE, "topics"),
     "WatchMetadata": _of_topics(_O.DESCRIBE, "topics"),
-    "Produce": _of_topics(_O.WRITE, "partitions.topic"),
+    "Produce": Right(
+        (
+            Need(_O.WRITE, _TOPIC, "partitions.topic"),
+            Need(_O.WRITE, ResourceType.TRANSACTIONAL_ID, "transactional_id", when="transactional_id"),
+        ),
+        by_service=True,
+    ),
     "Fetch": _of_topics(_O.READ, "partitions.topic"),
     "FetchStream": _of_topics(_O.READ, "partitions.topic"),
     "ListOffsets": Right((Need(_O.DESCRIBE, _TOPIC, "partitions.topic"),), roles=_BROKER, items=_PARTITIONS),

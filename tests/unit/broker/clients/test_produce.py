@@ -11,6 +11,7 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 from tidemark.broker.clients import produce as produce_module
+from tidemark.broker.clients.pending_batches import PendingBatches
 from tidemark.broker.clients.produce import ProduceService
 from tidemark.broker.metrics.broker import BrokerMetrics
 from tidemark.broker.node.core_driver import BrokerDriver
@@ -22,6 +23,7 @@ from tidemark.core.quotas.quotas import DEFAULT, QuotaEntity, QuotaKind, Quotas
 from tidemark.core.replication.broker import BrokerCore
 from tidemark.core.replication.effects import Effect, ProduceResult, ReplyToProduce
 from tidemark.core.replication.events import Event, ProduceArrived
+from tidemark.core.replication.queries import BrokerQueries
 from tidemark.model import BrokerId, ErrorCode, Offset, TopicPartition
 from tidemark.rpc.quotas.enforcement import CallerQuotas, ClientQuotas
 from tidemark.runtime.metrics import Metrics
@@ -58,13 +60,21 @@ class FakeContext:
     async def write(self, response: pb.ProduceResponse) -> None:
         self.responses.put_nowait(response)
 
-    def send(self, number: int, *batches: bytes, acks: int = -1, partitions: int = 1) -> None:
+    def send(
+        self, number: int, *batches: bytes, acks: int = -1, partitions: int = 1, transactional_id: str = ""
+    ) -> None:
         parts = [
             pb.PartitionProduce(topic="flights", partition=index, current_leader_epoch=-1, batches=batches)
             for index in range(partitions)
         ]
         self.requests.put_nowait(
-            pb.ProduceRequest(correlation_id=number, acks=acks, timeout_ms=60_000, partitions=parts)
+            pb.ProduceRequest(
+                correlation_id=number,
+                acks=acks,
+                timeout_ms=60_000,
+                partitions=parts,
+                transactional_id=transactional_id,
+            )
         )
 
 
@@ -80,7 +90,7 @@ class FakeSession:
 
 
 class Harness:
-    def __init__(self) -> None:
+    def __init__(self, queries: BrokerQueries | None = None) -> None:
         self.clock = ManualClock(NOON_US // 1000)
         self.session = FakeSession(self.clock.now_ms() + 1000)
         self.held_since_ms: dict[TopicPartition, int] = {}
@@ -96,6 +106,7 @@ class Harness:
             Lease(self.clock, self.session, self.holds_epoch_since, lambda: True),
             self.clock,
             BrokerMetrics(metrics),
+            PendingBatches(self.core.queries if queries is None else queries),
         )
         self.context = FakeContext()
         self.stream = asyncio.create_task(self.service.serve(self.context))

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Before the first pending batch of a transaction in a partition, the coordinator adds the partition (rule X11)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterable, Mapping
+from typing import Protocol
+
+from tidemark.core.replication.events import ProduceArrived
+from tidemark.core.replication.leader.produce_validation import ACKS_ALL
+from tidemark.core.replication.queries import BrokerQueries
+from tidemark.core.transactions.state import ProducerIdentity, TransactionPartition
+from tidemark.model import ErrorCode, TidemarkError
+
+
+class Verifier(Protocol):
+    """Adds partitions to transactions at their coordinators."""
+
+    def verify(
+        self, transactional_id: str, producer: ProducerIdentity, partition: TransactionPartition
+    ) -> Awaitable[TidemarkError | None]:
+        """None when the partition is added, else the refusal; may be awaited several times."""
+
+
+Verification = tuple[int, Awaitable[TidemarkError | None]]
+
+
+class PendingBatches:
+    """Finds the batches to verify; `verifier` is set once the coordinators exist."""
+
+    def __init__(self, queries: BrokerQueries) -> None:
+        self._queries = queries
+        self.verifier: Verifier | None = None
+
+    def verifications(self, events: Iterable[ProduceArrived]) -> list[Verification]:
+        """Verifications by request id; a request is appended after its verifications. This begins the calls."""
+        return [
+            (event.request_id, outcome)
+            for event in events
+            if event.transactional_id and event.acks == ACKS_ALL
+            for outcome in self._of(event)
+        ]
+
+    def _of(self, event: ProduceArrived) -> list[Awaitable[TidemarkError | None]]:
+        assert self.verifier is not None, "requests come after the start"
+        view = self._queries.replica(event.partition)
+        if view is None or view.role != "leader":
+            return []  # the leader's check refuses the request
+        partition = TransactionPartition(event.partition.topic, view.identity.topic_id, event.partition.partition)
+        envelopes = (batch.envelope for batch in event.batches)
+        producers = {ProducerIdentity(one.producer_id, one.producer_epoch) for one in envelopes if one.is_pending}
+        return [
+            self.verifier.verify(event.transactional_id, producer, partition)
+            for producer in sorted(producers)
+            if self._queries.needs_verification(event.partition, *producer)
+        ]
+
+
+async def refusals_of(verifications: Iterable[Verification], timeout_s: float) -> Mapping[int, TidemarkError]:
+    """The errors of the refused requests, by request id; a call that takes longer is a refusal, too."""
+    refused: dict[int, TidemarkError] = {}
+    try:
+        async with asyncio.timeout(timeout_s):
+            for request_id, outcome in verifications:
+                error = await outcome
+                if error is not None:
+                    refused.setdefault(request_id, error)
+    except TimeoutError:
+        late = TidemarkError(
+            ErrorCode.REQUEST_TIMED_OUT, "the coordinator of the transaction did not add the partition in time; retry"
+        )
+        return {**{request_id: late for request_id, _ in verifications}, **refused}
+    return refused
