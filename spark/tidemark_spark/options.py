@@ -30,10 +30,12 @@ __all__ = ["EARLIEST", "LATEST", "ReadOptions", "parse_options", "parse_schema_o
 _log = logging.getLogger("tidemark.spark")
 
 _ENDING: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "endingOffsetsByTimestampStrategy")
+_BATCH: Final = (*_ENDING, "history")
+"""Options of batch reads."""
 _STREAMING: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "groupId")
 _OF_BYTES: Final = ("includeHeaders", "valueFormat", "valueSchema", "malformedValues")
 """Options of reads of topics without a schema."""
-_OF_TYPED: Final = ("metadataColumns", "schemaChange")
+_OF_TYPED: Final = ("metadataColumns", "schemaChange", "history")
 """Options of reads of topics with a schema."""
 _KNOWN: Final = {
     name.lower(): name
@@ -107,6 +109,7 @@ class ReadOptions:
         is_typed: whether the topic has a schema; `columns` is then empty.
         goes_on: whether a stream goes on with the version of its start after a change of the schema.
         group_id: consumer group that shows the progress of a stream; "": none.
+        history: directory of an archive of the topic, for the rows that are archived; "": all rows from brokers.
     """
 
     bootstrap: str
@@ -130,6 +133,7 @@ class ReadOptions:
     is_typed: bool = False
     goes_on: bool = False
     group_id: str = ""
+    history: str = ""
 
     def chosen(self, names: Iterable[str]) -> list[str]:
         """Topics to read, sorted; a pattern does not match internal topics, whose names begin with __."""
@@ -174,7 +178,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False, typed:
     """
     given = {name.lower(): value for name, value in options.items()}
     _check_names(given)
-    misplaced = [name for name in (_ENDING if streaming else _STREAMING) if name.lower() in given]
+    misplaced = [name for name in (_BATCH if streaming else _STREAMING) if name.lower() in given]
     if misplaced:
         kind, other = ("stream", "batch reads") if streaming else ("batch read", "streams")
         raise ValueError(f"option {misplaced[0]!r} is for {other}; this is a {kind}")
@@ -214,6 +218,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False, typed:
         is_typed=typed,
         goes_on=_goes_on(given),
         group_id=_group_id(given),
+        history=_history(given),
     )
     if parsed.max_offsets is not None and parsed.min_offsets > parsed.max_offsets:
         raise ValueError(
@@ -322,6 +327,16 @@ def _group_id(given: Mapping[str, str]) -> str:
     if not 1 <= len(text.strip()) <= _GROUP_ID_MAX:
         raise ValueError(f"option 'groupId' is {text[:20]!r}; want the id of a group, 1 to {_GROUP_ID_MAX} characters")
     return text.strip()
+
+
+def _history(given: Mapping[str, str]) -> str:
+    text = given.get("history", "").strip()
+    if "history" in given and not text:
+        raise ValueError("option 'history' is empty; want the directory of an archive of the topic")
+    by_time = [name for name in given if text and name.startswith(("starting", "ending")) and "timestamp" in name]
+    if by_time:
+        raise ValueError(f"option {by_time[0]!r} is not for reads with 'history': filter the rows by a column instead")
+    return text
 
 
 def _duration_ms(name: str, text: str) -> int:

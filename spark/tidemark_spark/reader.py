@@ -29,6 +29,7 @@ from tidemark_spark.typed.topic import check_same
 from tidemark_spark.values import check_type
 
 if TYPE_CHECKING:
+    from tidemark_spark.typed.history import History
     from tidemark_spark.typed.table import TypedTable
 
 
@@ -75,11 +76,22 @@ def read_task(
 def _columns(
     options: ReadOptions, schema: pa.Schema, ranges: Sequence[Assignment], table: TypedTable | None
 ) -> Iterator[pa.RecordBatch]:
-    for one, found in itertools.groupby(topics.read(options, ranges, table), key=itemgetter(0)):
+    for one, found in itertools.groupby(_read(options, ranges, table), key=itemgetter(0)):
         shape = _shape(options, schema, one, table)
         of_range = map(itemgetter(1), found)
         for records in rows.merged(of_range if table is None else map(table.passing, of_range)):
             yield shape(records)
+
+
+def _read(
+    options: ReadOptions, ranges: Sequence[Assignment], table: TypedTable | None
+) -> Iterator[tuple[Assignment, pa.RecordBatch]]:
+    """Rows of a task: all of its ranges are archived, or none."""
+    if table is None or not ranges[0].archive:
+        return topics.read(options, ranges, table)
+    from tidemark_spark.typed.history import read_archived
+
+    return read_archived(ranges, table)
 
 
 def _shape(options: ReadOptions, schema: pa.Schema, one: Assignment, table: TypedTable | None) -> Shape:
@@ -120,11 +132,19 @@ class TidemarkReader(DataSourceReader):
             if self._table is not None:
                 check_same(self._table.topic, found)
             narrowing = self._narrowing(found)
+            history = _history(options, found)  # before the bounds, which are not less than its ends then
             bounds = topics.find_bounds(reader, options, found)
+            if history is not None:
+                narrowing = replace(narrowing, timestamp_ms=None)  # brokers know no times of archived rows
+                bounds = {name: history.bounds(held) for name, held in bounds.items()}
             by_time = topics.find_times(reader, times_of(options, bounds, narrowing))
         planned = plan_ranges(options, bounds, by_time, narrowing)
+        archived, planned = history.divided(planned) if history is not None else ([], planned)
         tasks = pack(planned, options, functools.partial(topics.leader_of, found))
-        return [TidemarkInputPartition(tuple(_assignment(part, found) for part in task)) for task in tasks]
+        return [
+            *(TidemarkInputPartition((_assignment(part, found, options.history),)) for part in archived),
+            *(TidemarkInputPartition(tuple(_assignment(part, found) for part in task)) for task in tasks),
+        ]
 
     def _narrowing(self, found: Mapping[str, TopicView]) -> Narrowing:
         """Bounds of the read by the filters that the reader has."""
@@ -178,7 +198,17 @@ _OPERATORS: Mapping[str, str] = {
 }
 
 
-def _assignment(part: OffsetRange, found: Mapping[str, TopicView]) -> Assignment:
+def _history(options: ReadOptions, found: Mapping[str, TopicView]) -> History | None:
+    """The archive of the read's one topic, if the options name it."""
+    if not options.history:
+        return None
+    from tidemark_spark.typed.history import History
+
+    view = next(iter(found.values()))
+    return History(options.history, view, [where.partition for where in topics.partitions_of(options, view)])
+
+
+def _assignment(part: OffsetRange, found: Mapping[str, TopicView], archive: str = "") -> Assignment:
     topic = found[part.topic]
     incarnation = topic.partitions[part.partition].incarnation
-    return Assignment(part, topic.topic_id, incarnation, topics.timestamp_type(topic))
+    return Assignment(part, topic.topic_id, incarnation, topics.timestamp_type(topic), archive=archive)

@@ -49,6 +49,7 @@ class Assignment:
         incarnation: uuid of the partition, used likewise.
         timestamp_type: CREATE_TIME or LOG_APPEND_TIME.
         last_epoch: highest leader epoch of the records before the range; -1: unknown.
+        archive: directory of the archive that has the range; "": brokers have it.
     """
 
     offsets: OffsetRange
@@ -56,6 +57,7 @@ class Assignment:
     incarnation: str
     timestamp_type: int
     last_epoch: int = NO_EPOCH
+    archive: str = ""
 
 
 def open_reader(options: ReadOptions) -> RangeReader:

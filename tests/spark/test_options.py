@@ -305,3 +305,19 @@ def test_a_token_itself_is_refused_and_not_repeated(token: str) -> None:
     with pytest.raises(ValueError, match="give its path") as refused:
         parse_options({**FLIGHTS, "tidemark.token.file": token})
     assert token not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "streaming", "typed", "sentence"),
+    [
+        ({"history": "/archive"}, True, True, "option 'history' is for batch reads; this is a stream"),
+        ({"history": "/archive"}, False, False, "option 'history' is for topics with a schema"),
+        ({"history": " "}, False, True, "option 'history' is empty; want the directory"),
+        ({"history": "/archive", "startingTimestamp": "7"}, False, True, "option 'startingtimestamp' is not for reads"),
+    ],
+)
+def test_an_archive_is_for_batch_reads_of_typed_topics_without_times(
+    options: dict[str, str], streaming: bool, typed: bool, sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        parse_options({**FLIGHTS, **options}, streaming=streaming, typed=typed)

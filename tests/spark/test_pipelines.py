@@ -21,6 +21,7 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyspark.sql import DataFrame, Row, SparkSession
 from tidemark.client import AdminClient, Consumer, ConsumerRecord, Producer, read_table
+from tidemark.client.tables.archiver import archive_topic
 from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark_spark import compat
 from tidemark_spark.archive_layout import Files, landed_files, read_archive, read_manifests
@@ -194,6 +195,17 @@ def test_a_typed_topic_is_archived_by_tasks_and_old_and_new_files_are_one_table(
     assert both[1]["lines"] == [Row(sku="a", n=1)]
     assert history.where("lines is null").count() == 11
     assert read_history(spark, cluster.bootstrap, "lake", root).where("euros is null").collect()[0]["city"] == "Bonn"
+    options = {"tidemark.bootstrap": cluster.bootstrap, "history": root, "columns": "store, _partition, _offset"}
+    places = [tuple(row) for row in spark.read.format("tidemark").options(**options).load("lake").collect()]
+    starting = json.dumps({"lake": {"0": 3, "1": 4}})
+    behind = spark.read.format("tidemark").options(**options, startingOffsets=starting).load("lake").collect()
+    assert sorted(map(tuple, behind)) == sorted(one for one in places if one[2] >= 3 + one[1])
+    assert archive_topic(cluster.bootstrap, "lake", root) == 1
+    with AdminClient(cluster.admin_address) as admin:
+        for partition in range(2):
+            admin.delete_records("lake", partition, -1)
+    deleted = spark.read.format("tidemark").options(**options).load("lake")
+    assert sorted(map(tuple, deleted.collect())) == sorted(places), "all rows come from the archive now"
     with pytest.raises(ValueError, match="topic lake has a schema: archive it alone"):
         archive.run(
             spark, arguments_of(archive, "--bootstrap", cluster.bootstrap, "--topic", f"{sales},lake", "--to", root)

@@ -3,24 +3,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.client.tables.archive_files import SYSTEM_COLUMNS, Archive
-from tidemark.client.tables.archive_rows import archived_rows
 from tidemark.client.tables.archiver import ArchiveTask, archive_topic, write_partition
-from tidemark.client.tables.table_scan import TableScan
-from tidemark.client.typed.batch_rows import BatchRows
 from tidemark.core.schemas.model import Column, ColumnType, ListOf, MapOf, StructOf
 from tidemark.model import TidemarkError
 
-from tidemark_spark.compat import arrow_schema
-from tidemark_spark.typed.shapes import shaping
 from tidemark_spark.typed.spark_types import spark_type
 
 _ID = "parquet.field.id"
@@ -93,32 +85,10 @@ def read_history(
     Raises:
         TidemarkError: as `tidemark.read_table` with `history`.
     """
-    with TableScan(bootstrap, topic, history=root) as checked:
-        versions, ends = checked.versions, checked.archived_ends
-    options = {"tidemark.bootstrap": bootstrap, **({} if columns is None else {"columns": ",".join(columns)})}
-    if ends:
-        options["startingOffsets"] = json.dumps({topic: ends})
-    logged = spark.read.format("tidemark").options(**options).load(topic)
-    wanted = arrow_schema(logged.schema)
-    named = [column.name for column in versions[max(versions)].columns] if columns is None else list(columns)
-
-    def rows(tasks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        typed = BatchRows(topic, versions, named, dictionaries=False, version=max(versions))
-        for task in (one for batch in tasks for one in batch.to_pylist()):
-            for found in archived_rows(Archive(root), task["partition"], task["start"], task["end"], typed):
-                arrays = [_as(found.column(field.name), field) for field in wanted]
-                yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
-
-    parts = []
-    for partition, files in Archive(root).files().items():
-        behind = [*(file.start for file in files[1:]), ends[partition]]
-        parts += [(partition, file.start, min(end, ends[partition])) for file, end in zip(files, behind, strict=False)]
-    tasks = spark.createDataFrame(parts, "partition int, start long, end long").repartition(max(1, len(parts)))
-    return tasks.mapInArrow(rows, logged.schema).unionByName(logged)
-
-
-def _as(array: Any, field: Any) -> Any:
-    return array.cast(field.type) if field.name == "_headers" else shaping(array.type, field.type)(array)
+    options = {"tidemark.bootstrap": bootstrap, "history": root}
+    if columns is not None:
+        options["columns"] = ",".join(columns)
+    return spark.read.format("tidemark").options(**options).load(topic)
 
 
 def _field(column: Column) -> StructField:

@@ -18,9 +18,8 @@ from tidemark.client.metadata.bootstrap import Bootstrap
 from tidemark.client.metadata.cluster import unknown_partition
 from tidemark.client.metadata.tls import Credentials
 from tidemark.client.records import Timestamp
-from tidemark.client.tables.archive_files import Archive, check_topic
-from tidemark.client.tables.archive_rows import Held, archived_offset_at, archived_rows, held_in
-from tidemark.client.tables.archiver import check_incarnation
+from tidemark.client.tables.archive_rows import archived_offset_at, archived_rows
+from tidemark.client.tables.seam import Part, Seam
 from tidemark.client.typed.batch_rows import BatchRows
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.schemas.model import TopicSchema
@@ -77,15 +76,15 @@ class TableScan:
         try:
             self._view: TopicView = self._reader.topics([topic])[topic]
             indexes = self._indexes(partitions)
-            self._archive = None if history is None else Archive(history)
-            self._held = self._archived(indexes)  # before the bounds, which are not less than its ends then
-            self._log_starts: dict[int, int] = {}
-            bounds = self._bounds(indexes)
+            self._seam = Seam(history, self._view, indexes)  # before the bounds, which are not less than its ends then
+            bounds = self._seam.bounds(self._reader.bounds(topic, indexes))
             begins = self._offsets("start", start, bounds)
             ends = self._offsets("end", end, bounds)
-            self._ranges = {index: (begins[index], ends[index]) for index in indexes if begins[index] < ends[index]}
-            for index, (begin, stop) in self._ranges.items():
-                self._check_seam(index, begin, stop)
+            self._parts: dict[int, list[Part]] = {
+                index: self._seam.parts(index, begins[index], ends[index])
+                for index in indexes
+                if begins[index] < ends[index]
+            }
             self.versions: dict[int, TopicSchema] = self._reader.schemas(topic)  # after the ends: it has all versions
             if not self.versions:
                 sentence = f"topic {topic} has no schema, so it has no columns: read it with a Consumer"
@@ -102,11 +101,6 @@ class TableScan:
     ) -> None:
         self.close()
 
-    @property
-    def archived_ends(self) -> dict[int, int]:
-        """End offset (exclusive) of the archived rows of each partition that has some."""
-        return {index: held.last.end for index, held in self._held.items()}
-
     def close(self) -> None:
         """Close the connections; `batches` ends."""
         self._reader.close()
@@ -121,12 +115,13 @@ class TableScan:
 
     def batches(self, typed: BatchRows) -> Iterator[pa.RecordBatch]:
         """Yield the rows, partition by partition, in the schema of `typed`."""
-        for index, (begin, end) in self._ranges.items():
-            for start, stop, is_archived in self._parts(index, begin, end):
-                if is_archived and self._archive is not None:
-                    yield from archived_rows(self._archive, index, start, stop, typed)
+        archive = self._seam.archive
+        for index, parts in self._parts.items():
+            for start, end, is_archived in parts:
+                if is_archived and archive is not None:
+                    yield from archived_rows(archive, index, start, end, typed)
                 else:
-                    yield from self._logged(index, start, stop, typed)
+                    yield from self._logged(index, start, end, typed)
 
     def _logged(self, index: int, begin: int, end: int, typed: BatchRows) -> Iterator[pa.RecordBatch]:
         where = RangeStart(self.topic, index, begin, self._view.topic_id, self._view.partitions[index].incarnation)
@@ -138,42 +133,6 @@ class TableScan:
             fetch_bytes=FETCH_BYTES,
             typed=typed,
         )
-
-    def _parts(self, index: int, begin: int, end: int) -> list[tuple[int, int, bool]]:
-        """The parts of a range that come from one place each, and whether that is the archive."""
-        held = self._held.get(index)
-        if held is None:
-            return [(begin, end, False)]
-        seams = begin, max(begin, min(held.start, end)), max(begin, min(held.last.end, end)), end
-        parts = zip(seams, seams[1:], (False, True, False), strict=False)
-        return [(start, stop, is_archived) for start, stop, is_archived in parts if start < stop]
-
-    def _archived(self, indexes: Sequence[int]) -> dict[int, Held]:
-        if self._archive is None:
-            return {}
-        held = {index: found for index, found in held_in(self._archive).items() if index in indexes}
-        check_topic(self._archive.root, {i: one.last for i, one in held.items()}, self.topic, self._view.topic_id)
-        return held
-
-    def _bounds(self, indexes: Sequence[int]) -> dict[int, Bounds]:
-        """The bounds of the log and the archive together."""
-        found = dict(self._reader.bounds(self.topic, indexes))
-        self._log_starts = {index: bound.earliest for index, bound in found.items()}
-        for index, held in self._held.items():
-            check_incarnation(held.last, self._view.partitions[index].incarnation, found[index].latest)
-            found[index] = Bounds(min(held.start, found[index].earliest), found[index].latest)
-        return found
-
-    def _check_seam(self, index: int, begin: int, end: int) -> None:
-        """Raise for rows that are neither in the archive nor in the log any more."""
-        for start, stop, is_archived in self._parts(index, begin, end):
-            if self._archive is not None and not is_archived and start < self._log_starts[index]:
-                missing = min(stop, self._log_starts[index]) - 1
-                sentence = (
-                    f"{self.topic}-{index}: the offsets {start} to {missing} are not in the archive "
-                    f"{self._archive.root}, and retention deleted them from the log"
-                )
-                raise TidemarkError(ErrorCode.OFFSET_OUT_OF_RANGE, sentence)
 
     def _indexes(self, partitions: Sequence[int] | None) -> list[int]:
         known = self._view.partitions
@@ -211,9 +170,9 @@ class TableScan:
         return {index: min(offset, self._archived_at(index, stamp_us, offset)) for index, offset in logged.items()}
 
     def _archived_at(self, index: int, stamp_us: int, absent: int) -> int:
-        if self._archive is None:
+        if self._seam.archive is None:
             return absent
-        found = archived_offset_at(self._archive, index, _EPOCH + stamp_us * _MICROSECOND)
+        found = archived_offset_at(self._seam.archive, index, _EPOCH + stamp_us * _MICROSECOND)
         return absent if found is None else found
 
 
