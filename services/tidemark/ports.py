@@ -44,6 +44,7 @@ from tidemark.model import (
 from tidemark.model import StateRebuild as StateRebuild
 from tidemark.model import StateWrite as StateWrite
 from tidemark.record.envelope import Batch
+from tidemark.record.transactions import AbortedTransaction
 
 T = TypeVar("T")
 
@@ -141,6 +142,9 @@ class Log(Protocol):
         The first batch is returned even above `max_bytes`. Thread-safe beside one appender. With `cached_only`,
         None where the read would wait for the disk.
         """
+
+    def aborted_transactions(self, start_offset: Offset, end_offset: Offset) -> Sequence[AbortedTransaction]:
+        """The aborted transactions with batches that may lie in [start, end) (rule X5); thread-safe, never blocks."""
 
     def truncate(self, end_offset: Offset) -> ProducerStates:
         """Truncate to `end_offset` (exclusive); returns the producer state of the rest."""

@@ -25,6 +25,8 @@ from tests.unit.storage.batches import (
     follow,
     lead,
     make_batch,
+    make_marker,
+    make_pending,
     memory_directory,
     open_one,
     read_all,
@@ -196,6 +198,27 @@ def test_truncation_returns_the_producer_state_of_the_remaining_records(log: Log
     assert [batch.first_offset for batch in entry.batches] == [10, 12, 14, 16, 18]
     assert entry.batches[-1].last_sequence == 19
     assert log.truncate(Offset(0)).entries == {}
+
+
+def test_a_log_names_the_aborted_transactions_that_overlap_a_range_also_after_a_kill(world: World) -> None:
+    log, _ = world.open()
+    lead(log, make_pending(["a"], producer_id=1), make_pending(["b"], producer_id=2))
+    lead(log, make_marker(producer_id=1, commit=False), make_marker(producer_id=2))
+    lead(log, make_pending(["c"], producer_id=1, producer_epoch=1), make_batch(["d"]))
+    lead(log, make_marker(producer_id=1, producer_epoch=2, commit=False))
+
+    def named(log: Log, start: int, end: int) -> list[tuple[int, int, int]]:
+        return [tuple(one) for one in log.aborted_transactions(Offset(start), Offset(end))]
+
+    for _ in range(2):
+        assert named(log, 0, 7) == [(1, 0, 2), (1, 4, 6)]
+        assert named(log, 1, 4) == [(1, 0, 2)]
+        assert named(log, 2, 4) == []
+        assert named(log, 4, 5) == [(1, 4, 6)]
+        assert named(log, 6, 7) == []
+        log, _ = world.restart().open(PARTITION, IDENTITY, SMALL)
+    assert log.truncate(Offset(6)).first_open_offset == 4
+    assert named(log, 0, 6) == [(1, 0, 2)]
 
 
 def test_reset_drops_everything_and_starts_there(world: World) -> None:

@@ -28,6 +28,7 @@ from tidemark.model import (
 from tidemark.ports import RetentionLimits, TimestampOffset
 from tidemark.record.envelope import Batch, stamped
 from tidemark.record.payload import with_offsets
+from tidemark.record.transactions import AbortedTransaction
 
 
 @dataclass
@@ -117,6 +118,15 @@ class MemoryLog:
             taken.append(batch.data)
             size += len(batch.data)
         return b"".join(taken)
+
+    def aborted_transactions(self, start_offset: Offset, end_offset: Offset) -> Sequence[AbortedTransaction]:
+        states, found = ProducerStates(), []
+        for batch in self._stored.batches:
+            ended = states.observe_batch(batch)
+            overlaps = ended is not None and ended.first_offset < end_offset and ended.marker_offset > start_offset
+            if ended is not None and overlaps and not ended.commit:
+                found.append(AbortedTransaction(ended.producer_id, ended.first_offset, ended.marker_offset))
+        return found
 
     def truncate(self, end_offset: Offset) -> ProducerStates:
         self._check_usable()

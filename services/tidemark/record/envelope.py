@@ -41,6 +41,7 @@ _LAYOUT = struct.Struct("<qiIIIBBHIIiqqh6s")
 assert _LAYOUT.size == ENVELOPE_BYTES
 _STAMP = struct.Struct("<qi")
 _LENGTH_AT = slice(16, 20)
+_LENGTH = struct.Struct("<I")
 _MAGIC_AT: Final = 24
 TABLE_HEAD_BYTES: Final = 16
 """Of the table of columns: flags, number of nodes, node of the event time, 0, smallest timestamp."""
@@ -203,6 +204,21 @@ def split_batches(data: bytes | memoryview) -> tuple[Batch, ...]:
         batches.append(Batch(envelope, cut(data, offset, envelope.batch_length)))
         offset += envelope.batch_length
     return tuple(batches)
+
+
+def end_of_batches(data: bytes | memoryview) -> int:
+    """The next offset (exclusive) after the last of some concatenated whole batches, found by their lengths.
+
+    A damaged length ends the search.
+    """
+    position = last = 0
+    while position + ENVELOPE_BYTES <= len(data):
+        last = position
+        (length,) = _LENGTH.unpack_from(data, position + _LENGTH_AT.start)
+        if length < ENVELOPE_BYTES:
+            break
+        position += length
+    return unpack_envelope(data, last).next_offset
 
 
 def cut(data: bytes | memoryview, offset: int, length: int) -> bytes:

@@ -43,6 +43,7 @@ ENVELOPE = "A batch is an envelope of 64 bytes"
 BLOCK = "`<base>.index` and `<base>.timeindex` are blocks"
 INDEX_ENTRY = "An entry of `<base>.index`"
 TIME_INDEX_ENTRY = "An entry of `<base>.timeindex`"
+ABORTED = "`<base>.txnindex` has a row of 40 bytes"
 END_MARK = "An end mark of `<base>.timeindex`"
 ROSTER = "The file begins with a line `1`"
 PRODUCER = "An item of `producers`"
@@ -137,6 +138,7 @@ class DirectoryReader:
         readers = {
             "batches": self._batches,
             "blocks": self._blocks,
+            "rows": self._aborted,
             "lines": self._lines,
             "JSON": self._json,
             "roster": self._roster,
@@ -229,6 +231,18 @@ class DirectoryReader:
                 refuse(path, "the block ends within an entry")
             found.append({"kind": block["kind"], "items": items})
             at = end
+        return found
+
+    def _aborted(self, path: Path) -> list[Item]:
+        data, at, found = path.read_bytes(), 0, []
+        while at < len(data):
+            row = self._struct(ABORTED, data, at)
+            end = at + row["size_bytes_of_table"]
+            self._check(path, ABORTED, "crc", row["crc"], data[at:end])
+            found.append(row)
+            at = end
+        if not found:
+            refuse(path, "has no row")
         return found
 
     # -- text

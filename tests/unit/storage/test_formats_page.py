@@ -34,6 +34,7 @@ from tests.unit.storage.batches import (
 )
 from tests.unit.storage.directories.moving import copy_all, open_two
 from tests.unit.storage.format_tables import (
+    ABORTED,
     BLOCK,
     DIRECTORY_FILES,
     END_MARK,
@@ -57,7 +58,7 @@ from tests.unit.storage.log.test_cleaner import clean, fill
 
 TABLES = read_tables((Path(__file__).parents[3] / "docs" / "formats.md").read_text(encoding="utf-8"))
 OF_MEMBERS_AND_WORDS = [one for one, rows in TABLES.items() if rows and not {"word", "member"}.isdisjoint(rows[0])]
-STARTS = (BLOCK, DIRECTORY_FILES, END_MARK, ENVELOPE, INDEX_ENTRY, PRODUCER, REMEMBERED, REPLICA_FILES, ROSTER)
+STARTS = (ABORTED, BLOCK, DIRECTORY_FILES, END_MARK, ENVELOPE, INDEX_ENTRY, PRODUCER, REMEMBERED, REPLICA_FILES, ROSTER)
 ONLY_AFTER_A_CRASH = {
     "<base>-<end>.cleaned",
     "<base>-<end>.swap",
@@ -135,6 +136,8 @@ def first_life(root: Path, rng: random.Random) -> int:
     logs = open_two(root)
     logs.confirm_registration(BrokerEpoch(7), "boot-one")
     opened = {partition: open_log(logs, partition) for partition in (*SERVED, GATES)}
+    transact(opened[FLIGHTS], 60)
+    lead(opened[FLIGHTS], make_marker(producer_id=62))
     for partition, batches in {FLIGHTS: 24, AIRPORTS: 24, CARRIERS: 6, PLANES: 12, TOWERS: 12, GATES: 2}.items():
         fill(opened[partition], rng, batches, keys=5)
     clean(opened[AIRPORTS])
@@ -206,7 +209,7 @@ def third_life(root: Path, rng: random.Random, damaged: Mapping[str, Any]) -> tu
     opened = {one: logs.open(one, identity_of(one), CONFIGS)[0] for one in SERVED}
     for partition in (FLIGHTS, CARRIERS):
         fill(opened[partition], rng, 8)
-        transact(opened[partition])
+        transact(opened[partition], 50)
     documents = {
         f"a/{FLIGHTS}/cut-point.json": None,
         f"a/{CARRIERS}/cut-point.json": None,
@@ -222,11 +225,11 @@ def third_life(root: Path, rng: random.Random, damaged: Mapping[str, Any]) -> tu
     return first, second
 
 
-def transact(log: PartitionLog) -> None:
-    """One transaction is committed, one is aborted, and one stays open."""
+def transact(log: PartitionLog, first: int) -> None:
+    """Of the producers from `first` on, one commits, the next one aborts, and one has an open transaction meanwhile."""
     epoch = latest_epoch(log)
-    lead(log, *(make_pending(["pending"], producer_id=producer_id) for producer_id in (50, 51, 52)), epoch=epoch)
-    ends = [make_marker(producer_id=50 + number, commit=number == 0, coordinator_epoch=6) for number in range(2)]
+    lead(log, *(make_pending(["pending"], producer_id=first + number) for number in range(3)), epoch=epoch)
+    ends = [make_marker(producer_id=first + number, commit=number == 0, coordinator_epoch=6) for number in range(2)]
     lead(log, *ends, epoch=epoch)
 
 
@@ -381,6 +384,7 @@ def check_replica(files: ReplicaFiles, facts: Left, name: str) -> None:
         assert batches[-1]["base_offset"] + batches[-1]["last_offset_delta"] + 1 == state.log_end_offset
     check_identity(files, name)
     check_epochs(files, state, batches)
+    check_aborted(files, batches)
     snapshots = {path: one for path, one in files.others.items() if path.endswith(".snapshot")}
     for path, snapshot in snapshots.items():
         assert int(path.removesuffix(".snapshot")) == snapshot["offset"]
@@ -397,6 +401,26 @@ def check_replica(files: ReplicaFiles, facts: Left, name: str) -> None:
             )
             for one in newest["producers"]
         } == dict(state.producers.entries)
+
+
+def check_aborted(files: ReplicaFiles, batches: list[Item]) -> None:
+    """Each row against the batches; see `transact`."""
+    by_offset = {batch["base_offset"]: batch for batch in batches}
+    named = {name: rows for name, rows in files.others.items() if ".txnindex" in name}
+    markers = [batch for batch in batches if batch["attributes"] == 9]
+    assert bool(markers) <= bool(named)
+    for name, rows in named.items():
+        for row in rows:
+            first, marker = by_offset.get(row["first_offset"]), by_offset.get(row["last_offset"])
+            if first is None or marker is None:
+                assert name.endswith(".deleted")
+                continue
+            assert row["kind"] == 1
+            assert row["producer_id"] == first["producer_id"] == marker["producer_id"]
+            assert row["producer_id"] in (51, 61)
+            assert (first["attributes"], marker["attributes"]) == (8, 9)
+            opened = [batch["base_offset"] for batch in batches if batch["producer_id"] == row["producer_id"] + 1]
+            assert row["stable_offset"] == max(offset for offset in opened if offset < row["last_offset"])
 
 
 def check_identity(files: ReplicaFiles, name: str) -> None:

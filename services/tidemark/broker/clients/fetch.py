@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fetch with long poll, ListOffsets and OffsetsForLeaderEpoch (rules K1, E4, E6)."""
+"""Fetch with long poll, ListOffsets and OffsetsForLeaderEpoch (rules K1, E4, E6, X4)."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -32,6 +32,8 @@ from tidemark.model import (
     TopicPartition,
 )
 from tidemark.ports import Clock, Log, TimestampOffset
+from tidemark.record.envelope import end_of_batches
+from tidemark.record.transactions import AbortedTransaction
 from tidemark.rpc import errors
 from tidemark.rpc.fetch_codec import Fetched, Results
 from tidemark.rpc.limits.answer_size import ErrorRoom
@@ -224,7 +226,7 @@ class FetchService:
                     self._metrics.fetch_refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
                     settled = True
                 else:
-                    data = await self._read_one(part, facts, request.rack, room_bytes, first=empty)
+                    data = await self._read_one(request, part, facts, room_bytes, first=empty)
             except TidemarkError as error:
                 facts.error.CopyFrom(room.fit(self._explained(error, part.topic, part.partition)))
                 self._metrics.fetch_refused(error.code)
@@ -250,7 +252,13 @@ class FetchService:
         self._metrics.preferred_read_replicas.inc(named)
 
     async def _read_one(
-        self, part: pb.PartitionFetch, facts: pb.PartitionFetchResult, rack: str, room_bytes: int, *, first: bool
+        self,
+        request: pb.FetchRequest,
+        part: pb.PartitionFetch,
+        facts: pb.PartitionFetchResult,
+        room_bytes: int,
+        *,
+        first: bool,
     ) -> bytes:
         """Read the batches; other results go into `facts`."""
         partition = TopicPartition(part.topic, part.partition)
@@ -259,15 +267,23 @@ class FetchService:
                 ErrorCode.INVALID_REQUEST,
                 f"{partition}: fetch_offset is {part.fetch_offset}: give an offset from 0, as of ListOffsets",
             )
-        readable = self._readable(partition, part)
-        nearest = self._nearest(partition, part, rack) if part.read_from == pb.READ_FROM_NEAREST else None
+        committed_only = request.isolation_level == pb.READ_COMMITTED
+        readable = self._readable(partition, part, committed_only=committed_only)
+        nearest = self._nearest(partition, part, request.rack) if part.read_from == pb.READ_FROM_NEAREST else None
         data = b""
         if nearest is None and part.fetch_offset < readable.end_offset and (room_bytes > 0 or first):
             max_bytes = min(room_bytes, part.max_bytes) if part.max_bytes > 0 else room_bytes
             data = await self._read_columns(partition, part, readable.end_offset, max(max_bytes, 1))
+            aborted = self._aborted(partition, part.fetch_offset, data) if committed_only and data else ()
             # The read left the event loop: its result counts only if this replica kept its role and epoch.
-            self._readable(partition, part)
+            self._readable(partition, part, committed_only=committed_only)
+            for one in aborted:
+                facts.aborted_transactions.add(
+                    producer_id=one.producer_id, first_offset=one.first_offset, last_offset=one.last_offset
+                )
         self._lease.check(partition)
+        if committed_only and readable.last_stable_offset is not None:
+            facts.last_stable_offset = readable.last_stable_offset
         if nearest is not None:
             facts.preferred_read_replica = nearest
             self._submit(PreferredReplicaNamed(partition, nearest))
@@ -279,6 +295,11 @@ class FetchService:
         facts.log_end_offset = readable.log_end_offset
         return data
 
+    def _aborted(self, partition: TopicPartition, fetch_offset: int, data: bytes) -> Sequence[AbortedTransaction]:
+        """The aborted transactions that overlap fetched batches (rule X4)."""
+        end_offset = end_of_batches(data)
+        return self._open_log(partition).aborted_transactions(Offset(fetch_offset), Offset(end_offset))
+
     def _nearest(self, partition: TopicPartition, part: pb.PartitionFetch, rack: str) -> BrokerId | None:
         return self._queries.preferred_replica(
             partition,
@@ -288,7 +309,7 @@ class FetchService:
             now_ms=self._clock.now_ms(),
         )
 
-    def _readable(self, partition: TopicPartition, part: pb.PartitionFetch) -> ReadableRange:
+    def _readable(self, partition: TopicPartition, part: pb.PartitionFetch, *, committed_only: bool) -> ReadableRange:
         if part.read_from == pb.READ_FROM_FOLLOWER:
             identity = ReplicaIdentity(part.topic_id, part.incarnation)
             epoch = LeaderEpoch(part.current_leader_epoch)
@@ -300,6 +321,7 @@ class FetchService:
                 last_fetched_epoch=LeaderEpoch(part.last_fetched_epoch),
                 in_sync_replicas=self._metadata.in_sync_replicas(partition, identity, epoch),
                 now_ms=self._clock.now_ms(),
+                committed_only=committed_only,
             )
         return self._queries.readable(
             partition,
@@ -309,6 +331,7 @@ class FetchService:
             fetch_offset=Offset(part.fetch_offset),
             last_fetched_epoch=LeaderEpoch(part.last_fetched_epoch),
             now_ms=self._clock.now_ms(),
+            committed_only=committed_only,
         )
 
     def _explained(self, error: TidemarkError, topic: str, partition: int) -> record_pb2.Error:
@@ -389,12 +412,14 @@ class FetchService:
                 await pace.give_way()
             result = response.partitions.add(topic=part.topic, partition=part.partition, offset=-1, timestamp_us=-1)
             try:
-                await self._list_one(part, result)
+                await self._list_one(part, result, committed_only=request.isolation_level == pb.READ_COMMITTED)
             except TidemarkError as error:
                 result.error.CopyFrom(self._explained(error, part.topic, part.partition))
         return response
 
-    async def _list_one(self, part: pb.PartitionListOffsets, result: pb.PartitionListOffsetsResult) -> None:
+    async def _list_one(
+        self, part: pb.PartitionListOffsets, result: pb.PartitionListOffsetsResult, *, committed_only: bool
+    ) -> None:
         partition = TopicPartition(part.topic, part.partition)
         stated = self._queries.stated_offsets(
             partition,
@@ -404,12 +429,13 @@ class FetchService:
         )
         self._lease.check(partition)
         result.leader_epoch = stated.leader_epoch
+        end_offset = stated.last_stable_offset if committed_only else stated.high_watermark
         position = part.WhichOneof("position")
         if position == "earliest":
             result.offset = stated.log_start_offset
             return
         if position == "latest":
-            result.offset = stated.high_watermark
+            result.offset = end_offset
             return
         if position is None:
             raise TidemarkError(ErrorCode.INVALID_REQUEST, "name a position: earliest, latest, timestamp or max")
@@ -418,9 +444,9 @@ class FetchService:
         found: TimestampOffset | None = await loop.run_in_executor(
             self._pool,
             lambda: (
-                log.max_timestamp(end_offset=stated.high_watermark)
+                log.max_timestamp(end_offset=end_offset)
                 if position == "max_timestamp"
-                else log.offset_for_timestamp(part.timestamp_us, end_offset=stated.high_watermark)
+                else log.offset_for_timestamp(part.timestamp_us, end_offset=end_offset)
             ),
         )
         self._lease.check(partition)

@@ -31,8 +31,8 @@ class PartitionProducers:
             answer.error.CopyFrom(errors.to_proto(self._metadata.explain(error, partition)))
             return answer
         answer.high_watermark = found.high_watermark
-        firsts = [one.first_offset for one in found.transactions]
-        answer.last_stable_offset = min([found.high_watermark, *firsts])
+        if found.last_stable_offset is not None:
+            answer.last_stable_offset = found.last_stable_offset
         for one in found.transactions:
             answer.open.add(
                 producer=pb.ProducerIdentity(producer_id=one.producer_id, producer_epoch=one.producer_epoch),

@@ -74,8 +74,13 @@ class BrokerQueries:
         fetch_offset: Offset,
         last_fetched_epoch: LeaderEpoch,
         now_ms: int,
+        committed_only: bool = False,
     ) -> ReadableRange:
-        """The range that a consumer may read (rules K1, E4, E6); empty between high watermark and log end.
+        """The range that a consumer may read (rules K1, E4, E6, X4); empty between its end and the log end.
+
+        Args:
+            committed_only: of a read_committed consumer: the range ends at the last stable offset, and is empty while
+                that is unknown.
 
         Raises:
             TidemarkError: NOT_LEADER (metadata leader, leader_epoch), UNKNOWN_TOPIC_ID, FENCED_LEADER_EPOCH,
@@ -84,7 +89,7 @@ class BrokerQueries:
         """
         replica = self._replica(partition)
         leader = replica.led_in(topic_id, incarnation, current_leader_epoch)
-        return replica.readable(leader, fetch_offset, last_fetched_epoch)
+        return replica.readable(leader, fetch_offset, last_fetched_epoch, committed_only=committed_only)
 
     def preferred_replica(
         self,
@@ -130,12 +135,14 @@ class BrokerQueries:
         last_fetched_epoch: LeaderEpoch,
         in_sync_replicas: Collection[BrokerId],
         now_ms: int,
+        committed_only: bool = False,
     ) -> ReadableRange:
         """The range that a consumer may read from this follower, with the high watermark that the leader sent last.
 
         Args:
             identity: as the consumer knows it; this and the leader epoch must equal those of the replica.
             in_sync_replicas: the ISR in that epoch, from the metadata of this broker.
+            committed_only: as in `readable`; a follower that does not know its last stable offset refuses.
 
         Raises:
             TidemarkError: UNKNOWN_TOPIC_ID, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH; NOT_LEADER if this broker does
@@ -164,11 +171,16 @@ class BrokerQueries:
         end = diverging_end(follower, fetch_offset, last_fetched_epoch)
         if end is not None:
             raise log_truncated(partition, fetch_offset, end)
+        stable = follower.last_stable_offset
+        if committed_only and stable is None:
+            _refuse(replica, ErrorCode.OFFSET_NOT_AVAILABLE, "has no known last stable offset at this broker yet")
+        limit = stable if committed_only and stable is not None else follower.committed_offset
         return ReadableRange(
-            max(follower.committed_offset, fetch_offset),
+            max(limit, fetch_offset),
             follower.leader_high_watermark,
             log.log_start_offset,
             log.log_end_offset,
+            stable,
         )
 
     def stated_offsets(
@@ -186,7 +198,9 @@ class BrokerQueries:
                 f"{partition}: the new leader has not committed up to the start of its epoch yet; retry",
                 {"leader": str(self._ctx.broker_id), "leader_epoch": str(leader.leader_epoch)},
             )
-        return StatedOffsets(leader.log.log_start_offset, leader.log.high_watermark, leader.leader_epoch)
+        log, stable = leader.log, leader.last_stable_offset
+        assert stable is not None, "the high watermark has passed the log end of the leadership's begin"
+        return StatedOffsets(log.log_start_offset, log.high_watermark, leader.leader_epoch, stable)
 
     def needs_verification(self, partition: TopicPartition, producer_id: int, producer_epoch: int) -> bool:
         """Whether a pending batch of this producer would begin a transaction in the partition (rule X11).
@@ -205,15 +219,15 @@ class BrokerQueries:
         Raises:
             TidemarkError: NOT_LEADER.
         """
-        log = self._replica(partition).leading().log
-        entries = log.producers.entries
+        leader = self._replica(partition).leading()
+        log, entries = leader.log, leader.log.producers.entries
         opened = tuple(
             OpenTransaction(
                 producer_id, one.producer_epoch, one.open_offset, one.last_timestamp_us, one.coordinator_epoch
             )
             for producer_id, one in ((found, entries[found]) for found in log.producers.open_producers)
         )
-        return OpenTransactions(log.high_watermark, opened)
+        return OpenTransactions(leader.last_stable_offset, log.high_watermark, opened)
 
     def epoch_end(
         self, partition: TopicPartition, *, current_leader_epoch: LeaderEpoch, leader_epoch: LeaderEpoch

@@ -35,13 +35,17 @@ UNKNOWN_HIGH_WATERMARK = Offset(-1)
 class ReadableRange(NamedTuple):
     """The range of offsets that a fetch may read; ends are exclusive.
 
-    `high_watermark` is -1 while rule E6 forbids stating it. At a follower it is the one that the leader sent last.
+    Attributes:
+        end_offset: of a read_committed fetch the last stable offset, else the high watermark; or the fetch offset.
+        high_watermark: -1 while rule E6 forbids stating it. At a follower it is the one that the leader sent last.
+        last_stable_offset: of this replica; None where unknown (rule X3).
     """
 
     end_offset: Offset
     high_watermark: Offset
     log_start_offset: Offset
     log_end_offset: Offset
+    last_stable_offset: Offset | None = None
 
 
 class StatedOffsets(NamedTuple):
@@ -50,6 +54,7 @@ class StatedOffsets(NamedTuple):
     log_start_offset: Offset
     high_watermark: Offset
     leader_epoch: LeaderEpoch
+    last_stable_offset: Offset
 
 
 class OpenTransaction(NamedTuple):
@@ -69,8 +74,12 @@ class OpenTransaction(NamedTuple):
 
 
 class OpenTransactions(NamedTuple):
-    """The open transactions of a partition, by their first offsets."""
+    """The open transactions of a partition, by their first offsets.
 
+    `last_stable_offset` is None while the leader may not state one (rules E6, X3).
+    """
+
+    last_stable_offset: Offset | None
     high_watermark: Offset
     transactions: tuple[OpenTransaction, ...]
 
@@ -250,8 +259,15 @@ class Replica:
             check_epoch(self, current_leader_epoch, leader.leader_epoch)
         return leader
 
-    def readable(self, leader: PartitionLeader, fetch_offset: Offset, last_fetched_epoch: LeaderEpoch) -> ReadableRange:
-        """Rules K1, E4 and E6."""
+    def readable(
+        self,
+        leader: PartitionLeader,
+        fetch_offset: Offset,
+        last_fetched_epoch: LeaderEpoch,
+        *,
+        committed_only: bool = False,
+    ) -> ReadableRange:
+        """Rules K1, E4, E6 and X4."""
         log = leader.log
         if fetch_offset < log.log_start_offset:
             raise TidemarkError(
@@ -264,7 +280,11 @@ class Replica:
             end = diverged if diverged is not None else EpochEntry(log.epochs.latest, log.log_end_offset)
             raise log_truncated(self.partition, fetch_offset, end)
         stated = log.high_watermark if leader.may_state_high_watermark else UNKNOWN_HIGH_WATERMARK
-        return ReadableRange(max(log.high_watermark, fetch_offset), stated, log.log_start_offset, log.log_end_offset)
+        stable = leader.last_stable_offset
+        limit = log.high_watermark
+        if committed_only:
+            limit = Offset(0) if stable is None else stable
+        return ReadableRange(max(limit, fetch_offset), stated, log.log_start_offset, log.log_end_offset, stable)
 
     def describe(self, question: ReplicaQuestion) -> ReplicaDescription:
         """See `BrokerQueries.describe`."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log of one replica in the core: offsets, leader epochs, producers and operations in flight (rules R1, R3, L1).
+"""The log of one replica in the core: offsets, epochs, producers and operations in flight (rules R1, R3, L1, X3).
 
 Operations are pipelined: storage carries them out in order and answers each once. A log is *quiet* when no operation
 is in flight. Roles change, and leader epochs begin, only on a quiet log.
@@ -23,9 +23,10 @@ from tidemark.core.replication.effects import (
     TruncateLog,
 )
 from tidemark.core.replication.events import LogFull, LogTruncated, RecoveredLog
+from tidemark.core.replication.unstable_transactions import UncommittedEnds
 from tidemark.model import NO_EPOCH, LeaderEpoch, Offset, ReplicaIdentity, TopicPartition
-from tidemark.record.envelope import Batch
-from tidemark.record.markers import read_marker
+from tidemark.record.envelope import Batch, Envelope
+from tidemark.record.markers import EndMarker, read_marker
 
 FULL_PAUSE_MS = 1_000
 """Pause before the next append after an append that found no disk space."""
@@ -56,6 +57,7 @@ class ReplicaLog:
             without such records, and without `group_commit`.
         full_until_ms: end of the pause after an append that found no disk space; None while there is space as far as
             is known.
+        _uncommitted_ends: transactions that ended at or above the high watermark, as of `next_offset`.
         uncommitted_since_ms: the later of the high watermark's last move and of the time when the log end passed it;
             meaningful only while the log end is ahead.
         _in_flight: (log end, start time) of each append in flight, in order.
@@ -64,6 +66,7 @@ class ReplicaLog:
     __slots__ = (
         "_ctx",
         "_in_flight",
+        "_uncommitted_ends",
         "cut",
         "damaged",
         "directory",
@@ -101,6 +104,7 @@ class ReplicaLog:
         self.epochs = LeaderEpochs(found.epochs)
         self.epochs.truncate_from_start(found.log_start_offset)
         self.producers = self._expiring(found.producers)
+        self._uncommitted_ends = UncommittedEnds(found.log_end_offset)
         self.damaged = found.damaged
         self.cut = found.cut
         self.truncating = False
@@ -148,6 +152,22 @@ class ReplicaLog:
         """The highest high watermark of this log in its lineage, even if records below were lost."""
         return max(self.high_watermark, self.recovered_high_watermark)
 
+    @property
+    def last_stable_offset(self) -> Offset | None:
+        """End (exclusive) of the committed records whose transactions have committed ends (rule X3).
+
+        At most the high watermark, and at least the log start. None while an end above the high watermark may be
+        unknown: the log was opened with it.
+        """
+        ends = self._uncommitted_ends
+        if self.high_watermark < ends.known_from:
+            return None
+        stable = self.high_watermark
+        for first in (self.producers.first_open_offset, ends.first_offset):
+            if first is not None and first < stable:
+                stable = first
+        return max(stable, self.log_start_offset)
+
     def forget_recovered(self) -> None:
         """Begin a lineage with this log: the records that were lost belong to another lineage."""
         self.recovered_high_watermark = self.high_watermark
@@ -166,8 +186,7 @@ class ReplicaLog:
         for batch in batches:
             envelope = batch.envelope
             if envelope.producer_id >= 0:
-                marker = read_marker(batch)
-                self.producers.observe(envelope._replace(base_offset=end), self._ctx.now_ms, marker)
+                self._observe(envelope._replace(base_offset=end), read_marker(batch))
             end += envelope.last_offset_delta + 1
         self._append(base, Offset(end), leader_epoch, batches, stamp=True)
         return base
@@ -183,11 +202,16 @@ class ReplicaLog:
                     LeaderEpoch(envelope.leader_epoch), Offset(max(envelope.base_offset, self.log_start_offset))
                 )
             if envelope.producer_id >= 0:
-                self.producers.observe_batch(batch, self._ctx.now_ms)
+                self._observe(envelope, read_marker(batch))
         last = batches[-1].envelope
         self._append(self.next_offset, Offset(last.next_offset), LeaderEpoch(last.leader_epoch), batches, stamp=False)
         if new_epoch:
             self.save_epochs()
+
+    def _observe(self, envelope: Envelope, marker: EndMarker | None) -> None:
+        ended = self.producers.observe(envelope, self._ctx.now_ms, marker)
+        if ended is not None:
+            self._uncommitted_ends.add(ended)
 
     def _append(
         self, base: Offset, end: Offset, leader_epoch: LeaderEpoch, batches: tuple[Batch, ...], *, stamp: bool
@@ -222,6 +246,7 @@ class ReplicaLog:
         self._in_flight.clear()
         self.next_offset = self.log_end_offset
         self.producers = self._expiring(event.producers)
+        self._uncommitted_ends.truncate(self.log_end_offset)
         self._ctx.emit(ResumeLog(self.partition, self.identity))
 
     def flushed(self, flushed_offset: Offset) -> None:
@@ -280,6 +305,7 @@ class ReplicaLog:
         if self.damaged is None:  # then only another lineage truncates below the high watermark
             self.forget_recovered()
         self.producers = self._expiring(event.producers)
+        self._uncommitted_ends.truncate(event.log_end_offset)
         self.epochs.truncate_from_end(event.log_end_offset)
         self.save_epochs()
 
@@ -289,6 +315,7 @@ class ReplicaLog:
             return False
         assert to <= self.log_end_offset, "committed records are written"
         self.high_watermark = to
+        self._uncommitted_ends.commit(to)
         self.uncommitted_since_ms = self._ctx.now_ms
         self._ctx.effects.append(HighWatermarkAdvanced(self.partition, to))
         return True

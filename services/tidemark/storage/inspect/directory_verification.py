@@ -29,12 +29,13 @@ from tidemark.storage.inspect.documents import RosterLine, read_roster
 from tidemark.storage.inspect.findings import Finding, FindingKind, ReplicaReport, Severity
 from tidemark.storage.inspect.inspection import ReplicaPath, base_offset_of, is_held, replica_paths, segment_paths
 from tidemark.storage.inspect.verification import LogFacts, SegmentVerifier
+from tidemark.storage.recovery.aborted_file import read_aborted
 from tidemark.storage.recovery.cleaner_point import CLEANER_FILE
 from tidemark.storage.recovery.damage import CUT_FILE, DAMAGE_FILE, read_cut_point, read_damage
 from tidemark.storage.recovery.epoch_file import EPOCH_FILE, read_epochs
 from tidemark.storage.recovery.producer_snapshot import SNAPSHOT_SUFFIX, read_snapshot
 from tidemark.storage.recovery.segment_swap import CLEANED_SUFFIX, SWAP_SUFFIX
-from tidemark.storage.segments.segment import OFFSET_DIGITS, SET_ASIDE_SUFFIX
+from tidemark.storage.segments.segment import ABORTED_SUFFIX, OFFSET_DIGITS, SET_ASIDE_SUFFIX
 
 _CHECKPOINTS: Final = (HIGH_WATERMARKS, RECOVERY_POINTS, LOG_STARTS)
 _SWAP_NAME: Final = re.compile(rf"(\d{{{OFFSET_DIGITS}}})-(\d{{{OFFSET_DIGITS}}})\.swap")
@@ -300,6 +301,7 @@ class _ReplicaVerifier:
         self._bounds(points, first, bool(segments))
         self._known_damage()
         self._snapshots(names)
+        self._aborted(names)
 
     def _incarnation(self) -> str:
         path = self._path / PARTITION_FILE
@@ -421,6 +423,14 @@ class _ReplicaVerifier:
             if read_snapshot(self._path, int(stem)) is None and path.exists():
                 sentence = "the producer snapshot is damaged, or of another offset than its name says"
                 self._error(FindingKind.FILE, path, sentence, _ITSELF, offset=int(stem))
+
+    def _aborted(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name.endswith(ABORTED_SUFFIX):
+                try:
+                    read_aborted((self._path / name).with_suffix(""))
+                except BadFile as bad:
+                    self._error(FindingKind.FILE, self._path / name, str(bad), _ITSELF)
 
     def _error(self, kind: FindingKind, path: Path, sentence: str, advice: str, *, offset: int | None = None) -> None:
         self._report.add(Finding(Severity.ERROR, kind, path, sentence, advice, None, offset))

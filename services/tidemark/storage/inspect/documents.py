@@ -14,6 +14,7 @@ from tidemark.model import TopicPartition
 from tidemark.storage.directories.checkpoint_files import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 from tidemark.storage.directories.roster import ROSTER_FILE
 from tidemark.storage.files import BadFile, checksum, read_json, read_lines
+from tidemark.storage.recovery.aborted_file import AbortedRow, read_aborted
 from tidemark.storage.recovery.cleaner_point import CLEANER_FILE
 from tidemark.storage.recovery.epoch_file import EPOCH_FILE
 from tidemark.storage.recovery.producer_snapshot import SNAPSHOT_SUFFIX
@@ -24,6 +25,7 @@ from tidemark.storage.segments.index import (
     read_end_mark,
     read_index_file,
 )
+from tidemark.storage.segments.segment import ABORTED_SUFFIX
 
 _ROSTER_VERSION: Final = b"1\n"
 _CHECKPOINTS: Final = (HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS)
@@ -66,6 +68,8 @@ def read_document(path: Path) -> Document | None:
         return _roster(path)
     if name.endswith(SNAPSHOT_SUFFIX):
         return _snapshot(path)
+    if name.endswith(ABORTED_SUFFIX):
+        return _aborted(path)
     if name.endswith((INDEX_SUFFIX, TIME_INDEX_SUFFIX)):
         return _index(path)
     if name.endswith(".json"):
@@ -163,6 +167,15 @@ def _snapshot(path: Path) -> Document:
     said = document["offset"]
     wrong = "" if path.name == f"{said:020d}{SNAPSHOT_SUFFIX}" else f"it is of offset {said}, its name says another"
     return Document(columns, rows, wrong)
+
+
+def _aborted(path: Path) -> Document:
+    path.stat()  # a missing file is not an empty one
+    try:
+        rows: list[tuple[Cell, ...]] = [tuple(row) for row in read_aborted(path.with_suffix(""))]
+    except BadFile as bad:
+        return Document(AbortedRow._fields, [], str(bad))
+    return Document(AbortedRow._fields, rows, "")
 
 
 def _index(path: Path) -> Document:

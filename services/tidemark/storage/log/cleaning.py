@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.storage.files import Descriptor, drop_from_page_cache, storage_error
+from tidemark.storage.files import BadFile, Descriptor, drop_from_page_cache, storage_error
 from tidemark.storage.log.context import LogContext
 from tidemark.storage.log.log_segments import LogSegments
 from tidemark.storage.log.replayed_state import ReplayedState
+from tidemark.storage.recovery.aborted_file import read_aborted, write_aborted
 from tidemark.storage.recovery.cleaner_point import read_clean_point, write_clean_point
 from tidemark.storage.recovery.segment_swap import commit_swap, finish_swap
 from tidemark.storage.segments.index import INDEX_SUFFIX, TIME_INDEX_SUFFIX
@@ -140,9 +141,11 @@ class SegmentCleaning:
                 raise TidemarkError(ErrorCode.STORAGE_ERROR, context.broken) from error
             segments.swap(sources, cleaned)
             try:
+                write_aborted(cleaned.stem, self._replayed.aborted_rows(cleaned), durable=True)
                 cleaned.seal()
                 cleaned.forget_index()
             except OSError as error:  # the index is in memory, and the next start writes it
+                self._replayed.note_unwritten_aborted(cleaned.base_offset)
                 _log.warning("index not written", extra={"log": context.path.name, "why": str(error)})
             return True
 
@@ -160,8 +163,11 @@ class SegmentCleaning:
             with contextlib.suppress(FileNotFoundError):
                 file = Descriptor(segment.stem.with_name(segment.stem.name + suffix), os.O_RDONLY)
                 drop_from_page_cache(file.number, 0, 0)
-        if segment.has_whole_index_files() or segment not in self._segments.all[:-1]:
+        if segment not in self._segments.all[:-1]:
             return False
+        healed = self._heal_aborted(segment)
+        if segment.has_whole_index_files():
+            return healed
         try:
             index = segment.ensure_index(opened.number, context.settings.index_interval_bytes)
         except Damage:  # since the batches were checked
@@ -170,6 +176,18 @@ class SegmentCleaning:
             if not context.is_usable or segment not in self._segments.all[:-1]:
                 return False
             segment.rewrite_index_files(index)
+            return True
+
+    def _heal_aborted(self, segment: Segment) -> bool:
+        """Rewrite a damaged file of aborted transactions from memory; whether it was."""
+        with self._context.files_lock:
+            if not self._context.is_usable or segment not in self._segments.all[:-1]:
+                return False
+            rows = self._replayed.aborted_rows(segment)
+            with contextlib.suppress(BadFile):
+                if tuple(read_aborted(segment.stem)) == rows:
+                    return False
+            write_aborted(segment.stem, rows)
             return True
 
     def note_clean_point(self, view: CleaningView, offset: int) -> bool:

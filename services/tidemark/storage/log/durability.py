@@ -261,6 +261,7 @@ class Durability:
         """
         with self._context.files_lock:
             if not self._context.broken:
+                self._replayed.write_aborted(self._segments.all)
                 self._segments.active.seal()
                 self._replayed.write_all(self._segments.end_offset, self._segments.all)
 

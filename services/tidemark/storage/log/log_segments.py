@@ -13,7 +13,7 @@ from tidemark.storage.log.context import LogContext
 from tidemark.storage.recovery.log_loader import make_segment, restart_empty
 from tidemark.storage.segments.descriptor_pool import DescriptorPool
 from tidemark.storage.segments.index import INDEX_SUFFIX, NO_TIMESTAMP_US, TIME_INDEX_SUFFIX, SegmentIndex
-from tidemark.storage.segments.segment import LOG_SUFFIX, Segment, walk
+from tidemark.storage.segments.segment import ABORTED_SUFFIX, LOG_SUFFIX, Segment, walk
 from tidemark.storage.segments.tail import Tail
 
 NOT_TRUNCATED: Final = (1 << 63) - 1
@@ -347,7 +347,7 @@ class LogSegments:
 def _renamed(segment: Segment) -> list[Path]:
     """The files of a segment under their `.deleted` names; open readers keep the log file."""
     renamed = []
-    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
+    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, ABORTED_SUFFIX, LOG_SUFFIX):
         path = segment.stem.with_name(segment.stem.name + suffix)
         try:
             renamed.append(path.replace(path.with_name(path.name + DELETED_SUFFIX)))

@@ -14,6 +14,7 @@ from tidemark.core.producer_state import ProducerStates
 from tidemark.model import NO_EPOCH, EpochEntry, ErrorCode, LeaderEpoch, Offset, TidemarkError
 from tidemark.ports import RetentionLimits, TimestampOffset
 from tidemark.record.envelope import STAMP_BYTES, Batch, stamp
+from tidemark.record.transactions import AbortedTransaction
 from tidemark.storage.files import (
     DELETED_SUFFIX,
     has_no_room,
@@ -227,6 +228,7 @@ class PartitionLog:
         """Close the active segment and start the next one at the log end."""
         with self._context.files_lock:
             end = self.segments.end_offset
+            self._replayed.write_aborted(self.segments.all)
             self.segments.active.seal()
             self._replayed.write_snapshot(end)
             segment = make_segment(self.path, end)
@@ -365,6 +367,7 @@ class PartitionLog:
                 if start_offset == end and self.segments.active.size_bytes:
                     self._roll_if_there_is_space()
                 self.segments.trim(start_offset)
+                self._replayed.trim_aborted(self.segments.all[0].base_offset)
         except OSError as error:
             self._context.suspect_disk(error)
             raise TidemarkError(ErrorCode.STORAGE_ERROR, f"trim {self.path.name}: {error}") from error
@@ -438,6 +441,13 @@ class PartitionLog:
             if self._successor is None:
                 raise
         return self._successor.max_timestamp(end_offset=end_offset)
+
+    def aborted_transactions(self, start_offset: Offset, end_offset: Offset) -> tuple[AbortedTransaction, ...]:
+        """The aborted transactions with batches that may lie in [start, end); thread-safe, never waits for the disk."""
+        if self._successor is not None:
+            return self._successor.aborted_transactions(start_offset, end_offset)
+        with self._context.memory_lock:
+            return self._replayed.aborted_between(start_offset, end_offset)
 
     # -- make durable
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Leader epochs and producer states of a log (rules E1, P3), and the files that a start reads them from."""
+"""Leader epochs, producer states and aborted transactions of a log (rules E1, P3, X5), and the files that a start reads
+them from."""
 
 from __future__ import annotations
 
@@ -11,9 +12,13 @@ from tidemark.core.producer_state import ProducerEntry, ProducerStates
 from tidemark.model import EpochEntry, LeaderEpoch, Offset
 from tidemark.record.envelope import Batch
 from tidemark.record.markers import read_marker
+from tidemark.record.transactions import AbortedTransaction
 from tidemark.storage.files import has_no_room, monotonic_ms
+from tidemark.storage.log.aborted_index import AbortedIndex, UnwrittenRows, write_rows
 from tidemark.storage.log.context import LogContext, Unmade
 from tidemark.storage.log.log_segments import Placed
+from tidemark.storage.recovery.aborted_file import AbortedRow
+from tidemark.storage.recovery.aborted_replay import aborted_row
 from tidemark.storage.recovery.epoch_file import write_epochs
 from tidemark.storage.recovery.log_loader import Recovered, replay_from, segment_offsets
 from tidemark.storage.recovery.producer_snapshot import (
@@ -31,16 +36,18 @@ class Unwritten(NamedTuple):
 
     epochs: tuple[EpochEntry, ...] | None
     producers: ProducerStates | None
+    aborted: UnwrittenRows | None
 
 
 class ReplayedState:
-    """The leader epochs and producer states that a replay of the log's batches gives.
+    """The leader epochs, producer states and aborted transactions that a replay of the log's batches gives.
 
     The append thread folds batches in, in the section of `memory_lock` that publishes them: under the lock, the state
     is that of every batch below the log end. Files are written under `files_lock`.
     """
 
     __slots__ = (
+        "_aborted",
         "_context",
         "_epochs",
         "_epochs_behind",
@@ -58,6 +65,7 @@ class ReplayedState:
         self._epochs_behind = False
         """The leader-epoch-checkpoint lacks an epoch that is in memory."""
         self._producers = self._expiring(recovered.producers)
+        self._aborted = AbortedIndex(recovered.aborted, recovered.aborted_unwritten_from)
         self._snapshot_at = recovered.snapshot_at
         """Offset of the newest producer snapshot, -1 where there may be none."""
         self._unsnapshotted_batches = recovered.unsnapshotted_batches
@@ -94,7 +102,18 @@ class ReplayedState:
             if envelope.producer_id >= 0:
                 if stamped_epoch is not None:
                     envelope = envelope._replace(base_offset=base)
-                self._producers.observe(envelope, monotonic_ms(), read_marker(batches[number]))
+                ended = self._producers.observe(envelope, monotonic_ms(), read_marker(batches[number]))
+                if ended is not None and not ended.commit:
+                    self._aborted.add(aborted_row(ended, self._producers))
+
+    def aborted_between(self, start_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
+        """The aborted transactions with batches that may lie in [start, end); the caller holds `memory_lock`."""
+        return self._aborted.overlapping(start_offset, end_offset)
+
+    def aborted_rows(self, segment: Segment) -> tuple[AbortedRow, ...]:
+        """The rows of a segment."""
+        with self._context.memory_lock:
+            return tuple(self._aborted.rows(segment.base_offset, segment.next_offset))
 
     def copy_producers(self) -> ProducerStates:
         """An independent copy; by the append thread."""
@@ -103,6 +122,7 @@ class ReplayedState:
     def restart_at(self, start_offset: Offset, epoch_below: LeaderEpoch) -> None:
         """The state of an empty log; `epoch_below`: that of the last record below. The caller holds both locks."""
         self._producers = self._expiring(ProducerStates())
+        self._aborted = AbortedIndex()
         self._epochs.begin_at(start_offset, epoch_below)
         self._latest_epoch, self._epochs_behind, self._snapshot_at = self._epochs.latest, False, -1
 
@@ -138,6 +158,7 @@ class ReplayedState:
                 producers.observe(envelope, marker=marker)
         with self._context.memory_lock:
             self._producers = self._expiring(producers)
+            self._aborted.truncate(end_offset)
             self._epochs.truncate_from_end(Offset(end_offset))
             self._latest_epoch, self._epochs_behind = self._epochs.latest, False
         self.write_epochs()
@@ -173,10 +194,16 @@ class ReplayedState:
         epochs = self._epochs.entries if self._epochs_behind else None
         self._epochs_behind = False
         due = snapshot_due(self._unsnapshotted_batches, self._producers)
-        return Unwritten(epochs, self._producers.copy() if due else None)
+        return Unwritten(epochs, self._producers.copy() if due else None, self._aborted.take_unwritten())
 
     def write(self, unwritten: Unwritten, log_end: int, segments: Sequence[Segment]) -> None:
         """Write the result of `take_unwritten` at that log end. The caller holds `files_lock`. Raises OSError."""
+        if unwritten.aborted is not None:
+            try:
+                self._write_aborted(unwritten.aborted, segments)
+            except OSError:
+                self._epochs_behind = self._epochs_behind or unwritten.epochs is not None
+                raise
         if unwritten.epochs is not None:
             try:
                 write_epochs(self._context.path, unwritten.epochs)
@@ -193,6 +220,35 @@ class ReplayedState:
         if self._epochs_behind:
             write_epochs(self._context.path, self._epochs.entries)
             self._epochs_behind = False
+
+    def write_aborted(self, segments: Sequence[Segment]) -> None:
+        """Complete the files of aborted transactions, before a segment is sealed. The caller holds `files_lock`.
+
+        Raises:
+            OSError: the disk does not answer, or is full.
+        """
+        with self._context.memory_lock:
+            unwritten = self._aborted.take_unwritten()
+        if unwritten is not None:
+            self._write_aborted(unwritten, segments)
+
+    def _write_aborted(self, unwritten: UnwrittenRows, segments: Sequence[Segment]) -> None:
+        try:
+            write_rows(unwritten, segments)
+        except OSError:
+            with self._context.memory_lock:
+                self._aborted.put_back(unwritten)
+            raise
+
+    def note_unwritten_aborted(self, base_offset: int) -> None:
+        """The file of the segment at `base_offset` was not written: the next checkpoint writes it."""
+        with self._context.memory_lock:
+            self._aborted.unwritten_from = min(self._aborted.unwritten_from, base_offset)
+
+    def trim_aborted(self, base_offset: int) -> None:
+        """Forget the aborted transactions of segments below the first one."""
+        with self._context.memory_lock:
+            self._aborted.trim(base_offset)
 
     def write_snapshot(self, log_end: int) -> None:
         """Write the producer snapshot of this log end, where a segment starts; by the append thread. Raises OSError."""

@@ -23,6 +23,8 @@ from tidemark.model import NO_EPOCH, EpochEntry, LeaderEpoch, Offset
 from tidemark.record.envelope import Envelope
 from tidemark.record.markers import EndMarker
 from tidemark.storage.files import DELETED_SUFFIX, TEMPORARY_SUFFIX, Descriptor, has_no_room, read_exactly
+from tidemark.storage.recovery.aborted_file import AbortedRow, write_aborted
+from tidemark.storage.recovery.aborted_replay import StoredAborted
 from tidemark.storage.recovery.cleaner_point import CLEANER_FILE, lower_clean_point
 from tidemark.storage.recovery.damage import (
     NO_END,
@@ -89,6 +91,12 @@ class Recovered:
     """Offset of the producer snapshot that recovery used, -1 for none."""
     unsnapshotted_batches: int = 0
     """Number of batches past that snapshot."""
+    aborted: Sequence[AbortedRow] = ()
+    """The aborted transactions, by their markers (rule X5)."""
+    aborted_unwritten_from: int = _ALL
+    """Files of the segments that end above it (exclusive) lack some of these rows."""
+    unsealed: Sequence[Segment] = ()
+    """Segments without an end mark that others follow: a replacement of segments was interrupted."""
 
     @property
     def log_end(self) -> int:
@@ -182,7 +190,8 @@ def nothing_yet(directory: Path, epochs: Sequence[EpochEntry]) -> Recovered:
 
 
 def _recover(directory: Path, expected: Expected, reading: _Reading, *, trusting: bool) -> Recovered:
-    segments, damage = _recover_segments(directory, expected, reading, trusting=trusting)
+    unsealed: list[Segment] = []
+    segments, damage = _recover_segments(directory, expected, reading, unsealed, trusting=trusting)
     log_start = expected.log_start if expected.log_start not in (None, UNKNOWN) else None
     if not segments:
         base = log_start or 0
@@ -216,6 +225,7 @@ def _recover(directory: Path, expected: Expected, reading: _Reading, *, trusting
         LeaderEpochs(),
         ProducerStates(),
         damage,
+        unsealed=unsealed,
     )
     _fold(directory, recovered, expected, reading.interval_bytes)
     return recovered
@@ -226,12 +236,13 @@ def make_segment(directory: Path, base_offset: int) -> Segment:
     segment = Segment(directory, base_offset)
     Descriptor(segment.log_path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     segment.remove_indexes()
+    segment.remove_aborted()
     segment.index = SegmentIndex()
     return segment
 
 
 def _recover_segments(
-    directory: Path, expected: Expected, reading: _Reading, *, trusting: bool
+    directory: Path, expected: Expected, reading: _Reading, unsealed: list[Segment], *, trusting: bool
 ) -> tuple[list[Segment], KnownDamage | None]:
     start = expected.log_start
     bases = _without_trimmed(directory, segment_offsets(directory), start)
@@ -271,7 +282,9 @@ def _recover_segments(
             damage = _Found(found.reason, segment.next_offset, segment, found.position)
             later = bases[number + 1 :]
             return segments, _judge(directory, damage, later, segments, expected, notes_cut=reading.notes_cut)
-        if not last:
+        if not last and (mark is None or not trusting):
+            unsealed.append(segment)  # until the file of its aborted transactions is complete
+        elif not last:
             _if_there_is_space(segment.seal)  # else the next read rebuilds its index
             segment.forget_index()
         segments.append(segment)
@@ -438,7 +451,9 @@ def _fold(directory: Path, recovered: Recovered, expected: Expected, interval_by
         if offset > end:  # of lost batches: it would become valid again with other batches at their offsets
             snapshot_path(directory, offset).unlink(missing_ok=True)
     front = recovered.segments[0].base_offset
-    snapshot = newest_snapshot(directory, offsets, at_least=front, at_most=min(end, max(recovery_point, front)))
+    aborted = StoredAborted(recovered.segments, recovered.unsealed, recovery_point)
+    replayed_from = min(max(recovery_point, front), aborted.replayed_from)
+    snapshot = newest_snapshot(directory, offsets, at_least=front, at_most=min(end, replayed_from))
     if snapshot is not None:
         recovered.snapshot_at, recovered.producers = snapshot
     producers_from = max(recovered.snapshot_at, 0)
@@ -448,12 +463,25 @@ def _fold(directory: Path, recovered: Recovered, expected: Expected, interval_by
         if envelope.base_offset >= producers_from:
             recovered.unsnapshotted_batches += 1
             if envelope.producer_id >= 0:
-                recovered.producers.observe(envelope, marker=marker)
+                aborted.replay(recovered.producers.observe(envelope, marker=marker), recovered.producers)
+    _take_aborted(recovered, aborted)
     for segment in recovered.segments[:-1]:
         segment.forget_index()
     if epochs.entries != known:
         _if_there_is_space(partial(write_epochs, directory, epochs.entries))
     recovered.epochs = epochs
+
+
+def _take_aborted(recovered: Recovered, aborted: StoredAborted) -> None:
+    """Write the files of segments that others follow before their end marks, which prove these files complete."""
+    recovered.aborted, recovered.aborted_unwritten_from = aborted.rows, aborted.unwritten_from
+
+    def seal() -> None:
+        for segment in recovered.unsealed:
+            write_aborted(segment.stem, aborted.of(segment), durable=True)
+            segment.seal()
+
+    _if_there_is_space(seal)
 
 
 def _if_there_is_space(write: Callable[[], None]) -> None:

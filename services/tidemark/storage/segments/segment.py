@@ -26,6 +26,8 @@ from tidemark.storage.segments.index import (
 )
 
 LOG_SUFFIX: Final = ".log"
+ABORTED_SUFFIX: Final = ".txnindex"
+"""Of the aborted transactions of a segment (rule X5)."""
 SET_ASIDE_SUFFIX: Final = ".damaged"
 """Of damaged files that are kept for inspection until their records are refetched."""
 OFFSET_DIGITS: Final = 20
@@ -190,9 +192,14 @@ class Segment:
         if self.index is not None:
             self.index.written = 0
 
+    def remove_aborted(self) -> None:
+        """Delete the file of aborted transactions."""
+        self.stem.with_name(self.stem.name + ABORTED_SUFFIX).unlink(missing_ok=True)
+
     def remove(self) -> None:
         """Delete the segment; the log file last, as a start finds segments by it."""
         self.remove_indexes()
+        self.remove_aborted()
         self.log_path.unlink(missing_ok=True)
 
 

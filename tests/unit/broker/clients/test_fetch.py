@@ -16,6 +16,9 @@ from tidemark.broker.node.session_lease import Lease
 from tidemark.core.quotas.quotas import DEFAULT, QuotaEntity, QuotaKind, Quotas
 from tidemark.core.replication.replica import ReadableRange, StatedOffsets
 from tidemark.model import EpochEntry, ErrorCode, LeaderEpoch, Offset, TidemarkError
+from tidemark.ports import TimestampOffset
+from tidemark.record.checks import check_batches
+from tidemark.record.transactions import AbortedTransaction
 from tidemark.rpc.fetch_codec import Fetched, encode
 from tidemark.rpc.quotas.enforcement import CallerQuotas, ClientQuotas
 from tidemark.runtime.metrics import Metrics
@@ -23,7 +26,7 @@ from tidemark.v1 import broker_service_pb2 as pb
 
 from tests.fakes.metadata_store import ManualClock
 from tests.fakes.repairs import FakeRepairs
-from tests.unit.storage.batches import at, make_batch
+from tests.unit.storage.batches import at, make_batch, make_marker, make_pending
 
 END = 5
 
@@ -35,7 +38,7 @@ class Leader:
         return ReadableRange(Offset(END), Offset(END), Offset(0), Offset(END))
 
     def stated_offsets(self, *_: Any, **__: Any) -> StatedOffsets:
-        return StatedOffsets(Offset(0), Offset(END), LeaderEpoch(1))
+        return StatedOffsets(Offset(0), Offset(END), LeaderEpoch(1), Offset(END))
 
     def epoch_end(self, *_: Any, **__: Any) -> EpochEntry:
         return EpochEntry(LeaderEpoch(1), Offset(END))
@@ -380,3 +383,93 @@ async def test_a_response_has_at_most_the_bytes_of_a_second_of_the_quota(
     for limit in (5.5, 1e9):
         await service.fetch(request, None, over_quota(limit, used=0))
     assert asked == [5, 1000]
+
+
+# -- transactions (rule X4) ------------------------------------------------------------------------------------------
+
+
+class TransactionalLog(Leader):
+    """Batches at 0 (aborted), 1 (marker), 2 and 3 (plain), 4 (pending, open); the high watermark is 5."""
+
+    def __init__(self) -> None:
+        parts = [
+            make_pending(["a"], producer_id=1),
+            make_marker(producer_id=1, commit=False),
+            make_batch(["b"]),
+            make_batch(["c"]),
+            make_pending(["d"], producer_id=2),
+        ]
+        self.batches = [at(batch, offset, 1) for offset, batch in enumerate(parts)]
+        self.asked: list[tuple[int, int]] = []
+
+    def readable(self, *_: Any, fetch_offset: int, committed_only: bool, **__: Any) -> ReadableRange:
+        end = max(4 if committed_only else END, fetch_offset)
+        return ReadableRange(Offset(end), Offset(END), Offset(0), Offset(END), Offset(4))
+
+    def stated_offsets(self, *_: Any, **__: Any) -> StatedOffsets:
+        return StatedOffsets(Offset(0), Offset(END), LeaderEpoch(1), Offset(4))
+
+    def read(self, offset: int, *, end_offset: int, max_bytes: int, **_: Any) -> bytes:
+        taken = self.batches[offset:end_offset]
+        return b"".join(batch.data for batch in (taken if max_bytes > 1000 else taken[:1]))
+
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        self.asked.append((start_offset, end_offset))
+        return [AbortedTransaction(1, 0, 1)]
+
+    def max_timestamp(self, *, end_offset: int) -> TimestampOffset:
+        return TimestampOffset(0, Offset(end_offset - 1))
+
+
+@pytest.fixture
+def transactional(service: FetchService) -> TransactionalLog:
+    log: Any = TransactionalLog()
+    service._queries = service._logs = log
+    return log
+
+
+@pytest.mark.parametrize("max_bytes", [100, 1 << 20])
+async def test_a_read_committed_fetch_names_the_aborted_transactions_of_its_batches(
+    service: FetchService, transactional: TransactionalLog, max_bytes: int
+) -> None:
+    part = pb.PartitionFetch(topic="flights", partition=0, fetch_offset=0)
+    request = pb.FetchRequest(partitions=[part], max_bytes=max_bytes, isolation_level=pb.READ_COMMITTED)
+    result = await answer(service, request)
+    batches = check_batches(result.batches)
+    assert len(batches) == (1 if max_bytes == 100 else 4)
+    assert (result.last_stable_offset, result.high_watermark) == (4, END)
+    [aborted] = result.aborted_transactions
+    assert (aborted.producer_id, aborted.first_offset, aborted.last_offset) == (1, 0, 1)
+    assert transactional.asked == [(0, batches[-1].envelope.next_offset)]
+
+
+async def test_a_read_uncommitted_fetch_reads_to_the_high_watermark_and_names_nothing(
+    service: FetchService, transactional: TransactionalLog
+) -> None:
+    part = pb.PartitionFetch(topic="flights", partition=0, fetch_offset=0)
+    result = await answer(service, pb.FetchRequest(partitions=[part], max_bytes=1 << 20))
+    assert len(check_batches(result.batches)) == 5
+    assert not result.HasField("last_stable_offset")
+    assert not result.aborted_transactions
+    assert transactional.asked == []
+
+
+async def test_a_read_committed_fetch_at_the_last_stable_offset_gets_no_records(
+    service: FetchService, transactional: TransactionalLog
+) -> None:
+    part = pb.PartitionFetch(topic="flights", partition=0, fetch_offset=4)
+    result = await answer(service, pb.FetchRequest(partitions=[part], isolation_level=pb.READ_COMMITTED))
+    assert (result.batches, result.last_stable_offset, result.error.code) == (b"", 4, "")
+
+
+@pytest.mark.parametrize(("isolation", "end"), [(pb.READ_UNCOMMITTED, END), (pb.READ_COMMITTED, 4)])
+async def test_offsets_are_listed_below_the_end_of_the_isolation_level(
+    service: FetchService, transactional: TransactionalLog, isolation: Any, end: int
+) -> None:
+    parts = [
+        pb.PartitionListOffsets(topic="flights", latest=True),
+        pb.PartitionListOffsets(topic="flights", max_timestamp=True),
+    ]
+    request = pb.ListOffsetsRequest(partitions=parts, isolation_level=isolation)
+    listed = (await service.list_offsets(request)).partitions
+    assert [one.offset for one in listed] == [end, end - 1]

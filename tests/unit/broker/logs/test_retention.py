@@ -122,7 +122,7 @@ class Leadership:
         self.starts = (event.start_offset, self.starts[1])
 
     def stated_offsets(self, partition: TopicPartition, **_: Any) -> StatedOffsets:
-        return StatedOffsets(Offset(0), Offset(10), LeaderEpoch(5))
+        return StatedOffsets(Offset(0), Offset(10), LeaderEpoch(5), Offset(10))
 
     def replica(self, partition: TopicPartition) -> Any:
         return view("leader")

@@ -34,7 +34,8 @@ from tidemark.model import (
     TopicPartition,
     VersionedState,
 )
-from tidemark.record.envelope import Batch, Envelope
+from tidemark.record.envelope import Attributes, Batch, Envelope, parse_envelope
+from tidemark.record.markers import EndMarker, build_marker
 
 P = TopicPartition("flights", 0)
 ID = ReplicaIdentity("a" * 32, "b" * 32)
@@ -45,6 +46,22 @@ E = TypeVar("E")
 def batch(records: int = 1, *, offset: int = 0, epoch: int = -1, sequence: int = -1, producer_id: int = -1) -> Batch:
     envelope = Envelope(offset, epoch, 0, 100, 0, 1, 0, 0, records, records - 1, sequence, 0, producer_id, 0, 0)
     return Batch(envelope, b"x" * 100)
+
+
+def pending(sequence: int = 0, *, producer_id: int = 7, producer_epoch: int = 0, records: int = 1) -> Batch:
+    plain = batch(records, sequence=sequence, producer_id=producer_id)
+    attributes = int(Attributes.PENDING)
+    return plain._replace(envelope=plain.envelope._replace(attributes=attributes, producer_epoch=producer_epoch))
+
+
+def marker(*, commit: bool = True, producer_id: int = 7, producer_epoch: int = 1, coordinator_epoch: int = 4) -> Batch:
+    data = build_marker(
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        marker=EndMarker(commit, coordinator_epoch),
+        timestamp_us=0,
+    )
+    return Batch(parse_envelope(data), data)
 
 
 def entries(*pairs: tuple[int, int]) -> tuple[EpochEntry, ...]:

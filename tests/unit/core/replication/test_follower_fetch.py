@@ -14,8 +14,9 @@ from tidemark.core.replication import events as ev
 from tidemark.core.replication.leader.follower_session import PROMPT_MS
 from tidemark.core.replication.replica import ReadableRange
 from tidemark.model import BrokerRegistration, ErrorCode, ReplicaIdentity, TidemarkError
+from tidemark.record.envelope import stamped
 
-from tests.unit.core.replication.stage import ID, P, Stage, batch, node
+from tests.unit.core.replication.stage import ID, P, Stage, batch, marker, node, pending
 
 RACKS = {1: "a", 2: "b", 3: "b"}
 SILENCE_MS = 3 * 500
@@ -187,6 +188,7 @@ class Follower(Stage):
             last_fetched_epoch=more.get("last_epoch", -1),
             in_sync_replicas=more.get("isr", (1, 2)),
             now_ms=self.now,
+            committed_only=more.get("committed_only", False),
         )
 
     def refuses(self, offset: int = 4, **more: Any) -> ErrorCode:
@@ -205,7 +207,30 @@ def test_a_follower_serves_records_below_its_high_watermark_and_states_the_leade
 
 
 def test_a_follower_serves_committed_records_up_to_its_log_end() -> None:
-    assert Follower(high_watermark=30).asked() == ReadableRange(10, 30, 0, 10)
+    assert Follower(high_watermark=30).asked() == ReadableRange(10, 30, 0, 10, 10)
+
+
+def test_a_follower_serves_read_committed_up_to_its_last_stable_offset() -> None:
+    follower = Follower(high_watermark=10)
+    opens = pending()
+    opens = opens._replace(envelope=opens.envelope._replace(base_offset=10, leader_epoch=5))
+    ends = stamped(marker(), base_offset=11, leader_epoch=5)
+    assert follower.asked(committed_only=True).end_offset == 10
+    follower.hears(chunks=(Chunk(P, 5, 10, 11, 0, (opens,)),))
+    follower.feed(ev.LogAppended(P, ID, 11))
+    assert follower.asked().end_offset == 11
+    assert follower.asked(committed_only=True).end_offset == 10
+    follower.hears(chunks=(Chunk(P, 5, 11, 11, 0, (ends,)),))
+    follower.feed(ev.LogAppended(P, ID, 12))
+    assert follower.asked(committed_only=True)[-1] == 10, "the leader has not committed the marker"
+    follower.hears(chunks=(Chunk(P, 5, 12, 12, 0, ()),))
+    found = follower.asked(committed_only=True)
+    assert (found.end_offset, found.last_stable_offset) == (12, 12)
+
+
+def test_a_follower_that_may_lack_a_marker_above_its_high_watermark_refuses_read_committed() -> None:
+    assert Follower().refuses(committed_only=True) is ErrorCode.OFFSET_NOT_AVAILABLE
+    assert Follower(own=9, high_watermark=6).refuses(committed_only=True) is ErrorCode.OFFSET_NOT_AVAILABLE
 
 
 def test_a_high_watermark_of_an_earlier_epoch_counts_only_once_the_leader_has_sent_it() -> None:

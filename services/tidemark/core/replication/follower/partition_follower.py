@@ -146,6 +146,15 @@ class PartitionFollower:
         """
         return min(self.log.high_watermark, self._leader_high_watermark)
 
+    @property
+    def last_stable_offset(self) -> Offset | None:
+        """End of the records that read_committed consumers may read here (rule X3), exclusive; None where unknown.
+
+        Known once the leader of this epoch has committed all that this log knows as committed.
+        """
+        known = self._leader_high_watermark >= self.log.high_watermark
+        return self.log.last_stable_offset if known else None
+
     def in_contact(self, silence_ms: int, now_ms: int) -> bool:
         """Whether this follower fetches, and its leader sent a message within `silence_ms`.
 

@@ -144,6 +144,14 @@ class PartitionLeader:
         return self.log.high_watermark >= self.epoch_start_offset
 
     @property
+    def last_stable_offset(self) -> Offset | None:
+        """The last stable offset; None while the high watermark may not be stated (rules E6, X3).
+
+        Then every marker that the log was opened with is below the high watermark.
+        """
+        return self.log.last_stable_offset if self.may_state_high_watermark else None
+
+    @property
     def in_sync_offset(self) -> Offset:
         """Every offset that was ever committed is below this one (rule R8).
 

@@ -7,28 +7,11 @@ import pytest
 from tidemark.core.replication import effects as fx
 from tidemark.core.replication import events as ev
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.record.envelope import Attributes, Batch, parse_envelope, stamped
-from tidemark.record.markers import EndMarker, build_marker
+from tidemark.record.envelope import Batch, stamped
 
-from tests.unit.core.replication.stage import P, Stage, batch
+from tests.unit.core.replication.stage import ID, P, Stage, batch, marker, pending
 
 TXN_ID = "pipeline"
-
-
-def pending(sequence: int = 0, *, producer_id: int = 7, producer_epoch: int = 0, records: int = 1) -> Batch:
-    plain = batch(records, sequence=sequence, producer_id=producer_id)
-    attributes = int(Attributes.PENDING)
-    return plain._replace(envelope=plain.envelope._replace(attributes=attributes, producer_epoch=producer_epoch))
-
-
-def marker(*, commit: bool = True, producer_id: int = 7, producer_epoch: int = 1, coordinator_epoch: int = 4) -> Batch:
-    data = build_marker(
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        marker=EndMarker(commit, coordinator_epoch),
-        timestamp_us=0,
-    )
-    return Batch(parse_envelope(data), data)
 
 
 class Transactions(Stage):
@@ -71,6 +54,92 @@ def test_a_marker_is_answered_when_the_high_watermark_covers_it(stage: Transacti
     assert [reply for reply in stage.replies() if reply[0] == ended] == []
     stage.reports(2, 4)
     assert stage.replies() == [(ended, 3, None)]
+
+
+def lso(stage: Transactions, offset: int = 0) -> int | None:
+    """The last stable offset that a read_committed fetch gets; it bounds the range."""
+    found = stage.core.queries.readable(
+        P,
+        topic_id="",
+        incarnation="",
+        current_leader_epoch=-1,
+        fetch_offset=offset,
+        last_fetched_epoch=-1,
+        now_ms=stage.now,
+        committed_only=True,
+    )
+    assert found.end_offset == max(offset, found.last_stable_offset or 0)
+    return found.last_stable_offset
+
+
+def test_the_last_stable_offset_stays_below_a_transaction_until_its_marker_is_committed(stage: Transactions) -> None:
+    assert lso(stage) == 0
+    stage.send(batch(2), transactional_id="")
+    stage.send(pending(records=3))
+    stage.reports(2, 5)
+    assert lso(stage) == 2
+    stage.send(batch(2), transactional_id="")
+    stage.end(marker())
+    assert lso(stage) == 2
+    stage.reports(2, 7)
+    assert lso(stage) == 2, "the marker is above the high watermark"
+    stage.reports(2, 8)
+    assert lso(stage) == 8
+    assert lso(stage, offset=7) == 8
+
+
+def test_the_oldest_of_several_unstable_transactions_bounds_the_last_stable_offset(stage: Transactions) -> None:
+    for producer_id in (7, 8, 9):
+        stage.send(pending(producer_id=producer_id))
+    stage.reports(2, 3)
+    stage.end(marker(producer_id=8))
+    stage.end(marker(producer_id=7))
+    assert lso(stage) == 0
+    stage.reports(2, 4)
+    assert lso(stage) == 0
+    stage.reports(2, 5)
+    assert lso(stage) == 2
+    stage.end(marker(producer_id=9))
+    stage.reports(2, 6)
+    assert lso(stage) == 6
+
+
+def test_a_new_leader_states_no_last_stable_offset_before_its_high_watermark_covers_all_markers() -> None:
+    stage = Transactions()
+    stage.leads((1, 2), end=10, epochs=[(3, 0)], high_watermark=4)
+    assert lso(stage, 2) is None
+    stage.fetches(2, 8, last_epoch=3)
+    assert lso(stage, 2) is None
+    stage.reports(2, 10)
+    assert lso(stage, 2) == 10
+
+
+def test_the_last_stable_offset_is_never_below_the_log_start(stage: Transactions) -> None:
+    stage.send(pending(records=4))
+    stage.send(batch(4), transactional_id="")
+    stage.reports(2, 8)
+    stage.feed(ev.LogStartRequested(P, ID, 5, 6))
+    assert lso(stage, 6) == 6
+    assert stage.core.queries.open_transactions(P).last_stable_offset == 6
+
+
+def test_a_full_disk_opens_the_transactions_again_whose_markers_were_dropped(stage: Transactions) -> None:
+    stage.send(pending(records=4))
+    stage.reports(2, 4)
+    before = stage.core.queries._replicas[P].log.producers.copy()
+    stage.feed(ev.MarkerArrived(99, P, "", -1, marker()))
+    full = TidemarkError(ErrorCode.DISK_FULL, "no space")
+    stage.feed(ev.LogFull(P, ID, 4, before, full))
+    assert lso(stage) == 0
+    assert stage.open() == [(7, 0, 0, -1)]
+
+
+def test_latest_of_read_committed_is_the_last_stable_offset(stage: Transactions) -> None:
+    stage.send(batch(2), transactional_id="")
+    stage.send(pending())
+    stage.reports(2, 3)
+    stated = stage.core.queries.stated_offsets(P, topic_id="", current_leader_epoch=-1, now_ms=stage.now)
+    assert (stated.high_watermark, stated.last_stable_offset) == (3, 2)
 
 
 def test_a_producer_needs_verification_until_its_transaction_is_open_and_after_its_end(stage: Transactions) -> None:

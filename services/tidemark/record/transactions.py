@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The batches that a reader sees (rule X4): without control batches and without those of aborted transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from tidemark.record.envelope import Batch, Envelope
+
+
+class AbortedTransaction(NamedTuple):
+    """An aborted transaction in one partition: its batches have base offsets in [first_offset, last_offset).
+
+    Attributes:
+        first_offset: of its first record.
+        last_offset: of its marker.
+    """
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+class AbortedBatches:
+    """Recognizes the batches of aborted transactions.
+
+    Args:
+        aborted: as a read_committed fetch names them; for a read_uncommitted reader none.
+    """
+
+    __slots__ = ("_by_producer",)
+
+    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
+        self._by_producer: dict[int, list[tuple[int, int]]] = {}
+        for producer_id, first_offset, last_offset in aborted:
+            self._by_producer.setdefault(producer_id, []).append((first_offset, last_offset))
+
+    def __contains__(self, envelope: Envelope) -> bool:
+        """Whether the batch is pending and belongs to one of the transactions."""
+        if not self._by_producer or not envelope.is_pending:
+            return False
+        base = envelope.base_offset
+        return any(first <= base < last for first, last in self._by_producer.get(envelope.producer_id, ()))
+
+
+def visible_batches(batches: Iterable[Batch], aborted: Iterable[AbortedTransaction] = ()) -> list[Batch]:
+    """The batches that an application may see, in order: whole batches are dropped, never rows (rule X4).
+
+    Every reader of fetched batches uses this, in either isolation level: control batches are never shown. A reader goes
+    on at the end of the last *fetched* batch, because dropped batches have offsets, too.
+
+    Args:
+        batches: of one partition, with their offsets.
+        aborted: the aborted transactions of the fetch's answer; of a read_uncommitted fetch there are none.
+    """
+    dropped = AbortedBatches(aborted)
+    return [batch for batch in batches if not batch.envelope.is_control and batch.envelope not in dropped]

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The batches that a reader sees (rule X4)."""
+
+from __future__ import annotations
+
+import pytest
+from tidemark.record.envelope import Batch, end_of_batches, parse_envelope, stamped
+from tidemark.record.markers import EndMarker, build_marker
+from tidemark.record.payload import build_batch
+from tidemark.record.transactions import AbortedTransaction, visible_batches
+
+from tests.unit.record.samples import NOON_US, three_records
+
+
+def data(offset: int, *, producer_id: int = 7, pending: bool = True) -> Batch:
+    built = build_batch(three_records(), producer_id=producer_id, producer_epoch=0, base_sequence=0, pending=pending)
+    return stamped(Batch(parse_envelope(built), built), base_offset=offset, leader_epoch=1)
+
+
+def marker(offset: int) -> Batch:
+    built = build_marker(producer_id=7, producer_epoch=1, marker=EndMarker(False, 1), timestamp_us=NOON_US)
+    return stamped(Batch(parse_envelope(built), built), base_offset=offset, leader_epoch=1)
+
+
+def test_control_batches_are_never_visible() -> None:
+    batches = [data(0), marker(3), data(4)]
+    assert visible_batches(batches) == [batches[0], batches[2]]
+
+
+@pytest.mark.parametrize(
+    ("aborted", "seen"),
+    [
+        ((7, 0, 3), [6, 9, 12]),
+        ((7, 0, 0), [0, 6, 9, 12]),
+        ((7, 1, 10), [0, 6, 12]),
+        ((7, 0, 9), [6, 9, 12]),
+        ((7, 0, 10), [6, 12]),
+        ((8, 0, 20), [0, 6, 9]),
+        ((9, 0, 20), [0, 6, 9, 12]),
+    ],
+)
+def test_whole_pending_batches_of_the_producer_within_the_range_are_dropped(
+    aborted: tuple[int, int, int], seen: list[int]
+) -> None:
+    batches = [data(0), marker(3), data(6, pending=False), data(9), data(12, producer_id=8)]
+    visible = visible_batches(batches, [AbortedTransaction(*aborted)])
+    assert [batch.envelope.base_offset for batch in visible] == seen
+
+
+def test_the_end_of_concatenated_batches_is_found_by_their_lengths() -> None:
+    together = data(5).data + marker(8).data
+    assert end_of_batches(together) == 9
+    assert end_of_batches(memoryview(together)[: len(data(5).data)]) == 8
+    assert end_of_batches(data(5).data + bytes(100)) == 1, "a damaged length ends the search"
