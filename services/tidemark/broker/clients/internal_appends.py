@@ -15,17 +15,25 @@ from tidemark.model import NO_EPOCH, LeaderEpoch, Offset, TopicPartition
 from tidemark.record.envelope import Batch, parse_envelope
 from tidemark.record.markers import EndMarker, build_marker
 
+MarkerListener = Callable[[TopicPartition, int, int, bool], None]
+"""Called with each committed marker: partition, producer id, epoch of the marker, commit. Perhaps repeatedly."""
+
 _FIRST_ID: Final = 1 << 62
 """First request id here; producers' requests are numbered from 1."""
 
 
 class InternalAppends:
-    """`reply` completes the requests of `append`, and passes on all other replies."""
+    """`reply` completes the requests of `append`, and passes on all other replies.
+
+    Attributes:
+        on_marker: see MarkerListener.
+    """
 
     def __init__(self, submit: Callable[[Event], None], others: Callable[[ReplyToProduce], None]) -> None:
         self._submit = submit
         self._others = others
         self._ids = count(_FIRST_ID)
+        self.on_marker: MarkerListener = lambda partition, producer_id, marker_epoch, commit: None
         self._waiting: dict[int, asyncio.Future[Offset]] = {}
 
     def reply(self, effect: ReplyToProduce) -> None:
@@ -97,11 +105,13 @@ class InternalAppends:
             producer_id=producer_id, producer_epoch=producer_epoch, marker=marker, timestamp_us=timestamp_us
         )
         batch = Batch(parse_envelope(data), data)
-        return await self._answer(
+        offset = await self._answer(
             partition,
             timeout_s,
             lambda request_id: MarkerArrived(request_id, partition, topic_id, NO_EPOCH, batch),
         )
+        self.on_marker(partition, producer_id, producer_epoch, marker.commit)
+        return offset
 
     async def _answer(self, partition: TopicPartition, timeout_s: float, event: Callable[[int], Event]) -> Offset:
         """Submit the event of a fresh request id, and wait for the answer."""

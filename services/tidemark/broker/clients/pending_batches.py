@@ -11,7 +11,7 @@ from tidemark.core.replication.events import ProduceArrived
 from tidemark.core.replication.leader.produce_validation import ACKS_ALL
 from tidemark.core.replication.queries import BrokerQueries
 from tidemark.core.transactions.state import ProducerIdentity, TransactionPartition
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
 
 class Verifier(Protocol):
@@ -55,6 +55,25 @@ class PendingBatches:
             for producer in sorted(producers)
             if self._queries.needs_verification(event.partition, *producer)
         ]
+
+    async def require(
+        self, transactional_id: str, producer: ProducerIdentity, partition: TopicPartition, timeout_s: float
+    ) -> None:
+        """Have the coordinator add a partition before this broker's own pending batch, unless it is added.
+
+        Raises:
+            TidemarkError: the refusal of the coordinator; NOT_LEADER; REQUEST_TIMED_OUT.
+        """
+        if not self._queries.needs_verification(partition, *producer):
+            return
+        view = self._queries.replica(partition)
+        assert view is not None, "needs_verification has found the replica"
+        assert self.verifier is not None, "requests come after the start"
+        wanted = TransactionPartition(partition.topic, view.identity.topic_id, partition.partition)
+        outcome = self.verifier.verify(transactional_id, producer, wanted)
+        refused = await refusals_of([(0, outcome)], timeout_s)
+        if refused:
+            raise refused[0]
 
 
 async def refusals_of(verifications: Iterable[Verification], timeout_s: float) -> Mapping[int, TidemarkError]:

@@ -11,15 +11,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
 from prometheus_client import Counter
 
-from tidemark.broker.coordination.state_log import StateLog
+from tidemark.broker.coordination.state_log import InTransaction, Records, StateLog
 from tidemark.model import ErrorCode, TidemarkError
 
 _RETRY_S: Final = 0.2
+_REFUSED_TRANSACTION: Final = frozenset(
+    {ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_TXN_STATE, ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.DISK_FULL}
+)
+"""Refusals that precede the append: nothing was written."""
 
 _S = TypeVar("_S")  # the state: a pure coordinator
 _C = TypeVar("_C")  # a change of the state, written as one record
@@ -50,9 +55,13 @@ class ShardMetrics(Protocol):
 
 
 class _Write(Generic[_C]):
-    """Records that are written together; `done` completes with the outcome."""
+    """Records that are written together; `done` completes with the outcome.
 
-    def __init__(self) -> None:
+    Those of a transaction are a write of their own: if the log refuses these, nothing else has failed.
+    """
+
+    def __init__(self, transaction: InTransaction | None = None) -> None:
+        self.transaction = transaction
         self.changes: list[_C] = []
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -72,7 +81,7 @@ class Shard(Generic[_S, _C, _N]):
     def __init__(
         self,
         log: StateLog[_C],
-        replay: Callable[[Sequence[_C], _N], _S],
+        replay: Callable[[Records[_C], _N], _S],
         situation: Callable[[], _N],
         write_timeout_s: float,
         metrics: ShardMetrics,
@@ -83,7 +92,7 @@ class Shard(Generic[_S, _C, _N]):
         self._write_timeout_s = write_timeout_s
         self._counts = metrics
         self._state: _S | None = None
-        self._gathering: _Write[_C] | None = None
+        self._writes: deque[_Write[_C]] = deque()
         self._last: asyncio.Future[None] | None = None
         self._closed = False
         self._writing_since_s: float | None = None
@@ -134,6 +143,42 @@ class Shard(Generic[_S, _C, _N]):
             raise
         self._write(outcome.changes)
         await self._settled()
+        return outcome.answer
+
+    async def change_in_transaction(
+        self,
+        change: Callable[[_S, _N], Outcome[_T, _C]],
+        take_back: Callable[[_S, _T], None],
+        transaction: InTransaction,
+    ) -> _T:
+        """Carry out a request whose changes are in force after the commit marker of a transaction (rule X17).
+
+        Answers when the records are committed, in the order of all writes.
+
+        Args:
+            change: applies the request.
+            take_back: undoes the request, whose records were not written.
+            transaction: of the records.
+
+        Raises:
+            TidemarkError: as `change`; the log's refusal of the transaction, such as PRODUCER_FENCED.
+        """
+        state = self.coordinator
+        self.log.check_writable()
+        outcome = change(state, self._situation())
+        if outcome.changes:
+            write: _Write[_C] = _Write(transaction)
+            write.changes.extend(outcome.changes)
+            self._writes.append(write)
+
+            def settle(done: asyncio.Future[None]) -> None:
+                if done.exception() is not None and self._state is state:  # otherwise the state was discarded
+                    take_back(state, outcome.answer)
+
+            write.done.add_done_callback(settle)  # here, since the caller may be gone by then
+            self._start_writer()
+            await asyncio.shield(write.done)
+        self.log.check()
         return outcome.answer
 
     async def read(self, read: Callable[[_S], _T]) -> _T:
@@ -190,11 +235,14 @@ class Shard(Generic[_S, _C, _N]):
     def _write(self, changes: Sequence[_C]) -> None:
         if not changes:
             return
-        if self._gathering is None:
-            self._gathering = _Write()
-            self._last = self._gathering.done
-        self._gathering.changes.extend(changes)
+        if not self._writes or self._writes[-1].transaction is not None:
+            self._writes.append(_Write())
+            self._last = self._writes[-1].done
+        self._writes[-1].changes.extend(changes)
         self._changed(changes)
+        self._start_writer()
+
+    def _start_writer(self) -> None:
         if self._writer is None:
             self._writer = asyncio.create_task(self._write_out(), name=f"write {self.log.partition}")
 
@@ -207,12 +255,15 @@ class Shard(Generic[_S, _C, _N]):
     async def _write_out(self) -> None:
         """Write one batch at a time; changes that gather meanwhile form the next one."""
         try:
-            while (write := self._gathering) is not None:
-                self._gathering = None
+            while self._writes:
+                write = self._writes.popleft()
                 self._writing_since_s = time.monotonic()
                 try:
-                    await self.log.write(write.changes, self._write_timeout_s)
+                    await self.log.write(write.changes, self._write_timeout_s, write.transaction)
                 except TidemarkError as error:
+                    if write.transaction is not None and error.code in _REFUSED_TRANSACTION:
+                        _fail(write, error)
+                        continue
                     self._give_up(write, error)
                     return
                 except Exception as error:  # noqa: BLE001 - passed to waiting requests, and the state is loaded again
@@ -220,18 +271,17 @@ class Shard(Generic[_S, _C, _N]):
                     self._give_up(write, TidemarkError(ErrorCode.INTERNAL, f"{type(error).__name__}: {error}"))
                     return
                 write.done.set_result(None)
-                if not self._closed:
+                if not self._closed and write.transaction is None:
                     self._committed(write.changes)
         finally:
             self._writer = self._writing_since_s = None
 
     def _give_up(self, write: _Write[_C], error: TidemarkError) -> None:
         self._counts.failed_writes.inc()
-        for one in (write, self._gathering):
-            if one is not None:
-                one.done.set_exception(error)
-                one.done.exception()  # retrieved: there may be no waiting request
-        self._gathering = self._last = None
+        for one in (write, *self._writes):
+            _fail(one, error)
+        self._writes.clear()
+        self._last = None
         self._load_again(str(error))
 
     # -- loading -----------------------------------------------------------------------------------------------
@@ -269,3 +319,8 @@ class Shard(Generic[_S, _C, _N]):
             _log.info("%s are loaded", self.noun, extra=about)
             self._loaded()
             return
+
+
+def _fail(write: _Write[_C], error: TidemarkError) -> None:
+    write.done.set_exception(error)
+    write.done.exception()  # retrieved: there may be no waiting request

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -14,11 +14,13 @@ from tidemark.broker.clients.internal_appends import InternalAppends
 from tidemark.broker.clients.read_replica import damaged_offset
 from tidemark.broker.logs.append_threads import LogThreads
 from tidemark.broker.node.session_lease import Lease
+from tidemark.core.pending_writes import PendingWrites, Writer
 from tidemark.core.replication.queries import BrokerQueries
 from tidemark.core.replication.replica import ReplicaView
-from tidemark.model import ErrorCode, LeaderEpoch, Offset, TidemarkError, TopicPartition
+from tidemark.model import NO_PRODUCER, ErrorCode, LeaderEpoch, Offset, TidemarkError, TopicPartition
 from tidemark.ports import Clock, Log
 from tidemark.record.envelope import Batch, parse_envelope, split_batches
+from tidemark.record.markers import read_marker
 from tidemark.record.payload import build_batch, from_bytes, read_batch
 from tidemark.rpc.channel import SPLIT_BYTES
 
@@ -47,6 +49,23 @@ class RecordFormat(NamedTuple, Generic[_C]):
     noun: str
 
 
+class InTransaction(NamedTuple):
+    """The transaction that records are written in (rule X17)."""
+
+    transactional_id: str
+    writer: Writer
+
+
+class Records(list[_C]):
+    """The last change of each key.
+
+    Attributes:
+        pending: changes of open transactions, in their order.
+    """
+
+    pending: Sequence[tuple[Writer, Sequence[_C]]] = ()
+
+
 class StateLogs(NamedTuple):
     """The broker's parts that every `StateLog` uses; `suspect` has the damaged batch at an offset repaired."""
 
@@ -71,7 +90,7 @@ class StateLog(Generic[_C]):
         self.partition = partition
         self.leader_epoch = leader_epoch
 
-    async def read(self) -> list[_C]:
+    async def read(self) -> Records[_C]:
         """Read all records, once all are committed: the records of earlier leaders are then final.
 
         Raises:
@@ -102,8 +121,8 @@ class StateLog(Generic[_C]):
         self.check()
         return changes
 
-    async def write(self, changes: list[_C], timeout_s: float) -> None:
-        """Append records; returns when they are committed.
+    async def write(self, changes: list[_C], timeout_s: float, transaction: InTransaction | None = None) -> None:
+        """Append records; returns when they are committed. Those of a transaction become pending batches.
 
         Raises:
             TidemarkError: as `InternalAppends.append`; BATCH_TOO_LARGE, before any append, if followers could not copy
@@ -111,9 +130,9 @@ class StateLog(Generic[_C]):
         """
         now_us = self._logs.clock.wall_us()
         batches = (
-            await asyncio.to_thread(self._batches_of, changes, now_us)
+            await asyncio.to_thread(self._batches_of, changes, now_us, transaction)
             if len(changes) > 1000
-            else self._batches_of(changes, now_us)
+            else self._batches_of(changes, now_us, transaction)
         )
         for batch in batches:
             if len(batch.data) > BATCH_BYTES_MAX:
@@ -123,7 +142,10 @@ class StateLog(Generic[_C]):
                     f"{BATCH_BYTES_MAX}: no replica could stay in sync",
                 )
         try:
-            await self._logs.appends.append(self.partition, self.leader_epoch, batches, timeout_s)
+            transactional_id = "" if transaction is None else transaction.transactional_id
+            await self._logs.appends.append(
+                self.partition, self.leader_epoch, batches, timeout_s, transactional_id=transactional_id
+            )
         except TidemarkError as error:
             if error.code in (ErrorCode.NOT_LEADER, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH):
                 raise self.over() from error
@@ -170,7 +192,10 @@ class StateLog(Generic[_C]):
             raise self.over()
         return view
 
-    def _batches_of(self, changes: list[_C], now_us: int) -> tuple[Batch, ...]:
+    def _batches_of(
+        self, changes: list[_C], now_us: int, transaction: InTransaction | None = None
+    ) -> tuple[Batch, ...]:
+        producer_id, producer_epoch = (NO_PRODUCER, -1) if transaction is None else transaction.writer
         batches: list[Batch] = []
         keys: list[bytes] = []
         values: list[bytes | None] = []
@@ -181,18 +206,24 @@ class StateLog(Generic[_C]):
             values.append(value)
             size_bytes += len(key) + len(value or b"")
             if size_bytes >= _BATCH_BYTES or index == len(changes) - 1:
-                data = build_batch(from_bytes(keys, values, now_us))
+                data = build_batch(
+                    from_bytes(keys, values, now_us),
+                    producer_id=producer_id,
+                    producer_epoch=producer_epoch,
+                    pending=transaction is not None,
+                )
                 batches.append(Batch(parse_envelope(data), data))
                 keys, values, size_bytes = [], [], 0
         return tuple(batches)
 
-    def _changes_in(self, log: Log, start: Offset, end: Offset) -> list[_C]:
+    def _changes_in(self, log: Log, start: Offset, end: Offset) -> Records[_C]:
         """The last value of each key; earlier values are replaced.
 
         Raises:
             TidemarkError: CORRUPT_BATCH (metadata offset), STORAGE_ERROR, OFFSET_OUT_OF_RANGE.
         """
         last: dict[bytes, bytes | None] = {}
+        pending: PendingWrites[bytes, bytes | None] = PendingWrites()
         offset = start
         try:
             while offset < end:
@@ -200,14 +231,19 @@ class StateLog(Generic[_C]):
                 if not data:
                     break
                 for batch in split_batches(data):
-                    _take_in(batch, last)
+                    _take_in(batch, last, pending)
                     offset = Offset(batch.envelope.next_offset)
         except TidemarkError as error:
             raise TidemarkError(error.code, error.message, {**error.metadata, "offset": str(offset)}) from error
-        changes = (self._decoded(key, value) for key, value in last.items() if value is not None)
+        found = Records(self._all_decoded((key, value) for key, value in last.items() if value is not None))
+        found.pending = [(writer, self._all_decoded(values)) for writer, values in pending.by_producer()]
+        return found
+
+    def _all_decoded(self, values: Iterable[tuple[bytes, bytes | None]]) -> list[_C]:
+        changes = (self._decoded(key, value) for key, value in values)
         return [change for change in changes if change is not None]
 
-    def _decoded(self, key: bytes, value: bytes) -> _C | None:
+    def _decoded(self, key: bytes, value: bytes | None) -> _C | None:
         """The change of a record; None, logged, for a record that does not parse: other keys are not affected."""
         try:
             return self._records.decode(key, value)
@@ -216,10 +252,20 @@ class StateLog(Generic[_C]):
             return None
 
 
-def _take_in(batch: Batch, last: dict[bytes, bytes | None]) -> None:
-    if batch.envelope.is_control or not batch.envelope.record_count:
+def _take_in(batch: Batch, last: dict[bytes, bytes | None], pending: PendingWrites[bytes, bytes | None]) -> None:
+    envelope = batch.envelope
+    if envelope.is_control or not envelope.record_count:
+        marker = read_marker(batch)
+        if marker is not None:
+            last.update(pending.end(envelope.producer_id, envelope.producer_epoch, commit=marker.commit))
         return
     rows = read_batch(batch)
-    for key, value in zip(rows.column(0).to_pylist(), rows.column(1).to_pylist(), strict=True):
-        if key is not None:
-            last[key] = value
+    columns = zip(rows.column(0).to_pylist(), rows.column(1).to_pylist(), strict=True)
+    values = [(key, value) for key, value in columns if key is not None]
+    if envelope.is_pending:
+        pending.add(Writer(envelope.producer_id, envelope.producer_epoch), values)
+        return
+    last.update(values)
+    if pending:
+        for key, _ in values:
+            pending.overwrite(key)

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from tidemark.broker.clients.clients import Clients
 from tidemark.broker.coordination.internal_topic import InternalTopic
-from tidemark.broker.coordination.state_log import StateLogs
+from tidemark.broker.coordination.state_log import InTransaction, StateLogs
 from tidemark.broker.groups.coordinators import GroupCoordinators
 from tidemark.broker.groups.lag_metrics import GroupLagMetrics
 from tidemark.broker.groups.metrics import GroupMetrics
@@ -15,8 +17,12 @@ from tidemark.broker.groups.service import GroupService
 from tidemark.broker.node.broker_node import BrokerNode
 from tidemark.core.internal_topics import OFFSETS_TOPIC
 from tidemark.core.replication import effects as ef
+from tidemark.core.transactions.state import ProducerIdentity
+from tidemark.model import TopicPartition
 from tidemark.runtime.configuration import BrokerSettings
 from tidemark.runtime.metrics import METRICS
+
+_VERIFY_S: Final = 5.0
 
 
 class GroupCoordination:
@@ -43,7 +49,13 @@ class GroupCoordination:
             node.driver.fail,
         )
         offsets = GroupOffsets(self._coordinators, self._ends)
-        self.service = GroupService(self._coordinators, offsets)
+
+        async def verify(transaction: InTransaction, partition: TopicPartition) -> None:
+            producer = ProducerIdentity(*transaction.writer)
+            await clients.pending.require(transaction.transactional_id, producer, partition, _VERIFY_S)
+
+        clients.appends.on_marker = self._coordinators.on_marker
+        self.service = GroupService(self._coordinators, offsets, verify)
         self._lags = GroupLagMetrics(self._coordinators.known, offsets.progress, self._ends.ask)
         METRICS.show(self._lags)
         self.use_settings(settings)

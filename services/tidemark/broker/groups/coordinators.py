@@ -75,6 +75,13 @@ class GroupCoordinators(Coordinators[GroupShard]):
         log = StateLog(self._logs, GROUP_RECORDS, partition, leader_epoch)
         return GroupShard(log, self.situation, self._write_timeout_s, self.metrics)
 
+    def on_marker(self, partition: TopicPartition, producer_id: int, marker_epoch: int, commit: bool) -> None:
+        """A marker in a partition that this broker leads is committed."""
+        if partition.topic == self._topic.name:
+            shard = self._shards.get(partition.partition)
+            if shard is not None:
+                shard.on_marker(producer_id, marker_epoch, commit=commit)
+
     async def _sweep(self) -> None:
         clock = self._logs.clock
         due_ms = clock.now_ms()

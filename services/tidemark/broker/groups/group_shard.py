@@ -10,12 +10,13 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from tidemark.broker.coordination.shard import Shard
-from tidemark.broker.coordination.state_log import RecordFormat, StateLog
+from tidemark.broker.coordination.state_log import InTransaction, RecordFormat, Records, StateLog
 from tidemark.broker.groups.metrics import GroupMetrics
 from tidemark.core.groups.coordinator import GroupCoordinator, Outcome, Swept
 from tidemark.core.groups.heartbeat import Situation
+from tidemark.core.groups.offsets import Commit, Refusals
 from tidemark.core.groups.records import decode, encode
-from tidemark.core.groups.state import Change, OffsetKey
+from tidemark.core.groups.state import Change, Committed, OffsetKey
 
 GROUP_RECORDS: Final = RecordFormat(encode, decode, "groups")
 
@@ -39,6 +40,8 @@ class GroupShard(Shard[GroupCoordinator, Change, Situation]):
     ) -> None:
         self._metrics = metrics
         self._events: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
+        self._markers: list[tuple[int, int, bool]] = []
+        """Markers that came while the state was being loaded."""
         super().__init__(log, _replay, situation, write_timeout_s, metrics)
 
     def change_of(self, group_id: str) -> asyncio.Event:
@@ -74,6 +77,24 @@ class GroupShard(Shard[GroupCoordinator, Change, Situation]):
             some = group_ids[first : first + _SLICE]
             self._swept(lambda coordinator, now, some=some: coordinator.expire(now, some), "expired")  # type: ignore[misc]
 
+    async def commit_in_transaction(self, asked: Commit, transaction: InTransaction) -> Refusals:
+        """Commit offsets that are in force after the transaction's commit marker; returns the refused ones."""
+        pending = await self.change_in_transaction(
+            lambda coordinator, now: coordinator.commit_in_transaction(asked, transaction.writer, now),
+            lambda coordinator, commit: coordinator.take_back(commit),
+            transaction,
+        )
+        return pending.refused
+
+    def on_marker(self, producer_id: int, marker_epoch: int, *, commit: bool) -> None:
+        """A marker in this partition is committed; repeated calls change nothing."""
+        if self._state is None:
+            self._markers.append((producer_id, marker_epoch, commit))  # the log may have been read up to before it
+            return
+        applied = self._state.end_transaction(producer_id, marker_epoch, commit=commit)
+        if applied:
+            self._changed(applied)
+
     def touch(self, group_id: str, member_id: str) -> None:
         """Renew a member's session, even if its request fails."""
         if self._state is not None:
@@ -93,6 +114,9 @@ class GroupShard(Shard[GroupCoordinator, Change, Situation]):
                 event.set()
 
     def _loaded(self) -> None:
+        markers, self._markers = self._markers, []
+        for producer_id, marker_epoch, commit in markers:
+            self.on_marker(producer_id, marker_epoch, commit=commit)
         self.refresh_topics()
 
     def _dropped(self) -> None:
@@ -101,5 +125,12 @@ class GroupShard(Shard[GroupCoordinator, Change, Situation]):
             event.set()
 
 
-def _replay(changes: Sequence[Change], now: Situation) -> GroupCoordinator:
-    return GroupCoordinator.replay(changes, now.now_ms)
+def _replay(changes: Records[Change], now: Situation) -> GroupCoordinator:
+    pending = ((writer, map(_offset_of, some)) for writer, some in changes.pending)
+    return GroupCoordinator.replay(changes, now.now_ms, pending)
+
+
+def _offset_of(change: Change) -> tuple[OffsetKey, Committed]:
+    assert isinstance(change.key, OffsetKey), "transactions write offsets only"
+    assert isinstance(change.value, Committed), "transactions delete no offsets"
+    return change.key, change.value

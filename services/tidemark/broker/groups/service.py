@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, MutableSequence, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableSequence, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from tidemark.broker.coordination.state_log import InTransaction
 from tidemark.broker.groups.coordinators import GroupCoordinators
 from tidemark.broker.groups.group_shard import GroupShard
 from tidemark.broker.groups.offsets import GroupOffsets
@@ -17,6 +18,7 @@ from tidemark.core.groups.group import Group
 from tidemark.core.groups.heartbeat import Heartbeat, HeartbeatAnswer, Situation
 from tidemark.core.groups.offsets import Commit, Refusals, check_committer
 from tidemark.core.groups.state import JOINING, NO_MEMBER_EPOCH, Committed
+from tidemark.core.pending_writes import Writer
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc import errors
 from tidemark.rpc.group_codec import (
@@ -39,13 +41,17 @@ from tidemark.v1.group_service_pb2_grpc import GroupServiceServicer
 
 _HELD_BACK_MS_MAX: Final = 30_000
 
+Verify = Callable[[InTransaction, TopicPartition], Awaitable[None]]
+"""Adds a partition that this broker leads to a transaction, unless it is added (rule X11); raises the refusal."""
+
 
 class GroupService(GroupServiceServicer):
     """The server's interceptor maps the errors of unary calls."""
 
-    def __init__(self, groups: GroupCoordinators, offsets: GroupOffsets) -> None:
+    def __init__(self, groups: GroupCoordinators, offsets: GroupOffsets, verify: Verify) -> None:
         self._groups = groups
         self._offsets = offsets
+        self._verify = verify
 
     async def FindCoordinator(  # noqa: N802
         self, request: pb.FindCoordinatorRequest, context: Any
@@ -92,7 +98,10 @@ class GroupService(GroupServiceServicer):
         asked, refused = await self._offsets.resolve(request.offsets)
         commit = Commit(request.group_id, request.member_id, request.member_epoch, request.instance_id, asked, turn)
         try:
-            more = await shard.change(lambda coordinator, now: coordinator.commit(commit, now))
+            if request.transactional_id:
+                more = await self._commit_in_transaction(shard, request, commit)
+            else:
+                more = await shard.change(lambda coordinator, now: coordinator.commit(commit, now))
         except TidemarkError as error:
             self._groups.metrics.fenced.labels(str(error.code)).inc()
             raise
@@ -110,6 +119,8 @@ class GroupService(GroupServiceServicer):
 
         def read(coordinator: GroupCoordinator) -> dict[TopicPartition, Committed]:
             group = coordinator.find(request.group_id) or Group(request.group_id)
+            if request.require_stable:
+                coordinator.check_stable(request.group_id, wanted)
             if request.member_id:
                 check_committer(group, request.member_id, request.member_epoch, "")
             return dict(group.offsets)
@@ -209,6 +220,19 @@ class GroupService(GroupServiceServicer):
         refused = await shard.change(lambda coordinator, now: coordinator.delete_offsets(request.group_id, partitions))
         _log_change("DeleteGroupOffsets", request.group_id, caller, partitions=len(partitions) - len(refused))
         return pb.DeleteGroupOffsetsResponse(partitions=results_to_proto(partitions, refused))
+
+    async def _commit_in_transaction(
+        self, shard: GroupShard, request: pb.CommitOffsetsRequest, commit: Commit
+    ) -> Refusals:
+        """Add the shard's partition to the transaction (rule X11), and write the offsets as its records (rule X17)."""
+        if request.producer_id < 0 or request.producer_epoch < 0:
+            raise TidemarkError(
+                ErrorCode.INVALID_REQUEST,
+                "a commit in a transaction names the producer id and epoch of the transaction",
+            )
+        transaction = InTransaction(request.transactional_id, Writer(request.producer_id, request.producer_epoch))
+        await self._verify(transaction, shard.log.partition)
+        return await shard.commit_in_transaction(commit, transaction)
 
     async def _located(self, group_id: str, *, wait: bool) -> pb.GroupCoordinator:
         """`wait`: wait until the offsets topic exists, creating it if necessary."""

@@ -14,7 +14,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from tidemark.broker.coordination.shard import Shard
-from tidemark.broker.coordination.state_log import RecordFormat, StateLog
+from tidemark.broker.coordination.state_log import RecordFormat, Records, StateLog
 from tidemark.broker.transactions.metrics import TransactionMetrics
 from tidemark.core.transactions.coordinator import TransactionCoordinator
 from tidemark.core.transactions.phases import CLOSED, PREPARED
@@ -55,7 +55,7 @@ class TransactionShard(Shard[TransactionCoordinator, Change, Situation]):
         self._send_markers = send_markers
         self._completions: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
 
-        def replay(changes: Sequence[Change], now: Situation) -> TransactionCoordinator:
+        def replay(changes: Records[Change], now: Situation) -> TransactionCoordinator:
             return TransactionCoordinator.replay(changes, now.now_ms, log.leader_epoch)
 
         super().__init__(log, replay, situation, write_timeout_s, metrics)

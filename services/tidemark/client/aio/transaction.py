@@ -5,12 +5,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
+from tidemark.client.argument_types import offsets_of
+from tidemark.client.group.offset_commits import OpenTransaction
 from tidemark.client.lifecycle import INTERRUPTED_S, INTERRUPTIONS
 from tidemark.client.transactions.producer_transactions import Phase, ProducerTransactions
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+
+if TYPE_CHECKING:
+    from tidemark.client.aio.consumer import Consumer
 
 _log = logging.getLogger("tidemark.client")
 
@@ -63,6 +69,39 @@ class Transaction:
             )
         await self._transactions.begin()
         self._begun = True
+
+    async def send_offsets(
+        self, consumer: Consumer, offsets: Mapping[TopicPartition | tuple[str, int], int] | None = None
+    ) -> None:
+        """Commit offsets of a consumer's group with this transaction: records and progress count together.
+
+        Args:
+            consumer: with a group, and auto_commit_interval_ms=0.
+            offsets: offset of the next record to read, by partition; None: of all records returned so far.
+
+        Raises:
+            TidemarkError: FENCED_MEMBER_EPOCH, UNKNOWN_MEMBER or PARTITION_NOT_ASSIGNED if another member may read the
+                partitions: the transaction can only be aborted; PRODUCER_FENCED, INVALID_TXN_STATE, INVALID_REQUEST,
+                REQUEST_TIMED_OUT.
+
+        Example: `await tx.send_offsets(consumer)`
+        """
+        self._check()
+        transactions, group = self._transactions, consumer.reading_group
+        transaction = OpenTransaction(transactions.transactional_id, transactions.identity)
+        wanted = None if offsets is None else offsets_of("offsets", offsets)
+        if consumer.group_settings is not None and consumer.group_settings.auto_commit_interval_ms:
+            raise TidemarkError(
+                ErrorCode.INVALID_REQUEST,
+                "the consumer also commits its offsets without a transaction: make it with auto_commit_interval_ms=0",
+            )
+        timeout_s = consumer.settings.request_timeout_ms / 1000
+        transactions.sends_offsets()
+        try:
+            await group.commit(wanted, timeout_s=timeout_s, transaction=transaction)
+        except TidemarkError as error:
+            transactions.fail(error)
+            raise
 
     async def commit(self) -> None:
         """Wait until every record is acknowledged, and commit.

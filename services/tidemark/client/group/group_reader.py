@@ -12,7 +12,7 @@ from tidemark.client.consuming.fetcher import Fetcher
 from tidemark.client.consuming.partition_cursor import Cursor
 from tidemark.client.group.coordinator import Coordinator
 from tidemark.client.group.membership import Membership
-from tidemark.client.group.offset_commits import Commits, GroupPosition, raise_refused
+from tidemark.client.group.offset_commits import Commits, GroupPosition, OpenTransaction, raise_refused
 from tidemark.client.group.settings import GroupSettings
 from tidemark.client.metadata.cluster import Cluster
 from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, TopicPartition
@@ -155,16 +155,22 @@ class GroupReader:
         """Whether no records may be returned, because other members may have the partitions now; for any thread."""
         return self._fetcher.suspended or (self._membership is not None and self._membership.may_be_out)
 
-    async def commit(self, offsets: Mapping[TopicPartition, int] | None, *, timeout_s: float) -> None:
-        """Commit these offsets; None: of all returned records."""
+    async def commit(
+        self,
+        offsets: Mapping[TopicPartition, int] | None,
+        *,
+        timeout_s: float,
+        transaction: OpenTransaction | None = None,
+    ) -> None:
+        """Commit these offsets, in a transaction if one is given; None: of all returned records."""
         if offsets is None:
             positions = [_position(cursor, cursor.position, cursor.position_epoch) for cursor in self._cursors()]
         else:
             positions = [self._at(where, offset) for where, offset in offsets.items()]
         if self._membership is not None:
-            await self._membership.commit(positions, timeout_s=timeout_s)
+            await self._membership.commit(positions, timeout_s=timeout_s, transaction=transaction)
         elif positions:
-            request = self._commits.request(positions, "", NO_EPOCH)
+            request = self._commits.request(positions, "", NO_EPOCH, transaction)
             response = await self._coordinator.call(lambda stub: stub.CommitOffsets, request, timeout_s=timeout_s)
             raise_refused(response.partitions)
 
@@ -172,7 +178,7 @@ class GroupReader:
         self, partitions: Iterable[TopicPartition] | None, *, timeout_s: float
     ) -> dict[TopicPartition, pb.CommittedOffset]:
         """Fetch the committed offsets of these partitions; None: of all."""
-        request = pb.FetchOffsetsRequest(group_id=self._settings.group, member_epoch=NO_EPOCH)
+        request = pb.FetchOffsetsRequest(group_id=self._settings.group, member_epoch=NO_EPOCH, require_stable=True)
         for where in partitions or ():
             request.partitions.add(topic=where.topic, partition=where.partition)
         if partitions is not None and not request.partitions:

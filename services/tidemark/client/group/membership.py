@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 from typing import Final, Protocol
 
 from tidemark.client.group.coordinator import Coordinator
-from tidemark.client.group.offset_commits import Commits, GroupPosition, raise_refused
+from tidemark.client.group.offset_commits import Commits, GroupPosition, OpenTransaction, raise_refused
 from tidemark.client.group.settings import GroupSettings
 from tidemark.client.metadata.cluster import ON_ITS_WAY
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
@@ -161,8 +161,10 @@ class Membership:
                 self.owned = frozenset()
         await self._leave(AWAY if self._settings.instance_id else LEAVING, until_s - time.monotonic())
 
-    async def commit(self, positions: Iterable[GroupPosition], *, timeout_s: float) -> None:
-        """Commit positions.
+    async def commit(
+        self, positions: Iterable[GroupPosition], *, timeout_s: float, transaction: OpenTransaction | None = None
+    ) -> None:
+        """Commit positions, in a transaction if one is given.
 
         Raises:
             TidemarkError: the coordinator's refusal; FENCED_MEMBER_EPOCH or UNKNOWN_MEMBER if other members may have
@@ -170,7 +172,7 @@ class Membership:
         """
         joins = self._joins
         async with self._turn(timeout_s) as deadline_s:
-            await self._commit(list(positions), deadline_s, joins)
+            await self._commit(list(positions), deadline_s, joins, transaction)
 
     @asynccontextmanager
     async def _turn(self, timeout_s: float) -> AsyncIterator[float]:
@@ -189,12 +191,18 @@ class Membership:
         finally:
             self._committing.release()
 
-    async def _commit(self, found: list[GroupPosition], deadline_s: float, joins: int) -> None:
+    async def _commit(
+        self,
+        found: list[GroupPosition],
+        deadline_s: float,
+        joins: int,
+        transaction: OpenTransaction | None = None,
+    ) -> None:
         while found:
             if joins != self._joins:
                 raise _rejoined()
             epoch = self.member_epoch
-            request = self._commits.request(found, self.member_id, epoch)
+            request = self._commits.request(found, self.member_id, epoch, transaction)
             left_s = deadline_s - time.monotonic()
             try:
                 response = await self._coordinator.call(lambda stub: stub.CommitOffsets, request, timeout_s=left_s)
@@ -203,7 +211,8 @@ class Membership:
                     raise
                 continue
             raise_refused(response.partitions)
-            self._committed.update((one.partition, one.offset) for one in found)
+            if transaction is None:
+                self._committed.update((one.partition, one.offset) for one in found)
             return
 
     # -- heartbeats ----------------------------------------------------------------------------------------------------

@@ -9,9 +9,17 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from tidemark.client.group.settings import GroupSettings
+from tidemark.core.transactions.state import ProducerIdentity
 from tidemark.model import TopicPartition
 from tidemark.rpc import errors
 from tidemark.v1 import group_service_pb2 as pb
+
+
+class OpenTransaction(NamedTuple):
+    """The transaction in which offsets are committed (rule X17)."""
+
+    transactional_id: str
+    identity: ProducerIdentity
 
 
 class GroupPosition(NamedTuple):
@@ -43,9 +51,15 @@ class Commits:
         self._committer_id = uuid.uuid4().hex
         self._sequences = itertools.count(1)
 
-    def request(self, positions: Iterable[GroupPosition], member_id: str, member_epoch: int) -> pb.CommitOffsetsRequest:
+    def request(
+        self,
+        positions: Iterable[GroupPosition],
+        member_id: str,
+        member_epoch: int,
+        transaction: OpenTransaction | None = None,
+    ) -> pb.CommitOffsetsRequest:
         """Make the next commit, which retries send unchanged; member id "": partitions were assigned by `assign`."""
-        return pb.CommitOffsetsRequest(
+        request = pb.CommitOffsetsRequest(
             group_id=self._settings.group,
             member_id=member_id,
             member_epoch=member_epoch,
@@ -54,6 +68,10 @@ class Commits:
             committer_id=self._committer_id,
             sequence=self.next_sequence(),
         )
+        if transaction is not None:
+            request.transactional_id = transaction.transactional_id
+            request.producer_id, request.producer_epoch = transaction.identity
+        return request
 
     def next_sequence(self) -> int:
         """Return the next number; a retry keeps its number."""

@@ -3,12 +3,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
+from tidemark.client.aio.consumer import Consumer as AsyncConsumer
 from tidemark.client.aio.transaction import Transaction as AsyncTransaction
 from tidemark.client.sync.event_loop_thread import BackgroundLoop
 from tidemark.client.sync.forwarding import blocking
+from tidemark.model import TopicPartition
+
+
+class Consumer(Protocol):
+    """The sync consumer, which imports this module."""
+
+    @property
+    def _client(self) -> AsyncConsumer:
+        """The async consumer."""
+
+    @property
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions that are read."""
+
+    def position(self, partition: TopicPartition | tuple[str, int]) -> int:
+        """Offset of the next record to return."""
 
 
 class Transaction:
@@ -34,6 +52,26 @@ class Transaction:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._background.call(self._client.__aexit__(kind, error, trace), self._call_s)
+
+    def send_offsets(
+        self, consumer: Consumer, offsets: Mapping[TopicPartition | tuple[str, int], int] | None = None
+    ) -> None:
+        """Commit offsets of a consumer's group with this transaction: records and progress count together.
+
+        Args:
+            consumer: with a group, and auto_commit_interval_ms=0.
+            offsets: offset of the next record to read, by partition; None: of all records returned so far.
+
+        Raises:
+            TidemarkError: FENCED_MEMBER_EPOCH, UNKNOWN_MEMBER or PARTITION_NOT_ASSIGNED if another member may read the
+                partitions: the transaction can only be aborted; PRODUCER_FENCED, INVALID_TXN_STATE, INVALID_REQUEST,
+                REQUEST_TIMED_OUT.
+
+        Example: `tx.send_offsets(consumer)`
+        """
+        if offsets is None:
+            offsets = {where: consumer.position(where) for where in consumer.assignment}
+        self._background.call(self._client.send_offsets(consumer._client, offsets), self._call_s)
 
     begin = blocking(AsyncTransaction.begin)
     commit = blocking(AsyncTransaction.commit)

@@ -145,6 +145,15 @@ class ProducerTransactions:
             await self._init()
         self._needs_init = False
 
+    def sends_offsets(self) -> None:
+        """Offsets may reach a coordinator: the transaction needs a decision."""
+        self._sender.transaction.sent = True
+
+    def fail(self, cause: TidemarkError) -> None:
+        """The open transaction can only be aborted, because of this error."""
+        if self.phase is Phase.OPEN:
+            self._sender.fail_transaction(cause)
+
     async def close(self) -> None:
         """Abort an open transaction; the application did not end it."""
         if self.phase is Phase.OPEN:

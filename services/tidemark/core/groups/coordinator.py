@@ -8,6 +8,7 @@ later one. If the write fails, the caller drops the coordinator and replays the 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from itertools import starmap
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from tidemark.core.groups import heartbeat, offsets
@@ -15,12 +16,14 @@ from tidemark.core.groups.group import Group
 from tidemark.core.groups.heartbeat import Heartbeat, HeartbeatAnswer, Situation
 from tidemark.core.groups.offsets import Commit, Refusals
 from tidemark.core.groups.pending_changes import PendingChanges
-from tidemark.core.groups.state import Change
+from tidemark.core.groups.state import Change, Committed, OffsetKey
 from tidemark.core.groups.target_assignment import is_outdated, raise_epoch
+from tidemark.core.pending_writes import PendingWrites, Undo, Writer
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
 GROUP_ID_CHARACTERS_MAX: Final = 249
 
+PendingOffsets = PendingWrites[OffsetKey, Committed]
 _T = TypeVar("_T")
 
 
@@ -36,6 +39,14 @@ class Swept(NamedTuple):
 
     group_ids: tuple[str, ...]
     removed: tuple[tuple[str, str], ...]
+
+
+class PendingCommit(NamedTuple):
+    """The answer to a commit in a transaction: the refused partitions, and the argument of `take_back`."""
+
+    producer: Writer
+    undo: Undo[OffsetKey, Committed]
+    refused: Refusals
 
 
 def check_group_id(group_id: str) -> None:
@@ -54,15 +65,28 @@ class GroupCoordinator:
     Attributes:
         _groups: by id, the groups with any persistent state.
         _with_members: by id, the groups that have members.
+        _pending: offsets of open transactions.
     """
 
     def __init__(self) -> None:
         self._groups: dict[str, Group] = {}
         self._with_members: dict[str, Group] = {}
+        self._pending: PendingOffsets = PendingWrites()
 
     @classmethod
-    def replay(cls, changes: Iterable[Change], now_ms: int) -> GroupCoordinator:
-        """Rebuild the state from the records of the log, in order; every member gets a full session timeout."""
+    def replay(
+        cls,
+        changes: Iterable[Change],
+        now_ms: int,
+        pending: Iterable[tuple[Writer, Iterable[tuple[OffsetKey, Committed]]]] = (),
+    ) -> GroupCoordinator:
+        """Rebuild the state from the records of the log, in order; every member gets a full session timeout.
+
+        Args:
+            changes: records that are in force.
+            now_ms: the time, monotonic.
+            pending: offsets of open transactions, in their order.
+        """
         last = {(type(change.key), change.key): change for change in changes}
         coordinator = cls()
         groups = coordinator._groups
@@ -77,6 +101,8 @@ class GroupCoordinator:
             if group.members:
                 coordinator._with_members[group.group_id] = group
                 group.last_seen_ms = dict.fromkeys(group.members, now_ms)
+        for producer, offsets_of_one in pending:
+            coordinator._pending.add(producer, offsets_of_one)
         return coordinator
 
     @property
@@ -125,6 +151,45 @@ class GroupCoordinator:
         """See `offsets.commit`; INVALID_GROUP_ID too."""
         check_group_id(asked.group_id)
         return self._change(asked.group_id, lambda changes: offsets.commit(changes, asked, now))
+
+    def commit_in_transaction(self, asked: Commit, producer: Writer, now: Situation) -> Outcome[PendingCommit]:
+        """Commit offsets with the writes of a transaction (rule X17): in force after its commit marker.
+
+        The records are of the transaction's producer. If they are not written, `take_back` is called.
+
+        Raises:
+            TidemarkError: INVALID_GROUP_ID; as `offsets.commit`.
+        """
+        check_group_id(asked.group_id)
+        group = self._groups.get(asked.group_id) or Group(asked.group_id)
+        values, refused = offsets.values_of(group, asked, now)
+        undo = self._pending.add(producer, values.items())
+        return Outcome(PendingCommit(producer, undo, refused), tuple(starmap(Change, values.items())))
+
+    def take_back(self, commit: PendingCommit) -> None:
+        """The records of `commit_in_transaction` were not written."""
+        self._pending.undo(commit.producer, commit.undo)
+
+    def end_transaction(self, producer_id: int, marker_epoch: int, *, commit: bool) -> tuple[Change, ...]:
+        """A marker of a producer is in the log: its offsets come into force, or never do; returns the first ones."""
+        applied = tuple(starmap(Change, self._pending.end(producer_id, marker_epoch, commit=commit)))
+        for key, value in applied:
+            self._apply(key.group_id, lambda changes, key=key, value=value: changes.put(key, value))  # type: ignore[misc]
+        return applied
+
+    def check_stable(self, group_id: str, partitions: Iterable[TopicPartition] | None) -> None:
+        """Raise CONCURRENT_TRANSACTIONS if the end of a transaction may change an offset (KIP-447); None: any one."""
+        keys = self._pending.keys
+        if partitions is None:
+            unstable = next((key for key in keys if key.group_id == group_id), None)
+        else:
+            unstable = next((key for one in partitions if (key := OffsetKey(group_id, *one)) in keys), None)
+        if unstable is not None:
+            raise TidemarkError(
+                ErrorCode.CONCURRENT_TRANSACTIONS,
+                f"a transaction may still change the offset of the group {group_id!r} in "
+                f"{unstable.topic}-{unstable.partition}: retry after its end",
+            )
 
     def alter_offsets(self, asked: Commit, now: Situation, *, validate_only: bool) -> Outcome[Refusals]:
         """Set offsets of a group without members.
@@ -192,6 +257,14 @@ class GroupCoordinator:
         return self._change(group_id, lambda changes: raise_epoch(changes, now.topics, now.settings, now.wall_ms))
 
     def _change(self, group_id: str, change: Callable[[PendingChanges], _T]) -> Outcome[_T]:
+        outcome = self._apply(group_id, change)
+        if self._pending:
+            for one in outcome.changes:
+                if isinstance(one.key, OffsetKey):
+                    self._pending.overwrite(one.key)
+        return outcome
+
+    def _apply(self, group_id: str, change: Callable[[PendingChanges], _T]) -> Outcome[_T]:
         group = self._groups.get(group_id) or Group(group_id)
         changes = PendingChanges(group)
         answer = change(changes)

@@ -88,8 +88,16 @@ def commit(changes: PendingChanges, asked: Commit, now: Situation) -> Refusals:
     Raises:
         TidemarkError: as `check_committer`.
     """
-    group = changes.group
+    values, refused = values_of(changes.group, asked, now)
+    for key, value in values.items():
+        changes.put(key, value)
+    return refused
+
+
+def values_of(group: Group, asked: Commit, now: Situation) -> tuple[dict[OffsetKey, Committed], Refusals]:
+    """The values that `commit` sets, and the refused partitions; raises as `check_committer`."""
     check_committer(group, asked.member_id, asked.member_epoch, asked.instance_id, asked.turn.sequence)
+    values: dict[OffsetKey, Committed] = {}
     refused: Refusals = {}
     for partition, committed in asked.offsets.items():
         error = _refusal(group, asked.member_id, partition, committed, now)
@@ -100,8 +108,8 @@ def commit(changes: PendingChanges, asked: Commit, now: Situation) -> Refusals:
         turn = UNNUMBERED if known is None else known.turn
         if not asked.turn.is_done_by(turn):
             key = OffsetKey(group.group_id, partition.topic, partition.partition)
-            changes.put(key, replace(committed, turn=asked.turn if asked.turn.committer_id else turn))
-    return refused
+            values[key] = replace(committed, turn=asked.turn if asked.turn.committer_id else turn)
+    return values, refused
 
 
 def check_empty(group: Group, what: str) -> None:

@@ -136,7 +136,14 @@ _GROUP_SERVICE: Final = {
         hides=(Hidden("assignment.topics", "topic"),),
         held=True,
     ),
-    "CommitOffsets": Right((Need(_O.READ, _GROUP, "group_id"), Need(_O.READ, _TOPIC, "offsets.topic")), items=_COMMITS),
+    "CommitOffsets": Right(
+        (
+            Need(_O.READ, _GROUP, "group_id"),
+            Need(_O.READ, _TOPIC, "offsets.topic"),
+            Need(_O.WRITE, ResourceType.TRANSACTIONAL_ID, "transactional_id", when="transactional_id"),
+        ),
+        items=_COMMITS,
+    ),
     "FetchOffsets": Right(
         (Need(_O.DESCRIBE, _GROUP, "group_id"), Need(_O.DESCRIBE, _TOPIC, "partitions.topic")),
         hides=(Hidden("offsets", "topic"),),

@@ -14,7 +14,7 @@ import pytest
 from tidemark.broker.coordination.lookup import Coordinator
 from tidemark.broker.groups.coordinators import GroupCoordinators
 from tidemark.broker.groups.offsets import GroupOffsets
-from tidemark.broker.groups.service import GroupService
+from tidemark.broker.groups.service import GroupService, Verify
 from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.core.cluster_view import ClusterView
 from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, LeaderEpoch, TidemarkError
@@ -191,7 +191,7 @@ class Located:
 
 async def test_coordinators_of_many_groups_are_found_in_slices_and_the_topic_is_waited_for_once() -> None:
     groups = Located()
-    service = GroupService(cast(GroupCoordinators, groups), cast(GroupOffsets, None))
+    service = GroupService(cast(GroupCoordinators, groups), cast(GroupOffsets, None), cast(Verify, None))
     names = ["", *(f"g{index}" for index in range(MANY))]
     with others() as turns:
         response = await service.FindCoordinator(gpb.FindCoordinatorRequest(group_ids=names), None)

@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 from typing import Generic, TypeVar
 
+from tidemark.broker.coordination.state_log import InTransaction, Records
+from tidemark.core.pending_writes import Writer
 from tidemark.model import ErrorCode, LeaderEpoch, TidemarkError, TopicPartition
 
 _C = TypeVar("_C")
@@ -18,22 +20,28 @@ class HeldLog(Generic[_C]):
         self.partition = partition
         self.leader_epoch = LeaderEpoch(leader_epoch)
         self.records: list[_C] = []
+        self.pending: list[tuple[Writer, list[_C]]] = []
         self.writes: asyncio.Queue[tuple[list[_C], asyncio.Future[None]]] = asyncio.Queue()
         self.may_read = asyncio.Event()
         self.may_read.set()
         self.refusal: TidemarkError | None = None
         self.unwritable: TidemarkError | None = None
 
-    async def read(self) -> list[_C]:
+    async def read(self) -> Records[_C]:
         await self.may_read.wait()
         self.check()
-        return list(self.records)
+        found = Records(self.records)
+        found.pending = list(self.pending)
+        return found
 
-    async def write(self, changes: list[_C], timeout_s: float) -> None:
+    async def write(self, changes: list[_C], timeout_s: float, transaction: InTransaction | None = None) -> None:
         held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.writes.put_nowait((changes, held))
         await held
-        self.records.extend(changes)
+        if transaction is None:
+            self.records.extend(changes)
+        else:
+            self.pending.append((transaction.writer, changes))
 
     def check(self) -> None:
         if self.refusal is not None:

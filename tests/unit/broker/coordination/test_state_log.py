@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A coordinator has the damaged records of its groups repaired (rule T6)."""
+"""Reads of a coordinator's log: damaged records are repaired (rule T6), markers decide (rule X17)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from tidemark.broker.clients.fetch import Purgatory
 from tidemark.broker.coordination.state_log import StateLog, StateLogs
 from tidemark.broker.groups.group_shard import GROUP_RECORDS
 from tidemark.core.groups.records import encode
-from tidemark.core.groups.state import Change, GroupKey, GroupMetadata
+from tidemark.core.groups.state import Change, Committed, GroupKey, GroupMetadata, OffsetKey
+from tidemark.core.pending_writes import Writer
 from tidemark.model import ErrorCode, LeaderEpoch, Offset, TidemarkError, TopicPartition
 from tidemark.record.envelope import ENVELOPE_BYTES, Batch, parse_envelope
+from tidemark.record.markers import EndMarker, build_marker
 from tidemark.record.payload import build_batch, from_bytes
 
 from tests.unit.storage.batches import IDENTITY, PARTITION, lead, memory_directory, open_one
@@ -36,7 +38,7 @@ async def test_a_damaged_offsets_log_is_suspected(byte: int) -> None:
             purgatory=Purgatory(),
             suspect=lambda partition, offset: suspected.append((partition, offset)),
         )
-        log = ReadLog(cast(StateLogs, broker), GROUP_RECORDS, PARTITION, LeaderEpoch(1))
+        log = ReadLog(cast(StateLogs, broker), GROUP_RECORDS, PARTITION, LeaderEpoch(1), 3)
         assert len(await log.read()) == 3
         [path] = root.glob("*/*.log")
         whole = path.read_bytes()
@@ -50,11 +52,52 @@ async def test_a_damaged_offsets_log_is_suspected(byte: int) -> None:
         assert suspected in ([(PARTITION, 0)], [(PARTITION, 1)])
 
 
+async def test_records_of_a_transaction_are_read_as_its_marker_says() -> None:
+    """An aborted value counts for nothing, an open one is pending, a committed one counts in the order of the log."""
+    events = [
+        (Writer(1, 0), "a", 1),
+        (Writer(2, 0), "b", 2),
+        (Writer(3, 0), "c", 3),
+        (None, "a", 4),
+        (Writer(1, 1), "", 1),
+        (Writer(2, 1), "", 0),
+        (None, "d", 5),
+        (Writer(4, 0), "d", 6),
+        (Writer(4, 1), "", 1),
+        (Writer(3, 0), "e", 7),
+    ]
+    with memory_directory() as root, ThreadPoolExecutor(1) as pool:
+        stored = open_one(root).open(PARTITION, IDENTITY, {})[0]
+        for writer, name, number in events:
+            if writer is not None and not name:
+                marker = EndMarker(bool(number), 1)
+                data = build_marker(**writer._asdict(), marker=marker, timestamp_us=1)
+            else:
+                key, value = encode(Change(OffsetKey("g", name, 0), Committed(number, -1, "", "id", "", 0)))
+                of = {} if writer is None else writer._asdict() | {"pending": True}
+                data = build_batch(from_bytes([key], [value], 1), **of)
+            lead(stored, Batch(parse_envelope(data), data))
+        broker = SimpleNamespace(
+            threads=SimpleNamespace(log=lambda partition: stored), pool=pool, purgatory=Purgatory()
+        )
+        log = ReadLog(cast(StateLogs, broker), GROUP_RECORDS, PARTITION, LeaderEpoch(1), len(events))
+        found = await log.read()
+    assert {change.key.topic: change.value.offset for change in found} == {"a": 4, "d": 6}  # type: ignore[union-attr]
+    assert [(writer, [change.key.topic for change in some]) for writer, some in found.pending] == [  # type: ignore[union-attr]
+        (Writer(3, 0), ["c"]),
+        (Writer(3, 0), ["e"]),
+    ]
+
+
 class ReadLog(StateLog[Change]):
-    """Of a leader with three committed records."""
+    """Of a leader with so many committed records."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments[:4])
+        self._end = Offset(arguments[4])
 
     def _decided_end(self) -> Offset | None:
-        return Offset(3)
+        return self._end
 
     def _led(self) -> Any:
         return SimpleNamespace(log_start_offset=Offset(0))

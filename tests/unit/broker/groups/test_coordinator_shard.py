@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from tidemark.broker.coordination.state_log import StateLog
+from tidemark.broker.coordination.state_log import InTransaction, StateLog
 from tidemark.broker.groups.coordinators import GroupCoordinators
 from tidemark.broker.groups.group_shard import GroupShard
 from tidemark.broker.groups.metrics import GroupMetrics
@@ -20,6 +20,8 @@ from tidemark.core.groups.heartbeat import Heartbeat, HeartbeatAnswer, Situation
 from tidemark.core.groups.offsets import Commit, Refusals
 from tidemark.core.groups.settings import GroupSettings
 from tidemark.core.groups.state import Change, Committed, OffsetKey, TopicFacts
+from tidemark.core.pending_writes import Writer
+from tidemark.errors import ConcurrentTransactionsError
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.runtime.metrics import Metrics
 from tidemark.v1 import group_service_pb2 as pb
@@ -70,6 +72,10 @@ def beat(shard: GroupShard, member_id: str, epoch: int) -> asyncio.Task[Heartbea
 
 def remembered(shard: GroupShard) -> int:
     return shard.coordinator.group("g").offsets[AT_0].offset
+
+
+async def added(transaction: InTransaction, partition: TopicPartition) -> None:
+    """The transaction coordinator adds the partition."""
 
 
 async def turns() -> None:
@@ -220,7 +226,7 @@ async def test_a_join_that_waits_for_the_first_topics_is_answered_when_they_arri
     shard = GroupShard(cast(StateLog[Change], log), lambda: known[0], 1.0, metrics)
     await loaded(shard)
     groups = SimpleNamespace(settings=GroupSettings(), shard_of=lambda group_id: shard, metrics=metrics)
-    service = GroupService(cast(GroupCoordinators, groups), cast(GroupOffsets, None))
+    service = GroupService(cast(GroupCoordinators, groups), cast(GroupOffsets, None), added)
     join = pb.GroupHeartbeatRequest(group_id="g", member_id="m", rebalance_timeout_ms=1, max_wait_ms=60_000, sequence=1)
     join.subscription.topics.append("a")
     joining = asyncio.create_task(service.GroupHeartbeat(join, SimpleNamespace(peer=lambda: "here")))
@@ -236,3 +242,125 @@ async def test_a_join_that_waits_for_the_first_topics_is_answered_when_they_arri
     assert answer.member_epoch > 0
     assert [list(one.partitions) for one in answer.assignment.topics] == [[0, 1]]
     shard.close()
+
+
+# -- offsets in transactions (rule X17) --------------------------------------------------------------------------------
+
+LOADER = InTransaction("loader", Writer(40, 0))
+
+
+def commit_in_transaction(
+    shard: GroupShard, offset: int, transaction: InTransaction = LOADER
+) -> asyncio.Task[Refusals]:
+    asked = Commit("g", "", -1, "", {AT_0: Committed(offset, -1, "", "a-id", "", 0)})
+    return asyncio.create_task(shard.commit_in_transaction(asked, transaction))
+
+
+def offset_of(shard: GroupShard) -> int | None:
+    group = shard.coordinator.find("g")
+    found = None if group is None else group.offsets.get(AT_0)
+    return None if found is None else found.offset
+
+
+def is_stable(shard: GroupShard) -> bool:
+    try:
+        shard.coordinator.check_stable("g", [AT_0])
+        shard.coordinator.check_stable("g", None)
+    except ConcurrentTransactionsError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("decision", ["commit", "abort"])
+async def test_an_offset_of_a_transaction_is_in_force_after_its_commit_marker_only(
+    log: Log, shard: GroupShard, decision: str
+) -> None:
+    before = commit(shard, 1)
+    await log.finish_write()
+    await before
+    pending = commit_in_transaction(shard, 5)
+    await turns()
+    assert not pending.done()
+    await log.finish_write()
+    assert await pending == {}
+    assert offset_of(shard) == 1
+    assert not is_stable(shard)
+    shard.on_marker(40, 0, commit=True)  # of the transaction before
+    assert offset_of(shard) == 1
+    for _ in range(2):
+        shard.on_marker(40, 1, commit=decision == "commit")
+    assert offset_of(shard) == (5 if decision == "commit" else 1)
+    assert is_stable(shard)
+    assert log.writes.empty()
+
+
+async def test_an_offset_committed_after_the_one_of_a_transaction_stays(log: Log, shard: GroupShard) -> None:
+    pending = commit_in_transaction(shard, 5)
+    later = commit(shard, 7)
+    await log.finish_write()
+    await log.finish_write()
+    await asyncio.gather(pending, later)
+    shard.on_marker(40, 1, commit=True)
+    assert offset_of(shard) == 7
+    assert [len(changes) for _, changes in log.pending] == [1]
+    assert len(log.records) == 1
+
+
+async def test_a_fenced_transaction_fails_alone_and_leaves_no_offset(log: Log, shard: GroupShard) -> None:
+    first = commit(shard, 1)
+    await turns()
+    fenced = commit_in_transaction(shard, 5)
+    last = commit(shard, 2)
+    await log.finish_write()
+    await log.finish_write(TidemarkError(ErrorCode.PRODUCER_FENCED, "an older epoch"))
+    await log.finish_write()
+    await asyncio.gather(first, last)
+    with pytest.raises(TidemarkError) as refused:
+        await fenced
+    assert refused.value.code is ErrorCode.PRODUCER_FENCED
+    assert offset_of(shard) == 2
+    await turns()
+    assert is_stable(shard)
+
+
+async def test_a_client_that_has_gone_leaves_no_offset_of_a_fenced_transaction(log: Log, shard: GroupShard) -> None:
+    fenced = commit_in_transaction(shard, 5)
+    await turns()
+    fenced.cancel()
+    await turns()
+    assert not is_stable(shard)
+    await log.finish_write(TidemarkError(ErrorCode.PRODUCER_FENCED, "an older epoch"))
+    await turns()
+    assert is_stable(shard)
+
+
+async def test_open_transactions_and_markers_survive_a_reload(log: Log, shard: GroupShard) -> None:
+    pending = commit_in_transaction(shard, 5)
+    await log.finish_write()
+    await pending
+    other = commit_in_transaction(shard, 6, InTransaction("other", Writer(41, 0)))
+    await log.finish_write()
+    await other
+    log.may_read.clear()
+    failing = commit(shard, 9)
+    await log.finish_write(TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "the outcome is unknown"))
+    with pytest.raises(TidemarkError):
+        await failing
+    await turns()
+    assert shard.is_loading
+    shard.on_marker(40, 1, commit=True)
+    log.may_read.set()
+    await loaded(shard)
+    assert offset_of(shard) == 5
+    assert not is_stable(shard), "the other transaction is open"
+    shard.on_marker(41, 1, commit=True)
+    assert offset_of(shard) == 6
+
+
+async def test_a_member_that_was_fenced_commits_no_offset_in_a_transaction(log: Log, shard: GroupShard) -> None:
+    asked = Commit("g", "gone", 3, "", {AT_0: Committed(5, -1, "", "a-id", "", 0)})
+    with pytest.raises(TidemarkError) as refused:
+        await shard.commit_in_transaction(asked, LOADER)
+    assert refused.value.code is ErrorCode.UNKNOWN_MEMBER
+    assert is_stable(shard)
+    assert log.writes.empty()

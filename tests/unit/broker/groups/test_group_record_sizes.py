@@ -66,7 +66,7 @@ async def test_a_record_too_large_for_followers_is_refused_before_its_append() -
     appended: list[object] = []
 
     class Appends:
-        async def append(self, *what: object) -> None:
+        async def append(self, *what: object, **_: Any) -> None:
             appended.append(what)
 
     broker = SimpleNamespace(appends=Appends(), clock=SimpleNamespace(wall_us=lambda: 1))
@@ -80,7 +80,7 @@ async def test_a_record_too_large_for_followers_is_refused_before_its_append() -
 
 
 async def test_waiting_for_changes_of_unknown_groups_leaves_no_state_behind() -> None:
-    shard = GroupShard(cast(StateLog[Change], HeldLog()), situation, 1.0, GroupMetrics(Metrics()))
+    shard = GroupShard(cast(StateLog[Change], HeldLog(PARTITION)), situation, 1.0, GroupMetrics(Metrics()))
     await loaded(shard)
     kept = shard.change_of("there")
     for number in range(1000):
