@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.model import ErrorCode, TidemarkError
+from tidemark.record.compacted_transactions import CompactedTransactions
 from tidemark.record.envelope import (
     ENVELOPE_BYTES,
     MAGIC,
@@ -29,6 +30,7 @@ from tidemark.record.envelope import (
     parse_envelope,
     seal,
 )
+from tidemark.record.markers import may_be_marker
 from tidemark.record.payload import encode_rows, read_batch, row_offsets
 from tidemark.record.schema import COMPACTED_SCHEMA
 from tidemark.record.typed.batch import StoredRows, deletions, encode_stored, read_stored, stored_offsets
@@ -155,12 +157,14 @@ class CleaningRule:
         now_s: wall clock, seconds since 1970.
         delete_horizon_s: horizon of tombstones without one: they may be deleted from then on.
         kept: base offsets of the batches that stay even without records.
+        transactions: of this pass.
     """
 
     end_offset: int
     now_s: int
     delete_horizon_s: int
     kept: Container[int]
+    transactions: CompactedTransactions = field(default_factory=CompactedTransactions)
 
 
 def compact(batches: Sequence[Decoded], latest: KeyOffsets, rule: CleaningRule) -> list[bytes | None]:
@@ -174,7 +178,10 @@ def compact(batches: Sequence[Decoded], latest: KeyOffsets, rule: CleaningRule) 
     start = 0
     for one in batches:
         count = one.rows.num_rows
+        envelope = one.batch.envelope
         result.append(_compact_one(one, stays.slice(start, count), rule))
+        if result[-1] is not None:
+            rule.transactions.keep(envelope)
         start += count
     return result
 
@@ -183,7 +190,9 @@ def _compact_one(decoded: Decoded, stays: Any, rule: CleaningRule) -> bytes | No
     batch, rows = decoded.batch, decoded.rows
     envelope = batch.envelope
     if envelope.is_control:
-        return batch.data
+        return _compact_marker(batch, rule) if may_be_marker(envelope) else batch.data
+    if envelope in rule.transactions.aborted:
+        stays = pc.and_(stays, pa.scalar(False))
     left: int = stays.true_count
     if decoded.tombstones is not None and envelope.next_offset <= rule.end_offset:
         # this cleaning removes the records that these tombstones delete, also where another replica set the horizon
@@ -204,6 +213,18 @@ def _compact_one(decoded: Decoded, stays: Any, rule: CleaningRule) -> bytes | No
     if not left and envelope.base_offset not in rule.kept:
         return None
     return _with_rows(decoded, envelope, stays)
+
+
+def _compact_marker(batch: Batch, rule: CleaningRule) -> bytes | None:
+    """A marker that ends nothing gets a horizon, and is dropped by the first cleaning after that (rule X6)."""
+    envelope = batch.envelope
+    if rule.transactions.end(envelope) or envelope.base_offset in rule.kept:
+        return batch.data
+    if envelope.has_delete_horizon:
+        return None if envelope.delete_horizon_s <= rule.now_s else batch.data
+    attributes = envelope.attributes | int(Attributes.DELETE_HORIZON)
+    ends_later = envelope._replace(attributes=attributes, delete_horizon_s=rule.delete_horizon_s)
+    return seal(ends_later, memoryview(batch.data)[ENVELOPE_BYTES:])
 
 
 def empty_batch(offset: int, leader_epoch: int) -> Batch:

@@ -57,7 +57,7 @@ class LogCleaner:
         self,
         logs: LogManager,
         topics: TopicTable,
-        high_watermarks: Callable[[], Mapping[TopicPartition, Offset]],
+        stable_offsets: Callable[[], Mapping[TopicPartition, Offset]],
         settings: BrokerSettings,
         metrics: Metrics,
         paused: Callable[[TopicPartition], bool] = lambda partition: False,
@@ -67,7 +67,7 @@ class LogCleaner:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._logs = logs
         self._topics = topics
-        self._high_watermarks = high_watermarks
+        self._stable_offsets = stable_offsets
         self._settings = settings
         self._paused = paused
         self._directories = range(len(logs.directories()))
@@ -123,18 +123,18 @@ class LogCleaner:
                 found.append((partition, log, log.segments.truncations))
         if not found:
             return []
-        high_watermarks = self._high_watermarks()
+        stable_offsets = self._stable_offsets()
         buffer_bytes = self._settings.log_cleaner_dedupe_buffer_size // len(self._directories)
         return [
             Job(
                 partition,
                 log,
-                min(high_watermarks[partition], log.log_end_offset),
+                min(stable_offsets[partition], log.log_end_offset),
                 truncations,
                 _settings(rules[partition.topic], buffer_bytes, self._settings.log_cleaner_io_buffer_size),
             )
             for partition, log, truncations in found
-            if partition in high_watermarks
+            if partition in stable_offsets
         ]
 
     def _clean_all(self, directory: int, jobs: Iterable[Job]) -> None:

@@ -117,7 +117,7 @@ class Storage:
         self._cleaner = LogCleaner(
             logs,
             node.topics,
-            node.core.queries.high_watermarks,
+            node.core.queries.last_stable_offsets,
             settings,
             METRICS,
             self.dir_moves.is_copying,

@@ -268,6 +268,15 @@ class BrokerQueries:
             if replica.log is not None
         }
 
+    def last_stable_offsets(self) -> dict[TopicPartition, Offset]:
+        """The last stable offset of every open log that knows it, for the cleaner (rule X6)."""
+        found: dict[TopicPartition, Offset] = {}
+        for partition, replica in self._replicas.items():
+            stable = replica.log.last_stable_offset if replica.log is not None else None
+            if stable is not None:
+                found[partition] = stable
+        return found
+
     def replicas(self) -> Iterable[ReplicaView]:
         """Every replica; with thousands that takes tens of milliseconds."""
         return [replica.view(self._ctx) for replica in self._replicas.values()]

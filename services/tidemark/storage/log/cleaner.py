@@ -6,6 +6,9 @@ that offset, from the first of the log, and swaps it in (`recovery/segment_swap.
 order: a tombstone's horizon is set only after the records that it deletes are gone. Some batches stay even without
 records: the last batches of each producer, the first of each leader epoch, and the last of each segment, so that
 segments still join without a gap.
+
+A pass ends at the last stable offset. Records of aborted transactions neither replace others nor stay; a marker stays
+as long as a batch of its transaction does, or as long as it is the last batch of a known producer (rule X6).
 """
 
 from __future__ import annotations
@@ -19,8 +22,11 @@ from tidemark.core.producer_state import ProducerStates
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.arrow_message import check_message
 from tidemark.record.checks import bytes_layout
+from tidemark.record.compacted_transactions import CompactedTransactions
 from tidemark.record.compaction import CleaningRule, KeyOffsets, Layouts, compact, decode, no_layouts
 from tidemark.record.envelope import DELETE_HORIZON_MAX_S, ENVELOPE_BYTES, Batch, Codec, cut, unpack_envelope
+from tidemark.record.markers import may_be_marker
+from tidemark.record.transactions import AbortedBatches
 from tidemark.record.typed.batch import declared_bytes
 from tidemark.storage.files import Descriptor, read_exactly, storage_error, write_all
 from tidemark.storage.log.cleaning import CleaningView, SegmentCleaning
@@ -104,7 +110,7 @@ def dirt_of(view: CleaningView, settings: CleanerSettings, *, now_us: int) -> Di
 
 def clean_log(
     log: PartitionLog,
-    high_watermark: int,
+    end_offset: int,
     settings: CleanerSettings,
     *,
     now_us: int,
@@ -115,7 +121,8 @@ def clean_log(
     """Clean the log in as many passes as the map needs; ends early when the log is truncated or closed.
 
     Args:
-        truncations: `LogSegments.truncations` when the high watermark was taken; a later truncation invalidates it.
+        end_offset: the last stable offset (exclusive): every transaction with a batch below has ended.
+        truncations: `LogSegments.truncations` when `end_offset` was taken; a later truncation invalidates it.
         layouts: of the schema versions of a typed topic.
 
     Raises:
@@ -123,7 +130,7 @@ def clean_log(
             UNKNOWN_SCHEMA_VERSION. Segments swapped in by then are whole.
     """
     done = CleaningDone()
-    while (view := log.cleaning.view(high_watermark, truncations=truncations)) is not None:
+    while (view := log.cleaning.view(end_offset, truncations=truncations)) is not None:
         dirt = dirt_of(view, settings, now_us=now_us)
         if done.passes and dirt.first_dirty_offset >= dirt.end_offset:
             break
@@ -163,10 +170,15 @@ class _Pass:
         self._pace = pace
         self._done = done
         self._layouts = layouts
+        self._aborted = AbortedBatches(())
+        self._markers: list[int] = []
+        """Base offsets of the markers in the group's new segment."""
 
     def run(self) -> bool:
         """Whether the pass was completed; else the log has changed and the view is obsolete."""
         latest = KeyOffsets(self._settings.dedupe_buffer_bytes)
+        aborted = self._log.aborted(0, self._dirt.end_offset)
+        self._aborted = AbortedBatches(aborted)
         reached = self._read_keys(latest)
         segments = [segment for segment in self._view.segments if segment.base_offset < reached]
         groups = list(_groups(segments, self._view.segment_bytes))
@@ -175,6 +187,7 @@ class _Pass:
             now_s=self._now_s,
             delete_horizon_s=min(self._now_s - (-self._settings.delete_retention_ms // 1000), DELETE_HORIZON_MAX_S),
             kept=self._kept(groups),
+            transactions=CompactedTransactions(aborted),
         )
         self._done.earliest_horizon_s = _NEVER_S
         for group in groups:
@@ -195,7 +208,8 @@ class _Pass:
             opened = self._log.open(segment)
             start = skip_to(opened.number, reached, start=0, end=segment.size_bytes)
             for batches in self._read(opened, start, segment.size_bytes):
-                if not latest.add([decode(batch, self._layouts) for batch in batches]):
+                counted = [batch for batch in batches if batch.envelope not in self._aborted]
+                if not latest.add([decode(batch, self._layouts) for batch in counted]):
                     return reached
                 reached = batches[-1].envelope.next_offset
             reached = segment.next_offset
@@ -205,6 +219,7 @@ class _Pass:
         """Base offsets of the batches that stay even without records: see the module."""
         kept: set[int] = set()
         producers, epoch = ProducerStates(), -1
+        last_markers: dict[int, int] = {}
         for group in groups:
             last = -1
             for segment in group:
@@ -215,11 +230,15 @@ class _Pass:
                         kept.add(last)
                         epoch = envelope.leader_epoch
                     if envelope.producer_id in self._view.producers:
-                        producers.observe(envelope, marker=marker_at(opened.number, position, envelope))
+                        marker = marker_at(opened.number, position, envelope)
+                        producers.observe(envelope, marker=marker)
+                        last_markers.pop(envelope.producer_id, None)
+                        if marker is not None:
+                            last_markers[envelope.producer_id] = last
             kept.add(last)
         for entry in producers.entries.values():
             kept.update(batch.first_offset for batch in entry.batches)
-        return frozenset(kept)
+        return frozenset(kept.union(last_markers.values()))
 
     def _clean(self, group: Sequence[Segment], latest: KeyOffsets, rule: CleaningRule) -> bool:
         """Rewrite a group of neighbours as one segment and swap it in, if that changes anything."""
@@ -229,6 +248,7 @@ class _Pass:
         cleaned.index = SegmentIndex()
         target = Descriptor(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         changed = len(group) > 1
+        self._markers.clear()
         try:
             for segment in group:
                 changed = self._clean_segment(segment, cleaned, target, latest, rule) or changed
@@ -237,7 +257,7 @@ class _Pass:
             before = sum(segment.size_bytes for segment in group)
             if changed:
                 self._log.make_durable(target)
-                if not self._log.replace(self._view, group, cleaned, path):
+                if not self._log.replace(self._view, group, cleaned, path, markers=self._markers):
                     return False
             self._done.bytes_before += before
             self._done.bytes_after += cleaned.size_bytes
@@ -259,6 +279,8 @@ class _Pass:
                 if data is None:
                     continue
                 envelope = batch.envelope
+                if may_be_marker(envelope):
+                    self._markers.append(envelope.base_offset)
                 cleaned.note(
                     base_offset=envelope.base_offset,
                     next_offset=envelope.next_offset,

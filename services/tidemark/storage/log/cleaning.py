@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tidemark.model import ErrorCode, TidemarkError
+from tidemark.record.transactions import AbortedTransaction
 from tidemark.storage.files import BadFile, Descriptor, drop_from_page_cache, storage_error
 from tidemark.storage.log.context import LogContext
 from tidemark.storage.log.log_segments import LogSegments
@@ -31,7 +32,7 @@ class CleaningView(NamedTuple):
 
     Attributes:
         path: directory of the replica.
-        segments: whole segments below the high watermark, from the first of the log, without the active one.
+        segments: whole segments below an offset, from the first of the log, without the active one.
         clean_point: below it (exclusive) there is one record of each key.
         producers: ids of the producers whose last batches must stay.
         truncations: `replace` and `note_clean_point` refuse a view from before a later truncation.
@@ -70,8 +71,11 @@ class SegmentCleaning:
         """Below it (exclusive) there is one record of each key."""
         return read_clean_point(self._context.path)
 
-    def view(self, high_watermark: int, *, truncations: int | None = None) -> CleaningView | None:
-        """The segments to clean; None where the log cannot be used, or was truncated after `truncations`."""
+    def view(self, end_offset: int, *, truncations: int | None = None) -> CleaningView | None:
+        """The sealed segments below `end_offset` (exclusive).
+
+        None where the log cannot be used, or was truncated after `truncations`.
+        """
         context, segments = self._context, self._segments
         with context.files_lock:
             if not context.is_usable or truncations not in (None, segments.truncations):
@@ -80,7 +84,7 @@ class SegmentCleaning:
                 producers = frozenset(self._replayed.producers)
             return CleaningView(
                 path=context.path,
-                segments=tuple(one for one in segments.all[:-1] if one.next_offset <= high_watermark),
+                segments=tuple(one for one in segments.all[:-1] if one.next_offset <= end_offset),
                 clean_point=min(self.clean_point, segments.end_offset),
                 producers=producers,
                 truncations=segments.truncations,
@@ -109,8 +113,23 @@ class SegmentCleaning:
             self._context.home.fail(f"fsync of a cleaned segment of {name}: {error.strerror}")
             raise storage_error(f"clean {name}", error) from error
 
-    def replace(self, view: CleaningView, sources: Sequence[Segment], cleaned: Segment, file: Path) -> bool:
+    def aborted(self, start_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
+        """The aborted transactions with batches that may lie in [start, end)."""
+        with self._context.memory_lock:
+            return self._replayed.aborted_between(start_offset, end_offset)
+
+    def replace(
+        self,
+        view: CleaningView,
+        sources: Sequence[Segment],
+        cleaned: Segment,
+        file: Path,
+        *,
+        markers: Sequence[int] | None = None,
+    ) -> bool:
         """Put a cleaned segment, written durably to `file`, in the place of neighbours of the view.
+
+        `markers`: base offsets of the markers that it has; None: the same as before.
 
         False: the log was truncated or closed, or has dropped one of them; nothing was changed and `file` is the
         caller's.
@@ -140,6 +159,8 @@ class SegmentCleaning:
                 context.home.fail(context.broken)
                 raise TidemarkError(ErrorCode.STORAGE_ERROR, context.broken) from error
             segments.swap(sources, cleaned)
+            if markers is not None:
+                self._replayed.retain_aborted(cleaned, markers)
             try:
                 write_aborted(cleaned.stem, self._replayed.aborted_rows(cleaned), durable=True)
                 cleaned.seal()

@@ -245,6 +245,11 @@ class ReplayedState:
         with self._context.memory_lock:
             self._aborted.unwritten_from = min(self._aborted.unwritten_from, base_offset)
 
+    def retain_aborted(self, segment: Segment, markers: Sequence[int]) -> None:
+        """Forget the aborted transactions of a cleaned segment but those with these markers."""
+        with self._context.memory_lock:
+            self._aborted.retain(segment.base_offset, segment.next_offset, markers)
+
     def trim_aborted(self, base_offset: int) -> None:
         """Forget the aborted transactions of segments below the first one."""
         with self._context.memory_lock:
