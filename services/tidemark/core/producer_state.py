@@ -206,9 +206,11 @@ class ProducerStates:
         open_offset, coordinator_epoch = NO_TRANSACTION, NO_COORDINATOR_EPOCH
         newest_us = envelope.max_timestamp_us
         if entry is not None:
-            open_offset, coordinator_epoch = entry.open_offset, entry.coordinator_epoch
-            if envelope.producer_epoch == entry.producer_epoch:
-                batches = entry.batches
+            coordinator_epoch = entry.coordinator_epoch
+            if envelope.producer_epoch > entry.producer_epoch:
+                self._open.pop(producer_id, None)  # compaction has removed the marker that began this epoch
+            else:
+                batches, open_offset = entry.batches, entry.open_offset
                 if batches and envelope.base_offset <= batches[-1].last_offset:
                     return None
                 newest_us = max(newest_us, entry.last_timestamp_us)

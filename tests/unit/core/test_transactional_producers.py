@@ -128,6 +128,18 @@ def test_a_producer_keeps_its_coordinator_epoch_over_later_batches() -> None:
     assert marker_refusal(states, marker(producer_epoch=3), EndMarker(True, 7)) is ErrorCode.COORDINATOR_FENCED
 
 
+def test_a_batch_of_a_newer_epoch_ends_the_transaction_whose_marker_is_missing() -> None:
+    """The marker was compacted away before this replica came back."""
+    states = ProducerStates()
+    states.observe(pending(0, offset=1))
+    states.observe(pending(0, offset=2, producer_id=8))
+    states.observe(pending(0, offset=9, producer_epoch=1))
+    assert states.open_producers == (8, 7)
+    states.observe(envelope(0, offset=10, producer_id=8, producer_epoch=1))
+    assert states.open_producers == (7,)
+    assert states.first_open_offset == 9
+
+
 def test_a_producer_with_an_open_transaction_does_not_expire() -> None:
     states = ProducerStates().expiring(100, 0)
     states.observe(pending(0, producer_id=1), 0)
