@@ -39,6 +39,7 @@ from tidemark.cli.reassign.commands import reassign_app
 from tidemark.cli.schema.commands import schema_app
 from tidemark.cli.token import token_app
 from tidemark.cli.topic.commands import topic_app
+from tidemark.cli.transaction.commands import transaction_app
 from tidemark.cli.zookeeper import zookeeper_app
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.security.token_source import VARIABLE
@@ -50,6 +51,7 @@ TASKS: Final = {
     "Records": ("produce", "consume"),
     "Topics": ("topic", "schema", "config", "apply"),
     "Consumer groups": ("group",),
+    "Transactions": ("transaction",),
     "Access": ("acl", "quota"),
     "Brokers and replicas": ("cluster", "reassign", "elect", "log-dirs", "replicas", "log", "zookeeper"),
     "This machine": ("dev", "certs", "token", "bench", "completion"),
@@ -72,6 +74,7 @@ app.add_typer(config_app, name="config")
 app.add_typer(reassign_app, name="reassign")
 app.add_typer(log_dirs_app, name="log-dirs", short_help="Log directories of brokers.")
 app.add_typer(group_app, name="group", short_help="Consumer groups: members, offsets and lag.")
+app.add_typer(transaction_app, name="transaction", short_help="Transactions: their state, and those that hang.")
 app.add_typer(log_app, name="log", short_help="Print and check the files of log directories.")
 app.add_typer(bench_app, name="bench")
 app.add_typer(certs_app, name="certs")

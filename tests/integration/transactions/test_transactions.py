@@ -4,16 +4,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 import uuid
 from collections.abc import AsyncIterator
 
 import pytest
+from tidemark.cli.app import app
 from tidemark.client.aio import AdminClient
 from tidemark.client.metadata.cluster import Cluster
 from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.markers import EndMarker
+from typer.testing import CliRunner
 
 from tests.integration.harness.transactional import WAIT_S, Transactional
 
@@ -135,6 +138,33 @@ async def test_a_transaction_ends_although_a_topic_of_it_is_deleted(
     await coordinator.end(started.identity, commit=True)
     await phase_becomes(calls, coordinator.transactional_id, "COMPLETE_COMMIT")
     await calls.closed(kept)
+
+
+async def test_the_command_names_the_transaction_that_holds_a_stable_offset_back_and_ends_it(
+    cluster: LocalCluster, calls: Transactional, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (partition,) = await partitions(cluster, 1)
+    coordinator, started = await calls.start()
+    name = coordinator.transactional_id
+    await calls.write(name, started.identity, partition, b"a")
+    monkeypatch.setenv("TIDEMARK_BOOTSTRAP", cluster.bootstrap)
+
+    async def run(*arguments: str) -> str:
+        result = await asyncio.to_thread(CliRunner().invoke, app, ["transaction", *arguments])
+        assert result.exit_code == 0, (result.output, result.exception)
+        return result.stdout
+
+    first, *_ = (await run("find-hanging", "--topic", partition.topic, "--open-longer-than", "0")).splitlines()
+    assert first.startswith(f"transactional id {name} holds {partition.topic}:0 at offset 0 since ")
+    assert first.endswith(f"to end it: tidemark transaction abort {name}")
+    listed = json.loads(await run("list", "--phase", "ongoing", "--output", "json"))
+    assert name in [one["transactional_id"] for one in listed["transactions"]]
+    assert f"{partition.topic}:0" in await run("describe", name)
+    assert await run("abort", name, "--yes") == f"aborted the transaction of {name}\n"
+    await calls.closed(partition)
+    found = await run("find-hanging", "--topic", partition.topic, "--open-longer-than", "0")
+    assert found == "no transaction has held a stable offset back for 0 s or longer\n"
+    assert await refusal_of(coordinator.end(started.identity, commit=True)) is ErrorCode.PRODUCER_FENCED
 
 
 async def test_a_commit_is_completed_by_the_next_coordinator_when_the_first_is_killed(

@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lists, describes and aborts transactions, and finds those that hold a last stable offset back (rule X3)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final, NamedTuple, cast
+
+from tidemark.client.lifecycle import Lifecycle
+from tidemark.client.metadata.bootstrap import Bootstrap
+from tidemark.client.metadata.cluster import Cluster
+from tidemark.client.metadata.coordinator_calls import answer_of
+from tidemark.client.metadata.tls import Credentials
+from tidemark.client.transactions.coordinator import TransactionCoordinator, transaction_stub
+from tidemark.core.transactions.state import ProducerIdentity
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.rpc import errors
+from tidemark.rpc.refs import ref_to_proto
+from tidemark.rpc.security.paths import TlsFiles
+from tidemark.rpc.security.token_source import TokenGiven
+from tidemark.v1 import broker_service_pb2 as broker_pb
+from tidemark.v1 import transaction_service_pb2 as pb
+
+TIMEOUT_S: Final = 30.0
+_CALL_S: Final = 10.0
+_PARTITIONS: Final = 10_000
+"""Partitions of one call."""
+
+
+class TransactionListing(NamedTuple):
+    """A transactional id in a list; `started_at_ms`: begin of its open transaction, since 1970, UTC; 0 without one."""
+
+    transactional_id: str
+    phase: str
+    producer_id: int
+    producer_epoch: int
+    started_at_ms: int
+    coordinator_id: int
+
+
+class TransactionDescription(NamedTuple):
+    """A transactional id.
+
+    Attributes:
+        started_at_ms: begin of the open transaction, since 1970, UTC; 0 without one.
+        timeout_ms: the coordinator aborts the open transaction after that time.
+        updated_at_ms: the last change, since 1970, UTC.
+        generation: raised by each start of a producer of the id.
+        last_sequence: of the last committed batch of members; -1: none.
+        partitions: those of the open transaction, with the producer that writes to each.
+    """
+
+    transactional_id: str
+    phase: str
+    producer_id: int
+    producer_epoch: int
+    started_at_ms: int
+    timeout_ms: int
+    updated_at_ms: int
+    generation: int
+    last_sequence: int
+    partitions: tuple[tuple[TopicPartition, ProducerIdentity], ...]
+
+
+class OpenInPartition(NamedTuple):
+    """An open transaction in the log of a partition.
+
+    Attributes:
+        first_offset: of its first record.
+        last_timestamp_us: largest timestamp of its records, since 1970, UTC.
+    """
+
+    partition: TopicPartition
+    producer: ProducerIdentity
+    first_offset: int
+    last_timestamp_us: int
+
+
+class PartitionState(NamedTuple):
+    """The stable offset of a partition, and its open transactions by their first offsets."""
+
+    last_stable_offset: int
+    high_watermark: int
+    open: tuple[OpenInPartition, ...]
+
+
+class TransactionAdmin(Lifecycle):
+    """Reads and aborts transactions through the brokers; needs no admin service.
+
+    Args:
+        bootstrap: "host:port[,host:port...]" of any brokers, or a list; None: TIDEMARK_BOOTSTRAP.
+        timeout_s: timeout of each call.
+        tls: the TLS files; None: those that the environment names (docs/security.md), or plain text.
+        token_file: path of a file with a bearer token, or a callable that returns one; None: TIDEMARK_TOKEN_FILE.
+    """
+
+    def __init__(
+        self,
+        bootstrap: Bootstrap | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        tls: TlsFiles | None = None,
+        token_file: TokenGiven | None = None,
+    ) -> None:
+        self._timeout_s = timeout_s
+        self._cluster = Cluster(bootstrap, timeout_s=timeout_s, tls=Credentials(tls, token_file))
+
+    async def start(self) -> None:
+        """Find a broker that answers; raises BROKER_NOT_AVAILABLE with the error of each address."""
+        await self._cluster.start()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._cluster.close()
+
+    async def list_transactions(
+        self, phases: Sequence[str] = (), open_longer_than_ms: int = 0
+    ) -> tuple[list[TransactionListing], list[TidemarkError]]:
+        """List transactional ids, by name.
+
+        Args:
+            phases: only these, by name; empty: all.
+            open_longer_than_ms: only transactions that are open for longer; 0: all ids.
+
+        Returns:
+            The ids, and errors of brokers whose ids are missing.
+        """
+        request = pb.ListTransactionsRequest(phases=phases, open_longer_than_ms=open_longer_than_ms)
+        answers = await asyncio.gather(*(self._list_of(broker_id, request) for broker_id in self._brokers()))
+        found = sorted(listing for listings, _ in answers for listing in listings)
+        return found, [error for _, error in answers if error is not None]
+
+    async def _list_of(
+        self, broker_id: int, request: pb.ListTransactionsRequest
+    ) -> tuple[list[TransactionListing], TidemarkError | None]:
+        address = self._brokers()[broker_id]
+        try:
+            call = transaction_stub(self._cluster, address).ListTransactions(request, timeout=_CALL_S)
+            answer = await answer_of(call, address)
+        except TidemarkError as error:
+            return [], error
+        found = [
+            TransactionListing(
+                one.transactional_id,
+                one.phase,
+                one.producer.producer_id,
+                one.producer.producer_epoch,
+                one.started_at_ms,
+                broker_id,
+            )
+            for one in answer.transactions
+        ]
+        if not answer.loading_partitions:
+            return found, None
+        return found, TidemarkError(
+            ErrorCode.COORDINATOR_LOADING,
+            f"broker {broker_id} still reads {len(answer.loading_partitions)} partitions of __transaction_state: "
+            "their transactional ids are missing; retry in a moment",
+        )
+
+    async def describe_transactions(self, transactional_ids: Sequence[str]) -> list[TransactionDescription]:
+        """Describe ids in their order; raises TRANSACTION_NOT_FOUND, INVALID_TRANSACTIONAL_ID, REQUEST_TIMED_OUT."""
+        return list(await asyncio.gather(*(self._coordinator(one).describe() for one in transactional_ids)))
+
+    async def abort(self, transactional_id: str) -> None:
+        """Abort the open transaction of an id; its producer is fenced.
+
+        Raises:
+            TidemarkError: TRANSACTION_NOT_FOUND, INVALID_TRANSACTIONAL_ID, REQUEST_TIMED_OUT; INVALID_TXN_STATE if no
+                transaction is open.
+        """
+        await self._coordinator(transactional_id).abort()
+
+    async def partition_states(
+        self, topics: Collection[str] = ()
+    ) -> tuple[Mapping[TopicPartition, PartitionState], list[TidemarkError]]:
+        """The stable offset and the open transactions of partitions, as their leaders have them.
+
+        Args:
+            topics: their partitions; empty: all topics that the caller may describe.
+
+        Returns:
+            The partitions with an answer, and the errors of the others.
+
+        Raises:
+            TidemarkError: UNKNOWN_TOPIC, BROKER_NOT_AVAILABLE.
+        """
+        by_leader: dict[str, list[TopicPartition]] = {}
+        failed: list[TidemarkError] = []
+        for partition, leader in await self._leaders(topics):
+            if leader is None:
+                failed.append(TidemarkError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader now"))
+            else:
+                by_leader.setdefault(leader, []).append(partition)
+        calls = [
+            self._states_at(address, some[start : start + _PARTITIONS])
+            for address, some in by_leader.items()
+            for start in range(0, len(some), _PARTITIONS)
+        ]
+        found: dict[TopicPartition, PartitionState] = {}
+        for answer in await asyncio.gather(*calls):
+            if isinstance(answer, TidemarkError):
+                failed.append(answer)
+                continue
+            for one in answer.partitions:
+                partition = TopicPartition(one.topic, one.partition)
+                if one.HasField("error"):
+                    failed.append(errors.from_proto(one.error))
+                else:
+                    found[partition] = _state(partition, one)
+        return found, failed
+
+    async def _leaders(self, topics: Collection[str]) -> list[tuple[TopicPartition, str | None]]:
+        request = broker_pb.GetMetadataRequest(topics=topics, all_topics=not topics)
+        address = self._cluster.addresses()[0]
+        answer = await answer_of(self._cluster.stub(address).GetMetadata(request, timeout=_CALL_S), address)
+        brokers = self._brokers()
+        found = []
+        for topic in answer.metadata.topics:
+            if topic.HasField("error"):
+                raise errors.from_proto(topic.error)
+            found += [(TopicPartition(topic.topic, one.partition), brokers.get(one.leader)) for one in topic.partitions]
+        return sorted(found)
+
+    async def _states_at(
+        self, address: str, partitions: Sequence[TopicPartition]
+    ) -> pb.DescribeProducersResponse | TidemarkError:
+        request = pb.DescribeProducersRequest(partitions=map(ref_to_proto, partitions))
+        try:
+            call = transaction_stub(self._cluster, address).DescribeProducers(request, timeout=_CALL_S)
+            return cast(pb.DescribeProducersResponse, await answer_of(call, address))
+        except TidemarkError as error:
+            return error
+
+    def _brokers(self) -> dict[int, str]:
+        return {broker_id: f"{one.host}:{one.port}" for broker_id, one in sorted(self._cluster.view.brokers.items())}
+
+    def _coordinator(self, transactional_id: str) -> _Administered:
+        return _Administered(self._cluster, transactional_id, timeout_s=self._timeout_s)
+
+
+class _Administered(TransactionCoordinator):
+    """An operator's calls to the coordinator of an id."""
+
+    async def describe(self) -> TransactionDescription:
+        """The state of the id."""
+        request = pb.DescribeTransactionsRequest(transactional_ids=[self.transactional_id])
+
+        async def ask(stub: Any, _: Any, **options: Any) -> pb.TransactionDescription:
+            (found,) = (await stub.DescribeTransactions(request, **options)).transactions
+            if found.HasField("error"):
+                raise errors.from_proto(found.error)
+            answer: pb.TransactionDescription = found
+            return answer
+
+        found = await self._calls.call(
+            lambda stub: lambda asked, **options: ask(stub, asked, **options), request, timeout_s=self._timeout_s
+        )
+        return _description(found)
+
+    async def abort(self) -> None:
+        """Abort the open transaction."""
+        await self._call("AbortTransaction", pb.AbortTransactionRequest(transactional_id=self.transactional_id))
+
+
+def _state(partition: TopicPartition, found: pb.PartitionProducers) -> PartitionState:
+    opened = tuple(
+        OpenInPartition(
+            partition,
+            ProducerIdentity(one.producer.producer_id, one.producer.producer_epoch),
+            one.first_offset,
+            one.last_timestamp_us,
+        )
+        for one in found.open
+    )
+    return PartitionState(found.last_stable_offset, found.high_watermark, opened)
+
+
+def _description(found: pb.TransactionDescription) -> TransactionDescription:
+    return TransactionDescription(
+        transactional_id=found.transactional_id,
+        phase=found.summary.phase,
+        producer_id=found.summary.producer.producer_id,
+        producer_epoch=found.summary.producer.producer_epoch,
+        started_at_ms=found.summary.started_at_ms,
+        timeout_ms=found.timeout_ms,
+        updated_at_ms=found.updated_at_ms,
+        generation=found.generation,
+        last_sequence=found.last_sequence,
+        partitions=tuple(
+            (
+                TopicPartition(one.topic, one.partition),
+                ProducerIdentity(one.producer.producer_id, one.producer.producer_epoch),
+            )
+            for one in found.partitions
+        ),
+    )

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which transaction holds which stable offset back, since when, and the command that ends it."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from tidemark.cli.transaction.commands import sentence_of
+from tidemark.cli.transaction.hanging import find_hanging
+from tidemark.client.aio.transaction_admin import (
+    OpenInPartition,
+    PartitionState,
+    TransactionAdmin,
+    TransactionDescription,
+    TransactionListing,
+)
+from tidemark.core.transactions.state import ProducerIdentity
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+
+NOW_MS = 1_800_000_000_000
+A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
+OWN, MEMBER = ProducerIdentity(7, 2), ProducerIdentity(9, 0)
+
+
+class Cluster:
+    """One id, "loader", with a transaction that is open for five minutes; A1 has another producer's."""
+
+    def __init__(self) -> None:
+        self.missing: list[TidemarkError] = []
+        self.states = {
+            A0: PartitionState(40, 100, (at(A0, MEMBER, 40), at(A0, OWN, 60))),
+            A1: PartitionState(5, 5, (at(A1, OWN, 5),)),
+        }
+
+    async def partition_states(self, topics: Any) -> Any:
+        return self.states, []
+
+    async def list_transactions(self) -> Any:
+        return [
+            TransactionListing("idle", "COMPLETE_COMMIT", 3, 0, 0, 0),
+            TransactionListing("loader", "ONGOING", *OWN, NOW_MS - 300_000, 0),
+        ], self.missing
+
+    async def describe_transactions(self, transactional_ids: list[str]) -> Any:
+        assert transactional_ids == ["loader"], "ids without an open transaction are not described"
+        partitions = ((A0, MEMBER), (A0, OWN))
+        return [TransactionDescription("loader", "ONGOING", *OWN, NOW_MS - 300_000, 60_000, 0, 1, -1, partitions)]
+
+
+def at(partition: TopicPartition, producer: ProducerIdentity, first_offset: int) -> OpenInPartition:
+    return OpenInPartition(partition, producer, first_offset, (NOW_MS - 20_000) * 1000)
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+async def sentences(cluster: Cluster, open_longer_than_ms: int = 0) -> list[str]:
+    found, _ = await find_hanging(cast(TransactionAdmin, cluster), (), open_longer_than_ms, NOW_MS)
+    return [sentence_of(one, NOW_MS) for one in found]
+
+
+async def test_the_first_sentence_names_the_longest_transaction_and_the_command_that_ends_it(cluster: Cluster) -> None:
+    assert await sentences(cluster) == [
+        "transactional id loader holds a:0 at offset 40 since 2027-01-15 07:55:00 (5 min); to end it: tidemark "
+        "transaction abort loader",
+        "a transaction without coordinator holds a:1 at offset 5 since 2027-01-15 07:59:40 (20 s); to end it: tidemark "
+        "topic delete-records a --partition 1 --before 5",
+    ]
+
+
+async def test_only_transactions_that_are_open_for_long_are_named(cluster: Cluster) -> None:
+    assert len(await sentences(cluster, 60_000)) == 1
+    assert await sentences(cluster, 301_000) == []
+
+
+async def test_no_records_are_to_be_deleted_while_a_coordinator_does_not_answer(cluster: Cluster) -> None:
+    cluster.missing = [TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "broker 1 does not answer")]
+    found, missing = await find_hanging(cast(TransactionAdmin, cluster), (), 0, NOW_MS)
+    assert [one.transactional_id for one in found] == ["loader"]
+    assert missing == cluster.missing
