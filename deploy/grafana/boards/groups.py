@@ -198,10 +198,44 @@ _COORDINATORS: Final = Row(
     ),
 )
 
+_TRANSACTIONS: Final = Row(
+    "Transactions",
+    (
+        graph(
+            "Open transactions",
+            "Open transactions, and those that are decided but lack a marker.",
+            "short",
+            ("sum(tidemark_transactions_open{C})", "open"),
+            ("sum(tidemark_transactions_completing{C})", "completing"),
+        ),
+        graph(
+            "Age of the oldest transaction",
+            "`tidemark transaction find-hanging` names transactions that do not end, and the command that ends each.",
+            "s",
+            ("max(tidemark_transaction_oldest_seconds{C})", "open"),
+            ("max(tidemark_transaction_completing_seconds{C})", "completing"),
+        ),
+        graph(
+            "Records behind the stable offset",
+            "Records between last stable offset and high watermark of the partition with the most: read_committed "
+            "readers wait for them.",
+            "short",
+            ("max by (instance) (tidemark_replica_unstable_records_max{C})", "leader {{instance}}"),
+        ),
+        graph(
+            "Decisions",
+            "Decided transactions by result and reason. Aborts by timeout: the producer died, or its timeout is short.",
+            "cps",
+            ("sum by (result, reason) (rate(tidemark_transaction_decisions_total{C}[5m]))", "{{result}}, {{reason}}"),
+            empty_until="a transaction ends",
+        ),
+    ),
+)
+
 GROUPS: Final = Board(
     "groups",
     "Tidemark: consumer groups",
-    "Lag and members of groups, and the state of their coordinators.",
-    (_NOW, _LAG, _COORDINATORS),
+    "Lag and members of groups, the state of their coordinators, and transactions.",
+    (_NOW, _LAG, _COORDINATORS, _TRANSACTIONS),
     (NAMESPACE, CLUSTER, _GROUP),
 )

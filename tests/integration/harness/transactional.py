@@ -84,6 +84,18 @@ class Transactional:
 
     async def open_in(self, partition: TopicPartition) -> list[ProducerIdentity]:
         """The producers with an open transaction in the log of the leader."""
+        opened = (await self._state(partition)).open
+        return [ProducerIdentity(one.producer.producer_id, one.producer.producer_epoch) for one in opened]
+
+    async def closed(self, *partitions: TopicPartition) -> None:
+        """Wait until the markers of all transactions in these partitions are committed."""
+        deadline_s = time.monotonic() + WAIT_S
+        for partition in partitions:
+            while (found := await self._state(partition)).last_stable_offset < found.high_watermark or found.open:
+                assert time.monotonic() < deadline_s, f"{partition} has an open transaction: {found}"
+                await asyncio.sleep(_PAUSE_S)
+
+    async def _state(self, partition: TopicPartition) -> txn_pb.PartitionProducers:
         deadline_s = time.monotonic() + WAIT_S
         while True:
             leader = await self.cluster.leader_in_time(partition, deadline_s=deadline_s)
@@ -91,20 +103,12 @@ class Transactional:
                 partitions=[PartitionRef(topic=partition.topic, partition=partition.partition)]
             )
             stub = transaction_stub(self.cluster, leader.address)
-            answer = (await stub.DescribeProducers(request, timeout=WAIT_S)).partitions[0]
+            answer: txn_pb.PartitionProducers = (await stub.DescribeProducers(request, timeout=WAIT_S)).partitions[0]
             if not answer.HasField("error"):
-                return [ProducerIdentity(one.producer.producer_id, one.producer.producer_epoch) for one in answer.open]
+                return answer
             assert time.monotonic() < deadline_s, answer.error
             self.cluster.refresh()
             await asyncio.sleep(_PAUSE_S)
-
-    async def closed(self, *partitions: TopicPartition) -> None:
-        """Wait until no transaction is open in these partitions."""
-        deadline_s = time.monotonic() + WAIT_S
-        for partition in partitions:
-            while opened := await self.open_in(partition):
-                assert time.monotonic() < deadline_s, f"{partition} has open transactions of {opened}"
-                await asyncio.sleep(_PAUSE_S)
 
     async def log(self, partition: TopicPartition) -> list[bytes | EndMarker]:
         """The values and the markers of a partition, in order, of open transactions too."""

@@ -171,6 +171,10 @@ def _counts(rows: Sequence[ReplicaFigures], led: Led) -> Iterable[str]:
             "Most records between high watermark and log end of a led partition",
             max([row.log_end_offset - row.high_watermark for row, _ in led], default=0),
         ),
+        "unstable_records_max": (
+            "Most records between last stable offset and high watermark of a led partition",
+            max([one.unstable_records for _, one in led], default=0),
+        ),
         "high_watermark_stalled_seconds_max": (
             "Longest time since the high watermark of a led partition advanced, while its log end is ahead",
             max([one.uncommitted_ms for _, one in led], default=0) / 1000,
@@ -243,6 +247,8 @@ def _each_led(led: Led, of: Sequence[str]) -> Iterable[str]:
     yield _many("under_min_isr", doc, of, [int(one.isr_count < one.min_isr) for _, one in led])
     doc = "1 if the ISR has exactly min.insync.replicas members"
     yield _many("at_min_isr", doc, of, [int(one.isr_count == one.min_isr) for _, one in led])
+    doc = "Records between last stable offset and high watermark"
+    yield _many("unstable_records", doc, of, [one.unstable_records for _, one in led])
     doc = "Time since the high watermark advanced, while the log end is ahead"
     yield _many("high_watermark_stalled_seconds", doc, of, [one.uncommitted_ms / 1000 for _, one in led])
 

@@ -15,7 +15,7 @@ from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.broker.transactions.marker_sender import MarkerSender
 from tidemark.broker.transactions.metrics import Figures, TransactionMetrics
 from tidemark.broker.transactions.transaction_shard import TRANSACTION_RECORDS, TransactionShard
-from tidemark.core.transactions.coordinator import TransactionCoordinator
+from tidemark.core.transactions.phases import Phase
 from tidemark.core.transactions.refusals import check_transactional_id
 from tidemark.core.transactions.requests import Situation, TransactionSettings
 from tidemark.model import BrokerId, LeaderEpoch, TopicPartition
@@ -25,6 +25,7 @@ from tidemark.runtime.slices import Pace
 _WRITE_TIMEOUT_S: Final = 5.0
 _SUSPENDED_MS: Final = 1000
 _COUNT_S: Final = 5.0
+_ANY_AGE_MS: Final = 1
 
 
 class TransactionCoordinators(Coordinators[TransactionShard]):
@@ -100,17 +101,15 @@ class TransactionCoordinators(Coordinators[TransactionShard]):
         """Sums over all shards."""
         loading = sum(shard.is_loading for shard in self._shards.values())
         states = [shard.state for shard in self._shards.values() if shard.state is not None]
-        started_ms = [begin for state in states if (begin := _oldest_begin_ms(state)) is not None]
-        age_ms = self.situation().wall_ms - min(started_ms) if started_ms else 0
+        now = self.situation()
+        open_ones = [metadata for state in states for _, metadata in state.summaries(now, (), _ANY_AGE_MS)]
+        begun_ms = [one.started_ms for one in open_ones if one.phase is Phase.ONGOING]
+        decided_ms = [one.updated_ms for one in open_ones if one.phase is not Phase.ONGOING]
         return Figures(
             ids=sum(map(len, states)),
-            ongoing=sum(len(state.ongoing) for state in states),
-            prepared=sum(len(state.prepared) for state in states),
+            ongoing=len(begun_ms),
+            completing=len(decided_ms),
             loading=loading,
-            oldest_s=max(0, age_ms) / 1000,
+            oldest_s=max(0, now.wall_ms - min(begun_ms, default=now.wall_ms)) / 1000,
+            completing_s=max(0, now.wall_ms - min(decided_ms, default=now.wall_ms)) / 1000,
         )
-
-
-def _oldest_begin_ms(state: TransactionCoordinator) -> int | None:
-    begins = [state.describe(name).metadata.started_ms for name in state.ongoing]
-    return min(begins, default=None)

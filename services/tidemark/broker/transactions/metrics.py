@@ -16,14 +16,17 @@ class Figures(NamedTuple):
 
     Attributes:
         loading: partitions of __transaction_state that are being loaded.
+        completing: transactions that are decided, and of which some partition has no marker yet.
         oldest_s: age of the oldest open transaction; 0 without one.
+        completing_s: time since the oldest decision that is being completed; 0 without one.
     """
 
     ids: int = 0
     ongoing: int = 0
-    prepared: int = 0
+    completing: int = 0
     loading: int = 0
     oldest_s: float = 0
+    completing_s: float = 0
 
 
 class TransactionMetrics:
@@ -35,8 +38,11 @@ class TransactionMetrics:
         self.oldest_s = metrics.gauge(
             "transaction_oldest_seconds", "Age of the oldest open transaction that this broker coordinates"
         )
-        self.prepared = metrics.gauge(
+        self.completing = metrics.gauge(
             "transactions_completing", "Transactions that are decided, and of which some partition has no marker yet"
+        )
+        self.completing_s = metrics.gauge(
+            "transaction_completing_seconds", "Time since the oldest decision that is still being completed"
         )
         self.loading = metrics.gauge(
             "transaction_partitions_loading", "Partitions of __transaction_state that are being loaded"
@@ -63,6 +69,7 @@ class TransactionMetrics:
         """Set the gauges."""
         self.ids.set(figures.ids)
         self.open.set(figures.ongoing)
-        self.prepared.set(figures.prepared)
+        self.completing.set(figures.completing)
+        self.completing_s.set(figures.completing_s)
         self.loading.set(figures.loading)
         self.oldest_s.set(figures.oldest_s)

@@ -30,8 +30,12 @@ class FollowerFigures(NamedTuple):
 
 
 class LeaderFigures(NamedTuple):
-    """Figures of a leader. `uncommitted_ms`: time for which the high watermark has not moved while the log end was
-    ahead; 0 while it is not."""
+    """Figures of a leader.
+
+    Attributes:
+        uncommitted_ms: time for which the high watermark has not moved while the log end was ahead; 0 while it is not.
+        unstable_records: records between last stable offset and high watermark; 0 while the offset is unknown.
+    """
 
     isr_count: int
     min_isr: int
@@ -40,6 +44,7 @@ class LeaderFigures(NamedTuple):
     preferred: bool
     uncommitted_ms: int
     followers: tuple[FollowerFigures, ...]
+    unstable_records: int = 0
 
 
 class ReplicaFigures(NamedTuple):
@@ -77,7 +82,7 @@ def figures_of(replica: Replica, me: BrokerId, now_ms: int) -> ReplicaFigures:
 
 
 def _led(leader: PartitionLeader, replica: Replica, me: BrokerId, now_ms: int) -> LeaderFigures:
-    log, state = leader.log, leader.state
+    log, state, stable = leader.log, leader.state, leader.last_stable_offset
     end, isr = log.log_end_offset, state.isr_ids
     adding = replica.command.adding_replicas if replica.command is not None else ()
     assigned, under_replicated = leader.assigned, False
@@ -104,4 +109,5 @@ def _led(leader: PartitionLeader, replica: Replica, me: BrokerId, now_ms: int) -
         bool(assigned) and assigned[0] == me,
         max(0, now_ms - log.uncommitted_since_ms) if end > log.high_watermark else 0,
         tuple(followers),
+        0 if stable is None else log.high_watermark - stable,
     )
