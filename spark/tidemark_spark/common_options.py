@@ -22,6 +22,9 @@ TOKEN_FILE: Final = "tidemark.token.file"
 CLIENT_ID: Final = ("tidemark.client.id", "kafka.client.id")
 """Names of the option with the client id, for quotas."""
 
+ISOLATION_LEVEL: Final = ("tidemark.isolation.level", "kafka.isolation.level")
+"""Names of the option that says whether a read leaves out open and aborted transactions."""
+
 _LIKE: Final = 0.6
 _LIKE_OF_KAFKAS: Final = 0.9
 """Least similarity of a suggested name, from 0 to 1. Many names of Kafka's clients are like one another."""

@@ -26,6 +26,7 @@ HAS_READ_LIMITS: Final = _streaming is not None
 
 _AVAILABLE_NOW_BY_WRAPPER: Final = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
 _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
+_COMMIT_WORKER: Final = "python_streaming_sink_runner"
 
 
 class _NoTrigger:
@@ -50,6 +51,13 @@ def pushdown_is_on() -> bool:
     """Whether this is the process in which Spark passes filters to a reader; it exists only with pushdown on."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     return _PUSHDOWN_WORKER in sys.modules or (main is not None and main.name == _PUSHDOWN_WORKER)
+
+
+def commits_micro_batches() -> bool:
+    """Whether Spark started this process to commit a micro-batch: the writer that is made there writes no row."""
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    names = [*sys.argv[1:2], "" if main is None else main.name]
+    return any(name.rpartition(".")[2] == _COMMIT_WORKER for name in names)
 
 
 def read_all() -> Any:

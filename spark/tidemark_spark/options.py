@@ -9,12 +9,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from tidemark.client.settings import ISOLATION_LEVELS
 from tidemark.rpc.security.paths import TlsFiles
 
 from tidemark_spark.columns import Columns, parse_columns
 from tidemark_spark.common_options import (
     ADDRESSES,
     CLIENT_ID,
+    ISOLATION_LEVEL,
     TLS_FILES,
     TOKEN_FILE,
     parse_bootstrap,
@@ -44,6 +46,7 @@ _KNOWN: Final = {
         *TLS_FILES,
         TOKEN_FILE,
         CLIENT_ID[0],
+        ISOLATION_LEVEL[0],
         "path",
         "subscribe",
         "subscribePattern",
@@ -108,6 +111,7 @@ class ReadOptions:
         client_id: a name for quotas and metrics of brokers; "": none.
         is_typed: whether the topic has a schema; `columns` is then empty.
         goes_on: whether a stream goes on with the version of its start after a change of the schema.
+        isolation_level: "read_committed" or "read_uncommitted".
         group_id: consumer group that shows the progress of a stream; "": none.
         history: directory of an archive of the topic, for the rows that are archived; "": all rows from brokers.
     """
@@ -134,6 +138,7 @@ class ReadOptions:
     goes_on: bool = False
     group_id: str = ""
     history: str = ""
+    isolation_level: str = "read_committed"
 
     def chosen(self, names: Iterable[str]) -> list[str]:
         """Topics to read, sorted; a pattern does not match internal topics, whose names begin with __."""
@@ -219,6 +224,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False, typed:
         goes_on=_goes_on(given),
         group_id=_group_id(given),
         history=_history(given),
+        isolation_level=_isolation_level(given),
     )
     if parsed.max_offsets is not None and parsed.min_offsets > parsed.max_offsets:
         raise ValueError(
@@ -234,7 +240,7 @@ def parse_schema_options(options: Mapping[str, str]) -> Columns:
 
 def _check_names(given: Mapping[str, str]) -> None:
     for name in given:
-        if name in _KNOWN or name in ADDRESSES or name in CLIENT_ID or name == _KAFKA_RACK:
+        if name in _KNOWN or name in (*ADDRESSES, *CLIENT_ID, *ISOLATION_LEVEL, _KAFKA_RACK):
             continue
         if name in _WITHOUT_EFFECT:
             _log.info("option %s of Spark's Kafka source has no effect on tidemark", name)
@@ -337,6 +343,16 @@ def _history(given: Mapping[str, str]) -> str:
     if by_time:
         raise ValueError(f"option {by_time[0]!r} is not for reads with 'history': filter the rows by a column instead")
     return text
+
+
+def _isolation_level(given: Mapping[str, str]) -> str:
+    found = {name: given[name].strip().lower() for name in ISOLATION_LEVEL if name in given}
+    if len(set(found.values())) > 1:
+        raise ValueError(f"options {' and '.join(map(repr, found))} contradict one another; remove one of them")
+    for name, level in found.items():
+        if level not in ISOLATION_LEVELS:
+            raise ValueError(f"option {name!r} is {level!r}; want {' or '.join(ISOLATION_LEVELS)}")
+    return next(iter(found.values()), "read_committed")
 
 
 def _duration_ms(name: str, text: str) -> int:

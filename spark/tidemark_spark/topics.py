@@ -69,12 +69,21 @@ def open_reader(options: ReadOptions) -> RangeReader:
         rack=options.rack,
         tls=credentials,
         client_id=options.client_id,
+        isolation_level=options.isolation_level,
     )
 
 
 def lend_reader(options: ReadOptions) -> AbstractContextManager[RangeReader]:
     """A client of an earlier task of this process, if one is unused; else as `open_reader`."""
-    key = (options.bootstrap, options.deadline_ms, options.rack, options.tls, options.token_file, options.client_id)
+    key = (
+        options.bootstrap,
+        options.deadline_ms,
+        options.rack,
+        options.tls,
+        options.token_file,
+        options.client_id,
+        options.isolation_level,
+    )
     return _pool.lend(key, lambda: open_reader(options))
 
 

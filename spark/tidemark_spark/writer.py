@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writers of format("tidemark"): one idempotent producer for each attempt of a task, with Arrow as input (rule P1).
 
-A task is done when all its rows are acknowledged. Rows of a failed attempt stay in the topic: at least once.
+A task is done when all its rows are acknowledged. In a transaction (rule X16) its rows are pending until the driver
+commits the producers that the messages of the tasks name; rows of a failed attempt never count. Without a transaction
+they stay in the topic: at least once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +23,10 @@ from pyspark.sql.types import StructType
 from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.client.metadata.tls import Credentials
 
+from tidemark_spark import compat
 from tidemark_spark.plain_errors import plain_errors
+from tidemark_spark.transactions.driver import begin_batch, begin_micro_batch, end_batch, end_micro_batch, give_up
+from tidemark_spark.transactions.members import Membership, WriteTransaction
 from tidemark_spark.typed.topic import TypedTopic, with_schema
 from tidemark_spark.typed.writes import TIMESTAMP, check_table, parted
 from tidemark_spark.writer_compat import StreamWriterBase
@@ -28,7 +34,7 @@ from tidemark_spark.writer_options import WriteOptions, check_columns, looks_lik
 from tidemark_spark.writer_rows import destined
 
 if TYPE_CHECKING:
-    from tidemark.client import TableHandle
+    from tidemark.client import Producer, TableHandle
 
 _log = logging.getLogger("tidemark_spark")
 
@@ -53,10 +59,11 @@ class Written:
 
 @dataclass
 class TidemarkCommitMessage(WriterCommitMessage):
-    """Acknowledged records of one task, by topic and partition."""
+    """Acknowledged records of one task, by topic and partition, and the task's part in the transaction, if any."""
 
     written: dict[tuple[str, int], Written] = field(default_factory=dict)
     size_bytes: int = 0
+    membership: Membership | None = None
 
 
 @plain_errors()
@@ -70,25 +77,29 @@ def open_writer(options: Any, schema: StructType, *, overwrite: bool) -> DataSou
     if overwrite:
         raise ValueError('a log is only appended to: mode("overwrite") is not supported, take mode("append")')
     parsed = parse_write_options(options)
-    return TidemarkWriter(parsed, _typed(schema, parsed))
+    topic = _typed(schema, parsed)
+    return TidemarkWriter(parsed, topic, begin_batch(parsed))
 
 
 @plain_errors()
 def open_stream_writer(options: Any, schema: StructType, *, overwrite: bool) -> TidemarkStreamWriter:
-    """Create a writer of micro-batches; Spark calls this for each of them, so this sends no request.
+    """Create a writer of micro-batches; Spark calls this for each of them, before its tasks and before its commit.
 
     Raises:
         ValueError: for wrong options or columns.
+        TidemarkError: as for `open_writer`, if the write is transactional or the topic has a schema.
     """
     if overwrite:
         raise ValueError('outputMode("complete") is not supported: a log is appended to; take "update" or "append"')
     parsed = parse_write_options(options)
+    if compat.commits_micro_batches():
+        return TidemarkStreamWriter(parsed, schema)
     topic = None
     if looks_like_bytes(schema, parsed):
         check_columns(schema, parsed)
     else:
         topic = _typed(schema, parsed)
-    return TidemarkStreamWriter(parsed, schema, topic)
+    return TidemarkStreamWriter(parsed, schema, topic, begin_micro_batch(parsed))
 
 
 def _typed(schema: StructType, options: WriteOptions) -> TypedTopic | None:
@@ -114,72 +125,147 @@ def _typed(schema: StructType, options: WriteOptions) -> TypedTopic | None:
 class TidemarkWriter(DataSourceArrowWriter):
     """Writes one table."""
 
-    def __init__(self, options: WriteOptions, topic: TypedTopic | None = None) -> None:
+    def __init__(
+        self, options: WriteOptions, topic: TypedTopic | None = None, transaction: WriteTransaction | None = None
+    ) -> None:
         self._options = options
         self._topic = topic
+        self._transaction = transaction
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Write the record batches of one attempt of a task."""
-        return write_task(self._options, iterator, self._topic)
+        return write_task(self._options, iterator, self._topic, self._transaction)
 
+    @plain_errors()
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log the result after all tasks."""
-        _log.info("%s", summary(messages))
+        """Commit the transaction, if there is one, and log the result."""
+        already = end_batch(self._options, _memberships(messages))
+        _log.info("%s%s", _ALREADY if already else "", summary(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log the failure of a task; rows of other tasks stay in the topic."""
-        _log.warning("the write failed and is not undone; completed before: %s", summary(messages))
+        """Abort the transaction, and log the failure of a task; without one, rows of other tasks stay in the topic."""
+        give_up(self._options, self._transaction)
+        undone = "is not undone" if self._transaction is None else "is aborted"
+        _log.warning("the write failed and %s; completed before: %s", undone, summary(messages))
 
 
 class TidemarkStreamWriter(StreamWriterBase):
-    """Writes micro-batches; a micro-batch that is repeated after a restart is written again."""
+    """Writes micro-batches. One that is repeated after a restart is written again, and counts once in transactions.
 
-    def __init__(self, options: WriteOptions, schema: StructType, topic: TypedTopic | None = None) -> None:
+    Spark commits by a writer of another process, which knows the transaction by the messages of the tasks only.
+    """
+
+    def __init__(
+        self,
+        options: WriteOptions,
+        schema: StructType,
+        topic: TypedTopic | None = None,
+        transaction: WriteTransaction | None = None,
+    ) -> None:
         super().__init__(schema)
         self._options = options
         self._topic = topic
+        self._transaction = transaction
 
     def write_arrow(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write one attempt of a task."""
-        return write_task(self._options, iterator, self._topic)
+        return write_task(self._options, iterator, self._topic, self._transaction)
 
+    @plain_errors()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Log the result of a micro-batch."""
-        _log.info("micro-batch %d: %s", batchId, summary(messages))
+        """Commit the micro-batch, if it is in a transaction, and log the result."""
+        already = end_micro_batch(self._options, _memberships(messages), batchId)
+        _log.info("micro-batch %d: %s%s", batchId, _ALREADY if already else "", summary(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Log the failure of a task; Spark repeats the micro-batch after a restart of the query."""
-        _log.warning("micro-batch %d failed and is not undone; completed before: %s", batchId, summary(messages))
+        """Abort the transaction, and log the failure of a task; Spark repeats the micro-batch after a restart."""
+        membership = next((one for one in _memberships(messages) if one is not None), None)
+        if membership is not None:
+            give_up(self._options, membership.transaction)
+        _log.warning("micro-batch %d failed; completed before: %s", batchId, summary(messages))
+
+
+_ALREADY: Final = "committed before, so the rows of this repetition do not count: "
+
+
+def _memberships(messages: Sequence[WriterCommitMessage | None]) -> list[Membership | None]:
+    """Of the tasks that completed."""
+    return [message.membership for message in messages if isinstance(message, TidemarkCommitMessage)]
 
 
 @plain_errors()
 def write_task(
-    options: WriteOptions, batches: Iterable[pa.RecordBatch], topic: TypedTopic | None = None
+    options: WriteOptions,
+    batches: Iterable[pa.RecordBatch],
+    topic: TypedTopic | None = None,
+    transaction: WriteTransaction | None = None,
 ) -> TidemarkCommitMessage:
     """Write rows in order, and wait until all are acknowledged.
 
     Raises:
-        TidemarkError: error of the first batch that was not acknowledged within the delivery timeout.
+        TidemarkError: error of the first batch that was not acknowledged within the delivery timeout; PRODUCER_FENCED:
+            another driver has begun since.
         ValueError: for a row without a topic, or a header without a name.
     """
-    from tidemark.client import Producer  # not in the driver, where Spark starts a process for each micro-batch
-
     message = TidemarkCommitMessage()
-    chunks = _chunks(batches)
-    first = next(chunks, None)
-    if first is None:
-        return message
-    with Producer(options.bootstrap, tls=options.tls, token_file=options.token_file, **options.settings) as producer:
-        under_way: deque[TableHandle] = deque()
-        for chunk in itertools.chain([first], chunks):
-            for name, partition, rows, timestamp in _parts(options, chunk, topic):
-                message.size_bytes += rows.nbytes
-                under_way.append(producer.send_table(name, rows, timestamp=timestamp, partition=partition))
-            while under_way and under_way[0].done():
-                _note(message, under_way.popleft())
-        while under_way:
-            _note(message, under_way.popleft())
+    with contextlib.ExitStack() as stack:
+        check: Callable[[], None] = _nothing
+        if transaction is not None:
+            from tidemark_spark.transactions.task import keeping
+
+            message.membership = Membership(transaction)
+            check = stack.enter_context(keeping(options, transaction)).check
+        chunks = _chunks(batches)
+        first = next(chunks, None)
+        if first is not None:
+            producer = stack.enter_context(_producer(options, message))
+            _write(producer, options, itertools.chain([first], chunks), topic, message, check)
+        check()
     return message
+
+
+def _nothing() -> None:
+    pass
+
+
+def _producer(options: WriteOptions, message: TidemarkCommitMessage) -> Producer:
+    """The producer of a task; in a transaction a new member, which the message then names."""
+    if message.membership is None:
+        from tidemark.client import Producer  # not in the driver, where Spark starts a process for each micro-batch
+
+        return Producer(options.bootstrap, tls=options.tls, token_file=options.token_file, **options.settings)
+    from tidemark_spark.transactions.task import MemberProducer
+
+    transaction = message.membership.transaction
+    settings = {**options.settings, "transactional_id": transaction.transactional_id}
+    producer = MemberProducer(options.bootstrap, tls=options.tls, token_file=options.token_file, **settings)
+    try:
+        message.membership = Membership(transaction, producer.join(transaction.generation))
+    except BaseException:
+        producer.close()
+        raise
+    return producer
+
+
+def _write(
+    producer: Producer,
+    options: WriteOptions,
+    chunks: Iterable[list[pa.RecordBatch]],
+    topic: TypedTopic | None,
+    message: TidemarkCommitMessage,
+    check: Callable[[], None],
+) -> None:
+    """Send the rows, and note them in the message when they are acknowledged."""
+    under_way: deque[TableHandle] = deque()
+    for chunk in chunks:
+        check()
+        for name, partition, rows, timestamp in _parts(options, chunk, topic):
+            message.size_bytes += rows.nbytes
+            under_way.append(producer.send_table(name, rows, timestamp=timestamp, partition=partition))
+        while under_way and under_way[0].done():
+            _note(message, under_way.popleft())
+    while under_way:
+        _note(message, under_way.popleft())
 
 
 def _parts(

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pyspark.sql.types import (
@@ -29,10 +29,22 @@ from tidemark_spark.common_options import (
     parse_token_file,
     unknown_option,
 )
+from tidemark_spark.transactions.settings import TransactionSettings, parse_transactions
 
 _PREFIXES: Final = ("tidemark.", "kafka.")
 
-_BESIDE: Final = frozenset({"topic", "deadlinems", "typed"})
+_BESIDE: Final = frozenset(
+    {
+        "topic",
+        "deadlinems",
+        "typed",
+        "transactional",
+        "txnappid",
+        "txnversion",
+        "tidemark.transaction.timeout.ms",
+        "kafka.transaction.timeout.ms",
+    }
+)
 """Options that are not settings of the producer."""
 
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "path", "queryname"})
@@ -82,6 +94,10 @@ _NAMES: Final = (
     "topic",
     "typed",
     "deadlineMs",
+    "transactional",
+    "txnAppId",
+    "txnVersion",
+    *(prefix + "transaction.timeout.ms" for prefix in _PREFIXES),
     *(prefix + name for prefix in _PREFIXES for name in _SETTINGS),
 )
 
@@ -101,6 +117,7 @@ class WriteOptions:
         tls: the TLS files; None: those of the environment, or plain text.
         token_file: path of a file with a bearer token; None: that of the environment, or none.
         is_typed: whether the job says that the topic has a schema.
+        transactions: whether and how the write is transactional.
     """
 
     bootstrap: str
@@ -110,6 +127,7 @@ class WriteOptions:
     tls: TlsFiles | None = None
     token_file: str | None = None
     is_typed: bool = False
+    transactions: TransactionSettings = field(default_factory=TransactionSettings)
 
 
 def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
@@ -126,7 +144,8 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     settings.setdefault("delivery_timeout_ms", deadline_ms)
     files = parse_tls(given), parse_token_file(given)
     typed = _boolean("typed", given.get("typed", "false"))
-    return WriteOptions(bootstrap, topic and topic.strip(), settings, deadline_ms, *files, typed)
+    transactions = parse_transactions(given, settings)
+    return WriteOptions(bootstrap, topic and topic.strip(), settings, deadline_ms, *files, typed, transactions)
 
 
 def _settings(given: Mapping[str, str]) -> dict[str, Any]:

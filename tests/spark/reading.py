@@ -22,6 +22,9 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
+from tidemark.client import ConsumerRecord
+from tidemark.client.consuming.range_reader import RangeReader
+from tidemark.client.records import records_of
 from tidemark_spark import compat
 from tidemark_spark.options import parse_schema_options
 from tidemark_spark.source import TidemarkDataSource
@@ -93,4 +96,15 @@ def places(reader: DataSourceReader | DataSourceStreamReader, partitions: Any) -
     for batch in batches(reader, partitions):
         columns = [batch.column(name).to_pylist() for name in ("topic", "partition", "offset")]
         found += zip(*columns, strict=True)
+    return found
+
+
+def committed_records(bootstrap: str, topic: str) -> list[ConsumerRecord]:
+    """All records of a topic that count, by partition and offset."""
+    found: list[ConsumerRecord] = []
+    with RangeReader(bootstrap, deadline_s=30.0, isolation_level="read_committed") as reader:
+        partitions = sorted(reader.topics([topic])[topic].partitions)
+        for index, (start, end) in reader.bounds(topic, partitions).items():
+            for rows in reader.read(topic, index, start, end):
+                found += records_of(topic, index, rows)
     return found

@@ -321,3 +321,13 @@ def test_an_archive_is_for_batch_reads_of_typed_topics_without_times(
 ) -> None:
     with pytest.raises(ValueError, match=sentence):
         parse_options({**FLIGHTS, **options}, streaming=streaming, typed=typed)
+
+
+def test_reads_are_read_committed_unless_an_option_says_otherwise() -> None:
+    assert parse_options(FLIGHTS).isolation_level == "read_committed"
+    uncommitted = {**FLIGHTS, "kafka.isolation.level": "read_uncommitted"}
+    assert parse_options(uncommitted).isolation_level == "read_uncommitted"
+    with pytest.raises(ValueError, match="level' is 'serializable'; want read_"):
+        parse_options({**FLIGHTS, "tidemark.isolation.level": "serializable"})
+    with pytest.raises(ValueError, match="contradict one another"):
+        parse_options({**uncommitted, "tidemark.isolation.level": "read_committed"})

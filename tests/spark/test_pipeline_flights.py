@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from pyspark.sql import SparkSession
 from tidemark.local.cluster import LocalCluster
-from tidemark_spark.jobs import flights
+from tidemark_spark.jobs import audit, flights
 from tidemark_spark.jobs.flights_feed import days_of
 
 DAYS = 60
@@ -30,6 +30,7 @@ def test_delays_by_carrier_and_hour_equal_pandas_to_the_last_bit_although_leader
     assert (outcome.flights, outcome.rolled_up, outcome.late) == (len(table), len(table), 0)
     assert (len(days), len(outcome.killed)) == (DAYS, 2)
     assert outcome.windows == len(table.groupby(["carrier", "time_hour"]))
+    assert audit.audit(spark, cluster.bootstrap, "year-delays") == [], "each offset is a record or a marker"
 
 
 def test_days_are_in_calendar_order_and_cancelled_flights_have_no_delay() -> None:

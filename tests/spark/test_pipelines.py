@@ -20,13 +20,15 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
 from pyspark.sql import DataFrame, Row, SparkSession
-from tidemark.client import AdminClient, Consumer, ConsumerRecord, Producer, read_table
+from tidemark.client import AdminClient, ConsumerRecord, Producer, read_table
 from tidemark.client.tables.archiver import archive_topic
 from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark_spark import compat
 from tidemark_spark.archive_layout import Files, landed_files, read_archive, read_manifests
 from tidemark_spark.jobs import archive, audit, replay, rollup
 from tidemark_spark.typed.archive import read_history
+
+from tests.spark.reading import committed_records
 
 ROOT = Path(__file__).resolve().parents[2]
 COUNT = 600
@@ -46,10 +48,7 @@ def make(cluster: LocalCluster, topic: str, partitions: int = 3) -> None:
 
 def records(cluster: LocalCluster, topic: str) -> list[ConsumerRecord]:
     """All there are, by partition and offset."""
-    with Consumer(cluster.bootstrap) as consumer:
-        consumer.assign(topic)
-        left = sum(consumer.end_offsets().values())
-        return sorted((next(consumer) for _ in range(left)), key=lambda record: (record.partition, record.offset))
+    return committed_records(cluster.bootstrap, topic)
 
 
 @pytest.fixture(scope="module")
@@ -279,7 +278,7 @@ def test_an_audit_reports_gaps_duplicates_and_mismatches_with_their_offsets(
 def test_an_audit_names_the_unreadable_replica(spark: SparkSession, cluster: LocalCluster, sales: str) -> None:
     cluster.kill(broker_name(1))
     try:
-        found = audit.replica_findings(spark, cluster.bootstrap, sales, compacted=False)
+        found = audit.replica_findings(spark, audit.tasks_of(cluster.bootstrap, sales, compacted=False))
     finally:
         cluster.restart(broker_name(1))
     assert {(one.kind, one.partition) for one in found} == {("unread", 0), ("unread", 1), ("unread", 2)}

@@ -7,7 +7,6 @@ import json
 import pickle
 import uuid
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -26,15 +25,16 @@ from tidemark_spark.transactions.settings import (
     TransactionSettings,
     batch_identity,
     check_streaming,
-    parse_transactions,
     query_identity,
 )
+from tidemark_spark.writer_options import parse_write_options
 
+BOOTSTRAP = {"tidemark.bootstrap": "127.0.0.1:9192", "topic": "sums"}
 TRANSACTION = WriteTransaction("spark-1", 7, 60_000)
 
 
 def parsed(**options: str) -> TransactionSettings:
-    return parse_transactions({name.lower(): text for name, text in options.items()}, {})
+    return parse_write_options({**BOOTSTRAP, **options}).transactions
 
 
 def test_a_write_is_transactional_where_the_cluster_allows_it_unless_an_option_says_otherwise() -> None:
@@ -43,15 +43,14 @@ def test_a_write_is_transactional_where_the_cluster_allows_it_unless_an_option_s
 
 
 @pytest.mark.parametrize(
-    ("producer", "obstacle"),
-    [({"acks": "1"}, "option 'tidemark.acks' is 1"), ({"enable_idempotence": False}, "idempotence' is false")],
+    "options", [{"tidemark.acks": "1"}, {"kafka.acks": "0"}, {"tidemark.enable.idempotence": "false"}]
 )
-def test_a_producer_without_idempotence_writes_without_transactions(producer: dict[str, Any], obstacle: str) -> None:
-    settings = parse_transactions({}, producer)
+def test_a_producer_without_idempotence_writes_without_transactions(options: dict[str, str]) -> None:
+    settings = parsed(**options)
     assert not settings.is_wanted
-    assert obstacle in settings.obstacle
-    with pytest.raises(ValueError, match=f"option 'transactional' is true, and .*{obstacle}"):
-        parse_transactions({"transactional": "true"}, producer)
+    assert "a transaction needs" in settings.obstacle
+    with pytest.raises(ValueError, match="option 'transactional' is true, and option"):
+        parsed(**options, transactional="true")
 
 
 @pytest.mark.parametrize(
@@ -67,6 +66,8 @@ def test_a_producer_without_idempotence_writes_without_transactions(producer: di
         ({"txnVersion": "-1", "txnAppId": "a"}, "option 'txnVersion' is '-1'"),
         ({"txnVersion": str(1 << 63), "txnAppId": "a"}, "want a whole number from 0"),
         ({"txnAppId": "a" * 250}, "option 'txnAppId' has 250 characters; want 249 at most"),
+        ({"transactionall": "true"}, "did you mean 'transactional'"),
+        ({"kafka.transactional.id": "sums"}, "it configures Kafka's client; remove it"),
     ],
 )
 def test_a_wrong_option_of_transactions_is_refused_with_its_valid_form(options: dict[str, str], sentence: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import reduce
 from typing import Final
@@ -18,8 +18,8 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from tidemark.client.consuming.range_reader import Bounds, RangeReader
 from tidemark.client.replicas.reader import ReplicaReader, addresses
 from tidemark.client.replicas.verifier import PartitionVerifier, Verified
-from tidemark.core.cluster_view import PartitionView
-from tidemark.model import TopicPartition
+from tidemark.core.cluster_view import PartitionView, TopicView
+from tidemark.model import ReplicaIdentity, TopicPartition
 
 from tidemark_spark.archive_layout import is_archive, read_archive
 from tidemark_spark.jobs.common import EXIT_FOUND, add_bootstrap, job_parser, run_job, say
@@ -124,35 +124,79 @@ def _audit(spark: SparkSession, bootstrap: str, topic: str, archived: DataFrame 
         view = reader.topics([topic])[topic]
         compacted = "compact" in view.configs.get("cleanup.policy", "")
         bounds = dict(reader.bounds(topic, sorted(view.partitions)))
-    findings = replica_findings(spark, bootstrap, topic, compacted=compacted)
-    options = {"tidemark.bootstrap": bootstrap, "subscribe": topic, "includeHeaders": "true"}
-    table = (
-        spark.read.format("tidemark").options(**options).load().selectExpr("topic", "partition", "offset", _IDENTITY)
-    )
+    if archived is not None and view.schema_version:
+        raise ValueError(f"topic {topic} has a schema: its archive is not compared, leave --archive out")
+    tasks = tasks_of(bootstrap, topic, compacted=compacted)
+    findings = replica_findings(spark, tasks)
     ends = _ends(spark, topic, bounds)
-    table = table.join(ends, _PLACE).where("offset < log_end").select(*_PLACE, "offset", "content")
-    parts = [] if compacted else [_gaps(table, "log_start - 1", "log_end", ends, _NOT_IN_TOPIC)]
+    parts = []
+    if not compacted:
+        offsets = _offsets(spark, bootstrap, view).join(ends, _PLACE).where("offset < log_end")
+        taken = offsets.select(*_PLACE, "offset").unionByName(_markers(spark, tasks, bounds))
+        parts.append(_gaps(taken, "log_start - 1", "log_end", ends, _NOT_IN_TOPIC))
     if archived is not None:
-        parts += archive_stretches(table, archived, ends, compacted=compacted)
+        options = {"tidemark.bootstrap": bootstrap, "subscribe": topic, "includeHeaders": "true"}
+        table = spark.read.format("tidemark").options(**options).load().selectExpr(*_PLACE, "offset", _IDENTITY)
+        there = table.join(ends, _PLACE).where("offset < log_end").select(*_PLACE, "offset", "content")
+        parts += archive_stretches(there, archived, ends, compacted=compacted)
     return findings + findings_of(parts)
+
+
+def _offsets(spark: SparkSession, bootstrap: str, view: TopicView) -> DataFrame:
+    """Offsets of all records, those of open and aborted transactions too."""
+    options = {"tidemark.bootstrap": bootstrap, "tidemark.isolation.level": "read_uncommitted"}
+    reader = spark.read.format("tidemark").options(**options)
+    if not view.schema_version:
+        return reader.option("subscribe", view.topic).option("columns", "topic, partition, offset").load()
+    rows = reader.option("columns", "_partition, _offset").load(view.topic)
+    return rows.selectExpr(f"'{view.topic}' as topic", "_partition as partition", "_offset as offset")
 
 
 # -- replicas ----------------------------------------------------------------------------------------------------------
 
 
-def replica_findings(spark: SparkSession, bootstrap: str, topic: str, *, compacted: bool) -> list[Finding]:
-    """Compare replicas in one task per partition."""
+def tasks_of(bootstrap: str, topic: str, *, compacted: bool) -> list[ReplicaTask]:
+    """One task for each partition, by the metadata now."""
     with ReplicaReader(bootstrap) as reader:
         cluster = reader.view([topic])
     view = cluster.topics[topic]
-    tasks = [
+    return [
         ReplicaTask(
             bootstrap, TopicPartition(topic, index), view.topic_id, partition, dict(addresses(cluster)), compacted
         )
         for index, partition in sorted(view.partitions.items())
     ]
-    verified = spark.sparkContext.parallelize(tasks, len(tasks)).map(verify).collect()
+
+
+def replica_findings(spark: SparkSession, tasks: Sequence[ReplicaTask]) -> list[Finding]:
+    """Compare replicas in one task per partition."""
+    verified = spark.sparkContext.parallelize(tasks, max(1, len(tasks))).map(verify).collect()
     return [finding for one in verified for finding in _replica_findings(one)]
+
+
+def _markers(spark: SparkSession, tasks: Sequence[ReplicaTask], bounds: Mapping[int, Bounds]) -> DataFrame:
+    """Offsets of the markers of transactions, which no reader shows."""
+    ends = {index: held.latest for index, held in bounds.items()}
+    found = spark.sparkContext.parallelize(tasks, max(1, len(tasks))).flatMap(lambda task: markers(task, ends))
+    return spark.createDataFrame(found, "topic string, partition int, offset bigint")
+
+
+def markers(task: ReplicaTask, ends: Mapping[int, int]) -> Iterator[tuple[str, int, int]]:
+    """Topic, partition and offset of each control record below the end, by the leader's envelopes."""
+    topic, partition = task.partition
+    address, end = task.addresses.get(task.view.leader), ends.get(partition, 0)
+    if address is None:
+        return
+    identity = ReplicaIdentity(task.topic_id, task.view.incarnation)
+    with ReplicaReader(task.bootstrap) as reader:
+        position = reader.read(address, task.partition, identity, end=0).log_start_offset
+        while position < end:
+            pieces = reader.read(address, task.partition, identity, start=position, end=end).pieces
+            if not pieces:
+                return
+            for envelope in (piece.envelope for piece in pieces if piece.envelope.is_control):
+                yield from ((topic, partition, offset) for offset in range(envelope.base_offset, envelope.next_offset))
+            position = pieces[-1].envelope.next_offset
 
 
 def verify(task: ReplicaTask) -> Verified:

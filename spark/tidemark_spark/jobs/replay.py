@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes Parquet to a topic with keys, timestamps, headers and the order within a partition. At least once."""
+"""Writes Parquet to a topic with keys, timestamps, headers and the order within a partition, in one transaction."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def parser() -> argparse.ArgumentParser:
     made = job_parser(
         NAME,
         "Writes the rows of Parquet files to a topic, with their keys, headers and timestamps, in the order of their "
-        "offsets within each partition. Rows are written at least once: a repeated task writes its rows again.",
+        "offsets within each partition. The rows are one transaction where the cluster allows it: readers with "
+        "read_committed see all of them, or none.",
         _EXAMPLE,
     )
     add_bootstrap(made)

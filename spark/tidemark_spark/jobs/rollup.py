@@ -23,6 +23,7 @@ from tidemark_spark.jobs.common import (
     say,
     start_stream,
 )
+from tidemark_spark.transactions.settings import QUERY_ID, TransactionSettings, query_identity
 from tidemark_spark.typed.read_schema import TIMESTAMP
 from tidemark_spark.typed.topic import typed_topic
 
@@ -44,8 +45,8 @@ def parser() -> argparse.ArgumentParser:
         "Aggregates the rows of a topic over windows of event time: the columns of a topic with a schema, or JSON "
         "values. A window is written once, when the watermark "
         "has passed its end; with --updates, after each change. The key is the start of the window with the groups, so "
-        "a compacted topic keeps the last record of each. After a failure a record may be written again, with the same "
-        "key.",
+        "a compacted topic keeps the last record of each. A micro-batch is a transaction where the cluster allows it: "
+        "readers with read_committed see each record once, whatever fails.",
         _EXAMPLE,
     )
     add_bootstrap(made)
@@ -95,8 +96,12 @@ def start(spark: SparkSession, arguments: argparse.Namespace) -> StreamingQuery:
 
 
 def _appending(options: Mapping[str, str]) -> Callable[[DataFrame, int], None]:
-    def append(rows: DataFrame, _batch: int) -> None:
-        rows.write.format("tidemark").mode("append").options(**options).save()
+    def append(rows: DataFrame, batch: int) -> None:
+        query_id = rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+        once = (
+            {"txnAppId": query_identity(TransactionSettings(), query_id), "txnVersion": str(batch)} if query_id else {}
+        )
+        rows.write.format("tidemark").mode("append").options(**options, **once).save()
 
     return append
 

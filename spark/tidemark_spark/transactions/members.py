@@ -20,6 +20,7 @@ class WriteTransaction:
         timeout_ms: the coordinator aborts the transaction when no task has kept it for this time.
         query_id: Spark's id of the streaming query, by the checkpoint; "": a batch write, or not read.
         sequence: number of a batch write; None: the number of the micro-batch counts.
+        last_sequence: the last one that was committed before this transaction; -1: none.
     """
 
     transactional_id: str
@@ -27,6 +28,7 @@ class WriteTransaction:
     timeout_ms: int
     query_id: str = ""
     sequence: int | None = None
+    last_sequence: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+QUERY_ID: Final = "sql.streaming.queryId"
+"""Spark's local property of a streaming query, in the driver's thread and in tasks."""
 _PREFIX: Final = "spark-"
 _ID_MAX: Final = 249
 _FIRST_SEQUENCE: Final = 0

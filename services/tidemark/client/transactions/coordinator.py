@@ -8,7 +8,9 @@ from typing import Any, NamedTuple, cast
 
 from tidemark.client.metadata.cluster import Cluster
 from tidemark.client.metadata.coordinator_calls import CoordinatorCalls, answer_of
+from tidemark.core.transactions.phases import Phase
 from tidemark.core.transactions.state import NO_SEQUENCE, ProducerIdentity
+from tidemark.rpc import errors
 from tidemark.v1 import transaction_service_pb2 as pb
 from tidemark.v1.transaction_service_pb2_grpc import TransactionServiceStub
 
@@ -101,6 +103,14 @@ class TransactionCoordinator:
         )
         already: bool = (await self._call("CommitMembers", request)).already
         return already
+
+    async def phase(self) -> Phase:
+        """How far the last transaction is: until it leaves `PREPARED`, some partition has no marker yet."""
+        request = pb.DescribeTransactionsRequest(transactional_ids=[self.transactional_id])
+        found = (await self._call("DescribeTransactions", request)).transactions[0]
+        if found.HasField("error"):
+            raise errors.from_proto(found.error)
+        return Phase(found.summary.phase)
 
     async def _call(self, method: str, request: Any) -> Any:
         return await self._calls.call(lambda stub: getattr(stub, method), request, timeout_s=self._timeout_s)

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes in transactions on real brokers: whatever ends, each row counts once. Most tests call as Spark does."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from enum import StrEnum
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StringType, StructField, StructType
+from tidemark.errors import ProducerFencedError, TransactionAbortedError
+from tidemark.local.cluster import LocalCluster
+from tidemark_spark.transactions import driver
+from tidemark_spark.transactions.driver import StaleCheckpointError
+from tidemark_spark.writer import TidemarkCommitMessage, TidemarkStreamWriter, open_stream_writer, open_writer
+
+from tests.spark.committed_records import committed_values
+from tests.spark.reading import committed_records
+from tests.spark.secure import with_token
+
+VALUES = StructType([StructField("value", StringType())])
+TASKS = 3
+ROWS = 100
+EXPECTED = {f"{task}-{row}".encode(): 1 for task in range(TASKS) for row in range(ROWS)}
+
+
+def rows_of(task: int, count: int = ROWS) -> Iterator[pa.RecordBatch]:
+    for first in range(0, count, 50):
+        yield pa.record_batch({"value": pa.array([f"{task}-{row}" for row in range(first, first + 50)])})
+
+
+def failing(task: int) -> Iterator[pa.RecordBatch]:
+    """Rows of an attempt whose executor is lost after it has sent all of them."""
+    yield from rows_of(task)
+    yield pa.record_batch({"value": pa.array(["x" * (5 << 20)])})  # a chunk, so that the rows before are sent
+    raise OSError("the executor is lost")
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    """A checkpoint as Spark writes it, as far as the sink reads it."""
+    (tmp_path / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}), encoding="ascii")
+    return str(tmp_path)
+
+
+@pytest.fixture
+def sums(topic: Callable[..., str], request: pytest.FixtureRequest) -> str:
+    """A topic for one test."""
+    return topic(f"sums-{uuid.uuid4()}")
+
+
+def options(cluster: LocalCluster, name: str, **more: str) -> dict[str, str]:
+    return {"tidemark.bootstrap": cluster.bootstrap, "topic": name, "transactional": "true", **more}
+
+
+def micro_batch(cluster: LocalCluster, name: str, checkpoint: str, **more: str) -> TidemarkStreamWriter:
+    """What a driver makes before the tasks of a micro-batch."""
+    given = options(cluster, name, checkpointLocation=checkpoint, **more)
+    return open_stream_writer(given, VALUES, overwrite=False)
+
+
+def write_all(writer: TidemarkStreamWriter, tasks: Sequence[int] = range(TASKS)) -> list[TidemarkCommitMessage]:
+    messages = [writer.write(rows_of(task)) for task in tasks]
+    assert all(isinstance(message, TidemarkCommitMessage) for message in messages)
+    return messages  # type: ignore[return-value]
+
+
+def counted(cluster: LocalCluster, name: str) -> dict[bytes | None, int]:
+    """How often each value counts, by the files of a log and by a reader."""
+    found = Counter(committed_values(cluster, name))
+    assert Counter(record.value for record in committed_records(cluster.bootstrap, name)) == found
+    return dict(found)
+
+
+class Step(StrEnum):
+    """The steps of a driver, of which the last one that it completed."""
+
+    BEGUN = "begun"
+    WRITTEN_IN_PART = "written in part"
+    WRITTEN = "written"
+    COMMITTED = "committed"
+
+
+@pytest.mark.parametrize("last", list(Step))
+def test_rows_count_once_although_the_driver_died_after_any_step_and_its_rest_lives_on(
+    cluster: LocalCluster, sums: str, checkpoint: str, last: Step
+) -> None:
+    first = micro_batch(cluster, sums, checkpoint)
+    messages: list[TidemarkCommitMessage] = []
+    if last is not Step.BEGUN:
+        messages = write_all(first, range(1 if last is Step.WRITTEN_IN_PART else TASKS))
+    if last is Step.COMMITTED:
+        first.commit(messages, 0)
+
+    second = micro_batch(cluster, sums, checkpoint)  # started again from the checkpoint, with the same micro-batch
+    second.commit(write_all(second), 0)
+    assert counted(cluster, sums) == EXPECTED
+
+    with pytest.raises(ProducerFencedError, match="stop one of them"):
+        first.commit(messages or [TidemarkCommitMessage(membership=membership_of(first))], 1)
+    with pytest.raises(ProducerFencedError):
+        first.write(rows_of(9))
+    third = micro_batch(cluster, sums, checkpoint)
+    third.commit([*write_all(third, [7]), third.write(iter(()))], 1)
+    assert counted(cluster, sums) == EXPECTED | {f"7-{row}".encode(): 1 for row in range(ROWS)}
+
+
+def membership_of(writer: TidemarkStreamWriter) -> driver.Membership:
+    message = writer.write(iter(()))
+    assert isinstance(message, TidemarkCommitMessage)
+    assert message.membership is not None
+    return message.membership
+
+
+def test_rows_of_failed_and_speculative_attempts_never_count(
+    cluster: LocalCluster, sums: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = open_writer(options(cluster, sums), VALUES, overwrite=False)
+    with pytest.raises(OSError, match="the executor is lost"):
+        writer.write(failing(0))
+    unused = writer.write(rows_of(1))
+    writer.commit([writer.write(rows_of(task)) for task in range(TASKS)])
+    assert counted(cluster, sums) == EXPECTED
+
+    failed = open_writer(options(cluster, sums), VALUES, overwrite=False)
+    failed.abort([failed.write(rows_of(0)), None])
+    assert counted(cluster, sums) == EXPECTED
+    assert "the write failed and is aborted; completed before: 1 tasks wrote 100 records" in caplog.text
+    assert isinstance(unused, TidemarkCommitMessage)
+
+
+def test_a_version_of_an_application_is_written_once(cluster: LocalCluster, sums: str) -> None:
+    for version in ("1", "1", "2", "1"):
+        given = options(cluster, sums, txnAppId=f"nightly-{sums}", txnVersion=version)
+        writer = open_writer(given, VALUES, overwrite=False)
+        writer.commit([writer.write(rows_of(task)) for task in range(TASKS)])
+    assert counted(cluster, sums) == dict.fromkeys(EXPECTED, 2)
+
+
+def test_a_transaction_stays_open_as_long_as_a_task_runs_and_no_longer(
+    cluster: LocalCluster, sums: str, checkpoint: str
+) -> None:
+    limit = {"tidemark.transaction.timeout.ms": "1000"}
+
+    def slowly() -> Iterator[pa.RecordBatch]:
+        """A task that computes for three times the timeout before its first row."""
+        time.sleep(3)
+        yield from rows_of(1)
+
+    writer = micro_batch(cluster, sums, checkpoint, **limit)
+    messages = [writer.write(one) for one in (rows_of(0), slowly(), rows_of(2))]
+    writer.commit(messages, 0)
+    assert counted(cluster, sums) == EXPECTED
+
+    abandoned = micro_batch(cluster, sums, checkpoint, **limit)
+    late = abandoned.write(rows_of(0))
+    assert counted(cluster, sums) == EXPECTED, "waits until the coordinator has aborted the transaction"
+    with pytest.raises(TransactionAbortedError, match="raise the option tidemark"):
+        abandoned.commit([late], 1)
+
+
+def test_an_old_copy_of_a_checkpoint_writes_nothing(cluster: LocalCluster, sums: str, checkpoint: str) -> None:
+    for batch_id in range(2):
+        writer = micro_batch(cluster, sums, checkpoint)
+        writer.commit(write_all(writer, [batch_id]), batch_id)
+    writer = micro_batch(cluster, sums, checkpoint)
+    with pytest.raises(StaleCheckpointError, match="micro-batch 1 of the query was committed before"):
+        writer.commit(write_all(writer, [2]), 0)
+
+
+def test_a_write_that_cannot_be_in_a_transaction_is_refused_or_says_that_it_is_at_least_once(
+    cluster: LocalCluster, sums: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver._warn.cache_clear()
+    forbidden = {**with_token(cluster), "topic": sums}
+    with pytest.raises(ValueError, match="cannot be in a transaction: TRANSACTIONAL_ID_AUTHORIZATION_FAILED"):
+        open_writer({**forbidden, "transactional": "true"}, VALUES, overwrite=False)
+    with pytest.raises(ValueError, match="has no option checkpointLocation"):
+        open_stream_writer(options(cluster, sums), VALUES, overwrite=False)
+    with pytest.raises(ValueError, match="cannot be read from its checkpoint"):
+        micro_batch(cluster, sums, str(tmp_path / "nowhere"))
+    with caplog.at_level(logging.WARNING, "tidemark.spark"):
+        writer = open_writer(forbidden, VALUES, overwrite=False)
+    assert "the write is at least once, not exactly once: TRANSACTIONAL_ID_AUTHORIZATION_FAILED" in caplog.text
+    writer.commit([writer.write(rows_of(task)) for task in range(TASKS)])
+    assert counted(cluster, sums) == EXPECTED
