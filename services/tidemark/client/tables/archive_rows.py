@@ -77,13 +77,13 @@ def _rows_of(
 def _typed_rows(rows: pa.RecordBatch, names: list[str]) -> TypedRows:
     deleted: Any = rows.column(DELETED)
     has_headers = HEADERS in rows.schema.names
-    headers: Any = rows.column(HEADERS) if has_headers else pa.nulls(rows.num_rows, HEADERS_TYPE)
     return TypedRows(
         rows.select(names),
-        rows.column(OFFSET),
-        rows.column(TIMESTAMP),
-        headers,
         deleted if deleted.true_count else None,
+        None,
+        lambda: rows.column(OFFSET),
+        lambda: rows.column(TIMESTAMP),
+        lambda: rows.column(HEADERS) if has_headers else pa.nulls(rows.num_rows, HEADERS_TYPE),
     )
 
 

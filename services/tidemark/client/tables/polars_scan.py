@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tidemark.client.metadata.bootstrap import Bootstrap
+from tidemark.client.tables.read_ahead import grouped
 from tidemark.client.tables.table_scan import Place, TableScan
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def scan(
 ) -> pl.LazyFrame:
     """A lazy frame over a topic with a schema; needs polars.
 
-    Brokers send only the columns that a query uses. Filters run on each batch as it arrives, and `head` ends the read
+    Brokers send only the columns that a query uses. Filters run on the rows as they arrive, and `head` ends the read
     early. Each `collect` looks the ends of the partitions up again; the version of the schema stays.
 
     Args:
@@ -68,8 +69,8 @@ def scan(
         left = n_rows
         with opened() as scan_now:
             typed = scan_now.rows(named, dictionaries=False, version=version)
-            for rows in scan_now.batches(typed):
-                frame = _frame(pa.Table.from_batches([rows]))
+            for group in grouped(scan_now.batches(typed)):
+                frame = _frame(pa.Table.from_batches(group))
                 if predicate is not None:
                     frame = frame.filter(predicate)
                 if left is not None:

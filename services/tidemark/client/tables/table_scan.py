@@ -7,6 +7,7 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from types import TracebackType
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from tidemark.client.metadata.cluster import unknown_partition
 from tidemark.client.metadata.tls import Credentials
 from tidemark.client.records import Timestamp
 from tidemark.client.tables.archive_rows import archived_offset_at, archived_rows
+from tidemark.client.tables.read_ahead import one_behind_the_other
 from tidemark.client.tables.seam import Part, Seam
 from tidemark.client.typed.batch_rows import BatchRows
 from tidemark.core.cluster_view import TopicView
@@ -114,14 +116,16 @@ class TableScan:
         return BatchRows(self.topic, self.versions, wanted, system=(), dictionaries=dictionaries, version=version)
 
     def batches(self, typed: BatchRows) -> Iterator[pa.RecordBatch]:
-        """Yield the rows, partition by partition, in the schema of `typed`."""
+        """Yield the rows, partition by partition, in the schema of `typed`; fetches of the next ones are in flight."""
+        sources = [partial(self._of_part, index, part, typed) for index, parts in self._parts.items() for part in parts]
+        yield from one_behind_the_other(sources)
+
+    def _of_part(self, index: int, part: Part, typed: BatchRows) -> Iterator[pa.RecordBatch]:
+        start, end, is_archived = part
         archive = self._seam.archive
-        for index, parts in self._parts.items():
-            for start, end, is_archived in parts:
-                if is_archived and archive is not None:
-                    yield from archived_rows(archive, index, start, end, typed)
-                else:
-                    yield from self._logged(index, start, end, typed)
+        if is_archived and archive is not None:
+            return archived_rows(archive, index, start, end, typed)
+        return self._logged(index, start, end, typed)
 
     def _logged(self, index: int, begin: int, end: int, typed: BatchRows) -> Iterator[pa.RecordBatch]:
         where = RangeStart(self.topic, index, begin, self._view.topic_id, self._view.partitions[index].incarnation)

@@ -189,8 +189,9 @@ class BatchRows:
     ) -> pa.RecordBatch:
         projected = source.projection.apply(_reduced(found.columns, source.wanted))
         rows = self._with_system(projected, found, source.layout, partition)
-        begin, count = _window(found.offsets, start, end)
-        rows = rows.slice(begin, count)
+        begin, count = _window(found, start, end)
+        if count != rows.num_rows:
+            rows = rows.slice(begin, count)
         if found.deleted is not None and "_deleted" not in self._system:
             rows = rows.filter(_compute.invert(found.deleted.slice(begin, count)))
         return rows
@@ -220,20 +221,17 @@ class BatchRows:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
-def _window(offsets: Any, start: int, end: int | None) -> tuple[int, int]:
+def _window(found: TypedRows, start: int, end: int | None) -> tuple[int, int]:
     """Index of the first row in [start, end), and the number of rows; offsets rise."""
-    count = len(offsets)
-    if not count:
-        return 0, 0
-    first, last = offsets[0].as_py(), offsets[count - 1].as_py()
-    until = last + 1 if end is None else end
-    if first >= start and last < until:
-        return 0, count
-    if last - first == count - 1:
+    count = found.columns.num_rows
+    first = found.first_offset
+    if first is not None:
         begin = min(count, max(0, start - first))
-        return begin, max(0, min(count, until - first) - begin)
-    begin = _compute.sum(_compute.less(offsets, start)).as_py()
-    return begin, max(0, _compute.sum(_compute.less(offsets, until)).as_py() - begin)
+        return begin, (count if end is None else max(begin, min(count, end - first))) - begin
+    offsets: Any = found.offsets
+    begin = _compute.sum(_compute.less(offsets, start)).as_py() or 0
+    stop = count if end is None else _compute.sum(_compute.less(offsets, end)).as_py() or 0
+    return begin, max(0, stop - begin)
 
 
 def _reduced(rows: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -52,19 +54,40 @@ RECORDS_MAX: Final = UNCOMPRESSED_CEILING_BYTES // 16
 """Rows of a batch: for each, its readers make an offset and a timestamp, which the buffers need not have."""
 
 
-class TypedRows(NamedTuple):
-    """The rows of a typed batch; all parts have one length."""
+@dataclass
+class TypedRows:
+    """The rows of a typed batch; all parts have one length. Those that few readers need are made when they are read.
+
+    Attributes:
+        columns: the columns of the batch's schema version, or those that the reader asked for.
+        deleted: bool: whether the row deletes the earlier rows of its key; None: no row does.
+        first_offset: offset of the first row, if the offsets are consecutive; None: they may not be.
+        make_offsets: makes `offsets`.
+        make_timestamps: makes `timestamps`.
+        make_headers: makes `headers`.
+    """
 
     columns: pa.RecordBatch
-    """The columns of the batch's schema version, or those that the reader asked for."""
-    offsets: pa.Array[Any]
-    """int64, offset of each row in the partition."""
-    timestamps: pa.Array[Any]
-    """timestamp[us, UTC]."""
-    headers: pa.Array[Any]
-    """map<string, binary>, null where a row has none."""
     deleted: pa.Array[Any] | None
-    """bool: whether the row deletes the earlier rows of its key; None: no row does."""
+    first_offset: int | None
+    make_offsets: Callable[[], pa.Array[Any]]
+    make_timestamps: Callable[[], pa.Array[Any]]
+    make_headers: Callable[[], pa.Array[Any]]
+
+    @cached_property
+    def offsets(self) -> pa.Array[Any]:
+        """int64, offset of each row in the partition."""
+        return self.make_offsets()
+
+    @cached_property
+    def timestamps(self) -> pa.Array[Any]:
+        """timestamp[us, UTC]."""
+        return self.make_timestamps()
+
+    @cached_property
+    def headers(self) -> pa.Array[Any]:
+        """map<string, binary>, null where a row has none."""
+        return self.make_headers()
 
 
 def build_typed_batch(
@@ -397,21 +420,25 @@ def _typed_rows(
 ) -> TypedRows:
     names = rows.schema.names
     count = rows.num_rows
-    times = "_timestamp" if "_timestamp" in names else layout.event_time
-    if envelope.has_append_time or times is None or times not in names:
-        timestamps: Any = pa.repeat(scalar_of(envelope.max_timestamp_us, TIMESTAMP_TYPE), count)
-    else:
-        timestamps = rows.column(times)
     wanted = [name for name in names if name not in SYSTEM_NAMES]
     if column_ids is not None and layout.event_time_id not in column_ids and layout.event_time in wanted:
         wanted.remove(layout.event_time)
-    return TypedRows(
-        rows.select(wanted),
-        stored_offsets(rows, envelope),
-        timestamps,
-        rows.column("_headers") if "_headers" in names else pa.nulls(count, HEADERS_TYPE),
-        deletions(rows),
-    )
+
+    def timestamps() -> pa.Array[Any]:
+        times = "_timestamp" if "_timestamp" in names else layout.event_time
+        if envelope.has_append_time or times is None or times not in names:
+            return pa.repeat(scalar_of(envelope.max_timestamp_us, TIMESTAMP_TYPE), count)
+        return rows.column(times)
+
+    def headers() -> pa.Array[Any]:
+        return rows.column("_headers") if "_headers" in names else pa.nulls(count, HEADERS_TYPE)
+
+    columns = rows if len(wanted) == len(names) else rows.select(wanted)
+    if "_offset_delta" in names:
+        offsets = stored_offsets(rows, envelope)  # now, for they may be damaged
+        return TypedRows(columns, deletions(rows), None, lambda: offsets, timestamps, headers)
+    counted = partial(counted_offsets, envelope.base_offset, count)
+    return TypedRows(columns, deletions(rows), envelope.base_offset, counted, timestamps, headers)
 
 
 def _mismatch(sentence: str) -> TidemarkError:
