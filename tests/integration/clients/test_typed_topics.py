@@ -256,3 +256,29 @@ def test_tables_are_read_between_offsets_and_times(cluster: LocalCluster, topic:
         found(partitions=[7])
     with pytest.raises(TidemarkError, match="without a time zone"):
         found(start=NOON.replace(tzinfo=None))
+
+
+def test_a_predicate_on_partition_offset_and_time_reads_the_same_rows_as_a_filter_afterwards(
+    cluster: LocalCluster, topic: str
+) -> None:
+    with Producer(cluster.bootstrap) as producer:
+        for hour in range(6):
+            at = NOON + timedelta(hours=hour)
+            rows = [flight(carrier, hour, at=at + timedelta(minutes=place)) for place, carrier in enumerate("ABCDEF")]
+            producer.send_table(topic, pl.DataFrame(rows, schema_overrides={"legs": pl.Null})).result(timeout_s=30)
+    columns = ["carrier", "delay", "at", "_partition", "_offset", "_timestamp"]
+    table = scan(cluster.bootstrap, topic, columns=columns)
+    everything = table.collect()
+    assert len(everything) == 36
+    noon = pl.lit(NOON)
+    for predicate in (
+        pl.col("at") >= noon + timedelta(hours=5),
+        pl.col("_timestamp") < noon + timedelta(hours=1),
+        pl.col("at").is_between(NOON + timedelta(hours=2), NOON + timedelta(hours=2, minutes=1)),
+        (pl.col("_partition") == 1) & (pl.col("_offset") > 2) & (pl.col("delay") < 4),
+        pl.col("_partition").is_in([0, 2]) & (pl.col("at") == NOON),
+        (pl.col("at") > NOON) | (pl.col("_offset") == 0),
+        pl.col("_offset") > 1 << 40,
+    ):
+        order = ["_partition", "_offset"]
+        assert table.filter(predicate).collect().sort(order).equals(everything.filter(predicate).sort(order))

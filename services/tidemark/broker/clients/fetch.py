@@ -34,6 +34,7 @@ from tidemark.model import (
 from tidemark.ports import Clock, Log, TimestampOffset
 from tidemark.record.envelope import end_of_batches
 from tidemark.record.transactions import AbortedTransaction
+from tidemark.record.typed.batch import TimeRange
 from tidemark.rpc import errors
 from tidemark.rpc.fetch_codec import Fetched, Results
 from tidemark.rpc.limits.answer_size import ErrorRoom
@@ -341,14 +342,18 @@ class FetchService:
         self, partition: TopicPartition, part: pb.PartitionFetch, end_offset: Offset, max_bytes: int
     ) -> bytes:
         """Read the batches; of a typed topic without the columns that the reader does not ask for."""
-        if not part.column_ids or not self._layouts.is_typed(part.topic):
+        times = TimeRange(
+            part.timestamp_from_us if part.HasField("timestamp_from_us") else None,
+            part.timestamp_until_us if part.HasField("timestamp_until_us") else None,
+        )
+        if not (part.column_ids or any(bound is not None for bound in times)) or not self._layouts.is_typed(part.topic):
             return await self._read_whole(partition, part, end_offset, max_bytes)
         check_named(part.column_ids, "column ids of a partition")
         data = await self._read_whole(partition, part, end_offset, min(max_bytes * _READ_AHEAD, _RESPONSE_BYTES_MAX))
         column_ids = frozenset(part.column_ids)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(
-            self._pool, lambda: prune_batches(data, part.topic, self._layouts, column_ids, max_bytes)
+            self._pool, lambda: prune_batches(data, part.topic, self._layouts, column_ids, max_bytes, times)
         )
 
     async def _read_whole(

@@ -4,14 +4,18 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Final
 
 from tidemark.broker.node.typed_layouts import TypedLayouts
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.checks import ProduceLimits
 from tidemark.record.envelope import Batch, cut, parse_envelope
-from tidemark.record.typed.batch import check_typed, prune
+from tidemark.record.typed.batch import TimeRange, check_typed, is_outside, prune, without_columns
 from tidemark.record.typed.column_table import HAS_TOMBSTONES
+from tidemark.record.typed.layout import TypedLayout
 from tidemark.record.typed.times import check_times
+
+_ALL_TIMES: Final = TimeRange()
 
 
 def check_fits_topic(batch: Batch, topic: str, layouts: TypedLayouts, limits: ProduceLimits) -> None:
@@ -44,10 +48,26 @@ def check_fits_topic(batch: Batch, topic: str, layouts: TypedLayouts, limits: Pr
         raise _mismatch(f"topic {topic} is not compacted, and the batch has deletions of keys", topic)
 
 
-def prune_batches(data: bytes, topic: str, layouts: TypedLayouts, column_ids: frozenset[int], max_bytes: int) -> bytes:
+def prune_batches(
+    data: bytes,
+    topic: str,
+    layouts: TypedLayouts,
+    column_ids: frozenset[int],
+    max_bytes: int,
+    times: TimeRange = _ALL_TIMES,
+) -> bytes:
     """The batches without the columns that are not asked for, up to `max_bytes` and at least one.
 
-    A batch of a version that this broker does not know stays whole, and so does a damaged one.
+    A batch without a timestamp in `times` loses all columns. A batch of a version that this broker does not know keeps
+    its columns otherwise, and so does a damaged one.
+
+    Args:
+        data: whole batches.
+        topic: their topic.
+        layouts: versions of its schema.
+        column_ids: the requested columns; none: all.
+        max_bytes: soft limit of the result.
+        times: the timestamps of the wanted rows.
     """
     pruned: list[bytes] = []
     asked: dict[int, frozenset[int]] = {}
@@ -55,18 +75,31 @@ def prune_batches(data: bytes, topic: str, layouts: TypedLayouts, column_ids: fr
     while at < len(data):
         envelope = parse_envelope(data, at)
         batch = cut(data, at, envelope.batch_length)
-        layout = layouts.known(topic, envelope.schema_version) if envelope.is_typed else None
-        if layout is not None:
-            if layout.version not in asked:
-                asked[layout.version] = layout.known_ids(column_ids)
+        if envelope.is_typed:
             with contextlib.suppress(TidemarkError):  # the reader finds the damage, and asks for a repair
-                batch = prune(batch, layout, asked[layout.version])
+                batch = _pruned(batch, layouts.known(topic, envelope.schema_version), column_ids, asked, times)
         if pruned and size_bytes + len(batch) > max_bytes:
             break
         pruned.append(batch)
         size_bytes += len(batch)
         at += envelope.batch_length
     return b"".join(pruned)
+
+
+def _pruned(
+    batch: bytes,
+    layout: TypedLayout | None,
+    column_ids: frozenset[int],
+    asked: dict[int, frozenset[int]],
+    times: TimeRange,
+) -> bytes:
+    if times != _ALL_TIMES and is_outside(batch, times):
+        return without_columns(batch)
+    if layout is None or not column_ids:
+        return batch
+    if layout.version not in asked:
+        asked[layout.version] = layout.known_ids(column_ids)
+    return prune(batch, layout, asked[layout.version])
 
 
 def _mismatch(sentence: str, topic: str) -> TidemarkError:

@@ -232,7 +232,7 @@ class RangeReader:
 
         def fetch(offset: int, epoch: int, *, check: bool = False) -> Fetched:
             begin = RangeStart(topic, partition, offset, topic_id, incarnation, epoch)
-            return self._fetch(begin, fetch_bytes, () if typed is None else typed.column_ids, check=check)
+            return self._fetch(begin, fetch_bytes, typed, check=check)
 
         rows_of = _bytes_between if typed is None else partial(self._typed_between, typed, topic, partition)
         position, checked_from = start, -1
@@ -318,7 +318,7 @@ class RangeReader:
 
     # -- one attempt ---------------------------------------------------------------------------------------------------
 
-    def _fetch(self, begin: RangeStart, fetch_bytes: int, column_ids: Sequence[int], *, check: bool) -> Fetched:
+    def _fetch(self, begin: RangeStart, fetch_bytes: int, typed: BatchRows | None, *, check: bool) -> Fetched:
         """`check`: the broker checks and repairs the batches first; CORRUPT_BATCH is then final."""
         where = TopicPartition(begin.topic, begin.partition)
 
@@ -326,7 +326,8 @@ class RangeReader:
             leader = self._leader(*where)
             self._nearest.revalidate(where, leader, time.monotonic())
             part = _partition_fetch(begin, leader, fetch_bytes, check=check)
-            part.column_ids.extend(column_ids)
+            if typed is not None:
+                _ask_for(part, typed)
             return self._fetch_nearest(where, leader, part)
 
         return self._retrying(ask)
@@ -589,6 +590,15 @@ def _partition_fetch(begin: RangeStart, leader: Leader, max_bytes: int, *, check
         incarnation=begin.incarnation,
         check_batches=check,
     )
+
+
+def _ask_for(part: pb.PartitionFetch, typed: BatchRows) -> None:
+    """Name the columns and the timestamps that the broker has to send."""
+    part.column_ids.extend(typed.column_ids)
+    if typed.times.from_us is not None:
+        part.timestamp_from_us = typed.times.from_us
+    if typed.times.until_us is not None:
+        part.timestamp_until_us = typed.times.until_us
 
 
 def _schemas_method(channel: grpc.Channel) -> Any:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tidemark.client.metadata.bootstrap import Bootstrap
+from tidemark.client.tables.predicates import ANY, planned_of
 from tidemark.client.tables.read_ahead import grouped
 from tidemark.client.tables.table_scan import Place, TableScan
 
@@ -30,8 +31,10 @@ def scan(
 ) -> pl.LazyFrame:
     """A lazy frame over a topic with a schema; needs polars.
 
-    Brokers send only the columns that a query uses. Filters run on the rows as they arrive, and `head` ends the read
-    early. Each `collect` looks the ends of the partitions up again; the version of the schema stays.
+    Brokers send only the columns that a query uses. Comparisons of `_partition` and `_offset` with constants choose the
+    rows that are fetched. Those of the event time and `_timestamp` spare the columns of batches without such a time.
+    All filters run on the rows as they arrive, and `head` ends the read early. Each `collect` looks the ends of the
+    partitions up again; the version of the schema stays.
 
     Args:
         bootstrap: "host:port[,host:port...]" of any brokers, or a list; None: TIDEMARK_BOOTSTRAP.
@@ -57,6 +60,8 @@ def scan(
     with opened() as first:
         version = max(first.versions)
         schema = first.rows(columns, dictionaries=False).schema
+        event_time = first.versions[version].event_time_column
+    time_columns = {"_timestamp", *([] if event_time is None else [event_time.name])}
     empty = _frame(pa.Table.from_batches([], schema))
     all_columns = schema.names
 
@@ -67,8 +72,10 @@ def scan(
         needed = [*wanted, *(predicate.meta.root_names() if predicate is not None else ())]
         named = _paths(list(dict.fromkeys(needed)), columns)
         left = n_rows
+        planned = ANY if predicate is None else planned_of(predicate, time_columns)
         with opened() as scan_now:
-            typed = scan_now.rows(named, dictionaries=False, version=version)
+            scan_now.narrow(planned.bounds)
+            typed = scan_now.rows(named, dictionaries=False, version=version, times=planned.times)
             for group in grouped(scan_now.batches(typed)):
                 frame = _frame(pa.Table.from_batches(group))
                 if predicate is not None:

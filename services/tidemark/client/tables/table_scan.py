@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -22,10 +22,11 @@ from tidemark.client.records import Timestamp
 from tidemark.client.tables.archive_rows import archived_offset_at, archived_rows
 from tidemark.client.tables.read_ahead import one_behind_the_other
 from tidemark.client.tables.seam import Part, Seam
-from tidemark.client.typed.batch_rows import BatchRows
+from tidemark.client.typed.batch_rows import ALL_TIMES, BatchRows
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.schemas.model import TopicSchema
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.record.typed.batch import TimeRange
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.rpc.security.token_source import TokenGiven
 
@@ -36,6 +37,20 @@ at or after that time, and for the end of the partition without such a row."""
 FETCH_BYTES: Final = 4 << 20
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
+
+
+class PartitionBounds(NamedTuple):
+    """Partitions and offsets of wanted rows.
+
+    Attributes:
+        partitions: their indexes; None: any.
+        start: first offset, inclusive.
+        end: end offset, exclusive; None: any.
+    """
+
+    partitions: frozenset[int] | None = None
+    start: int = 0
+    end: int | None = None
 
 
 class TableScan:
@@ -108,12 +123,35 @@ class TableScan:
         self._reader.close()
 
     def rows(
-        self, columns: Sequence[str] | None, *, dictionaries: bool = True, version: int | None = None
+        self,
+        columns: Sequence[str] | None,
+        *,
+        dictionaries: bool = True,
+        version: int | None = None,
+        times: TimeRange = ALL_TIMES,
     ) -> BatchRows:
-        """Reads these columns in a version, by default the newest; None: all columns, without system columns."""
+        """Reads these columns in a version, by default the newest; None: all columns, without system columns.
+
+        Brokers leave out the columns of batches that have no timestamp in `times`; archived rows all come.
+        """
         wanted = None if columns is None else texts("columns", columns)
         version = max(self.versions) if version is None else version
-        return BatchRows(self.topic, self.versions, wanted, system=(), dictionaries=dictionaries, version=version)
+        return BatchRows(
+            self.topic, self.versions, wanted, system=(), dictionaries=dictionaries, version=version, times=times
+        )
+
+    def narrow(self, bounds: PartitionBounds) -> None:
+        """Read only these partitions and offsets of those that were asked for."""
+        narrowed: dict[int, list[Part]] = {}
+        for index, parts in self._parts.items():
+            if bounds.partitions is None or index in bounds.partitions:
+                ends = [part.end if bounds.end is None else min(part.end, bounds.end) for part in parts]
+                clipped = (
+                    Part(max(part.start, bounds.start), end, part.is_archived)
+                    for part, end in zip(parts, ends, strict=True)
+                )
+                narrowed[index] = [part for part in clipped if part.start < part.end]
+        self._parts = narrowed
 
     def batches(self, typed: BatchRows) -> Iterator[pa.RecordBatch]:
         """Yield the rows, partition by partition, in the schema of `typed`; fetches of the next ones are in flight."""

@@ -19,7 +19,7 @@ from tidemark.core.schemas.typed_layout import layout_of
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.envelope import Batch
 from tidemark.record.schema import HEADERS_TYPE, TIMESTAMP_TYPE
-from tidemark.record.typed.batch import TypedRows, read_pruned, read_typed
+from tidemark.record.typed.batch import TimeRange, TypedRows, is_outside, read_pruned, read_typed
 from tidemark.record.typed.key_bytes import key_bytes
 from tidemark.record.typed.layout import HEADERS_ID, TIMESTAMP_ID, TypedLayout
 
@@ -31,6 +31,7 @@ _SYSTEM: Final[dict[str, pa.Field[Any]]] = {
     "_headers": pa.field("_headers", HEADERS_TYPE),
     "_deleted": pa.field("_deleted", pa.bool_(), nullable=False),
 }
+ALL_TIMES: Final = TimeRange()
 SYSTEM_COLUMNS: Final = tuple(_SYSTEM)
 OF_RECORDS: Final = ("_key", "_offset", "_timestamp", "_headers", "_deleted")
 """The system columns that a record needs."""
@@ -71,10 +72,12 @@ class BatchRows:
         system: the system columns that come with all columns.
         dictionaries: dictionary-encode columns of type Dictionary; else they are plain.
         version: the version to read as; None: the newest that `learn` was given.
+        times: a batch without a timestamp in this range gives no rows; other batches give all of theirs.
 
     Attributes:
         target: the version of the rows that come out.
         schema: their Arrow schema: columns in the order of the version, then system columns.
+        times: the timestamps to ask brokers for.
         column_ids: to ask brokers for; empty: whole batches.
 
     Raises:
@@ -90,12 +93,14 @@ class BatchRows:
         system: Sequence[str] = OF_RECORDS,
         dictionaries: bool = True,
         version: int | None = None,
+        times: TimeRange = ALL_TIMES,
     ) -> None:
         self._topic = topic
         self._columns = None if columns is None else [name for name in columns if name not in _SYSTEM]
         self._system = list(dict.fromkeys(system if columns is None else filter(_SYSTEM.__contains__, columns)))
         self._dictionaries = dictionaries
         self._version = version
+        self.times = times
         self._sources: dict[int, _Source | TidemarkError] = {}
         self.learn(versions)
 
@@ -130,13 +135,14 @@ class BatchRows:
             sources[version] = _Source(layout_of(versions[version]), projection, ids, wanted)
         self._sources = sources
         self.schema = pa.schema([*own.arrow_schema, *(_SYSTEM[name] for name in self._system)])
+        self._none = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in self.schema], schema=self.schema)
         self.column_ids: tuple[int, ...] = () if asked is None else tuple(sorted(asked))
 
     def rows(self, batch: Batch, partition: int, start: int, end: int | None = None) -> pa.RecordBatch:
         """The rows of [start, end) of a batch, in `schema`; deleted rows only if `_deleted` is asked for.
 
         Args:
-            batch: whole, or pruned to `column_ids`.
+            batch: whole, or pruned to `column_ids`, or without columns outside of `times`.
             partition: index of its partition.
             start: first offset, inclusive.
             end: end offset, exclusive; None: that of the batch.
@@ -146,6 +152,8 @@ class BatchRows:
                 read this one.
             UnknownVersionError: call `learn` with this version.
         """
+        if self.times != ALL_TIMES and is_outside(batch.data, self.times):
+            return self._none
         source = self._source(batch.envelope.schema_version)
         if source.asked is None:
             found = read_typed(batch, source.layout)

@@ -43,6 +43,7 @@ from tidemark.record.typed.column_table import (
     ColumnTable,
     check_columns,
     check_nodes,
+    min_timestamp_us,
     parse_table,
     write_table,
 )
@@ -52,6 +53,18 @@ _ONE_THREAD: Final = pa.ipc.IpcReadOptions(use_threads=False)
 _INT64: Final = pa.int64()
 RECORDS_MAX: Final = UNCOMPRESSED_CEILING_BYTES // 16
 """Rows of a batch: for each, its readers make an offset and a timestamp, which the buffers need not have."""
+
+
+class TimeRange(NamedTuple):
+    """A range of timestamps, in microseconds since 1970; None: without a bound.
+
+    Attributes:
+        from_us: inclusive.
+        until_us: exclusive.
+    """
+
+    from_us: int | None = None
+    until_us: int | None = None
 
 
 @dataclass
@@ -305,12 +318,41 @@ def prune(data: bytes, layout: TypedLayout, column_ids: frozenset[int]) -> bytes
     if table.body_at + table.ends[-1] != len(data):
         raise TidemarkError(ErrorCode.INVALID_BATCH, "the table of columns does not end where the batch ends")
     view = memoryview(data)
-    parts = [view[table.body_at + begin : table.body_at + end] for begin, end in _spans(table, kept)]
-    length = table.body_at + sum(map(len, parts))
-    length_field = length.to_bytes(4, "little")
+    return _shortened(
+        data, table.body_at, [view[table.body_at + begin : table.body_at + end] for begin, end in _spans(table, kept)]
+    )
+
+
+def without_columns(data: bytes) -> bytes:
+    """The batch without any column, for a reader that needs none of its rows (`is_outside`); raises INVALID_BATCH."""
+    return _shortened(data, parse_table(data).body_at, [])
+
+
+def is_outside(data: bytes, times: TimeRange) -> bool:
+    """Whether no row of a typed batch has a timestamp in the range; false for a batch with append times.
+
+    Args:
+        data: the batch, whole or without columns.
+        times: the range.
+
+    Raises:
+        TidemarkError: CORRUPT_BATCH, INVALID_BATCH: the head is damaged.
+    """
+    envelope = parse_envelope(data)
+    if envelope.has_append_time:
+        return False
+    _check_head(data, envelope)
+    if times.from_us is not None and envelope.max_timestamp_us < times.from_us:
+        return True
+    return times.until_us is not None and min_timestamp_us(data) >= times.until_us
+
+
+def _shortened(data: bytes, body_at: int, parts: Sequence[memoryview]) -> bytes:
+    """The head of a batch with another body, and the length of both."""
+    length_field = (body_at + sum(map(len, parts))).to_bytes(4, "little")
     prefix = data[:12]
     crc = header_crc(prefix, length_field).to_bytes(4, "little")
-    return b"".join((prefix, crc, length_field, view[20 : table.body_at], *parts))
+    return b"".join((prefix, crc, length_field, memoryview(data)[20:body_at], *parts))
 
 
 def read_pruned(data: bytes, layout: TypedLayout, column_ids: frozenset[int]) -> TypedRows:
@@ -428,7 +470,8 @@ def _typed_rows(
         times = "_timestamp" if "_timestamp" in names else layout.event_time
         if envelope.has_append_time or times is None or times not in names:
             return pa.repeat(scalar_of(envelope.max_timestamp_us, TIMESTAMP_TYPE), count)
-        return rows.column(times)
+        found: pa.Array[Any] = rows.column(times)
+        return found
 
     def headers() -> pa.Array[Any]:
         return rows.column("_headers") if "_headers" in names else pa.nulls(count, HEADERS_TYPE)

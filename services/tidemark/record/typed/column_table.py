@@ -88,6 +88,14 @@ def parse_table(data: bytes | memoryview) -> ColumnTable:
     return ColumnTable(flags, event_time_node, min_timestamp_us, ends, crcs, message_at, body_at)
 
 
+def min_timestamp_us(data: bytes | memoryview) -> int:
+    """Smallest timestamp of the rows of a typed batch, whole or pruned; raises INVALID_BATCH."""
+    if table_end(data) > len(data):
+        raise _invalid("the table of columns is longer than the batch")
+    found: int = _HEAD.unpack_from(data, ENVELOPE_BYTES)[4]
+    return found
+
+
 def check_columns(data: bytes) -> ColumnTable:
     """Check the CRC of every column node of a whole typed batch; the envelope's `crc` has been checked.
 

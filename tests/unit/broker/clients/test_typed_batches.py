@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from tidemark.broker.clients.typed_batches import check_fits_topic, prune_batches
 from tidemark.broker.node.topic_settings import TopicTable
+from tidemark.client.typed.batch_rows import BatchRows
 from tidemark.core.messages import NewSchemas
 from tidemark.core.schemas.arrow_types import draft_from_arrow
 from tidemark.core.schemas.compatibility import Compatibility
@@ -20,8 +21,8 @@ from tidemark.core.schemas.text import to_text
 from tidemark.core.schemas.typed_layout import layout_of
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.checks import ProduceLimits, check_batch
-from tidemark.record.envelope import ENVELOPE_BYTES, Batch, Codec, parse_envelope, seal, stamped
-from tidemark.record.typed.batch import build_typed_batch, read_pruned, read_typed
+from tidemark.record.envelope import ENVELOPE_BYTES, Batch, Codec, parse_envelope, seal, stamped, with_append_time
+from tidemark.record.typed.batch import TimeRange, build_typed_batch, is_outside, read_pruned, read_typed
 from tidemark.record.typed.column_table import HAS_TIMESTAMPS, HAS_TOMBSTONES, parse_table
 
 from tests.unit.record.samples import sample
@@ -108,6 +109,44 @@ def test_a_pruned_answer_ends_at_its_limit_with_at_least_one_batch(topics: Topic
     one = prune_batches(batches[0], "flights", topics.layouts, DELAY, 1)
     assert parse_envelope(one).batch_length == len(one)
     assert len(prune_batches(b"".join(batches), "flights", topics.layouts, DELAY, 2 * len(one))) == 2 * len(one)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_a_batch_without_a_wanted_time_is_sent_without_columns(topics: TopicTable, codec: Codec) -> None:
+    sent = typed(codec)
+    newest_us = sent.envelope.max_timestamp_us
+    oldest_us = parse_table(sent.data).min_timestamp_us
+    whole = prune_batches(sent.data, "flights", topics.layouts, DELAY, 1 << 20)
+
+    def fetched(*bounds: int | None, data: bytes = sent.data, ids: frozenset[int] = DELAY) -> bytes:
+        return prune_batches(data, "flights", topics.layouts, ids, 1 << 20, TimeRange(*bounds))
+
+    assert fetched(oldest_us, oldest_us + 1) == fetched(newest_us, None) == fetched(None, None) == whole
+    assert fetched(newest_us, newest_us + 1, ids=frozenset()) == sent.data
+    for bounds in ((newest_us + 1, None), (None, oldest_us), (newest_us + 1, newest_us + 9)):
+        bare = fetched(*bounds)
+        envelope = parse_envelope(bare)
+        assert (envelope.batch_length, envelope.next_offset) == (len(bare), sent.envelope.next_offset)
+        assert len(bare) < len(whole)
+        assert fetched(*bounds, data=typed(codec, version=2).data) != typed(codec, version=2).data
+        for columns in (["delay"], None):
+            reader = BatchRows("flights", {1: SCHEMA}, columns, times=TimeRange(*bounds))
+            for data in (bare, sent.data):
+                assert reader.rows(Batch(parse_envelope(data), data), 0, 0).num_rows == 0
+        with pytest.raises(TidemarkError):
+            read_pruned(bare, LAYOUT, DELAY)
+    flipped = bytearray(fetched(newest_us + 1, None))
+    flipped[ENVELOPE_BYTES + 9] ^= 1
+    with pytest.raises(TidemarkError) as damaged:
+        is_outside(bytes(flipped), TimeRange(newest_us + 1))
+    assert damaged.value.code is ErrorCode.CORRUPT_BATCH
+
+
+def test_a_batch_with_append_times_keeps_its_columns_for_every_range(topics: TopicTable) -> None:
+    sent = with_append_time(typed(), timestamp_us=7).data
+    assert prune_batches(sent, "flights", topics.layouts, frozenset(), 1 << 20, TimeRange(1 << 60)) == sent
+    reader = BatchRows("flights", {1: SCHEMA}, times=TimeRange(1 << 60))
+    assert reader.rows(Batch(parse_envelope(sent), sent), 0, 0).num_rows == 3
 
 
 def test_a_batch_of_an_unknown_version_and_a_damaged_one_stay_whole(topics: TopicTable) -> None:
