@@ -468,9 +468,11 @@ def _typed_rows(
 
     def timestamps() -> pa.Array[Any]:
         times = "_timestamp" if "_timestamp" in names else layout.event_time
+        found: pa.Array[Any]
         if envelope.has_append_time or times is None or times not in names:
-            return pa.repeat(scalar_of(envelope.max_timestamp_us, TIMESTAMP_TYPE), count)
-        found: pa.Array[Any] = rows.column(times)
+            found = pa.repeat(scalar_of(envelope.max_timestamp_us, TIMESTAMP_TYPE), count)
+        else:
+            found = rows.column(times)
         return found
 
     def headers() -> pa.Array[Any]:
