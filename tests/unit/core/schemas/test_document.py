@@ -233,7 +233,14 @@ def test_a_ddl_of_no_schema_is_refused(text: str, words: str) -> None:
         ("{columns: [a]}", "a column is a mapping with name, type"),
         ("{columns: [{name: on, type: int32}]}", "put quotes around one such as 'on'"),
         ("{columns: [{name: a}]}", "column a: it has no type"),
-        ("{columns: [{name: a, type: {list: int32}}]}", "column a: it has no type; give a text"),
+        ("{columns: [{name: a, type: {set: int32}}]}", "column a: it has no type; give a text"),
+        ("{columns: [{name: a, type: {list: int32, map: [int32, int32]}}]}", "column a: it has no type"),
+        ("{columns: [{name: a, type: {map: [int32]}}]}", "column a: it has no type"),
+        ("{columns: [{name: a, type: {list: {nullable: true}}}]}", "column a.element: it has no type"),
+        ("{columns: [{name: a, type: {list: {type: int32, name: b}}}]}", "column a.element: element has no 'name'"),
+        ("{columns: [{name: a, type: {struct: [{type: int32}]}}]}", "column a: a column has a name"),
+        ("{columns: [{name: a, type: {struct: [{name: b, type: int33}]}}]}", "column a.b: "),
+        ("{columns: [{name: a, type: {map: [{type: string, nullable: true}, int32]}}]}", "never null"),
         ("{columns: [{name: a, type: int32, nulable: false}]}", "a column has no 'nulable'"),
         ("{columns: [{name: a, type: int32, nullable: maybe}]}", "column a: nullable is true or false"),
         ("{columns: [{name: a, type: int32, default: 1.5}]}", "column a: the default 1.5 is no value of int32"),
@@ -250,6 +257,39 @@ def test_a_ddl_of_no_schema_is_refused(text: str, words: str) -> None:
 )
 def test_a_document_of_no_schema_is_refused(text: str, words: str) -> None:
     assert words in refusal(lambda it: draft_from_document(yaml.safe_load(it)), text)
+
+
+def test_a_nested_type_may_be_a_mapping() -> None:
+    text = """
+    columns:
+      - name: stops
+        nullable: false
+        type:
+          list:
+            nullable: false
+            type:
+              struct:
+                - {name: origin, type: string, nullable: false, doc: IATA code}
+                - {name: fees, type: {map: [string, {type: "decimal(10,2)", nullable: false}]}}
+                - {name: kind, type: {dictionary: string}, default: late}
+                - {name: notes, type: {list: "list<string>"}, renamed_from: remarks}
+    """
+    in_words = (
+        "list<struct<origin: string not null comment 'IATA code', fees: map<string, decimal(10,2) not null>, "
+        "kind: dictionary<string> default 'late', notes: list<list<string>> renamed from remarks> not null>"
+    )
+    plain = draft_from_document({"columns": [{"name": "stops", "type": in_words, "nullable": False}]})
+    assert draft_from_document(yaml.safe_load(text)) == plain
+
+
+def test_mappings_of_too_many_or_too_deep_columns_are_refused() -> None:
+    deep: object = "int32"
+    for _ in range(200):
+        deep = {"list": deep}
+    wide = {"struct": [{"name": f"c{index}", "type": "int32"} for index in range(1_000)]}
+    for nested, words in ((deep, "at most 16 deep"), (wide, "at most 1000 columns")):
+        with pytest.raises(TidemarkError, match=words):
+            draft_from_document({"columns": [{"name": "a", "type": nested}]})
 
 
 def test_a_document_of_5000_columns_is_refused() -> None:
