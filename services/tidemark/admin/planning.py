@@ -128,9 +128,13 @@ def plan_topic(
     return planned
 
 
+def stores_typed(broker: BrokerRegistration) -> bool:
+    """Whether a broker may hold replicas of typed topics; an older version takes each typed batch for damaged."""
+    return bool(broker.features.get(TYPED_FEATURE))
+
+
 def _check_store_typed(brokers: Mapping[BrokerId, BrokerRegistration]) -> None:
-    """A broker of an older version would take each typed batch for damaged."""
-    older = sorted(broker for broker, found in brokers.items() if not found.features.get(TYPED_FEATURE))
+    older = sorted(broker for broker, found in brokers.items() if not stores_typed(found))
     if older:
         named = (
             "broker "
@@ -195,6 +199,10 @@ def plan_partitions(
     if not missing:
         return topic
     check_count_may_change(topic.topic)
+    if topic.schemas:
+        named = {broker for replicas in assignments for broker in replicas}
+        _check_store_typed({broker: found for broker, found in brokers.items() if broker in named})
+        brokers = {broker: found for broker, found in brokers.items() if stores_typed(found)}
     if assignments:
         for replicas in assignments:
             _check_replicas(topic.topic, replicas, brokers, draining)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tidemark.admin.planning import TopicRequest, plan_topic
+from tidemark.admin.planning import TopicRequest, plan_partitions, plan_topic
 from tidemark.core.topic_name import check_topic_name
 from tidemark.model import (
     FEATURES,
@@ -70,6 +70,20 @@ def test_a_typed_topic_waits_for_the_upgrade_of_every_live_broker() -> None:
         plan_topic(request, brokers, (), topic_id="id", default_replication_factor=1)
     brokers[BrokerId(1)] = replace(brokers[BrokerId(1)], features=FEATURES)
     assert plan_topic(request, brokers, (), topic_id="id", default_replication_factor=1).schema_version == 1
+
+
+def test_new_partitions_of_a_typed_topic_go_to_no_broker_of_an_older_version() -> None:
+    brokers = {one: replace(broker, features=FEATURES) for one, broker in BROKERS.items()}
+    brokers[BrokerId(1)] = replace(brokers[BrokerId(1)], features={"protocol": 1})
+    replicas = {0: (BrokerId(0), BrokerId(2))}
+    typed = TopicDescription("flights", "id", replicas, {0: "i"}, schemas={1: SchemaText("{}")})
+    planned = plan_partitions(typed, 8, (), brokers, [typed])
+    assert {broker for assigned in planned.partitions.values() for broker in assigned} == {0, 2}
+    with pytest.raises(TidemarkError, match="upgrade broker 1 first") as refused:
+        plan_partitions(typed, 2, [(BrokerId(1), BrokerId(0))], brokers, [typed])
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
+    plain = replace(typed, schemas={})
+    assert plan_partitions(plain, 2, [(BrokerId(1), BrokerId(0))], brokers, [plain]).partitions[1] == (1, 0)
 
 
 def test_creating_the_offsets_topic_is_refused() -> None:

@@ -9,7 +9,7 @@ import pytest
 from tidemark.admin.move_tracker import MoveTracker
 from tidemark.admin.reassignments import MovesQuery, ReassignmentAdministration, ReassignmentUpdate
 from tidemark.core.reassignment.progress import ReassignmentPhase
-from tidemark.model import ErrorCode, PartitionReassignment, Refusal, TidemarkError, TopicPartition
+from tidemark.model import ErrorCode, PartitionReassignment, Refusal, SchemaText, TidemarkError, TopicPartition
 
 from tests.unit.admin.moving import Cluster, Sizes, ids
 
@@ -104,6 +104,21 @@ async def test_each_invalid_reassignment_is_refused_with_its_code(
         T2: ErrorCode.EMPTY_REPLICAS,
         TopicPartition("x", 0): ErrorCode.UNKNOWN_TOPIC,
     }
+
+
+async def test_a_replica_of_a_typed_topic_is_not_added_to_a_broker_of_an_older_version(
+    cluster: Cluster, moves: ReassignmentAdministration
+) -> None:
+    """The brokers of this cluster registered no features; those that hold replicas keep them."""
+    topic = (await cluster.store.topics(["test"]))["test"]
+    assert await cluster.store.add_schema(topic, 1, SchemaText("{}"))
+    answer = await moves.alter(MovesQuery([move(T0, 1, 0), move(T1, 3, 2)], allow_partial=True), validate_only=True)
+    refused = {one.partition: one.error for one in answer.outcomes}
+    assert refused[T0] is None
+    error = refused[T1]
+    assert error is not None
+    assert (error.code, error.metadata["broker"]) == (ErrorCode.INVALID_REQUEST, "3")
+    assert "upgrade that broker first" in error.message
 
 
 @pytest.mark.parametrize(
