@@ -184,12 +184,16 @@ def test_a_null_deletes_a_row_of_a_compacted_topic(cluster: LocalCluster, topic:
         admin.alter_configs(ConfigResource(ConfigKind.TOPIC, topic), {"cleanup.policy": "compact"})
         wait_for(lambda: _deletes(producer, topic), "the brokers know of the compaction")
         producer.send(topic, flight("A", 2)).result(30)
+        table = pl.DataFrame({"carrier": ["B", "B"], "at": [NOON, NOON], "_deleted": [False, True]})
+        producer.send_table(topic, table).result(30)
     with Consumer(cluster.bootstrap) as consumer:
         consumer.assign(topic)
         deleted, kept = islice(consumer, 2)
     assert (deleted.key, deleted.value) == (b"A", None)
     assert (kept.key, kept.value) == (b"A", flight("A", 2))
-    assert read_table(cluster.bootstrap, topic, columns=["carrier", "delay"]).read_all().num_rows == 1
+    marks = read_table(cluster.bootstrap, topic, columns=["carrier", "_deleted"]).read_all().to_pylist()
+    assert [one["_deleted"] for one in marks if one["carrier"] == "B"] == [False, True]
+    assert read_table(cluster.bootstrap, topic, columns=["carrier", "delay"]).read_all().num_rows == 2
 
 
 def _deletes(producer: Producer, topic: str) -> bool:

@@ -2,7 +2,7 @@
 """Input formats of `produce` for a typed topic: JSON lines, CSV and Parquet, as rows of the topic's columns.
 
 Columns are matched by name. Names of system columns, which `consume` writes, are left out; but timestamps of a topic
-without an event time, and headers, are kept. Rows are checked here, so that an error has the line of the input.
+without an event time, headers and deletions are kept. Rows are checked here: an error names the line of the input.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, BinaryIO, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -21,8 +22,8 @@ from tidemark.cli.produce.rejects import Rejects, refusal
 from tidemark.cli.produce.typed_values import converted, json_reader, parse_json, text_reader
 from tidemark.client.typed.batch_rows import SYSTEM_COLUMNS
 from tidemark.client.typed.mismatches import MisfitError
-from tidemark.client.typed.record_rows import RecordRows
-from tidemark.client.typed.record_values import checked, superfluous
+from tidemark.client.typed.record_rows import RecordRows, Values
+from tidemark.client.typed.record_values import EPOCH, checked, superfluous
 from tidemark.client.typed.table_columns import fitted, schema_fields
 from tidemark.core.schemas.arrow_types import arrow_type
 from tidemark.core.schemas.model import (
@@ -39,6 +40,7 @@ from tidemark.record.schema import HEADERS_TYPE, TIMESTAMP_TYPE
 
 TIMESTAMP: Final = "_timestamp"
 HEADERS: Final = "_headers"
+DELETED: Final = "_deleted"
 _OF_RECORD: Final = frozenset(("offset", "timestamp_us", "value", "headers"))
 """Members of each record in the JSON that `consume` and `log dump` write."""
 _FLOATS: Final = (Primitive.FLOAT32, Primitive.FLOAT64)
@@ -52,6 +54,7 @@ _CAST: Final = (
     Primitive.STRING,
 )
 """Types whose texts Arrow casts."""
+_MICROSECOND: Final = timedelta(microseconds=1)
 _compute: Any = pc
 Given = TypeVar("Given")
 
@@ -62,6 +65,7 @@ class _Row(NamedTuple):
     columns: Mapping[str, Any]
     timestamp: Any = None
     headers: Sequence[tuple[str, bytes | None]] = ()
+    deleted: bool = False
 
 
 class TypedInput:
@@ -79,6 +83,7 @@ class TypedInput:
         self, topic: str, schema: TopicSchema, rejects: Rejects, *, timestamp: str = TIMESTAMP, unit: str = "us"
     ) -> None:
         self._columns = {column.name: column for column in schema.columns}
+        self._schema = schema
         self._rows = RecordRows(topic, schema)
         self._rejects = rejects
         self._has_event_time = schema.event_time is not None
@@ -112,7 +117,19 @@ class TypedInput:
         stamp = document.get(self._timestamp.name)
         if self._takes_records and document.keys() >= _OF_RECORD:
             return self._of_record(document)
-        return _Row(self._converted(document), converted(self._timestamp.name, stamp, self._stamp_of_json))
+        deleted = document.get(DELETED) or False
+        if not isinstance(deleted, bool):
+            raise MisfitError("true or false says whether the row deletes the rows of its key", [DELETED])
+        row = self._keys_of(document) if deleted else document
+        return _Row(self._converted(row), converted(self._timestamp.name, stamp, self._stamp_of_json), (), deleted)
+
+    def _keys_of(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """What counts of a row that deletes others: the key, and the event time unless it is null."""
+        names = [column.name for column in self._schema.key_columns]
+        event_time = self._schema.event_time_column
+        if event_time is not None and row.get(event_time.name) not in (None, ""):
+            names.append(event_time.name)
+        return {name: value for name, value in row.items() if name in names}
 
     def _of_record(self, record: Mapping[str, Any]) -> _Row:
         """A row of a record as `consume` and `log dump` write it."""
@@ -180,12 +197,16 @@ class TypedInput:
             raise MisfitError(f"the row has {len(cells)} cells, and the first line names {len(names)} columns")
         found: dict[str, Any] = {}
         stamp = None
-        for name, cell in zip(names, cells, strict=True):
+        given = dict(zip(names, cells, strict=True))
+        deleted = _is_true(given.get(DELETED, ""))
+        if deleted:
+            given = self._keys_of(given)
+        for name, cell in given.items():
             if name in self._columns:
                 found[name] = self._of_cell(self._columns[name], cell)
             if name == self._timestamp.name and cell:
                 stamp = converted(name, cell, self._stamp)
-        return _Row(found, stamp)
+        return _Row(found, stamp, (), deleted)
 
     def _of_cell(self, column: Column, cell: str) -> Any:
         if not cell:
@@ -197,6 +218,8 @@ class TypedInput:
     def _by_column(self, names: Sequence[str], chunk: Sequence[tuple[int, list[str]]]) -> pa.RecordBatch | None:
         """The rows, cast column by column; None if a cell needs a closer look."""
         if any(len(cells) != len(names) for _, cells in chunk):
+            return None
+        if DELETED in names and any(cells[names.index(DELETED)] for _, cells in chunk):
             return None
         columns = dict(zip(names, zip(*(cells for _, cells in chunk), strict=True), strict=True))
         arrays: dict[str, Any] = {}
@@ -272,8 +295,8 @@ class TypedInput:
                 rows = rows.set_column(place, pa.field(field.name, instants.type), instants)
         return rows
 
-    def _beside(self, rows: pa.RecordBatch) -> tuple[Any, Any]:
-        """Timestamps and headers of the rows; None: the table has none."""
+    def _beside(self, rows: pa.RecordBatch) -> tuple[Any, Any, Any]:
+        """Timestamps, headers and deletions of the rows; None: the table has none."""
         names = rows.schema.names
         stamps: Any = rows.column(self._timestamp.name) if self._timestamp.name in names else None
         if stamps is not None and not pa.types.is_timestamp(stamps.type):
@@ -282,7 +305,10 @@ class TypedInput:
         headers: Any = rows.column(HEADERS) if HEADERS in names else None
         if headers is not None and not pa.types.is_map(headers.type):
             headers = None
-        return stamps, headers
+        deleted: Any = rows.column(DELETED) if DELETED in names else None
+        if deleted is not None and not (pa.types.is_boolean(deleted.type) and deleted.true_count):
+            deleted = None
+        return stamps, headers, deleted
 
     # -- batches -------------------------------------------------------------------------------------------------------
 
@@ -293,12 +319,13 @@ class TypedInput:
         shown: Callable[[Given], object],
     ) -> Iterator[pa.RecordBatch]:
         """The rows of a chunk that fit, as one batch; then the error of the first that does not, if there is one."""
-        values, stamps, headers = [], [], []
+        values, stamps, headers, deleted = [], [], [], []
+        now_us = time.time_ns() // 1000
         refused: TidemarkError | None = None
         for number, given in chunk:
             try:
                 row = read(given)
-                values.append(self._rows.fit(row.columns).values)
+                values.append(self._fit(row, now_us))
             except MisfitError as misfit:
                 try:
                     self._rejects.take(number, misfit, shown(given))
@@ -308,16 +335,33 @@ class TypedInput:
                 continue
             stamps.append(row.timestamp)
             headers.append(row.headers)
+            deleted.append(row.deleted)
         if values:
             times = pa.array(stamps, TIMESTAMP_TYPE) if any(stamp is not None for stamp in stamps) else None
             yield self._with_system(
-                self._rows.columns(values), times, pa.array(headers, HEADERS_TYPE) if any(headers) else None
+                self._rows.columns(values),
+                times,
+                pa.array(headers, HEADERS_TYPE) if any(headers) else None,
+                pa.array(deleted) if any(deleted) else None,
             )
         if refused is not None:
             raise refused
 
-    def _with_system(self, columns: Sequence[Any], times: Any, headers: Any) -> pa.RecordBatch:
-        """A batch for `send_table`, with `_timestamp` and `_headers` if the rows have them."""
+    def _fit(self, row: _Row, now_us: int) -> Values:
+        """The checked values of a row; raises MisfitError."""
+        if not row.deleted:
+            return self._rows.fit(row.columns).values
+        keys, stamp_us = dict(row.columns), now_us
+        event_time = self._schema.event_time_column
+        if event_time is not None and event_time.id not in self._schema.key and event_time.name in keys:
+            try:
+                stamp_us = (checked(keys.pop(event_time.name), event_time) - EPOCH) // _MICROSECOND
+            except MisfitError as misfit:
+                raise misfit.below(event_time.name) from None
+        return self._rows.fit_deletion(keys, stamp_us).values
+
+    def _with_system(self, columns: Sequence[Any], times: Any, headers: Any, deleted: Any = None) -> pa.RecordBatch:
+        """A batch for `send_table`, with `_timestamp`, `_headers` and `_deleted` if the rows have them."""
         fields = list(schema_fields(tuple(self._columns.values())))
         arrays = list(columns)
         if times is not None and not self._has_event_time:
@@ -329,6 +373,9 @@ class TypedInput:
         if headers is not None:
             fields.append(pa.field(HEADERS, headers.type))
             arrays.append(headers)
+        if deleted is not None:
+            fields.append(pa.field(DELETED, deleted.type))
+            arrays.append(deleted)
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
@@ -364,6 +411,14 @@ def _csv_chunks(file: BinaryIO, delimiter: str) -> Iterator[list[tuple[int, list
         raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence) from None
     if chunk:
         yield chunk
+
+
+def _is_true(cell: str) -> bool:
+    """Whether a cell of `_deleted` says so; raises MisfitError."""
+    found = {"": False, "false": False, "true": True}.get(cell.lower())
+    if found is None:
+        raise MisfitError("true or false says whether the row deletes the rows of its key", [DELETED])
+    return found
 
 
 def _cast_texts(texts: Any, wanted: Any) -> Any:

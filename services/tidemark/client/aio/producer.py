@@ -320,7 +320,8 @@ class Producer(Lifecycle):
 
         For a topic with a schema the columns of the table are those of the schema, by name; they are cast where that
         loses nothing. A column that the table lacks is null, or has its default. A column `_headers` becomes the
-        headers. All rows are checked before the first is sent.
+        headers. A row whose `_deleted` is true deletes the earlier rows of its key, if the topic is compacted. All rows
+        are checked before the first is sent.
 
         Args:
             topic: name of the topic.

@@ -26,6 +26,7 @@ from tidemark.record.typed.layout import flags_of
 
 TIMESTAMP: Final = "_timestamp"
 _HEADERS: Final = "_headers"
+_DELETED: Final = "_deleted"
 _HASHES_MAX: Final = 10_000
 """Keys whose hash is remembered."""
 
@@ -130,7 +131,9 @@ class TypedFormat:
     # -- tables --------------------------------------------------------------------------------------------------------
 
     def fit_table(self, table: Frame, timestamp: str | None) -> pa.RecordBatch:
-        """The rows of a table as one batch, with timestamps if the argument names their column, and its `_headers`.
+        """The rows of a table as one batch, with timestamps if the argument names their column.
+
+        Columns `_headers` and `_deleted` of the table become the headers, and the rows that delete others by their key.
 
         Raises:
             TidemarkError: SCHEMA_MISMATCH with topic, version, column and row; INVALID_PAYLOAD: no table.
@@ -142,7 +145,9 @@ class TypedFormat:
             )
         batches = as_batches(table)
         flags = 0 if timestamp is None else HAS_TIMESTAMPS
-        flags |= HAS_HEADERS if batches and _HEADERS in batches[0].schema.names else 0
+        names = batches[0].schema.names if batches else []
+        flags |= HAS_HEADERS if _HEADERS in names else 0
+        flags |= HAS_TOMBSTONES if _DELETED in names else 0
         schema = self._layout.arrangement(flags).schema
         found: list[pa.RecordBatch] = []
         first_row = 0
@@ -153,6 +158,9 @@ class TypedFormat:
             if flags & HAS_HEADERS:
                 system.append(cast_headers(rows, _HEADERS))
                 rows = rows.drop_columns([_HEADERS])
+            if flags & HAS_TOMBSTONES:
+                system.append(self._deletions(rows))
+                rows = rows.drop_columns([_DELETED])
             try:
                 columns = fitted(rows, self.schema.columns)
             except MisfitError as misfit:
@@ -161,6 +169,16 @@ class TypedFormat:
             first_row += rows.num_rows
         whole = pa.Table.from_batches(found, schema).combine_chunks().to_batches()
         return whole[0] if len(whole) == 1 else pa.RecordBatch.from_pylist([], schema=schema)
+
+    def _deletions(self, rows: pa.RecordBatch) -> pa.Array[Any]:
+        found: Any = rows.column(_DELETED)
+        if not pa.types.is_boolean(found.type) or found.null_count:
+            kind = "nulls" if pa.types.is_boolean(found.type) else f"the type {found.type}"
+            raise TidemarkError(ErrorCode.INVALID_PAYLOAD, f"column {_DELETED} has {kind}: give true or false")
+        if not self.schema.key and found.true_count:
+            misfit = MisfitError("the schema has no key columns, so no row can be deleted by its key", [_DELETED])
+            raise misfit.error(self.topic, self.schema.version)
+        return found
 
     def keys(self, rows: pa.RecordBatch) -> pa.Array[Any] | None:
         """The key bytes of rows; None for a topic without key columns."""

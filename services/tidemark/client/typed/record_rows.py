@@ -133,16 +133,20 @@ class RecordRows:
         Raises:
             TidemarkError: SCHEMA_MISMATCH with topic, version and column.
         """
-        wanted = self.schema.key_columns
         try:
-            if not wanted:
-                raise MisfitError("the schema has no key columns, so no row can be deleted by its key")
-            given = fields_of(key)
-            if given is None and len(wanted) == 1:
-                given = {wanted[0].name: key}
-            chosen = struct_value({} if given is None else given, wanted)
+            return self.fit_deletion(key, timestamp_us)
         except MisfitError as misfit:
             raise misfit.error(self.topic, self.schema.version) from None
+
+    def fit_deletion(self, key: Any, timestamp_us: int) -> CheckedRow:
+        """As `deletion`, but raises MisfitError."""
+        wanted = self.schema.key_columns
+        if not wanted:
+            raise MisfitError("the schema has no key columns, so no row can be deleted by its key")
+        given = fields_of(key)
+        if given is None and len(wanted) == 1:
+            given = {wanted[0].name: key}
+        chosen = struct_value({} if given is None else given, wanted)
         if self.schema.event_time_column is not None:
             chosen.setdefault(self.schema.event_time_column.name, EPOCH + timedelta(microseconds=timestamp_us))
         values = (
