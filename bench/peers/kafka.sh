@@ -143,7 +143,7 @@ produce)
   printf "%0$4d\n" 0 >"$dir/payload"
   run -Xmx512m org.apache.kafka.tools.ProducerPerformance --topic "$1" --num-records "$3" --payload-file "$dir/payload" \
     --throughput -1 --producer.config "$client" --producer-props "bootstrap.servers=$servers" "acks=$2" "batch.size=${BATCH:-65536}" linger.ms=5 \
-    buffer.memory=67108864 | tail -n 1
+    buffer.memory=67108864 ${TRANSACTION_MS:+--transactional-id bench --transaction-duration-ms "$TRANSACTION_MS"} | tail -n 1
   ;;
 consume) run -Xmx512m org.apache.kafka.tools.ConsumerPerformance --bootstrap-server "$servers" --topic "$1" --messages "$2" \
   --consumer.config "$client" \

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidemark.client.acls import CLUSTER, Operation, allow_rule, group, topic
+from tidemark.client.acls import CLUSTER, Operation, allow_rule, group, topic, transactional_id
 
 from tests.chaos.loads import LOADS
 
@@ -24,7 +24,10 @@ TOKEN_NAMES: Final = (CLIENT, "dev-1", "dev-2")
 _WITH_CERTIFICATE: Final = f"User:tidemark://local/user/{CLIENT}"
 
 RULES: Final = [
-    *(allow_rule(_WITH_CERTIFICATE, Operation.ALL, resource) for resource in (topic("*"), group("*"), CLUSTER)),
+    *(
+        allow_rule(_WITH_CERTIFICATE, Operation.ALL, resource)
+        for resource in (topic("*"), group("*"), transactional_id("*"), CLUSTER)
+    ),
     *(
         allow_rule(f"User:token:{name}", operation, topic(load.topic))
         for name in TOKEN_NAMES

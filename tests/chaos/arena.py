@@ -34,6 +34,8 @@ _EAGER = {
     "group.consumer.session.timeout.ms": "4000",
     "group.consumer.heartbeat.interval.ms": "500",
     "offsets.topic.num.partitions": "2",
+    "transaction.state.log.num.partitions": "2",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
 }
 """What takes minutes elsewhere happens within a round."""
 

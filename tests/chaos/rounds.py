@@ -17,7 +17,7 @@ from tidemark.client import AdminClient, Consumer
 from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.core.config_resource import ConfigKind, ConfigResource
 from tidemark.core.groups.state import OffsetKey
-from tidemark.core.internal_topics import OFFSETS_TOPIC
+from tidemark.core.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
 from tests.chaos.arena import Arena
@@ -27,11 +27,16 @@ from tests.chaos.checks.group_checker import check_group
 from tests.chaos.checks.group_history import GroupHistory, Processed, Taken
 from tests.chaos.checks.history import History, Outcome
 from tests.chaos.checks.replicas import differences
+from tests.chaos.checks.transaction_checker import check_transactions
+from tests.chaos.checks.transaction_history import End, TransactionHistory
 from tests.chaos.clients import Sender, ask_ends_until, delete_until, read_until
 from tests.chaos.disks import Disks
 from tests.chaos.loads import COMPACTED, HASTY, LOADS, PLAIN, SHARED, SHRINKING, WITH_TOKEN, Load
 from tests.chaos.mover import Mover
 from tests.chaos.nemesis import Nemesis
+from tests.chaos.transactions.troop import PARTITIONS as TRANSACTIONAL_PARTITIONS
+from tests.chaos.transactions.troop import TOPIC as TRANSACTIONAL_TOPIC
+from tests.chaos.transactions.troop import TransactionTroop
 from tests.chaos.troop import Troop
 
 CALM_S = 2.0
@@ -42,6 +47,16 @@ BEGIN_S = 45.0
 CALL_S = 30.0
 ROUND_S = 400.0
 """All that is waited for in a round, beside its misfortunes, where every wait is a long one."""
+
+
+class TransactionFigures(NamedTuple):
+    """Processes of senders; transactions by their outcome; records that the read_committed reader was given."""
+
+    lives: int
+    committed: int
+    aborted: int
+    unknown: int
+    polled: int
 
 
 class GroupFigures(NamedTuple):
@@ -75,6 +90,8 @@ class Report:
     deletions: int
     group: GroupFigures
     group_told: list[str]
+    transactions: TransactionFigures
+    transactions_told: list[str]
 
     def __str__(self) -> str:
         verdict = "all is well" if not self.findings else "\n  ".join(["WRONG:", *self.findings[:20]])
@@ -84,8 +101,11 @@ class Report:
             f"{self.moves[0]} moves asked, {self.moves[1]} cancelled, {self.moves[2]} refused; "
             f"{self.covered} records compacted away, {self.let_go} let go, {self.deletions} deletions; "
             f"in the group {self.group.lives} lives, {self.group.taken} partitions taken up, "
-            f"{self.group.processed} records processed, {self.group.commits} commits\n"
-            f"  {'; '.join(self.faults)}\n  the group: {'; '.join(self.group_told)}\n  {verdict}"
+            f"{self.group.processed} records processed, {self.group.commits} commits; "
+            f"{self.transactions.lives} transactional senders, {self.transactions.committed} transactions committed, "
+            f"{self.transactions.aborted} aborted, {self.transactions.unknown} unknown\n"
+            f"  {'; '.join(self.faults)}\n  the group: {'; '.join(self.group_told)}\n"
+            f"  transactions: {'; '.join(self.transactions_told)}\n  {verdict}"
         )
 
 
@@ -124,13 +144,22 @@ def run_round(directory: Path, seed: int, duration_s: float, slowness: float = 1
                     admin.create_topic(
                         load.topic, partitions=load.partitions, replication_factor=3, configs=load.topic_configs
                     )
+                admin.create_topic(
+                    TRANSACTIONAL_TOPIC,
+                    partitions=TRANSACTIONAL_PARTITIONS,
+                    replication_factor=3,
+                    configs=PLAIN.topic_configs,
+                )
                 _keep_records_of_groups(arena.bootstrap, admin, BEGIN_S * slowness)
                 mover = Mover(arena.cluster.admin_address, PLAIN.topic, PLAIN.partitions, seed, slowness)
-                with Troop(directory / "troop", arena, SHARED, seed) as troop:
-                    _live_through(arena, nemesis, mover, troop, histories, duration_s)
+                with (
+                    Troop(directory / "troop", arena, SHARED, seed) as troop,
+                    TransactionTroop(directory / "transactions", arena, seed) as transactions,
+                ):
+                    _live_through(arena, nemesis, mover, troop, transactions, histories, duration_s)
                     group = troop.end(_ends(histories[SHARED.topic]))
                 peace_s = PEACE_S * slowness
-                ends = _ends_of_coordinators(arena.bootstrap, peace_s)
+                ends = _ends_of_internal_and_transactional(arena.bootstrap, peace_s)
                 if group.unfinished:
                     arena.note_state(arena.directory / "when-the-group-failed")
                 not_in_sync = mover.bring_home(time.monotonic() + peace_s) or _wait_until_in_sync(admin, peace_s)
@@ -139,6 +168,7 @@ def run_round(directory: Path, seed: int, duration_s: float, slowness: float = 1
                 history.killed = nemesis.killed
                 findings += [f"{topic}: {finding}" for finding in (*check(history), *_idle(history))]
             findings += map(str, check_group(group))
+            findings += map(str, check_transactions(transactions.history))
         if not not_in_sync:
             directories = {int(name.split("-")[1]): disks.seen_from_here(name) for name in BROKERS}
             ends |= {
@@ -146,8 +176,8 @@ def run_round(directory: Path, seed: int, duration_s: float, slowness: float = 1
                 for topic, history in histories.items()
                 for index, end in _ends(history).items()
             }
-            findings += differences(directories, ends, directory, compacted=[COMPACTED.topic])
-    return _report(seed, nemesis, mover, histories, findings, troop.told, group)
+            findings += differences(directories, ends, directory, compacted=[COMPACTED.topic, TRANSACTIONS_TOPIC])
+    return _report(seed, nemesis, mover, histories, findings, troop.told, group, transactions)
 
 
 def _idle(history: History) -> list[str]:
@@ -164,6 +194,7 @@ def _report(
     findings: list[str],
     group_told: list[str],
     group: GroupHistory,
+    transactions: TransactionTroop,
 ) -> Report:
     history = histories[PLAIN.topic]
     outcomes = Counter(record.outcome for record in history.sent)
@@ -184,6 +215,8 @@ def _report(
         len(shrinking.deleted),
         _figures_of(group),
         group_told,
+        _figures_of_transactions(transactions.history, transactions.lives),
+        transactions.told,
     )
 
 
@@ -197,8 +230,19 @@ def _figures_of(group: GroupHistory) -> GroupFigures:
     )
 
 
+def _figures_of_transactions(history: TransactionHistory, lives: int) -> TransactionFigures:
+    ends = Counter(one.end for one in history.transactions)
+    return TransactionFigures(lives, ends[End.COMMITTED], ends[End.ABORTED], ends[End.UNKNOWN], len(history.polled))
+
+
 def _live_through(
-    arena: Arena, nemesis: Nemesis, mover: Mover, troop: Troop, histories: dict[str, History], duration_s: float
+    arena: Arena,
+    nemesis: Nemesis,
+    mover: Mover,
+    troop: Troop,
+    transactions: TransactionTroop,
+    histories: dict[str, History],
+    duration_s: float,
 ) -> None:
     ended, asked_enough, moved_enough, abandoned = (threading.Event() for _ in range(4))
     finals: dict[str, dict[int, int]] = {}
@@ -214,6 +258,8 @@ def _live_through(
     sending, others = [], []
     for life in (mover.move_until, troop.live_until):
         others.append(_thread(plain, life, moved_enough))
+    others.append(_thread(plain, transactions.read_until_ended, arena.bootstrap))
+    troubling = _thread(plain, transactions.live_until, moved_enough)
     for load in LOADS:
         history = histories[load.topic]
         senders = [_sender(name, load, arena, troop, abandoned) for name in load.senders]
@@ -224,10 +270,10 @@ def _live_through(
     asking = (arena.bootstrap, PLAIN.topic, PLAIN.partitions, asked_enough, plain)
     others.append(_thread(plain, ask_ends_until, *asking))
     deleting = _thread(shrinking, delete_until, arena.cluster.admin_address, SHRINKING, ended, nemesis.seed, shrinking)
-    for thread in (*sending, *others, deleting):
+    for thread in (*sending, *others, deleting, troubling):
         thread.start()
     try:
-        _wait_for_load(histories, BEGIN_S * arena.slowness)
+        _wait_for_load(histories, transactions, BEGIN_S * arena.slowness)
         nemesis.strike_until(time.monotonic() + duration_s)
         time.sleep(CALM_S)
     except BaseException:
@@ -236,14 +282,16 @@ def _live_through(
     finally:
         moved_enough.set()
         ended.set()
-        for thread in (*sending, deleting):
+        for thread in (*sending, deleting, troubling):
             thread.join()
         try:
             if any(history.failures for history in histories.values()):
                 arena.note_state(arena.directory / "when-sending-failed")
             for load in () if abandoned.is_set() else LOADS:
                 _read_back(arena.bootstrap, load, histories[load.topic], PEACE_S * arena.slowness)
+            transactions.end(abandoned)
         finally:
+            transactions.give_up()
             finals.update({topic: _ends(history) for topic, history in histories.items()})
             asked_enough.set()
             for thread in others:
@@ -270,11 +318,12 @@ def _thread(history: History, work: Callable[..., None], *arguments: object) -> 
     return threading.Thread(target=run, name=getattr(work, "__name__", ""))
 
 
-def _wait_for_load(histories: dict[str, History], patience_s: float) -> None:
+def _wait_for_load(histories: dict[str, History], transactions: TransactionTroop, patience_s: float) -> None:
     until_s = time.monotonic() + patience_s
-    while any(history.readers and not history.polled for history in histories.values()):
+    read = {**histories, TRANSACTIONAL_TOPIC: transactions.history}
+    while any(history.readers and not history.polled for history in read.values()):
         if time.monotonic() > until_s:
-            silent = [topic for topic, history in histories.items() if history.readers and not history.polled]
+            silent = [topic for topic, history in read.items() if history.readers and not history.polled]
             failures = [failure for history in histories.values() for failure in history.failures]
             raise AssertionError(f"within {patience_s:.0f} s nothing was read of {silent}; {failures}")
         time.sleep(0.1)
@@ -284,14 +333,20 @@ def _ends(history: History) -> dict[int, int]:
     return {partition: log[-1][0] + 1 for partition, log in history.final.items() if log}
 
 
-def _ends_of_coordinators(bootstrap: str, patience_s: float) -> dict[TopicPartition, int]:
-    """Of `__consumer_offsets`, where anything is written."""
+def _ends_of_internal_and_transactional(bootstrap: str, patience_s: float) -> dict[TopicPartition, int]:
+    """Log ends of partitions that have records: of coordinators, and of the topic with markers."""
+    found: dict[TopicPartition, int] = {}
     with RangeReader(bootstrap, deadline_s=patience_s) as reader:
-        count = len(reader.topics([OFFSETS_TOPIC])[OFFSETS_TOPIC].partitions)
-        found = reader.bounds(OFFSETS_TOPIC, range(count))
-    ends = {TopicPartition(OFFSETS_TOPIC, index): bounds.latest for index, bounds in found.items() if bounds.latest}
-    assert ends, "the group's coordinator wrote something"
-    return ends
+        for topic in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TRANSACTIONAL_TOPIC):
+            count = len(reader.topics([topic])[topic].partitions)
+            ends = {
+                TopicPartition(topic, index): bounds.latest
+                for index, bounds in reader.bounds(topic, range(count)).items()
+                if bounds.latest
+            }
+            assert ends, f"nothing is in {topic}"
+            found |= ends
+    return found
 
 
 def _read_back(bootstrap: str, load: Load, history: History, patience_s: float) -> None:
@@ -319,7 +374,9 @@ def _wait_until_in_sync(admin: AdminClient, patience_s: float) -> list[str]:
     while True:
         behind = {
             f"{topic.topic}-{index}": one.in_sync_replicas
-            for topic in admin.describe_topics([OFFSETS_TOPIC, *(load.topic for load in LOADS)])
+            for topic in admin.describe_topics(
+                [OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TRANSACTIONAL_TOPIC, *(load.topic for load in LOADS)]
+            )
             for index, one in topic.partitions.items()
             if len(one.in_sync_replicas) < REPLICAS
         }

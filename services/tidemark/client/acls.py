@@ -12,6 +12,7 @@ from tidemark.core.security.acls import (
     allow_rule,
     group,
     topic,
+    transactional_id,
 )
 from tidemark.rpc.acl_codec import AclFilter
 
@@ -27,4 +28,5 @@ __all__ = [
     "allow_rule",
     "group",
     "topic",
+    "transactional_id",
 ]

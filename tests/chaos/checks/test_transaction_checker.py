@@ -160,19 +160,23 @@ def test_every_anomaly_of_transactions_has_a_doctored_history() -> None:
     assert {anomaly for _, anomaly in DOCTORED} == set(TransactionAnomaly)
 
 
-def test_a_journal_that_a_kill_cut_short_has_a_transaction_of_unknown_outcome(tmp_path: Path) -> None:
+def test_a_journal_that_a_kill_cut_short_tells_whether_the_commit_was_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "sender-1.journal"
     journal = TransactionJournal(path)
     journal.add("begin", "s-1", name="s", at_s=1.0, seen=["r"])
     journal.add("send", "s-1", records=[(0, "s-1.0")])
+    journal.add("committing", "s-1")
     journal.add("committed", "s-1", at_s=2.0)
     journal.add("begin", "s-2", name="s", at_s=3.0, seen=[])
     journal.add("send", "s-2", records=[(1, "s-2.0")])
+    journal.add("committing", "s-2")
+    journal.add("begin", "s-3", name="s", at_s=4.0, seen=[])
     with path.open("ab") as file:
-        file.write(b'["committed", "s-2", {"at')
+        file.write(b'["committing", "s-3", {')
     found, failures = read_transactions([path])
     assert failures == []
     assert found == [
         Transaction("s-1", "s", 1.0, 2.0, End.COMMITTED, [(0, "s-1.0")], ["r"]),
-        Transaction("s-2", "s", 3.0, None, End.UNKNOWN, [(1, "s-2.0")], []),
+        Transaction("s-2", "s", 3.0, None, End.UNKNOWN, [(1, "s-2.0")]),
+        Transaction("s-3", "s", 4.0, None, End.ABORTED),
     ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The transactions of a round, as their clients tell them. A killed client leaves a transaction of unknown outcome."""
+"""The transactions of a round, as their clients tell them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class End(StrEnum):
     COMMITTED = "committed"
     ABORTED = "aborted"
     UNKNOWN = "unknown"
-    """The commit was asked for without an answer, or the client was killed."""
+    """The commit was asked for, and no answer came."""
 
 
 @dataclass(slots=True)
@@ -32,6 +32,7 @@ class Transaction:
         name: the transactional id.
         began_s: monotonic, before its first request.
         ended_s: monotonic, after the answer; None: the client never had one.
+        end: ABORTED as long as the client has not asked for the commit: no other process may commit it.
         sent: its records (partition, value), in the order in which they were sent; values are unique in the round.
         seen: values that its client had read before it sent: the transaction depends on theirs.
     """
@@ -40,7 +41,7 @@ class Transaction:
     name: str
     began_s: float
     ended_s: float | None = None
-    end: End = End.UNKNOWN
+    end: End = End.ABORTED
     sent: list[tuple[Partition, str]] = field(default_factory=list)
     seen: list[str] = field(default_factory=list)
 
@@ -88,6 +89,8 @@ def read_transactions(paths: Sequence[Path]) -> tuple[list[Transaction], list[st
                 found[tag] = Transaction(tag, facts["name"], facts["at_s"], seen=facts["seen"])
             elif kind == "send":
                 found[tag].sent += [(partition, value) for partition, value in facts["records"]]
+            elif kind == "committing":
+                found[tag].end = End.UNKNOWN
             else:
                 found[tag].end, found[tag].ended_s = End(kind), facts["at_s"]
     return list(found.values()), failures

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process that writes one transaction after the other, and depends on the records of others that it has read."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from tidemark.client import Consumer, Producer
+from tidemark.client.sync.transaction import Transaction
+from tidemark.model import ErrorCode, TidemarkError
+
+from tests.chaos.checks.transaction_history import End, TransactionJournal
+
+TIMEOUT_MS = 10_000
+"""Of a transaction; an abandoned one holds readers up for so long."""
+_GIVES_UP_S = 60.0
+_ABORTS = 0.15
+_THINKS = 0.1
+_SEEN_MAX = 20
+_PAUSE_S = 0.05
+
+_T = TypeVar("_T", Producer, Consumer)
+
+
+@dataclass(frozen=True, slots=True)
+class SenderPlan:
+    """The arguments of a process.
+
+    Attributes:
+        name: transactional id.
+        life: unique among all processes of the round.
+    """
+
+    bootstrap: str
+    topic: str
+    partitions: int
+    name: str
+    life: str
+    journal: str
+    slowness: float = 1.0
+
+    @property
+    def command(self) -> tuple[str, str]:
+        """Module and argument."""
+        return "tests.chaos.transactions.sender", json.dumps(asdict(self))
+
+
+class TransactionSender:
+    """Ends at SIGTERM, or when a later process has the transactional id."""
+
+    def __init__(self, plan: SenderPlan) -> None:
+        self.ended = False
+        self._plan = plan
+        self._journal = TransactionJournal(Path(plan.journal))
+        self._chance = random.Random(plan.life)
+        self._number = 0
+
+    def run(self) -> None:
+        """Send until the end; an error that a client should not raise goes into the journal."""
+        plan = self._plan
+        try:
+            with self._once_answered(self._consumer) as consumer, self._once_answered(self._producer) as producer:
+                consumer.assign(plan.topic)
+                while not self.ended:
+                    self._transaction(producer, self._read(consumer))
+        except TidemarkError as error:
+            if error.code is not ErrorCode.PRODUCER_FENCED:
+                self._journal.add("failed", plan.life, why=f"{error.code}: {error}")
+
+    def _consumer(self) -> Consumer:
+        return Consumer(self._plan.bootstrap, isolation_level="read_committed")
+
+    def _producer(self) -> Producer:
+        return Producer(
+            self._plan.bootstrap,
+            transactional_id=self._plan.name,
+            transaction_timeout_ms=TIMEOUT_MS,
+            delivery_timeout_ms=int(_GIVES_UP_S * 1000 * self._plan.slowness),
+        )
+
+    def _once_answered(self, connect: Callable[[], _T]) -> _T:
+        """Connect, and wait until a broker answers."""
+        while True:
+            try:
+                return connect()
+            except TidemarkError as error:
+                if error.code is not ErrorCode.BROKER_NOT_AVAILABLE:
+                    raise
+                if self.ended:
+                    sys.exit(0)
+                time.sleep(_PAUSE_S)
+
+    def _read(self, consumer: Consumer) -> list[str]:
+        try:
+            batch = consumer.poll(_PAUSE_S)
+        except TidemarkError as error:
+            if error.code is not ErrorCode.REQUEST_TIMED_OUT:
+                raise
+            return []
+        if batch is None:
+            return []
+        return [row["value"].decode() for row in batch.rows.select(["value"]).to_pylist()][-_SEEN_MAX:]
+
+    def _transaction(self, producer: Producer, seen: list[str]) -> None:
+        self._number += 1
+        tag = f"{self._plan.life}.{self._number}"
+        began_s = time.monotonic()
+        transaction = producer.transaction()
+        transaction.begin()
+        self._journal.add("begin", tag, name=self._plan.name, at_s=began_s, seen=seen)
+        end = End.ABORTED
+        if self._sent(producer, tag) and self._chance.random() >= _ABORTS:
+            self._journal.add("committing", tag)
+            end = self._commit(transaction)
+        else:
+            transaction.abort()
+        self._journal.add(end, tag, at_s=time.monotonic())
+
+    def _sent(self, producer: Producer, tag: str) -> bool:
+        """Send some records; False: a record failed, and the transaction can only be aborted."""
+        count = self._chance.randrange(1, 9)
+        records = [(self._chance.randrange(self._plan.partitions), f"{tag}.{number}") for number in range(count)]
+        self._journal.add("send", tag, records=records)
+        try:
+            for partition, value in records:
+                producer.send(self._plan.topic, value.encode(), partition=partition)
+                if self._chance.random() < _THINKS:
+                    producer.flush()
+        except TidemarkError as error:
+            if error.code is ErrorCode.PRODUCER_FENCED:
+                raise
+            return False
+        return True
+
+    def _commit(self, transaction: Transaction) -> End:
+        """Ask until the outcome is known."""
+        until_s = time.monotonic() + _GIVES_UP_S * self._plan.slowness
+        while True:
+            try:
+                transaction.commit()
+            except TidemarkError as error:
+                if error.code is ErrorCode.TRANSACTION_ABORTABLE:
+                    return End.ABORTED
+                if error.metadata.get("in_doubt") != "True" or time.monotonic() > until_s:
+                    raise
+            else:
+                return End.COMMITTED
+
+
+def main(arguments: list[str]) -> None:
+    """Send until SIGTERM."""
+    sender = TransactionSender(SenderPlan(**json.loads(arguments[0])))
+
+    def end(*_: object) -> None:
+        sender.ended = True
+
+    signal.signal(signal.SIGTERM, end)
+    sender.run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
