@@ -178,7 +178,7 @@ class TypedFormat:
         if not self.schema.key and found.true_count:
             misfit = MisfitError("the schema has no key columns, so no row can be deleted by its key", [_DELETED])
             raise misfit.error(self.topic, self.schema.version)
-        return found
+        return rows.column(_DELETED)
 
     def keys(self, rows: pa.RecordBatch) -> pa.Array[Any] | None:
         """The key bytes of rows; None for a topic without key columns."""
