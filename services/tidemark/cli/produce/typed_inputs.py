@@ -124,7 +124,7 @@ class TypedInput:
         return _Row(self._converted(row), converted(self._timestamp.name, stamp, self._stamp_of_json), (), deleted)
 
     def _keys_of(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """What counts of a row that deletes others: the key, and the event time unless it is null."""
+        """The columns that count in a row that deletes others: the key, and the event time unless it is null."""
         names = [column.name for column in self._schema.key_columns]
         event_time = self._schema.event_time_column
         if event_time is not None and row.get(event_time.name) not in (None, ""):

@@ -34,7 +34,7 @@ _CLOSED: Final = {
 
 
 class Planned(NamedTuple):
-    """What a scan has to fetch for a predicate."""
+    """The range that a scan fetches for a predicate."""
 
     bounds: PartitionBounds
     times: TimeRange
