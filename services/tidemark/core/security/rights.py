@@ -139,8 +139,8 @@ _GROUP_SERVICE: Final = {
     "CommitOffsets": Right(
         (
             Need(_O.READ, _GROUP, "group_id"),
-            Need(_O.READ, _TOPIC, "offsets.topic"),
             Need(_O.WRITE, ResourceType.TRANSACTIONAL_ID, "transactional_id", when="transactional_id"),
+            Need(_O.READ, _TOPIC, "offsets.topic"),
         ),
         items=_COMMITS,
     ),
