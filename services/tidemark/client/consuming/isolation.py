@@ -3,17 +3,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
 from typing import Final
 
 from tidemark.client.settings import check_isolation_level
 from tidemark.record.envelope import Envelope
+from tidemark.record.transactions import AbortedBatches, AbortedTransaction
 from tidemark.v1 import broker_service_pb2 as pb
 
-Aborted = Mapping[int, Iterable[range]]
-"""Aborted transactions by producer id: the offsets from the first record to the marker, exclusive."""
-NONE_ABORTED: Final[Aborted] = {}
+NONE_ABORTED: Final = AbortedBatches(())
 
 
 def level_of(isolation_level: str) -> pb.IsolationLevel.ValueType:
@@ -22,23 +19,18 @@ def level_of(isolation_level: str) -> pb.IsolationLevel.ValueType:
     return pb.READ_COMMITTED if isolation_level == "read_committed" else pb.READ_UNCOMMITTED
 
 
-def aborted_in(result: pb.PartitionFetchResult) -> Aborted:
+def aborted_in(result: pb.PartitionFetchResult) -> AbortedBatches:
     """The aborted transactions that overlap the batches of a fetch; none of a read_uncommitted one."""
     if not result.aborted_transactions:
         return NONE_ABORTED
-    found: defaultdict[int, list[range]] = defaultdict(list)
-    for one in result.aborted_transactions:
-        found[one.producer_id].append(range(one.first_offset, one.last_offset))
-    return found
+    return AbortedBatches(
+        AbortedTransaction(one.producer_id, one.first_offset, one.last_offset) for one in result.aborted_transactions
+    )
 
 
-def has_records(envelope: Envelope, aborted: Aborted) -> bool:
+def has_records(envelope: Envelope, aborted: AbortedBatches) -> bool:
     """Whether a batch holds records for the application: neither a marker nor an aborted one does."""
-    if envelope.is_control:
-        return False
-    if not aborted or not envelope.is_pending:
-        return True
-    return not any(envelope.base_offset in offsets for offsets in aborted.get(envelope.producer_id, ()))
+    return not envelope.is_control and envelope not in aborted
 
 
 def readable_end(result: pb.PartitionFetchResult, high_watermark: int) -> int:

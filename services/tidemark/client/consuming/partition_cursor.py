@@ -13,12 +13,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tidemark.client.consuming.isolation import NONE_ABORTED, Aborted, has_records
+from tidemark.client.consuming.isolation import NONE_ABORTED, has_records
 from tidemark.client.typed.batch_rows import BatchRows, UnknownVersionError
 from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.checks import split_until_damage
 from tidemark.record.envelope import Batch
 from tidemark.record.payload import with_offsets
+from tidemark.record.transactions import AbortedBatches
 
 _BAD_READS_MAX: Final = 3
 
@@ -112,7 +113,7 @@ class Cursor:
         self.fetch_offset = self.position
         self.last_epoch = self._position_epoch
 
-    def take(self, data: bytes | memoryview, aborted: Aborted = NONE_ABORTED) -> bool:
+    def take(self, data: bytes | memoryview, aborted: AbortedBatches = NONE_ABORTED) -> bool:
         """Append the result of a fetch at `fetch_offset`; returns whether it had new batches.
 
         Of a batch without records for the application, only the envelope is kept, since the position passes it.

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tidemark.client.consuming.fetcher import Fetcher
 from tidemark.client.consuming.health import lag_of
-from tidemark.client.consuming.isolation import aborted_in, level_of
+from tidemark.client.consuming.isolation import NONE_ABORTED, aborted_in, level_of
 from tidemark.client.consuming.partition_cursor import Cursor
 from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.client.settings import consumer_settings
@@ -90,7 +90,7 @@ def test_a_consumer_gets_neither_markers_nor_in_read_committed_aborted_records(
     events: list[tuple[int, str, int]], data: st.DataObject
 ) -> None:
     log = log_of(events)
-    for aborted, wanted in ((aborted_in(log.result), log.committed), ({}, log.written)):
+    for aborted, wanted in ((aborted_in(log.result), log.committed), (NONE_ABORTED, log.written)):
         cursor = Cursor(T0, 0, topic_id="id", incarnation="i")
         found: list[int] = []
         while cursor.position < log.result.high_watermark:
