@@ -22,8 +22,6 @@ from tidemark.local.cluster import LocalCluster
 
 from tests.integration.harness.waiting import wait_for
 
-pytestmark = pytest.mark.timeout(120)
-
 PARTITIONS = 2
 
 
