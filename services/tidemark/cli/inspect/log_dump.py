@@ -18,6 +18,7 @@ from tidemark.cli.common.typed_json import columns_of, encode_json, json_rows
 from tidemark.client.typed.batch_rows import BatchRows
 from tidemark.model import NO_PRODUCER, ErrorCode, TidemarkError
 from tidemark.record.envelope import KNOWN_ATTRIBUTES, Attributes, Batch, Codec, Envelope
+from tidemark.record.markers import EndMarker, read_marker
 from tidemark.record.payload import with_offsets
 from tidemark.storage.directories.log_directory import META_FILE
 from tidemark.storage.inspect.documents import Document, read_document
@@ -154,10 +155,15 @@ def _good(path: Path, good: Good, wanted: Wanted, shape: Output, tally: Tally) -
             tally.wrong += 1
     if rows is None:
         if shape is Output.JSON:
-            yield {**_batch_json(path, good.position, envelope), "crc_ok": True, **({"error": wrong} if wrong else {})}
+            facts = {**_marker_json(good.batch), "crc_ok": True, **({"error": wrong} if wrong else {})}
+            yield {**_batch_json(path, good.position, envelope), **facts}
         else:
             unread = _UNREAD if wanted.records and envelope.is_typed else ""
-            yield _batch_text(good.position, envelope) + (f"  BAD payload: {wrong}" if wrong else unread)
+            yield (
+                _batch_text(good.position, envelope)
+                + _marker_text(good.batch)
+                + (f"  BAD payload: {wrong}" if wrong else unread)
+            )
     elif wanted.records and envelope.is_typed:
         yield from _typed_records(good.batch, rows, wanted, shape)
     elif wanted.records:
@@ -176,6 +182,7 @@ def _records(batch: Batch, rows: pa.RecordBatch, wanted: Wanted, shape: Output) 
                 "timestamp_us": timestamp_us,
                 "leader_epoch": batch.envelope.leader_epoch,
                 **({"control": True} if batch.envelope.is_control else {}),
+                **_marker_json(batch),
                 **named_bytes("key", key),
                 **named_bytes("value", value),
                 "headers": [{"name": name, **named_bytes("value", content)} for name, content in headers or ()],
@@ -184,7 +191,7 @@ def _records(batch: Batch, rows: pa.RecordBatch, wanted: Wanted, shape: Output) 
             shown = " ".join(f"{name}={shown_bytes_of(content)}" for name, content in headers or ())
             yield (
                 f"{offset} {moment(timestamp_us) or timestamp_us} key={shown_bytes_of(key)} "
-                f"value={shown_bytes_of(value)}{f' headers: {shown}' if shown else ''}"
+                f"value={shown_bytes_of(value)}{f' headers: {shown}' if shown else ''}{_marker_text(batch)}"
             )
 
 
@@ -251,6 +258,28 @@ def _batch_json(path: Path, position: int, envelope: Envelope) -> Mapping[str, o
         "delete_horizon_s": envelope.delete_horizon_s if envelope.has_delete_horizon else None,
         "crc": f"{envelope.crc:08x}",
     }
+
+
+def _marker_of(batch: Batch) -> EndMarker | None:
+    """The content of a marker; None for other batches, and for a damaged one, which is shown as such."""
+    try:
+        return read_marker(batch)
+    except TidemarkError:
+        return None
+
+
+def _marker_text(batch: Batch) -> str:
+    marker = _marker_of(batch)
+    if marker is None:
+        return ""
+    return f"  {'commit' if marker.commit else 'abort'} by coordinator epoch {marker.coordinator_epoch}"
+
+
+def _marker_json(batch: Batch) -> Mapping[str, object]:
+    marker = _marker_of(batch)
+    if marker is None:
+        return {}
+    return {"marker": "commit" if marker.commit else "abort", "coordinator_epoch": marker.coordinator_epoch}
 
 
 def _attributes(envelope: Envelope) -> Iterator[str]:

@@ -20,7 +20,15 @@ from tidemark.record.payload import build_batch, from_columns
 from typer.testing import CliRunner
 
 from tests.unit.client.typed.samples import FLIGHTS, from_records
-from tests.unit.storage.batches import IDENTITY, PARTITION, lead, memory_directory, open_one
+from tests.unit.storage.batches import (
+    IDENTITY,
+    PARTITION,
+    lead,
+    make_marker,
+    make_pending,
+    memory_directory,
+    open_one,
+)
 
 TIME_US = 1_700_000_000_000_000
 
@@ -188,3 +196,23 @@ def test_a_typed_batch_names_its_schema_version_and_has_rows_with_its_schema(tmp
         record = lines_of(*with_rows)[0]
         assert (record["offset"], record["schema_version"], record["key"]) == (1, 1, "B")
         assert (record["value"]["price"], record["value"]["scheduled_at"]) == ("1.50", "2026-11-24T12:00:00Z")
+
+
+def test_control_batches_and_aborted_transactions_are_shown(tmp_path: Path) -> None:
+    logs = open_one(tmp_path)
+    log, _ = logs.open(PARTITION, IDENTITY, {})
+    lead(log, make_pending(["a"], producer_id=7), make_marker(producer_id=7, commit=False, coordinator_epoch=5))
+    logs.close_clean(0, {PARTITION: Offset(2)})
+    replica = log.path
+    pending, marker = lines_of("dump", replica)
+    assert (pending["attributes"], marker["attributes"]) == (["pending"], ["control", "pending"])
+    assert "marker" not in pending
+    assert (marker["marker"], marker["coordinator_epoch"], marker["producer_epoch"]) == ("abort", 5, 1)
+    assert lines_of("dump", replica, "--records")[1]["marker"] == "abort"
+    for arguments in ((), ("--records",)):
+        out, _ = run("dump", replica, *arguments)
+        assert out.splitlines()[-1].endswith("abort by coordinator epoch 5")
+    [row] = lines_of("dump", next(replica.glob("*.txnindex")))
+    assert row == {"producer_id": 7, "first_offset": 0, "last_offset": 1, "stable_offset": 2}
+    [producer] = lines_of("dump", next(replica.glob("*.snapshot")))
+    assert (producer["open_offset"], producer["coordinator_epoch"]) == (-1, 5)
