@@ -186,13 +186,15 @@ def issuer_replaces_certificates_under_load(world: World) -> str:
 
 
 def other_pods_reach_client_ports_only(world: World) -> str:
-    """The network lets a pod of no service connect to the ports for clients, and to no port of the services."""
+    """The network lets a pod of no service connect to the ports for clients and metrics, and to no other port."""
     broker = f"{RELEASE}-broker-0.{RELEASE}-broker-headless"
     zookeeper = f"{RELEASE}-zookeeper-0.{RELEASE}-zookeeper-headless"
     (controller, *_) = world.cluster.objects("pods", "-l", _COMPONENT.format("controller"))["items"]
     address = controller["status"]["podIP"]
     open_ports = [(broker, 9392), (broker, 9492), (f"{RELEASE}-admin", 9394), (f"{RELEASE}-admin", 9494)]
-    closed_ports = [(broker, 9692), (zookeeper, 2281), (zookeeper, 2888), (zookeeper, 3888), (address, 9693)]
+    open_ports += [(broker, 9292), (address, 9293)]
+    closed_ports = [(broker, 9692), (broker, 9592), (address, 9693), (address, 9593)]
+    closed_ports += [(zookeeper, 2281), (zookeeper, 2888), (zookeeper, 3888)]
     asked = [f"{host}:{port}" for host, port in (*open_ports, *closed_ports)]
     said = dict(line.split() for line in in_client(world, "python", "-c", _CONNECT, *asked).splitlines())
     wanted = {name: "open" if place < len(open_ports) else "closed" for place, name in enumerate(asked)}
