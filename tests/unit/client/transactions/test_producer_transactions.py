@@ -9,18 +9,23 @@ from typing import Any, cast
 
 import pytest
 import pytest_asyncio
+from tidemark.client.aio.consumer import Consumer
 from tidemark.client.aio.transaction import Transaction
+from tidemark.client.group.offset_commits import Commits, GroupPosition, OpenTransaction
+from tidemark.client.group.settings import group_settings
 from tidemark.client.metadata.cluster import Cluster, Leader
 from tidemark.client.producing import sender as senders
 from tidemark.client.producing.batching import SendHandle
 from tidemark.client.producing.produce_stream import Answer
 from tidemark.client.producing.sender import Sender
-from tidemark.client.settings import producer_settings
+from tidemark.client.settings import consumer_settings, producer_settings
 from tidemark.client.transactions.coordinator import Started, TransactionCoordinator
 from tidemark.client.transactions.producer_transactions import ProducerTransactions
 from tidemark.core.transactions.state import ProducerIdentity
 from tidemark.errors import (
     BatchTooLargeError,
+    FencedMemberError,
+    InvalidRequestError,
     ProducerFencedError,
     RequestTimedOutError,
     TransactionAbortedError,
@@ -28,6 +33,7 @@ from tidemark.errors import (
 )
 from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, TidemarkError, TopicPartition
 from tidemark.record.envelope import Envelope, parse_envelope
+from tidemark.v1 import group_service_pb2 as pb
 
 FENCED = TidemarkError(ErrorCode.PRODUCER_FENCED, "another identity is present")
 LATE = TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "no answer")
@@ -397,3 +403,69 @@ async def test_a_cancelled_commit_aborts_while_records_have_no_outcome(world: Wo
     with pytest.raises(asyncio.CancelledError):
         await task
     assert world.calls == ["init", "abort 0"]
+
+
+# -- offsets (rule X17) ------------------------------------------------------------------------------------------------
+
+
+class FakeConsumer:
+    """A consumer with a group, whose coordinator gives `refusal`, if any."""
+
+    def __init__(self, auto_commit_interval_ms: int = 0, refusal: TidemarkError | None = None) -> None:
+        self.settings = consumer_settings()
+        self.group_settings = group_settings("readers", auto_commit_interval_ms=auto_commit_interval_ms)
+        self.reading_group = self
+        self.requests: list[pb.CommitOffsetsRequest] = []
+        self._refusal = refusal
+
+    async def commit(self, offsets: Any, *, timeout_s: float, transaction: OpenTransaction) -> None:
+        positions = [GroupPosition(where, offset, -1, "", "") for where, offset in offsets.items()]
+        self.requests.append(Commits(self.group_settings).request(positions, "member", 3, transaction))
+        if self._refusal is not None:
+            raise self._refusal
+
+
+OFFSETS: dict[TopicPartition | tuple[str, int], int] = {("orders", 0): 4}
+
+
+async def test_offsets_name_the_transaction_which_then_needs_a_decision(world: World) -> None:
+    consumer = FakeConsumer()
+    async with world.transaction() as tx:
+        await tx.send_offsets(cast(Consumer, consumer), OFFSETS)
+    (request,) = consumer.requests
+    assert (request.transactional_id, request.producer_id, request.producer_epoch) == ("loader", 40, 0)
+    assert (request.member_id, request.member_epoch, request.offsets[0].offset) == ("member", 3, 4)
+    assert world.calls == ["init", "commit 0"]
+
+
+async def test_a_refused_offset_aborts_even_if_the_application_goes_on(world: World) -> None:
+    consumer = FakeConsumer(refusal=TidemarkError(ErrorCode.UNKNOWN_MEMBER, "the member is out"))
+
+    async def run() -> None:
+        async with world.transaction() as tx:
+            await world.send(b"a")
+            with pytest.raises(FencedMemberError):
+                await tx.send_offsets(cast(Consumer, consumer), OFFSETS)
+
+    with pytest.raises(FencedMemberError):
+        await run()
+    assert world.calls == ["init", "acknowledged", "abort 0"]
+
+
+async def test_a_consumer_that_commits_by_itself_is_refused_before_any_call(world: World) -> None:
+    consumer = FakeConsumer(auto_commit_interval_ms=5_000)
+    async with world.transaction() as tx:
+        with pytest.raises(InvalidRequestError, match="auto_commit_interval_ms=0"):
+            await tx.send_offsets(cast(Consumer, consumer), OFFSETS)
+        await world.send(b"a")
+    assert not consumer.requests
+    assert world.calls == ["init", "acknowledged", "commit 0"]
+
+
+async def test_offsets_outside_of_a_transaction_are_refused(world: World) -> None:
+    consumer = FakeConsumer()
+    async with world.transaction() as tx:
+        pass
+    with pytest.raises(TransactionStateError):
+        await tx.send_offsets(cast(Consumer, consumer), OFFSETS)
+    assert not consumer.requests
