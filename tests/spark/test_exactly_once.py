@@ -15,8 +15,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
+from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.errors import ProducerFencedError, TransactionAbortedError
 from tidemark.local.cluster import LocalCluster
+from tidemark_spark.jobs import audit
 from tidemark_spark.transactions import driver
 from tidemark_spark.transactions.driver import StaleCheckpointError
 from tidemark_spark.writer import TidemarkCommitMessage, TidemarkStreamWriter, open_stream_writer, open_writer
@@ -132,8 +134,25 @@ def test_rows_of_failed_and_speculative_attempts_never_count(
     failed = open_writer(options(cluster, sums), VALUES, overwrite=False)
     failed.abort([failed.write(rows_of(0)), None])
     assert counted(cluster, sums) == EXPECTED
+    assert_each_offset_is_a_record_or_a_marker(cluster, sums)
     assert "the write failed and is aborted; completed before: 1 tasks wrote 100 records" in caplog.text
     assert isinstance(unused, TidemarkCommitMessage)
+
+
+def assert_each_offset_is_a_record_or_a_marker(cluster: LocalCluster, name: str) -> None:
+    """As the audit job counts them."""
+    with RangeReader(cluster.bootstrap, deadline_s=30.0) as reader:
+        bounds = reader.bounds(name, range(3))
+        ends = {index: held.latest for index, held in bounds.items()}
+        tasks = audit.tasks_of(cluster.bootstrap, name, compacted=False)
+        for task in tasks:
+            index = task.partition.partition
+            marked = {offset for _, _, offset in audit.markers(task, ends)}
+            read = [rows.column("offset").to_pylist() for rows in reader.read(name, index, *bounds[index])]
+            records = {offset for offsets in read for offset in offsets}
+            assert not marked & records
+            assert marked | records == set(range(*bounds[index]))
+    assert sum(len(list(audit.markers(task, ends))) for task in tasks) > 0
 
 
 def test_a_version_of_an_application_is_written_once(cluster: LocalCluster, sums: str) -> None:
