@@ -29,6 +29,7 @@ from tidemark.core.schemas.arrow_types import arrow_type
 from tidemark.core.schemas.model import (
     INT_BITS,
     Column,
+    ColumnType,
     Decimal,
     Primitive,
     TopicSchema,
@@ -54,6 +55,8 @@ _CAST: Final = (
     Primitive.STRING,
 )
 """Types whose texts Arrow casts."""
+_EMPTY: Final[dict[ColumnType, Any]] = {Primitive.STRING: "", Primitive.BINARY: b""}
+"""The values that an empty cell has in a column that is never null."""
 _MICROSECOND: Final = timedelta(microseconds=1)
 _compute: Any = pc
 Given = TypeVar("Given")
@@ -160,7 +163,7 @@ class TypedInput:
     # -- CSV -----------------------------------------------------------------------------------------------------------
 
     def csv_batches(self, file: BinaryIO, delimiter: str) -> Iterator[pa.RecordBatch]:
-        """Rows of CSV; the first line names the columns. An empty cell is null, or the empty text if never null.
+        """Rows of CSV; the first line names the columns. An empty cell is null, or empty if never null.
 
         Raises:
             TidemarkError: SCHEMA_MISMATCH for a row that does not fit, after the rows before it, and for a column that
@@ -210,7 +213,7 @@ class TypedInput:
 
     def _of_cell(self, column: Column, cell: str) -> Any:
         if not cell:
-            return "" if _is_never_null_text(column) else None
+            return None if column.nullable else _EMPTY.get(plain_type(column.type))
         if not cell.isascii() and any("\udc80" <= character <= "\udcff" for character in cell):
             raise MisfitError("not UTF-8", [column.name])
         return converted(column.name, cell, self._of_text[column.name])
@@ -437,10 +440,6 @@ def _cast_texts(texts: Any, wanted: Any) -> Any:
         return texts.cast(wanted)
     except pa.ArrowInvalid:
         return texts.cast(pa.timestamp("us")).cast(wanted)  # without a zone: UTC
-
-
-def _is_never_null_text(column: Column) -> bool:
-    return not column.nullable and plain_type(column.type) is Primitive.STRING
 
 
 def _shown_line(line: bytes) -> object:

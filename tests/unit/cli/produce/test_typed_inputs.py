@@ -290,6 +290,12 @@ def test_a_row_of_a_topic_without_key_columns_cannot_delete_others() -> None:
     assert "no key columns" in refused(json_of({"name": "a", "_deleted": True}))[1]
 
 
+def test_an_empty_cell_of_a_column_that_is_never_null_is_an_empty_text_or_no_bytes() -> None:
+    schema = schema_of("name STRING NOT NULL, raw BINARY NOT NULL, other BINARY, n INT NOT NULL")
+    assert of(csv_of("name,raw,other,n", ",,,1"), schema) == [{"name": "", "raw": b"", "other": None, "n": 1}]
+    assert "column n: null" in refused(csv_of("name,raw,other,n", "a,,,"), schema)[1]
+
+
 INPUTS: dict[Shape, Callable[[TypedInput, io.BytesIO], Iterator[pa.RecordBatch]]] = {
     Shape.TEXT: lambda source, file: source.json_batches(file),
     Shape.JSON: lambda source, file: source.json_batches(file),
