@@ -44,6 +44,7 @@ TABLE_RECORDS = 20_000
 TRANSACTION_S = 0.1
 FLUSH_TIMEOUT_S = 120
 WARM_UP_COMMITS = 20
+WARM_UP_RECORDS = 120_000
 
 
 def plain_per_s(bootstrap: str, topic: str, records: int) -> float:
@@ -136,6 +137,8 @@ def measure(options: argparse.Namespace, cluster: LocalCluster, peer: KafkaPeer 
     theirs: list[float] = []
     by_record = peer is not None and confluent_is_there()
     plain, transactional, small = (f"{kind}-{run}" for kind in ("plain", "transactional", "small"))
+    for warm_up in (plain_per_s, transactional_per_s):
+        warm_up(cluster.bootstrap, small, min(options.records, WARM_UP_RECORDS))
     for _ in range(options.rounds):
         rates["plain"].append(plain_per_s(cluster.bootstrap, plain, options.records))
         rates["transactional"].append(transactional_per_s(cluster.bootstrap, transactional, options.records))

@@ -320,7 +320,7 @@ def _thread(history: History, work: Callable[..., None], *arguments: object) -> 
 
 def _wait_for_load(histories: dict[str, History], transactions: TransactionTroop, patience_s: float) -> None:
     until_s = time.monotonic() + patience_s
-    read = {**histories, TRANSACTIONAL_TOPIC: transactions.history}
+    read: dict[str, History | TransactionHistory] = {**histories, TRANSACTIONAL_TOPIC: transactions.history}
     while any(history.readers and not history.polled for history in read.values()):
         if time.monotonic() > until_s:
             silent = [topic for topic, history in read.items() if history.readers and not history.polled]

@@ -52,7 +52,7 @@ class TransactionTroop:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for _, sender in self._senders:
+        for _name, sender in self._senders:
             sender.kill()
 
     def live_until(self, ended: threading.Event) -> None:
