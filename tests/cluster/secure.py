@@ -188,7 +188,7 @@ def issuer_replaces_certificates_under_load(world: World) -> str:
 def other_pods_reach_client_ports_only(world: World) -> str:
     """The network lets a pod of no service connect to the ports for clients and metrics, and to no other port."""
     broker = f"{RELEASE}-broker-0.{RELEASE}-broker-headless"
-    zookeeper = f"{RELEASE}-zookeeper-0.{RELEASE}-zookeeper-headless"
+    zookeeper = f"{RELEASE}-zookeeper-1.{RELEASE}-zookeeper-headless"
     (controller, *_) = world.cluster.objects("pods", "-l", _COMPONENT.format("controller"))["items"]
     address = controller["status"]["podIP"]
     open_ports = [(broker, 9392), (broker, 9492), (f"{RELEASE}-admin", 9394), (f"{RELEASE}-admin", 9494)]
