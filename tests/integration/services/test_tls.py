@@ -32,10 +32,12 @@ from tidemark.v1 import broker_service_pb2 as broker_pb
 from tidemark.v1 import controller_service_pb2 as control_pb
 from tidemark.v1 import group_service_pb2 as group_pb
 from tidemark.v1 import replica_service_pb2 as replica_pb
+from tidemark.v1 import transaction_service_pb2 as transaction_pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 from tidemark.v1.controller_service_pb2_grpc import BrokerControlServiceStub, ControllerServiceStub
 from tidemark.v1.group_service_pb2_grpc import GroupServiceStub
 from tidemark.v1.replica_service_pb2_grpc import ReplicaServiceStub
+from tidemark.v1.transaction_service_pb2_grpc import TransactionCoordinationStub
 
 from tests.integration.harness.certificates import replace, signed_by
 from tests.integration.harness.numbers_load import NumbersLoad
@@ -117,6 +119,7 @@ def internal_calls(channels: Any, cluster: LocalCluster, act_as: int) -> dict[st
     """Every internal call, as a caller with these channels sends it under a service id."""
     broker, controller = channels.get(cluster.address("broker-0")), channels.get(cluster.address("controller-100"))
     control, own = BrokerControlServiceStub(broker), ControllerServiceStub(controller)
+    transactions = TransactionCoordinationStub(broker)
     header = control_pb.ControlHeader(controller_id=act_as, controller_epoch=2**31 - 1)
     hello = replica_pb.ReplicateRequest(hello=replica_pb.ReplicateHello(broker_id=act_as))
 
@@ -149,7 +152,17 @@ def internal_calls(channels: Any, cluster: LocalCluster, act_as: int) -> dict[st
         "/tidemark.v1.ReplicaService/Replicate": lambda: next(
             ReplicaServiceStub(broker).Replicate(iter([hello]), timeout=CALL_S)
         ),
+        "/tidemark.v1.TransactionCoordination/AddPartitions": unary(
+            transactions.AddPartitions, transaction_pb.AddPartitionsRequest()
+        ),
+        "/tidemark.v1.TransactionCoordination/WriteMarkers": unary(
+            transactions.WriteMarkers, transaction_pb.WriteMarkersRequest()
+        ),
     }
+
+
+NAMING_NO_CALLER = ("/DescribeController", "/AskReplicas", "/AddPartitions", "/WriteMarkers")
+"""Calls whose requests do not name the service that makes them."""
 
 
 CALLERS = {
@@ -173,8 +186,8 @@ def test_internal_calls_are_refused_to_every_caller_but_the_services_that_make_t
         calls = internal_calls(channels, secure, act_as=7)  # an id that no caller here has
         assert calls.keys() == INTERNAL.keys()
         for path, call in calls.items():
-            if trusted in INTERNAL[path] and path.endswith(("/DescribeController", "/AskReplicas")):
-                continue  # allowed, and the request names no caller
+            if trusted in INTERNAL[path] and path.endswith(NAMING_NO_CALLER):
+                continue
             code, sentence = code_of(call, path)
             assert code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED, (path, sentence)
             assert uri in sentence
