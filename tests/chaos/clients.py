@@ -71,7 +71,7 @@ class Sender:
     def send_until(self, ended: threading.Event, history: History) -> None:
         """A steady load; then waits for what is under way and writes everything down."""
         load, number = self._load, 0
-        patience_ms = load.patience_ms or _PATIENCE_MS
+        patience_ms = int(load.patience_ms * self._slowness) or _PATIENCE_MS
         settings: dict[str, Any] = {"acks": "all", "batch_bytes": 4096, "delivery_timeout_ms": patience_ms}
         settings |= self._identity
         try:

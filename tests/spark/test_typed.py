@@ -103,7 +103,7 @@ def again_and_again(call: Callable[[], Any]) -> None:
 def flights(cluster: LocalCluster) -> str:
     with AdminClient(cluster.admin_address) as admin:
         admin.create_topic("typed-flights", partitions=2, replication_factor=3, schema=SCHEMA)
-    with Producer(cluster.bootstrap) as producer:
+    with Producer(cluster.bootstrap, linger_ms=1_000) as producer:  # one batch for each partition
         for one in ROWS:
             producer.send("typed-flights", {**one, "tags": None if one["tags"] is None else dict(one["tags"])})
         producer.flush(30)

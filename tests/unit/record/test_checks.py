@@ -426,9 +426,14 @@ def test_a_producer_does_not_stamp() -> None:
         produced(forged.data, ProduceLimits(), ErrorCode.INVALID_BATCH, "leader")
 
 
-@pytest.mark.parametrize("bit", [bit for bit in Attributes if bit != Attributes.COMPACTED])
-def test_a_producer_sets_no_attribute(bit: Attributes) -> None:
+@pytest.mark.parametrize("bit", [bit for bit in Attributes if bit not in (Attributes.COMPACTED, Attributes.PENDING)])
+def test_a_producer_sets_no_attribute_but_that_of_transactions(bit: Attributes) -> None:
     produced(with_fields(sample(), attributes=int(bit)), ProduceLimits(), ErrorCode.INVALID_BATCH, "attributes")
+
+
+def test_a_batch_of_a_transaction_needs_a_producer() -> None:
+    pending = with_fields(sample(), attributes=int(Attributes.PENDING))
+    produced(pending, ProduceLimits(), ErrorCode.INVALID_BATCH, "a producer_id and a base_sequence")
 
 
 def test_a_producer_sends_at_least_one_record() -> None:

@@ -38,8 +38,8 @@ def test_a_read_below_the_log_start_is_refused_and_one_at_the_log_end_waits() ->
         read_range(stage, 2)
     assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
     assert caught.value.metadata["log_start_offset"] == "3"
-    assert read_range(stage, 3) == (10, 10, 3, 10)
-    assert read_range(stage, 10) == (10, 10, 3, 10)
+    assert read_range(stage, 3) == (10, 10, 3, 10, 10)
+    assert read_range(stage, 10) == (10, 10, 3, 10, 10)
     assert refused_read(stage, 11) is ErrorCode.LOG_TRUNCATED
 
 

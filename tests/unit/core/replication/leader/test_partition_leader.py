@@ -376,18 +376,18 @@ def refused_read(stage: Stage, offset: int, **more: int) -> ErrorCode:
 
 def test_a_new_leader_serves_committed_records_but_states_no_high_watermark_before_its_epoch_start() -> None:
     stage = Stage().leads((1, 2), end=10, epochs=[(3, 0)], high_watermark=4)
-    assert read_range(stage, 0) == (4, -1, 0, 10)
+    assert read_range(stage, 0) == (4, -1, 0, 10, None)
     with pytest.raises(TidemarkError) as caught:
         stage.core.queries.stated_offsets(P, topic_id="", current_leader_epoch=-1, now_ms=stage.now)
     assert caught.value.code is ErrorCode.OFFSET_NOT_AVAILABLE
     stage.fetches(2, 10, last_epoch=3)
-    assert read_range(stage, 4) == (10, 10, 0, 10)
-    assert stage.core.queries.stated_offsets(P, topic_id="", current_leader_epoch=5, now_ms=stage.now) == (0, 10, 5)
+    assert read_range(stage, 4) == (10, 10, 0, 10, 10)
+    assert stage.core.queries.stated_offsets(P, topic_id="", current_leader_epoch=5, now_ms=stage.now) == (0, 10, 5, 10)
 
 
 def test_a_consumer_gets_no_records_between_hw_and_leo_and_an_error_beyond_or_when_diverged() -> None:
     stage = Stage().leads((1, 2), end=10, epochs=[(1, 0), (3, 6)], high_watermark=4)
-    assert read_range(stage, 7) == (7, -1, 0, 10)
+    assert read_range(stage, 7) == (7, -1, 0, 10, None)
     assert refused_read(stage, 11) is ErrorCode.LOG_TRUNCATED
     assert refused_read(stage, 8, last_epoch=1) is ErrorCode.LOG_TRUNCATED
     assert refused_read(stage, 8, epoch=4) is ErrorCode.FENCED_LEADER_EPOCH
