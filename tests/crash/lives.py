@@ -283,8 +283,8 @@ class Life:
     def _clean(self) -> None:
         replace = SegmentCleaning.replace
 
-        def noted(log: SegmentCleaning, *arguments: Any) -> bool:
-            done = replace(log, *arguments)
+        def noted(log: SegmentCleaning, *arguments: Any, **named: Any) -> bool:
+            done = replace(log, *arguments, **named)
             self._done("swapped")
             return done
 

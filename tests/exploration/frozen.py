@@ -14,7 +14,7 @@ a cycle is a number. Three things are written in one normal form, since nothing 
 from __future__ import annotations
 
 import marshal
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -37,6 +37,7 @@ from tidemark.core.replication.leader.partition_leader import PartitionLeader, _
 from tidemark.core.replication.replica import CommandReply, Replica, WaitingCommand
 from tidemark.core.replication.replica_log import ReplicaLog
 from tidemark.core.replication.stray_replicas import StrayReplicas
+from tidemark.core.replication.unstable_transactions import UncommittedEnds
 from tidemark.model import (
     BrokerId,
     BrokerRegistration,
@@ -143,7 +144,17 @@ _NOT_EXPLORED: Final = frozenset(
 what people are told."""
 _BY_BROKER: Final = frozenset(("_attached", "_holding"))
 _SETS: Final = frozenset(("assigned", "assigned_replicas", "isr", "elr", "joining", "leaving"))
-_CONSTANT: Final = {**dict.fromkeys(_ALWAYS_NOW, NOW_MS), **dict.fromkeys(_NOT_EXPLORED, 0), "_backlog": None}
+_NO_TRANSACTIONS: Final[dict[type, tuple[str, Any]]] = {
+    ReplicaLog: ("_uncommitted_ends", UncommittedEnds(Offset(0))),
+    ProducerStates: ("_open", OrderedDict[int, Offset]()),
+}
+"""No transaction is explored: all logs share these empty fields."""
+_CONSTANT: Final[dict[str, Any]] = {
+    **dict.fromkeys(_ALWAYS_NOW, NOW_MS),
+    **dict.fromkeys(_NOT_EXPLORED, 0),
+    **{name: None for name, _ in _NO_TRANSACTIONS.values()},
+    "_backlog": None,
+}
 """What producers append in a second decides nothing."""
 _OF_ITS_OWN_FORM: Final = frozenset(("_high_watermark_news", "_in_flight"))
 _SPECIAL: Final = _RECENT_OR_NOT | _NOW_IF_EVER | _BY_BROKER | _SETS | _OF_ITS_OWN_FORM | frozenset(_CONSTANT)
@@ -325,6 +336,8 @@ class _Reader:
         named = self._rename.get
         for name, one in zip(_FORMS[kind].names, value[2:], strict=True):
             setattr(made, name, self.read(one) if type(one) is tuple else named(one, one))
+        if kind in _NO_TRANSACTIONS:
+            setattr(made, *_NO_TRANSACTIONS[kind])
         if kind in _OF_A_BROKER:
             made._ctx = self._ctx
         return made
