@@ -279,6 +279,15 @@ def test_a_task_past_the_end_of_a_truncated_log_is_an_error_or_empty_by_option(
     assert "5 offsets are skipped" in caplog.text
 
 
+def test_the_epoch_of_a_leader_that_appended_no_record_is_no_truncation(cluster: LocalCluster, shortened: str) -> None:
+    strict = parse_options(options_of(cluster, shortened))
+    with topics.open_reader(strict) as client:
+        found = topics.find_topics(client, strict)[shortened]
+    part = OffsetRange(shortened, 0, 7, 10)
+    task = Assignment(part, found.topic_id, found.partitions[0].incarnation, CREATE_TIME, last_epoch=7)
+    assert sum(rows.num_rows for _, rows in topics.read(strict, [task])) == 3
+
+
 def test_a_recreated_topic_is_an_error_or_a_fresh_start_by_option(cluster: LocalCluster, topic: MakeTopic) -> None:
     name = topic("reborn", partitions=1)
     fill(cluster, name, {0: 5})

@@ -36,6 +36,7 @@ from tidemark.client.typed.batch_rows import BatchRows, UnknownVersionError
 from tidemark.client.typed.topic_schemas import versions_of
 from tidemark.core.cluster_view import ClusterView, TopicView, apply
 from tidemark.core.schemas.model import TopicSchema
+from tidemark.errors import LogTruncatedError
 from tidemark.model import NO_EPOCH, NO_LEADER, ErrorCode, TidemarkError, TopicPartition, unknown_topic
 from tidemark.record.checks import split_until_damage
 from tidemark.record.envelope import Batch
@@ -238,7 +239,7 @@ class RangeReader:
         position, checked_from = start, -1
         with _FetchAhead() as ahead:
             while position < end:
-                fetched = first or ahead.result() or fetch(position, last_epoch)
+                fetched = first or ahead.result() or self._begun(fetch, position, last_epoch)
                 first = None
                 batches, damage = split_until_damage(fetched.batches)
                 aborted = aborted_in(fetched.facts)
@@ -259,6 +260,17 @@ class RangeReader:
                         raise damage
                     checked_from = position
                     ahead.submit(partial(fetch, check=True), position, last_epoch)
+
+    @staticmethod
+    def _begun(fetch: Callable[[int, int], Fetched], offset: int, epoch: int) -> Fetched:
+        """Fetch where `epoch` may be an upper bound only: leaders without a record have epochs that no log knows."""
+        try:
+            return fetch(offset, epoch)
+        except LogTruncatedError as error:
+            end_offset = int(error.metadata.get("diverging_end_offset", -1))
+            if end_offset < offset:
+                raise
+            return fetch(offset, int(error.metadata["diverging_epoch"]))
 
     def fetch_together(
         self, ranges: Sequence[RangeStart], *, fetch_bytes: int = FETCH_BYTES, column_ids: Sequence[int] = ()
