@@ -158,6 +158,7 @@ class TransactionTroop:
         for one in tuple(self._senders):
             if not one[1].running:
                 self._forget(one)
+                one[1].wait(timeout_s=0)  # ends its guard
                 if one[1].exit_status not in (0, -signal.SIGKILL):
                     self.history.failures.append(f"{one[1].name} ended with {one[1].exit_status}: {one[1].tail()}")
         for name in NAMES:
