@@ -27,7 +27,7 @@ READER = "t"
 _PAUSE_S = (1.0, 4.0)
 _STOP_S = (1.0, 8.0)
 _END_S = 90.0
-_PROCESSES_MAX = 5
+_PROCESSES_MAX = 3
 
 
 class TransactionTroop:
