@@ -31,6 +31,7 @@ def test_a_round_of_faults_loses_doubles_and_reorders_no_record(tmp_path: Path) 
     assert report.group.taken > SHARED.partitions, "and with them partitions"
     assert report.group.processed > 1000, report
     assert report.group.commits > 0, report
-    assert report.transactions.lives > 2, "transactional senders came and went"
-    assert report.transactions.committed > 5, report
-    assert report.transactions.polled > 5, report
+    assert report.transactions.lives > 4, "transactional senders came and went"
+    assert report.transactions.committed > 20, report
+    assert report.transactions.aborted > 0, report
+    assert report.transactions.polled > 50, report
