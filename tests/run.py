@@ -95,7 +95,7 @@ _CHAOS = ((*_pytest_on_every_core("tests/chaos"), "-m", "not alone"),)
 PARTS = (
     Part("lint", LINT, 60, lane=Lane.COMPUTING),
     Part("types", ((_PYTHON, "-m", "mypy"), (_PYTHON, "-m", "tests.examples")), 180, lane=Lane.COMPUTING),
-    Part("unit", (_pytest_on_every_core("tests/unit"),), 1500, lane=Lane.COMPUTING),
+    Part("unit", (_pytest_on_every_core("tests/unit"),), 900, lane=Lane.COMPUTING),
     # A seed that fails is to fail again.
     Part("simulation", _SIMULATION, 900, {"PYTHONHASHSEED": "0"}, Lane.COMPUTING),
     Part("charts", (_pytest_by_files("tests/charts"),), 240),
