@@ -63,7 +63,7 @@ def options(cluster: LocalCluster, name: str, **more: str) -> dict[str, str]:
 
 
 def micro_batch(cluster: LocalCluster, name: str, checkpoint: str, **more: str) -> TidemarkStreamWriter:
-    """What a driver makes before the tasks of a micro-batch."""
+    """The writer that a driver makes before the tasks of a micro-batch."""
     given = options(cluster, name, checkpointLocation=checkpoint, **more)
     return open_stream_writer(given, VALUES, overwrite=False)
 

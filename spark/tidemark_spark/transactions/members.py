@@ -56,7 +56,7 @@ class MixedTransactionsError(RuntimeError):
 
 
 def decide(memberships: Iterable[Membership | None]) -> Decision | None:
-    """What to commit, by the messages of all tasks; None: the tasks wrote without a transaction.
+    """Choose the members to commit by the messages of all tasks; None: the tasks wrote without a transaction.
 
     Args:
         memberships: of each message, in any order; None: the task wrote without a transaction.

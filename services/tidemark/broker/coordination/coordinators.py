@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from tidemark.broker.coordination.internal_topic import InternalTopic
 from tidemark.broker.coordination.lookup import Coordinator, CoordinatorLookup
@@ -15,6 +15,8 @@ from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.core.cluster_view import ClusterView
 from tidemark.core.replication.effects import LeadershipChanged
 from tidemark.model import BrokerId, LeaderEpoch, TidemarkError, TopicPartition
+
+_SUSPENDED_MS: Final = 1000
 
 _Shard = TypeVar("_Shard", bound=Shard[Any, Any, Any])
 
@@ -120,6 +122,20 @@ class Coordinators(Generic[_Shard]):
         except TidemarkError:
             return False
         return True
+
+    async def _sweep_each(self, interval_ms: int) -> None:
+        """Sweep the shards again and again, and excuse the time in which this process was stopped."""
+        clock = self._logs.clock
+        due_ms = clock.now_ms()
+        while True:
+            due_ms += interval_ms
+            await asyncio.sleep(interval_ms / 1000)
+            late_ms = clock.now_ms() - due_ms
+            due_ms = clock.now_ms()
+            for shard in tuple(self._shards.values()):
+                if late_ms > _SUSPENDED_MS:  # a sleeping laptop or SIGSTOP: requests of clients could not arrive
+                    shard.excuse(late_ms)
+                shard.sweep()
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         try:

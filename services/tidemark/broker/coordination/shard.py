@@ -218,6 +218,12 @@ class Shard(Generic[_S, _C, _N]):
 
     # -- for subclasses ----------------------------------------------------------------------------------------
 
+    def excuse(self, ms: int) -> None:
+        """This process was suspended for so long: extend what times out."""
+
+    def sweep(self) -> None:
+        """End what timed out; called periodically."""
+
     def _changed(self, changes: Sequence[_C]) -> None:
         """Changes were applied; their records are not written yet."""
 

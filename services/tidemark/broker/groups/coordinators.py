@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from itertools import count
 from typing import Final
 
 from tidemark.broker.coordination.coordinators import Coordinators
@@ -29,9 +28,8 @@ from tidemark.core.groups.state import GroupState, TopicFacts
 from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, TidemarkError, TopicPartition
 from tidemark.runtime.configuration import BrokerSettings
 
-_SWEEP_S: Final = 0.5
-_SUSPENDED_MS: Final = 1000
-_SWEEPS_A_COUNT: Final = 10
+_SWEEP_MS: Final = 500
+_COUNT_S: Final = 5.0
 _TOPIC_CHANGES_S: Final = 0.1
 
 
@@ -61,8 +59,10 @@ class GroupCoordinators(Coordinators[GroupShard]):
 
     def start(self) -> None:
         """Start the periodic tasks."""
-        for name, work in (("sweep", self._sweep), ("expire", self._expire), ("topics", self._follow_topics)):
-            self.run(f"groups: {name}", work)
+        self.run("groups: sweep", self._sweep)
+        self.run("groups: expire", self._expire)
+        self.run("groups: topics", self._follow_topics)
+        self.run("groups: count", self._count)
 
     def situation(self) -> Situation:
         """The facts that requests are checked against, as of now."""
@@ -83,19 +83,7 @@ class GroupCoordinators(Coordinators[GroupShard]):
                 shard.on_marker(producer_id, marker_epoch, commit=commit)
 
     async def _sweep(self) -> None:
-        clock = self._logs.clock
-        due_ms = clock.now_ms()
-        for number in count():
-            due_ms += int(_SWEEP_S * 1000)
-            await asyncio.sleep(_SWEEP_S)
-            late_ms = clock.now_ms() - due_ms
-            due_ms = clock.now_ms()
-            for shard in tuple(self._shards.values()):
-                if late_ms > _SUSPENDED_MS:  # a sleeping laptop or SIGSTOP: heartbeats of members could not arrive
-                    shard.excuse(late_ms)
-                shard.sweep()
-            if number % _SWEEPS_A_COUNT == 0:
-                self._count()
+        await self._sweep_each(_SWEEP_MS)
 
     async def _expire(self) -> None:
         while True:
@@ -119,7 +107,12 @@ class GroupCoordinators(Coordinators[GroupShard]):
             except TidemarkError:
                 continue  # its leadership has ended, or its lease has expired
 
-    def _count(self) -> None:
+    async def _count(self) -> None:
+        while True:
+            self._show()
+            await asyncio.sleep(_COUNT_S)
+
+    def _show(self) -> None:
         states: Counter[str] = Counter({str(state): 0 for state in GroupState})
         members = offsets = 0
         loading = sum(shard.is_loading for shard in self._shards.values())

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from itertools import count
 from typing import Final
 
 from tidemark.broker.coordination.coordinators import Coordinators
@@ -23,7 +22,6 @@ from tidemark.runtime.configuration import BrokerSettings
 from tidemark.runtime.slices import Pace
 
 _WRITE_TIMEOUT_S: Final = 5.0
-_SUSPENDED_MS: Final = 1000
 _COUNT_S: Final = 5.0
 _ANY_AGE_MS: Final = 1
 
@@ -72,17 +70,7 @@ class TransactionCoordinators(Coordinators[TransactionShard]):
         return TransactionShard(log, self.situation, _WRITE_TIMEOUT_S, self.metrics, self._sender.send)
 
     async def _sweep(self) -> None:
-        clock = self._logs.clock
-        due_ms = clock.now_ms()
-        for _ in count():
-            due_ms += self._sweep_ms
-            await asyncio.sleep(self._sweep_ms / 1000)
-            late_ms = clock.now_ms() - due_ms
-            due_ms = clock.now_ms()
-            for shard in tuple(self._shards.values()):
-                if late_ms > _SUSPENDED_MS:  # a sleeping laptop or SIGSTOP: requests of producers could not arrive
-                    shard.excuse(late_ms)
-                shard.sweep()
+        await self._sweep_each(self._sweep_ms)
 
     async def _expire(self) -> None:
         while True:
