@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from tidemark.client.sync.groups import Groups
     from tidemark.client.sync.producer_consumer import Consumer, Producer
     from tidemark.client.tables.archiver import archive_topic
+    from tidemark.client.tables.compaction import compact_archive
     from tidemark.client.tables.polars_scan import scan
     from tidemark.client.tables.table_scan import read_table
 else:
@@ -78,6 +79,7 @@ else:
             "sync.admin": ("AdminClient",),
             "sync.groups": ("Groups",),
             "tables.archiver": ("archive_topic",),
+            "tables.compaction": ("compact_archive",),
             "tables.polars_scan": ("scan",),
             "tables.table_scan": ("read_table",),
         },
@@ -144,6 +146,7 @@ __all__ = [
     "UnknownTopicError",
     "UnsupportedAssignorError",
     "archive_topic",
+    "compact_archive",
     "read_table",
     "scan",
 ]

@@ -34,7 +34,7 @@ from tidemark_spark.jobs.common import (
     say,
     start_stream,
 )
-from tidemark_spark.typed.archive import archive_with, is_typed_archive, is_typed_topic
+from tidemark_spark.typed.archive import archive_with, compact_with, is_typed_archive, is_typed_topic
 
 NAME = "archive"
 _HOUR: Final = re.compile(r"date=([0-9-]+)/hour=(\d+)/")
@@ -54,8 +54,8 @@ def parser() -> argparse.ArgumentParser:
         NAME,
         "Copies topics to Parquet files by date and hour of their records (UTC), each record exactly once. A later run "
         "continues, also after a failure. A topic with a schema keeps its columns, with their ids, in files by "
-        "partition and offset. --compact merges the files of each hour; one compaction may run beside the "
-        "copy. Read an archive with replay.py, audit.py, or read_archive of "
+        "partition and offset. --compact merges the files of each hour, or of each partition; one compaction may run "
+        "beside the copy. Read an archive with replay.py, audit.py, or read_archive of "
         "tidemark_spark.archive_layout.",
         _EXAMPLE,
     )
@@ -74,9 +74,12 @@ def parser() -> argparse.ArgumentParser:
         metavar="KEY=VALUE",
         help="a property of its pyiceberg catalog, e.g. type=rest; default: SQLite in the archive's directory",
     )
-    made.add_argument("--compact", action="store_true", help="do not copy: merge the files of each hour")
+    made.add_argument("--compact", action="store_true", help="do not copy: merge the files of each hour, or partition")
     made.add_argument(
-        "--min-files", type=int, default=4, help="uncompacted files of an hour that start its compaction (4)"
+        "--min-files",
+        type=int,
+        default=4,
+        help="uncompacted files of an hour, or neighbouring files of a partition, that start a compaction (4)",
     )
     made.add_argument("--file-mib", type=int, default=128, help="approximate size of a compacted file (128)")
     made.add_argument(
@@ -92,7 +95,7 @@ def run(spark: SparkSession, arguments: argparse.Namespace) -> int:
     """Copy the current records, or for ever; or compact once."""
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     if arguments.compact and is_typed_archive(arguments.to):
-        raise ValueError(f"{arguments.to} is the archive of a topic with a schema, which --compact does not merge yet")
+        return _compact_typed(spark, arguments)
     if arguments.compact:
         compact(
             spark,
@@ -114,6 +117,18 @@ def run(spark: SparkSession, arguments: argparse.Namespace) -> int:
         raise ValueError(f"--iceberg needs a topic with a schema, and {arguments.topic} has none")
     read = run_stream(spark, lambda: start(spark, arguments))
     say(f"archived {read.rows} records of {arguments.topic}, {read.size_bytes} bytes, in {arguments.to}")
+    return 0
+
+
+def _compact_typed(spark: SparkSession, arguments: argparse.Namespace) -> int:
+    found = compact_with(
+        spark,
+        arguments.to,
+        file_mib=arguments.file_mib,
+        min_files=arguments.min_files,
+        grace_hours=arguments.grace_hours,
+    )
+    say(f"merged {found.sources} files into {found.merged}, and deleted {found.deleted} that were replaced before")
     return 0
 
 

@@ -10,6 +10,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.client.tables.archive_files import SYSTEM_COLUMNS, Archive
 from tidemark.client.tables.archiver import ArchiveTask, archive_topic, write_partition
+from tidemark.client.tables.compaction import Compacted, MergeTask, compact_archive, merge
 from tidemark.core.schemas.model import Column, ColumnType, ListOf, MapOf, StructOf
 from tidemark.model import TidemarkError
 
@@ -54,6 +55,16 @@ def archive_with(
         return spark.sparkContext.parallelize(parts, max(1, len(parts))).map(write_partition).collect()
 
     return archive_topic(bootstrap, topic, root, file_mib=file_mib, run=run, iceberg=iceberg, catalog=catalog)
+
+
+def compact_with(spark: SparkSession, root: str, *, file_mib: int, min_files: int, grace_hours: float) -> Compacted:
+    """Merge files of an archive, one Spark task for each merged file; see `compact_archive`."""
+
+    def run(tasks: Iterable[MergeTask]) -> list[int]:
+        parts = list(tasks)
+        return spark.sparkContext.parallelize(parts, max(1, len(parts))).map(merge).collect() if parts else []
+
+    return compact_archive(root, file_mib=file_mib, min_files=min_files, grace_hours=grace_hours, run=run)
 
 
 def read_typed_archive(spark: SparkSession, root: str) -> DataFrame:

@@ -1,24 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files of the archive of a typed topic: Parquet with column ids, readable as one table by any engine.
 
-    data/P/OFFSET.parquet    rows of partition P from this offset on, up to the end in its footer (exclusive)
-    writing/                 files that are not whole yet; an interrupted run leaves some, the next one deletes them
-    lease                    locked by the one run that may write
+    data/P/OFFSET.parquet         rows of partition P from this offset on, up to the end in its footer (exclusive)
+    data/P/OFFSET-END.parquet     a merged file: it replaces all files that begin in [OFFSET, END)
+    writing/, merging/            files that are not whole yet; the next run deletes those of an interrupted one
+    lease, merging.lease          locked by the one run that may add rows, and by the one that may merge files
+    tables                        names of the Iceberg tables that have these files, one a line
 
-Invariant: the files of a partition follow one another, and each row is in one of them. A whole file appears at once, by
-a link to the name of its first offset, which fails if that name is taken. So the files themselves say what is archived,
-and a second writer cannot archive a row twice, lease or not.
+Invariant: the valid files of a partition follow one another, and each row is in one of them. A whole file appears at
+once, by a link to a name that says its first offset, which fails if that name is taken. So the files themselves say
+what is archived and what is replaced, and a second writer cannot archive a row twice, lease or not.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import socket
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -33,9 +36,12 @@ from tidemark.core.schemas.text import from_text, to_text
 from tidemark.model import ErrorCode, TidemarkError
 
 DATA: Final = "data"
-_WRITING: Final = "writing"
-_LEASE: Final = "lease"
+WRITING: Final = "writing"
+MERGING: Final = "merging"
+_LEASES: Final = {WRITING: "lease", MERGING: "merging.lease"}
+_TABLES: Final = "tables"
 _SUFFIX: Final = ".parquet"
+_NAME: Final = re.compile(r"(\d+)(?:-(\d+))?")
 FIELD_ID: Final = "PARQUET:field_id"
 
 PARTITION, OFFSET, TIMESTAMP, HEADERS, DELETED = "_partition", "_offset", "_timestamp", "_headers", "_deleted"
@@ -88,16 +94,32 @@ class Footer(NamedTuple):
 
 @dataclass(frozen=True)
 class ArchiveFile:
-    """A file of an archive, by its name."""
+    """A file of an archive, by its name.
+
+    Attributes:
+        path: where it is.
+        partition: index of the partition.
+        start: first offset, inclusive.
+        end: end offset of a merged file, exclusive; 0: not merged, only the footer has the end.
+    """
 
     path: Path
     partition: int
     start: int
+    end: int = 0
 
     def footer(self) -> Footer:
-        """Read the footer; raises INVALID_REQUEST for another file."""
-        with pq.ParquetFile(self.path) as opened:
+        """Read the footer; raises INVALID_REQUEST as `opened_file` and `footer_of`."""
+        with opened_file(self.path) as opened:
             return footer_of(opened, self.path)
+
+
+def opened_file(path: Path) -> pq.ParquetFile:
+    """Open a file; raises INVALID_REQUEST for a damaged one."""
+    try:
+        return pq.ParquetFile(path)
+    except pa.ArrowInvalid as error:
+        raise _invalid(f"{path} is damaged: {error}") from None
 
 
 def footer_of(opened: pq.ParquetFile, path: Path) -> Footer:
@@ -132,19 +154,35 @@ class Archive:
         self.root = Path(text).absolute()
 
     def files(self) -> dict[int, list[ArchiveFile]]:
-        """The files now, by partition, in the order of offsets; {} without an archive."""
-        found: dict[int, list[ArchiveFile]] = {}
-        for folder in sorted((self.root / DATA).glob("*")):
-            if folder.name.isdecimal():
-                names = sorted(path for path in folder.glob(f"*{_SUFFIX}") if path.stem.isdecimal())
-                found[int(folder.name)] = [ArchiveFile(path, int(folder.name), int(path.stem)) for path in names]
+        """The valid files now, by partition, in the order of offsets; {} without an archive."""
+        found = {partition: _valid(files) for partition, files in self._listed().items()}
         return {partition: files for partition, files in sorted(found.items()) if files}
+
+    def replaced(self) -> list[tuple[ArchiveFile, ArchiveFile]]:
+        """Files that are not valid any more, each with the merged file that has its rows."""
+        found = []
+        for files in self._listed().values():
+            valid = _valid(files)
+            merged = [file for file in valid if file.end]
+            for file in set(files) - set(valid):
+                found.append((file, next(one for one in merged if one.start <= file.start < one.end)))
+        return found
+
+    def _listed(self) -> dict[int, list[ArchiveFile]]:
+        found: dict[int, list[ArchiveFile]] = {}
+        for folder in (self.root / DATA).glob("*"):
+            if folder.name.isdecimal():
+                named = ((path, _NAME.fullmatch(path.stem)) for path in folder.glob(f"*{_SUFFIX}"))
+                found[int(folder.name)] = [
+                    ArchiveFile(path, int(folder.name), int(name[1]), int(name[2] or 0)) for path, name in named if name
+                ]
+        return found
 
     def ends(self) -> dict[int, Footer]:
         """The last footer of each partition: its `end` is where the archive of the partition ends."""
         return {partition: files[-1].footer() for partition, files in self.files().items()}
 
-    def add(self, footer: Footer, path: Path) -> ArchiveFile:
+    def add(self, footer: Footer, path: Path) -> None:
         """Make a whole file valid, durably.
 
         Args:
@@ -154,47 +192,85 @@ class Archive:
         Raises:
             TidemarkError: INVALID_REQUEST: another run archived these rows meanwhile.
         """
-        folder = self.root / DATA / str(footer.partition)
-        folder.mkdir(parents=True, exist_ok=True)
-        target = folder / f"{footer.start:020d}{_SUFFIX}"
-        _sync(path)
         try:
-            os.link(path, target)
+            self._link(path, f"{footer.start:020d}", footer.partition)
         except FileExistsError:
             sentence = f"another run archived {footer.topic}-{footer.partition} from offset {footer.start} on meanwhile"
             raise _invalid(sentence) from None
+
+    def add_merged(self, footer: Footer, path: Path) -> None:
+        """Make a whole merged file valid, durably, in place of the files that it has the rows of.
+
+        Args:
+            footer: that of the file.
+            path: from `new_path`; it is gone afterwards.
+        """
+        with suppress(FileExistsError):  # an earlier attempt has done it
+            self._link(path, f"{footer.start:020d}-{footer.end:020d}", footer.partition)
+
+    def _link(self, path: Path, name: str, partition: int) -> None:
+        folder = self.root / DATA / str(partition)
+        folder.mkdir(parents=True, exist_ok=True)
+        _sync(path)
+        try:
+            os.link(path, folder / f"{name}{_SUFFIX}")
         finally:
             path.unlink()
         for directory in (folder, folder.parent, self.root):
             _sync(directory)
-        return ArchiveFile(target, footer.partition, footer.start)
 
-    def new_path(self) -> Path:
-        """Path of a file to be written."""
-        folder = self.root / _WRITING
+    def new_path(self, work: str = WRITING) -> Path:
+        """Path of a file to be written, in the directory of that work: WRITING or MERGING."""
+        folder = self.root / work
         folder.mkdir(parents=True, exist_ok=True)
         return folder / f"{uuid.uuid4()}{_SUFFIX}"
 
+    def tables(self) -> list[str]:
+        """Names of the Iceberg tables that have files of this archive."""
+        path = self.root / _TABLES
+        return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+    def note_table(self, name: str) -> None:
+        """Note an Iceberg table that is to get files, durably."""
+        if name not in self.tables():
+            with (self.root / _TABLES).open("a", encoding="utf-8") as file:
+                file.write(f"{name}\n")
+            _sync(self.root / _TABLES)
+            _sync(self.root)
+
     @contextmanager
-    def lease(self) -> Iterator[None]:
-        """Be the one run that writes; the system ends the lease with the process, however that ends.
+    def lease(self, work: str = WRITING) -> Iterator[None]:
+        """Be the one run that does this work: WRITING adds rows, MERGING merges files.
+
+        The system ends the lease with the process, however that ends.
 
         Raises:
             TidemarkError: INVALID_REQUEST: another run holds the lease.
         """
         self.root.mkdir(parents=True, exist_ok=True)
-        with (self.root / _LEASE).open("a+", encoding="utf-8") as held:
+        with (self.root / _LEASES[work]).open("a+", encoding="utf-8") as held:
             try:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 held.seek(0)
-                sentence = f"another run writes the archive {self.root}: {held.read(200) or 'it has just started'}"
-                raise _invalid(sentence) from None
+                holder, verb = held.read(200) or "it has just started", "writes" if work == WRITING else "compacts"
+                raise _invalid(f"another run {verb} the archive {self.root}: {holder}") from None
             held.truncate(0)
             held.write(f"process {os.getpid()} on {socket.gethostname()}")
             held.flush()
-            shutil.rmtree(self.root / _WRITING, ignore_errors=True)
+            shutil.rmtree(self.root / work, ignore_errors=True)
             yield
+
+
+def _valid(files: Iterable[ArchiveFile]) -> list[ArchiveFile]:
+    """The files without those that a merged file replaces, in the order of offsets."""
+    found: list[ArchiveFile] = []
+    merged_end = 0
+    for file in sorted(files, key=lambda one: (one.start, -one.end)):
+        if file.start >= merged_end:
+            found.append(file)
+            merged_end = file.end
+    return found
 
 
 def check_topic(root: Path, ends: Mapping[int, Footer], topic: str, topic_id: str) -> None:

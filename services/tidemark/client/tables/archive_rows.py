@@ -20,9 +20,9 @@ from tidemark.client.tables.archive_files import (
     ArchiveFile,
     Footer,
     footer_of,
+    opened_file,
 )
 from tidemark.client.typed.batch_rows import BatchRows
-from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.schema import HEADERS_TYPE
 from tidemark.record.typed.batch import TypedRows
 
@@ -53,11 +53,7 @@ def archived_rows(archive: Archive, partition: int, start: int, end: int, typed:
     for file, following in zip(files, behind, strict=True):
         if following <= start or file.start >= end:
             continue
-        try:
-            opened = pq.ParquetFile(file.path)
-        except pa.ArrowInvalid as error:
-            raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{file.path} is damaged: {error}") from None
-        with opened:
+        with opened_file(file.path) as opened:
             yield from _rows_of(opened, footer_of(opened, file.path), start, end, typed)
 
 

@@ -49,6 +49,7 @@ def publish(archive: Archive, table: str, catalog: Mapping[str, str] | None = No
             snapshots are gone; INCOMPATIBLE_SCHEMA: Iceberg has no such change of a column.
     """
     with closing(_catalog(archive, catalog)) as opened:
+        archive.note_table(table)
         return sum(
             _publish_version(opened, table, list(files))
             for _, files in groupby(_files(archive), lambda one: one[1].schema.version)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
-from tidemark.client import archive_topic, read_table, scan
+from tidemark.client import archive_topic, compact_archive, read_table, scan
 from tidemark.client.tables import archiver, table_scan
 from tidemark.client.tables.archive_files import FIELD_ID, SYSTEM_COLUMNS, Archive, parquet_schema
 from tidemark.client.tables.archive_rows import archived_rows
@@ -156,17 +156,19 @@ def test_no_row_is_missing_or_double_wherever_the_seams_are(random: Random, monk
     with tempfile.TemporaryDirectory() as root:
         for _ in range(random.randint(1, 12)):
             partition = random.randrange(2)
-            match random.choice(["append", "append", "append", "archive", "archive", "trim", "evolve"]):
+            match random.choice(["append", "append", "append", "archive", "archive", "compact", "trim", "evolve"]):
                 case "append":
                     name = "airline" if len(logs.versions) > 1 else "carrier"
                     logs.append(partition, flights(logs.end(partition), random.randint(1, 4), name))
                 case "archive":
                     archived(logs, Path(root))
+                case "compact" if Archive(root).files():
+                    compact_archive(root, min_files=2, grace_hours=random.choice([0.0, 1.0]))
                 case "trim":
                     footer = Archive(root).ends().get(partition)
                     until = max(logs.starts[partition], 0 if footer is None else footer.end)
                     logs.starts[partition] = random.choice([until, random.randint(logs.starts[partition], until)])
-                case _:
+                case "evolve":
                     logs.evolve(SECOND)
         begins = [random.randint(0, logs.end(index)) for index in range(2)]
         ends = {index: random.randint(begins[index], logs.end(index)) for index in range(2)}

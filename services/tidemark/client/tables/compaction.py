@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Merges small files of the archive of a typed topic into larger ones; each row stays in exactly one valid file.
+
+A merged file replaces its sources at the moment when its name appears. The sources stay for readers that started
+earlier, until a later run deletes them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidemark.client.tables.archive_files import MERGING, Archive, ArchiveFile, Footer, footer_of, opened_file
+from tidemark.client.tables.archiver import row_groups, written
+from tidemark.model import ErrorCode, TidemarkError
+
+_BATCH_ROWS: Final = 1 << 16
+_FEWEST: Final = 2
+
+
+@dataclass(frozen=True)
+class MergeTask:
+    """Files that become one; may go to another process of this machine, or of one with the same file system.
+
+    Attributes:
+        root: directory of the archive.
+        sources: paths of files that follow one another without a gap, in one version of the schema.
+    """
+
+    root: str
+    sources: tuple[str, ...]
+
+
+class Compacted(NamedTuple):
+    """Result of a compaction.
+
+    Attributes:
+        sources: number of files that were merged.
+        merged: number of files that they became.
+        deleted: number of files that were deleted, since earlier runs had replaced them.
+    """
+
+    sources: int
+    merged: int
+    deleted: int
+
+
+Run = Callable[[Iterable[MergeTask]], Iterable[int]]
+
+
+def compact_archive(
+    root: str, *, file_mib: int = 128, min_files: int = 4, grace_hours: float = 24.0, run: Run | None = None
+) -> Compacted:
+    """Merge files of an archive that follow one another; may run beside `archive_topic`, one compaction at a time.
+
+    Files of several versions of the schema stay apart, so that no column is lost. A file of half of `file_mib` or more
+    stays as it is.
+
+    Args:
+        root: directory of an archive of `archive_topic`, on a mounted file system.
+        file_mib: approximate size of a merged file at most.
+        min_files: number of neighbouring files that are worth a merge; 2 at least.
+        grace_hours: replaced files stay so long for readers that started earlier.
+        run: runs `merge` for each task, and yields its results; None: one after the other, here.
+
+    Raises:
+        TidemarkError: INVALID_REQUEST: there is no archive, another compaction runs, an Iceberg table has the files, or
+            a file is damaged.
+    """
+    archive = Archive(root)
+    if not archive.files():
+        raise _invalid(f"{archive.root} is no archive of a topic with a schema")
+    tables = ", ".join(archive.tables())
+    if tables:
+        raise _invalid(f"the archive {archive.root} is not compacted: the Iceberg table {tables} has its files")
+    with archive.lease(MERGING):
+        tasks = plan(archive, file_bytes=file_mib << 20, min_files=min_files)
+        sources = sum(map(merge, tasks) if run is None else run(tasks))
+        return Compacted(sources, len(tasks), _sweep(archive, grace_hours * 3600))
+
+
+def plan(archive: Archive, *, file_bytes: int, min_files: int) -> list[MergeTask]:
+    """Tasks for the files that are worth a merge now, by partition and offset."""
+    tasks = []
+    for files in archive.files().values():
+        for group in _groups(files, file_bytes):
+            if len(group) >= max(_FEWEST, min_files):
+                tasks.append(MergeTask(str(archive.root), tuple(str(file.path) for file in group)))
+    return tasks
+
+
+def _groups(files: Iterable[ArchiveFile], file_bytes: int) -> Iterator[list[ArchiveFile]]:
+    """Files that can be one: they follow one another, and are of one size at most together."""
+    group: list[ArchiveFile] = []
+    group_bytes, last = 0, None
+    for file in files:
+        size_bytes, footer = file.path.stat().st_size, file.footer()
+        is_large = size_bytes * 2 >= file_bytes
+        if last is None or is_large or group_bytes + size_bytes > file_bytes or not _follows(footer, last):
+            yield group
+            group, group_bytes = [], 0
+        if not is_large:
+            group.append(file)
+            group_bytes += size_bytes
+        last = footer
+    yield group
+
+
+def _follows(footer: Footer, last: Footer) -> bool:
+    return footer._replace(start=last.start, end=last.end) == last and footer.start == last.end
+
+
+def merge(task: MergeTask) -> int:
+    """Write one merged file, which is valid as soon as it is whole; returns the number of its sources.
+
+    Raises:
+        TidemarkError: INVALID_REQUEST: a source is damaged.
+    """
+    archive = Archive(task.root)
+    with ExitStack() as stack:
+        paths = [Path(source) for source in task.sources]
+        opened = [stack.enter_context(opened_file(path)) for path in paths]
+        footers = [footer_of(one, path) for one, path in zip(opened, paths, strict=True)]
+        footer = footers[0]._replace(end=footers[-1].end)
+        path = archive.new_path(MERGING)
+        with written(path, footer.schema) as file:
+            try:
+                for group in row_groups(_batches(opened)):
+                    file.write(group)
+            except pa.ArrowInvalid as error:
+                raise _invalid(f"a file of {', '.join(task.sources)} is damaged: {error}") from None
+            file.end(footer)
+    archive.add_merged(footer, path)
+    return len(task.sources)
+
+
+def _batches(opened: Iterable[pq.ParquetFile]) -> Iterator[pa.RecordBatch]:
+    for one in opened:
+        yield from one.iter_batches(_BATCH_ROWS)
+
+
+def _sweep(archive: Archive, grace_s: float) -> int:
+    """Delete files that were replaced long enough ago; returns their number."""
+    due = [file for file, merged in archive.replaced() if merged.path.stat().st_mtime <= time.time() - grace_s]
+    for file in due:
+        file.path.unlink(missing_ok=True)
+    return len(due)
+
+
+def _invalid(sentence: str) -> TidemarkError:
+    return TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
