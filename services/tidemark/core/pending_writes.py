@@ -21,12 +21,22 @@ class Writer(NamedTuple):
     producer_epoch: int
 
 
-class _Pending(NamedTuple, Generic[V]):
-    """A value, the epoch of its transaction, and its place in the order of the log."""
+class _Pending(Generic[V]):
+    """A value, the epoch of its transaction, and its place in the order of the log.
 
-    producer_epoch: int
-    order: int
-    value: V
+    Attributes:
+        undone: the value was not written after all.
+        before: of such a value, the earlier one of the same producer and key, which counts instead.
+    """
+
+    __slots__ = ("before", "order", "producer_epoch", "undone", "value")
+
+    def __init__(self, producer_epoch: int, order: int, value: V) -> None:
+        self.producer_epoch = producer_epoch
+        self.order = order
+        self.value = value
+        self.undone = False
+        self.before: _Pending[V] | None = None
 
 
 Undo = dict[K, tuple[_Pending[V], _Pending[V] | None]]
@@ -55,6 +65,11 @@ class PendingWrites(Generic[K, V]):
         """The keys whose value a marker may change."""
         return self._writers.keys()
 
+    def get(self, producer: Writer, key: K) -> V | None:
+        """The value that the transaction of this producer epoch has written last; None: it has written none."""
+        found = self._of.get(producer.producer_id, {}).get(key)
+        return found.value if found is not None and found.producer_epoch == producer.producer_epoch else None
+
     def add(self, producer: Writer, values: Iterable[tuple[K, V]]) -> Undo[K, V]:
         """Values that a transaction writes behind all values so far; returns the argument of `undo`."""
         undo: Undo[K, V] = {}
@@ -66,12 +81,16 @@ class PendingWrites(Generic[K, V]):
         return undo
 
     def undo(self, producer: Writer, undo: Undo[K, V]) -> None:
-        """The values of an `add` were not written after all."""
+        """The values of an `add` were not written after all; a later `add` of the same keys may be undone before."""
         for key, (added, before) in undo.items():
-            if self._of.get(producer.producer_id, {}).get(key) is added:
-                self._remove(producer.producer_id, key)
-                if before is not None:
-                    self._put(producer.producer_id, key, before)
+            added.undone, added.before = True, before
+            if self._of.get(producer.producer_id, {}).get(key) is not added:
+                continue
+            self._remove(producer.producer_id, key)
+            while before is not None and before.undone:
+                before = before.before
+            if before is not None:
+                self._put(producer.producer_id, key, before)
 
     def overwrite(self, key: K) -> None:
         """A value of the key without a transaction is written behind all values so far."""

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import itertools
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tidemark.core.pending_writes import PendingWrites, Writer
@@ -75,3 +78,13 @@ def test_values_that_were_not_written_leave_the_earlier_ones_of_their_producer()
     pending.undo(Writer(1, 0), undo)
     assert set(pending.keys) == {"a"}
     assert pending.end(1, 1, commit=True) == [("a", 1)]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_values_of_which_none_was_written_leave_none(order: tuple[int, ...]) -> None:
+    pending: PendingWrites[str, int] = PendingWrites()
+    undos = [pending.add(Writer(1, 0), [("a", value)]) for value in range(3)]
+    for one in order:
+        pending.undo(Writer(1, 0), undos[one])
+    assert not pending
+    assert pending.end(1, 1, commit=True) == []

@@ -155,7 +155,8 @@ class GroupCoordinator:
     def commit_in_transaction(self, asked: Commit, producer: Writer, now: Situation) -> Outcome[PendingCommit]:
         """Commit offsets with the writes of a transaction (rule X17): in force after its commit marker.
 
-        The records are of the transaction's producer. If they are not written, `take_back` is called.
+        The records are of the transaction's producer. If they are not written, `take_back` is called. An offset that a
+        later commit of the same client has set in this transaction stays.
 
         Raises:
             TidemarkError: INVALID_GROUP_ID; as `offsets.commit`.
@@ -163,6 +164,10 @@ class GroupCoordinator:
         check_group_id(asked.group_id)
         group = self._groups.get(asked.group_id) or Group(asked.group_id)
         values, refused = offsets.values_of(group, asked, now)
+        for key in tuple(values):
+            known = self._pending.get(producer, key)
+            if known is not None and asked.turn.precedes(known.turn):
+                del values[key]
         undo = self._pending.add(producer, values.items())
         return Outcome(PendingCommit(producer, undo, refused), tuple(starmap(Change, values.items())))
 

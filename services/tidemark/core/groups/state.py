@@ -143,6 +143,10 @@ class Turn(NamedTuple):
         """Whether `other` is this commit, or a later one of the same client."""
         return bool(self.committer_id) and self.committer_id == other.committer_id and self.sequence <= other.sequence
 
+    def precedes(self, other: Turn) -> bool:
+        """Whether `other` is a later commit of the same client."""
+        return self.is_done_by(other) and self.sequence < other.sequence
+
 
 UNNUMBERED: Final = Turn()
 

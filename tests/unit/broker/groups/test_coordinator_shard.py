@@ -19,7 +19,7 @@ from tidemark.core.groups.coordinator import GroupCoordinator, Outcome
 from tidemark.core.groups.heartbeat import Heartbeat, HeartbeatAnswer, Situation
 from tidemark.core.groups.offsets import Commit, Refusals
 from tidemark.core.groups.settings import GroupSettings
-from tidemark.core.groups.state import Change, Committed, OffsetKey, TopicFacts
+from tidemark.core.groups.state import UNNUMBERED, Change, Committed, OffsetKey, TopicFacts, Turn
 from tidemark.core.pending_writes import Writer
 from tidemark.errors import ConcurrentTransactionsError
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
@@ -250,9 +250,9 @@ LOADER = InTransaction("loader", Writer(40, 0))
 
 
 def commit_in_transaction(
-    shard: GroupShard, offset: int, transaction: InTransaction = LOADER
+    shard: GroupShard, offset: int, transaction: InTransaction = LOADER, turn: Turn = UNNUMBERED
 ) -> asyncio.Task[Refusals]:
-    asked = Commit("g", "", -1, "", {AT_0: Committed(offset, -1, "", "a-id", "", 0)})
+    asked = Commit("g", "", -1, "", {AT_0: Committed(offset, -1, "", "a-id", "", 0)}, turn)
     return asyncio.create_task(shard.commit_in_transaction(asked, transaction))
 
 
@@ -304,6 +304,22 @@ async def test_an_offset_committed_after_the_one_of_a_transaction_stays(log: Log
     assert offset_of(shard) == 7
     assert [len(changes) for _, changes in log.pending] == [1]
     assert len(log.records) == 1
+
+
+async def test_a_late_commit_of_a_transaction_undoes_no_later_one_of_its_client(log: Log, shard: GroupShard) -> None:
+    for offset, sequence in ((5, 1), (8, 2)):
+        pending = commit_in_transaction(shard, offset, turn=Turn("reader", sequence))
+        await log.finish_write()
+        await pending
+    assert await commit_in_transaction(shard, 5, turn=Turn("reader", 1)) == {}, "the first one arrives again"
+    assert log.writes.empty()
+    repeated = commit_in_transaction(shard, 8, turn=Turn("reader", 2))
+    await turns()
+    assert not repeated.done(), "its first write may fail yet"
+    await log.finish_write()
+    await repeated
+    shard.on_marker(40, 1, commit=True)
+    assert offset_of(shard) == 8
 
 
 async def test_a_fenced_transaction_fails_alone_and_leaves_no_offset(log: Log, shard: GroupShard) -> None:
