@@ -29,8 +29,23 @@ def test_every_invariant_holds_in_every_world_of_transactions(first: int) -> Non
     assert refused["CONCURRENT_TRANSACTIONS"] > 50, "requests hardly met a transaction that was being completed"
 
 
-def test_the_same_seed_is_the_same_life_of_transactions() -> None:
-    one, other = live(7).world, live(7).world
+@pytest.mark.parametrize("first", range(0, WORLDS, 10))
+def test_offsets_and_rows_of_transactions_count_together_in_every_world(first: int) -> None:
+    committed = 0
+    refused: Counter[str] = Counter()
+    for seed in range(first, first + 10):
+        life = live(seed, transforms=True)
+        assert life.broken is None, life.story
+        committed += sum(life.world.committed_offsets().values())
+        refused += life.world.refused
+    assert committed > 200, "few input records were covered by committed offsets"
+    assert refused["UNKNOWN_MEMBER"] > 20, "members were hardly evicted"
+    assert refused["CONCURRENT_TRANSACTIONS"] > 300, "members hardly met the offsets of open transactions"
+
+
+@pytest.mark.parametrize("transforms", [False, True])
+def test_the_same_seed_is_the_same_life_of_transactions(*, transforms: bool) -> None:
+    one, other = live(7, transforms=transforms).world, live(7, transforms=transforms).world
     assert (one.story, one.log) == (other.story, other.log)
 
 

@@ -14,6 +14,7 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.markers import EndMarker
 
 from tests.simulation.engine import Node
+from tests.simulation.transactions.offsets_leader import OffsetsLeader
 from tests.simulation.transactions.partition_log import Entry, marker_entry
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class BrokerNode(Node):
     def __init__(self, world: TransactionWorld, name: str) -> None:
         super().__init__(world.engine, name)
         self.next_write_fails = False
+        self.groups = OffsetsLeader(world, self)
         self._world = world
         self._epoch = 0
         self._core: TransactionCoordinator | None = None
@@ -157,7 +159,7 @@ class BrokerNode(Node):
                     self._send_marker(marker, key)
 
     def _send_marker(self, marker: Marker, key: TransactionPartition) -> None:
-        log = self._world.partitions[key.partition]
+        log = self._world.log_of(key)
         if log.key != key:  # the topic of the transaction was deleted (rule X15)
             self._marked(marker, key)
             return
@@ -179,7 +181,7 @@ class BrokerNode(Node):
 
     def write_marker(self, marker: Marker, key: TransactionPartition, reply: Reply) -> None:
         """A marker of a coordinator (rules X2, X12)."""
-        log = self._world.partitions[key.partition]
+        log = self._world.log_of(key)
         if log.key != key or log.leader is not self:
             reply(TidemarkError(ErrorCode.NOT_LEADER, "not here"))
             return
@@ -191,10 +193,16 @@ class BrokerNode(Node):
         except TidemarkError as error:
             reply(error)
             return
+
+        def committed(error: TidemarkError | None) -> None:
+            if error is None and log is self._world.offsets:
+                self.groups.on_marker(*entry.producer, commit=marker.commit)
+            reply(error)
+
         if is_new:
-            log.append(entry, reply)
+            log.append(entry, committed)
         else:
-            log.when_committed(len(log.entries), reply)
+            log.when_committed(len(log.entries), committed)
 
     def produce(self, name: str, key: TransactionPartition, entry: Entry, reply: Reply) -> None:
         """A pending batch of a client; the coordinator is asked before the first one of a transaction (rule X11)."""
@@ -213,7 +221,7 @@ class BrokerNode(Node):
         elif log.state.producers.has_open(*entry.producer):
             log.append(entry, reply)
         else:
-            self._verify(Addition(name, entry.producer, (key,)), lambda: self._append(key, entry, reply), reply)
+            self.verify(Addition(name, entry.producer, (key,)), lambda: self._append(key, entry, reply), reply)
 
     def _append(self, key: TransactionPartition, entry: Entry, reply: Reply) -> None:
         """After the coordinator's answer: the epoch is checked once more, since a marker may have come."""
@@ -231,7 +239,7 @@ class BrokerNode(Node):
         else:
             log.append(entry, reply)
 
-    def _verify(self, addition: Addition, then: Callable[[], None], reply: Reply) -> None:
+    def verify(self, addition: Addition, then: Callable[[], None], reply: Reply) -> None:
         done = False
 
         def answered(answer: Any) -> None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidemark.core.transactions.requests import CommitMembers, End, Init, Initialized, Join
@@ -12,7 +12,7 @@ from tidemark.model import ErrorCode, TidemarkError
 
 from tests.simulation.engine import Node
 from tests.simulation.transactions.brokers import CALL_MS, Reply, Request
-from tests.simulation.transactions.partition_log import Row, Tag, data_entry, visible
+from tests.simulation.transactions.partition_log import Row, Source, Tag, data_entry, visible
 
 if TYPE_CHECKING:
     from tests.simulation.transactions.world import TransactionWorld
@@ -22,7 +22,7 @@ _RETRY_MS = 20
 _PATIENCE_MS = 700
 _READ_MS = 40
 _KEEP_MS = 400
-_FATAL = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.TRANSACTION_NOT_FOUND, ErrorCode.INVALID_TXN_STATE})
+FATAL = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.TRANSACTION_NOT_FOUND, ErrorCode.INVALID_TXN_STATE})
 """A producer does not retry a request after these."""
 
 
@@ -38,10 +38,15 @@ class Sender:
         self._producer = producer
         self._finished: Callable[[TidemarkError | None], None] | None = finished
         self._acknowledged: dict[TransactionPartition, set[int]] = {}
+        self._sources: Mapping[TransactionPartition, Sequence[Source]] = {}
 
-    def start(self, counts: dict[TransactionPartition, int]) -> None:
+    def start(
+        self,
+        counts: dict[TransactionPartition, int],
+        sources: Mapping[TransactionPartition, Sequence[Source]] | None = None,
+    ) -> None:
         """Send so many rows to each partition, one after the other, and each until an answer comes."""
-        self.rows = counts
+        self.rows, self._sources = counts, sources or {}
         for key in counts:
             self._acknowledged[key] = set()
             self._send(key, 0, self._client.next_number(key))
@@ -57,7 +62,7 @@ class Sender:
         if self._finished is None:
             return
         world, client = self._client.world, self._client
-        row = Row(self._tag, number)
+        row = Row(self._tag, number, self._sources[key][sequence] if key in self._sources else None)
         entry = data_entry(self._producer, sequence, row)
         leader = world.partitions[key.partition].leader
         assert leader is not None
@@ -85,7 +90,7 @@ class Sender:
                 self._send(key, sequence + 1, self._client.next_number(key))
             elif all(len(self._acknowledged[one]) == count for one, count in self.rows.items()):
                 self.stop(None)
-        elif error.code in _FATAL or error.code is ErrorCode.TRANSACTION_ABORTABLE:
+        elif error.code in FATAL or error.code is ErrorCode.TRANSACTION_ABORTABLE:
             self.stop(error)
         else:
             self._client.after(_RETRY_MS, lambda: self._send(key, sequence, number))
@@ -119,7 +124,7 @@ class ClientNode(Node):
             if answered:
                 return
             answered = True
-            if isinstance(answer, TidemarkError) and answer.code not in _FATAL | {ErrorCode.TRANSACTION_ABORTABLE}:
+            if isinstance(answer, TidemarkError) and answer.code not in FATAL | {ErrorCode.TRANSACTION_ABORTABLE}:
                 self.after(self.dice.choice((3, _RETRY_MS)), lambda: self.ask(request, then))
             else:
                 then(answer)
@@ -165,7 +170,7 @@ class ProducerNode(ClientNode):
         sender.start(self.some_partitions())
 
     def _written(self, tag: Tag, producer: ProducerIdentity, error: TidemarkError | None) -> None:
-        if error is not None and error.code in _FATAL:
+        if error is not None and error.code in FATAL:
             self.world.invariants.ends(tag, commit=False)
             self.init(producer, self._initialized)
             return
@@ -230,7 +235,7 @@ class SinkNode(ClientNode):
                 if len(done) == tasks:
                     state["over"] = True
                     self._commit(batch, tuple(done.values()))
-            elif error.code in _FATAL:
+            elif error.code in FATAL:
                 state["over"] = True
                 self._fenced()
             else:

@@ -22,7 +22,7 @@ from tidemark.core.transactions.state import (
     WritersPage,
 )
 
-from tests.simulation.transactions.partition_log import Entry, PartitionLog, Read, Row, Tag
+from tests.simulation.transactions.partition_log import Entry, PartitionLog, Read, Row, Source, Tag
 
 if TYPE_CHECKING:
     from tests.simulation.transactions.world import TransactionWorld
@@ -59,6 +59,12 @@ class Invariant:
 
     def batch_done(self, name: str, batch: int) -> None:
         """The coordinator has answered that the batch of a sink is committed, by this call or an earlier one."""
+
+    def transforms(self, tag: Tag, starts: dict[int, int], ends: dict[int, int]) -> None:
+        """A transaction writes a row for each input record in [start, end), and commits these ends as offsets."""
+
+    def fetches(self, offsets: dict[int, int]) -> None:
+        """A group coordinator answers with these committed offsets, by input partition."""
 
     def wrote(self, changes: list[Change]) -> None:
         """Records of the coordinator are committed."""
@@ -177,6 +183,64 @@ class ReadCommitted(Invariant):
             self.require(decided, f"{where} reads {row}, no commit of {producer} is decided")
 
 
+class OffsetsWithData(Invariant):
+    """The offset of an input partition covers the visible rows that come from it: none twice, none beside it."""
+
+    name = "OFFSETS-WITH-DATA"
+
+    def __init__(self) -> None:
+        self._ends: dict[tuple[int, int], set[Tag]] = {}
+        self._asked: set[Tag] = set()
+        self._producers: defaultdict[Tag, set[ProducerIdentity]] = defaultdict(set)
+        self._decisions = Decisions()
+        self._fetched: defaultdict[int, int] = defaultdict(int)
+        self._shown: dict[Source, tuple[TransactionPartition, int]] = {}
+
+    def transforms(self, tag: Tag, starts: dict[int, int], ends: dict[int, int]) -> None:
+        for one in ends.items():
+            self._ends.setdefault(one, set()).add(tag)
+
+    def ends(self, tag: Tag, *, commit: bool) -> None:
+        if commit:
+            self._asked.add(tag)
+
+    def wrote(self, changes: list[Change]) -> None:
+        for _ in self._decisions.of(changes):
+            pass
+
+    def committed(self, log: PartitionLog, entry: Entry) -> None:
+        if entry.row is not None:
+            self._producers[entry.row.tag].add(entry.producer)
+
+    def fetches(self, offsets: dict[int, int]) -> None:
+        for partition, offset in offsets.items():
+            told = f"the offset of input {partition} is {offset}"
+            self.require(offset >= self._fetched[partition], f"{told}, before it was {self._fetched[partition]}")
+            self._fetched[partition] = offset
+            if offset:
+                owners = self._ends.get((partition, offset), set()) & self._asked
+                decided = any(
+                    map(self._decisions.is_committed, (one for tag in owners for one in self._producers[tag]))
+                )
+                self.require(decided, f"{told}, and no commit of a transaction that ends there is decided: {owners}")
+
+    def reads(self, reader: str, log: PartitionLog, position: int, read: Read, rows: list[tuple[int, Row]]) -> None:
+        for offset, row in rows:
+            if row.source is not None:
+                where = self._shown.setdefault(row.source, (log.key, offset))
+                self.require(where == (log.key, offset), f"{row} is at {offset} of {log.key}, and at {where}")
+
+    def at_the_end(self, world: TransactionWorld) -> None:
+        if world.offsets is None:
+            return
+        offsets = world.committed_offsets()
+        self.fetches(offsets)
+        for partition, end in offsets.items():
+            shown = sorted(offset for one, offset in self._shown if one == partition)
+            told = f"the offset of input {partition} is {end}, visible rows come from {shown[-5:]} at last"
+            self.require(shown == list(range(end)), told)
+
+
 class Order(Invariant):
     """A reader is given the rows of a process in the order in which the process sent them to the partition."""
 
@@ -243,9 +307,9 @@ class Stable(Invariant):
     name = "STABLE"
 
     def at_the_end(self, world: TransactionWorld) -> None:
-        for log in world.partitions:
+        for log in (*world.partitions, *([] if world.offsets is None else [world.offsets])):
             stable = log.state.last_stable_offset(log.high_watermark)
-            told = f"the last stable offset of partition {log.key.partition} stays at {stable}, {log.high_watermark}"
+            told = f"the last stable offset of {log.key} stays at {stable}, {log.high_watermark}"
             self.require(stable == log.high_watermark == len(log.entries), told)
 
 
@@ -289,7 +353,14 @@ class AllInvariants(Invariant):
     """All of them, in one."""
 
     def __init__(self) -> None:
-        self._all: tuple[Invariant, ...] = (ReadCommitted(), Order(), Fenced(), Stable(), Atomic())
+        self._all: tuple[Invariant, ...] = (
+            ReadCommitted(),
+            Order(),
+            Fenced(),
+            Stable(),
+            OffsetsWithData(),
+            Atomic(),
+        )
 
     def starts(self, client: str, generation: int) -> None:
         for one in self._all:
@@ -310,6 +381,14 @@ class AllInvariants(Invariant):
     def batch_done(self, name: str, batch: int) -> None:
         for one in self._all:
             one.batch_done(name, batch)
+
+    def transforms(self, tag: Tag, starts: dict[int, int], ends: dict[int, int]) -> None:
+        for one in self._all:
+            one.transforms(tag, starts, ends)
+
+    def fetches(self, offsets: dict[int, int]) -> None:
+        for one in self._all:
+            one.fetches(offsets)
 
     def wrote(self, changes: list[Change]) -> None:
         for one in self._all:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lives of simulated transactions.
 
-python -m tests.simulation.transactions.lives --seeds 1000 [--first 0]
+python -m tests.simulation.transactions.lives --seeds 1000 [--first 0] [--transforms]
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class TransactionLife(NamedTuple):
         return "\n".join([f"world of transactions, seed {self.world.engine.seed}", *lines, end])
 
 
-def live(seed: int) -> TransactionLife:
+def live(seed: int, *, transforms: bool = False) -> TransactionLife:
     """The life of that seed, until an invariant fails or the end; odd seeds store a transaction in several pages."""
-    world = TransactionWorld(seed, draw(seed))
+    world = TransactionWorld(seed, draw(seed, transforms=transforms), transforms=transforms)
     try:
         with mock.patch.object(open_transaction, "PAGE_ITEMS", 2 if seed % 2 else PAGE_ITEMS):
             world.live()
@@ -45,11 +45,11 @@ def live(seed: int) -> TransactionLife:
     return TransactionLife(world, None)
 
 
-def soak(first: int, count: int) -> int:
+def soak(first: int, count: int, *, transforms: bool = False) -> int:
     """Exit status 1 and a story at the first failure."""
     transactions = batches = 0
     for seed in range(first, first + count):
-        life = live(seed)
+        life = live(seed, transforms=transforms)
         if life.broken is not None:
             sys.stdout.write(life.story + "\n")
             return 1
@@ -63,8 +63,9 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, required=True, help="how many worlds")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--transforms", action="store_true", help="worlds with offsets in transactions")
     options = parser.parse_args(arguments)
-    return soak(options.first, options.seeds)
+    return soak(options.first, options.seeds, transforms=options.transforms)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,11 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
+from tidemark.core.groups import offsets
+from tidemark.core.groups.coordinator import GroupCoordinator, PendingCommit
+from tidemark.core.groups.coordinator import Outcome as GroupOutcome
+from tidemark.core.groups.state import Turn
+from tidemark.core.pending_writes import PendingWrites
 from tidemark.core.producer_state import ProducerStates
 from tidemark.core.transactions import coordinator, refusals
 from tidemark.core.transactions.coordinator import TransactionCoordinator
@@ -59,8 +64,8 @@ def appends_without_asking_the_coordinator(monkeypatch: Any) -> None:
         then()
         verify(self, addition, lambda: None, lambda _: None)
 
-    verify = BrokerNode._verify
-    monkeypatch.setattr(BrokerNode, "_verify", ask_later)
+    verify = BrokerNode.verify
+    monkeypatch.setattr(BrokerNode, "verify", ask_later)
 
 
 def takes_writes_of_any_epoch(monkeypatch: Any) -> None:
@@ -252,13 +257,69 @@ def reads_the_first_page_only(monkeypatch: Any) -> None:
     monkeypatch.setattr(TransactionalId, "replay", lambda self, _, now_ms: replay(self, {}, now_ms))
 
 
+def shows_offsets_before_the_marker(monkeypatch: Any) -> None:
+    """The offsets of an open transaction are in force."""
+
+    def commit_at_once(self: GroupCoordinator, asked: Any, producer: Any, now: Any) -> Any:
+        done = self.commit(asked, now)
+        return GroupOutcome(PendingCommit(producer, {}, done.answer), done.changes)
+
+    monkeypatch.setattr(GroupCoordinator, "commit_in_transaction", commit_at_once)
+
+
+def takes_offsets_of_any_generation(monkeypatch: Any) -> None:
+    """A member that was evicted commits offsets in its transaction."""
+    monkeypatch.setattr(offsets, "check_committer", lambda *_: None)
+    monkeypatch.setattr(offsets, "_refusal", lambda *_: None)
+
+
+def applies_offsets_of_aborted_transactions(monkeypatch: Any) -> None:
+    """An abort marker puts offsets in force."""
+    end = PendingWrites.end
+    monkeypatch.setattr(
+        PendingWrites, "end", lambda self, producer_id, epoch, *, commit: end(self, producer_id, epoch, commit=True)
+    )
+
+
+def applies_offsets_of_aborted_transactions_in_memory(monkeypatch: Any) -> None:
+    """An abort marker puts offsets in force, until the next coordinator replays the log."""
+    end = GroupCoordinator.end_transaction
+    monkeypatch.setattr(
+        GroupCoordinator,
+        "end_transaction",
+        lambda self, producer_id, epoch, *, commit: end(self, producer_id, epoch, commit=True),
+    )
+
+
+def forgets_pending_offsets_in_a_failover(monkeypatch: Any) -> None:
+    """A new coordinator takes no offsets of open transactions over."""
+    replay = GroupCoordinator.replay.__func__  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        GroupCoordinator, "replay", classmethod(lambda cls, changes, now_ms, _: replay(cls, changes, now_ms))
+    )
+
+
+def reads_offsets_that_a_transaction_may_change(monkeypatch: Any) -> None:
+    """The next owner of a partition does not wait for the end of a transaction (KIP-447)."""
+    monkeypatch.setattr(GroupCoordinator, "check_stable", lambda *_: None)
+
+
+def applies_late_offsets_of_a_transaction(monkeypatch: Any) -> None:
+    """A commit that arrives late undoes a later one of the same transaction."""
+    monkeypatch.setattr(Turn, "precedes", lambda *_: False)
+
+
 class TransactionMutant(NamedTuple):
-    """A defect, the rule that it breaks, the invariant that must catch it, and the first seed that shows it."""
+    """A defect, the rule that it breaks, the invariant that must catch it, and the first seed that shows it.
+
+    `transforms`: in worlds with offsets in transactions.
+    """
 
     patch: Callable[[Any], None]
     rule: str
     caught_by: str
     shown_by: int = 0
+    transforms: bool = False
 
     @property
     def name(self) -> str:
@@ -287,6 +348,18 @@ TRANSACTION_MUTANTS = (
     TransactionMutant(appends_repeated_writes, "P2", "ORDER"),
     TransactionMutant(reads_the_first_page_only, "X14", "STABLE", shown_by=1),
     TransactionMutant(names_aborts_that_begin_in_the_answer, "X4", "READ-COMMITTED"),
+    *(
+        TransactionMutant(patch, "X17", "OFFSETS-WITH-DATA", shown_by, transforms=True)
+        for patch, shown_by in (
+            (shows_offsets_before_the_marker, 0),
+            (takes_offsets_of_any_generation, 4),
+            (applies_offsets_of_aborted_transactions, 0),
+            (applies_offsets_of_aborted_transactions_in_memory, 0),
+            (forgets_pending_offsets_in_a_failover, 5),
+            (reads_offsets_that_a_transaction_may_change, 25),
+            (applies_late_offsets_of_a_transaction, 23),
+        )
+    ),
 )
 
 
@@ -303,7 +376,7 @@ def catch(mutant: TransactionMutant, *, recorded: bool = True) -> Caught | None:
     with pytest.MonkeyPatch.context() as monkeypatch:
         mutant.patch(monkeypatch)
         for worlds, seed in enumerate(seeds, 1):
-            life = live(seed)
+            life = live(seed, transforms=mutant.transforms)
             if life.broken is not None:
                 return Caught(life, worlds)
     return None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tidemark.core.transactions.state import ProducerIdentity, TransactionPartition
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.record.envelope import Attributes, Envelope
+from tidemark.record.envelope import Attributes, Batch, Envelope
 from tidemark.record.markers import EndMarker
 
 from tests.simulation.transactions.replica_state import Aborted, ReplicaState
@@ -34,19 +34,25 @@ class Tag(NamedTuple):
     member: str = ""
 
 
+Source = tuple[int, int]
+"""Partition and offset of an input record."""
+
+
 class Row(NamedTuple):
-    """One record; `number` rises with the records that its process sends to a partition."""
+    """One record; `number` rises with the records that its process sends to a partition; `source`: its input."""
 
     tag: Tag
     number: int
+    source: Source | None = None
 
 
 class Entry(NamedTuple):
-    """One batch of one record, or a marker; the offset is its index in the log."""
+    """One batch of one record, or a marker; the offset is its index in the log. A record of a group has its bytes."""
 
     envelope: Envelope
     row: Row | None = None
     marker: EndMarker | None = None
+    data: bytes = b""
 
     @property
     def producer(self) -> ProducerIdentity:
@@ -56,6 +62,11 @@ class Entry(NamedTuple):
 def data_entry(producer: ProducerIdentity, sequence: int, row: Row) -> Entry:
     """A pending batch that no leader has stamped."""
     return Entry(_envelope(producer, sequence, Attributes.PENDING), row)
+
+
+def group_entry(batch: Batch) -> Entry:
+    """A record of a group coordinator that no leader has stamped."""
+    return Entry(batch.envelope, data=batch.data)
 
 
 def marker_entry(producer: ProducerIdentity, commit: bool, coordinator_epoch: int) -> Entry:

@@ -2,7 +2,7 @@
 """Transactions in simulated time: coordinators that move, partitions, producers, sinks, readers, and faults.
 
 The coordinator is `core.transactions.coordinator.TransactionCoordinator`; its driver is written for the simulator and
-keeps to rules X10 to X16. The invariants are checked at each record that is committed or read.
+keeps to rules X10 to X17. The invariants are checked at each record that is committed or read.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
+from tidemark.core.internal_topics import OFFSETS_TOPIC
 from tidemark.core.transactions.requests import Situation, TransactionSettings
 from tidemark.core.transactions.state import Change, TransactionPartition
 
@@ -19,7 +20,9 @@ from tests.simulation.network.links import Network
 from tests.simulation.transactions.brokers import BrokerNode, Reply, Request
 from tests.simulation.transactions.clients import ClientNode, ProducerNode, ReaderNode, SinkNode
 from tests.simulation.transactions.invariants import AllInvariants
+from tests.simulation.transactions.offsets_leader import INPUTS, group_at
 from tests.simulation.transactions.partition_log import TOPIC, PartitionLog
+from tests.simulation.transactions.transforms import GROUP, GroupCall, TransformNode
 
 TROUBLED_MS = 8_000
 PEACE_MS = 5_000
@@ -28,6 +31,7 @@ PARTITIONS = 3
 CLIENTS_MAX = 3
 PRODUCERS = ("payments", "orders")
 SINKS = ("counts",)
+TRANSFORMS = ("sizes-0", "sizes-1")
 _WALL_MS = 1_700_000_000_000
 _RESTART_MS = 150
 
@@ -56,19 +60,26 @@ KINDS = {
 }
 
 
-def draw(seed: int, count: int = 40) -> list[Item]:
+TRANSFORM_KINDS = {kind: weight for kind, weight in KINDS.items() if kind != "recreate topic"} | {"move offsets": 6}
+
+
+def draw(seed: int, *, transforms: bool = False) -> list[Item]:
     """The faults of the world of that seed."""
-    dice = Engine(seed).dice("plan")
+    dice, kinds, count = Engine(seed).dice("plan"), TRANSFORM_KINDS if transforms else KINDS, 25 if transforms else 40
     return sorted(
         Item(dice.randrange(TROUBLED_MS), kind, dice.randrange(1000), dice.choice((50, 300, 900, 1500, 2500)))
-        for kind in dice.choices(list(KINDS), list(KINDS.values()), k=count)
+        for kind in dice.choices(list(kinds), list(kinds.values()), k=count)
     )
 
 
 class TransactionWorld:
-    """Three brokers, three partitions, the clients of three transactional ids, and two readers."""
+    """Three brokers, three partitions, the clients of three transactional ids, and two readers.
 
-    def __init__(self, seed: int, plan: list[Item]) -> None:
+    Args:
+        transforms: two of the ids read an input as a group, and commit their offsets with their rows (rule X17).
+    """
+
+    def __init__(self, seed: int, plan: list[Item], *, transforms: bool = False) -> None:
         self.engine = Engine(seed)
         self.network = Network(self.engine)
         self.invariants = AllInvariants()
@@ -77,6 +88,7 @@ class TransactionWorld:
         self.leader: BrokerNode | None = None
         self.leader_epoch = 0
         self.partitions = [self._new_partition(index, 0) for index in range(PARTITIONS)]
+        self.offsets = self._offsets_log() if transforms else None
         self.clients: dict[str, ClientNode] = {}
         self.checkpoints: dict[str, int] = {}
         self.story: list[tuple[int, str]] = []
@@ -89,6 +101,8 @@ class TransactionWorld:
         self._expiration_ms = self.engine.dice("expiration").choice((600, 10**9, 10**9))
         # An id that expires forgets which batches are committed, so a sink must return within the expiration time.
         self._names = (*PRODUCERS, *SINKS) if self._expiration_ms > PEACE_MS else (*PRODUCERS, "refunds")
+        if transforms:  # an id that expires again and again commits nothing
+            self._names, self._expiration_ms = (PRODUCERS[0], *TRANSFORMS), 10**9
         for item in plan:
             self.engine.at(item.at_ms, lambda item=item: self._befall(item))  # type: ignore[misc]
 
@@ -97,6 +111,8 @@ class TransactionWorld:
         self._lead(self.brokers[0])
         for index, log in enumerate(self.partitions):
             log.lead(self.brokers[index % BROKERS])
+        if self.offsets is not None:
+            self._lead_offsets(self.offsets, self.brokers[-1])
         for name in self._names:
             self._start(name)
         for reader in self._readers:
@@ -133,6 +149,20 @@ class TransactionWorld:
         self.invariants.wrote(changes)
         self.log += changes
 
+    def log_of(self, key: TransactionPartition) -> PartitionLog:
+        """The present incarnation of a partition."""
+        if key.topic == OFFSETS_TOPIC:
+            assert self.offsets is not None
+            return self.offsets
+        return self.partitions[key.partition]
+
+    def committed_offsets(self) -> dict[int, int]:
+        """The offsets that a new coordinator of the group would find, by input partition."""
+        assert self.offsets is not None
+        group = group_at(self.offsets, self).find(GROUP)
+        found = {} if group is None else {where.partition: one.offset for where, one in group.offsets.items()}
+        return dict.fromkeys(range(INPUTS), 0) | found
+
     # -- messages ------------------------------------------------------------------------------------------------
 
     def send(self, sender: Node, receiver: Node, work: Callable[[], None], *, twice: bool = False) -> None:
@@ -162,12 +192,23 @@ class TransactionWorld:
 
         self.send(sender, coordinator, lambda: coordinator.request(request, answer), twice=True)
 
+    def ask_group(self, sender: Node, call: GroupCall, reply: Reply) -> None:
+        """A request to the present coordinator of the group; it may arrive twice, and its answer never."""
+        assert self.offsets is not None
+        coordinator = self.offsets.leader
+        assert coordinator is not None
+
+        def answer(found: object) -> None:
+            self.send(coordinator, sender, lambda: reply(found))
+
+        self.send(sender, coordinator, lambda: call(coordinator.groups, answer), twice=True)
+
     # -- clients -------------------------------------------------------------------------------------------------
 
     def _start(self, name: str) -> ClientNode:
         self._started += 1
-        kind = SinkNode if name in SINKS else ProducerNode
-        client = kind(self, name, f"{name}-{self._started}")
+        kind = SinkNode if name in SINKS else TransformNode if name in TRANSFORMS else ProducerNode
+        client: ClientNode = kind(self, name, f"{name}-{self._started}")
         self.clients[client.name] = client
         client.start()
         return client
@@ -184,6 +225,13 @@ class TransactionWorld:
 
     def _new_partition(self, index: int, incarnation: int) -> PartitionLog:
         return PartitionLog(self, TransactionPartition(TOPIC, f"id-{incarnation}", index))
+
+    def _offsets_log(self) -> PartitionLog:
+        return PartitionLog(self, TransactionPartition(OFFSETS_TOPIC, "offsets-id", PARTITIONS))
+
+    def _lead_offsets(self, log: PartitionLog, broker: BrokerNode) -> None:
+        log.lead(broker)
+        broker.groups.lead()
 
     # -- faults --------------------------------------------------------------------------------------------------
 
@@ -248,6 +296,9 @@ class TransactionWorld:
 
     def _fail_a_write(self, item: Item) -> str:
         assert self.leader is not None
+        if self.offsets is not None and self.offsets.leader is not None and item.number % 2:
+            self.offsets.leader.groups.next_write_fails = True
+            return f"a write of the group's coordinator {self.offsets.leader.name} fails"
         self.leader.next_write_fails = True
         return f"a write of {self.leader.name} fails"
 
@@ -256,6 +307,12 @@ class TransactionWorld:
         broker = self.brokers[item.number // PARTITIONS % BROKERS]
         log.lead(broker)
         return f"{broker.name} leads partition {log.key.partition} in epoch {log.leader_epoch}"
+
+    def _move_offsets(self, item: Item) -> str:
+        assert self.offsets is not None
+        broker = self.brokers[item.number % BROKERS]
+        self._lead_offsets(self.offsets, broker)
+        return f"{broker.name} coordinates the group in epoch {self.offsets.leader_epoch}"
 
     def _recreate_topic(self, item: Item) -> str:
         self._topics += 1
