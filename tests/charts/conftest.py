@@ -10,9 +10,8 @@ from typing import Any
 
 import helm_python
 import pytest
-import yaml
 
-from tests.charts.rendering import CHARTS, NAME, NAMESPACE, ROOT, Manifest, Render
+from tests.charts.rendering import CHARTS, NAME, NAMESPACE, ROOT, Manifest, Render, documents
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +38,6 @@ def render(chart: Path) -> Render:
         )
         with helm_python.Chart.load(chart) as loaded:
             texts = loaded.render(values, name=NAME, namespace=NAMESPACE)
-        made = [each for path in texts if path.endswith(".yaml") for each in yaml.safe_load_all(texts[path])]
-        return [each for each in made if each]
+        return [each for path in texts if path.endswith(".yaml") for each in documents(texts[path])]
 
     return rendered

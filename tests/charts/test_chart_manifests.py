@@ -23,6 +23,7 @@ from tests.charts.rendering import (
     SETS,
     Manifest,
     containers,
+    documents,
     manifests,
     one,
     pods,
@@ -291,8 +292,8 @@ def test_names_fit_for_a_long_release_name() -> None:
         found |= chart.render({}, name="r" * 53, namespace=NAMESPACE)
     longest = {"Service": 63, "StatefulSet": 63 - len("-0123456789"), "Deployment": 63}
     for text in found.values():
-        for each in yaml.safe_load_all(text) if "kind:" in text else ():
-            if each and each["kind"] in longest:
+        for each in documents(text) if "kind:" in text else ():
+            if each["kind"] in longest:
                 assert len(each["metadata"]["name"]) <= longest[each["kind"]], each["metadata"]["name"]
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.charts.rendering import CHARTS, NAME, ROOT, manifests
 PAGE = (ROOT / "docs" / "kubernetes.md").read_text()
 
 
+@functools.cache
 def values() -> dict[str, Any]:
     found: dict[str, Any] = yaml.safe_load((CHARTS / "tidemark" / "values.yaml").read_text())
     found["zookeeper"] |= yaml.safe_load((CHARTS / "zookeeper" / "values.yaml").read_text())
