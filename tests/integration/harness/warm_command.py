@@ -52,8 +52,11 @@ def tell_the_end(connection: socket.socket, process: int) -> None:
 
 
 def _import_everything() -> None:
+    import typer.main
     from tidemark.cli.app import app
 
+    # Typer builds every command for each call. The forked processes take over those that the call below has built.
+    typer.main.get_command = functools.cache(typer.main.get_command)
     for package in ("tidemark.cli", "tidemark.client"):
         for module in pkgutil.walk_packages(importlib.import_module(package).__path__, package + "."):
             importlib.import_module(module.name)
