@@ -305,13 +305,14 @@ async def test_a_connection_without_a_call_ends_when_its_idle_time_is_over(
 
 
 async def test_headers_that_drip_without_end_are_bounded(stack: AsyncExitStack) -> None:
-    server = await serve(stack)
+    server, before = await serve(stack, connection_bytes=8 * MIB), ended(CONNECTION)
     one = await stack.enter_async_context(Http2(server.port))
     one.send(frame(HEADERS, 0, 1, headers(ECHO)))
     async with asyncio.timeout(LONG_S):
         while not one.closed.is_set():
             one.send(frame(CONTINUATION, 0, 1, b"\0\x03abc\x7f\xf1\x01" + b"v" * 368))
             await asyncio.sleep(0)
+    assert ended(CONNECTION) == before + 1
     assert await is_served(server)
 
 

@@ -372,7 +372,7 @@ def test_other_content_is_no_key_set(content: bytes) -> None:
         ("", "mapping of alias"),
         ("a: [", "is not YAML"),
         ("corp: {issuer: 2001-99-99}", "is not YAML"),
-        ("[" * 3_000, "is not YAML"),
+        ("[" * 1_000, "is not YAML"),
         ("Corp: {}", "the alias is 'Corp'"),
         ("corp: {issuer: x, jwks: y}", "needs an audience"),
         ("corp: {audience: x, jwks: y}", "needs issuer"),
