@@ -10,7 +10,6 @@ import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import reduce
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession, Window
@@ -22,11 +21,22 @@ from tidemark.core.cluster_view import PartitionView, TopicView
 from tidemark.model import ReplicaIdentity, TopicPartition
 
 from tidemark_spark.archive_layout import is_archive, read_archive
+from tidemark_spark.jobs import audit_archive
+from tidemark_spark.jobs.audit_findings import (
+    DIFFERS,
+    LOST,
+    NOT_ARCHIVED,
+    NOT_IN_TOPIC,
+    NOT_IN_TOPIC_BUT_ARCHIVED,
+    TWICE,
+    Finding,
+    findings_of,
+)
 from tidemark_spark.jobs.common import EXIT_FOUND, add_bootstrap, job_parser, run_job, say
+from tidemark_spark.typed.archive import is_typed_archive
 
 NAME = "audit"
 _DEADLINE_S: Final = 60.0
-_SHOWN: Final = 1000
 _PLACE: Final = ["topic", "partition"]
 _EXAMPLE = """
   spark-submit audit.py --bootstrap broker-0:9192 --topic orders                            its replicas
@@ -36,25 +46,6 @@ _IDENTITY: Final = """xxhash64(
     key is null, key, value is null, value, unix_micros(timestamp),
     transform(headers, header -> struct(header.key, header.value is null as absent, header.value))
 ) as content"""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A defect of a topic or archive.
-
-    Attributes:
-        kind: gap, duplicate, mismatch, or unread (no answer from a replica).
-        first, last: offsets, both inclusive; -1 for a finding without offsets.
-        records: number of these offsets.
-    """
-
-    kind: str
-    topic: str
-    partition: int
-    first: int
-    last: int
-    records: int
-    sentence: str
 
 
 @dataclass(frozen=True)
@@ -105,8 +96,11 @@ def audit(spark: SparkSession, bootstrap: str, topic: str, archive: str | None =
         TidemarkError: UNKNOWN_TOPIC, BROKER_NOT_AVAILABLE.
         ValueError: the archive does not exist.
     """
-    if archive is not None and not is_archive(spark, archive):
+    has_columns = archive is not None and is_typed_archive(archive)
+    if archive is not None and not has_columns and not is_archive(spark, archive):
         raise ValueError(f"--archive {archive}: not an archive of archive.py")
+    if has_columns:
+        return _audit(spark, bootstrap, topic, None, archive)
     archived = None
     if archive is not None:
         rows = read_archive(spark, archive).where(F.col("topic") == topic)
@@ -119,13 +113,17 @@ def audit(spark: SparkSession, bootstrap: str, topic: str, archive: str | None =
             archived.unpersist()
 
 
-def _audit(spark: SparkSession, bootstrap: str, topic: str, archived: DataFrame | None) -> list[Finding]:
+def _audit(
+    spark: SparkSession, bootstrap: str, topic: str, archived: DataFrame | None, typed_archive: str | None = None
+) -> list[Finding]:
     with RangeReader(bootstrap, deadline_s=_DEADLINE_S) as reader:
         view = reader.topics([topic])[topic]
         compacted = "compact" in view.configs.get("cleanup.policy", "")
         bounds = dict(reader.bounds(topic, sorted(view.partitions)))
     if archived is not None and view.schema_version:
-        raise ValueError(f"topic {topic} has a schema: its archive is not compared, leave --archive out")
+        raise ValueError(f"topic {topic} has a schema, and the archive is of topics without one")
+    if typed_archive is not None and not view.schema_version:
+        raise ValueError(f"topic {topic} has no schema, and {typed_archive} is the archive of a topic with one")
     tasks = tasks_of(bootstrap, topic, compacted=compacted)
     findings = replica_findings(spark, tasks)
     ends = _ends(spark, topic, bounds)
@@ -133,12 +131,14 @@ def _audit(spark: SparkSession, bootstrap: str, topic: str, archived: DataFrame 
     if not compacted:
         offsets = _offsets(spark, bootstrap, view).join(ends, _PLACE).where("offset < log_end")
         taken = offsets.select(*_PLACE, "offset").unionByName(_markers(spark, tasks, bounds))
-        parts.append(_gaps(taken, "log_start - 1", "log_end", ends, _NOT_IN_TOPIC))
+        parts.append(_gaps(taken, "log_start - 1", "log_end", ends, NOT_IN_TOPIC))
     if archived is not None:
         options = {"tidemark.bootstrap": bootstrap, "subscribe": topic, "includeHeaders": "true"}
         table = spark.read.format("tidemark").options(**options).load().selectExpr(*_PLACE, "offset", _IDENTITY)
         there = table.join(ends, _PLACE).where("offset < log_end").select(*_PLACE, "offset", "content")
         parts += archive_stretches(there, archived, ends, compacted=compacted)
+    if typed_archive is not None:
+        parts.append(audit_archive.archive_stretches(spark, bootstrap, topic, typed_archive, is_compacted=compacted))
     return findings + findings_of(parts)
 
 
@@ -281,10 +281,10 @@ def archive_stretches(topic: DataFrame, held: DataFrame, ends: DataFrame, *, com
     there = topic.join(F.broadcast(reach), _PLACE).where("offset between low and high").drop("low", "high")
     both = there.join(held.join(ends, _PLACE), [*_PLACE, "offset"], "full_outer")
     problems = f"""filter(array(
-        if(copies > 1, '{_TWICE}', null),
-        if(copies is null, '{_NOT_ARCHIVED}', null),
-        if(content is null and offset >= log_start and not {compacted}, '{_NOT_IN_TOPIC_BUT_ARCHIVED}', null),
-        if(content <> archived or content <> archived_too, '{_DIFFERS}', null)
+        if(copies > 1, '{TWICE}', null),
+        if(copies is null, '{NOT_ARCHIVED}', null),
+        if(content is null and offset >= log_start and not {compacted}, '{NOT_IN_TOPIC_BUT_ARCHIVED}', null),
+        if(content <> archived or content <> archived_too, '{DIFFERS}', null)
     ), problem -> problem is not null)"""
     found = both.select(F.explode(F.expr(problems)).alias("problem"), *_PLACE, "offset")
     island = F.col("offset") - F.row_number().over(Window.partitionBy("problem", *_PLACE).orderBy("offset"))
@@ -294,40 +294,8 @@ def archive_stretches(topic: DataFrame, held: DataFrame, ends: DataFrame, *, com
     if not compacted:
         old = held.join(ends, _PLACE).where("offset < log_start")
         begun = ends.join(old.select(*_PLACE).distinct(), _PLACE)
-        parts.append(_gaps(old, "", "log_start", begun, _LOST))
+        parts.append(_gaps(old, "", "log_start", begun, LOST))
     return parts
-
-
-_NOT_IN_TOPIC: Final = "not in topic"
-_NOT_IN_TOPIC_BUT_ARCHIVED: Final = "not in topic but archived"
-_NOT_ARCHIVED: Final = "not archived"
-_TWICE: Final = "twice"
-_DIFFERS: Final = "differs"
-_LOST: Final = "lost"
-_SENTENCES: Final = {
-    _NOT_IN_TOPIC: ("gap", "not in the topic"),
-    _NOT_IN_TOPIC_BUT_ARCHIVED: ("mismatch", "in the archive and not in the topic"),
-    _NOT_ARCHIVED: ("gap", "in the topic and not in the archive"),
-    _TWICE: ("duplicate", "in the archive more than once"),
-    _DIFFERS: ("mismatch", "different in the topic and in the archive"),
-    _LOST: ("gap", "not in the archive, and deleted from the topic"),
-}
-"""Kind of finding, and the sentence, for each problem."""
-
-
-def findings_of(parts: list[DataFrame]) -> list[Finding]:
-    """The first 1,000 ranges, by partition and offset."""
-    if not parts:
-        return []
-    rows = reduce(DataFrame.unionByName, parts).orderBy(*_PLACE, "first", "problem").limit(_SHOWN).collect()
-    found = []
-    for row in rows:
-        kind, sentence = _SENTENCES[row["problem"]]
-        one = row["records"] == 1
-        where = f"offset {row['first']} is" if one else f"offsets {row['first']} to {row['last']} are each"
-        place = row["topic"], row["partition"], row["first"], row["last"], row["records"]
-        found.append(Finding(kind, *place, f"{where} {sentence}"))
-    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

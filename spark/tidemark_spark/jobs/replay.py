@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes Parquet to a topic with keys, timestamps, headers and the order within a partition, in one transaction."""
+"""Writes Parquet to a topic with keys, timestamps, headers and the order within a partition, in one transaction.
+
+The archive of a topic with a schema goes to a topic with a schema, whose producers check the rows.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,14 @@ from collections.abc import Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 from tidemark.client.consuming.range_reader import RangeReader
+from tidemark.client.tables.archive_files import Archive
+from tidemark.core.cluster_view import TopicView
 from tidemark.model import ErrorCode, TidemarkError
 
 from tidemark_spark.archive_layout import is_archive, read_archive
 from tidemark_spark.jobs.common import add_bootstrap, job_parser, run_job, say
+from tidemark_spark.typed.archive import archived_table, is_typed_archive
+from tidemark_spark.typed.read_schema import PARTITION
 
 NAME = "replay"
 _DEADLINE_S = 60.0
@@ -26,7 +33,8 @@ def parser() -> argparse.ArgumentParser:
     made = job_parser(
         NAME,
         "Writes the rows of Parquet files to a topic, with their keys, headers and timestamps, in the order of their "
-        "offsets within each partition. The rows are one transaction where the cluster allows it: readers with "
+        "offsets within each partition. The archive of a topic with a schema goes to a topic with a schema that has "
+        "its columns. The rows are one transaction where the cluster allows it: readers with "
         "read_committed see all of them, or none.",
         _EXAMPLE,
     )
@@ -37,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
         required=True,
         metavar="PATH",
         help="an archive of archive.py, or Parquet files with a column value, and optionally key, headers, timestamp, "
-        "partition, offset",
+        "partition, offset; a path on this machine for the archive of a topic with a schema",
     )
     made.add_argument("--to-topic", required=True, metavar="TOPIC", help="target; an existing topic")
     made.add_argument("--topic", help="source topic, for an archive of several topics")
@@ -56,26 +64,67 @@ def run(spark: SparkSession, arguments: argparse.Namespace) -> int:
     """Replay once.
 
     Raises:
-        ValueError: a required column is missing, or the partitions do not fit.
+        ValueError: a required column is missing, or the partitions or the schema do not fit.
         TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, BROKER_NOT_AVAILABLE.
     """
+    with RangeReader(arguments.bootstrap, deadline_s=_DEADLINE_S) as reader:
+        target = reader.topics([arguments.to_topic])[arguments.to_topic]
+    has_columns = is_typed_archive(arguments.source)
+    if has_columns != bool(target.schema_version):
+        raise ValueError(_misfit(arguments, has_columns=has_columns))
+    table = _typed_rows(spark, arguments, target) if has_columns else _rows_of_bytes(spark, arguments, target)
+    writer = table.write.format("tidemark").mode("append").option("tidemark.bootstrap", arguments.bootstrap)
+    writer.option("topic", arguments.to_topic).option("typed", str(has_columns).lower()).save()
+    say(f"replayed {arguments.source} to {arguments.to_topic}")
+    return 0
+
+
+def _misfit(arguments: argparse.Namespace, *, has_columns: bool) -> str:
+    if has_columns:
+        return (
+            f"{arguments.source} is the archive of a topic with a schema, and {arguments.to_topic} has none: replay it "
+            "to a topic with a schema"
+        )
+    return (
+        f"topic {arguments.to_topic} has a schema, and {arguments.source} is not the archive of a topic with one: "
+        'write its columns with format("tidemark")'
+    )
+
+
+def _typed_rows(spark: SparkSession, arguments: argparse.Namespace, target: TopicView) -> DataFrame:
+    """Rows with the columns of the newest version in the archive; each task has a partition, in order."""
+    archive = Archive(arguments.source)
+    footers = archive.ends()
+    topic = next(iter(footers.values())).topic
+    if arguments.topic not in (None, topic):
+        raise ValueError(f"{arguments.source} is the archive of topic {topic}, not of {arguments.topic}")
+    table = archived_table(spark, arguments.source)
+    if arguments.where is not None:
+        table = table.where(arguments.where)
+    if arguments.partition_by == "key":
+        return table.drop(PARTITION)
+    highest = max(footers)
+    if arguments.where is not None and highest >= len(target.partitions):
+        highest = _highest(table, PARTITION)
+    _check_partitions(highest, target)
+    return table
+
+
+def _rows_of_bytes(spark: SparkSession, arguments: argparse.Namespace, target: TopicView) -> DataFrame:
+    """Rows with the columns of records; each task has a partition, in order, if the offsets are there."""
     table = _rows(spark, arguments)
     keep = arguments.partition_by == "partition"
     ordered = [name for name in ("topic", "partition", "offset") if name in table.columns]
     if keep:
         if "partition" not in table.columns:
             raise ValueError(f"{arguments.source} has no column 'partition': use --partition-by key")
-        _check_partitions(table, arguments)
+        _check_partitions(_highest(table, "partition"), target)
     if "offset" in ordered and "partition" in ordered:
         # One task per partition, sorted: a task writes its rows in order.
         parts = max(1, table.select("topic" if "topic" in ordered else "partition", "partition").distinct().count())
         table = table.repartition(parts, *ordered[:-1]).sortWithinPartitions(*ordered)
     kept = ["key", "value", "headers", "timestamp", *(["partition"] if keep else [])]
-    written = table.select([name for name in kept if name in table.columns])
-    writer = written.write.format("tidemark").mode("append").option("tidemark.bootstrap", arguments.bootstrap)
-    writer.option("topic", arguments.to_topic).save()
-    say(f"replayed {arguments.source} to {arguments.to_topic}")
-    return 0
+    return table.select([name for name in kept if name in table.columns])
 
 
 def _rows(spark: SparkSession, arguments: argparse.Namespace) -> DataFrame:
@@ -92,14 +141,18 @@ def _rows(spark: SparkSession, arguments: argparse.Namespace) -> DataFrame:
     return table if arguments.where is None else table.where(arguments.where)
 
 
-def _check_partitions(table: DataFrame, arguments: argparse.Namespace) -> None:
-    highest = table.agg({"partition": "max"}).collect()[0][0]
-    with RangeReader(arguments.bootstrap, deadline_s=_DEADLINE_S) as reader:
-        count = len(reader.topics([arguments.to_topic])[arguments.to_topic].partitions)
-    if highest is not None and highest >= count:
+def _highest(table: DataFrame, column: str) -> int:
+    """The largest index of a partition; -1 without rows."""
+    found = table.agg({column: "max"}).collect()[0][0]
+    return -1 if found is None else int(found)
+
+
+def _check_partitions(highest: int, target: TopicView) -> None:
+    count = len(target.partitions)
+    if highest >= count:
         raise TidemarkError(
             ErrorCode.UNKNOWN_PARTITION,
-            f"rows come from partitions up to {highest}, and {arguments.to_topic} has {count}: add partitions, or use "
+            f"rows come from partitions up to {highest}, and {target.topic} has {count}: add partitions, or use "
             f"--partition-by key",
         )
 

@@ -3,20 +3,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.client.tables.archive_files import SYSTEM_COLUMNS, Archive
+from tidemark.client.tables.archive_rows import archived_rows
 from tidemark.client.tables.archiver import ArchiveTask, archive_topic, write_partition
 from tidemark.client.tables.compaction import Compacted, MergeTask, compact_archive, merge
 from tidemark.core.schemas.model import Column, ColumnType, ListOf, MapOf, StructOf
 from tidemark.model import TidemarkError
 
+from tidemark_spark.typed.read_schema import DELETED, HEADERS, OFFSET, PARTITION, TIMESTAMP, table_schema
 from tidemark_spark.typed.spark_types import spark_type
+from tidemark_spark.typed.table import TypedTable
+from tidemark_spark.typed.topic import TypedTopic
 
 _ID = "parquet.field.id"
+_REPLAYED = (PARTITION, OFFSET, TIMESTAMP, HEADERS, DELETED)
 _BY_ID = "spark.sql.parquet.fieldId.read.enabled"
 _DEADLINE_S = 30.0
 
@@ -77,6 +83,28 @@ def read_typed_archive(spark: SparkSession, root: str) -> DataFrame:
     spark.conf.set(_BY_ID, "true")
     schema = StructType([_field(column) for column in (*newest.columns, *SYSTEM_COLUMNS)])
     return spark.read.schema(schema).parquet(*(str(file.path) for files in archive.files().values() for file in files))
+
+
+def archived_table(spark: SparkSession, root: str) -> DataFrame:
+    """All rows of an archive in its newest version, with defaults, and the metadata columns.
+
+    A task has the rows of one partition, in order. No broker is asked.
+    """
+    archive = Archive(root)
+    footers = {partition: [file.footer() for file in files] for partition, files in archive.files().items()}
+    first = next(iter(footers.values()))[0]
+    versions = {footer.schema.version: footer.schema for parts in footers.values() for footer in parts}
+    topic = TypedTopic(first.topic, first.topic_id, versions)
+    table = TypedTable(topic, table_schema(topic, None, ",".join(_REPLAYED)))
+    parts = [(partition, found[0].start, found[-1].end) for partition, found in footers.items()]
+
+    def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for part in (row for batch in batches for row in batch.to_pylist()):
+            shape = table.shaper(part["partition"])
+            yield from map(shape, archived_rows(Archive(root), part["partition"], part["low"], part["end"], table.rows))
+
+    spread = spark.sparkContext.parallelize(parts, len(parts))
+    return spark.createDataFrame(spread, "partition int, low bigint, end bigint").mapInArrow(rows_of, table.schema)
 
 
 def read_history(

@@ -40,10 +40,11 @@ from tidemark_spark.writer_rows import header_maps
 PARTITION: Final = "_partition"
 TIMESTAMP: Final = "_timestamp"
 HEADERS: Final = "_headers"
-_DERIVED: Final = frozenset({"_key", "_offset", "_deleted"})
+DELETED: Final = "_deleted"
+_DERIVED: Final = frozenset({"_key", "_offset"})
 """Columns of a read that a write cannot set."""
 _HEADERS_TYPE: Final = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
-_OWN: Final = {PARTITION: "int", TIMESTAMP: "timestamp", HEADERS: _HEADERS_TYPE.simpleString()}
+_OWN: Final = {PARTITION: "int", TIMESTAMP: "timestamp", HEADERS: _HEADERS_TYPE.simpleString(), DELETED: "boolean"}
 _WIDER: Final[dict[type[DataType], int]] = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
 _INT_DIGITS: Final = {8: 3, 16: 5, 32: 10, 64: 19}
 _EXACT_IN_DOUBLE_BITS: Final = 32
@@ -137,6 +138,8 @@ def parted(batches: Sequence[pa.RecordBatch]) -> Iterator[tuple[int | None, pa.T
     """
     table = pa.Table.from_batches(list(batches))
     table = table.drop_columns([name for name in table.column_names if name in _DERIVED])
+    if DELETED in table.column_names and pc.any(table.column(DELETED)).as_py() is False:
+        table = table.drop_columns([DELETED])  # so that a schema without a key takes it, too
     if HEADERS in table.column_names:
         place = table.column_names.index(HEADERS)
         table = table.set_column(place, HEADERS, header_maps(table.column(HEADERS).combine_chunks()))
