@@ -107,6 +107,8 @@ def test_offsets_count_with_the_records_of_their_transaction(
         with pytest.raises(KeyError):
             fail()
         assert reader.committed() == {}
+        reader.seek_to_committed()
+        assert [next(reader) for _ in range(4)] == read
         with producer.transaction() as tx:
             for record in read:
                 producer.send(target, record.value)
@@ -117,6 +119,32 @@ def test_offsets_count_with_the_records_of_their_transaction(
         assert next(reader).offset == 4
     assert values_in(cluster, target, "read_committed") == [b"0", b"1", b"2", b"3"]
     admin.delete_topic(target)
+
+
+async def test_a_consumer_goes_back_after_an_aborted_transaction(cluster: LocalCluster, topic: str) -> None:
+    where = TopicPartition(topic, 0)
+    member = aio.Consumer(cluster.bootstrap, group=topic, auto_commit_interval_ms=0, isolation_level="read_committed")
+    async with member as reader, aio.Producer(cluster.bootstrap, transactional_id=topic) as producer:
+
+        async def transact(values: list[bytes], *, fails: bool) -> None:
+            found = [(await anext(reader)).value for _ in values]
+            async with producer.transaction() as tx:
+                await tx.send_offsets(reader)
+                if fails:
+                    raise KeyError(*found)
+            assert found == values
+
+        async with aio.Producer(cluster.bootstrap) as other:
+            for number in range(4):
+                await other.send(topic, b"%d" % number, partition=0)
+        await reader.subscribe([topic])
+        await transact([b"0", b"1"], fails=False)
+        with pytest.raises(KeyError):
+            await transact([b"2"], fails=True)
+        await reader.seek_to_committed()
+        assert reader.position(where) == 2
+        await transact([b"2", b"3"], fails=False)
+        assert (await reader.committed())[where] == 4
 
 
 async def test_a_new_producer_of_an_id_fences_the_earlier_one(cluster: LocalCluster, topic: str) -> None:

@@ -32,7 +32,7 @@ from tidemark.client.consuming.health import (
     total_lag,
     unknown_topics,
 )
-from tidemark.client.consuming.offset_lookup import OffsetLookup, Start, check_start
+from tidemark.client.consuming.offset_lookup import OffsetLookup, Start, check_start, move_into_range
 from tidemark.client.consuming.partition_cursor import Cursor
 from tidemark.client.consuming.record_reader import RecordReader
 from tidemark.client.consuming.typed_topics import TypedTopics
@@ -395,6 +395,19 @@ class Consumer(Lifecycle):
         cursor.seek(await self._offsets.find(cursor.partition, start))
         self._fetcher.moved(cursor)
 
+    async def seek_to_committed(self) -> None:
+        """Go back to the group's committed offsets in all assigned partitions, as after an aborted transaction.
+
+        A partition without a committed offset goes back to where its reading began. Waits for the end of transactions
+        that may still change the offsets.
+
+        Raises:
+            TidemarkError: INVALID_REQUEST without a group; REQUEST_TIMED_OUT.
+
+        Example: `await consumer.seek_to_committed()`
+        """
+        await self.reading_group.seek_to_committed(timeout_s=self._timeout_s)
+
     def position(self, partition: TopicPartition | tuple[str, int]) -> int:
         """Return the offset of the next record to return of an assigned partition.
 
@@ -661,7 +674,8 @@ class Consumer(Lifecycle):
         """Whether `out_of_range` moves the position; starts the look-up."""
         if self.settings.out_of_range == "fail":
             return False
-        self._in_background(self._reset(cursor, error))
+        found = self._offsets.find(cursor.partition, self.settings.out_of_range)
+        self._in_background(move_into_range(self._fetcher, cursor, found, error))
         cursor.retry_s = time.monotonic() + self._timeout_s
         return True
 
@@ -669,24 +683,6 @@ class Consumer(Lifecycle):
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    async def _reset(self, cursor: Cursor, error: TidemarkError) -> None:
-        generation = cursor.generation
-        try:
-            offset = await self._offsets.find(cursor.partition, self.settings.out_of_range)
-        except TidemarkError as failure:
-            if cursor.generation == generation:
-                cursor.error = failure
-                self._fetcher.wake()
-            return
-        if cursor.generation == generation and offset > cursor.position:
-            missed = offset - cursor.position
-            _log.warning("%s: %d offsets were deleted before they were read: %s", cursor.partition, missed, error)
-            cursor.seek(offset)
-            self._fetcher.moved(cursor)
-        else:
-            cursor.retry_s = 0.0
-            self._fetcher.look_again()
 
     async def starts(self, where: TopicPartition, start: Start) -> Cursor:
         """Make a cursor at a start; waits for a partition that only the coordinator knows yet."""

@@ -3,21 +3,26 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Awaitable
 from functools import partial
 from typing import Any
 
 import grpc
 
 from tidemark.client.argument_types import integer
-from tidemark.client.consuming.fetcher import MISPLACED
+from tidemark.client.consuming.fetcher import MISPLACED, Fetcher
 from tidemark.client.consuming.isolation import level_of
+from tidemark.client.consuming.partition_cursor import Cursor
 from tidemark.client.metadata.backoff import Backoff
 from tidemark.client.metadata.cluster import Cluster
 from tidemark.client.records import OffsetAndTimestamp, Timestamp
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc import errors
 from tidemark.v1 import broker_service_pb2 as pb
+
+_log = logging.getLogger("tidemark.client")
 
 Start = str | int | Timestamp
 """A start: "earliest", "latest", an offset, or a Timestamp (the end, if no record is at or after that time)."""
@@ -119,3 +124,30 @@ class OffsetLookup:
         if result.HasField("error"):
             raise errors.from_proto(result.error)
         return OffsetAndTimestamp(result.offset, result.timestamp_us)
+
+
+async def move_into_range(fetcher: Fetcher, cursor: Cursor, found: Awaitable[int], error: TidemarkError) -> None:
+    """Move the position to an offset that the log has, unless the application seeks meanwhile.
+
+    Args:
+        fetcher: fetches for the cursor.
+        cursor: its position is out of range.
+        found: the offset to continue at; its error becomes that of the cursor.
+        error: the refusal of the fetch.
+    """
+    generation = cursor.generation
+    try:
+        offset = await found
+    except TidemarkError as failure:
+        if cursor.generation == generation:
+            cursor.error = failure
+            fetcher.wake()
+        return
+    if cursor.generation == generation and offset > cursor.position:
+        missed = offset - cursor.position
+        _log.warning("%s: %d offsets were deleted before they were read: %s", cursor.partition, missed, error)
+        cursor.seek(offset)
+        fetcher.moved(cursor)
+    else:
+        cursor.retry_s = 0.0
+        fetcher.look_again()

@@ -41,6 +41,8 @@ class Cursor:
         retry_s: time, by time.monotonic(), before which the same leader gets no fetch.
         processed: `position` at the last request for more records: the application has processed the records before.
         processed_epoch: leader epoch of the record before `processed`; -1 if unknown.
+        began: the position of the first fetch.
+        covered: no record from here to `position` was committed, in a transaction or without, since the last seek.
         paused: no records are returned, because the application paused the partition.
         withheld: no records are returned, because the group has revoked the partition.
         typed: reads the batches of a typed topic; None for a topic without a schema.
@@ -74,7 +76,7 @@ class Cursor:
         self._position_epoch: int = NO_EPOCH
         self._bad_reads = 0
         self._lineage = 0
-        self.processed = position
+        self.began = self.covered = self.processed = position
         self.processed_epoch: int = NO_EPOCH
         self.paused = False
         self.withheld = False
@@ -82,7 +84,7 @@ class Cursor:
     def seek(self, offset: int) -> None:
         """Continue at an offset, inclusive."""
         self.generation += 1
-        self.position = offset
+        self.position = self.covered = offset
         self._position_epoch = NO_EPOCH
         self.error = self.refusal = None
         self._bad_reads = 0
@@ -177,7 +179,10 @@ class Cursor:
                 break
             if rows is not None and rows.num_rows:
                 return rows
+            all_covered = self.covered >= self.position
             self.passed()
+            if all_covered:
+                self.covered = self.position
         if not self._batches and self.error is not None:
             raise copy(self.error)  # a copy, since one error raised repeatedly would collect tracebacks
         return None

@@ -60,6 +60,8 @@ class GroupReader:
         """The running `on_assigned`."""
         self._announced: set[TopicPartition] = set()
         """Partitions of which the application got `on_assigned`, and neither `on_revoked` nor `on_lost`."""
+        self._left: TopicPartition | None = None
+        """A partition that left after records of it were returned, and before their offsets were committed."""
 
     # -- the consumer's side -------------------------------------------------------------------------------------------
 
@@ -162,7 +164,14 @@ class GroupReader:
         timeout_s: float,
         transaction: OpenTransaction | None = None,
     ) -> None:
-        """Commit these offsets, in a transaction if one is given; None: of all returned records."""
+        """Commit these offsets, in a transaction if one is given; None: of all returned records.
+
+        A transaction may have results of records whose partition has left. The partition may even be assigned again,
+        with its position set back. So the commit in the transaction is refused with FENCED_MEMBER_EPOCH.
+        """
+        left, self._left = self._left, None
+        if transaction is not None and left is not None:
+            raise _left_before_commit(left)
         if offsets is None:
             positions = [_position(cursor, cursor.position, cursor.position_epoch) for cursor in self._cursors()]
         else:
@@ -173,17 +182,32 @@ class GroupReader:
             request = self._commits.request(positions, "", NO_EPOCH, transaction)
             response = await self._coordinator.call(lambda stub: stub.CommitOffsets, request, timeout_s=timeout_s)
             raise_refused(response.partitions)
+        for one in positions:
+            cursor = self._fetcher.cursors.get(one.partition)
+            if cursor is not None:
+                cursor.covered = one.offset
+
+    async def seek_to_committed(self, *, timeout_s: float) -> None:
+        """Move all cursors back to the committed offsets, or without one to where the reading began."""
+        self._left = None
+        cursors = {cursor.partition: cursor for cursor in self._cursors()}
+        known = await self.fetch(sorted(cursors), timeout_s=timeout_s, as_member=False)
+        for where, cursor in cursors.items():
+            if self._fetcher.cursors.get(where) is cursor:  # else it left meanwhile
+                offset = known[where].offset if where in known else -1
+                cursor.seek(offset if offset >= 0 else cursor.began)
+                self._fetcher.moved(cursor)
 
     async def fetch(
-        self, partitions: Iterable[TopicPartition] | None, *, timeout_s: float
+        self, partitions: Iterable[TopicPartition] | None, *, timeout_s: float, as_member: bool = True
     ) -> dict[TopicPartition, pb.CommittedOffset]:
-        """Fetch the committed offsets of these partitions; None: of all."""
+        """Fetch the committed offsets of these partitions; None: of all. Members are refused after their eviction."""
         request = pb.FetchOffsetsRequest(group_id=self._settings.group, member_epoch=NO_EPOCH, require_stable=True)
         for where in partitions or ():
             request.partitions.add(topic=where.topic, partition=where.partition)
         if partitions is not None and not request.partitions:
             return {}
-        if self._membership is not None:
+        if self._membership is not None and as_member:
             request.member_id, request.member_epoch = self.member_id, self._membership.member_epoch
         response = await self._coordinator.call(lambda stub: stub.FetchOffsets, request, timeout_s=timeout_s)
         return {TopicPartition(one.topic, one.partition): one for one in response.offsets}
@@ -262,6 +286,8 @@ class GroupReader:
         self._announced -= mine
         for where in dropped:
             cursor = self._fetcher.cursors.pop(where)
+            if cursor.position > cursor.covered:
+                self._left = where
             cursor.withheld = True
             cursor.seek(cursor.position)
         self._fetcher.regroup()
@@ -300,3 +326,11 @@ class GroupReader:
 
 def _position(cursor: Cursor, offset: int, epoch: int) -> GroupPosition:
     return GroupPosition(cursor.partition, offset, epoch, cursor.topic_id, cursor.incarnation)
+
+
+def _left_before_commit(where: TopicPartition) -> TidemarkError:
+    return TidemarkError(
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        f"{where} was revoked or lost after its records were returned, and before their offsets were committed: the "
+        "member that has it reads them again, so the transaction can only be aborted; then call seek_to_committed()",
+    )

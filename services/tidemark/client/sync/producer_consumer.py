@@ -423,6 +423,20 @@ class Consumer(SyncClient[AsyncConsumer]):
         self._background.call(self._client.seek(partition, start), self._call_s)
         self._forget([partition_of("partition", partition)])
 
+    def seek_to_committed(self) -> None:
+        """Go back to the group's committed offsets in all assigned partitions, as after an aborted transaction.
+
+        A partition without a committed offset goes back to where its reading began. Waits for the end of transactions
+        that may still change the offsets.
+
+        Raises:
+            TidemarkError: INVALID_REQUEST without a group; REQUEST_TIMED_OUT.
+
+        Example: `consumer.seek_to_committed()`
+        """
+        self._records, self._batch = [], None
+        self._background.call(self._client.seek_to_committed(), self._call_s)
+
     def position(self, partition: TopicPartition | tuple[str, int]) -> int:
         """Return the offset of the next record to return of an assigned partition.
 

@@ -14,8 +14,11 @@ from tidemark.client.consuming.partition_cursor import Cursor
 from tidemark.client.consuming.typed_topics import TypedTopics
 from tidemark.client.group.coordinator import Coordinator
 from tidemark.client.group.group_reader import GroupReader
+from tidemark.client.group.offset_commits import OpenTransaction
 from tidemark.client.group.settings import group_settings
 from tidemark.client.metadata.cluster import Cluster
+from tidemark.core.transactions.state import ProducerIdentity
+from tidemark.errors import FencedMemberError
 from tidemark.model import TopicPartition
 from tidemark.record.envelope import Batch, parse_envelope, stamped
 from tidemark.record.payload import build_batch, from_columns
@@ -224,3 +227,72 @@ async def test_consumer_can_assign_after_leaving_a_suspended_group(
     reader.suspend(suspended=True)
     await reader.subscribe([], on_assigned=None, on_revoked=None, on_lost=None)
     assert not reader.is_suspended
+
+
+# -- offsets in transactions (rule X17) --------------------------------------------------------------------------------
+
+TRANSACTION = OpenTransaction("sizes", ProducerIdentity(40, 0))
+
+
+def returned(fetcher: SimpleNamespace, where: TopicPartition, count: int) -> None:
+    """The application got so many records of a partition."""
+    cursor = fetcher.cursors[where]
+    cursor.position += count
+
+
+async def commit_in_transaction(reader: GroupReader) -> None:
+    await reader.commit(None, timeout_s=1, transaction=TRANSACTION)
+
+
+@pytest.fixture
+def accepting(membership: SimpleNamespace) -> None:
+    async def commit(positions: Any, *, timeout_s: float, transaction: OpenTransaction | None) -> None:
+        pass
+
+    membership.commit = commit
+
+
+@pytest.mark.usefixtures("accepting")
+@pytest.mark.parametrize("lost", [False, True])
+async def test_a_transaction_is_refused_whose_records_others_read_again(
+    reader: GroupReader, fetcher: SimpleNamespace, *, lost: bool
+) -> None:
+    returned(fetcher, ONE, 4)
+    if not lost:
+        await reader.release(frozenset({ONE}))
+    reader.drop([ONE])
+    fetcher.cursors[ONE] = Cursor(ONE, 0, topic_id="t", incarnation="i")  # the partition is assigned again
+    with pytest.raises(FencedMemberError, match="a-0"):
+        await commit_in_transaction(reader)
+    await commit_in_transaction(reader)  # the next transaction
+
+
+@pytest.mark.usefixtures("accepting")
+async def test_a_transaction_goes_on_when_a_partition_leaves_whose_records_are_committed(
+    reader: GroupReader, fetcher: SimpleNamespace
+) -> None:
+    returned(fetcher, ONE, 4)
+    await commit_in_transaction(reader)
+    reader.drop([ONE, OTHER])
+    await commit_in_transaction(reader)
+
+
+async def test_seek_to_committed_goes_back_to_the_offsets_of_the_group(
+    reader: GroupReader, fetcher: SimpleNamespace
+) -> None:
+    requests: list[pb.FetchOffsetsRequest] = []
+
+    async def call(method: Any, request: Any, *, timeout_s: float) -> pb.FetchOffsetsResponse:
+        requests.append(request)
+        reader.drop([OTHER])
+        fetcher.cursors[OTHER] = Cursor(OTHER, 8, topic_id="t", incarnation="i")
+        offsets = [pb.CommittedOffset(topic="a", partition=0, offset=-1)]
+        return pb.FetchOffsetsResponse(offsets=[*offsets, pb.CommittedOffset(topic="a", partition=1, offset=3)])
+
+    reader._coordinator = cast(Any, SimpleNamespace(call=call))
+    returned(fetcher, ONE, 4)
+    await reader.seek_to_committed(timeout_s=1)
+    assert fetcher.cursors[ONE].position == 0, "without a committed offset: where the reading began"
+    assert fetcher.cursors[OTHER].position == 8, "it was assigned again meanwhile"
+    (request,) = requests
+    assert (request.require_stable, request.member_id) == (True, "")
