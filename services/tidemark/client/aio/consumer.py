@@ -137,7 +137,7 @@ class Consumer(Lifecycle):
         self._typed_topics: TypedTopics | None = None
         self._held: Cursor | None = None
         """The cursor of the last returned records."""
-        self._failed = False
+        self._failed = self._passed = False
         self._given_records = 0
         self._tasks: set[asyncio.Task[None]] = set()
         """Look-ups in the background: of positions to reset, and of subscribed topics."""
@@ -497,6 +497,7 @@ class Consumer(Lifecycle):
     async def poll(self, timeout_s: float | None = None, columns: Iterable[str] | None = None) -> PartitionBatch | None:
         """Return the next rows of one partition; None if none came in time.
 
+        None comes early if a position has passed markers or aborted records: it may be at the end now (KAFKA-12980).
         They are in record.schema.OFFSET_SCHEMA. Those of a topic with a schema have the columns of its newest version,
         and `_key`, `_offset`, `_timestamp`, `_headers`, `_deleted`.
 
@@ -520,7 +521,7 @@ class Consumer(Lifecycle):
             if found is not None:
                 return found
             left_s = None if deadline_s is None else deadline_s - time.monotonic()
-            if left_s is not None and left_s <= 0:
+            if left_s is not None and (left_s <= 0 or self._passed):
                 if self._group is not None:
                     self._group.gave(None)
                 return None
@@ -591,6 +592,7 @@ class Consumer(Lifecycle):
 
     def _next_rows(self) -> tuple[Cursor, Any] | None:
         """Take rows or the error of the first partition that has some, and move the partition behind the others."""
+        self._passed = False
         cursors = self._fetcher.cursors
         if self._group is not None and self._group.error is not None:
             raise copy(self._group.error)
@@ -601,8 +603,9 @@ class Consumer(Lifecycle):
                 continue
             if cursor.has_rows:
                 cursors[where] = cursors.pop(where)
-            generation, known = cursor.generation, cursor.wanted_version
+            generation, known, position = cursor.generation, cursor.wanted_version, cursor.position
             rows = cursor.next_rows()
+            self._passed |= cursor.position != position
             if cursor.wanted_version != known:
                 self._in_background(self._typed.learn_version(cursor))
             if (

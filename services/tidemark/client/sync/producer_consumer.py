@@ -456,6 +456,7 @@ class Consumer(SyncClient[AsyncConsumer]):
     def poll(self, timeout_s: float, columns: Iterable[str] | None = None) -> PartitionBatch | None:
         """Return the next rows of one partition; None if none came in time.
 
+        None comes early if a position has passed markers or aborted records: it may be at the end now (KAFKA-12980).
         Those of a topic with a schema have the columns of its newest version, and `_key`, `_offset`, `_timestamp`,
         `_headers`, `_deleted`.
 

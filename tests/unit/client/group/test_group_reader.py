@@ -21,6 +21,7 @@ from tidemark.core.transactions.state import ProducerIdentity
 from tidemark.errors import FencedMemberError
 from tidemark.model import TopicPartition
 from tidemark.record.envelope import Batch, parse_envelope, stamped
+from tidemark.record.markers import EndMarker, build_marker
 from tidemark.record.payload import build_batch, from_columns
 from tidemark.v1 import group_service_pb2 as pb
 
@@ -130,6 +131,22 @@ async def test_stopped_process_returns_no_records_of_lost_partitions(
     membership.may_be_out = False
     reader.suspend(suspended=False)
     assert await consumer.poll(0) is not None
+
+
+async def test_a_poll_ends_when_a_position_has_passed_batches_without_records(fetcher: SimpleNamespace) -> None:
+    async def wait_for_rows(timeout_s: float | None) -> None:
+        marker = build_marker(producer_id=1, producer_epoch=1, marker=EndMarker(True, 0), timestamp_us=0)
+        fetcher.cursors[ONE].take(marker)
+        await asyncio.sleep(0)
+
+    fetcher.wait_for_rows = wait_for_rows
+    fetcher.cursors[ONE] = Cursor(ONE, 0, topic_id="t", incarnation="i")
+    consumer = Consumer("127.0.0.1:1")
+    consumer._started = cast(Fetcher, fetcher)
+    consumer._typed_topics = cast(TypedTopics, SimpleNamespace(want=lambda columns: None))
+    async with asyncio.timeout(10):
+        assert await consumer.poll(600) is None
+    assert consumer.position(ONE) == 1
 
 
 async def test_partitions_assigned_during_leave_are_reported_as_revoked(
