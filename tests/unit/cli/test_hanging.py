@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, cast
 
 import pytest
@@ -42,10 +43,11 @@ class Cluster:
             TransactionListing("loader", "ONGOING", *OWN, NOW_MS - 300_000, 0),
         ], self.missing
 
-    async def describe_transactions(self, transactional_ids: list[str]) -> Any:
-        assert transactional_ids == ["loader"], "ids without an open transaction are not described"
+    async def describe_listed(self, listed: Iterable[TransactionListing]) -> Any:
+        ids = [one.transactional_id for one in listed]
+        assert ids == ["loader"], "ids without an open transaction are not described"
         partitions = ((A0, MEMBER), (A0, OWN))
-        return [TransactionDescription("loader", "ONGOING", *OWN, NOW_MS - 300_000, 60_000, 0, 1, -1, partitions)]
+        return [TransactionDescription("loader", "ONGOING", *OWN, NOW_MS - 300_000, 60_000, 0, 1, -1, partitions)], []
 
 
 def at(partition: TopicPartition, producer: ProducerIdentity, first_offset: int) -> OpenInPartition:

@@ -13,7 +13,7 @@ from tidemark.client.aio.transaction_admin import (
     TransactionDescription,
 )
 from tidemark.core.transactions.state import ProducerIdentity
-from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.model import TidemarkError, TopicPartition
 
 
 class Hanging(NamedTuple):
@@ -51,14 +51,8 @@ async def find_hanging(
     if not holders:
         return [], unknown
     listed, missing = await admin.list_transactions()
-    open_ids = [one.transactional_id for one in listed if one.started_at_ms > 0]
-    described = []
-    for transactional_id in open_ids:
-        try:
-            described += await admin.describe_transactions([transactional_id])
-        except TidemarkError as error:
-            if error.code is not ErrorCode.TRANSACTION_NOT_FOUND:
-                missing.append(error)
+    described, undescribed = await admin.describe_listed(one for one in listed if one.started_at_ms > 0)
+    missing += undescribed
     found = hanging_in(holders, described)
     if missing:  # their ids may have the transactions that no coordinator seems to have
         found = [one for one in found if one.transactional_id]

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from tidemark.client.lifecycle import Lifecycle
@@ -26,6 +26,8 @@ TIMEOUT_S: Final = 30.0
 _CALL_S: Final = 10.0
 _PARTITIONS: Final = 10_000
 """Partitions of one call."""
+_IDS: Final = 500
+"""Transactional ids of one call; an answer also names the partitions of each."""
 
 
 class TransactionListing(NamedTuple):
@@ -162,6 +164,49 @@ class TransactionAdmin(Lifecycle):
     async def describe_transactions(self, transactional_ids: Sequence[str]) -> list[TransactionDescription]:
         """Describe ids in their order; raises TRANSACTION_NOT_FOUND, INVALID_TRANSACTIONAL_ID, REQUEST_TIMED_OUT."""
         return list(await asyncio.gather(*(self._coordinator(one).describe() for one in transactional_ids)))
+
+    async def describe_listed(
+        self, listed: Iterable[TransactionListing]
+    ) -> tuple[list[TransactionDescription], list[TidemarkError]]:
+        """Describe ids of a list with few calls, at the coordinators that listed them; leaves expired ids out.
+
+        Returns:
+            The descriptions, and errors of what is missing.
+        """
+        by_broker: dict[int, list[str]] = {}
+        for one in listed:
+            by_broker.setdefault(one.coordinator_id, []).append(one.transactional_id)
+        calls = [
+            self._described_at(broker_id, some[start : start + _IDS])
+            for broker_id, some in by_broker.items()
+            for start in range(0, len(some), _IDS)
+        ]
+        answers = await asyncio.gather(*calls)
+        found = [description for descriptions, _ in answers for description in descriptions]
+        return found, [error for _, errors_of_one in answers for error in errors_of_one]
+
+    async def _described_at(
+        self, broker_id: int, transactional_ids: Sequence[str]
+    ) -> tuple[list[TransactionDescription], list[TidemarkError]]:
+        request = pb.DescribeTransactionsRequest(transactional_ids=transactional_ids)
+        try:
+            address = self._brokers().get(broker_id)
+            if address is None:
+                raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker_id} is gone")
+            call = transaction_stub(self._cluster, address).DescribeTransactions(request, timeout=_CALL_S)
+            answer = await answer_of(call, address)
+        except TidemarkError as error:
+            return [], [error]
+        found = [_description(one) for one in answer.transactions if not one.HasField("error")]
+        failed = []
+        for one in answer.transactions:
+            if not one.HasField("error") or errors.from_proto(one.error).code is ErrorCode.TRANSACTION_NOT_FOUND:
+                continue
+            try:  # another broker coordinates the id now
+                found += await self.describe_transactions([one.transactional_id])
+            except TidemarkError as again:
+                failed.append(again)
+        return found, failed
 
     async def abort(self, transactional_id: str) -> None:
         """Abort the open transaction of an id; its producer is fenced.
