@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from tidemark.client import AdminClient, Producer
 from tidemark.local.cluster import LocalCluster
@@ -45,19 +46,31 @@ SOURCE, SINK, WIDE, SMALL = "spark-source", "spark-sink", "spark-wide", "spark-s
 
 def run(python: Path | str, task: Task) -> dict[str, float]:
     """Run the job in a separate Python; raises an error with its output."""
+    found: dict[str, float] = run_job(python, JOB, task, task.format)
+    print(task.format, {name: round(value, 1) for name, value in found.items()}, file=sys.stderr)
+    return found
+
+
+def run_job(python: Path | str, job: Path, task: Any, sink: str) -> Any:
+    """Run a job in a separate Python, and return its JSON; raises an error with its output.
+
+    Args:
+        python: with PySpark.
+        job: the job's file.
+        task: its parameters, a dataclass.
+        sink: format of the sink or source; for "tidemark" the job imports what is here.
+    """
     roots = [str(Path(__file__).resolve().parents[1] / name) for name in ("services", "spark")]
-    path = os.pathsep.join([*roots, os.environ.get("PYTHONPATH", "")]) if task.format == "tidemark" else ""
+    path = os.pathsep.join([*roots, os.environ.get("PYTHONPATH", "")]) if sink == "tidemark" else ""
     done = subprocess.run(
-        [str(python), str(JOB), json.dumps(dataclasses.asdict(task))],
+        [str(python), str(job), json.dumps(dataclasses.asdict(task))],
         env={**os.environ, "PYTHONPATH": path},
         stdout=subprocess.PIPE,
         text=True,
         timeout=LIMIT_S,
         check=True,
     )
-    found: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
-    print(task.format, {name: round(value, 1) for name, value in found.items()}, file=sys.stderr)
-    return found
+    return json.loads(done.stdout.strip().splitlines()[-1])
 
 
 def ours(arguments: argparse.Namespace) -> dict[str, float]:

@@ -11,8 +11,8 @@ sides take turns.
   partitions; peer: confluent-kafka. Target: p50 at most 10 ms, and at most the peer's.
 - `read_committed_of_plain`: the rate of reading what `txn_produce` wrote with `isolation_level="read_committed"`, as a
   ratio to that of reading the same records with "read_uncommitted"; target: at least 0.95.
-
-The sink of Spark is not measured here.
+- `spark_exactly_once_of_plain`: the rate of a batch write of Spark, local[2], with `transactional=true`, as a ratio to
+  that of the same write with `transactional=false`; target: at least 0.85.
 """
 
 from __future__ import annotations
@@ -34,9 +34,11 @@ from tidemark.client import AdminClient, Producer
 from tidemark.client.aio import Consumer
 from tidemark.local.cluster import LocalCluster
 
+from bench._spark_write_job import Task
 from bench.figures import Figure, report
 from bench.latency import percentile
 from bench.peers import KafkaPeer, confluent_is_there, kafka_peer
+from bench.spark import run_job
 
 PARTITIONS = 6
 SIZE_BYTES = 100
@@ -45,6 +47,7 @@ TRANSACTION_S = 0.1
 FLUSH_TIMEOUT_S = 120
 WARM_UP_COMMITS = 20
 WARM_UP_RECORDS = 120_000
+SPARK_JOB = Path(__file__).with_name("_spark_write_job.py")
 
 
 def plain_per_s(bootstrap: str, topic: str, records: int) -> float:
@@ -125,6 +128,14 @@ async def read_per_s(bootstrap: str, topic: str, records: int, isolation_level: 
         return found / (time.perf_counter() - started_s)
 
 
+def spark_of_plain(bootstrap: str, topic: str, records: int, rounds: int) -> float:
+    """Ratio of Spark's rates with and without a transaction; the median of the rounds of one session."""
+    task = Task({"tidemark.bootstrap": bootstrap}, topic, records, rounds)
+    found = run_job(sys.executable, SPARK_JOB, task, task.format)
+    print("spark", {kind: [round(rate) for rate in rates] for kind, rates in found.items()}, file=sys.stderr)
+    return statistics.median(a / b for a, b in zip(found["transactional"], found["plain"], strict=True))
+
+
 def peer_per_s(peer: KafkaPeer, topic: str, records: int) -> float:
     """Kafka's perf producer in transactions of 100 ms."""
     return peer.produce_per_s(topic, records=records, size_bytes=SIZE_BYTES, transaction_ms=int(TRANSACTION_S * 1000))
@@ -160,6 +171,8 @@ def measure(options: argparse.Namespace, cluster: LocalCluster, peer: KafkaPeer 
         of_peer = percentile(theirs, share) if theirs else None
         figures[name] = Figure(percentile(ours, share), "ms", of_peer, lower_is_better=True)
     figures["read_committed_of_plain"] = Figure(medians["read"], "ratio")
+    of_plain = spark_of_plain(cluster.bootstrap, small, options.records, options.rounds)
+    figures["spark_exactly_once_of_plain"] = Figure(of_plain, "ratio")
     return figures
 
 
