@@ -27,6 +27,7 @@ from tidemark_spark import compat
 from tidemark_spark.plain_errors import plain_errors
 from tidemark_spark.transactions.driver import begin_batch, begin_micro_batch, end_batch, end_micro_batch, give_up
 from tidemark_spark.transactions.members import Membership, WriteTransaction
+from tidemark_spark.transactions.notes import forget, note, noted
 from tidemark_spark.typed.topic import TypedTopic, with_schema
 from tidemark_spark.typed.writes import TIMESTAMP, check_table, parted
 from tidemark_spark.writer_compat import StreamWriterBase
@@ -99,7 +100,10 @@ def open_stream_writer(options: Any, schema: StructType, *, overwrite: bool) -> 
         check_columns(schema, parsed)
     else:
         topic = _typed(schema, parsed)
-    return TidemarkStreamWriter(parsed, schema, topic, begin_micro_batch(parsed))
+    transaction = begin_micro_batch(parsed)
+    if transaction is not None:
+        note(parsed.transactions, transaction)
+    return TidemarkStreamWriter(parsed, schema, topic, transaction)
 
 
 def _typed(schema: StructType, options: WriteOptions) -> TypedTopic | None:
@@ -152,7 +156,8 @@ class TidemarkWriter(DataSourceArrowWriter):
 class TidemarkStreamWriter(StreamWriterBase):
     """Writes micro-batches. One that is repeated after a restart is written again, and counts once in transactions.
 
-    Spark commits by a writer of another process, which knows the transaction by the messages of the tasks only.
+    Spark commits by a writer of another process. That one knows the transaction by the messages of the tasks, or by its
+    note.
     """
 
     def __init__(
@@ -175,13 +180,14 @@ class TidemarkStreamWriter(StreamWriterBase):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Commit the micro-batch, if it is in a transaction, and log the result."""
         already = end_micro_batch(self._options, _memberships(messages), batchId)
+        forget(self._options.transactions)
         _log.info("micro-batch %d: %s%s", batchId, _ALREADY if already else "", summary(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Abort the transaction, and log the failure of a task; Spark repeats the micro-batch after a restart."""
         membership = next((one for one in _memberships(messages) if one is not None), None)
-        if membership is not None:
-            give_up(self._options, membership.transaction)
+        give_up(self._options, noted(self._options.transactions) if membership is None else membership.transaction)
+        forget(self._options.transactions)
         _log.warning("micro-batch %d failed; completed before: %s", batchId, summary(messages))
 
 

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import sys
 import time
 import uuid
 from collections import Counter
@@ -14,14 +16,21 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark import SparkFiles
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 from tidemark.client.consuming.range_reader import RangeReader
+from tidemark.core.transactions.phases import Phase
 from tidemark.errors import ProducerFencedError, TransactionAbortedError
 from tidemark.local.cluster import LocalCluster
 from tidemark_spark.jobs import audit
-from tidemark_spark.transactions import driver
+from tidemark_spark.transactions import coordinator, driver
+from tidemark_spark.transactions.checkpoint import read_query_id
 from tidemark_spark.transactions.driver import StaleCheckpointError
+from tidemark_spark.transactions.settings import TransactionSettings, query_identity
 from tidemark_spark.writer import TidemarkCommitMessage, TidemarkStreamWriter, open_stream_writer, open_writer
+from tidemark_spark.writer_options import parse_write_options
 
 from tests.spark.committed_records import committed_values
 from tests.spark.reading import committed_records
@@ -153,6 +162,68 @@ def assert_each_offset_is_a_record_or_a_marker(cluster: LocalCluster, name: str)
             assert not marked & records
             assert marked | records == set(range(*bounds[index]))
     assert sum(len(list(audit.markers(task, ends))) for task in tasks) > 0
+
+
+def phase_of(cluster: LocalCluster, transactional_id: str) -> Phase:
+    given = parse_write_options(options(cluster, "any"))
+    return coordinator._call(given, transactional_id, lambda _, calls: calls.phase(), 30)
+
+
+def test_an_abort_without_a_completed_task_ends_its_own_transaction_at_once_and_no_later_one(
+    cluster: LocalCluster, sums: str, checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = query_identity(TransactionSettings(), read_query_id(checkpoint))
+
+    @contextlib.contextmanager
+    def process_of(driver: str, module: str) -> Iterator[None]:
+        """A process that Spark starts in that driver."""
+        with monkeypatch.context() as there:
+            there.setattr(SparkFiles, "_is_running_on_worker", True)
+            there.setattr(SparkFiles, "_root_directory", str(tmp_path / driver))
+            there.setattr(sys, "argv", ["worker", f"pyspark.sql.worker.{module}"])
+            yield
+
+    def failed(driver: str) -> None:
+        (tmp_path / driver).mkdir(exist_ok=True)
+        with process_of(driver, "write_into_data_source"):
+            begun = micro_batch(cluster, sums, checkpoint)
+        with pytest.raises(OSError, match="the executor is lost"):
+            begun.write(failing(0))
+
+    def aborted(driver: str) -> None:
+        with process_of(driver, "python_streaming_sink_runner"):
+            micro_batch(cluster, sums, checkpoint).abort([None, None], 0)
+        assert list((tmp_path / driver).iterdir()) == []
+
+    failed("first")
+    assert phase_of(cluster, name) is Phase.ONGOING
+    aborted("first")
+    assert phase_of(cluster, name) in (Phase.PREPARE_ABORT, Phase.COMPLETE_ABORT)
+    failed("first")
+    failed("second")
+    aborted("first")
+    assert phase_of(cluster, name) is Phase.ONGOING, "the second driver fences the first one, not the other way round"
+    aborted("second")
+    assert phase_of(cluster, name) in (Phase.PREPARE_ABORT, Phase.COMPLETE_ABORT)
+    last = micro_batch(cluster, sums, checkpoint)
+    last.commit(write_all(last), 0)
+    assert counted(cluster, sums) == EXPECTED
+
+
+def test_spark_aborts_the_micro_batch_of_a_failed_query_at_once(
+    spark: SparkSession, cluster: LocalCluster, sums: str, tmp_path: Path
+) -> None:
+    rows = spark.readStream.format("rate-micro-batch").options(rowsPerBatch="20001", numPartitions="1").load()
+    query = (
+        rows.selectExpr("repeat('x', 500) as value", "if(value = 20000, 99, null) as partition")
+        .writeStream.format("tidemark")
+        .options(**options(cluster, sums), checkpointLocation=str(tmp_path))
+        .start()
+    )
+    with pytest.raises(StreamingQueryException, match="UNKNOWN_PARTITION"):
+        query.awaitTermination(100)
+    found = phase_of(cluster, query_identity(TransactionSettings(), query.id))
+    assert found in (Phase.PREPARE_ABORT, Phase.COMPLETE_ABORT)
 
 
 def test_a_version_of_an_application_is_written_once(cluster: LocalCluster, sums: str) -> None:
