@@ -70,6 +70,12 @@ class PendingWrites(Generic[K, V]):
         found = self._of.get(producer.producer_id, {}).get(key)
         return found.value if found is not None and found.producer_epoch == producer.producer_epoch else None
 
+    def values(self, key: K) -> list[tuple[Writer, V]]:
+        """The values of a key that a marker may put in force, in the order of the log."""
+        found = [(self._of[one][key], one) for one in self._writers.get(key, ())]
+        found.sort(key=lambda one: one[0].order)
+        return [(Writer(producer_id, one.producer_epoch), one.value) for one, producer_id in found]
+
     def add(self, producer: Writer, values: Iterable[tuple[K, V]]) -> Undo[K, V]:
         """Values that a transaction writes behind all values so far; returns the argument of `undo`."""
         undo: Undo[K, V] = {}

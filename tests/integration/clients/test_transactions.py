@@ -10,6 +10,7 @@ import pytest
 from tidemark.client import (
     AdminClient,
     Consumer,
+    Groups,
     Producer,
     ProducerFencedError,
     TopicPartition,
@@ -113,6 +114,10 @@ def test_offsets_count_with_the_records_of_their_transaction(
             for record in read:
                 producer.send(target, record.value)
             tx.send_offsets(reader)
+            with Groups(cluster.bootstrap) as groups:
+                rows = {row.partition: row for row in groups.describe_groups([topic])[0].partitions}
+            assert [one.offset for one in rows[where].pending] == [4]
+            assert rows[where].committed == -1
         assert reader.committed()[where] == 4
     with member() as reader:
         reader.subscribe([topic])

@@ -3,19 +3,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tidemark.broker.groups.coordinators import GroupCoordinators
 from tidemark.broker.groups.partition_ends import Ends, PartitionEnds
 from tidemark.core.cluster_view import PartitionView, TopicView
 from tidemark.core.groups.group import Group
 from tidemark.core.groups.state import Committed, GroupPartition
+from tidemark.core.pending_writes import Writer
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc import errors
 from tidemark.runtime.slices import Pace
 from tidemark.v1 import group_service_pb2 as pb
 
 _TOPIC_WAIT_S = 1.0
+
+PendingOffsets = Mapping[TopicPartition, Sequence[tuple[Writer, Committed]]]
+"""The offsets of open transactions, by partition."""
+_NONE_PENDING: PendingOffsets = {}
 
 
 class GroupOffsets:
@@ -75,7 +80,7 @@ class GroupOffsets:
             committed_at_ms=committed.committed_at_ms,
         )
 
-    def rows(self, group: Group) -> list[pb.GroupPartition]:
+    def rows(self, group: Group, pending: PendingOffsets = _NONE_PENDING) -> list[pb.GroupPartition]:
         """The progress of the group in every partition that it reads, without the high watermark."""
         owners: dict[TopicPartition, str] = {}
         for member_id in group.members:
@@ -83,7 +88,7 @@ class GroupOffsets:
                 if self._is_known(one):
                     owners[TopicPartition(one.topic, one.partition)] = member_id
         rows = []
-        for partition in sorted(owners.keys() | self._read_by(group)):
+        for partition in sorted(owners.keys() | self._read_by(group) | pending.keys()):
             committed = self.to_proto(partition, group.offsets.get(partition))
             topic = self._groups.metadata.view.topics.get(partition.topic)
             known = None if topic is None else topic.partitions.get(partition.partition)
@@ -101,6 +106,10 @@ class GroupOffsets:
                     lag=-1,
                     topic_id="" if topic is None or known is None else topic.topic_id,
                     incarnation="" if known is None else known.incarnation,
+                    pending=[
+                        pb.PendingOffset(offset=one.offset, producer_id=writer[0], producer_epoch=writer[1])
+                        for writer, one in pending.get(partition, ())
+                    ],
                 )
             )
         return rows

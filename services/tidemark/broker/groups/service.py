@@ -288,7 +288,7 @@ class GroupService(GroupServiceServicer):
             group = coordinator.group(group_id)
             described = description_to_proto(group, self._groups.broker_id)
             if not without_offsets:
-                described.partitions.extend(self._offsets.rows(group))
+                described.partitions.extend(self._offsets.rows(group, coordinator.pending_offsets(group_id)))
             return described
 
         try:

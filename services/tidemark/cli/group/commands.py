@@ -69,7 +69,8 @@ def describe(
 
     \b
     All partitions are shown of each topic that the group reads: members subscribe to it, or it has a committed offset.
-    The lag of a partition without a committed offset counts from the log start offset.
+    The lag of a partition without a committed offset counts from the log start offset. An offset that an open
+    transaction has written is pending: consumers of the group wait for the end of the transaction.
 
     \b
     Examples:
@@ -227,11 +228,21 @@ def _print_offsets(group: GroupDescription) -> None:
             "?" if one.high_watermark < 0 else one.high_watermark,
             "?" if one.lag < 0 else one.lag,
             one.member_id or "-",
-            one.error.message if one.error is not None else "",
+            _note(one),
         )
         for one in group.partitions
     ]
     print_table(("partition", "committed", "end", "lag", "member", ""), rows)
+
+
+def _note(partition: GroupPartition) -> str:
+    """The error of a partition, and its offsets in open transactions."""
+    notes = [] if partition.error is None else [partition.error.message]
+    notes += [
+        f"{one.offset} pending in the transaction of producer {one.producer_id}, epoch {one.producer_epoch}"
+        for one in partition.pending
+    ]
+    return "; ".join(notes)
 
 
 def _description_json(group: GroupDescription) -> dict[str, object]:
@@ -246,6 +257,7 @@ def _description_json(group: GroupDescription) -> dict[str, object]:
                 **one._asdict(),
                 **one.partition._asdict(),
                 "error": None if one.error is None else {"code": str(one.error.code), "message": one.error.message},
+                "pending": [pending._asdict() for pending in one.pending],
             }
             for one in group.partitions
         ],

@@ -51,6 +51,14 @@ class GroupMember(NamedTuple):
     assigned: tuple[TopicPartition, ...]
 
 
+class PendingOffset(NamedTuple):
+    """An offset that is in force once the transaction of its producer is committed."""
+
+    offset: int
+    producer_id: int
+    producer_epoch: int
+
+
 class GroupPartition(NamedTuple):
     """The progress of a group in a partition.
 
@@ -65,6 +73,7 @@ class GroupPartition(NamedTuple):
         error: the reason why the high watermark is unknown.
         topic_id: id of the topic that was read.
         incarnation: incarnation of the partition that was read.
+        pending: offsets of open transactions, in the order in which they were written.
     """
 
     partition: TopicPartition
@@ -77,6 +86,7 @@ class GroupPartition(NamedTuple):
     error: TidemarkError | None
     topic_id: str
     incarnation: str
+    pending: tuple[PendingOffset, ...] = ()
 
 
 class GroupDescription(NamedTuple):
@@ -317,6 +327,7 @@ def _partition(found: pb.GroupPartition) -> GroupPartition:
         error=errors.from_proto(found.error) if found.HasField("error") else None,
         topic_id=found.topic_id,
         incarnation=found.incarnation,
+        pending=tuple(PendingOffset(one.offset, one.producer_id, one.producer_epoch) for one in found.pending),
     )
 
 

@@ -182,6 +182,11 @@ class GroupCoordinator:
             self._apply(key.group_id, lambda changes, key=key, value=value: changes.put(key, value))  # type: ignore[misc]
         return applied
 
+    def pending_offsets(self, group_id: str) -> dict[TopicPartition, list[tuple[Writer, Committed]]]:
+        """The offsets of open transactions, by partition (rule X17)."""
+        keys = [key for key in self._pending.keys if key.group_id == group_id]
+        return {TopicPartition(key.topic, key.partition): self._pending.values(key) for key in keys}
+
     def check_stable(self, group_id: str, partitions: Iterable[TopicPartition] | None) -> None:
         """Raise CONCURRENT_TRANSACTIONS if the end of a transaction may change an offset (KIP-447); None: any one."""
         keys = self._pending.keys

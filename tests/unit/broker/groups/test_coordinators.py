@@ -20,6 +20,7 @@ from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.core.groups.group import Group
 from tidemark.core.groups.state import Committed, MemberMetadata, MemberMetadataKey, TopicFacts
 from tidemark.core.internal_topics import OFFSETS_TOPIC
+from tidemark.core.pending_writes import Writer
 from tidemark.model import (
     NO_LEADER,
     BrokerId,
@@ -214,6 +215,10 @@ def test_partitions_without_a_commit_are_in_the_list_of_a_group_that_reads_the_t
     expected = [("committed", 0, -1), ("committed", 1, 7), ("committed", 2, -1)]
     expected += [("subscribed", 0, -1), ("subscribed", 1, -1)]
     assert [(row.topic, row.partition, row.committed_offset) for row in offsets.rows(group)] == expected
+    pending = {TopicPartition("first", 4): [(Writer(40, 1), Committed(9, LeaderEpoch(4), "", "first-id", "", 0))]}
+    (row,) = (row for row in offsets.rows(group, pending) if row.topic == "first")
+    assert (row.partition, row.committed_offset) == (4, -1)
+    assert [(one.offset, one.producer_id, one.producer_epoch) for one in row.pending] == [(9, 40, 1)]
     assert sorted((*where, offset) for where, offset in offsets.progress(group)) == expected
 
 
