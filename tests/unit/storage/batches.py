@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 from tidemark.model import BrokerId, LeaderEpoch, Offset, ReplicaIdentity, TopicPartition
@@ -84,6 +85,12 @@ def follow(log: Log, *batches: Batch) -> Offset:
     return log.append(batches, base_offset=log.log_end_offset, leader_epoch=LeaderEpoch(0), stamp=False)
 
 
+@lru_cache(maxsize=1 << 12)
+def checked(data: bytes) -> tuple[Batch, ...]:
+    """The batches, which pass the checks of a reader; the same bytes are checked once."""
+    return tuple(check_batches(data))
+
+
 def read_all(log: Log) -> bytes:
     """Every byte from the log start to its end, each batch checked."""
     parts: list[bytes] = []
@@ -91,7 +98,7 @@ def read_all(log: Log) -> bytes:
     while offset < end:
         data = log.read(Offset(offset), end_offset=end, max_bytes=1 << 20)
         assert data
-        batches = check_batches(data)
+        batches = checked(data)
         assert batches[0].envelope.base_offset <= offset < batches[-1].envelope.next_offset
         offset = batches[-1].envelope.next_offset
         parts.append(data)

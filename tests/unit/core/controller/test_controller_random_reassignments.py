@@ -21,6 +21,7 @@ class MovingWorld(RandomWorld):
     def __init__(self, seed: int) -> None:
         self.lists: dict[tuple[str, str], set[tuple[BrokerId, ...]]] = {}
         self.sent_log_dirs: set[tuple[BrokerId, TopicPartition, str]] = set()
+        self._lists_checked: dict[str, TopicDescription] = {}
         super().__init__(seed)
         self.asked_seen(resumed=True)
 
@@ -150,7 +151,14 @@ class MovingWorld(RandomWorld):
 
     def check(self) -> None:
         super().check()
+        for move in self.asked.moves.values():
+            topic = self.topics.get(move.partition.topic)
+            if topic is not None and move.partition.partition in topic.partitions:
+                self._known_lists(topic, move.partition.partition).add(move.replicas)
         for topic in self.topics.values():
+            if self._lists_checked.get(topic.topic) is topic:
+                continue  # immutable, and lists that are known stay known
+            self._lists_checked[topic.topic] = topic
             assert sorted(topic.partitions) == list(range(len(topic.partitions)))
             assert topic.partitions.keys() == topic.incarnations.keys()
             assert set(topic.original) == set(topic.adding) == set(topic.removing) <= set(topic.partitions)
@@ -161,11 +169,7 @@ class MovingWorld(RandomWorld):
         """The replicas are the old ones or the new ones, or both during a reassignment; never a mixture."""
         assigned, removing = topic.partitions[index], topic.removing.get(index, ())
         assert len(set(assigned)) == len(assigned) > 0
-        first = topic.original.get(index, assigned)
-        known = self.lists.setdefault((topic.topic_id, topic.incarnations[index]), {first})
-        known.update(
-            move.replicas for move in self.asked.moves.values() if move.partition == TopicPartition(topic.topic, index)
-        )
+        known = self._known_lists(topic, index)
         if index in topic.original:
             target = tuple(one for one in assigned if one not in removing)
             assert topic.original[index] in known
@@ -173,6 +177,11 @@ class MovingWorld(RandomWorld):
             assert set(assigned) >= {*target, *topic.original[index]}
         else:
             assert assigned in known, f"{topic.topic}-{index} ends as {assigned}"
+
+    def _known_lists(self, topic: TopicDescription, index: int) -> set[tuple[BrokerId, ...]]:
+        """Lists of replicas that the partition began with, or that were asked for."""
+        first = topic.original.get(index, topic.partitions[index])
+        return self.lists.setdefault((topic.topic_id, topic.incarnations[index]), {first})
 
     def _tell(self, effect: Any) -> Any:
         if isinstance(effect, fx.SendStopReplica):

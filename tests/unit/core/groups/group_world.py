@@ -10,6 +10,7 @@ import contextlib
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from tidemark.core.groups.coordinator import GroupCoordinator, Outcome
@@ -18,7 +19,7 @@ from tidemark.core.groups.heartbeat import Heartbeat, HeartbeatAnswer, Situation
 from tidemark.core.groups.offsets import Commit
 from tidemark.core.groups.records import decode, encode
 from tidemark.core.groups.settings import GroupSettings
-from tidemark.core.groups.state import Committed, GroupPartition, MemberState, TopicFacts
+from tidemark.core.groups.state import Change, Committed, GroupPartition, MemberState, TopicFacts
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
 GROUP = "g"
@@ -86,7 +87,7 @@ class GroupWorld:
         if compacted:
             last = dict(reversed(item) for item in ((index, key) for index, (key, _) in enumerate(self.log)))
             self.log = [record for index, record in enumerate(self.log) if last[record[0]] == index]
-        changes = [decode(key, value) for key, value in self.log]
+        changes = [_decoded(key, value) for key, value in self.log]
         self.coordinator = GroupCoordinator.replay([one for one in changes if one is not None], self.now_ms)
 
     def add(self, *topics: str, instance_id: str = "") -> Member:
@@ -242,9 +243,15 @@ class GroupWorld:
     def check_replay(self) -> None:
         """A replay of the log gives the state of the coordinator."""
         before = _values(self.coordinator)
-        changes = [decode(key, value) for key, value in self.log]
+        changes = [_decoded(key, value) for key, value in self.log]
         replayed = GroupCoordinator.replay([one for one in changes if one is not None], self.now_ms)
         assert _values(replayed) == before
+
+
+@lru_cache(maxsize=1 << 14)
+def _decoded(key: bytes, value: bytes | None) -> Change | None:
+    """A change is immutable, and replays see most records again and again."""
+    return decode(key, value)
 
 
 def _values(coordinator: GroupCoordinator) -> dict[object, object]:

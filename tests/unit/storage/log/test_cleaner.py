@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tidemark.model import Offset
-from tidemark.record.checks import check_batches
 from tidemark.record.envelope import Batch, Codec, parse_envelope
 from tidemark.record.payload import build_batch, from_columns, with_offsets
 from tidemark.storage.directories.log_manager import LogManager
@@ -23,7 +22,7 @@ from tidemark.storage.recovery.epoch_file import EPOCH_FILE
 from tidemark.storage.recovery.log_loader import segment_offsets
 from tidemark.storage.recovery.producer_snapshot import SNAPSHOT_SUFFIX, snapshot_path
 
-from tests.unit.storage.batches import IDENTITY, PARTITION, latest_epoch, lead, memory_directory, open_one
+from tests.unit.storage.batches import IDENTITY, PARTITION, checked, latest_epoch, lead, memory_directory, open_one
 
 CONFIGS = {"segment.bytes": "4096", "index.interval.bytes": "700", "cleanup.policy": "compact"}
 NOW_US = 10_000_000_000
@@ -66,7 +65,7 @@ def batches_of(log: PartitionLog) -> list[Batch]:
     while offset < end:
         data = log.read(offset, end_offset=end, max_bytes=1 << 20)
         assert data, f"nothing at {offset} of a log that ends at {end}"
-        found += check_batches(data)
+        found += checked(data)
         assert found[-1].envelope.next_offset > offset
         offset = Offset(found[-1].envelope.next_offset)
     offsets = [batch.envelope.base_offset for batch in found]
@@ -129,7 +128,7 @@ def test_a_cleaned_log_holds_the_latest_record_of_each_key_at_its_offset(directo
     for offset in rng.sample(range(int(log.log_end_offset)), 50):
         data = log.read(Offset(offset), end_offset=log.log_end_offset, max_bytes=1)
         assert data
-        batch = check_batches(data)[0].envelope
+        batch = checked(data)[0].envelope
         assert batch.next_offset > offset, "a read at a removed offset continues after it"
     assert rows_of(log) == latest_of(before, below=end)
     logs.close()

@@ -22,6 +22,7 @@ from tests.unit.storage.batches import (
     IDENTITY,
     PARTITION,
     at,
+    checked,
     follow,
     lead,
     make_batch,
@@ -116,7 +117,7 @@ def read_one(log: Log, offset: int) -> Batch | ErrorCode:
     try:
         data = log.read(Offset(offset), end_offset=log.log_end_offset, max_bytes=1)
         assert data
-        return check_batches(data)[0]
+        return checked(data)[0]
     except TidemarkError as error:
         return error.code
 

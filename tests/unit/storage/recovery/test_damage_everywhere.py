@@ -24,7 +24,7 @@ from tidemark.storage.log.partition_log import PartitionLog
 from tidemark.storage.recovery.segment_swap import commit_swap
 
 from tests.crash.disk import Image, read_image, write_image
-from tests.unit.storage.batches import IDENTITY, PARTITION, lead, memory_directory, open_one
+from tests.unit.storage.batches import IDENTITY, PARTITION, checked, lead, memory_directory, open_one
 from tests.unit.storage.log.test_cleaner import keyed
 
 CONFIGS = {"segment.bytes": "3000", "index.interval.bytes": "600"}
@@ -144,7 +144,7 @@ def look(path: Path) -> Found:
             try:
                 data = log.read(Offset(offset), end_offset=end, max_bytes=1)
                 assert data
-                (batch,) = check_batches(data)
+                (batch,) = checked(data)
             except TidemarkError as error:
                 assert error.code in (ErrorCode.STORAGE_ERROR, ErrorCode.CORRUPT_BATCH, ErrorCode.INVALID_BATCH)  # noqa: PT017
                 refused, offset = True, offset + 1
