@@ -50,13 +50,17 @@ ROUND_S = 400.0
 
 
 class TransactionFigures(NamedTuple):
-    """Processes of senders; transactions by their outcome; records that the read_committed reader was given."""
+    """Processes of senders; transactions by their outcome; records that the read_committed reader was given.
+
+    `transformed`: input records that are below the offsets committed with records.
+    """
 
     lives: int
     committed: int
     aborted: int
     unknown: int
     polled: int
+    transformed: int
 
 
 class GroupFigures(NamedTuple):
@@ -103,7 +107,8 @@ class Report:
             f"in the group {self.group.lives} lives, {self.group.taken} partitions taken up, "
             f"{self.group.processed} records processed, {self.group.commits} commits; "
             f"{self.transactions.lives} transactional senders, {self.transactions.committed} transactions committed, "
-            f"{self.transactions.aborted} aborted, {self.transactions.unknown} unknown\n"
+            f"{self.transactions.aborted} aborted, {self.transactions.unknown} unknown, "
+            f"{self.transactions.transformed} input records transformed\n"
             f"  {'; '.join(self.faults)}\n  the group: {'; '.join(self.group_told)}\n"
             f"  transactions: {'; '.join(self.transactions_told)}\n  {verdict}"
         )
@@ -154,7 +159,7 @@ def run_round(directory: Path, seed: int, duration_s: float, slowness: float = 1
                 mover = Mover(arena.cluster.admin_address, PLAIN.topic, PLAIN.partitions, seed, slowness)
                 with (
                     Troop(directory / "troop", arena, SHARED, seed) as troop,
-                    TransactionTroop(directory / "transactions", arena, seed) as transactions,
+                    TransactionTroop(directory / "transactions", arena, PLAIN.topic, seed) as transactions,
                 ):
                     _live_through(arena, nemesis, mover, troop, transactions, histories, duration_s)
                     group = troop.end(_ends(histories[SHARED.topic]))
@@ -232,7 +237,10 @@ def _figures_of(group: GroupHistory) -> GroupFigures:
 
 def _figures_of_transactions(history: TransactionHistory, lives: int) -> TransactionFigures:
     ends = Counter(one.end for one in history.transactions)
-    return TransactionFigures(lives, ends[End.COMMITTED], ends[End.ABORTED], ends[End.UNKNOWN], len(history.polled))
+    transformed = sum(history.input_offsets.values())
+    return TransactionFigures(
+        lives, ends[End.COMMITTED], ends[End.ABORTED], ends[End.UNKNOWN], len(history.polled), transformed
+    )
 
 
 def _live_through(

@@ -35,3 +35,4 @@ def test_a_round_of_faults_loses_doubles_and_reorders_no_record(tmp_path: Path) 
     assert report.transactions.committed > 20, report
     assert report.transactions.aborted > 0, report
     assert report.transactions.polled > 50, report
+    assert report.transactions.transformed > 0, report

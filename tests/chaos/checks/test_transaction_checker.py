@@ -34,6 +34,10 @@ def good() -> TransactionHistory:
         0: [(0, "a1.0"), (1, "b1.1"), (3, "a1.1"), (6, "b2.0"), (7, "a3.0")],
         1: [(0, "b1.0"), (1, "a1.2"), (5, "b2.1")],
     }
+    covers = {"a1": (0, 0, 3), "a2": (0, 3, 9), "b2": (0, 3, 7), "a3": (0, 7, 8), "b1": (1, 0, 2)}
+    for tag, cover in covers.items():
+        transaction(history, tag).covers.append(cover)
+    history.input_offsets = {0: 8, 1: 2, 2: 0}
     history.readers = ("x",)
     read_all(history)
     return history
@@ -120,6 +124,18 @@ def overlook(history: TransactionHistory) -> None:
     history.polled.pop()
 
 
+def transform_twice(history: TransactionHistory) -> None:
+    transaction(history, "a3").covers = [(0, 6, 8)]
+
+
+def pass_over_input(history: TransactionHistory) -> None:
+    transaction(history, "b2").covers = []
+
+
+def commit_an_offset_alone(history: TransactionHistory) -> None:
+    history.input_offsets[1] = 5
+
+
 def fail(history: TransactionHistory) -> None:
     history.failures.append("a-1: it raised UNKNOWN_TOPIC")
 
@@ -139,6 +155,9 @@ DOCTORED: list[tuple[Callable[[TransactionHistory], None], TransactionAnomaly]] 
     (change, TransactionAnomaly.UNREPEATABLE),
     (go_back, TransactionAnomaly.WENT_BACK),
     (overlook, TransactionAnomaly.UNSEEN),
+    (transform_twice, TransactionAnomaly.INPUT_TWICE),
+    (pass_over_input, TransactionAnomaly.INPUT_LOST),
+    (commit_an_offset_alone, TransactionAnomaly.OFFSET_APART),
     (fail, TransactionAnomaly.GAVE_UP),
 ]
 
@@ -164,6 +183,7 @@ def test_a_journal_that_a_kill_cut_short_tells_whether_the_commit_was_asked_for(
     path = tmp_path / "sender-1.journal"
     journal = TransactionJournal(path)
     journal.add("begin", "s-1", name="s", at_s=1.0, seen=["r"])
+    journal.add("cover", "s-1", partition=2, first=4, end=6)
     journal.add("send", "s-1", records=[(0, "s-1.0")])
     journal.add("committing", "s-1")
     journal.add("committed", "s-1", at_s=2.0)
@@ -176,7 +196,7 @@ def test_a_journal_that_a_kill_cut_short_tells_whether_the_commit_was_asked_for(
     found, failures = read_transactions([path])
     assert failures == []
     assert found == [
-        Transaction("s-1", "s", 1.0, 2.0, End.COMMITTED, [(0, "s-1.0")], ["r"]),
+        Transaction("s-1", "s", 1.0, 2.0, End.COMMITTED, [(0, "s-1.0")], ["r"], [(2, 4, 6)]),
         Transaction("s-2", "s", 3.0, None, End.UNKNOWN, [(1, "s-2.0")]),
         Transaction("s-3", "s", 4.0, None, End.ABORTED),
     ]

@@ -47,6 +47,12 @@ class TransactionAnomaly(StrEnum):
     """A reader was given an offset again, or a lower one."""
     UNSEEN = "unseen"
     """A reader of everything was not given a record that is there at the end."""
+    INPUT_TWICE = "input twice"
+    """Two transactions that are there at the end were made from one input record."""
+    INPUT_LOST = "input lost"
+    """No transaction that is there at the end was made from an input record below the committed offset."""
+    OFFSET_APART = "offset apart"
+    """The committed offset of the input is not the end of what the transactions cover that are there at the end."""
     GAVE_UP = "gave up"
     """A client raised where it should have gone on, or did not finish in time."""
 
@@ -72,6 +78,7 @@ def check_transactions(history: TransactionHistory) -> list[TransactionFinding]:
         *checker.of_readers(),
         *checker.of_real_time(),
         *checker.of_circles(),
+        *checker.of_input(),
     ]
     return [*found, *(TransactionFinding(TransactionAnomaly.GAVE_UP, failure) for failure in history.failures)]
 
@@ -175,6 +182,27 @@ class _Checker:
                     break
                 if author.ended_s is not None and (earliest is None or author.ended_s < (earliest.ended_s or 0.0)):
                     earliest = author
+
+    def of_input(self) -> Iterator[TransactionFinding]:
+        """The transactions that are there cover each input partition without a gap, up to the committed offset."""
+        covered: defaultdict[Partition, list[tuple[Offset, Offset, str]]] = defaultdict(list)
+        for one in self._history.transactions:
+            if any(value in self._places for _, value in one.sent):
+                for partition, first, end in one.covers:
+                    covered[partition].append((first, end, one.tag))
+        for partition in covered.keys() | self._history.input_offsets.keys():
+            last, last_tag = 0, "the begin"
+            for first, end, tag in sorted(covered[partition]):
+                story = f"{last_tag} ends at {last} of input {partition}, and {tag} covers [{first}, {end})"
+                if first < last:
+                    yield TransactionFinding(TransactionAnomaly.INPUT_TWICE, story)
+                elif first > last:
+                    yield TransactionFinding(TransactionAnomaly.INPUT_LOST, story)
+                last, last_tag = max(last, end), tag
+            offset = self._history.input_offsets.get(partition, 0)
+            if offset != last:
+                story = f"the offset of input {partition} is {offset}, and {last_tag} ends at {last}"
+                yield TransactionFinding(TransactionAnomaly.OFFSET_APART, story)
 
     def of_circles(self) -> Iterator[TransactionFinding]:
         """Strongly connected transactions: by reads, and by writes of one transactional id."""

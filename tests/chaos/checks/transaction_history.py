@@ -35,6 +35,7 @@ class Transaction:
         end: ABORTED as long as the client has not asked for the commit: no other process may commit it.
         sent: its records (partition, value), in the order in which they were sent; values are unique in the round.
         seen: values that its client had read before it sent: the transaction depends on theirs.
+        covers: the input that it was made from (partition, first offset, end), whose offsets commit with its records.
     """
 
     tag: str
@@ -44,6 +45,7 @@ class Transaction:
     end: End = End.ABORTED
     sent: list[tuple[Partition, str]] = field(default_factory=list)
     seen: list[str] = field(default_factory=list)
+    covers: list[tuple[Partition, Offset, Offset]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -54,6 +56,7 @@ class TransactionHistory:
         polled: records that read_committed readers were given, in that order.
         readers: those that read everything from the first record to the last.
         final: the records of each partition at the end for read_committed, by offset.
+        input_offsets: the offsets that the group of the input has committed at the end, by partition of the input.
         failures: clients that raised where they should have waited, and other things that were not done in time.
     """
 
@@ -61,6 +64,7 @@ class TransactionHistory:
     polled: list[Polled] = field(default_factory=list)
     readers: tuple[str, ...] = ()
     final: dict[Partition, list[tuple[Offset, str]]] = field(default_factory=dict)
+    input_offsets: dict[Partition, Offset] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
 
@@ -87,6 +91,8 @@ def read_transactions(paths: Sequence[Path]) -> tuple[list[Transaction], list[st
                 failures.append(f"{path.stem}: {facts['why']}")
             elif kind == "begin":
                 found[tag] = Transaction(tag, facts["name"], facts["at_s"], seen=facts["seen"])
+            elif kind == "cover":
+                found[tag].covers.append((facts["partition"], facts["first"], facts["end"]))
             elif kind == "send":
                 found[tag].sent += [(partition, value) for partition, value in facts["records"]]
             elif kind == "committing":

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that writes one transaction after the other, and depends on the records of others that it has read."""
+"""A process that writes one transaction after the other, and depends on the records of others that it has read.
+
+One kind reads the records of its topic. The other kind is a member of a group that reads an input, and commits its
+offsets with its records (rule X17).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from tidemark.client import Consumer, Producer
+from tidemark.client import Consumer, PartitionBatch, Producer
 from tidemark.client.sync.transaction import Transaction
 from tidemark.model import ErrorCode, TidemarkError
 
@@ -26,6 +30,10 @@ _ABORTS = 0.15
 _THINKS = 0.1
 _SEEN_MAX = 20
 _PAUSE_S = 0.05
+_OFFSETS_REFUSED = frozenset(
+    {ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER, ErrorCode.PARTITION_NOT_ASSIGNED}
+)
+"""Others may read the partitions; the transaction can only be aborted."""
 
 _T = TypeVar("_T", Producer, Consumer)
 
@@ -37,6 +45,7 @@ class SenderPlan:
     Attributes:
         name: transactional id.
         life: unique among all processes of the round.
+        group: reads the topic `input`, and its offsets commit with the records; "": no input.
     """
 
     bootstrap: str
@@ -46,6 +55,8 @@ class SenderPlan:
     life: str
     journal: str
     slowness: float = 1.0
+    group: str = ""
+    input: str = ""
 
     @property
     def command(self) -> tuple[str, str]:
@@ -68,14 +79,22 @@ class TransactionSender:
         plan = self._plan
         try:
             with self._once_answered(self._consumer) as consumer, self._once_answered(self._producer) as producer:
-                consumer.assign(plan.topic)
+                if plan.group:
+                    consumer.subscribe([plan.input])
+                else:
+                    consumer.assign(plan.topic)
                 while not self.ended:
-                    self._transaction(producer, self._read(consumer))
+                    if plan.group:
+                        self._transform(producer, consumer)
+                    else:
+                        self._transaction(producer, self._values(consumer))
         except TidemarkError as error:
             if error.code is not ErrorCode.PRODUCER_FENCED:
                 self._journal.add("failed", plan.life, why=f"{error.code}: {error}")
 
     def _consumer(self) -> Consumer:
+        if self._plan.group:
+            return Consumer(self._plan.bootstrap, group=self._plan.group, auto_commit_interval_ms=0)
         return Consumer(self._plan.bootstrap, isolation_level="read_committed")
 
     def _producer(self) -> Producer:
@@ -98,31 +117,69 @@ class TransactionSender:
                     sys.exit(0)
                 time.sleep(_PAUSE_S)
 
-    def _read(self, consumer: Consumer) -> list[str]:
+    def _read(self, consumer: Consumer) -> PartitionBatch | None:
         try:
-            batch = consumer.poll(_PAUSE_S)
+            return consumer.poll(_PAUSE_S)
         except TidemarkError as error:
             if error.code is not ErrorCode.REQUEST_TIMED_OUT:
                 raise
-            return []
+            return None
+
+    def _values(self, consumer: Consumer) -> list[str]:
+        batch = self._read(consumer)
         if batch is None:
             return []
         return [row["value"].decode() for row in batch.rows.select(["value"]).to_pylist()][-_SEEN_MAX:]
 
-    def _transaction(self, producer: Producer, seen: list[str]) -> None:
+    def _transform(self, producer: Producer, consumer: Consumer) -> None:
+        """A transaction from one batch of the input; after an abort the consumer goes back."""
+        batch = self._read(consumer)
+        if batch is None:
+            return
+        offsets = batch.rows.column("offset")
+        cover = {"partition": batch.partition, "first": offsets[0].as_py(), "end": offsets[-1].as_py() + 1}
+        end = self._transaction(producer, [], cover, lambda transaction: self._offsets_sent(transaction, consumer))
+        while end is not End.COMMITTED and not self.ended:
+            try:
+                consumer.seek_to_committed()
+            except TidemarkError as error:
+                if error.code is not ErrorCode.REQUEST_TIMED_OUT:
+                    raise
+            else:
+                return
+
+    def _offsets_sent(self, transaction: Transaction, consumer: Consumer) -> bool:
+        try:
+            transaction.send_offsets(consumer)
+        except TidemarkError as error:
+            if error.code not in _OFFSETS_REFUSED and not error.retriable:
+                raise
+            return False
+        return True
+
+    def _transaction(
+        self,
+        producer: Producer,
+        seen: list[str],
+        cover: dict[str, int] | None = None,
+        more: Callable[[Transaction], bool] = lambda _: True,
+    ) -> End:
         self._number += 1
         tag = f"{self._plan.life}.{self._number}"
         began_s = time.monotonic()
         transaction = producer.transaction()
         transaction.begin()
         self._journal.add("begin", tag, name=self._plan.name, at_s=began_s, seen=seen)
+        if cover is not None:
+            self._journal.add("cover", tag, **cover)
         end = End.ABORTED
-        if self._sent(producer, tag) and self._chance.random() >= _ABORTS:
+        if self._sent(producer, tag) and more(transaction) and self._chance.random() >= _ABORTS:
             self._journal.add("committing", tag)
             end = self._commit(transaction)
         else:
             transaction.abort()
         self._journal.add(end, tag, at_s=time.monotonic())
+        return end
 
     def _sent(self, producer: Producer, tag: str) -> bool:
         """Send some records; False: a record failed, and the transaction can only be aborted."""

@@ -23,22 +23,26 @@ from tests.chaos.transactions.sender import TIMEOUT_MS, SenderPlan
 TOPIC = "transactional"
 PARTITIONS = 3
 NAMES = ("tx-0", "tx-1")
+TRANSFORMS = "tx-1"
+"""The transactional id of the senders that commit offsets of an input with their records."""
 READER = "t"
 _PAUSE_S = (1.0, 4.0)
 _STOP_S = (1.0, 8.0)
 _END_S = 90.0
 _PROCESSES_MAX = 3
+_GROUP = "transforms"  # its markers are not in the partition of the other group, whose log the checker reads
 
 
 class TransactionTroop:
     """Its methods are called from one thread at a time, except `read_until_ended`."""
 
-    def __init__(self, directory: Path, arena: Arena, seed: int) -> None:
+    def __init__(self, directory: Path, arena: Arena, input_topic: str, seed: int) -> None:
         self.told: list[str] = []
         self.lives = 0
         self.history = TransactionHistory(readers=(READER,))
         self._directory = directory
         self._arena = arena
+        self._input = input_topic
         self._chance = random.Random(seed)
         self._senders: list[tuple[str, ServiceProcess]] = []
         self._asleep: dict[ServiceProcess, float] = {}
@@ -86,6 +90,8 @@ class TransactionTroop:
                 sender.kill()
         self._senders = []
         self._read_back(time.monotonic() + _END_S * slowness)
+        with Consumer(self._arena.bootstrap, group=_GROUP) as consumer:
+            self.history.input_offsets = {where.partition: offset for where, offset in consumer.committed().items()}
         journals = sorted(self._directory.glob("*.journal"))
         self.history.transactions, failures = read_transactions(journals)
         self.history.failures += failures
@@ -145,7 +151,8 @@ class TransactionTroop:
         journal = self._directory / f"{life}.journal"
         journal.touch()
         arena = self._arena
-        plan = SenderPlan(arena.bootstrap, TOPIC, PARTITIONS, name, life, str(journal), arena.slowness)
+        group = (_GROUP, self._input) if name == TRANSFORMS else ()
+        plan = SenderPlan(arena.bootstrap, TOPIC, PARTITIONS, name, life, str(journal), arena.slowness, *group)
         module, argument = plan.command
         sender = ServiceProcess(life, module, [argument], log=self._directory / f"{life}.log", environment={})
         sender.start()
