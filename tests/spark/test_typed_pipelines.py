@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import shutil
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from tidemark.client.tables.archiver import written
 from tidemark.core.schemas.ddl import draft_from_ddl
 from tidemark.core.schemas.evolution import first_version
 from tidemark.local.cluster import LocalCluster
+from tidemark.model import ErrorCode, TidemarkError
 from tidemark_spark.archive_layout import read_archive
 from tidemark_spark.jobs import archive, audit, audit_archive, replay
 
@@ -38,9 +40,18 @@ def make(cluster: LocalCluster, topic: str, schema: str, partitions: int = 2, **
 
 
 def send(cluster: LocalCluster, topic: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Send rows, as soon as the producer knows a version of the schema that they fit."""
     columns = {name: pa.array([row.get(name) for row in rows], MAPS.get(name)) for name in rows[0]}
-    with Producer(cluster.bootstrap) as producer:  # a new one knows the newest version
-        producer.send_table(topic, pa.table(columns)).result(30)
+    until_s = time.monotonic() + 20
+    with Producer(cluster.bootstrap) as producer:
+        while True:
+            try:
+                producer.send_table(topic, pa.table(columns)).result(30)
+                return
+            except TidemarkError as error:
+                if error.code is not ErrorCode.SCHEMA_MISMATCH or time.monotonic() > until_s:
+                    raise
+                time.sleep(0.1)
 
 
 def sales(first: int, count: int) -> list[dict[str, Any]]:
@@ -81,19 +92,19 @@ ALL = ["store", "euros", "lines", "city", "share", "_partition", "_offset", "_ti
 def stored(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[dict[str, Any]]]:
     """The archive of a topic with two versions, headers and a deleted row, and its rows; the topic is gone."""
     root = str(tmp_path_factory.mktemp("typed") / "archive")
-    make(cluster, "gone", SALES, **{"cleanup.policy": "compact"})
-    send(cluster, "gone", sales(0, 8))
-    archive_topic(cluster.bootstrap, "gone", root)
+    make(cluster, "lake-gone", SALES, **{"cleanup.policy": "compact"})
+    send(cluster, "lake-gone", sales(0, 8))
+    archive_topic(cluster.bootstrap, "lake-gone", root)
     with AdminClient(cluster.admin_address) as admin:
-        admin.alter_topic_schema("gone", WIDER)
+        admin.alter_topic_schema("lake-gone", WIDER)
     plain = {"_headers": None, "_deleted": False}
     rows = [{"store": f"s{n}", "euros": 2**40 + n, "city": "Ulm", "share": 0.5, **plain} for n in range(8, 16)]
     deleted = {**rows[0], "store": "s1", "_deleted": True}
-    send(cluster, "gone", [{**rows[0], "_headers": [("n", b"8"), ("m", None)]}, *rows[1:], deleted])
-    archive_topic(cluster.bootstrap, "gone", root)
-    found = read_table(cluster.bootstrap, "gone", columns=ALL, history=root).read_all().to_pylist()
+    send(cluster, "lake-gone", [{**rows[0], "_headers": [("n", b"8"), ("m", None)]}, *rows[1:], deleted])
+    archive_topic(cluster.bootstrap, "lake-gone", root)
+    found = read_table(cluster.bootstrap, "lake-gone", columns=ALL, history=root).read_all().to_pylist()
     with AdminClient(cluster.admin_address) as admin:
-        admin.delete_topic("gone")
+        admin.delete_topic("lake-gone")
     return root, found
 
 
@@ -101,9 +112,9 @@ def test_a_replay_of_a_typed_archive_keeps_columns_headers_times_deletions_and_o
     spark: SparkSession, cluster: LocalCluster, stored: tuple[str, list[dict[str, Any]]]
 ) -> None:
     root, expected = stored
-    make(cluster, "again", WIDER.replace(" RENAMED FROM shop", ""), **{"cleanup.policy": "compact"})
-    assert run(spark, replay, cluster, "--from", root, "--to-topic", "again") == 0
-    again = read_table(cluster.bootstrap, "again", columns=ALL, isolation_level="read_committed").read_all()
+    make(cluster, "lake-again", WIDER.replace(" RENAMED FROM shop", ""), **{"cleanup.policy": "compact"})
+    assert run(spark, replay, cluster, "--from", root, "--to-topic", "lake-again") == 0
+    again = read_table(cluster.bootstrap, "lake-again", columns=ALL, isolation_level="read_committed").read_all()
     assert again.to_pylist() == expected
     assert sum(row["_deleted"] for row in expected) == 1
 
@@ -113,16 +124,16 @@ def test_a_replay_by_key_and_condition_fits_other_partitions_and_one_that_fails_
 ) -> None:
     root, expected = stored
     strict = WIDER.replace(" RENAMED FROM shop", "").replace("share DOUBLE", "share DOUBLE NOT NULL")
-    make(cluster, "strict", strict, partitions=1)
-    words = "--from", root, "--to-topic", "strict", "--partition-by", "key"
+    make(cluster, "lake-strict", strict, partitions=1)
+    words = "--from", root, "--to-topic", "lake-strict", "--partition-by", "key"
     with pytest.raises(
-        Exception, match=r"SCHEMA_MISMATCH: topic strict, schema version 1: row \d+, column share: null"
+        Exception, match=r"SCHEMA_MISMATCH: topic lake-strict, schema version 1: row \d+, column share: null"
     ):
         run(spark, replay, cluster, *words, "--where", "not _deleted")
     options = {"columns": ["store"], "isolation_level": "read_committed"}
-    assert read_table(cluster.bootstrap, "strict", **options).read_all().num_rows == 0
+    assert read_table(cluster.bootstrap, "lake-strict", **options).read_all().num_rows == 0
     assert run(spark, replay, cluster, *words, "--where", "share is not null and not _deleted") == 0
-    found = read_table(cluster.bootstrap, "strict", **options).read_all().column("store").to_pylist()
+    found = read_table(cluster.bootstrap, "lake-strict", **options).read_all().column("store").to_pylist()
     assert sorted(found) == sorted(row["store"] for row in expected if row["share"] is not None and not row["_deleted"])
 
 
@@ -130,16 +141,28 @@ def test_a_replay_that_cannot_be_is_refused_before_the_first_row(
     spark: SparkSession, cluster: LocalCluster, stored: tuple[str, list[dict[str, Any]]], tmp_path: Path
 ) -> None:
     root, _ = stored
-    make(cluster, "narrow", SALES, partitions=1)
+    make(cluster, "lake-narrow", SALES, partitions=1)
     with AdminClient(cluster.admin_address) as admin:
-        admin.create_topic("bytes", partitions=2, replication_factor=3)
+        admin.create_topic("lake-bytes", partitions=2, replication_factor=3)
     (tmp_path / "empty").mkdir()
     for words, sentence in [
-        (("--from", root, "--to-topic", "bytes"), "is the archive of a topic with a schema, and bytes has none"),
-        (("--from", str(tmp_path), "--to-topic", "narrow"), "topic narrow has a schema, and .* is not the archive of"),
-        (("--from", root, "--to-topic", "narrow", "--topic", "other"), "is the archive of topic gone, not of other"),
-        (("--from", root, "--to-topic", "narrow"), "rows come from partitions up to 1, and narrow has 1"),
-        (("--from", root, "--to-topic", "narrow", "--partition-by", "key"), "topic narrow, .* has no column 'store'"),
+        (
+            ("--from", root, "--to-topic", "lake-bytes"),
+            "is the archive of a topic with a schema, and lake-bytes has none",
+        ),
+        (
+            ("--from", str(tmp_path), "--to-topic", "lake-narrow"),
+            "topic lake-narrow has a schema, and .* is not the archive of",
+        ),
+        (
+            ("--from", root, "--to-topic", "lake-narrow", "--topic", "lake-other"),
+            "is the archive of topic lake-gone, not of lake-other",
+        ),
+        (("--from", root, "--to-topic", "lake-narrow"), "rows come from partitions up to 1, and lake-narrow has 1"),
+        (
+            ("--from", root, "--to-topic", "lake-narrow", "--partition-by", "key"),
+            "topic lake-narrow, .* has no column 'store'",
+        ),
     ]:
         with pytest.raises(Exception, match=sentence):
             run(spark, replay, cluster, *words)
@@ -147,18 +170,18 @@ def test_a_replay_that_cannot_be_is_refused_before_the_first_row(
 
 @pytest.fixture(scope="module")
 def audited(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The archive of the topic `audited`: files of two versions, with values that are not equal to themselves."""
+    """The archive of the topic `lake-audited`: files of two versions, with values that are not equal to themselves."""
     root = str(tmp_path_factory.mktemp("typed") / "archive")
-    make(cluster, "audited", "n INT, dropped STRING, tags MAP<BINARY, INT>, share DOUBLE", partitions=1)
+    make(cluster, "lake-audited", "n INT, dropped STRING, tags MAP<BINARY, INT>, share DOUBLE", partitions=1)
     for first in (0, 4):
         rows = [{"n": n, "dropped": f"{n}", "tags": [(b"a", n)], "share": math.nan} for n in range(first, first + 4)]
-        send(cluster, "audited", rows)
-        archive_topic(cluster.bootstrap, "audited", root)
+        send(cluster, "lake-audited", rows)
+        archive_topic(cluster.bootstrap, "lake-audited", root)
     with AdminClient(cluster.admin_address) as admin:
-        admin.alter_topic_schema("audited", "n BIGINT, tags MAP<BINARY, INT>, share DOUBLE")
-    send(cluster, "audited", [{"n": n, "share": math.nan} for n in range(8, 12)])
-    archive_topic(cluster.bootstrap, "audited", root)
-    send(cluster, "audited", [{"n": 12}])  # not archived yet
+        admin.alter_topic_schema("lake-audited", "n BIGINT, tags MAP<BINARY, INT>, share DOUBLE, city STRING")
+    send(cluster, "lake-audited", [{"n": n, "share": math.nan, "city": "Ulm"} for n in range(8, 12)])
+    archive_topic(cluster.bootstrap, "lake-audited", root)
+    send(cluster, "lake-audited", [{"n": 12}])  # not archived yet
     return root
 
 
@@ -173,7 +196,7 @@ def rewrite(file: ArchiveFile, rows: pa.Table, more: int = 0) -> None:
 def test_an_audit_of_a_sound_typed_archive_finds_nothing_and_damage_is_found_by_offsets(
     spark: SparkSession, cluster: LocalCluster, audited: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(spark, audit, cluster, "--topic", "audited", "--archive", audited) == 0
+    assert run(spark, audit, cluster, "--topic", "lake-audited", "--archive", audited) == 0
     assert "no gap, duplicate or mismatch" in capsys.readouterr().out
     root = str(tmp_path / "damaged")
     shutil.copytree(audited, root)
@@ -186,13 +209,13 @@ def test_an_audit_of_a_sound_typed_archive_finds_nothing_and_damage_is_found_by_
     place = later.schema.get_field_index("_offset")
     beyond = later.slice(2).set_column(place, later.schema.field(place), pa.array([12, 13]))
     rewrite(third, pa.concat_tables([later, beyond]), more=2)
-    assert run(spark, audit, cluster, "--topic", "audited", "--archive", root) == 1
+    assert run(spark, audit, cluster, "--topic", "lake-audited", "--archive", root) == 1
     assert capsys.readouterr().out.splitlines() == [
-        "mismatch   audited-0: offset 1 is different in the topic and in the archive",
-        "gap        audited-0: offset 2 is in the topic and not in the archive",
-        "gap        audited-0: offsets 4 to 7 are each in the topic and not in the archive",
-        "mismatch   audited-0: offset 12 is different in the topic and in the archive",
-        "mismatch   audited-0: offset 13 is in the archive and not in the topic",
+        "mismatch   lake-audited-0: offset 1 is different in the topic and in the archive",
+        "gap        lake-audited-0: offset 2 is in the topic and not in the archive",
+        "gap        lake-audited-0: offsets 4 to 7 are each in the topic and not in the archive",
+        "mismatch   lake-audited-0: offset 12 is different in the topic and in the archive",
+        "mismatch   lake-audited-0: offset 13 is in the archive and not in the topic",
         "5 findings",
     ]
 
@@ -200,12 +223,12 @@ def test_an_audit_of_a_sound_typed_archive_finds_nothing_and_damage_is_found_by_
 def test_an_audit_with_the_archive_of_another_topic_is_refused(
     spark: SparkSession, cluster: LocalCluster, audited: str
 ) -> None:
-    make(cluster, "other", "n INT", partitions=1)
+    make(cluster, "lake-other", "n INT", partitions=1)
     with AdminClient(cluster.admin_address) as admin:
-        admin.create_topic("other-bytes", partitions=1, replication_factor=3)
+        admin.create_topic("lake-other-bytes", partitions=1, replication_factor=3)
     for topic, sentence in [
-        ("other", "is the archive of topic audited, not of other"),
-        ("other-bytes", "topic other-bytes has no schema, and .* is the archive of a topic with one"),
+        ("lake-other", "is the archive of topic lake-audited, not of lake-other"),
+        ("lake-other-bytes", "topic lake-other-bytes has no schema, and .* is the archive of a topic with one"),
     ]:
         with pytest.raises(Exception, match=sentence):
             run(spark, audit, cluster, "--topic", topic, "--archive", audited)
