@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from tidemark.core.quotas.quotas import check_client_id
+from tidemark.core.quotas.client_ids import check_client_id
 from tidemark.model import TidemarkError
 from tidemark.rpc.security.paths import SETTINGS, TOKEN_ITSELF, TlsFiles
 

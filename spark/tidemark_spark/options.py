@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tidemark.client.settings import ISOLATION_LEVELS
+from tidemark.client.isolation_levels import ISOLATION_LEVELS
 from tidemark.rpc.security.paths import TlsFiles
 
 from tidemark_spark.columns import Columns, parse_columns

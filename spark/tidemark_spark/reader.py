@@ -18,7 +18,7 @@ from tidemark.core.cluster_view import TopicView
 from tidemark.runtime.freed_memory import keep_freed_memory
 
 from tidemark_spark import rows, topics
-from tidemark_spark.columns import Columns
+from tidemark_spark.columns import Columns, ValueFormat
 from tidemark_spark.compat import arrow_schema
 from tidemark_spark.filters import EVERYTHING, Comparison, Narrowing, narrow
 from tidemark_spark.options import ReadOptions
@@ -26,7 +26,6 @@ from tidemark_spark.plain_errors import plain_errors
 from tidemark_spark.ranges import OffsetRange, pack, plan_ranges, times_of
 from tidemark_spark.topics import Assignment
 from tidemark_spark.typed.topic import check_same
-from tidemark_spark.values import check_type
 
 if TYPE_CHECKING:
     from tidemark_spark.typed.history import History
@@ -55,7 +54,9 @@ def check_schema(schema: StructType, columns: Columns) -> None:
             hint = "; the option 'valueFormat' decodes it to other types" if name == "value" else ""
             raise ValueError(f"the schema says {found} for the column {name!r}, which is {wanted}{hint}")
     arrow = arrow_schema(schema)
-    if "value" in arrow.names:
+    if "value" in arrow.names and columns.value_format is not ValueFormat.BYTES:
+        from tidemark_spark.values import check_type
+
         check_type(columns.value_format, arrow.field("value").type)
 
 

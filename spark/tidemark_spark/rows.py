@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from tidemark_spark.columns import DEAD_LETTER, Columns, ValueFormat
 from tidemark_spark.ranges import OffsetRange
-from tidemark_spark.values import decode
 
 MERGED_ROWS: Final = 1 << 14
 """Small batches are merged up to this number of rows, since each batch that goes to Spark has a fixed cost."""
@@ -65,6 +64,8 @@ class Rows:
         columns, schema = self._columns, self._schema
         if columns.value_format is ValueFormat.BYTES or "value" not in schema.names:
             return {}
+        from tidemark_spark.values import decode  # imports much of pyarrow
+
         values, dead_letters = decode(
             records.column("value"),
             records.column("offset"),

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -154,3 +156,13 @@ def test_a_token_in_place_of_its_path_is_refused_and_not_repeated(spark: SparkSe
     with pytest.raises(PySparkException, match="has a token, and the query plan would show it") as refused:
         read(spark, cluster, **{"tidemark.token.file": token}).collect()
     assert token not in str(refused.value)
+
+
+def test_planning_imports_nothing_that_computes_on_columns() -> None:
+    code = (
+        "import sys; import pyspark.sql.worker.plan_data_source_read; before = set(sys.modules); "
+        "import tidemark_spark.reader, tidemark_spark.typed.table; print(*(set(sys.modules) - before))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    costly = {"pyarrow.compute", "pyarrow.json", "tidemark.client.typed.batch_rows", "tidemark_spark.values"}
+    assert not costly & set(done.stdout.split())

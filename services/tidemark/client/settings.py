@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import Final, TypedDict
 
 from tidemark.client.argument_types import flag, integer, number, text
-from tidemark.core.quotas.quotas import check_client_id
-from tidemark.core.transactions.refusals import check_transactional_id
+from tidemark.client.isolation_levels import check_isolation_level
+from tidemark.core.quotas.client_ids import check_client_id
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.envelope import Codec
 
 _ACKS: Final = {"all": -1, -1: -1, 0: 0, 1: 1, "0": 0, "1": 1, "-1": -1}
 _CODECS: Final = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
-ISOLATION_LEVELS: Final = ("read_uncommitted", "read_committed")
 _OUT_OF_RANGE: Final = ("fail", "earliest", "latest")
 IN_FLIGHT_MAX: Final = 5
 """Most batches in flight: a broker keeps the sequences of so many batches for each producer (rule P1)."""
@@ -61,14 +60,6 @@ def checked_client_id(client_id: str) -> str:
         return check_client_id(text("client_id", client_id)) if client_id != "" else ""
     except TidemarkError as error:
         raise TidemarkError(ErrorCode.INVALID_CONFIG, error.message) from None
-
-
-def check_isolation_level(isolation_level: str) -> None:
-    """Raise TypeError for another type than text, INVALID_CONFIG for an unknown level."""
-    if text("isolation_level", isolation_level) not in ISOLATION_LEVELS:
-        raise TidemarkError(
-            ErrorCode.INVALID_CONFIG, f"isolation_level is {isolation_level!r}: want {' or '.join(ISOLATION_LEVELS)}"
-        )
 
 
 def check_bounds(*settings: tuple[str, float, float, float]) -> None:
@@ -157,6 +148,8 @@ def producer_settings(
 
 def _check_transactions(transactional_id: str, timeout_ms: int, *, is_safe: bool) -> None:
     if text("transactional_id", transactional_id):
+        from tidemark.core.transactions.refusals import check_transactional_id  # readers need none of its modules
+
         check_transactional_id(transactional_id)
         if not is_safe:
             raise TidemarkError(ErrorCode.INVALID_CONFIG, "transactions need acks='all' and idempotence: give neither")

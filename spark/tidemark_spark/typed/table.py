@@ -10,18 +10,21 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
-from tidemark.client.typed.batch_rows import BatchRows
 from tidemark.core.schemas.column_paths import selected
 
 from tidemark_spark.compat import arrow_schema
-from tidemark_spark.typed.filters import Mask, masks
 from tidemark_spark.typed.read_schema import HEADERS, METADATA, OFFSET, PARTITION, paths_of
-from tidemark_spark.typed.shapes import Convert, shaping
 from tidemark_spark.typed.topic import TypedTopic
+
+if TYPE_CHECKING:
+    from tidemark.client.typed.batch_rows import BatchRows
+
+    from tidemark_spark.typed.filters import Mask
+    from tidemark_spark.typed.shapes import Convert
 
 
 class TypedTable:
@@ -57,6 +60,8 @@ class TypedTable:
     @functools.cached_property
     def rows(self) -> BatchRows:
         """Makes rows of batches: columns of the schema by their names, the wanted metadata columns, and `_offset`."""
+        from tidemark.client.typed.batch_rows import BatchRows  # in tasks: the driver only plans
+
         newest = self.topic.newest
         names = [field.name for field in self.schema.fields if field.name in METADATA and field.name != PARTITION]
         system = list(dict.fromkeys([*names, OFFSET]))
@@ -75,6 +80,8 @@ class TypedTable:
         if not self.filters:
             return rows
         if self._masks is None:
+            from tidemark_spark.typed.filters import masks
+
             self._masks = masks(self.filters, rows.schema)
         for mask in self._masks:
             rows = rows.filter(mask(rows))
@@ -94,6 +101,8 @@ class TypedTable:
 
 
 def _shaped(field: pa.Field[Any]) -> Callable[[pa.RecordBatch], Any]:
+    from tidemark_spark.typed.shapes import shaping
+
     convert: Convert | None = None
 
     def make(rows: pa.RecordBatch) -> Any:

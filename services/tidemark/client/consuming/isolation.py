@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidemark.client.settings import check_isolation_level
+from tidemark.client.isolation_levels import check_isolation_level
 from tidemark.record.envelope import Envelope
 from tidemark.record.transactions import AbortedBatches, AbortedTransaction
 from tidemark.v1 import broker_service_pb2 as pb

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 import grpc
 import pyarrow as pa
@@ -32,15 +32,12 @@ from tidemark.client.metadata.cluster import (
 )
 from tidemark.client.metadata.tls import Credentials, client_identity
 from tidemark.client.settings import checked_client_id
-from tidemark.client.typed.batch_rows import BatchRows, UnknownVersionError
 from tidemark.client.typed.topic_schemas import versions_of
 from tidemark.core.cluster_view import ClusterView, TopicView, apply
 from tidemark.core.schemas.model import TopicSchema
 from tidemark.errors import LogTruncatedError
 from tidemark.model import NO_EPOCH, NO_LEADER, ErrorCode, TidemarkError, TopicPartition, unknown_topic
-from tidemark.record.checks import split_until_damage
 from tidemark.record.envelope import Batch
-from tidemark.record.payload import with_offsets
 from tidemark.rpc import errors
 from tidemark.rpc.channel import blocking_channels
 from tidemark.rpc.fetch_codec import Fetched, Results
@@ -52,6 +49,9 @@ from tidemark.rpc.security.paths import TlsFiles
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 from tidemark.v1.topic_schemas_pb2 import GetTopicSchemasRequest
+
+if TYPE_CHECKING:
+    from tidemark.client.typed.batch_rows import BatchRows
 
 T = TypeVar("T")
 
@@ -235,6 +235,9 @@ class RangeReader:
             begin = RangeStart(topic, partition, offset, topic_id, incarnation, epoch)
             return self._fetch(begin, fetch_bytes, typed, check=check)
 
+        # Late: Spark's driver plans reads, and needs none of the modules that compute on columns.
+        from tidemark.record.checks import split_until_damage
+
         rows_of = _bytes_between if typed is None else partial(self._typed_between, typed, topic, partition)
         position, checked_from = start, -1
         with _FetchAhead() as ahead:
@@ -304,6 +307,8 @@ class RangeReader:
 
         If brokers have to send other columns then, this batch lacks them, and counts as damaged: it is fetched again.
         """
+        from tidemark.client.typed.batch_rows import UnknownVersionError
+
         try:
             return typed.rows(batch, partition, start, end)
         except UnknownVersionError as unknown:
@@ -640,6 +645,8 @@ def _between(rows: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
 
 
 def _bytes_between(batch: Batch, start: int, end: int) -> pa.RecordBatch:
+    from tidemark.record.payload import with_offsets
+
     return _between(with_offsets(batch), start, end)
 
 

@@ -9,11 +9,12 @@ client id.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from tidemark.core.quotas.client_ids import DEFAULT as DEFAULT
+from tidemark.core.quotas.client_ids import check_client_id
 from tidemark.core.security.acls import ANY_USER, PRINCIPAL_CHARACTERS_MAX
 from tidemark.core.security.principals import can_be_a_user
 from tidemark.errors import ErrorCode, TidemarkError
@@ -28,9 +29,6 @@ class QuotaKind(StrEnum):
     PARTITION_CREATION_RATE = "partition_creation_rate"
 
 
-DEFAULT: Final = "<default>"
-"""In an entity: every user, or every client id, without a quota of its own."""
-CLIENT_ID_CHARACTERS_MAX: Final = 255
 ENTITIES_MAX: Final = 10_000
 """Entities with quotas in one cluster."""
 _LIMIT_MAX: Final = 1e15
@@ -40,8 +38,6 @@ _LIMIT_MIN: Final = {
     QuotaKind.REQUEST_PERCENTAGE: 0.01,
     QuotaKind.PARTITION_CREATION_RATE: 0.001,
 }
-_CLIENT_ID: Final = re.compile(r"[!-~](?:[ -~]*[!-~])?")
-"""Printable ASCII, without a space at either end: a value that a header of gRPC can have."""
 _NAMES_MAX: Final = 40
 _KINDS: Final = ", ".join(QuotaKind)
 
@@ -129,14 +125,6 @@ def _entities_of(user: str, client_id: str) -> tuple[QuotaEntity, ...]:
         QuotaEntity(None, client_id),
         QuotaEntity(None, DEFAULT),
     )
-
-
-def check_client_id(client_id: str) -> str:
-    """The client id; raises INVALID_REQUEST unless it has 1 to 255 printable characters of ASCII."""
-    if len(client_id) <= CLIENT_ID_CHARACTERS_MAX and client_id != DEFAULT and _CLIENT_ID.fullmatch(client_id):
-        return client_id
-    shown = client_id if len(client_id) <= _NAMES_MAX else f"{client_id[:_NAMES_MAX]}..."
-    raise _wrong(f"client id {shown!r}: give 1 to {CLIENT_ID_CHARACTERS_MAX} printable ASCII characters", "client_id")
 
 
 def check_entity(entity: QuotaEntity) -> QuotaEntity:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tidemark.core.quotas.quotas import check_client_id
+from tidemark.core.quotas.client_ids import check_client_id
 
 HEADER: Final = "client-id"
 
