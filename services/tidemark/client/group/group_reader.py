@@ -169,8 +169,8 @@ class GroupReader:
         A transaction may have results of records whose partition has left. The partition may even be assigned again,
         with its position set back. So the commit in the transaction is refused with FENCED_MEMBER_EPOCH.
         """
-        left, self._left = self._left, None
-        if transaction is not None and left is not None:
+        if transaction is not None and self._left is not None:
+            left, self._left = self._left, None
             raise _left_before_commit(left)
         if offsets is None:
             positions = [_position(cursor, cursor.position, cursor.position_epoch) for cursor in self._cursors()]

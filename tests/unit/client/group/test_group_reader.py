@@ -263,7 +263,7 @@ async def commit_in_transaction(reader: GroupReader) -> None:
 
 @pytest.fixture
 def accepting(membership: SimpleNamespace) -> None:
-    async def commit(positions: Any, *, timeout_s: float, transaction: OpenTransaction | None) -> None:
+    async def commit(positions: Any, *, timeout_s: float, transaction: OpenTransaction | None = None) -> None:
         pass
 
     membership.commit = commit
@@ -279,6 +279,7 @@ async def test_a_transaction_is_refused_whose_records_others_read_again(
         await reader.release(frozenset({ONE}))
     reader.drop([ONE])
     fetcher.cursors[ONE] = Cursor(ONE, 0, topic_id="t", incarnation="i")  # the partition is assigned again
+    await reader.commit({OTHER: 0}, timeout_s=1)
     with pytest.raises(FencedMemberError, match="a-0"):
         await commit_in_transaction(reader)
     await commit_in_transaction(reader)  # the next transaction
