@@ -18,7 +18,7 @@ from tidemark.zookeeper.whole_nodes.quotas import QuotaFeed, decode, encode
 
 from tests.contract.conftest import Cluster
 
-SOON_S = 20
+SOON_S = 60
 RATE = QuotaKind.PRODUCER_BYTE_RATE
 ALICE, OTHERS = QuotaEntity("User:token:alice"), QuotaEntity(DEFAULT, "loader")
 
