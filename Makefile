@@ -23,7 +23,7 @@ FIND_PYTHON = found=; older=; for python in $(CANDIDATES); do \
 PIP_INSTALL = [ -w "$${HOME:-/}" ] || export PIP_NO_CACHE_DIR=1; $(BIN)/pip install --quiet --disable-pip-version-check --editable '.[$(1)]' -c constraints.txt || { \
 	  echo "pip could not install Tidemark's dependencies (its errors are above): behind a proxy, run make again with HTTPS_PROXY=http://host:port (now $${HTTPS_PROXY:-$${https_proxy:-not set}}), and with PIP_CERT=/path/to/ca.crt if the proxy has its own certificate authority" >&2; exit 1; }
 
-.PHONY: help demo test check test-alerts test-cluster grpc-tools $(PARTS) soak explore stream bench docs release version stubs clean prerequisites
+.PHONY: help demo test check test-alerts test-cluster grpc-tools $(PARTS) soak explore stream flights bench docs release version stubs clean prerequisites
 
 # deploy/tools/help.awk has the forms of the comments that begin with ##.
 help: ## Show this list
@@ -70,6 +70,9 @@ endif
 
 stream: $(READY) ## [LOAD=20] | A Spark stream through killed brokers and a killed driver, beside LOAD processes that compute
 	@$(BIN)/python -m tests.chaos.stream $(if $(LOAD),--load $(LOAD))
+
+flights: $(READY) ## [ARGS="--days 60 --kills 2"] | The flights rolled up through five killed brokers and five killed drivers, and compared with pandas
+	@$(BIN)/python -m tests.chaos.flights $(ARGS)
 
 # Without SCOPE: two batches with each fault and each pair of faults, one scope on each core; the large scopes also without
 # stream delays. Then the whole scope: without delays, with nothing out of order, with one late delivery, with two, and

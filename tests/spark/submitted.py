@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tidemark.local.process import Guard
@@ -17,14 +17,17 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @contextlib.contextmanager
-def driver(log: Path, script: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+def driver(
+    log: Path, script: Path, *words: str, settings: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
     """A driver under spark-submit; its group of processes ends with the block, or with this process."""
     paths = os.pathsep.join([str(ROOT), str(ROOT / "services"), str(ROOT / "spark")])
     environment = {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": paths, "SPARK_LOCAL_IP": "127.0.0.1"}
     submit = str(Path(sys.executable).with_name("spark-submit"))
+    given = [word for name, value in (settings or {}).items() for word in ("--conf", f"{name}={value}")]
     with log.open("wb") as output:
         started = subprocess.Popen(
-            [submit, "--master", "local[2]", str(script), *words],
+            [submit, "--master", "local[2]", *given, str(script), *words],
             env={**os.environ, **environment},
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 NAME = "flights"
 PARTITIONS: Final = 6
-_AGGREGATES: Final = (
+AGGREGATES: Final = (
     "count(*) as flights",
     "count(dep_delay) as departed",
     "sum(dep_delay) as delay_min",
     "avg(dep_delay) as mean_delay_min",
     "max(dep_delay) as longest_delay_min",
 )
-_ROLLED_UP: Final = (
+ROLLED_UP: Final = (
     "start TIMESTAMP NOT NULL, end TIMESTAMP, carrier STRING NOT NULL, flights BIGINT, departed BIGINT, "
     "delay_min BIGINT, mean_delay_min DOUBLE, longest_delay_min BIGINT, PRIMARY KEY (start, carrier)"
 )
@@ -241,13 +241,13 @@ def _rolling_up(
     """Run rollup.py's query from topic to topic during the context."""
     configs = {"min.insync.replicas": "2"} if replicated else {}
     flights = draft_from_ddl(SCHEMA).keyed(event_time=EVENT_TIME)
-    for name, schema in ((arguments.topic, flights), (arguments.to_topic, draft_from_ddl(_ROLLED_UP))):
+    for name, schema in ((arguments.topic, flights), (arguments.to_topic, draft_from_ddl(ROLLED_UP))):
         replicas = 3 if replicated else 0
         admin.create_topic(name, partitions=PARTITIONS, replication_factor=replicas, configs=configs, schema=schema)
     words = ["--bootstrap", arguments.bootstrap, "--topic", arguments.topic, "--to-topic", arguments.to_topic]
     words += ["--time", EVENT_TIME, "--window", "1 hour", "--by", "carrier", "--updates"]
     words += ["--watermark", f"{arguments.lead_days + _SPREAD_DAYS} days", "--checkpoint", arguments.checkpoint]
-    words += ["--every", "0 seconds", *(word for text in _AGGREGATES for word in ("--aggregate", text))]
+    words += ["--every", "0 seconds", *(word for text in AGGREGATES for word in ("--aggregate", text))]
     settings = {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}  # these would only close windows
     if not spark.sparkContext.getConf().contains("spark.sql.shuffle.partitions"):
         # Spark's default of 200 would write 200 state files for each of these small micro-batches.
