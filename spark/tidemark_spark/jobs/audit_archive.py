@@ -17,12 +17,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from tidemark.client.consuming.range_reader import Bounds, RangeReader
 from tidemark.client.metadata.bootstrap import Bootstrap
-from tidemark.client.tables.archive_files import Archive, Footer, check_topic
+from tidemark.client.tables.archive_files import Archive, Footer, check_partition, check_topic
 from tidemark.client.tables.archive_rows import archived_rows
 from tidemark.client.typed.batch_rows import BatchRows
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.schemas.text import from_text, to_text
-from tidemark.model import ErrorCode, TidemarkError
 
 from tidemark_spark.jobs.audit_findings import DIFFERS, LOST, NOT_ARCHIVED, NOT_IN_TOPIC_BUT_ARCHIVED, TWICE
 
@@ -117,9 +116,7 @@ def _check_same(archive: Archive, footers: Mapping[int, Sequence[Footer]], view:
     check_topic(archive.root, {partition: parts[-1] for partition, parts in footers.items()}, view.topic, view.topic_id)
     for partition, parts in footers.items():
         known = view.partitions.get(partition)
-        if known is None or parts[-1].incarnation != known.incarnation:
-            sentence = f"{view.topic}-{partition} was created again after it was archived"
-            raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
+        check_partition(parts[-1], "" if known is None else known.incarnation)
 
 
 def _between(parts: Sequence[Footer], log: Bounds, *, is_compacted: bool) -> Iterator[Stretch]:

@@ -192,7 +192,7 @@ class TransactionAdmin(Lifecycle):
         try:
             address = self._brokers().get(broker_id)
             if address is None:
-                raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker_id} is gone")
+                raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker_id} is gone; retry")
             call = transaction_stub(self._cluster, address).DescribeTransactions(request, timeout=_CALL_S)
             answer = await answer_of(call, address)
         except TidemarkError as error:

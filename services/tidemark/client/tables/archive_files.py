@@ -109,9 +109,8 @@ class ArchiveFile:
     end: int = 0
 
     def footer(self) -> Footer:
-        """Read the footer; raises INVALID_REQUEST as `opened_file` and `footer_of`."""
-        with opened_file(self.path) as opened:
-            return footer_of(opened, self.path)
+        """As `read_footer`."""
+        return read_footer(self.path)
 
 
 def opened_file(path: Path) -> pq.ParquetFile:
@@ -120,6 +119,12 @@ def opened_file(path: Path) -> pq.ParquetFile:
         return pq.ParquetFile(path)
     except pa.ArrowInvalid as error:
         raise _invalid(f"{path} is damaged: {error}") from None
+
+
+def read_footer(path: Path) -> Footer:
+    """The footer of a file; raises INVALID_REQUEST as `opened_file` and `footer_of`."""
+    with opened_file(path) as opened:
+        return footer_of(opened, path)
 
 
 def footer_of(opened: pq.ParquetFile, path: Path) -> Footer:
@@ -271,6 +276,15 @@ def _valid(files: Iterable[ArchiveFile]) -> list[ArchiveFile]:
             found.append(file)
             merged_end = file.end
     return found
+
+
+def check_partition(archived: Footer, incarnation: str) -> None:
+    """Check that a partition is the archived one; raises INVALID_REQUEST if it was created again."""
+    if archived.incarnation != incarnation:
+        raise _invalid(
+            f"{archived.topic}-{archived.partition} was created again after it was archived: archive the topic to "
+            "another directory"
+        )
 
 
 def check_topic(root: Path, ends: Mapping[int, Footer], topic: str, topic_id: str) -> None:

@@ -23,6 +23,7 @@ from tidemark.client.tables.archive_files import (
     TIMESTAMP,
     Archive,
     Footer,
+    check_partition,
     check_topic,
     parquet_schema,
 )
@@ -160,9 +161,8 @@ def check_incarnation(archived: Footer, incarnation: str, latest: int) -> None:
     Raises:
         TidemarkError: INVALID_REQUEST: the partition was created again; OFFSET_OUT_OF_RANGE: the log ends before.
     """
+    check_partition(archived, incarnation)
     where = f"{archived.topic}-{archived.partition}"
-    if archived.incarnation != incarnation:
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{where} was created again after it was archived")
     if archived.end > latest:
         raise TidemarkError(
             ErrorCode.OFFSET_OUT_OF_RANGE,

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from tidemark.client.tables.archive_files import MERGING, Archive, ArchiveFile, Footer, footer_of, opened_file
+from tidemark.client.tables.archive_files import MERGING, Archive, ArchiveFile, Footer, opened_file, read_footer
 from tidemark.client.tables.archiver import row_groups, written
 from tidemark.model import ErrorCode, TidemarkError
 
@@ -79,7 +77,10 @@ def compact_archive(
         raise _invalid(f"{archive.root} is no archive of a topic with a schema")
     tables = ", ".join(archive.tables())
     if tables:
-        raise _invalid(f"the archive {archive.root} is not compacted: the Iceberg table {tables} has its files")
+        raise _invalid(
+            f"the archive {archive.root} is not compacted: the Iceberg table {tables} has its files; merge those with "
+            "an engine of Iceberg"
+        )
     with archive.lease(MERGING):
         tasks = plan(archive, file_bytes=file_mib << 20, min_files=min_files)
         sources = sum(map(merge, tasks) if run is None else run(tasks))
@@ -124,26 +125,25 @@ def merge(task: MergeTask) -> int:
         TidemarkError: INVALID_REQUEST: a source is damaged.
     """
     archive = Archive(task.root)
-    with ExitStack() as stack:
-        paths = [Path(source) for source in task.sources]
-        opened = [stack.enter_context(opened_file(path)) for path in paths]
-        footers = [footer_of(one, path) for one, path in zip(opened, paths, strict=True)]
-        footer = footers[0]._replace(end=footers[-1].end)
-        path = archive.new_path(MERGING)
-        with written(path, footer.schema) as file:
-            try:
-                for group in row_groups(_batches(opened)):
-                    file.write(group)
-            except pa.ArrowInvalid as error:
-                raise _invalid(f"a file of {', '.join(task.sources)} is damaged: {error}") from None
-            file.end(footer)
+    paths = [Path(source) for source in task.sources]
+    footer = read_footer(paths[0])._replace(end=read_footer(paths[-1]).end)
+    path = archive.new_path(MERGING)
+    with written(path, footer.schema) as file:
+        for group in row_groups(_batches(paths)):
+            file.write(group)
+        file.end(footer)
     archive.add_merged(footer, path)
-    return len(task.sources)
+    return len(paths)
 
 
-def _batches(opened: Iterable[pq.ParquetFile]) -> Iterator[pa.RecordBatch]:
-    for one in opened:
-        yield from one.iter_batches(_BATCH_ROWS)
+def _batches(paths: Iterable[Path]) -> Iterator[pa.RecordBatch]:
+    """The rows of all files, which may be more than a process may have open."""
+    for path in paths:
+        with opened_file(path) as opened:
+            try:
+                yield from opened.iter_batches(_BATCH_ROWS)
+            except pa.ArrowInvalid as error:
+                raise _invalid(f"{path} is damaged: {error}") from None
 
 
 def _sweep(archive: Archive, grace_s: float) -> int:

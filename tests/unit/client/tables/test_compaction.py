@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 from random import Random
 
@@ -108,6 +109,17 @@ def test_large_files_are_not_written_again(logs: Logs, tmp_path: Path) -> None:
     assert compact_archive(str(tmp_path), file_mib=1, min_files=2, grace_hours=0) == Compacted(5, 2, 5)
     assert valid(tmp_path) == [(0, 2), (2, 3), (3, 6), (6, 7)]
     assert rows(tmp_path) == list(range(7))
+
+
+def test_more_files_are_merged_than_a_process_may_open(logs: Logs, tmp_path: Path) -> None:
+    archive(logs, tmp_path, *[1] * 40)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/dev/fd")) + 20, before[1]))
+    try:
+        assert compact_archive(str(tmp_path)) == Compacted(40, 1, 0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert rows(tmp_path) == list(range(40))
 
 
 def test_an_interrupted_merge_changes_nothing_and_a_repeated_one_counts_once(
