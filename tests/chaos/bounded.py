@@ -5,11 +5,40 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import shutil
 import sys
 import threading
-from collections.abc import Iterator
+import time
+import traceback
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
+
+
+class Report(Protocol):
+    """The result of a run, as text; `findings` is empty where all is well."""
+
+    findings: list[str]
+
+
+def run_and_tell(run: Callable[[], object], report: Report, limit_s: float, name: str, directory: Path) -> int:
+    """Run within a limit, and print the report, of which each error is a finding; the exit status is 1 with findings.
+
+    The directory is deleted where all is well.
+    """
+    began_s = time.monotonic()
+    with bounded(limit_s, name, directory):
+        try:
+            run()
+        except Exception:  # noqa: BLE001 - each error is a finding
+            report.findings.append(traceback.format_exc())
+    sys.stdout.write(f"{name}: {report}\n  {time.monotonic() - began_s:.0f} s\n")
+    if report.findings:
+        sys.stdout.write(f"the evidence is in {directory}\n")
+        return 1
+    shutil.rmtree(directory)
+    return 0
 
 
 @contextmanager

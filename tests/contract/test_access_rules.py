@@ -25,7 +25,7 @@ from tidemark.zookeeper.whole_nodes import packed
 
 from tests.contract.conftest import Cluster, Ear
 
-SOON_S = 60
+SOON_S = 20
 READ = Acl(ResourceType.TOPIC, Pattern.LITERAL, "orders", "User:alice", "*", Operation.READ, Permission.ALLOW)
 WRITE = READ._replace(operation=Operation.WRITE)
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -32,7 +31,7 @@ from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark_spark.jobs import flights
 from tidemark_spark.jobs.flights_feed import EVENT_TIME, SCHEMA, Day
 
-from tests.chaos.bounded import bounded
+from tests.chaos.bounded import run_and_tell
 from tests.chaos.machine import other_load, slowness
 from tests.spark.submitted import ROOT, batches, driver
 
@@ -195,20 +194,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     seed = given.seed if given.seed is not None else random.randrange(1 << 31)
     directory = Path(tempfile.mkdtemp(prefix="tidemark-flights-"))
-    slow, began_s = slowness(other_load()), time.monotonic()
-    name = f"flights, seed {seed}, {given.days} days"
+    slow = slowness(other_load())
     run = FlightsRun(directory, seed, given.days, given.kills, slow)
-    with bounded(ROUND_S * slow, name, directory):
-        try:
-            run.run()
-        except Exception:  # noqa: BLE001 - each error is a finding
-            run.report.findings.append(traceback.format_exc())
-    print(f"{name}: {run.report}\n  {time.monotonic() - began_s:.0f} s", flush=True)
-    if run.report.findings:
-        print(f"the evidence is in {directory}", flush=True)
-        return 1
-    shutil.rmtree(directory)
-    return 0
+    return run_and_tell(run.run, run.report, ROUND_S * slow, f"flights, seed {seed}, {given.days} days", directory)
 
 
 if __name__ == "__main__":

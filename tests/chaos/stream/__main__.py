@@ -17,13 +17,11 @@ import contextlib
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -34,7 +32,7 @@ import pyarrow.parquet as pq
 from tidemark.client import AdminClient
 from tidemark.local.cluster import LocalCluster, broker_name
 
-from tests.chaos.bounded import bounded
+from tests.chaos.bounded import run_and_tell
 from tests.chaos.machine import LOADS, Burners, other_load, slowness
 from tests.chaos.stream.numbered_records import Numbers, count_numbers, has_records
 from tests.spark.submitted import batches, driver
@@ -270,21 +268,11 @@ def main(arguments: list[str] | None = None) -> int:
     name = f"stream, seed {seed}, load {given.load}"
     with Burners(given.load):
         busy = other_load()
-        slow, began_s = slowness(busy), time.monotonic()
+        slow = slowness(busy)
         print(f"{name}: {busy:.0f} busy threads at the start", flush=True)
         # A faster producer would outrun a stream whose micro-batches take longer on a busy machine.
         round_ = StreamRound(directory, seed, given.rate or round(1000 / slow), slow)
-        with bounded(ROUND_S * slow, name, directory):
-            try:
-                round_.run()
-            except Exception:  # noqa: BLE001 - each error is a finding
-                round_.report.findings.append(traceback.format_exc())
-    print(f"{name}: {round_.report}\n  {time.monotonic() - began_s:.0f} s", flush=True)
-    if round_.report.findings:
-        print(f"the evidence is in {directory}", flush=True)
-        return 1
-    shutil.rmtree(directory)
-    return 0
+        return run_and_tell(round_.run, round_.report, ROUND_S * slow, name, directory)
 
 
 if __name__ == "__main__":
