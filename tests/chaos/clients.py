@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from tidemark.client import AdminClient, Consumer, Producer, SendHandle
+from tidemark.client import AdminClient, Consumer, Producer
 from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.model import ErrorCode, TidemarkError
 
@@ -66,7 +66,7 @@ class Sender:
         self._bootstrap = bootstrap
         self._load = load
         self._count = count or (lambda: load.partitions)
-        self._handles: list[tuple[str, str, int, SendHandle]] = []
+        self._handles: list[tuple[str, str, int, Any]] = []
 
     def send_until(self, ended: threading.Event, history: History) -> None:
         """A steady load; then waits for what is under way and writes everything down."""
@@ -75,7 +75,7 @@ class Sender:
         settings: dict[str, Any] = {"acks": "all", "batch_bytes": 4096, "delivery_timeout_ms": patience_ms}
         settings |= self._identity
         try:
-            begun = _once_answered(lambda: Producer(self._bootstrap, **settings), DRAIN_S * self._slowness)
+            begun = once_answered(lambda: Producer(self._bootstrap, **settings), DRAIN_S * self._slowness)
         except TidemarkError as error:
             history.add_failure(f"{self.name} could not begin: {error}")
             return
@@ -124,7 +124,7 @@ class Sender:
         unknown = Counter(where for _, _, where, handle in self._handles if not handle.done())
         history.add_failure(f"{self.name} could not deliver what it had sent: {error}: {dict(unknown)}")
 
-    def _known(self, history: History, value: str, key: str, partition: int, handle: SendHandle) -> Sent:
+    def _known(self, history: History, value: str, key: str, partition: int, handle: Any) -> Sent:
         try:
             told = handle.result(0.0)
         except TidemarkError as error:
@@ -135,7 +135,7 @@ class Sender:
         return Sent(value, self.name, partition, Outcome.ACKNOWLEDGED, told.offset, key)
 
 
-def _once_answered(begin: Callable[[], Client], patience_s: float) -> Client:
+def once_answered(begin: Callable[[], Client], patience_s: float) -> Client:
     """Tried again while no broker answers: all of them may be down just now."""
     deadline_s = time.monotonic() + patience_s
     while True:
@@ -157,7 +157,7 @@ def read_until(
     """Read everything from the beginning, until `at_end` likes the positions; over what is gone from the front."""
     positions: dict[int, int] = {}
     try:
-        with _once_answered(lambda: Consumer(bootstrap), DRAIN_S * slowness) as consumer:
+        with once_answered(lambda: Consumer(bootstrap), DRAIN_S * slowness) as consumer:
             consumer.assign(load.topic)
             while not at_end(positions):
                 try:

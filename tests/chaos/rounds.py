@@ -29,6 +29,7 @@ from tests.chaos.checks.history import History, Outcome
 from tests.chaos.checks.replicas import differences
 from tests.chaos.checks.transaction_checker import check_transactions
 from tests.chaos.checks.transaction_history import End, TransactionHistory
+from tests.chaos.checks.typed_checker import check_typed
 from tests.chaos.clients import Sender, ask_ends_until, delete_until, read_until
 from tests.chaos.disks import Disks
 from tests.chaos.loads import COMPACTED, HASTY, LOADS, PLAIN, SHARED, SHRINKING, WITH_TOKEN, Load
@@ -38,6 +39,8 @@ from tests.chaos.transactions.troop import PARTITIONS as TRANSACTIONAL_PARTITION
 from tests.chaos.transactions.troop import TOPIC as TRANSACTIONAL_TOPIC
 from tests.chaos.transactions.troop import TransactionTroop
 from tests.chaos.troop import Troop
+from tests.chaos.typed import troop as of_typed
+from tests.chaos.typed.troop import TypedFigures, TypedTroop
 
 CALM_S = 2.0
 """The load goes on so long after the last misfortune."""
@@ -96,6 +99,8 @@ class Report:
     group_told: list[str]
     transactions: TransactionFigures
     transactions_told: list[str]
+    typed: TypedFigures
+    typed_told: list[str]
 
     def __str__(self) -> str:
         verdict = "all is well" if not self.findings else "\n  ".join(["WRONG:", *self.findings[:20]])
@@ -108,9 +113,12 @@ class Report:
             f"{self.group.processed} records processed, {self.group.commits} commits; "
             f"{self.transactions.lives} transactional senders, {self.transactions.committed} transactions committed, "
             f"{self.transactions.aborted} aborted, {self.transactions.unknown} unknown, "
-            f"{self.transactions.transformed} input records transformed\n"
+            f"{self.transactions.transformed} input records transformed; "
+            f"{self.typed.versions} versions of the schema, {self.typed.outrun} changes outrun, "
+            f"{self.typed.refused} refused, {self.typed.misfits} rows did not fit\n"
             f"  {'; '.join(self.faults)}\n  the group: {'; '.join(self.group_told)}\n"
-            f"  transactions: {'; '.join(self.transactions_told)}\n  {verdict}"
+            f"  transactions: {'; '.join(self.transactions_told)}\n"
+            f"  the schema: {'; '.join(self.typed_told)}\n  {verdict}"
         )
 
 
@@ -143,7 +151,8 @@ def run_round(directory: Path, seed: int, duration_s: float, slowness: float = 1
     histories = {load.topic: History(hasty=load.patience_ms > 0, readers=load.readers) for load in LOADS}
     with Disks(directory) as disks:
         with Arena(directory, disks, slowness, secure=secure) as arena:
-            nemesis = Nemesis(arena, seed)
+            nemesis, typed = Nemesis(arena, seed), TypedTroop(arena, seed)
+            histories[of_typed.LOAD.topic] = typed.history
             with AdminClient(admin=arena.cluster.admin_address, timeout_s=CALL_S * slowness) as admin:
                 for load in LOADS:
                     admin.create_topic(
@@ -155,13 +164,14 @@ def run_round(directory: Path, seed: int, duration_s: float, slowness: float = 1
                     replication_factor=3,
                     configs=PLAIN.topic_configs,
                 )
+                typed.create(admin)
                 _keep_records_of_groups(arena.bootstrap, admin, BEGIN_S * slowness)
                 mover = Mover(arena.cluster.admin_address, PLAIN.topic, PLAIN.partitions, seed, slowness)
                 with (
                     Troop(directory / "troop", arena, SHARED, seed) as troop,
                     TransactionTroop(directory / "transactions", arena, PLAIN.topic, seed) as transactions,
                 ):
-                    _live_through(arena, nemesis, mover, troop, transactions, histories, duration_s)
+                    _live_through(arena, nemesis, mover, troop, transactions, typed, histories, duration_s)
                     group = troop.end(_ends(histories[SHARED.topic]))
                 peace_s = PEACE_S * slowness
                 ends = _ends_of_internal_and_transactional(arena.bootstrap, peace_s)
@@ -173,7 +183,7 @@ def run_round(directory: Path, seed: int, duration_s: float, slowness: float = 1
                 history.killed = nemesis.killed
                 findings += [f"{topic}: {finding}" for finding in (*check(history), *_idle(history))]
             findings += map(str, check_group(group))
-            findings += map(str, check_transactions(transactions.history))
+            findings += map(str, (*check_transactions(transactions.history), *check_typed(typed.typed)))
         if not not_in_sync:
             directories = {int(name.split("-")[1]): disks.seen_from_here(name) for name in BROKERS}
             ends |= {
@@ -182,7 +192,7 @@ def run_round(directory: Path, seed: int, duration_s: float, slowness: float = 1
                 for index, end in _ends(history).items()
             }
             findings += differences(directories, ends, directory, compacted=[COMPACTED.topic, TRANSACTIONS_TOPIC])
-    return _report(seed, nemesis, mover, histories, findings, troop.told, group, transactions)
+    return _report(seed, nemesis, mover, histories, findings, troop.told, group, transactions, typed)
 
 
 def _idle(history: History) -> list[str]:
@@ -200,6 +210,7 @@ def _report(
     group_told: list[str],
     group: GroupHistory,
     transactions: TransactionTroop,
+    typed: TypedTroop,
 ) -> Report:
     history = histories[PLAIN.topic]
     outcomes = Counter(record.outcome for record in history.sent)
@@ -222,6 +233,8 @@ def _report(
         group_told,
         _figures_of_transactions(transactions.history, transactions.lives),
         transactions.told,
+        typed.figures(),
+        typed.told,
     )
 
 
@@ -249,6 +262,7 @@ def _live_through(
     mover: Mover,
     troop: Troop,
     transactions: TransactionTroop,
+    typed: TypedTroop,
     histories: dict[str, History],
     duration_s: float,
 ) -> None:
@@ -275,10 +289,13 @@ def _live_through(
         for name in load.readers:
             reading = (name, arena.bootstrap, load, partial(at_end, load.topic), history, arena.slowness)
             others.append(_thread(history, read_until, *reading))
+    sending += [_thread(typed.history, sender.send_until, ended, typed.history) for sender in typed.senders(abandoned)]
+    others.append(_thread(typed.history, typed.read_until, partial(at_end, of_typed.LOAD.topic)))
+    evolving = _thread(typed.history, typed.evolve_until, ended)
     asking = (arena.bootstrap, PLAIN.topic, PLAIN.partitions, asked_enough, plain)
     others.append(_thread(plain, ask_ends_until, *asking))
     deleting = _thread(shrinking, delete_until, arena.cluster.admin_address, SHRINKING, ended, nemesis.seed, shrinking)
-    for thread in (*sending, *others, deleting, troubling):
+    for thread in (*sending, *others, deleting, troubling, evolving):
         thread.start()
     try:
         _wait_for_load(histories, transactions, BEGIN_S * arena.slowness)
@@ -290,7 +307,7 @@ def _live_through(
     finally:
         moved_enough.set()
         ended.set()
-        for thread in (*sending, deleting, troubling):
+        for thread in (*sending, deleting, troubling, evolving):
             thread.join()
         try:
             if any(history.failures for history in histories.values()):
@@ -298,6 +315,7 @@ def _live_through(
             for load in () if abandoned.is_set() else LOADS:
                 _read_back(arena.bootstrap, load, histories[load.topic], PEACE_S * arena.slowness)
             transactions.end(abandoned)
+            typed.read_back(abandoned, PEACE_S * arena.slowness)
         finally:
             transactions.give_up()
             finals.update({topic: _ends(history) for topic, history in histories.items()})
@@ -379,12 +397,17 @@ def _read_back(bootstrap: str, load: Load, history: History, patience_s: float) 
 
 def _wait_until_in_sync(admin: AdminClient, patience_s: float) -> list[str]:
     deadline_s = time.monotonic() + patience_s
+    topics = [
+        OFFSETS_TOPIC,
+        TRANSACTIONS_TOPIC,
+        TRANSACTIONAL_TOPIC,
+        of_typed.LOAD.topic,
+        *(one.topic for one in LOADS),
+    ]
     while True:
         behind = {
             f"{topic.topic}-{index}": one.in_sync_replicas
-            for topic in admin.describe_topics(
-                [OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TRANSACTIONAL_TOPIC, *(load.topic for load in LOADS)]
-            )
+            for topic in admin.describe_topics(topics)
             for index, one in topic.partitions.items()
             if len(one.in_sync_replicas) < REPLICAS
         }

@@ -36,3 +36,6 @@ def test_a_round_of_faults_loses_doubles_and_reorders_no_record(tmp_path: Path) 
     assert report.transactions.aborted > 0, report
     assert report.transactions.polled > 50, report
     assert report.transactions.transformed > 0, report
+    assert report.typed.versions > 3, "the schema changed"
+    assert report.typed.outrun > 0, "of two changes at once one is told of the other"
+    assert report.typed.refused > 0, report

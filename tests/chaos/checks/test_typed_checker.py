@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checker of typed topics against doctored histories: each anomaly is found by its name, a good history passes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from tidemark.core.schemas.compatibility import Compatibility
+from tidemark.core.schemas.document import draft_from_document
+from tidemark.core.schemas.evolution import first_version, next_version
+from tidemark.model import ErrorCode, TidemarkError
+
+from tests.chaos.checks.typed_checker import TypedAnomaly, check_typed, stored_of
+from tests.chaos.checks.typed_history import AT_THE_END, Change, ColumnSpec, Fate, ReadRow, StoredVersion, TypedHistory
+from tests.chaos.typed.evolution import FIRST, allowed_change, document_of, incompatible_change
+
+GATE = FIRST.columns[3]
+ADDED = ColumnSpec("c_1a", "float64", False, 0.5, "1a")
+RENAMED = GATE._replace(name="r_2b")
+WITH_ADDED = (*FIRST.columns, ADDED)
+NEWEST = (*FIRST.columns[:3], RENAMED, ADDED)
+
+
+def good() -> TypedHistory:
+    """Version 2 adds a column, version 3 renames one; a rival was outrun each time, and two changes were refused."""
+    history = TypedHistory(
+        changes=[
+            FIRST,
+            Change("1a", 1, WITH_ADDED, fate=Fate.MADE, version=2),
+            Change("1b", 1, FIRST.columns[:3], fate=Fate.OUTRUN),
+            Change("1x", 1, FIRST.columns[1:], allowed=False, fate=Fate.REFUSED),
+            Change("2a", 2, WITH_ADDED[:4], fate=Fate.OUTRUN),
+            Change("2b", 2, NEWEST, fate=Fate.UNKNOWN),
+            Change("3a", 3, NEWEST[:4], fate=Fate.UNKNOWN),
+        ],
+        rows={
+            "s:0": {"sender": "s", "number": 0, "delay": None},
+            "s:1": {"sender": "s", "number": 1, "delay": 4, "gate": "B7", "1a": 9.0},
+        },
+        last_columns=stored_of(Change("", 0, NEWEST), 0).columns,
+    )
+    history.versions = [stored_of(history.changes[at], version) for at, version in ((0, 1), (1, 2), (5, 3))]
+    history.read = [
+        ReadRow("q", 0, 0, "s:0", {"sender": "s", "number": 0, "delay": None, "gate": "?"}),
+        ReadRow("q", 1, 0, "s:1", {"sender": "s", "number": 1, "delay": 4, "gate": "B7", "c_1a": 9.0}),
+        ReadRow(AT_THE_END, 0, 0, "s:0", {"sender": "s", "number": 0, "delay": None, "r_2b": "?", "c_1a": 0.5}),
+        ReadRow(AT_THE_END, 1, 0, "s:1", {"sender": "s", "number": 1, "delay": 4, "r_2b": "B7", "c_1a": 9.0}),
+    ]
+    return history
+
+
+def _with_value(history: TypedHistory, at: int, **columns: object) -> None:
+    row = history.read[at]
+    history.read[at] = row._replace(columns={**row.columns, **columns})
+
+
+def leave_a_number_out(history: TypedHistory) -> None:
+    history.versions[2] = history.versions[2]._replace(version=4)
+    history.changes[5].follows = 3
+
+
+def store_a_version_of_nobody(history: TypedHistory) -> None:
+    history.versions.append(StoredVersion(4, "hand-made", history.last_columns))
+
+
+def store_other_columns(history: TypedHistory) -> None:
+    history.versions[1] = history.versions[1]._replace(columns=history.last_columns)
+
+
+def make_a_version_from_an_earlier_one(history: TypedHistory) -> None:
+    history.changes[5].follows = 1
+
+
+def lose_a_version(history: TypedHistory) -> None:
+    history.versions[1:] = [stored_of(history.changes[2], 2), stored_of(history.changes[5], 3)]
+    history.changes[2].fate = Fate.UNKNOWN
+    del history.read[1]
+
+
+def let_both_win(history: TypedHistory) -> None:
+    history.changes[2] = replace(history.changes[2], fate=Fate.MADE, version=2)
+
+
+def let_none_win(history: TypedHistory) -> None:
+    history.changes[6].fate = Fate.OUTRUN
+
+
+def refuse_what_was_made(history: TypedHistory) -> None:
+    history.changes[5].fate = Fate.OUTRUN
+
+
+def make_what_is_not_allowed(history: TypedHistory) -> None:
+    history.changes[5].allowed = False
+
+
+def refuse_what_is_allowed(history: TypedHistory) -> None:
+    history.changes[6].fate = Fate.REFUSED
+
+
+def give_null_for_a_default(history: TypedHistory) -> None:
+    _with_value(history, 2, c_1a=None)
+
+
+def give_the_default_for_a_value(history: TypedHistory) -> None:
+    """The rename lost the values of the column."""
+    _with_value(history, 3, r_2b="?")
+
+
+def give_columns_of_no_version(history: TypedHistory) -> None:
+    history.read[0] = history.read[0]._replace(columns={"sender": "s", "number": 0})
+
+
+def end_with_an_earlier_version(history: TypedHistory) -> None:
+    history.last_columns = history.versions[1].columns
+
+
+def go_back_a_version(history: TypedHistory) -> None:
+    history.read.append(history.read[0]._replace(partition=1, offset=1))
+
+
+@pytest.mark.parametrize(
+    ("doctor", "anomaly"),
+    [
+        (leave_a_number_out, TypedAnomaly.GAP),
+        (store_a_version_of_nobody, TypedAnomaly.UNASKED),
+        (store_other_columns, TypedAnomaly.UNASKED),
+        (make_a_version_from_an_earlier_one, TypedAnomaly.STALE),
+        (lose_a_version, TypedAnomaly.VERSION_LOST),
+        (let_both_win, TypedAnomaly.TWO_WINNERS),
+        (let_none_win, TypedAnomaly.NO_WINNER),
+        (refuse_what_was_made, TypedAnomaly.REFUSED_MADE),
+        (make_what_is_not_allowed, TypedAnomaly.WRONGLY_MADE),
+        (refuse_what_is_allowed, TypedAnomaly.WRONGLY_REFUSED),
+        (give_null_for_a_default, TypedAnomaly.WRONG_VALUE),
+        (give_the_default_for_a_value, TypedAnomaly.WRONG_VALUE),
+        (give_columns_of_no_version, TypedAnomaly.WRONG_COLUMNS),
+        (end_with_an_earlier_version, TypedAnomaly.WRONG_COLUMNS),
+        (go_back_a_version, TypedAnomaly.OLDER_COLUMNS),
+    ],
+)
+def test_each_anomaly_is_found_by_its_name(doctor: Callable[[TypedHistory], None], anomaly: TypedAnomaly) -> None:
+    history = good()
+    doctor(history)
+    assert anomaly in {finding.anomaly for finding in check_typed(history)}
+
+
+def test_a_good_history_has_no_anomaly() -> None:
+    assert check_typed(good()) == []
+
+
+def test_the_policy_allows_the_changes_of_a_round_and_refuses_the_others() -> None:
+    chance, columns = random.Random(28), FIRST.columns
+    schema = first_version(draft_from_document(document_of(FIRST)))
+    for number in range(1, 60):
+        bad = incompatible_change(chance, f"{number}x", schema.version, columns)
+        with pytest.raises(TidemarkError) as refused:
+            next_version(schema, draft_from_document(document_of(bad, columns)), Compatibility.BACKWARD)
+        assert refused.value.code is ErrorCode.INCOMPATIBLE_SCHEMA
+        change = allowed_change(chance, f"{number}a", schema.version, columns)
+        schema = next_version(schema, draft_from_document(document_of(change, columns)), Compatibility.BACKWARD)
+        columns = change.columns

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds in the history of a typed topic what must not be: versions that were not asked for, or asked for and lost, and
+rows with other values than they were sent with.
+
+The checker knows clients' histories only, and computes the values of a row by itself: a column is known by the change
+that added it, whatever its name and type are now. `checker` finds lost, double and refused rows.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from tests.chaos.checks.history import Partition
+from tests.chaos.checks.typed_history import AT_THE_END, Change, ColumnSpec, Fate, ReadRow, StoredVersion, TypedHistory
+
+
+class TypedAnomaly(StrEnum):
+    """Each has a doctored history in the checker's own tests."""
+
+    GAP = "gap"
+    """The numbers of the versions are not 1, 2, 3 and so on."""
+    UNASKED = "unasked"
+    """A version that no client asked for, or with other columns than were asked for."""
+    STALE = "stale"
+    """A version was made from another version than the one before it."""
+    VERSION_LOST = "version lost"
+    """A change was told the number of its version, and that version is another one at the end."""
+    TWO_WINNERS = "two winners"
+    """Two changes made from one version were both told that they made the next one."""
+    NO_WINNER = "no winner"
+    """A change was told that another one was first, and there is none."""
+    REFUSED_MADE = "refused and made"
+    """A change was refused, and its version is there."""
+    WRONGLY_MADE = "wrongly made"
+    """The policy does not allow the change, and its version is there."""
+    WRONGLY_REFUSED = "wrongly refused"
+    """The policy allows the change, and it was refused."""
+    WRONG_VALUE = "wrong value"
+    """A reader was given another value than the row was sent with; without a value, than the column's default."""
+    WRONG_COLUMNS = "wrong columns"
+    """A reader was given the columns of no version, or, at the end, other ones than those of the newest."""
+    OLDER_COLUMNS = "older columns"
+    """A reader was given the columns of an earlier version than before, in one partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class TypedFinding:
+    """One anomaly and its story."""
+
+    anomaly: TypedAnomaly
+    story: str
+
+    def __str__(self) -> str:
+        return f"typed topic, {self.anomaly}: {self.story}"
+
+
+def check_typed(history: TypedHistory) -> list[TypedFinding]:
+    """Every anomaly of the history."""
+    return [*_of_versions(history), *_of_changes(history), *_of_the_end(history), *_of_rows(history)]
+
+
+def _of_versions(history: TypedHistory) -> Iterator[TypedFinding]:
+    changes = {change.tag: change for change in history.changes}
+    numbers = [stored.version for stored in history.versions]
+    if numbers != list(range(1, len(numbers) + 1)):
+        yield TypedFinding(TypedAnomaly.GAP, f"the versions are {numbers}")
+    for stored in history.versions:
+        change = changes.get(stored.tag)
+        if change is None or _names_and_types(change) != stored.columns:
+            yield TypedFinding(TypedAnomaly.UNASKED, f"{stored}; asked for was {change}")
+            continue
+        if change.follows != stored.version - 1:
+            yield TypedFinding(TypedAnomaly.STALE, f"version {stored.version} was made from version {change.follows}")
+        if not change.allowed:
+            yield TypedFinding(TypedAnomaly.WRONGLY_MADE, f"{change} is version {stored.version}")
+        if change.fate in (Fate.REFUSED, Fate.OUTRUN):
+            yield TypedFinding(TypedAnomaly.REFUSED_MADE, f"{change} is version {stored.version}")
+
+
+def _of_changes(history: TypedHistory) -> Iterator[TypedFinding]:
+    stored = {one.version: one.tag for one in history.versions}
+    winners: dict[int, str] = {}
+    for change in history.changes:
+        if change.fate is Fate.MADE:
+            if stored.get(change.version) != change.tag:
+                there = stored.get(change.version)
+                yield TypedFinding(TypedAnomaly.VERSION_LOST, f"{change}: that version is {there!r}")
+            first = winners.setdefault(change.follows, change.tag)
+            if first != change.tag:
+                story = f"{first} and {change.tag} both follow version {change.follows}"
+                yield TypedFinding(TypedAnomaly.TWO_WINNERS, story)
+        elif change.fate is Fate.OUTRUN and stored.get(change.follows + 1) in (None, change.tag):
+            yield TypedFinding(
+                TypedAnomaly.NO_WINNER, f"{change}, and no other change follows version {change.follows}"
+            )
+        elif change.fate is Fate.REFUSED and change.allowed:
+            yield TypedFinding(TypedAnomaly.WRONGLY_REFUSED, f"{change}")
+
+
+def _of_the_end(history: TypedHistory) -> Iterator[TypedFinding]:
+    newest = history.versions[-1].columns if history.versions else ()
+    if history.last_columns != newest:
+        story = f"{AT_THE_END} the columns are {history.last_columns}, those of the newest version {newest}"
+        yield TypedFinding(TypedAnomaly.WRONG_COLUMNS, story)
+
+
+def _of_rows(history: TypedHistory) -> Iterator[TypedFinding]:
+    columns = {column.name: column for change in history.changes for column in change.columns}
+    with_names: defaultdict[frozenset[str], list[int]] = defaultdict(list)
+    for stored in history.versions:
+        with_names[frozenset(name for name, _ in stored.columns)].append(stored.version)
+    least: dict[tuple[str, Partition], int] = {}
+    for row in history.read:
+        versions = with_names.get(frozenset(row.columns))
+        if versions is None:
+            yield TypedFinding(TypedAnomaly.WRONG_COLUMNS, f"{row} has the columns of no version")
+            continue
+        before = least.get((row.reader, row.partition), 0)
+        if max(versions) < before:
+            yield TypedFinding(TypedAnomaly.OLDER_COLUMNS, f"{row} has those of {versions}, after version {before}")
+        least[row.reader, row.partition] = max(before, min(versions))
+        sent = history.rows.get(row.value)
+        if sent is not None:
+            yield from _of_values(row, sent, columns)
+
+
+def _of_values(row: ReadRow, sent: dict[str, Any], columns: dict[str, ColumnSpec]) -> Iterator[TypedFinding]:
+    for name, value in row.columns.items():
+        expected = sent.get(columns[name].origin, columns[name].default)
+        if value != expected:
+            where = f"{row.reader}, partition {row.partition}, offset {row.offset}"
+            story = f"{row.value!r} has {name}={value!r}, not {expected!r} ({where})"
+            yield TypedFinding(TypedAnomaly.WRONG_VALUE, story)
+
+
+def _names_and_types(change: Change) -> tuple[tuple[str, str], ...]:
+    return tuple((column.name, column.type) for column in change.columns)
+
+
+def stored_of(change: Change, version: int) -> StoredVersion:
+    """The version that a change makes."""
+    return StoredVersion(version, change.tag, _names_and_types(change))

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows of a typed topic and the changes of its schema, as their clients tell them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from tests.chaos.checks.history import Offset, Partition
+
+AT_THE_END = "at the end"
+"""Name of the reader that reads everything once more when the faults are over."""
+
+
+class Fate(StrEnum):
+    """The outcome of a change, as far as its client knows."""
+
+    MADE = "made"
+    REFUSED = "refused"
+    """As incompatible."""
+    OUTRUN = "outrun"
+    """Another change made the next version first."""
+    UNKNOWN = "unknown"
+    """No answer came."""
+
+
+class ColumnSpec(NamedTuple):
+    """A column of a version.
+
+    Attributes:
+        origin: tag of the change that added the column; a rename and a wider type keep it.
+    """
+
+    name: str
+    type: str
+    nullable: bool
+    default: Any
+    origin: str
+
+
+@dataclass(slots=True)
+class Change:
+    """A change that a client asked for; the topic's first version is one, too.
+
+    Attributes:
+        tag: unique in the round; the stored version has it as doc text.
+        follows: the version that the change was made from.
+        columns: all columns of the wanted version.
+        allowed: whether the topic's policy allows it.
+        version: number of the version, if one was told.
+    """
+
+    tag: str
+    follows: int
+    columns: tuple[ColumnSpec, ...]
+    allowed: bool = True
+    fate: Fate = Fate.UNKNOWN
+    version: int = 0
+
+
+class StoredVersion(NamedTuple):
+    """A version that is there at the end; `columns` have name and type."""
+
+    version: int
+    tag: str
+    columns: tuple[tuple[str, str], ...]
+
+
+class ReadRow(NamedTuple):
+    """A row that a reader was given, with all columns of a version."""
+
+    reader: str
+    partition: Partition
+    offset: Offset
+    value: str
+    columns: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class TypedHistory:
+    """Versions and rows of one typed topic; the other facts about its records are in a `History`.
+
+    Attributes:
+        changes: in the order in which they were asked for.
+        versions: those that are there at the end, in order.
+        rows: the columns that each row was sent with, by the row's value in the `History`: origin of the column, value.
+        read: the rows that readers were given, of each reader in order.
+        last_columns: name and type of the columns that `AT_THE_END` was given.
+    """
+
+    changes: list[Change] = field(default_factory=list)
+    versions: list[StoredVersion] = field(default_factory=list)
+    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+    read: list[ReadRow] = field(default_factory=list)
+    last_columns: tuple[tuple[str, str], ...] = ()
