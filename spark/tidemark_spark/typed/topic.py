@@ -6,7 +6,7 @@ Spark asks for the columns in a process of its own, so the question "has the top
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tidemark.client.metadata.tls import Credentials
     from tidemark.core.cluster_view import TopicView
     from tidemark.core.schemas.model import TopicSchema
+    from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 
 _CALL_S: Final = 2.0
 _DEADLINE_MS: Final = 60_000
@@ -109,26 +110,36 @@ def _quickly(bootstrap: str, credentials: Credentials, topic: str) -> TypedTopic
     from tidemark.rpc.channel import blocking_channels
     from tidemark.v1.broker_service_pb2 import GetMetadataRequest
     from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
-    from tidemark.v1.topic_schemas_pb2 import GetTopicSchemasRequest
 
     channels = blocking_channels(client_identity(credentials))
     try:
         for address in addresses_of(bootstrap):
             stub = BrokerServiceStub(channels.get(address))
             try:
-                known = stub.GetMetadata(GetMetadataRequest(topics=[topic]), timeout=_CALL_S).metadata.topics
-                for found in known:
+                view = stub.GetMetadata(GetMetadataRequest(topics=[topic]), timeout=_CALL_S).metadata
+                for found in view.topics:
                     if found.topic != topic or found.HasField("error"):
                         continue
                     if not found.schema_version:
                         return TypedTopic(topic, found.topic_id, {})
-                    from tidemark.core.schemas.text import from_text
-
-                    request = GetTopicSchemasRequest(topic=topic, topic_id=found.topic_id)
-                    schemas = stub.GetTopicSchemas(request, timeout=_CALL_S).schemas
-                    return TypedTopic(topic, found.topic_id, {one.version: from_text(one.text) for one in schemas})
+                    brokers = {one.broker_id: f"{one.host}:{one.port}" for one in view.brokers}
+                    leaders = {one.leader for one in found.partitions} & brokers.keys()
+                    if leaders:
+                        stubs = [BrokerServiceStub(channels.get(brokers[leader])) for leader in sorted(leaders)]
+                        return TypedTopic(topic, found.topic_id, _versions(stubs, topic, found.topic_id))
             except grpc.RpcError:
                 continue
     finally:
         channels.close()
     return None
+
+
+def _versions(leaders: Iterable[BrokerServiceStub], topic: str, topic_id: str) -> dict[int, TopicSchema]:
+    """All versions that a leader knows: another broker may not have heard of the newest one yet."""
+    from tidemark.core.schemas.text import from_text
+    from tidemark.v1.topic_schemas_pb2 import GetTopicSchemasRequest
+
+    request = GetTopicSchemasRequest(topic=topic, topic_id=topic_id)
+    answers = [leader.GetTopicSchemas(request, timeout=_CALL_S) for leader in leaders]
+    texts = {one.version: one.text for answer in answers for one in answer.schemas}
+    return {version: from_text(text) for version, text in texts.items()}

@@ -48,7 +48,7 @@ from tidemark.rpc.raw_methods import fetch_method
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
-from tidemark.v1.topic_schemas_pb2 import GetTopicSchemasRequest
+from tidemark.v1.topic_schemas_pb2 import GetTopicSchemasRequest, GetTopicSchemasResponse
 
 if TYPE_CHECKING:
     from tidemark.client.typed.batch_rows import BatchRows
@@ -316,7 +316,10 @@ class RangeReader:
         return typed.rows(batch, partition, start, end)
 
     def schemas(self, topic: str, versions: Sequence[int] = ()) -> dict[int, TopicSchema]:
-        """Return versions of a topic's schema, all by default; none for a topic without a schema.
+        """Return versions of a topic's schema, by default all that a leader knows; none for a topic without a schema.
+
+        A leader knows the version of each batch that it stores. Another broker may not have heard of the newest version
+        yet (rule S4).
 
         Raises:
             TidemarkError: UNKNOWN_TOPIC; REQUEST_TIMED_OUT at the deadline, also for a version that no broker knows.
@@ -328,8 +331,13 @@ class RangeReader:
             if not view.schema_version:
                 return {}
             request = GetTopicSchemasRequest(topic=topic, topic_id=view.topic_id, versions=versions)
-            addresses = [f"{broker.host}:{broker.port}" for broker in self._view.brokers.values()]
-            return versions_of(self._call(addresses[self._turn % len(addresses)], _schemas_method, request))
+            addresses = {broker: f"{one.host}:{one.port}" for broker, one in self._view.brokers.items()}
+            leaders = {one.leader for one in view.partitions.values()} & set(addresses)
+            if versions or not leaders:
+                return versions_of(self._of_any(list(addresses.values()), _schemas_method, request))
+            answers = [self._call(addresses[leader], _schemas_method, request) for leader in sorted(leaders)]
+            known = {one.version: one for answer in answers for one in answer.schemas}
+            return versions_of(GetTopicSchemasResponse(schemas=known.values()))
 
         return self._retrying(ask)
 
@@ -502,6 +510,18 @@ class RangeReader:
                 return
             causes[address] = "the broker has just started and has no metadata yet"
         raise none_answers(causes)
+
+    def _of_any(self, addresses: Sequence[str], method: Callable[[grpc.Channel], Any], request: Any) -> Any:
+        """The first response; an address that has none for now leaves the request to the next one."""
+        failure = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "no broker is known")
+        for address in addresses:
+            try:
+                return self._call(address, method, request)
+            except TidemarkError as error:
+                if not error.retriable:
+                    raise
+                failure = error
+        raise failure
 
     def _call(
         self, address: str, method: Callable[[grpc.Channel], Any], request: Any, at_most_s: float = _CALL_S

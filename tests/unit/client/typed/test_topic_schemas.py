@@ -35,7 +35,8 @@ def refused_call(error: TidemarkError) -> AioRpcError:
 
 
 class Brokers:
-    """A cluster of two brokers: the first answers nothing, the second has the versions up to `newest`."""
+    """A cluster of two brokers: the first answers nothing, the second has the versions up to `newest`. Those in `first`
+    are asked before: one of them lags, at version 1."""
 
     def __init__(self) -> None:
         self.topic_id = "id-1"
@@ -45,6 +46,7 @@ class Brokers:
         self.gate = asyncio.Event()
         self.gate.set()
         self.lost = False
+        self.first: tuple[str, ...] = ()
 
     async def topic(self, topic: str, *, timeout_s: float) -> TopicView:
         found = self.topic_now(topic)
@@ -57,7 +59,7 @@ class Brokers:
         return TopicView(topic, self.topic_id, schema_version=0 if topic == "bytes" else self.announced)
 
     def addresses(self) -> tuple[str, ...]:
-        return ("silent:1", "knowing:2")
+        return (*self.first, "silent:1", "knowing:2")
 
     def stub(self, address: str) -> Any:
         return _Stub(self, address)
@@ -74,8 +76,9 @@ class _Stub:
             raise refused_call(TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "silent"))
         brokers.asked.append(list(request.versions))
         await brokers.gate.wait()
-        wanted = list(request.versions) or range(1, brokers.newest + 1)
-        if max(wanted) > brokers.newest:
+        newest = 1 if self._address == "lagging:3" else brokers.newest
+        wanted = list(request.versions) or range(1, newest + 1)
+        if max(wanted) > newest:
             raise refused_call(TidemarkError(ErrorCode.UNKNOWN_SCHEMA_VERSION, "not yet"))
         schemas = [pb.SchemaVersion(version=version, text=TEXTS[version]) for version in wanted]
         return pb.GetTopicSchemasResponse(topic_id=request.topic_id, schemas=schemas)
@@ -114,7 +117,7 @@ async def test_versions_are_asked_for_once_by_all_callers(brokers: Brokers) -> N
     brokers.gate.set()
     found = await asyncio.gather(*loads)
     assert [known.newest for known in found if known is not None] == [FIRST] * 5
-    assert (brokers.asked, changed) == ([[]], ["t"])
+    assert (brokers.asked, changed) == ([[1]], ["t"])
     known = schemas.now("t")
     assert known is not None
     assert known.newest is known.versions[1]
@@ -135,6 +138,18 @@ async def test_a_version_that_no_broker_knows_yet_is_awaited(brokers: Brokers) -
     assert refused.value.code is ErrorCode.UNKNOWN_SCHEMA_VERSION
 
 
+async def test_a_broker_with_fewer_versions_than_metadata_name_leaves_the_request_to_the_next_one(
+    brokers: Brokers,
+) -> None:
+    brokers.first = ("lagging:3",)
+    brokers.announced = brokers.newest = 2
+    schemas = schemas_of(brokers)
+    known = await schemas.load("t", timeout_s=0)
+    assert known is not None
+    assert known.versions == {1: FIRST, 2: SECOND}
+    assert brokers.asked == [[1, 2], [1, 2]]
+
+
 async def test_metadata_with_a_newer_version_load_it_in_the_background(brokers: Brokers) -> None:
     changed: list[str] = []
     schemas = schemas_of(brokers, changed)
@@ -147,7 +162,7 @@ async def test_metadata_with_a_newer_version_load_it_in_the_background(brokers: 
     known = schemas.now("t")
     assert known is not None
     assert known.newest == SECOND
-    assert brokers.asked == [[], [2]]
+    assert brokers.asked == [[1], [2]]
 
 
 async def test_metadata_without_the_topic_say_nothing_about_its_schema(brokers: Brokers) -> None:
