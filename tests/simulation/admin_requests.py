@@ -11,6 +11,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tidemark.core.config_resource import ConfigKind, ConfigResource
+from tidemark.core.schemas.compatibility import Compatibility
+from tidemark.core.schemas.document import draft_from_document
+from tidemark.core.schemas.evolution import first_version, next_version
+from tidemark.core.schemas.text import from_text, to_text
 from tidemark.model import (
     BrokerId,
     PartitionReassignment,
@@ -157,7 +161,14 @@ class Requests:
     def _schema(self, topic: TopicDescription) -> SchemaText:
         """Unlike every other version; it names the topic that it is made for."""
         self._world.counts["schema"] += 1
-        return SchemaText(f'{{"topic_id":"{topic.topic_id}","number":{self._world.counts["schema"]}}}')
+        number = self._world.counts["schema"]
+        first = {"name": "of", "type": "string", "nullable": False, "doc": topic.topic_id}
+        second = {"name": f"n{number}", "type": ("int32", "string", "float64")[number % 3]}
+        draft = draft_from_document({"columns": [first, second]})
+        newest = topic.schemas.get(topic.schema_version)
+        if newest is None:
+            return SchemaText(to_text(first_version(draft)))
+        return SchemaText(to_text(next_version(from_text(newest.text), draft, Compatibility.BACKWARD)))
 
     def _evolve_topic(self) -> None:
         """One attempt, some time after the read on which it depends."""

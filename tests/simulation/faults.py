@@ -56,6 +56,7 @@ class Faults:
             "delete_records": lambda percent: delete_records(self._world, percent),
             **DiskTroubles(self._world, self._broker).actions,
             **Requests(self._world).actions,
+            **self._world.rows.actions,
         }
         actions[item.kind](*item.args)
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 BROKERS = (0, 1, 2)
 CONTROLLERS = (100, 101)
 TOPICS = ("make_topic", "move_topic", "delete_topic", "evolve_topic", "configure_topic")
+ROWS = ("write_row", "read_rows")
+HOW_ROWS_ARE_WRITTEN = ("newest", "newest", "earliest", "later", "other", "bytes")
 BY_HAND = ("hurt_node", "set_back", "unregister")
 OF_A_BROKER = frozenset({"crash", "pause", "shutdown", "power", "rot", "flip", "flip_alive", "flip_uncommitted"}) | {
     "slow_disk",
@@ -158,7 +160,7 @@ def _arguments(kind: str, dice: random.Random, recipe: Recipe) -> tuple[int | st
     broker = dice.choice((*recipe.brokers, -2))
     other = dice.choice([one for one in (*recipe.brokers, -2) if one != broker])
     long_ms = dice.choice((30, 200, 700, 1500, 2500))
-    if kind in ("reassign", "cancel", "drop_moves", "add_partition", "remove_partition", *TOPICS, *BY_HAND):
+    if kind in ("reassign", "cancel", "drop_moves", "add_partition", "remove_partition", *TOPICS, *ROWS, *BY_HAND):
         return _requested(kind, dice, recipe)
     if kind in OF_A_BROKER:
         return (-2 if kind == "flip_alive" else broker, long_ms)  # consumers mostly read from the leader
@@ -209,6 +211,8 @@ def _requested(kind: str, dice: random.Random, recipe: Recipe) -> tuple[int | st
             return (dice.choice((0, 1)),)
         case "hurt_node":
             return (dice.choice(("garbage", "deleted")), dice.choice((1, 1, 2)))
-        case "unregister":
+        case "unregister" | "read_rows":
             return (dice.choice((*recipe.brokers, -2)),)
+        case "write_row":
+            return (dice.choice((*recipe.brokers, -2)), dice.choice(HOW_ROWS_ARE_WRITTEN))
     return ()

@@ -105,6 +105,23 @@ SCHEMAS = replace(
         "cut_controller": 6,
     },
 )
+ROWS = replace(
+    SCHEMAS,
+    name="rows",
+    faults=90,
+    weights={
+        "make_topic": 8,
+        "evolve_topic": 20,
+        "delete_topic": 3,
+        "move_topic": 2,
+        "controller_crash": 1,
+        "cut_controller": 4,
+        "crash": 2,
+        "write_row": 40,
+        "read_rows": 12,
+    },
+)
+"""Rows are written and read while versions are made."""
 _ROTTING = {
     "rot": 8,
     "crash": 5,
@@ -243,6 +260,7 @@ RECIPES: Mapping[str, Recipe] = {
         TORN_FILES,
         SHORTENED,
         SCHEMAS,
+        ROWS,
     )
 }
 

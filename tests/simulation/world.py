@@ -25,6 +25,7 @@ from tests.simulation.admin_requests import is_settled
 from tests.simulation.clients.consumers import Reader
 from tests.simulation.clients.follower_fetch import NearReader
 from tests.simulation.clients.producers import Clients
+from tests.simulation.clients.rows import Rows
 from tests.simulation.disks.machine import Machine
 from tests.simulation.disks.repairs import scrub
 from tests.simulation.engine import Engine, Node
@@ -87,6 +88,7 @@ class World:
         self.invariants = all_invariants()
         self._looking = [one for one in self.invariants if type(one).check is not Invariant.check]
         self.clients = Clients(self)
+        self.rows = Rows(self)
         self.released_front = 0
         """The highest log start that any leader released; records below are not needed."""
         self.released_fronts: dict[tuple[TopicPartition, int], int] = {}

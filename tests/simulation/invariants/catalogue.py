@@ -21,12 +21,12 @@ from tests.simulation.invariants.replication import (
     StrongIsr,
     ValidHighWatermark,
 )
-from tests.simulation.invariants.schemas import SchemaFixed, SchemaKnown
+from tests.simulation.invariants.schemas import SchemaFixed, SchemaKnown, TypedBatches
 
 
 def all_invariants() -> list[Invariant]:
     """Fresh ones, for one world; CommittedRead first, as others look at what it gathers; what peace waits for last."""
-    committed = CommittedRead()
+    committed, versions = CommittedRead(), SchemaFixed()
     return [
         committed,
         LeaderInIsr(),
@@ -43,7 +43,8 @@ def all_invariants() -> list[Invariant]:
         LatestKept(committed),
         StartReleased(committed),
         DeletedStaysDeleted(),
-        SchemaFixed(),
+        versions,
+        TypedBatches(versions),
         ReplicaSet(),
         ThrottleGone(),
         Led(),

@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The invariants of the versions of schemas (rules S1-S3)."""
+"""The invariants of the versions of schemas and of typed batches (rules S1-S6)."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from tidemark.core.schemas.text import from_text
+from tidemark.core.schemas.typed_layout import layout_of
+from tidemark.model import TidemarkError
+from tidemark.record.envelope import Batch, parse_envelope
+from tidemark.record.typed.batch import read_pruned, read_typed
+from tidemark.record.typed.layout import TypedLayout
 from tidemark.zookeeper import codecs, paths
 from tidemark.zookeeper.topic_schemas.nodes import decode
 
@@ -22,6 +28,17 @@ OTHER_TOPIC: Final = "cargo"
 Versions = Mapping[int, str]
 
 
+@lru_cache(maxsize=256)
+def made_for(text: str) -> str:
+    """The topic id that a version was made for: the doc text of its first column."""
+    return from_text(text).columns[0].doc
+
+
+@lru_cache(maxsize=256)
+def _layout_of(text: str) -> TypedLayout:
+    return layout_of(from_text(text))
+
+
 class SchemaFixed(Invariant):
     """A version of a topic never changes, in ZooKeeper or at a broker, and belongs to the topic that it was made for
     (rule S1)."""
@@ -29,7 +46,8 @@ class SchemaFixed(Invariant):
     name = "SCHEMA-FIXED"
 
     def __init__(self) -> None:
-        self._texts: dict[tuple[str, int], str] = {}
+        self.texts: dict[tuple[str, int], str] = {}
+        """Each version of each topic id that was seen."""
         self._looked_at = -1
 
     def check(self, world: World, moment: Moment) -> None:
@@ -38,17 +56,52 @@ class SchemaFixed(Invariant):
         if self._looked_at != world.ensemble.zxid:
             self._looked_at = world.ensemble.zxid
             for topic_id, texts in _in_zookeeper(world).values():
-                self._see("ZooKeeper", topic_id, texts)
+                self.see("ZooKeeper", topic_id, texts)
         for process in world.brokers.values():
             known = process.table.schema_texts(OTHER_TOPIC)
-            self._see(f"broker {process.broker_id}", known.topic_id, known.texts)
+            self.see(f"broker {process.broker_id}", known.topic_id, known.texts)
 
-    def _see(self, where: str, topic_id: str, texts: Versions) -> None:
+    def see(self, where: str, topic_id: str, texts: Versions) -> None:
+        """A broker or ZooKeeper has these versions, or a broker gives them to a client."""
         for version, text in texts.items():
-            first = self._texts.setdefault((topic_id, version), text)
+            first = self.texts.setdefault((topic_id, version), text)
             self.require(text == first, f"version {version} of {topic_id} is {text} in {where}, and was {first}")
-            made_for = json.loads(text)["topic_id"]
-            self.require(made_for == topic_id, f"{where} has {text} as a version of {topic_id}")
+            self.require(made_for(text) == topic_id, f"{where} has {text} as a version of {topic_id}")
+
+
+class TypedBatches(Invariant):
+    """A stored batch fits a version of its topic, and a reader of some columns gets their values (rules S5, S6)."""
+
+    name = "TYPED"
+
+    def __init__(self, versions: SchemaFixed) -> None:
+        self._versions = versions
+
+    def stored(self, topic_id: str, data: bytes) -> None:
+        """A leader took the batch."""
+        batch = Batch(parse_envelope(data), data)
+        self.require(batch.envelope.is_typed, f"topic {topic_id} has a batch of bytes")
+        try:
+            read_typed(batch, self._layout(topic_id, batch.envelope.schema_version))
+        except TidemarkError as error:
+            self.require(False, f"topic {topic_id} has a batch that does not fit its version: {error}")
+
+    def read(self, topic_id: str, stored: bytes, got: bytes, column_ids: frozenset[int]) -> None:
+        """A broker sent `got` of a stored batch to a reader of these columns."""
+        envelope = parse_envelope(stored)
+        layout = self._layout(topic_id, envelope.schema_version)
+        try:
+            rows = read_pruned(got, layout, layout.known_ids(column_ids)).columns
+        except TidemarkError as error:
+            self.require(False, f"topic {topic_id}: a reader of columns {sorted(column_ids)} got no rows: {error}")
+            return
+        whole = read_typed(Batch(envelope, stored), layout).columns
+        self.require(rows.equals(whole.select(rows.schema.names)), f"topic {topic_id}: {rows} is not of {whole}")
+
+    def _layout(self, topic_id: str, version: int) -> TypedLayout:
+        text = self._versions.texts.get((topic_id, version))
+        self.require(text is not None, f"topic {topic_id} has a batch of version {version}, which nobody made")
+        return _layout_of(text or "")
 
 
 class SchemaKnown(Invariant):

@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from tidemark.broker.clients.topic_schemas import SchemaReads
 from tidemark.broker.lifecycle.registration import Registration, identity_of
 from tidemark.broker.node.core_driver import BrokerDriver
+from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.broker.node.own_epoch import UNREGISTERED, OwnEpoch
 from tidemark.broker.node.session_lease import Lease
 from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.broker.replication.control_epochs import ControlEpochs
 from tidemark.broker.replication.isr_store import IsrStore
+from tidemark.core.cluster_view import ClusterView
 from tidemark.core.messages import (
     HeldState,
     LeaderAndIsrCommand,
@@ -117,6 +120,9 @@ class BrokerNode(Node):
         self.repairs = SimRepairs(self)
         self.table = TopicTable()
         """Its schemas only: logs have the settings."""
+        self.metadata = MetadataCache("")
+        """In worlds with a typed topic; nothing else reads it."""
+        self.schema_reads = SchemaReads(self.table, self.metadata, self.store)
         self.logs = FiledLogs(self) if world.recipe.files else MachineLogs(self)
         self.wants_shutdown = False
         """Sent with each heartbeat until the controller releases the broker."""
@@ -291,6 +297,14 @@ class BrokerNode(Node):
             self.feed(ev.LeaderAndIsrArrived(self._request_id, command))
         else:
             self.feed(ev.StopReplicaArrived(self._request_id, command))
+
+    def update_metadata(self, view: ClusterView) -> TidemarkError | None:
+        """The refusal, if any."""
+        try:
+            self.metadata.update(view)
+        except TidemarkError as error:
+            return error
+        return None
 
     def _reply_to_control(self, effect: fx.ReplyToControl) -> None:
         self._control.pop(effect.request_id)(effect.error, effect.refused)

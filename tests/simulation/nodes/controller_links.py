@@ -81,7 +81,10 @@ class SimChannels:
 
     async def send_update_metadata(self, effect: fx.SendUpdateMetadata) -> ev.ControlAnswered:
         def deliver(process: BrokerNode, respond: Respond) -> None:
-            respond(process.refuses(self._controller_epoch, effect.broker_epoch))
+            refusal = process.refuses(self._controller_epoch, effect.broker_epoch)
+            respond(refusal if refusal is not None or not typed else process.update_metadata(effect.view))
+
+        typed = self._node.world.recipe.typed
 
         try:
             error = await call(self._node, effect.broker, deliver)
