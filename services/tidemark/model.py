@@ -122,6 +122,11 @@ class BrokerRegistration:
     features: Mapping[str, int] = field(default_factory=dict)
     endpoints: tuple[str, ...] = ()
 
+    @property
+    def stores_typed(self) -> bool:
+        """Whether it may hold replicas of typed topics: an older version takes each typed batch for damaged."""
+        return bool(self.features.get(TYPED_FEATURE))
+
 
 @dataclass(frozen=True, slots=True)
 class BrokerEpochRecord:

@@ -14,7 +14,6 @@ from typing import Final
 from tidemark.core.internal_topics import INTERNAL_TOPICS
 from tidemark.core.planning.placement import assign_replicas, check_counts
 from tidemark.model import (
-    TYPED_FEATURE,
     BrokerId,
     BrokerRegistration,
     ErrorCode,
@@ -128,13 +127,8 @@ def plan_topic(
     return planned
 
 
-def stores_typed(broker: BrokerRegistration) -> bool:
-    """Whether a broker may hold replicas of typed topics; an older version takes each typed batch for damaged."""
-    return bool(broker.features.get(TYPED_FEATURE))
-
-
 def _check_store_typed(brokers: Mapping[BrokerId, BrokerRegistration]) -> None:
-    older = sorted(broker for broker, found in brokers.items() if not stores_typed(found))
+    older = sorted(broker for broker, found in brokers.items() if not found.stores_typed)
     if older:
         named = (
             "broker "
@@ -202,7 +196,7 @@ def plan_partitions(
     if topic.schemas:
         named = {broker for replicas in assignments for broker in replicas}
         _check_store_typed({broker: found for broker, found in brokers.items() if broker in named})
-        brokers = {broker: found for broker, found in brokers.items() if stores_typed(found)}
+        brokers = {broker: found for broker, found in brokers.items() if found.stores_typed}
     if assignments:
         for replicas in assignments:
             _check_replicas(topic.topic, replicas, brokers, draining)

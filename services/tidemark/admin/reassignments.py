@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol
 
 from tidemark.admin.move_tracker import LOOKS_APART_S, MoveTracker
-from tidemark.admin.planning import stores_typed
 from tidemark.admin.replica_sizes import OnBrokers, ReplicaSizes, inbound_bytes_per_s, sizes_of
 from tidemark.core.reassignment.progress import (
     ClusterFacts,
@@ -283,7 +282,8 @@ class ReassignmentAdministration:
         there = set(snapshot.requests.moves)
         new = [move for move in moves if move not in there]
         under_way = {move.partition for move in (*snapshot.requests.moves, *_under_way(snapshot))}
-        refused = check_reassignments(new, snapshot.topics, snapshot.live, under_way)
+        older = {broker for broker, found in snapshot.live.items() if not found.stores_typed}
+        refused = check_reassignments(new, snapshot.topics, snapshot.live, under_way, older)
         refused |= {
             move.partition: _drained(move, broker)
             for move in new
@@ -291,15 +291,6 @@ class ReassignmentAdministration:
             if broker in snapshot.draining
             and broker not in query.adding
             and broker not in snapshot.assigned(move.partition)
-        }
-        refused |= {
-            move.partition: _too_old(move, broker)
-            for move in new
-            for broker in set(move.replicas) - set(snapshot.assigned(move.partition))
-            if broker in snapshot.live
-            and move.partition.topic in snapshot.topics
-            and snapshot.topics[move.partition.topic].schemas
-            and not stores_typed(snapshot.live[broker])
         }
         asked = {move.partition for move in moves}
         for partition in query.cancel:
@@ -407,15 +398,6 @@ def _drained(move: PartitionReassignment, broker: BrokerId) -> TidemarkError:
         ErrorCode.BROKER_NOT_AVAILABLE,
         f"{move.partition} cannot be reassigned to broker {broker}, which is being removed: name another, or add it "
         f"again with tidemark cluster add-brokers {broker}",
-        {**_where(move.partition), "broker": str(broker)},
-    )
-
-
-def _too_old(move: PartitionReassignment, broker: BrokerId) -> TidemarkError:
-    return TidemarkError(
-        ErrorCode.INVALID_REQUEST,
-        f"{move.partition} is of a typed topic, and the version of broker {broker} has none: upgrade that broker "
-        "first, or name another",
         {**_where(move.partition), "broker": str(broker)},
     )
 

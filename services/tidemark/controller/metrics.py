@@ -21,6 +21,8 @@ _LINES_MAX: Final = 100
 """Log lines of one kind for one event; above, one line with the count, as when a broker with many partitions fails."""
 
 
+_LEVELS: Final = {"unclean_election": logging.WARNING, "broker_too_old": logging.WARNING}
+"""Of kinds that are not logged as information."""
 _ELECTED_MAX: Final = 100_000
 
 _COUNTS: Final = {
@@ -133,7 +135,7 @@ class ControllerMetrics:
                 continue
             for effect in effects:
                 partition = {} if effect.partition is None else {"partition": str(effect.partition)}
-                _log.log(logging.WARNING if unclean else logging.INFO, kind, extra={**effect.fields, **partition})
+                _log.log(_LEVELS.get(kind, logging.INFO), kind, extra={**effect.fields, **partition})
 
     def failed(self, error: BaseException, event: ControllerEvent | None) -> None:
         """An unexpected error ended the term."""

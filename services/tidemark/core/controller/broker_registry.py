@@ -82,6 +82,7 @@ class BrokerRegistry:
             self._ctx.observe("broker_registered", None, broker=broker, broker_epoch=brokers[broker].broker_epoch)
             self._ctx.commands[broker] = PendingCommands(brokers[broker].broker_epoch)
         self._ctx.brokers.update(brokers)
+        self._ctx.older = frozenset(broker for broker, found in brokers.items() if not found.stores_typed)
         if gone or new:
             self._reassignments.brokers_changed()
             for pending in self._ctx.commands.values():

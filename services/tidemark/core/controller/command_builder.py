@@ -114,11 +114,13 @@ class CommandBuilder:
             partition_state.writing or partition_state.outcome_unknown for partition_state in partition_states
         ):
             return []  # sent once these writes are answered
-        complete = pending.needs_full_leader_and_isr and self._ctx.knows_everything()
+        held = [one for one in partition_states if self._ctx.may_hold(broker, one.partition.topic)]
+        # A complete command deletes the logs that it does not name; an upgraded broker goes on with its own.
+        complete = (
+            pending.needs_full_leader_and_isr and self._ctx.knows_everything() and len(held) == len(partition_states)
+        )
         commands = tuple(
-            self._command(partition_state, broker)
-            for partition_state in partition_states
-            if partition_state.state is not None
+            self._command(partition_state, broker) for partition_state in held if partition_state.state is not None
         )
         parts = self._parts(pending, commands)
         self._partitions_built += len(commands)

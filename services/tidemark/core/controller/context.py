@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 from tidemark.core.config import ControllerConfig
@@ -13,6 +14,7 @@ from tidemark.core.controller.leader_election import BrokerFacts
 from tidemark.core.controller.partition_state import PartitionState
 from tidemark.core.controller.pending_commands import PendingCommands
 from tidemark.core.messages import StoppedReplica
+from tidemark.core.reassignment.request import too_old
 from tidemark.model import (
     NO_EPOCH,
     NO_LEADER,
@@ -41,6 +43,7 @@ class ControllerContext:
         dirty: partitions to decide in the next round.
         undecided: partitions of the present round that are still to be decided.
         rewritten: topics whose node may have to be written.
+        older: live brokers of versions without typed topics; they get no replicas of them (rule S1).
         avoided: brokers that are suspected or shutting down; elected only where no other replica can be.
         unheard: broker epochs of inherited registrations without an answer to this controller (rule C9).
         silent: of `unheard`, brokers whose heartbeat has failed.
@@ -63,6 +66,7 @@ class ControllerContext:
         self.dirty: set[TopicPartition] = set()
         self.undecided: set[TopicPartition] = set()
         self.rewritten: set[str] = set()
+        self.older: frozenset[BrokerId] = frozenset()
         self.avoided: frozenset[BrokerId] = frozenset()
         self.unheard: dict[BrokerId, BrokerEpoch] = {}
         self.silent: set[BrokerId] = set()
@@ -72,6 +76,7 @@ class ControllerContext:
         self.unreadable_states: set[TopicPartition] = set()
         self.readable_again: set[str] = set()
         self.effects: list[ControllerEffect] = []
+        self._told_older: set[tuple[str, BrokerId, BrokerEpoch]] = set()
 
     def emit(self, effect: ControllerEffect) -> None:
         """Append to the effects of this event."""
@@ -169,6 +174,28 @@ class ControllerContext:
             unheard=frozenset(self.unheard),
             awaited=frozenset(self.unheard.keys() - self.silent),
         )
+
+    def may_hold(self, broker: BrokerId, topic: str) -> bool:
+        """Whether a live broker may hold replicas of the topic (rule S1)."""
+        return broker not in self.older or not self._is_typed(topic)
+
+    def _is_typed(self, topic: str) -> bool:
+        known = self.topics.get(topic)
+        return known is not None and bool(known.schemas)
+
+    def facts_for(self, partition_state: PartitionState, brokers: BrokerFacts) -> BrokerFacts:
+        """The brokers as elections of this partition see them: one that may not hold the replica is not live."""
+        older = self.older.intersection(partition_state.assigned)
+        topic = partition_state.partition.topic
+        if not older or not self._is_typed(topic):
+            return brokers
+        for broker in sorted(older):
+            told = (topic, broker, brokers.live[broker])
+            if told not in self._told_older:
+                self._told_older.add(told)
+                why = f"{topic} is a typed topic: {too_old(broker)}, or reassign its replicas"
+                self.observe("broker_too_old", None, topic=topic, broker=broker, why=why)
+        return replace(brokers, live={broker: epoch for broker, epoch in brokers.live.items() if broker not in older})
 
     # -- what brokers are to be sent ----------------------------------------------------------------------------
 

@@ -224,7 +224,7 @@ class ControllerCore:
             if partition_state.busy or now_ms < partition_state.not_before_ms:
                 ctx.dirty.add(partition)
                 continue
-            decision = self._decide(partition_state, facts, now_ms)
+            decision = self._decide(partition_state, ctx.facts_for(partition_state, facts), now_ms)
             if decision is None:
                 partition_state.resigned_epoch = None  # no replica can replace the leader; it resigns again if need be
             else:

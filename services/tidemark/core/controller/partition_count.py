@@ -23,6 +23,7 @@ from tidemark.core.controller.effects import DeletePartitions, DescribeReplicas,
 from tidemark.core.controller.leader_election import Decision
 from tidemark.core.controller.partition_state import PartitionState
 from tidemark.core.messages import ReplicaQuestion
+from tidemark.core.reassignment.request import too_old
 from tidemark.model import (
     NO_LEADER,
     BrokerId,
@@ -169,6 +170,10 @@ class PartitionCountChanges:
         if away:
             sentence = f"{name}-{index} shall have replicas on brokers {away}, which are not live"
             return TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, sentence)
+        older = [broker for broker in replicas if not self._ctx.may_hold(broker, name)]
+        if older:
+            sentence = f"{name}-{index} is of a typed topic: {too_old(older[0])}, or name another"
+            return TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
         return None
 
     def _remove(self, name: str, forced: Mapping[int, bool], now_ms: int, *, resumed: bool) -> None:

@@ -80,7 +80,7 @@ class ReassignmentEntries:
                     refused.append((entry, _in_progress(one)))
             elif not entry.cancel and not (self.is_at_target(entry) and not named_log_dirs(entry)):
                 new.append(entry)
-        errors = check_reassignments(new, self._ctx.topics, set(self._ctx.brokers), ())
+        errors = check_reassignments(new, self._ctx.topics, set(self._ctx.brokers), (), self._ctx.older)
         for entry in new:
             error = errors.get(entry.partition)
             if error is not None and not (entry in resumed and error.code is ErrorCode.BROKER_NOT_AVAILABLE):

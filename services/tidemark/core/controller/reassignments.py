@@ -274,7 +274,8 @@ class Reassignments:
                 self._slots_changed = True  # the removal may be refused, or may not be known yet
                 continue
             copying = self._copying_brokers(one)
-            live = all(broker in self._ctx.brokers for broker in one.target)
+            topic = partition.topic
+            live = all(broker in self._ctx.brokers and self._ctx.may_hold(broker, topic) for broker in one.target)
             if live and all(load[broker] < limit for broker in copying):
                 load.update(copying)
                 self._perform(one, one.take(Input.SLOT))

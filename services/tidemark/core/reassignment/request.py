@@ -88,6 +88,7 @@ def check_reassignments(
     topics: Mapping[str, TopicDescription],
     live: Collection[BrokerId],
     in_progress: Collection[TopicPartition],
+    older: Collection[BrokerId] = (),
 ) -> dict[TopicPartition, TidemarkError]:
     """The first reason why each of these partitions cannot be reassigned as requested; empty: all can.
 
@@ -96,6 +97,7 @@ def check_reassignments(
         topics: those that exist.
         live: the live brokers.
         in_progress: partitions with a reassignment in progress.
+        older: live brokers of versions without typed topics; they get no new replica of one.
 
     The target of a cancellation is not checked: a cancellation needs its partition and a reassignment in progress.
     """
@@ -110,6 +112,7 @@ def check_reassignments(
             _check_exists(move.partition, topics)
             if not move.cancel:
                 _check_live(move, live)
+                _check_may_hold(move, topics[move.partition.topic], older)
             _check_progress(move, in_progress)
         except TidemarkError as error:
             errors[move.partition] = error
@@ -300,6 +303,19 @@ def _check_live(move: PartitionReassignment, live: Collection[BrokerId]) -> None
     if missing:
         message = f"{move.partition} needs broker {missing}, which is not live; start it or name another"
         raise _refusal(ErrorCode.BROKER_NOT_AVAILABLE, move.partition, message, brokers=missing)
+
+
+def _check_may_hold(move: PartitionReassignment, topic: TopicDescription, older: Collection[BrokerId]) -> None:
+    assigned = topic.partitions[move.partition.partition]
+    added = [broker for broker in move.replicas if broker in older and broker not in assigned]
+    if topic.schemas and added:
+        message = f"{move.partition} is of a typed topic: {too_old(added[0])}, or name another"
+        raise _refusal(ErrorCode.INVALID_REQUEST, move.partition, message, broker=str(added[0]))
+
+
+def too_old(broker: BrokerId) -> str:
+    """Why the broker holds no replica of a typed topic, and what to do."""
+    return f"the version of broker {broker} has none, so upgrade that broker first"
 
 
 def _check_progress(move: PartitionReassignment, in_progress: Collection[TopicPartition]) -> None:

@@ -15,6 +15,7 @@ from tidemark.core.controller.controller import ControllerCore
 from tidemark.core.controller.partition_state import TopicPolicy
 from tidemark.core.messages import PartitionCommand, ReplicaDescription
 from tidemark.model import (
+    FEATURES,
     BrokerEpoch,
     BrokerEpochRecord,
     BrokerId,
@@ -173,7 +174,15 @@ class World:
         self.now_ms += ms
         return self.happens(ev.Tick())
 
-    def register(self, broker: int, *, clean: bool = True, flushed_kept: bool = False, crashed: bool = False) -> None:
+    def register(
+        self,
+        broker: int,
+        *,
+        clean: bool = True,
+        flushed_kept: bool = False,
+        crashed: bool = False,
+        features: Mapping[str, int] = FEATURES,
+    ) -> None:
         """A broker registers; the controller has yet to read that."""
         broker_id = BrokerId(broker)
         before = self.epochs.get(broker_id, BrokerEpochRecord(BrokerEpoch(-1)))
@@ -184,7 +193,9 @@ class World:
             lost_at=before.lost_at if clean or flushed_kept else epoch,
             crashed_at=epoch if crashed else before.crashed_at,
         )
-        self.brokers[broker_id] = BrokerKnows(BrokerRegistration(broker_id, "host", 9000 + broker, epoch))
+        self.brokers[broker_id] = BrokerKnows(
+            BrokerRegistration(broker_id, "host", 9000 + broker, epoch, features=features)
+        )
 
     def registrations(self) -> dict[BrokerId, BrokerRegistration]:
         return {broker: knows.registration for broker, knows in self.brokers.items()}
