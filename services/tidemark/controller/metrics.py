@@ -19,8 +19,6 @@ _log = logging.getLogger(__name__)
 
 _LINES_MAX: Final = 100
 """Log lines of one kind for one event; above, one line with the count, as when a broker with many partitions fails."""
-
-
 _LEVELS: Final = {"unclean_election": logging.WARNING, "broker_too_old": logging.WARNING}
 """Of kinds that are not logged as information."""
 _ELECTED_MAX: Final = 100_000

@@ -81,7 +81,7 @@ def test_a_leader_that_comes_back_in_an_older_version_is_replaced_and_keeps_its_
     assert len(told(world)) == 1
 
 
-def test_an_older_broker_without_a_typed_replica_is_told_of_all_its_replicas() -> None:
+def test_an_older_broker_without_a_typed_replica_gets_complete_commands() -> None:
     world = cluster(0)
     world.topic("bytes", (0, 1, 2))
     typed(world, 1, 2)
