@@ -18,6 +18,7 @@ from tidemark.client import AdminClient, Producer, archive_topic, read_table
 from tidemark.client.consuming.range_reader import Bounds
 from tidemark.client.tables.archive_files import Archive, ArchiveFile, Footer
 from tidemark.client.tables.archiver import written
+from tidemark.client.tables.iceberg_catalog import opened_catalog
 from tidemark.core.schemas.ddl import draft_from_ddl
 from tidemark.core.schemas.evolution import first_version
 from tidemark.local.cluster import LocalCluster
@@ -71,7 +72,7 @@ def test_the_files_of_a_typed_archive_are_merged_by_tasks(
     root = str(tmp_path)
     for first in (0, 8, 16):
         send(cluster, "small-files", sales(first, 8))
-        archive_topic(cluster.bootstrap, "small-files", root)
+        archive_topic(cluster.bootstrap, "small-files", root, iceberg="lake.sales")
     assert run(spark, archive, cluster, "--to", root, "--compact") == 0, "three files are too few"
     assert run(spark, archive, cluster, "--to", root, "--compact", "--min-files", "3", "--grace-hours", "0") == 0
     assert capsys.readouterr().out.splitlines() == [
@@ -79,6 +80,10 @@ def test_the_files_of_a_typed_archive_are_merged_by_tasks(
         "merged 6 files into 2, and deleted 6 that were replaced before",
     ]
     assert [len(files) for files in Archive(root).files().values()] == [1, 1]
+    with opened_catalog(tmp_path, None) as catalog:
+        table = catalog.load_table("lake.sales")
+        assert len(table.inspect.files()) == 2
+        assert sorted(table.scan().to_arrow().column("euros").to_pylist()) == list(range(24))
     assert sorted(row["shop"] for row in read_archive(spark, root).collect()) == sorted(f"s{n}" for n in range(24))
     send(cluster, "small-files", sales(24, 1))
     assert archive_topic(cluster.bootstrap, "small-files", root) == 1

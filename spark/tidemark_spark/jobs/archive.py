@@ -13,6 +13,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from tidemark.client.tables.iceberg_catalog import catalog_properties
 
 from tidemark_spark.archive_layout import (
     COMPACTED,
@@ -45,6 +46,8 @@ _EXAMPLE = """
   spark-submit archive.py --bootstrap broker-0:9192 --topic orders --to /data/archive              all current records
   spark-submit archive.py --bootstrap broker-0:9192 --topic orders --to /data/archive --every "1 minute"
   spark-submit archive.py --to /data/archive --compact                                             merge small files
+  spark-submit archive.py --bootstrap broker-0:9192 --topic flights --to /data/flights \\
+    --iceberg lake.flights --catalog uri=https://catalog --catalog token-file=/run/catalog-token   an Iceberg table, too
 """
 
 
@@ -72,7 +75,8 @@ def parser() -> argparse.ArgumentParser:
         "--catalog",
         action="append",
         metavar="KEY=VALUE",
-        help="a property of its pyiceberg catalog, e.g. type=rest; default: SQLite in the archive's directory",
+        help="a property of its pyiceberg catalog: type=rest, uri=https://..., warehouse=NAME, token-file=PATH; "
+        "default: SQLite in the archive's directory",
     )
     made.add_argument("--compact", action="store_true", help="do not copy: merge the files of each hour, or partition")
     made.add_argument(
@@ -127,6 +131,7 @@ def _compact_typed(spark: SparkSession, arguments: argparse.Namespace) -> int:
         file_mib=arguments.file_mib,
         min_files=arguments.min_files,
         grace_hours=arguments.grace_hours,
+        catalog=_properties(arguments.catalog),
     )
     say(f"merged {found.sources} files into {found.merged}, and deleted {found.deleted} that were replaced before")
     return 0
@@ -138,6 +143,7 @@ def _run_typed(spark: SparkSession, arguments: argparse.Namespace) -> int:
         raise ValueError("--starting and --max-offsets are for topics without a schema")
     topic = arguments.topic.strip()
     pause_s = None if arguments.every is None else _seconds(arguments.every)
+    catalog = _properties(arguments.catalog)
     while True:
         rows = archive_with(
             spark,
@@ -146,7 +152,7 @@ def _run_typed(spark: SparkSession, arguments: argparse.Namespace) -> int:
             arguments.to,
             file_mib=arguments.file_mib,
             iceberg=arguments.iceberg,
-            catalog=_properties(arguments.catalog),
+            catalog=catalog,
         )
         say(f"archived {rows} rows of {topic} in {arguments.to}")
         if pause_s is None:
@@ -155,12 +161,7 @@ def _run_typed(spark: SparkSession, arguments: argparse.Namespace) -> int:
 
 
 def _properties(pairs: Sequence[str] | None) -> dict[str, str] | None:
-    if not pairs:
-        return None
-    wrong = [pair for pair in pairs if "=" not in pair]
-    if wrong:
-        raise ValueError(f"--catalog is {wrong[0]!r}; want KEY=VALUE, such as type=rest and uri=https://catalog")
-    return dict(pair.split("=", 1) for pair in pairs)
+    return catalog_properties(pairs) if pairs else None
 
 
 def _seconds(interval: str) -> float:

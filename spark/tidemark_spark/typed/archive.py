@@ -63,14 +63,24 @@ def archive_with(
     return archive_topic(bootstrap, topic, root, file_mib=file_mib, run=run, iceberg=iceberg, catalog=catalog)
 
 
-def compact_with(spark: SparkSession, root: str, *, file_mib: int, min_files: int, grace_hours: float) -> Compacted:
+def compact_with(
+    spark: SparkSession,
+    root: str,
+    *,
+    file_mib: int,
+    min_files: int,
+    grace_hours: float,
+    catalog: Mapping[str, str] | None = None,
+) -> Compacted:
     """Merge files of an archive, one Spark task for each merged file; see `compact_archive`."""
 
     def run(tasks: Iterable[MergeTask]) -> list[int]:
         parts = list(tasks)
         return spark.sparkContext.parallelize(parts, max(1, len(parts))).map(merge).collect() if parts else []
 
-    return compact_archive(root, file_mib=file_mib, min_files=min_files, grace_hours=grace_hours, run=run)
+    return compact_archive(
+        root, file_mib=file_mib, min_files=min_files, grace_hours=grace_hours, run=run, catalog=catalog
+    )
 
 
 def read_typed_archive(spark: SparkSession, root: str) -> DataFrame:

@@ -5,7 +5,7 @@
     data/P/OFFSET-END.parquet     a merged file: it replaces all files that begin in [OFFSET, END)
     writing/, merging/            files that are not whole yet; the next run deletes those of an interrupted one
     lease, merging.lease          locked by the one run that may add rows, and by the one that may merge files
-    tables                        names of the Iceberg tables that have these files, one a line
+    tables                        ids and names of the Iceberg tables that have these files, one a line
 
 Invariant: the valid files of a partition follow one another, and each row is in one of them. A whole file appears at
 once, by a link to a name that says its first offset, which fails if that name is taken. So the files themselves say
@@ -42,6 +42,7 @@ _LEASES: Final = {WRITING: "lease", MERGING: "merging.lease"}
 _TABLES: Final = "tables"
 _SUFFIX: Final = ".parquet"
 _NAME: Final = re.compile(r"(\d+)(?:-(\d+))?")
+_PLACE: Final = re.compile(rf".*/{DATA}/(\d+)/(\d+(?:-\d+)?){re.escape(_SUFFIX)}")
 FIELD_ID: Final = "PARQUET:field_id"
 
 PARTITION, OFFSET, TIMESTAMP, HEADERS, DELETED = "_partition", "_offset", "_timestamp", "_headers", "_deleted"
@@ -108,9 +109,20 @@ class ArchiveFile:
     start: int
     end: int = 0
 
+    @property
+    def key(self) -> str:
+        """Its place in the archive, as that of `key_of`."""
+        return f"{self.partition}/{self.path.stem}"
+
     def footer(self) -> Footer:
         """As `read_footer`."""
         return read_footer(self.path)
+
+
+def key_of(path: str) -> str | None:
+    """The place of a file in its archive, wherever that is mounted; None: the path is of no archive's file."""
+    found = _PLACE.fullmatch(path)
+    return None if found is None else f"{int(found[1])}/{found[2]}"
 
 
 def opened_file(path: Path) -> pq.ParquetFile:
@@ -230,18 +242,23 @@ class Archive:
         folder.mkdir(parents=True, exist_ok=True)
         return folder / f"{uuid.uuid4()}{_SUFFIX}"
 
-    def tables(self) -> list[str]:
-        """Names of the Iceberg tables that have files of this archive."""
-        path = self.root / _TABLES
-        return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    @property
+    def tables_path(self) -> Path:
+        """Path of the list of Iceberg tables."""
+        return self.root / _TABLES
 
-    def note_table(self, name: str) -> None:
+    def tables(self) -> dict[str, str]:
+        """Names of the Iceberg tables that have files of this archive, by their ids."""
+        text = self.tables_path.read_text(encoding="utf-8") if self.tables_path.exists() else ""
+        lines = (line.partition(" ") for line in text.splitlines())
+        return {table_id: name for table_id, _, name in lines if name}
+
+    def note_table(self, table_id: str, name: str) -> None:
         """Note an Iceberg table that is to get files, durably."""
-        if name not in self.tables():
-            with (self.root / _TABLES).open("a", encoding="utf-8") as file:
-                file.write(f"{name}\n")
-            _sync(self.root / _TABLES)
-            _sync(self.root)
+        with self.tables_path.open("a", encoding="utf-8") as file:
+            file.write(f"{table_id} {name}\n")
+        _sync(self.tables_path)
+        _sync(self.root)
 
     @contextmanager
     def lease(self, work: str = WRITING) -> Iterator[None]:

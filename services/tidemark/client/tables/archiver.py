@@ -103,8 +103,8 @@ def archive_topic(
         deadline_s: seconds that a request may take, with its retries.
         run: runs `write_partition` for each task, and yields its results; None: one after the other, here.
         iceberg: "namespace.table": an Iceberg table that has the files, too; needs pyiceberg. None: no such table.
-        catalog: properties of its pyiceberg catalog, such as {"type": "rest", "uri": "https://..."}; None: SQLite, in
-            the archive's directory.
+        catalog: properties of its pyiceberg catalog, such as {"type": "rest", "uri": "https://...", "token-file":
+            "/run/secrets/token"}; None: SQLite, in the archive's directory.
 
     Returns:
         The number of rows that were archived.

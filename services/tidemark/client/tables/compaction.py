@@ -2,13 +2,18 @@
 """Merges small files of the archive of a typed topic into larger ones; each row stays in exactly one valid file.
 
 A merged file replaces its sources at the moment when its name appears. The sources stay for readers that started
-earlier, until a later run deletes them.
+earlier, until a later run deletes them. An Iceberg table of the archive then gets all merged files in one snapshot:
+
+1. a file that the table has as it is may be merged, and no other;
+2. the name of each merged file appears, so that readers of the archive use it;
+3. a snapshot replaces the sources of all merged files; an earlier or later run may do it, too;
+4. snapshots that were replaced long enough ago expire, and the files that no snapshot has are deleted.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -17,6 +22,7 @@ import pyarrow as pa
 
 from tidemark.client.tables.archive_files import MERGING, Archive, ArchiveFile, Footer, opened_file, read_footer
 from tidemark.client.tables.archiver import row_groups, written
+from tidemark.client.tables.iceberg import PublishedTable, published_tables
 from tidemark.model import ErrorCode, TidemarkError
 
 _BATCH_ROWS: Final = 1 << 16
@@ -54,60 +60,81 @@ Run = Callable[[Iterable[MergeTask]], Iterable[int]]
 
 
 def compact_archive(
-    root: str, *, file_mib: int = 128, min_files: int = 4, grace_hours: float = 24.0, run: Run | None = None
+    root: str,
+    *,
+    file_mib: int = 128,
+    min_files: int = 4,
+    grace_hours: float = 24.0,
+    run: Run | None = None,
+    catalog: Mapping[str, str] | None = None,
 ) -> Compacted:
     """Merge files of an archive that follow one another; may run beside `archive_topic`, one compaction at a time.
 
     Files of several versions of the schema stay apart, so that no column is lost. A file of half of `file_mib` or more
-    stays as it is.
+    stays as it is. An Iceberg table of the archive gets the merged files in one snapshot that changes no row. A file
+    that another engine changed there stays, as all files do while delete files apply.
 
     Args:
         root: directory of an archive of `archive_topic`, on a mounted file system.
         file_mib: approximate size of a merged file at most.
         min_files: number of neighbouring files that are worth a merge; 2 at least.
-        grace_hours: replaced files stay so long for readers that started earlier.
+        grace_hours: replaced files stay so long for readers that started earlier. Then the snapshots of the Iceberg
+            table that have them expire, unless a branch or a tag holds them.
         run: runs `merge` for each task, and yields its results; None: one after the other, here.
+        catalog: that of the Iceberg table, as for `archive_topic`.
 
     Raises:
-        TidemarkError: INVALID_REQUEST: there is no archive, another compaction runs, an Iceberg table has the files, or
-            a file is damaged.
+        ImportError: there is an Iceberg table, and pyiceberg is not installed.
+        TidemarkError: INVALID_REQUEST: there is no archive, another compaction runs, a file is damaged, the catalog
+            lacks the Iceberg table, or other runs keep changing the table; and those of the catalog.
     """
     archive = Archive(root)
     if not archive.files():
         raise _invalid(f"{archive.root} is no archive of a topic with a schema")
-    tables = ", ".join(archive.tables())
-    if tables:
-        raise _invalid(
-            f"the archive {archive.root} is not compacted: the Iceberg table {tables} has its files; merge those with "
-            "an engine of Iceberg"
-        )
-    with archive.lease(MERGING):
-        tasks = plan(archive, file_bytes=file_mib << 20, min_files=min_files)
+    with archive.lease(MERGING), published_tables(archive, catalog) as tables:
+        for table in tables:
+            table.replace()
+        tasks = plan(archive, file_bytes=file_mib << 20, min_files=min_files, among=[one.held() for one in tables])
         sources = sum(map(merge, tasks) if run is None else run(tasks))
-        return Compacted(sources, len(tasks), _sweep(archive, grace_hours * 3600))
+        if tasks:
+            for table in tables:
+                table.replace()
+        return Compacted(sources, len(tasks), _sweep(archive, grace_hours * 3600, tables))
 
 
-def plan(archive: Archive, *, file_bytes: int, min_files: int) -> list[MergeTask]:
-    """Tasks for the files that are worth a merge now, by partition and offset."""
+def plan(
+    archive: Archive, *, file_bytes: int, min_files: int, among: Iterable[Collection[str]] = ()
+) -> list[MergeTask]:
+    """Tasks for the files that are worth a merge now, by partition and offset.
+
+    Args:
+        archive: the archive.
+        file_bytes: approximate size of a merged file at most.
+        min_files: number of neighbouring files that are worth a merge; 2 at least.
+        among: keys of the files that each Iceberg table has.
+    """
+    held = list(among)
     tasks = []
     for files in archive.files().values():
-        for group in _groups(files, file_bytes):
+        for group in _groups(files, file_bytes, held):
             if len(group) >= max(_FEWEST, min_files):
                 tasks.append(MergeTask(str(archive.root), tuple(str(file.path) for file in group)))
     return tasks
 
 
-def _groups(files: Iterable[ArchiveFile], file_bytes: int) -> Iterator[list[ArchiveFile]]:
-    """Files that can be one: they follow one another, and are of one size at most together."""
+def _groups(
+    files: Iterable[ArchiveFile], file_bytes: int, held: Sequence[Collection[str]]
+) -> Iterator[list[ArchiveFile]]:
+    """Files that can be one: they follow one another, and are of one size at most together; each table has them."""
     group: list[ArchiveFile] = []
     group_bytes, last = 0, None
     for file in files:
         size_bytes, footer = file.path.stat().st_size, file.footer()
-        is_large = size_bytes * 2 >= file_bytes
-        if last is None or is_large or group_bytes + size_bytes > file_bytes or not _follows(footer, last):
+        stays = size_bytes * 2 >= file_bytes or any(file.key not in keys for keys in held)
+        if last is None or stays or group_bytes + size_bytes > file_bytes or not _follows(footer, last):
             yield group
             group, group_bytes = [], 0
-        if not is_large:
+        if not stays:
             group.append(file)
             group_bytes += size_bytes
         last = footer
@@ -146,10 +173,14 @@ def _batches(paths: Iterable[Path]) -> Iterator[pa.RecordBatch]:
                 raise _invalid(f"{path} is damaged: {error}") from None
 
 
-def _sweep(archive: Archive, grace_s: float) -> int:
-    """Delete files that were replaced long enough ago; returns their number."""
-    due = [file for file, merged in archive.replaced() if merged.path.stat().st_mtime <= time.time() - grace_s]
-    for file in due:
+def _sweep(archive: Archive, grace_s: float, tables: Iterable[PublishedTable]) -> int:
+    """Delete files that were replaced long enough ago and that no table has any more; returns their number."""
+    until_s = time.time() - grace_s
+    due = {file.key: file for file, merged in archive.replaced() if merged.path.stat().st_mtime <= until_s}
+    for table in tables if due else ():
+        for key in table.release(due, int(until_s * 1000)) & due.keys():
+            del due[key]
+    for file in due.values():
         file.path.unlink(missing_ok=True)
     return len(due)
 

@@ -1,107 +1,307 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of an archive as an Iceberg table: no second copy, the same column ids, each file once.
+"""The files of an archive as an Iceberg table: no second copy, the same column ids, each row once.
 
 Each snapshot says in its properties up to which offsets the table has the rows of each partition. The catalog takes a
-snapshot only on top of the one that was read, so a file that two runs add at once is in the table once.
+snapshot only on top of the one that was read. A run that finds another one plans again, so no file is there twice.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from tidemark.client.tables.archive_files import SYSTEM_COLUMNS, Archive, Footer
-from tidemark.core.schemas.model import Column, ColumnType, Decimal, ListOf, MapOf, Primitive, StructOf, plain_type
+from tidemark.client.tables.archive_files import MERGING, Archive, ArchiveFile, Footer, key_of
+from tidemark.client.tables.iceberg_catalog import opened_catalog
+from tidemark.client.tables.iceberg_schema import check_changes, iceberg_schema
 from tidemark.core.schemas.model import TopicSchema as Version
 from tidemark.model import ErrorCode, TidemarkError
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+    from pyiceberg.manifest import DataFile
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
 
 OFFSETS: Final = "tidemark.offsets"
 """Property of a snapshot: JSON, the end offset (exclusive) of each partition."""
 TOPIC_ID: Final = "tidemark.topic-id"
 """Property of a table and of its snapshots."""
 _PROPERTIES: Final = {"format-version": "2", "commit.retry.num-retries": "0"}
-"""A retry would add the files on top of a snapshot that may have them."""
+"""A retry of pyiceberg would add the files on top of a snapshot that may have them."""
+_ATTEMPTS: Final = 5
 
 
-def publish(archive: Archive, table: str, catalog: Mapping[str, str] | None = None) -> int:
-    """Add the files that the table lacks; the caller holds the lease of the archive.
+_T = TypeVar("_T")
+
+
+class _ChangedError(Exception):
+    """The archive has files that were merged after the snapshot that was read."""
+
+
+def publish(archive: Archive, table: str, catalog: Mapping[str, str] | None = None) -> None:
+    """Add the files that the table lacks, and let merged files replace theirs; the caller has the archive's lease.
 
     Args:
         archive: its files stay where they are.
         table: "namespace.table"; created if it is missing.
-        catalog: properties of a pyiceberg catalog, such as {"type": "rest", "uri": "https://..."}; None: SQLite and a
-            warehouse in the archive's directory.
-
-    Returns:
-        The number of files that were added.
+        catalog: properties of a pyiceberg catalog, see `opened_catalog`; None: SQLite, in the archive's directory.
 
     Raises:
         ImportError: pyiceberg is not installed.
-        TidemarkError: INVALID_REQUEST: the table is of another topic, another run changed it meanwhile, or its
-            snapshots are gone; INCOMPATIBLE_SCHEMA: Iceberg has no such change of a column.
+        TidemarkError: INVALID_REQUEST: the table is of another topic, other runs keep changing it, its snapshots are
+            gone, or a compaction runs while the table is new; INCOMPATIBLE_SCHEMA: Iceberg has no such change of a
+            column; and those of `opened_catalog`.
     """
-    with closing(_catalog(archive, catalog)) as opened:
-        archive.note_table(table)
-        return sum(
-            _publish_version(opened, table, list(files))
-            for _, files in groupby(_files(archive), lambda one: one[1].schema.version)
+    with opened_catalog(archive.root, catalog) as opened:
+        files = _files(archive)
+        if not files:
+            return
+        made = _opened(opened, table, files[0][1])
+        if archive.tables().get(str(made.metadata.table_uuid)) is None:
+            with archive.lease(MERGING):  # a compaction that runs does not know of the table
+                archive.note_table(str(made.metadata.table_uuid), table)
+        PublishedTable(archive, opened, table).add()
+
+
+@contextmanager
+def published_tables(archive: Archive, catalog: Mapping[str, str] | None) -> Iterator[list[PublishedTable]]:
+    """The Iceberg tables that have files of an archive; all are in one catalog.
+
+    Raises:
+        ImportError, TidemarkError: as `publish`; INVALID_REQUEST: the catalog lacks one of them.
+    """
+    noted = archive.tables()
+    if not noted:
+        yield []
+        return
+    with opened_catalog(archive.root, catalog) as opened:
+        yield [_found(archive, opened, name, table_id) for table_id, name in noted.items()]
+
+
+def _found(archive: Archive, catalog: Catalog, name: str, table_id: str) -> PublishedTable:
+    from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+
+    try:
+        found = str(catalog.load_table(name).metadata.table_uuid)
+    except (NoSuchTableError, NoSuchNamespaceError):
+        found = ""
+    if found != table_id:
+        raise _invalid(
+            f"the archive {archive.root} is not compacted: the Iceberg table {name} with the id {table_id} has its "
+            f"files, and the catalog has no such table; name its catalog, or delete the line of the table from "
+            f"{archive.tables_path} if the table is gone"
         )
+    return PublishedTable(archive, catalog, name)
 
 
-def _publish_version(catalog: Catalog, name: str, files: Sequence[tuple[str, Footer]]) -> int:
-    """Add files of one version; returns the number of those that the table lacked."""
-    from pyiceberg.exceptions import CommitFailedException
+class PublishedTable:
+    """An Iceberg table that has files of an archive. Each method plans from the newest snapshot, and commits once.
 
-    table = _opened(catalog, name, files[0][1])
-    ends = offsets_of(table)
-    missing = [(path, footer) for path, footer in files if footer.start >= ends.get(footer.partition, 0)]
-    if missing:
-        try:
-            _append(_evolved(table, missing[0][1].schema), missing, ends)
-        except CommitFailedException as error:
-            raise _invalid(f"another run changed the Iceberg table {name} meanwhile: {error}") from None
-    return len(missing)
+    Raises:
+        TidemarkError: INVALID_REQUEST: other runs keep changing the table.
+    """
+
+    def __init__(self, archive: Archive, catalog: Catalog, name: str) -> None:
+        self._archive = archive
+        self._catalog = catalog
+        self._name = name
+
+    def add(self) -> None:
+        """Add the files that the table lacks, one snapshot for each version; and `replace`."""
+        self._attempt(self._add)
+
+    def replace(self) -> None:
+        """Let each merged file replace the files that it has the rows of, all in one snapshot."""
+        self._attempt(self._replace)
+
+    def held(self) -> frozenset[str]:
+        """Keys of the files that the table has as they are; none while another engine's delete files apply."""
+        return frozenset(_live(self._load()))
+
+    def release(self, keys: Collection[str], until_ms: int) -> frozenset[str]:
+        """Expire the snapshots that have some of these files and were replaced before `until_ms`.
+
+        Branches, tags and the newest offsets of the archive stay.
+
+        Returns:
+            Keys of the files that the remaining snapshots have.
+        """
+        return self._attempt(lambda table: _release(table, keys, until_ms))
+
+    def _load(self) -> Table:
+        return self._catalog.load_table(self._name)
+
+    def _attempt(self, step: Callable[[Table], _T]) -> _T:
+        from pyiceberg.exceptions import CommitFailedException, ValidationException
+
+        for _ in range(_ATTEMPTS):
+            try:
+                return step(self._load())
+            except (CommitFailedException, ValidationException, _ChangedError) as error:
+                last = error
+        raise _invalid(f"the Iceberg table {self._name} was not changed in {_ATTEMPTS} attempts: {last}")
+
+    def _add(self, table: Table) -> None:
+        self._replace(table)
+        ends = offsets_of(table.refresh())
+        missing = []
+        for file, footer in _files(self._archive):
+            end = ends.get(footer.partition, 0)
+            if footer.start >= end:
+                missing.append((file, footer))
+            elif footer.end > end:
+                raise _ChangedError(
+                    f"its rows of partition {footer.partition} end at offset {end}, within the merged file "
+                    f"{file.path}, as after a roll-back to an older snapshot"
+                )
+        for _, files in groupby(missing, lambda one: one[1].schema.version):
+            group = list(files)
+            ends = {**ends, **{footer.partition: footer.end for _, footer in group}}
+            table = _evolved(table, group[0][1].schema)
+            with table.transaction() as transaction:
+                paths = [file.path.as_uri() for file, _ in group]
+                told = _told(ends, group[0][1].topic_id)
+                transaction.add_files(paths, snapshot_properties=told, check_duplicate_files=False)
+
+    def _replace(self, table: Table) -> None:
+        replaced = list(_replaced(self._archive, table))
+        if replaced:
+            _commit_merged(table, replaced, _told(offsets_of(table), table.properties.get(TOPIC_ID, "")))
 
 
 def offsets_of(table: Table) -> dict[int, int]:
     """End offset (exclusive) of the rows of each partition in the table; raises INVALID_REQUEST, see `publish`."""
-    snapshot = table.current_snapshot()
-    while snapshot is not None:
-        summary: Any = snapshot.summary
-        text = None if summary is None else summary.additional_properties.get(OFFSETS)
-        if text is not None:
-            return {int(partition): int(end) for partition, end in json.loads(text).items()}
-        parent = snapshot.parent_snapshot_id
-        if parent is None:
-            break
-        snapshot = table.snapshot_by_id(parent)
-        if snapshot is None:
-            raise _invalid(f"the snapshots of the Iceberg table {'.'.join(table.name())} with {OFFSETS!r} have expired")
+    for snapshot in _lineage(table):
+        found = _offsets(snapshot)
+        if found is not None:
+            return found
     return {}
 
 
-def _files(archive: Archive) -> list[tuple[str, Footer]]:
+def _offsets(snapshot: Snapshot) -> dict[int, int] | None:
+    summary: Any = snapshot.summary
+    text = None if summary is None else summary.additional_properties.get(OFFSETS)
+    return None if text is None else {int(partition): int(end) for partition, end in json.loads(text).items()}
+
+
+def _lineage(table: Table) -> Iterator[Snapshot]:
+    """The current snapshot and those before it, newest first."""
+    snapshot = table.current_snapshot()
+    while snapshot is not None:
+        yield snapshot
+        parent = snapshot.parent_snapshot_id
+        if parent is None:
+            return
+        snapshot = table.snapshot_by_id(parent)
+    if table.current_snapshot() is not None:
+        raise _invalid(f"the snapshots of the Iceberg table {'.'.join(table.name())} with {OFFSETS!r} have expired")
+
+
+def _told(ends: Mapping[int, int], topic_id: str) -> dict[str, str]:
+    """Properties of a snapshot."""
+    return {OFFSETS: json.dumps(ends, sort_keys=True), TOPIC_ID: topic_id}
+
+
+def _files(archive: Archive) -> list[tuple[ArchiveFile, Footer]]:
     """Files and their footers by version, and then in the order of offsets, which is the order of versions, too."""
-    files = [(file.path.as_uri(), file.footer()) for files in archive.files().values() for file in files]
+    files = [(file, file.footer()) for files in archive.files().values() for file in files]
     return sorted(files, key=lambda one: (one[1].schema.version, one[1].partition, one[1].start))
 
 
-def _append(table: Table, files: Sequence[tuple[str, Footer]], ends: Mapping[int, int]) -> None:
-    after = dict(ends)
-    for _, footer in files:
-        after[footer.partition] = footer.end
-    told = {OFFSETS: json.dumps(after, sort_keys=True), TOPIC_ID: files[0][1].topic_id}
-    with table.transaction() as transaction:
-        paths = [path for path, _ in files]
-        transaction.add_files(paths, snapshot_properties=told, check_duplicate_files=False)
+def _live(table: Table) -> dict[str, DataFile]:
+    """Files of the archive in the current snapshot, by their keys; {} if another engine deleted rows of some."""
+    from pyiceberg.manifest import ManifestContent
+
+    snapshot = table.current_snapshot()
+    found = {}
+    for manifest in [] if snapshot is None else snapshot.manifests(table.io):
+        if manifest.content is ManifestContent.DELETES:
+            return {}
+        for entry in manifest.fetch_manifest_entry(table.io):
+            key = key_of(entry.data_file.file_path)
+            if key is not None:
+                found[key] = entry.data_file
+    return found
+
+
+def _replaced(archive: Archive, table: Table) -> Iterator[tuple[DataFile, list[DataFile]]]:
+    """Each merged file that the table lacks, and the files of the table that have its rows, if these are unchanged."""
+    sources: defaultdict[ArchiveFile, list[ArchiveFile]] = defaultdict(list)
+    for file, merged in archive.replaced():
+        sources[merged].append(file)
+    live = _live(table) if sources else {}
+    for merged, files in sources.items():
+        held = [live[file.key] for file in files if file.key in live]
+        if held and merged.key not in live:
+            found = _data_file(table, merged)
+            if found is not None and found.record_count == sum(file.record_count for file in held):
+                yield found, held
+
+
+def _data_file(table: Table, file: ArchiveFile) -> DataFile | None:
+    """A file with its statistics by the columns of its version; None: the table does not know the version."""
+    from pyiceberg.io.pyarrow import parquet_file_to_data_file
+
+    schema_id = _schema_id(table, iceberg_schema(file.footer().schema))
+    if schema_id is None:
+        return None
+    metadata = table.metadata.model_copy(update={"current_schema_id": schema_id})
+    return parquet_file_to_data_file(table.io, metadata, file.path.as_uri())
+
+
+def _commit_merged(
+    table: Table, replaced: Sequence[tuple[DataFile, list[DataFile]]], properties: dict[str, str]
+) -> None:
+    from pyiceberg.table.snapshots import Operation, Summary
+    from pyiceberg.table.update.snapshot import _OverwriteFiles
+
+    class Replace(_OverwriteFiles):
+        """An overwrite that says that no row changed, so that incremental readers pass it."""
+
+        def _summary(self, *given: Any, **named: Any) -> Summary:
+            return Summary(Operation.REPLACE, **super()._summary(*given, **named).additional_properties)
+
+    with (
+        table.transaction() as transaction,
+        Replace(Operation.OVERWRITE, transaction, table.io, snapshot_properties=properties) as snapshot,
+    ):
+        for merged, held in replaced:
+            snapshot.append_data_file(merged)
+            for file in held:
+                snapshot.delete_data_file(file)
+
+
+def _release(table: Table, keys: Collection[str], until_ms: int) -> frozenset[str]:
+    manifests: dict[str, frozenset[str]] = {}
+    found = {one.snapshot_id: _keys(table, one, manifests) for one in table.metadata.snapshots}
+    kept = {ref.snapshot_id for ref in table.metadata.refs.values()}
+    for snapshot in _lineage(table):
+        kept.add(snapshot.snapshot_id)
+        if _offsets(snapshot) is not None:
+            break
+    ended_ms = {one.snapshot_id: one.timestamp_ms for one in table.metadata.snapshots}
+    for one in sorted(table.metadata.snapshots, key=lambda snapshot: -snapshot.timestamp_ms):
+        if one.parent_snapshot_id in ended_ms:
+            ended_ms[one.parent_snapshot_id] = one.timestamp_ms
+    due = [one for one, end_ms in ended_ms.items() if one not in kept and end_ms <= until_ms and found[one] & set(keys)]
+    if due:
+        table.maintenance.expire_snapshots().by_ids(due).commit()
+    return frozenset().union(*(files for one, files in found.items() if one not in due))
+
+
+def _keys(table: Table, snapshot: Snapshot, manifests: dict[str, frozenset[str]]) -> frozenset[str]:
+    """Keys of the files of the archive in a snapshot."""
+    for manifest in snapshot.manifests(table.io):
+        if manifest.manifest_path not in manifests:
+            entries = manifest.fetch_manifest_entry(table.io)
+            keys = (key_of(entry.data_file.file_path) for entry in entries)
+            manifests[manifest.manifest_path] = frozenset(key for key in keys if key is not None)
+    return frozenset().union(*(manifests[one.manifest_path] for one in snapshot.manifests(table.io)))
 
 
 def _opened(found: Catalog, name: str, footer: Footer) -> Table:
@@ -119,104 +319,28 @@ def _opened(found: Catalog, name: str, footer: Footer) -> Table:
     return table
 
 
-def _catalog(archive: Archive, properties: Mapping[str, str] | None) -> Catalog:
-    try:
-        from pyiceberg.catalog import load_catalog
-    except ImportError:
-        raise ImportError('Iceberg tables need pyiceberg: pip install "tidemark[lake]"') from None
-    if properties is None:
-        archive.root.mkdir(parents=True, exist_ok=True)
-        warehouse = (archive.root / "iceberg").as_uri()
-        properties = {"type": "sql", "uri": f"sqlite:///{archive.root}/catalog.db", "warehouse": warehouse}
-    return load_catalog("tidemark", **properties)
-
-
 def _evolved(table: Table, version: Version) -> Table:
-    """The table with the columns of a version as its current schema; the id of the schema is the version."""
+    """The table with the columns of a version as its current schema. The catalog chooses the schema's id."""
     from pyiceberg.table.update import AddSchemaUpdate, AssertCurrentSchemaId, SetCurrentSchemaUpdate
 
-    wanted = iceberg_schema(version)
+    wanted = iceberg_schema(version, max(table.schemas()) + 1)
     now = table.schema()
-    if now.schema_id == version.version:
+    if now.as_struct() == wanted.as_struct():
         return table
-    _check_changes(now, wanted, version)
-    known = version.version in table.schemas()
-    updates = [] if known else [AddSchemaUpdate(schema=wanted)]
+    check_changes(now, wanted, version)
+    known = _schema_id(table, wanted)
+    updates = [AddSchemaUpdate(schema=wanted)] if known is None else []
     table.catalog.commit_table(
         table,
         (AssertCurrentSchemaId.model_validate({"current-schema-id": now.schema_id}),),
-        (*updates, SetCurrentSchemaUpdate.model_validate({"schema-id": version.version})),
+        (*updates, SetCurrentSchemaUpdate.model_validate({"schema-id": -1 if known is None else known})),
     )
     return table.refresh()
 
 
-def _check_changes(now: Schema, wanted: Schema, version: Version) -> None:
-    from pyiceberg.exceptions import ResolveError
-    from pyiceberg.schema import promote
-    from pyiceberg.types import PrimitiveType
-
-    for field_id in set(now.field_ids) & set(wanted.field_ids):
-        before, after = now.find_type(field_id), wanted.find_type(field_id)
-        if before == after or not (isinstance(before, PrimitiveType) and isinstance(after, PrimitiveType)):
-            continue
-        try:
-            promote(before, after)
-        except ResolveError:
-            path = wanted.find_column_name(field_id)
-            raise TidemarkError(
-                ErrorCode.INCOMPATIBLE_SCHEMA,
-                f"version {version.version} of the schema makes column {path} {after} of {before}, which "
-                f"Iceberg does not do",
-                {"column": str(path), "version": str(version.version)},
-            ) from None
-
-
-def iceberg_schema(version: Version) -> Schema:
-    """The columns of a version and SYSTEM_COLUMNS, with their ids; all may be null."""
-    from pyiceberg.schema import Schema
-
-    return Schema(*_fields((*version.columns, *SYSTEM_COLUMNS)), schema_id=version.version)
-
-
-def _fields(columns: Sequence[Column]) -> Iterator[Any]:
-    from pyiceberg.types import NestedField
-
-    for column in columns:
-        yield NestedField(column.id, column.name, _type(column.type), required=False, doc=column.doc or None)
-
-
-def _type(column_type: ColumnType) -> Any:
-    from pyiceberg import types
-
-    match plain_type(column_type):
-        case Primitive() as primitive:
-            return getattr(types, _TYPES[primitive])()
-        case Decimal(precision, scale):
-            return types.DecimalType(precision, scale)
-        case ListOf(element):
-            return types.ListType(element.id, _type(element.type), element_required=False)
-        case MapOf(key, value):
-            return types.MapType(key.id, _type(key.type), value.id, _type(value.type), value_required=False)
-        case StructOf(columns):
-            return types.StructType(*_fields(columns))
-        case other:
-            raise AssertionError(other)
-
-
-_TYPES: Final = {
-    Primitive.BOOL: "BooleanType",
-    Primitive.INT8: "IntegerType",
-    Primitive.INT16: "IntegerType",
-    Primitive.INT32: "IntegerType",
-    Primitive.INT64: "LongType",
-    Primitive.FLOAT32: "FloatType",
-    Primitive.FLOAT64: "DoubleType",
-    Primitive.STRING: "StringType",
-    Primitive.BINARY: "BinaryType",
-    Primitive.DATE: "DateType",
-    Primitive.TIMESTAMP: "TimestamptzType",
-    Primitive.TIMESTAMP_NTZ: "TimestampType",
-}
+def _schema_id(table: Table, wanted: Schema) -> int | None:
+    """Id of a schema with these columns."""
+    return next((one for one, schema in table.schemas().items() if schema.as_struct() == wanted.as_struct()), None)
 
 
 def _invalid(sentence: str) -> TidemarkError:

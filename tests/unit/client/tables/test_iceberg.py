@@ -4,16 +4,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table, Transaction
 from tidemark.client import archive_topic
 from tidemark.client.tables import archiver, iceberg
 from tidemark.client.tables.archive_files import Archive
+from tidemark.client.tables.iceberg_catalog import opened_catalog
+from tidemark.client.tables.iceberg_schema import iceberg_schema
 from tidemark.core.schemas.compatibility import Compatibility
 from tidemark.core.schemas.ddl import draft_from_ddl
 from tidemark.core.schemas.evolution import next_version
@@ -32,14 +36,19 @@ def logs(monkeypatch: pytest.MonkeyPatch) -> Logs:
     return found
 
 
+Properties = dict[str, str] | None
+
+
 @pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[Catalog]:
-    with closing(iceberg._catalog(Archive(tmp_path), None)) as found:
+def catalog(tmp_path: Path, properties: Properties) -> Iterator[Catalog]:
+    with opened_catalog(tmp_path, properties) as found:
+        with suppress(NoSuchTableError):
+            found.drop_table(NAME)
         yield found
 
 
-def archived(root: Path) -> int:
-    return archive_topic(None, TOPIC, str(root), iceberg=NAME)
+def archived(root: Path, properties: Properties) -> int:
+    return archive_topic(None, TOPIC, str(root), iceberg=NAME, catalog=properties)
 
 
 def rows(table: Table) -> list[dict[str, Any]]:
@@ -47,18 +56,18 @@ def rows(table: Table) -> list[dict[str, Any]]:
 
 
 def test_an_iceberg_table_has_the_rows_and_column_ids_of_the_topic_in_every_version(
-    logs: Logs, tmp_path: Path, catalog: Catalog
+    logs: Logs, tmp_path: Path, catalog: Catalog, properties: Properties
 ) -> None:
     logs.append(0, flights(0, 3))
-    assert archived(tmp_path) == 3
+    assert archived(tmp_path, properties) == 3
     before = rows(catalog.load_table(NAME))
     assert [(row["carrier"], row["delay"]) for row in before] == [("c0", 0), ("c1", 1), ("c2", 2)]
     logs.evolve(SECOND)
     logs.append(0, flights(3, 2, "airline"))
-    assert archived(tmp_path) == 2
-    assert archived(tmp_path) == 0
+    assert archived(tmp_path, properties) == 2
+    assert archived(tmp_path, properties) == 0
     table = catalog.load_table(NAME)
-    assert table.schema() == iceberg.iceberg_schema(SECOND)
+    assert table.schema() == iceberg_schema(SECOND)
     assert {column.id for column in SECOND.columns} < set(table.schema().field_ids)
     found = rows(table)
     assert [(row["airline"], row["gate"], row["legs"][0]["miles"]) for row in found] == [
@@ -77,60 +86,84 @@ def test_an_iceberg_table_has_the_rows_and_column_ids_of_the_topic_in_every_vers
 
 
 def test_a_run_that_ended_before_its_commit_is_made_good_by_the_next_one(
-    logs: Logs, tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+    logs: Logs, tmp_path: Path, catalog: Catalog, properties: Properties, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logs.append(0, flights(0, 2))
 
-    def away(*_: object) -> None:
+    def away(*_: object, **__: object) -> None:
         raise ConnectionError("the catalog went away")
 
     with monkeypatch.context() as patched:
-        patched.setattr(iceberg, "_append", away)
+        patched.setattr(Transaction, "add_files", away)
         with pytest.raises(ConnectionError):
-            archived(tmp_path)
+            archived(tmp_path, properties)
     assert len(Archive(tmp_path).files()[0]) == 1
     logs.append(0, flights(2, 1))
-    assert archived(tmp_path) == 1
+    assert archived(tmp_path, properties) == 1
     table = catalog.load_table(NAME)
     assert [row["_offset"] for row in rows(table)] == [0, 1, 2]
     with table.transaction() as transaction:  # another engine's change, without our properties
         transaction.delete("delay = 1")
     logs.append(0, flights(3, 1))
-    assert archived(tmp_path) == 1
+    assert archived(tmp_path, properties) == 1
     assert [row["_offset"] for row in rows(catalog.load_table(NAME))] == [0, 2, 3]
 
 
-def test_of_two_runs_that_add_the_same_files_one_wins(
-    logs: Logs, tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+def test_of_two_runs_that_add_the_same_files_one_wins_and_the_other_finds_them_there(
+    logs: Logs, tmp_path: Path, catalog: Catalog, properties: Properties, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logs.append(0, flights(0, 2))
-    assert archived(tmp_path) == 2
+    assert archived(tmp_path, properties) == 2
     logs.append(0, flights(2, 2))
     assert archive_topic(None, TOPIC, str(tmp_path)) == 2
     add_files = Transaction.add_files
 
     def late(self: Transaction, *given: Any, **options: Any) -> None:
         monkeypatch.setattr(Transaction, "add_files", add_files)
-        assert iceberg.publish(Archive(tmp_path), NAME) == 1
+        iceberg.publish(Archive(tmp_path), NAME, properties)
         add_files(self, *given, **options)
 
     monkeypatch.setattr(Transaction, "add_files", late)
-    with pytest.raises(TidemarkError, match=r"another run changed the Iceberg table lake\.flights meanwhile"):
-        iceberg.publish(Archive(tmp_path), NAME)
-    assert [row["_offset"] for row in rows(catalog.load_table(NAME))] == [0, 1, 2, 3]
-    assert iceberg.publish(Archive(tmp_path), NAME) == 0
+    iceberg.publish(Archive(tmp_path), NAME, properties)
+    table = catalog.load_table(NAME)
+    assert [row["_offset"] for row in rows(table)] == [0, 1, 2, 3]
+    assert len(table.metadata.snapshots) == 2
 
 
-def test_a_table_of_another_topic_and_a_change_that_iceberg_lacks_are_refused(logs: Logs, tmp_path: Path) -> None:
+def test_a_table_that_others_keep_changing_ends_the_run_with_a_sentence(
+    logs: Logs, tmp_path: Path, catalog: Catalog, properties: Properties, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs.append(0, flights(0, 2))
+    add_files = Transaction.add_files
+
+    def beaten(self: Transaction, *given: Any, **options: Any) -> None:
+        catalog.load_table(NAME).append(pa.table({}))
+        add_files(self, *given, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Transaction, "add_files", beaten)
+        with pytest.raises(
+            TidemarkError, match=r"lake\.flights was not changed in 5 attempts: .*has changed"
+        ) as refused:
+            archived(tmp_path, properties)
+        assert refused.value.code is ErrorCode.INVALID_REQUEST
+    assert archived(tmp_path, properties) == 0
+    assert [row["_offset"] for row in rows(catalog.load_table(NAME))] == [0, 1]
+
+
+def test_a_table_of_another_topic_and_a_change_that_iceberg_lacks_are_refused(
+    logs: Logs, tmp_path: Path, catalog: Catalog, properties: Properties
+) -> None:
     logs.append(0, flights(0, 1))
-    assert archived(tmp_path) == 1
+    assert archived(tmp_path, properties) == 1
     wider = "carrier STRING NOT NULL, delay DOUBLE, at TIMESTAMP NOT NULL, PRIMARY KEY (carrier), EVENT_TIME (at)"
     logs.evolve(next_version(FIRST, draft_from_ddl(wider), Compatibility.BACKWARD))
     logs.append(0, flights(1, 1).drop_columns(["legs"]))
     with pytest.raises(TidemarkError, match="version 2 of the schema makes column delay double of int") as refused:
-        archived(tmp_path)
+        archived(tmp_path, properties)
     assert refused.value.code is ErrorCode.INCOMPATIBLE_SCHEMA
     logs.topic_id = "two"
-    other = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": (tmp_path / "iceberg").as_uri()}
+    warehouse = (tmp_path / "iceberg").as_uri()
+    here = properties or {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": warehouse}
     with pytest.raises(TidemarkError, match=r"the Iceberg table lake\.flights is not of this topic flights"):
-        archive_topic(None, TOPIC, str(tmp_path / "other"), iceberg=NAME, catalog=other)
+        archived(tmp_path / "other", here)
