@@ -533,6 +533,16 @@ class Consumer(SyncClient[AsyncConsumer]):
             self._do(self._client.not_done_with_last)
         self.close()
 
+    def _positions(self) -> Mapping[TopicPartition | tuple[str, int], int]:
+        """The `position` of each assigned partition, at one time: partitions may leave between two calls."""
+        client = self._client
+        found = self._do(lambda: {where: client.position(where) for where in client.assignment})
+        here = None if not self._records else self._records[-1]
+        return {
+            where: here.offset if here is not None and here[:2] == where else position
+            for where, position in found.items()
+        }
+
     def _do(self, act: Callable[[], T]) -> T:
         async def on_event_loop() -> T:
             return act()

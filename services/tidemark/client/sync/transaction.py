@@ -21,12 +21,8 @@ class Consumer(Protocol):
     def _client(self) -> AsyncConsumer:
         """The async consumer."""
 
-    @property
-    def assignment(self) -> list[TopicPartition]:
-        """The partitions that are read."""
-
-    def position(self, partition: TopicPartition | tuple[str, int]) -> int:
-        """Offset of the next record to return."""
+    def _positions(self) -> Mapping[TopicPartition | tuple[str, int], int]:
+        """Offset of the next record to return of each assigned partition, at one time."""
 
 
 class Transaction:
@@ -70,7 +66,7 @@ class Transaction:
         Example: `tx.send_offsets(consumer)`
         """
         if offsets is None:
-            offsets = {where: consumer.position(where) for where in consumer.assignment}
+            offsets = consumer._positions()
         self._background.call(self._client.send_offsets(consumer._client, offsets), self._call_s)
 
     begin = blocking(AsyncTransaction.begin)

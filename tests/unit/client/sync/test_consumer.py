@@ -12,7 +12,8 @@ from tidemark.client import Consumer, PartitionBatch
 from tidemark.client.consuming.record_reader import RecordReader
 from tidemark.client.lifecycle import Lifecycle
 from tidemark.client.sync import producer_consumer
-from tidemark.model import TopicPartition
+from tidemark.client.sync.transaction import Transaction
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.schema import OFFSET_SCHEMA
 
 
@@ -85,3 +86,47 @@ def test_an_interruption_on_a_record_gives_that_record_and_the_rest_back(noting:
     with pytest.raises(KeyboardInterrupt):
         read(noting, 2)
     assert noting.noted == [(2, 108), "not done", "closed"]
+
+
+class Rebalanced(Noting):
+    """The group revokes the second partition when the event loop is free."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.assignment = [TopicPartition("a", 2), TopicPartition("a", 3)]
+
+    def position(self, partition: TopicPartition) -> int:
+        if partition not in self.assignment:
+            raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{partition} is not assigned")
+        return 110 + partition.partition
+
+
+class Sending:
+    """A transaction that notes offsets."""
+
+    def __init__(self) -> None:
+        self.offsets: Any = None
+
+    async def send_offsets(self, consumer: Any, offsets: Any) -> None:
+        self.offsets = offsets
+
+
+def test_a_transaction_takes_all_positions_before_a_partition_can_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commit refuses the transaction then, with an error that tells to abort the transaction."""
+    client, sending = Rebalanced(), Sending()
+    monkeypatch.setattr(producer_consumer, "AsyncConsumer", lambda *_, **__: client)
+    client.polled = [batch(107, 108, 109)]
+    with Polling(client) as consumer:
+        assert next(consumer).offset == 107
+        assert next(consumer).offset == 108
+        background = consumer._background
+        call = background.call
+
+        def call_and_rebalance(work: Any, *limit: Any) -> Any:
+            result = call(work, *limit)
+            client.assignment = [TopicPartition("a", 2)]
+            return result
+
+        monkeypatch.setattr(background, "call", call_and_rebalance)
+        Transaction(sending, background, 5.0).send_offsets(consumer)  # type: ignore[arg-type]
+        assert sending.offsets == {TopicPartition("a", 2): 109, TopicPartition("a", 3): 113}
