@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tidemark.storage.files import DELETED_SUFFIX, Descriptor
+from tidemark.storage.files import DELETED_SUFFIX, Descriptor, has_no_room, write_temporary
 from tidemark.storage.log.context import LogContext
 from tidemark.storage.recovery.log_loader import make_segment, restart_empty
 from tidemark.storage.segments.descriptor_pool import DescriptorPool
@@ -241,6 +241,19 @@ class LogSegments:
         for segment in reversed(dropped):
             self._pool.drop(segment)
             segment.remove()
+
+    def renew_file(self, segment: Segment) -> None:
+        """Put an empty file in the place of a flushed one; a disk without space keeps the old file.
+
+        After a power loss the old name has its old bytes, beside the segments that followed. The caller holds
+        `files_lock`. Raises OSError.
+        """
+        try:
+            write_temporary(segment.log_path, b"").replace(segment.log_path)
+        except OSError as error:
+            if not has_no_room(error):
+                raise
+        self._pool.drop(segment)
 
     def truncate_file(self, segment: Segment, size_bytes: int) -> None:
         """Shorten the file of a segment, its index and its figures; its `next_offset` is left to the caller.

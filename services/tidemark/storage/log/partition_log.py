@@ -296,6 +296,8 @@ class PartitionLog:
                 dropped = segments.truncate(boundary)
                 was_flushed = durability.truncate(end)
             segments.remove(dropped)
+            if was_flushed and position == 0:
+                segments.renew_file(segment)
             segments.truncate_file(segment, position)
             segment.next_offset = end
             # Twice: a flush meanwhile may sync the directory before the last file is gone, and `rebuild` may fail.

@@ -12,6 +12,7 @@ import pytest
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.model import BrokerEpoch, EpochEntry, LeaderEpoch, Offset
 from tidemark.storage.directories.log_manager import LogManager
+from tidemark.storage.log import log_segments as segments_module
 from tidemark.storage.log import replayed_state as state_module
 from tidemark.storage.log.durability import Durability
 from tidemark.storage.log.partition_log import PartitionLog
@@ -254,6 +255,41 @@ def test_bytes_below_a_checkpoint_are_never_overwritten_after_a_truncation(path:
     logs, log = opened(path)
     assert read_all(log) == whole
     logs.close()
+
+
+def test_a_power_loss_in_the_flush_after_a_truncation_never_mixes_records_of_before_and_after(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Life 22 of the crash points: the segments of before came back beside the bytes of after in the first of them."""
+    disk = StrictDisk(monkeypatch)
+    _, log = opened(path / "disk")
+    fill(log, 20)
+    log.flush()
+    before, (_, segment, *later) = read_all(log), log.segments.all
+    assert later
+    log.truncate(Offset(segment.base_offset))
+    fill(log, 1, epoch=1)
+    log.durability._sync_segment(log.segments.active)
+    assert recovered(disk, path) == (before, None, 100)
+
+
+def test_a_truncation_without_space_for_a_new_file_truncates_the_old_one(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, log = opened(path)
+    fill(log, 20)
+    log.flush()
+    start = log.segments.active.base_offset
+
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(segments_module, "write_temporary", full)
+        log.truncate(Offset(start))
+    fill(log, 1, epoch=1)
+    assert log.log_end_offset == start + 5
+    assert len(read_all(log)) == log.size_bytes()
 
 
 def test_a_snapshot_from_before_a_gap_is_not_used(path: Path) -> None:
