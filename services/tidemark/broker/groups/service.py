@@ -148,7 +148,7 @@ class GroupService(GroupServiceServicer):
                 found = await shard.read(
                     lambda coordinator, index=index: [  # type: ignore[misc]
                         listing_to_proto(group, index)
-                        for group in coordinator.groups
+                        for group in (*coordinator.groups, *coordinator.pending_groups)
                         if not states or state_to_proto(group.state) in states
                     ]
                 )

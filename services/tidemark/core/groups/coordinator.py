@@ -110,14 +110,23 @@ class GroupCoordinator:
         """All groups, read-only."""
         return self._groups.values()
 
+    @property
+    def pending_groups(self) -> Collection[Group]:
+        """Empty groups, read-only, for the group ids with no trace but offsets of open transactions."""
+        return [
+            Group(one) for one in dict.fromkeys(key.group_id for key in self._pending.keys) if one not in self._groups
+        ]
+
     def group(self, group_id: str) -> Group:
-        """One group, read-only.
+        """One group, read-only; an empty one if there are only offsets of open transactions.
 
         Raises:
             TidemarkError: INVALID_GROUP_ID, GROUP_NOT_FOUND.
         """
         check_group_id(group_id)
         group = self._groups.get(group_id)
+        if group is None and self.pending_offsets(group_id):
+            return Group(group_id)
         if group is None:
             raise TidemarkError(
                 ErrorCode.GROUP_NOT_FOUND,
@@ -215,13 +224,14 @@ class GroupCoordinator:
         return self._change(asked.group_id, lambda changes: offsets.commit(changes, asked, now))
 
     def delete_group(self, group_id: str) -> Outcome[None]:
-        """Delete a group without members.
+        """Delete a group without members; offsets of open transactions never come into force.
 
         Raises:
             TidemarkError: INVALID_GROUP_ID, GROUP_NOT_FOUND, GROUP_NOT_EMPTY.
         """
         offsets.check_empty(self.group(group_id), "it is deleted")
-        return self._change(group_id, offsets.delete_group)
+        pending = self.pending_offsets(group_id)
+        return self._change(group_id, lambda changes: offsets.delete_group(changes, pending))
 
     def delete_offsets(self, group_id: str, partitions: Collection[TopicPartition]) -> Outcome[Refusals]:
         """Delete committed offsets of partitions that no member subscribes to.

@@ -122,10 +122,10 @@ def check_empty(group: Group, what: str) -> None:
         )
 
 
-def delete_group(changes: PendingChanges) -> None:
-    """Delete a group without members, with its offsets."""
+def delete_group(changes: PendingChanges, pending: Collection[TopicPartition]) -> None:
+    """Delete a group without members, with its offsets, also those of open transactions."""
     group = changes.group
-    for topic, partition in tuple(group.offsets):
+    for topic, partition in dict.fromkeys((*group.offsets, *pending)):
         changes.put(OffsetKey(group.group_id, topic, partition), None)
     _delete_group_values(changes)
 

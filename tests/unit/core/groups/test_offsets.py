@@ -9,7 +9,17 @@ import pytest
 from tidemark.core.groups.heartbeat import Heartbeat
 from tidemark.core.groups.offsets import Commit
 from tidemark.core.groups.records import decode, encode
-from tidemark.core.groups.state import NO_PARTITIONS, UNNUMBERED, Change, Committed, OffsetKey, TopicFacts, Turn
+from tidemark.core.groups.state import (
+    NO_PARTITIONS,
+    UNNUMBERED,
+    Change,
+    Committed,
+    GroupState,
+    OffsetKey,
+    TopicFacts,
+    Turn,
+)
+from tidemark.core.pending_writes import Writer
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
 from tests.unit.core.groups.group_world import GROUP, GroupWorld
@@ -203,6 +213,23 @@ def test_a_group_is_altered_and_deleted_only_without_members(world: GroupWorld) 
     world.write(world.coordinator.delete_group(GROUP))
     assert refusal(lambda: world.coordinator.delete_group(GROUP)) is ErrorCode.GROUP_NOT_FOUND
     world.check_replay()
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_group_with_a_pending_offset_is_found_and_its_deletion_outlives_the_transaction(
+    world: GroupWorld, committed: bool
+) -> None:
+    """KIP-447: the only trace of a group may be the offset of its first transaction."""
+    if committed:
+        commit(world, partition=1)
+    asked, producer = Commit(GROUP, "", -1, "", {TopicPartition("a", 0): at(world, 9)}), Writer(40, 0)
+    world.coordinator.commit_in_transaction(asked, producer, world.situation)
+    assert (world.coordinator.group(GROUP).group_id, world.coordinator.group(GROUP).state) == (GROUP, GroupState.EMPTY)
+    assert [one.group_id for one in world.coordinator.pending_groups] == ([] if committed else [GROUP])
+    deleted = world.coordinator.delete_group(GROUP).changes
+    assert Change(OffsetKey(GROUP, "a", 0), None) in deleted
+    assert world.coordinator.end_transaction(40, 1, commit=True) == ()
+    assert refusal(lambda: world.coordinator.group(GROUP)) is ErrorCode.GROUP_NOT_FOUND
 
 
 def test_offsets_of_a_topic_are_deleted_only_without_subscribers(world: GroupWorld) -> None:
