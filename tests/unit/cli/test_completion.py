@@ -87,6 +87,8 @@ def candidates(line: str) -> list[str]:
         ("tidemark consume __", ["__consumer_offsets"]),
         ("tidemark produce or", ["orders"]),
         ("tidemark replicas verify --topic or", ["orders"]),
+        ("tidemark transaction find-hanging --topic or", ["orders"]),
+        ("tidemark transaction list --phase ON", ["ONGOING"]),
         ("tidemark elect --last-known flights:", ["flights:0", "flights:1", "flights:2"]),
         ("tidemark cluster remove-brokers ", ["2", "10"]),
         ("tidemark config get topic fli", ["flights"]),
@@ -120,6 +122,31 @@ def test_groups_are_completed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert candidates("tidemark group describe --bootstrap b:1 bi") == ["billing"]
     assert candidates("tidemark consume t --bootstrap b:1 --group ni") == ["nightly"]
     assert candidates("tidemark group describe bi") == []
+
+
+def test_transactional_ids_are_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class TransactionAdmin:
+        def __init__(self, bootstrap: str, *, timeout_s: float) -> None:
+            assert bootstrap == "b:1"
+
+        async def __aenter__(self) -> TransactionAdmin:
+            return self
+
+        async def __aexit__(self, *_: object) -> None: ...
+
+        async def list_transactions(self, phases: Sequence[str] = ()) -> tuple[list[Any], list[Any]]:
+            found = {"loader": "ONGOING", "lasting": "COMPLETE_COMMIT"}
+            return [
+                type("Listing", (), {"transactional_id": name})
+                for name, phase in found.items()
+                if not phases or phase in phases
+            ], []
+
+    monkeypatch.delenv("TIDEMARK_BOOTSTRAP", raising=False)
+    monkeypatch.setattr("tidemark.client.aio.transaction_admin.TransactionAdmin", TransactionAdmin)
+    assert candidates("tidemark transaction describe --bootstrap b:1 l") == ["loader", "lasting"]
+    assert candidates("tidemark transaction abort --bootstrap b:1 l") == ["loader"]
+    assert candidates("tidemark transaction describe l") == []
 
 
 def test_without_an_address_no_client_is_made(monkeypatch: pytest.MonkeyPatch) -> None:

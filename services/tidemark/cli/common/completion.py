@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names for the completion of a shell: topics, partitions, groups, brokers and settings, from the cluster.
+"""Names for the completion of a shell: topics, partitions, groups, transactional ids, brokers, settings of a cluster.
 
 The cluster is that of --bootstrap or --admin before the cursor, or of TIDEMARK_BOOTSTRAP or TIDEMARK_ADMIN. A lookup
 raises nothing and prints nothing. Without a cluster, or after LOOKUP_S, it finds no names.
@@ -7,16 +7,18 @@ raises nothing and prints nothing. Without a cluster, or after LOOKUP_S, it find
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import typer
 
 from tidemark.cli.common.connection import connect_admin
 from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource
+from tidemark.core.transactions.phases import Phase
 from tidemark.runtime.configuration_key import Scope
 from tidemark.runtime.configuration_keys import keys_of
 
@@ -68,6 +70,36 @@ def groups(ctx: typer.Context, incomplete: str) -> list[str]:
             found.extend(one.group for one in client.list_groups()[0])
 
     return _bounded(ask)
+
+
+def transactional_ids(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Transactional ids."""
+    return _transactional_ids(ctx, ())
+
+
+def open_transactional_ids(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Transactional ids with a transaction that can be aborted."""
+    return _transactional_ids(ctx, (str(Phase.ONGOING),))
+
+
+def transaction_phases(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Phases of transactional ids."""
+    return [str(phase) for phase in Phase]
+
+
+def _transactional_ids(ctx: typer.Context, phases: Sequence[str]) -> list[str]:
+    bootstrap = _address(ctx, "bootstrap")
+    if not bootstrap:
+        return []
+
+    async def ask() -> list[str]:
+        # A late import: commands without a lookup shall not wait for the client's libraries.
+        from tidemark.client.aio.transaction_admin import TransactionAdmin
+
+        async with TransactionAdmin(bootstrap, timeout_s=_CALL_S) as client:
+            return [one.transactional_id for one in (await client.list_transactions(phases))[0]]
+
+    return _bounded(lambda found: found.extend(asyncio.run(ask())))
 
 
 def config_names(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from tidemark.cli.common import completion
 from tidemark.cli.common.connection import need_bootstrap
 from tidemark.cli.common.options import (
     BootstrapOption,
@@ -31,7 +32,12 @@ transaction_app = Commands(help="Show transactions, abort them, find those that 
 
 _T = TypeVar("_T")
 
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help="Transactional id.")]
+IdArgument = Annotated[
+    str, typer.Argument(metavar="ID", help="Transactional id.", autocompletion=completion.transactional_ids)
+]
+OpenIdArgument = Annotated[
+    str, typer.Argument(metavar="ID", help="Transactional id.", autocompletion=completion.open_transactional_ids)
+]
 LongerOption = Annotated[
     float,
     typer.Option("--open-longer-than", metavar="SECONDS", min=0, help="Only transactions that are open for longer."),
@@ -42,7 +48,12 @@ LongerOption = Annotated[
 def list_transactions(
     phases: Annotated[
         list[str] | None,
-        typer.Option("--phase", metavar="PHASE", help="Only ids in this phase, e.g. ONGOING; repeatable."),
+        typer.Option(
+            "--phase",
+            metavar="PHASE",
+            help="Only ids in this phase, e.g. ONGOING; repeatable.",
+            autocompletion=completion.transaction_phases,
+        ),
     ] = None,
     open_longer_than_s: LongerOption = 0,
     bootstrap: BootstrapOption = "",
@@ -104,7 +115,7 @@ def describe(transactional_id: IdArgument, bootstrap: BootstrapOption = "", outp
 
 @transaction_app.command(short_help="Abort the open transaction of an id.")
 def abort(
-    transactional_id: IdArgument,
+    transactional_id: OpenIdArgument,
     yes: YesOption = False,
     bootstrap: BootstrapOption = "",
     output: OutputOption = Output.TEXT,
@@ -128,7 +139,14 @@ def abort(
 @transaction_app.command("find-hanging", short_help="Find transactions that hold read_committed readers back.")
 def find_hanging(
     topics: Annotated[
-        list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Topic; repeatable. Default: all topics.")
+        list[str] | None,
+        typer.Option(
+            "--topic",
+            "-t",
+            metavar="TOPIC",
+            help="Topic; repeatable. Default: all topics.",
+            autocompletion=completion.topics,
+        ),
     ] = None,
     open_longer_than_s: LongerOption = 60,
     bootstrap: BootstrapOption = "",
