@@ -8,24 +8,16 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import grpc
-
-from tidemark.client.argument_types import flag, offsets_of, partitions_of, seconds, texts
+from tidemark.client.aio.coordinator_admin import LIST_TIMEOUT_S, CoordinatorAdmin
+from tidemark.client.argument_types import flag, offsets_of, partitions_of, texts
 from tidemark.client.group.coordinator import Coordinator, group_stub
 from tidemark.client.group.offset_commits import commit_positions
 from tidemark.client.group.settings import group_settings
-from tidemark.client.lifecycle import Lifecycle
-from tidemark.client.metadata.bootstrap import Bootstrap
-from tidemark.client.metadata.cluster import Cluster
-from tidemark.client.metadata.tls import Credentials
-from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, TopicPartition
+from tidemark.client.metadata.coordinator_calls import asks_for_one
+from tidemark.core.internal_topics import OFFSETS_TOPIC
+from tidemark.model import NO_EPOCH, TidemarkError, TopicPartition
 from tidemark.rpc import errors
-from tidemark.rpc.security.paths import TlsFiles
-from tidemark.rpc.security.token_source import TokenGiven
 from tidemark.v1 import group_service_pb2 as pb
-
-TIMEOUT_S = 30.0
-_LIST_TIMEOUT_S = 10.0
 
 
 class GroupListing(NamedTuple):
@@ -102,7 +94,7 @@ class GroupDescription(NamedTuple):
     partitions: tuple[GroupPartition, ...]
 
 
-class Groups(Lifecycle):
+class Groups(CoordinatorAdmin):
     """Manages consumer groups through the brokers; needs no admin service.
 
     async with Groups("127.0.0.1:9192") as groups:
@@ -116,25 +108,6 @@ class Groups(Lifecycle):
         token_file: path of a file with a bearer token, or a callable that returns one; None: TIDEMARK_TOKEN_FILE.
     """
 
-    def __init__(
-        self,
-        bootstrap: Bootstrap | None = None,
-        *,
-        timeout_s: float = TIMEOUT_S,
-        tls: TlsFiles | None = None,
-        token_file: TokenGiven | None = None,
-    ) -> None:
-        self._timeout_s = seconds("timeout_s", timeout_s)
-        self._cluster = Cluster(bootstrap, timeout_s=self._timeout_s, tls=Credentials(tls, token_file))
-
-    async def start(self) -> None:
-        """Find a broker that answers; raises BROKER_NOT_AVAILABLE with the error of each address."""
-        await self._cluster.start()
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._cluster.close()
-
     async def list_groups(self) -> tuple[list[GroupListing], list[TidemarkError]]:
         """List all groups, by id.
 
@@ -144,38 +117,13 @@ class Groups(Lifecycle):
 
         Example: `found, unanswered = groups.list_groups()`
         """
-        brokers = sorted(self._cluster.view.brokers.items())
-        answers = await asyncio.gather(
-            *(self._list_of(broker_id, f"{broker.host}:{broker.port}") for broker_id, broker in brokers)
+        timeout_s = min(LIST_TIMEOUT_S, self._timeout_s)
+        return await self._lists(
+            lambda address: group_stub(self._cluster, address).ListGroups(pb.ListGroupsRequest(), timeout=timeout_s),
+            lambda broker_id, answer: (_listing(one, broker_id) for one in answer.groups),
+            what="groups",
+            topic=OFFSETS_TOPIC,
         )
-        found = [listing for listings, _ in answers for listing in listings]
-        return sorted(found), [error for _, error in answers if error is not None]
-
-    async def _list_of(self, broker_id: int, address: str) -> tuple[list[GroupListing], TidemarkError | None]:
-        try:
-            response = await group_stub(self._cluster, address).ListGroups(
-                pb.ListGroupsRequest(), timeout=min(_LIST_TIMEOUT_S, self._timeout_s)
-            )
-        except grpc.aio.AioRpcError as failure:
-            return [], errors.from_rpc_error(failure, address=address)
-        found = [
-            GroupListing(
-                one.group_id,
-                one.protocol,
-                _short(pb.GroupState, one.state, "GROUP_STATE_"),
-                one.member_count,
-                broker_id,
-            )
-            for one in response.groups
-        ]
-        if not response.loading_partitions:
-            return found, None
-        loading = TidemarkError(
-            ErrorCode.COORDINATOR_LOADING,
-            f"broker {broker_id} still reads {len(response.loading_partitions)} partitions of __consumer_offsets: "
-            "their groups are missing; retry in a moment",
-        )
-        return found, loading
 
     async def describe_groups(self, groups: Sequence[str], *, offsets: bool = True) -> list[GroupDescription]:
         """Describe groups in the order of `groups`.
@@ -194,15 +142,8 @@ class Groups(Lifecycle):
 
     async def _describe(self, group: str, offsets: bool) -> GroupDescription:
         request = pb.DescribeGroupsRequest(group_ids=[group], without_offsets=not offsets)
-
-        async def ask(stub: Any, **options: Any) -> pb.GroupDescription:
-            (found,) = (await stub.DescribeGroups(request, **options)).groups
-            if found.HasField("error"):
-                raise errors.from_proto(found.error)
-            answer: pb.GroupDescription = found
-            return answer
-
-        return _description(await self._call(group, lambda stub: lambda _, **options: ask(stub, **options), request))
+        ask = asks_for_one(lambda stub: stub.DescribeGroups, lambda answer: answer.groups)
+        return _description(await self._call(group, ask, request))
 
     async def set_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int], *, validate_only: bool = False
@@ -277,6 +218,11 @@ class Groups(Lifecycle):
         group_settings(group)  # checks the id
         timeout_s = self._timeout_s if deadline_s is None else deadline_s - time.monotonic()
         return await Coordinator(self._cluster, group).call(method, request, timeout_s=timeout_s)
+
+
+def _listing(found: pb.GroupListing, broker_id: int) -> GroupListing:
+    state = _short(pb.GroupState, found.state, "GROUP_STATE_")
+    return GroupListing(found.group_id, found.protocol, state, found.member_count, broker_id)
 
 
 def _refused(response: Any) -> dict[TopicPartition, TidemarkError]:

@@ -5,24 +5,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
-from tidemark.client.lifecycle import Lifecycle
-from tidemark.client.metadata.bootstrap import Bootstrap
-from tidemark.client.metadata.cluster import Cluster
-from tidemark.client.metadata.coordinator_calls import answer_of
-from tidemark.client.metadata.tls import Credentials
+from tidemark.client.aio.coordinator_admin import LIST_TIMEOUT_S, CoordinatorAdmin
+from tidemark.client.metadata.coordinator_calls import answer_of, asks_for_one
 from tidemark.client.transactions.coordinator import TransactionCoordinator, transaction_stub
+from tidemark.core.internal_topics import TRANSACTIONS_TOPIC
 from tidemark.core.transactions.state import ProducerIdentity
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc import errors
 from tidemark.rpc.refs import ref_to_proto
-from tidemark.rpc.security.paths import TlsFiles
-from tidemark.rpc.security.token_source import TokenGiven
 from tidemark.v1 import broker_service_pb2 as broker_pb
 from tidemark.v1 import transaction_service_pb2 as pb
 
-TIMEOUT_S: Final = 30.0
 _CALL_S: Final = 10.0
 _PARTITIONS: Final = 10_000
 """Partitions of one call."""
@@ -87,7 +82,7 @@ class PartitionState(NamedTuple):
     open: tuple[OpenInPartition, ...]
 
 
-class TransactionAdmin(Lifecycle):
+class TransactionAdmin(CoordinatorAdmin):
     """Reads and aborts transactions through the brokers; needs no admin service.
 
     Args:
@@ -96,25 +91,6 @@ class TransactionAdmin(Lifecycle):
         tls: the TLS files; None: those that the environment names (docs/security.md), or plain text.
         token_file: path of a file with a bearer token, or a callable that returns one; None: TIDEMARK_TOKEN_FILE.
     """
-
-    def __init__(
-        self,
-        bootstrap: Bootstrap | None = None,
-        *,
-        timeout_s: float = TIMEOUT_S,
-        tls: TlsFiles | None = None,
-        token_file: TokenGiven | None = None,
-    ) -> None:
-        self._timeout_s = timeout_s
-        self._cluster = Cluster(bootstrap, timeout_s=timeout_s, tls=Credentials(tls, token_file))
-
-    async def start(self) -> None:
-        """Find a broker that answers; raises BROKER_NOT_AVAILABLE with the error of each address."""
-        await self._cluster.start()
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._cluster.close()
 
     async def list_transactions(
         self, phases: Sequence[str] = (), open_longer_than_ms: int = 0
@@ -129,36 +105,12 @@ class TransactionAdmin(Lifecycle):
             The ids, and errors of brokers whose ids are missing.
         """
         request = pb.ListTransactionsRequest(phases=phases, open_longer_than_ms=open_longer_than_ms)
-        answers = await asyncio.gather(*(self._list_of(broker_id, request) for broker_id in self._brokers()))
-        found = sorted(listing for listings, _ in answers for listing in listings)
-        return found, [error for _, error in answers if error is not None]
-
-    async def _list_of(
-        self, broker_id: int, request: pb.ListTransactionsRequest
-    ) -> tuple[list[TransactionListing], TidemarkError | None]:
-        address = self._brokers()[broker_id]
-        try:
-            call = transaction_stub(self._cluster, address).ListTransactions(request, timeout=_CALL_S)
-            answer = await answer_of(call, address)
-        except TidemarkError as error:
-            return [], error
-        found = [
-            TransactionListing(
-                one.transactional_id,
-                one.phase,
-                one.producer.producer_id,
-                one.producer.producer_epoch,
-                one.started_at_ms,
-                broker_id,
-            )
-            for one in answer.transactions
-        ]
-        if not answer.loading_partitions:
-            return found, None
-        return found, TidemarkError(
-            ErrorCode.COORDINATOR_LOADING,
-            f"broker {broker_id} still reads {len(answer.loading_partitions)} partitions of __transaction_state: "
-            "their transactional ids are missing; retry in a moment",
+        timeout_s = min(LIST_TIMEOUT_S, self._timeout_s)
+        return await self._lists(
+            lambda address: transaction_stub(self._cluster, address).ListTransactions(request, timeout=timeout_s),
+            lambda broker_id, answer: (_listing(one, broker_id) for one in answer.transactions),
+            what="transactional ids",
+            topic=TRANSACTIONS_TOPIC,
         )
 
     async def describe_transactions(self, transactional_ids: Sequence[str]) -> list[TransactionDescription]:
@@ -173,6 +125,19 @@ class TransactionAdmin(Lifecycle):
         Returns:
             The descriptions, and errors of what is missing.
         """
+        found, missing, moved = await self._described_at_each(listed)
+        if moved:  # other brokers coordinate them now
+            again = [one for one in (await self.list_transactions())[0] if one.transactional_id in moved]
+            found_there, failed, still_moved = await self._described_at_each(again)
+            unlisted = moved.keys() - {one.transactional_id for one in again}
+            found += found_there
+            missing += [*failed, *still_moved.values(), *(moved[name] for name in sorted(unlisted))]
+        return found, missing
+
+    async def _described_at_each(
+        self, listed: Iterable[TransactionListing]
+    ) -> tuple[list[TransactionDescription], list[TidemarkError], dict[str, TidemarkError]]:
+        """The descriptions, the errors of calls, and the refusals of ids by name, except of ids that have expired."""
         by_broker: dict[int, list[str]] = {}
         for one in listed:
             by_broker.setdefault(one.coordinator_id, []).append(one.transactional_id)
@@ -181,32 +146,33 @@ class TransactionAdmin(Lifecycle):
             for broker_id, some in by_broker.items()
             for start in range(0, len(some), _IDS)
         ]
-        answers = await asyncio.gather(*calls)
-        found = [description for descriptions, _ in answers for description in descriptions]
-        return found, [error for _, errors_of_one in answers for error in errors_of_one]
+        found: list[TransactionDescription] = []
+        failed: list[TidemarkError] = []
+        refused: dict[str, TidemarkError] = {}
+        for answer in await asyncio.gather(*calls):
+            if isinstance(answer, TidemarkError):
+                failed.append(answer)
+                continue
+            for described in answer.transactions:
+                error = errors.from_proto(described.error) if described.HasField("error") else None
+                if error is None:
+                    found.append(_description(described))
+                elif error.code is not ErrorCode.TRANSACTION_NOT_FOUND:
+                    refused[described.transactional_id] = error
+        return found, failed, refused
 
     async def _described_at(
         self, broker_id: int, transactional_ids: Sequence[str]
-    ) -> tuple[list[TransactionDescription], list[TidemarkError]]:
+    ) -> pb.DescribeTransactionsResponse | TidemarkError:
         request = pb.DescribeTransactionsRequest(transactional_ids=transactional_ids)
         try:
             address = self._brokers().get(broker_id)
             if address is None:
                 raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker_id} is gone; retry")
             call = transaction_stub(self._cluster, address).DescribeTransactions(request, timeout=_CALL_S)
-            answer = await answer_of(call, address)
+            return cast(pb.DescribeTransactionsResponse, await answer_of(call, address))
         except TidemarkError as error:
-            return [], [error]
-        found = [_description(one) for one in answer.transactions if not one.HasField("error")]
-        failed = []
-        for one in answer.transactions:
-            if not one.HasField("error") or errors.from_proto(one.error).code is ErrorCode.TRANSACTION_NOT_FOUND:
-                continue
-            try:  # another broker coordinates the id now
-                found += await self.describe_transactions([one.transactional_id])
-            except TidemarkError as again:
-                failed.append(again)
-        return found, failed
+            return error
 
     async def abort(self, transactional_id: str) -> None:
         """Abort the open transaction of an id; its producer is fenced.
@@ -278,9 +244,6 @@ class TransactionAdmin(Lifecycle):
         except TidemarkError as error:
             return error
 
-    def _brokers(self) -> dict[int, str]:
-        return {broker_id: f"{one.host}:{one.port}" for broker_id, one in sorted(self._cluster.view.brokers.items())}
-
     def _coordinator(self, transactional_id: str) -> _Administered:
         return _Administered(self._cluster, transactional_id, timeout_s=self._timeout_s)
 
@@ -292,21 +255,23 @@ class _Administered(TransactionCoordinator):
         """The state of the id."""
         request = pb.DescribeTransactionsRequest(transactional_ids=[self.transactional_id])
 
-        async def ask(stub: Any, _: Any, **options: Any) -> pb.TransactionDescription:
-            (found,) = (await stub.DescribeTransactions(request, **options)).transactions
-            if found.HasField("error"):
-                raise errors.from_proto(found.error)
-            answer: pb.TransactionDescription = found
-            return answer
-
-        found = await self._calls.call(
-            lambda stub: lambda asked, **options: ask(stub, asked, **options), request, timeout_s=self._timeout_s
-        )
-        return _description(found)
+        ask = asks_for_one(lambda stub: stub.DescribeTransactions, lambda answer: answer.transactions)
+        return _description(await self._calls.call(ask, request, timeout_s=self._timeout_s))
 
     async def abort(self) -> None:
         """Abort the open transaction."""
         await self._call("AbortTransaction", pb.AbortTransactionRequest(transactional_id=self.transactional_id))
+
+
+def _listing(found: pb.TransactionSummary, broker_id: int) -> TransactionListing:
+    return TransactionListing(
+        found.transactional_id,
+        found.phase,
+        found.producer.producer_id,
+        found.producer.producer_epoch,
+        found.started_at_ms,
+        broker_id,
+    )
 
 
 def _state(partition: TopicPartition, found: pb.PartitionProducers) -> PartitionState:

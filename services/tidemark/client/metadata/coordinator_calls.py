@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import grpc
@@ -149,3 +149,20 @@ async def answer_of(call: Any, address: str) -> Any:
         return await call
     except grpc.aio.AioRpcError as failure:
         raise errors.from_rpc_error(failure, address=address) from None
+
+
+def asks_for_one(
+    method: Callable[[Any], Callable[..., Any]], found_in: Callable[[Any], Sequence[Any]]
+) -> Callable[[Any], Callable[..., Any]]:
+    """A method for `CoordinatorCalls.call` that describes one thing; raises the error in its description."""
+
+    def of(stub: Any) -> Callable[..., Any]:
+        async def ask(request: Any, **options: Any) -> Any:
+            (found,) = found_in(await method(stub)(request, **options))
+            if found.HasField("error"):
+                raise errors.from_proto(found.error)
+            return found
+
+        return ask
+
+    return of

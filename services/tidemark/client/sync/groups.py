@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from tidemark.client.aio.groups import TIMEOUT_S
+from tidemark.client.aio.coordinator_admin import TIMEOUT_S
 from tidemark.client.aio.groups import Groups as AsyncGroups
 from tidemark.client.metadata.bootstrap import Bootstrap
 from tidemark.client.sync.forwarding import SyncClient, blocking

@@ -3,36 +3,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from tidemark.client.aio import transaction_admin
-from tidemark.client.aio.transaction_admin import TransactionAdmin, TransactionDescription, TransactionListing
+from tidemark.client.aio import coordinator_admin, transaction_admin
+from tidemark.client.aio.transaction_admin import TransactionAdmin, TransactionListing
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc import errors
 from tidemark.v1 import transaction_service_pb2 as pb
 
-MOVED, EXPIRED = "moved", "expired"
+MOVED, EXPIRED, LOADED = "moved", "expired", "loaded"
 
 
 class Brokers:
-    """Brokers 0 and 1 answer; `calls` has the ids of each call."""
+    """Brokers 0 and 1 answer; `calls` has the ids of each call, `lists` those that a broker lists.
+
+    Ids that have moved are at broker 1; that of a partition which is loaded has no coordinator.
+    """
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, list[str]]] = []
+        self.lists: dict[str, list[str]] = {}
 
     def stub(self, _: object, address: str) -> Any:
         def describe(request: pb.DescribeTransactionsRequest, *, timeout: float) -> Any:
             self.calls.append((address, list(request.transactional_ids)))
-            return pb.DescribeTransactionsResponse(transactions=map(self._described, request.transactional_ids))
+            return pb.DescribeTransactionsResponse(
+                transactions=[self._described(name, address) for name in request.transactional_ids]
+            )
 
-        return SimpleNamespace(DescribeTransactions=describe)
+        def list_all(request: pb.ListTransactionsRequest, *, timeout: float) -> Any:
+            there = self.lists.get(address, ())
+            return pb.ListTransactionsResponse(
+                transactions=[pb.TransactionSummary(transactional_id=one) for one in there]
+            )
 
-    def _described(self, name: str) -> pb.TransactionDescription:
+        return SimpleNamespace(DescribeTransactions=describe, ListTransactions=list_all)
+
+    def _described(self, name: str, address: str) -> pb.TransactionDescription:
         described = pb.TransactionDescription(transactional_id=name)
-        codes = {MOVED: ErrorCode.NOT_COORDINATOR, EXPIRED: ErrorCode.TRANSACTION_NOT_FOUND}
+        codes = {LOADED: ErrorCode.NOT_COORDINATOR, EXPIRED: ErrorCode.TRANSACTION_NOT_FOUND}
+        if name.startswith(MOVED) and address == "b0:9":
+            codes[name] = ErrorCode.NOT_COORDINATOR
         if name in codes:
             described.error.CopyFrom(errors.to_proto(TidemarkError(codes[name], "not here")))
         return described
@@ -46,7 +59,8 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
         return call
 
     monkeypatch.setattr(transaction_admin, "transaction_stub", made.stub)
-    monkeypatch.setattr(transaction_admin, "answer_of", answer_of)
+    for module in (transaction_admin, coordinator_admin):
+        monkeypatch.setattr(module, "answer_of", answer_of)
     return made
 
 
@@ -73,23 +87,12 @@ async def test_each_coordinator_is_asked_for_all_its_ids_at_once(
     assert missing == []
 
 
-@pytest.mark.usefixtures("brokers")
-async def test_an_id_that_has_moved_is_looked_up_again_and_an_expired_one_is_left_out(
-    admin: TransactionAdmin, monkeypatch: pytest.MonkeyPatch
+async def test_ids_that_have_moved_are_asked_for_at_once_and_expired_ones_are_left_out(
+    brokers: Brokers, admin: TransactionAdmin
 ) -> None:
-    class Elsewhere:
-        def __init__(self, name: str) -> None:
-            self._name = name
-
-        def describe(self) -> Awaitable[TransactionDescription]:
-            return described(self._name)
-
-    async def described(name: str) -> TransactionDescription:
-        if name == MOVED:
-            return TransactionDescription(name, "ONGOING", 7, 0, 1, 1, 1, 1, -1, ())
-        raise TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "no answer")
-
-    monkeypatch.setattr(admin, "_coordinator", Elsewhere)
-    found, missing = await admin.describe_listed([listed(EXPIRED, 0), listed(MOVED, 0), listed("a", 0), listed("b", 5)])
-    assert sorted(one.transactional_id for one in found) == ["a", MOVED]
-    assert [error.code for error in missing] == [ErrorCode.BROKER_NOT_AVAILABLE]
+    names = ["a", "moved-1", EXPIRED, "moved-2", LOADED]
+    brokers.lists = {"b1:9": ["moved-1", "moved-2", "other"]}
+    found, missing = await admin.describe_listed([*(listed(name, 0) for name in names), listed("b", 5)])
+    assert [one.transactional_id for one in found] == ["a", "moved-1", "moved-2"]
+    assert brokers.calls == [("b0:9", names), ("b1:9", ["moved-1", "moved-2"])]
+    assert [error.code for error in missing] == [ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR]

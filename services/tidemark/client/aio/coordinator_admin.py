@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the clients for operators of groups and of transactions share: every broker coordinates some of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final, TypeVar
+
+from tidemark.client.argument_types import seconds
+from tidemark.client.lifecycle import Lifecycle
+from tidemark.client.metadata.bootstrap import Bootstrap
+from tidemark.client.metadata.cluster import Cluster
+from tidemark.client.metadata.coordinator_calls import answer_of
+from tidemark.client.metadata.tls import Credentials
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.rpc.security.paths import TlsFiles
+from tidemark.rpc.security.token_source import TokenGiven
+
+TIMEOUT_S: Final = 30.0
+LIST_TIMEOUT_S: Final = 10.0
+
+L = TypeVar("L")
+
+
+class CoordinatorAdmin(Lifecycle):
+    """Connections to the brokers, and lists of what each of them coordinates."""
+
+    def __init__(
+        self,
+        bootstrap: Bootstrap | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        tls: TlsFiles | None = None,
+        token_file: TokenGiven | None = None,
+    ) -> None:
+        self._timeout_s = seconds("timeout_s", timeout_s)
+        self._cluster = Cluster(bootstrap, timeout_s=self._timeout_s, tls=Credentials(tls, token_file))
+
+    async def start(self) -> None:
+        """Find a broker that answers; raises BROKER_NOT_AVAILABLE with the error of each address."""
+        await self._cluster.start()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._cluster.close()
+
+    def _brokers(self) -> dict[int, str]:
+        """The addresses of the brokers, by id."""
+        return {broker_id: f"{one.host}:{one.port}" for broker_id, one in sorted(self._cluster.view.brokers.items())}
+
+    async def _lists(
+        self,
+        ask: Callable[[str], Awaitable[Any]],
+        listings: Callable[[int, Any], Iterable[L]],
+        *,
+        what: str,
+        topic: str,
+    ) -> tuple[list[L], list[TidemarkError]]:
+        """Ask every broker at once.
+
+        Args:
+            ask: calls the broker at an address.
+            listings: those of a broker's answer.
+            what: names the listings in errors.
+            topic: the internal topic whose partitions the brokers coordinate.
+
+        Returns:
+            All listings in order, and errors of brokers whose listings may be missing.
+        """
+
+        async def at(broker_id: int, address: str) -> tuple[list[L], TidemarkError | None]:
+            try:
+                answer = await answer_of(ask(address), address)
+            except TidemarkError as error:
+                return [], error
+            found = list(listings(broker_id, answer))
+            if not answer.loading_partitions:
+                return found, None
+            sentence = (
+                f"broker {broker_id} still reads {len(answer.loading_partitions)} partitions of {topic}: their {what} "
+                "are missing; retry in a moment"
+            )
+            return found, TidemarkError(ErrorCode.COORDINATOR_LOADING, sentence)
+
+        answers = await asyncio.gather(*(at(*broker) for broker in self._brokers().items()))
+        found = sorted(listing for some, _ in answers for listing in some)  # type: ignore[type-var]
+        return found, [error for _, error in answers if error is not None]
