@@ -98,11 +98,7 @@ def elect(
         raise typer.BadParameter("want one of --preferred, --last-known, --rebuild-state and --reports")
     topics, partitions = parse_targets(targets or [])
     unclean = ElectionKind.REBUILD_STATE if rebuild_state else ElectionKind.LAST_KNOWN if last_known else None
-    if unclean is not None and (topics or not partitions):
-        hint = "--rebuild-state" if rebuild_state else "--last-known"
-        raise typer.BadParameter("want partitions as TOPIC:PARTITION, since records may be lost", param_hint=hint)
-    if reports and partitions:
-        raise typer.BadParameter("reports are listed by topic: omit :PARTITION", param_hint="--reports")
+    _check_targets(topics, partitions, unclean, reports=reports)
     if unclean is not None:
         refuse_json_question(cluster.output, yes=yes, dry_run=dry_run)
     with cluster.connect() as client:
@@ -113,6 +109,16 @@ def elect(
             _show_preferred(cluster, outcomes, dry_run=dry_run)
         else:
             _elect_uncleanly(cluster, client, unclean, partitions, yes=yes, dry_run=dry_run)
+
+
+def _check_targets(
+    topics: Sequence[str], partitions: Sequence[TopicPartition], unclean: ElectionKind | None, *, reports: bool
+) -> None:
+    if unclean is not None and (topics or not partitions):
+        hint = "--rebuild-state" if unclean is ElectionKind.REBUILD_STATE else "--last-known"
+        raise typer.BadParameter("want partitions as TOPIC:PARTITION, since records may be lost", param_hint=hint)
+    if reports and partitions:
+        raise typer.BadParameter("reports are listed by topic: omit :PARTITION", param_hint="--reports")
 
 
 def _elect_uncleanly(

@@ -105,15 +105,10 @@ def producer_settings(
         TidemarkError: INVALID_CONFIG, INVALID_ACKS, INVALID_TRANSACTIONAL_ID.
         TypeError: a setting has a wrong type.
     """
-    level = _ACKS.get(acks if isinstance(acks, str) else integer("acks", acks))
-    if level is None:
-        raise TidemarkError(ErrorCode.INVALID_ACKS, f"acks is {acks!r}: want 0, 1 or 'all'")
+    level = _acks_level(acks, enable_idempotence)
     if text("codec", codec) not in _CODECS:
         raise TidemarkError(ErrorCode.INVALID_CONFIG, f"codec is {codec!r}: want none, lz4 or zstd")
-    if enable_idempotence is not None:
-        flag("enable_idempotence", enable_idempotence)
-    if enable_idempotence and level != -1:
-        raise TidemarkError(ErrorCode.INVALID_CONFIG, f"idempotence needs acks='all', not {acks!r}")
+    idempotent = level == -1 and enable_idempotence is not False
     check_bounds(("linger_ms", number("linger_ms", linger_ms), 0, 60_000))
     check_bounds(
         ("batch_bytes", integer("batch_bytes", batch_bytes), 1, 8 << 20),
@@ -122,9 +117,7 @@ def producer_settings(
         ("request_timeout_ms", integer("request_timeout_ms", request_timeout_ms), 1, 300_000),
         ("buffer_bytes", integer("buffer_bytes", buffer_bytes), 1, 1 << 40),
     )
-    _check_transactions(
-        transactional_id, transaction_timeout_ms, is_safe=level == -1 and enable_idempotence is not False
-    )
+    _check_transactions(transactional_id, transaction_timeout_ms, is_safe=idempotent)
     if linger_ms >= delivery_timeout_ms:
         raise TidemarkError(
             ErrorCode.INVALID_CONFIG,
@@ -132,7 +125,7 @@ def producer_settings(
         )
     return ProducerSettings(
         acks=level,
-        idempotent=level == -1 and enable_idempotence is not False,
+        idempotent=idempotent,
         linger_ms=linger_ms,
         batch_bytes=batch_bytes,
         max_in_flight=max_in_flight,
@@ -144,6 +137,16 @@ def producer_settings(
         transactional_id=transactional_id,
         transaction_timeout_ms=transaction_timeout_ms,
     )
+
+
+def _acks_level(acks: str | int, enable_idempotence: bool | None) -> int:
+    """-1 for "all"."""
+    level = _ACKS.get(acks if isinstance(acks, str) else integer("acks", acks))
+    if level is None:
+        raise TidemarkError(ErrorCode.INVALID_ACKS, f"acks is {acks!r}: want 0, 1 or 'all'")
+    if enable_idempotence is not None and flag("enable_idempotence", enable_idempotence) and level != -1:
+        raise TidemarkError(ErrorCode.INVALID_CONFIG, f"idempotence needs acks='all', not {acks!r}")
+    return level
 
 
 def _check_transactions(transactional_id: str, timeout_ms: int, *, is_safe: bool) -> None:
