@@ -18,18 +18,21 @@ from tidemark.core.groups.coordinator import Outcome as GroupOutcome
 from tidemark.core.groups.state import Turn
 from tidemark.core.pending_writes import PendingWrites
 from tidemark.core.producer_state import ProducerStates
+from tidemark.core.replication.unstable_transactions import UncommittedEnds
 from tidemark.core.transactions import coordinator, refusals
 from tidemark.core.transactions.coordinator import TransactionCoordinator
 from tidemark.core.transactions.phases import PREPARED, TRANSITIONS, Input, Phase
 from tidemark.core.transactions.requests import Marker
 from tidemark.core.transactions.state import NO_SEQUENCE, Change, EndReason, TransactionMetadata
 from tidemark.core.transactions.transactional_id import TransactionalId
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode, Offset, TidemarkError
+from tidemark.storage.log.aborted_index import AbortedIndex
+from tidemark.storage.recovery.aborted_replay import aborted_row
 
 from tests.simulation.same_order import in_the_same_order
+from tests.simulation.transactions import replica_state
 from tests.simulation.transactions.brokers import BrokerNode
 from tests.simulation.transactions.lives import TransactionLife, live
-from tests.simulation.transactions.replica_state import ReplicaState
 
 WORLDS_MAX = 250
 
@@ -216,25 +219,33 @@ def sends_markers_to_the_own_producer_only(monkeypatch: Any) -> None:
 
 def shows_rows_up_to_the_high_watermark(monkeypatch: Any) -> None:
     """The last stable offset is the high watermark."""
-    monkeypatch.setattr(ReplicaState, "last_stable_offset", lambda self, high_watermark: high_watermark)
+    monkeypatch.setattr(UncommittedEnds, "stable_offset", lambda self, high_watermark, producers: high_watermark)
 
 
 def ends_transactions_with_uncommitted_markers(monkeypatch: Any) -> None:
     """The last stable offset passes a transaction whose marker is above the high watermark."""
-    stable = ReplicaState.last_stable_offset
-    monkeypatch.setattr(
-        ReplicaState, "last_stable_offset", lambda self, high_watermark: min(high_watermark, stable(self, 1 << 60))
-    )
+    monkeypatch.setattr(UncommittedEnds, "add", lambda *_: None)
+
+
+def opens_a_log_as_if_all_were_committed(monkeypatch: Any) -> None:
+    """The last stable offset after a start passes a transaction whose marker is above the high watermark."""
+    make = UncommittedEnds.__init__
+    monkeypatch.setattr(UncommittedEnds, "__init__", lambda self, known_from: make(self, Offset(0)))
 
 
 def names_aborts_that_begin_in_the_answer(monkeypatch: Any) -> None:
     """An answer does not name an aborted transaction that began before its first offset."""
-    aborted = ReplicaState.aborted
+    overlapping = AbortedIndex.overlapping
     monkeypatch.setattr(
-        ReplicaState,
-        "aborted",
-        lambda self, start, end: tuple(one for one in aborted(self, start, end) if one.first_offset >= start),
+        AbortedIndex,
+        "overlapping",
+        lambda self, start, end: tuple(one for one in overlapping(self, start, end) if one.first_offset >= start),
     )
+
+
+def names_aborts_up_to_the_first_that_ends_later(monkeypatch: Any) -> None:
+    """A row of the index does not count the transactions that were open after its marker."""
+    monkeypatch.setattr(replica_state, "aborted_row", lambda ended, states: aborted_row(ended, ProducerStates()))
 
 
 def appends_repeated_writes(monkeypatch: Any) -> None:
@@ -348,6 +359,8 @@ TRANSACTION_MUTANTS = (
     TransactionMutant(appends_repeated_writes, "P2", "ORDER"),
     TransactionMutant(reads_the_first_page_only, "X14", "STABLE", shown_by=1),
     TransactionMutant(names_aborts_that_begin_in_the_answer, "X4", "READ-COMMITTED"),
+    TransactionMutant(opens_a_log_as_if_all_were_committed, "X3", "READ-COMMITTED", shown_by=22),
+    TransactionMutant(names_aborts_up_to_the_first_that_ends_later, "X5", "READ-COMMITTED"),
     *(
         TransactionMutant(patch, "X17", "OFFSETS-WITH-DATA", shown_by, transforms=True)
         for patch, shown_by in (

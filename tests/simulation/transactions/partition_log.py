@@ -14,8 +14,9 @@ from tidemark.core.transactions.state import ProducerIdentity, TransactionPartit
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.envelope import Attributes, Batch, Envelope
 from tidemark.record.markers import EndMarker
+from tidemark.record.transactions import AbortedBatches, AbortedTransaction
 
-from tests.simulation.transactions.replica_state import Aborted, ReplicaState
+from tests.simulation.transactions.replica_state import ReplicaState
 
 if TYPE_CHECKING:
     from tests.simulation.transactions.brokers import BrokerNode
@@ -83,22 +84,18 @@ class Read(NamedTuple):
     """An answer to a read_committed fetch."""
 
     entries: Sequence[Entry]
-    aborted: tuple[Aborted, ...]
+    aborted: tuple[AbortedTransaction, ...]
     last_stable_offset: int
 
 
 def visible(read: Read) -> list[tuple[int, Row]]:
     """The rows of an answer that an application gets, with their offsets (rule X4)."""
-    found = []
-    for entry in read.entries:
-        envelope = entry.envelope
-        aborted = any(
-            one.producer_id == envelope.producer_id and one.first_offset <= envelope.base_offset <= one.last_offset
-            for one in read.aborted
-        )
-        if entry.row is not None and not aborted:
-            found.append((envelope.base_offset, entry.row))
-    return found
+    aborted = AbortedBatches(read.aborted)
+    return [
+        (entry.envelope.base_offset, entry.row)
+        for entry in read.entries
+        if entry.row is not None and entry.envelope not in aborted
+    ]
 
 
 class PartitionLog:
@@ -124,7 +121,7 @@ class PartitionLog:
         self._waiting: list[tuple[int, Callable[[TidemarkError | None], None]]] = []
 
     def lead(self, broker: BrokerNode) -> None:
-        """Another leadership: any part of the tail is kept, and the state of producers is read from the log."""
+        """Another leadership, of a replica that has truncated its log or opened it: any part of the tail is kept."""
         dice = self._world.engine.dice(f"tail {self.key.partition}")
         kept = dice.randrange(len(self.entries) - self.high_watermark + 1)
         del self.entries[self.high_watermark + kept :]
@@ -133,14 +130,17 @@ class PartitionLog:
             reply(TidemarkError(ErrorCode.NOT_LEADER, "the leader has changed"))
         self.leader, self.leader_epoch = broker, self.leader_epoch + 1
         self._epoch_start = len(self.entries)
-        self.state = ReplicaState.replay(self.entries)
+        if self._world.engine.dice(f"opened {self.key.partition}").random() < 0.5:
+            self.state = ReplicaState(self.entries)
+        else:
+            self.state.truncate(self.entries)
         self._commit_later()
 
     def append(self, entry: Entry, reply: Callable[[TidemarkError | None], None]) -> None:
         """Append at the leader; `reply` gets None when the entry is committed."""
         envelope = entry.envelope._replace(base_offset=len(self.entries), leader_epoch=self.leader_epoch)
         stamped = entry._replace(envelope=envelope)
-        self.state.observe(stamped)
+        self.state.observe([stamped])
         self.entries.append(stamped)
         self.when_committed(len(self.entries), reply)
         self._commit_later()
@@ -164,6 +164,7 @@ class PartitionLog:
         for entry in self.entries[self.high_watermark : end]:
             self._world.invariants.committed(self, entry)
         self.high_watermark = end
+        self.state.commit(end)
         done = [one for one in self._waiting if one[0] <= end]
         self._waiting = [one for one in self._waiting if one[0] > end]
         for _, reply in done:
@@ -176,10 +177,15 @@ class PartitionLog:
             dice = self._world.engine.dice(f"follower {self.key.partition}")
             high_watermark = dice.randrange(max(0, high_watermark - 5), high_watermark + 1)
             log_end = dice.randrange(high_watermark, log_end + 1)
-            state = ReplicaState.replay(self.entries[:log_end])
+            opened_with = dice.choice((0, high_watermark, log_end))
+            state = ReplicaState(self.entries[:opened_with])
+            state.observe(self.entries[opened_with:log_end])
+            state.commit(high_watermark)
         elif high_watermark < self._epoch_start:
             return None
         stable = state.last_stable_offset(high_watermark)
+        if stable is None:
+            return None
         end = min(stable, position + rows_max)
         if end <= position:
             return Read((), (), stable)

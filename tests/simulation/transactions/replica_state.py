@@ -1,57 +1,61 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The transactions in the log of one simulated replica: the shipping producer state, and answers to readers."""
+"""The transactions in the log of one simulated replica: the shipping producer states, LSO and index of aborted ones."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from tidemark.core.producer_state import EndedTransaction, ProducerStates
+from tidemark.core.producer_state import ProducerStates
+from tidemark.core.replication.unstable_transactions import UncommittedEnds
+from tidemark.model import Offset
+from tidemark.record.transactions import AbortedTransaction
+from tidemark.storage.log.aborted_index import AbortedIndex
+from tidemark.storage.recovery.aborted_replay import aborted_row
 
 if TYPE_CHECKING:
     from tests.simulation.transactions.partition_log import Entry
 
 
-class Aborted(NamedTuple):
-    """An aborted transaction in one partition; both offsets inclusive, the last one is the marker's."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-
-
 class ReplicaState:
-    """`producers` is the state that a leader checks writes and markers against (rules X1, X2)."""
+    """In step with a log, as `ReplicaLog` and `ReplayedState` are.
 
-    def __init__(self) -> None:
+    Attributes:
+        producers: a leader checks writes and markers against them (rules X1, X2).
+    """
+
+    def __init__(self, opened_with: Sequence[Entry] = ()) -> None:
         self.producers = ProducerStates()
-        self._ended: list[EndedTransaction] = []
+        self._ends = UncommittedEnds(Offset(0))
+        self._aborted = AbortedIndex()
+        self.observe(opened_with)
+        self._ends = UncommittedEnds(Offset(len(opened_with)))
 
-    @classmethod
-    def replay(cls, entries: Iterable[Entry]) -> ReplicaState:
-        """The state of a log."""
-        state = cls()
+    def observe(self, entries: Sequence[Entry]) -> None:
+        """Entries are appended to the log."""
         for entry in entries:
-            state.observe(entry)
-        return state
+            ended = self.producers.observe(entry.envelope, 0, entry.marker)
+            if ended is not None:
+                self._ends.add(ended)
+                if not ended.commit:
+                    self._aborted.add(aborted_row(ended, self.producers))
 
-    def observe(self, entry: Entry) -> None:
-        """An entry of the log."""
-        ended = self.producers.observe(entry.envelope, 0, entry.marker)
-        if ended is not None:
-            self._ended.append(ended)
+    def truncate(self, kept: Sequence[Entry]) -> None:
+        """The log has only these entries left."""
+        self._ends.truncate(Offset(len(kept)))
+        self._aborted.truncate(len(kept))
+        self.producers = ProducerStates()
+        for entry in kept:
+            self.producers.observe(entry.envelope, 0, entry.marker)
 
-    def last_stable_offset(self, high_watermark: int) -> int:
-        """Rule X3: a transaction is unstable until its marker is below the high watermark."""
-        first = self.producers.first_open_offset
-        open_ones = [] if first is None else [first]
-        unstable = [one.first_offset for one in self._ended if one.marker_offset >= high_watermark]
-        return min([high_watermark, *open_ones, *unstable])
+    def commit(self, high_watermark: int) -> None:
+        """The high watermark has risen."""
+        self._ends.commit(Offset(high_watermark))
 
-    def aborted(self, start: int, end: int) -> tuple[Aborted, ...]:
+    def last_stable_offset(self, high_watermark: int) -> int | None:
+        """Rule X3; None while it is unknown."""
+        return self._ends.stable_offset(Offset(high_watermark), self.producers)
+
+    def aborted(self, start: int, end: int) -> tuple[AbortedTransaction, ...]:
         """The aborted transactions that overlap [start, end) (rule X4)."""
-        return tuple(
-            Aborted(one.producer_id, one.first_offset, one.marker_offset)
-            for one in self._ended
-            if not one.commit and one.first_offset < end and one.marker_offset >= start
-        )
+        return self._aborted.overlapping(start, end)

@@ -159,14 +159,8 @@ class ReplicaLog:
         At most the high watermark, and at least the log start. None while an end above the high watermark may be
         unknown: the log was opened with it.
         """
-        ends = self._uncommitted_ends
-        if self.high_watermark < ends.known_from:
-            return None
-        stable = self.high_watermark
-        for first in (self.producers.first_open_offset, ends.first_offset):
-            if first is not None and first < stable:
-                stable = first
-        return max(stable, self.log_start_offset)
+        stable = self._uncommitted_ends.stable_offset(self.high_watermark, self.producers)
+        return None if stable is None else max(stable, self.log_start_offset)
 
     def forget_recovered(self) -> None:
         """Begin a lineage with this log: the records that were lost belong to another lineage."""

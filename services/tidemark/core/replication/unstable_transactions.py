@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from tidemark.core.producer_state import EndedTransaction
+from tidemark.core.producer_state import EndedTransaction, ProducerStates
 from tidemark.model import Offset
 
 
@@ -46,6 +46,19 @@ class UncommittedEnds:
             self._ended.pop()
             self._first = None
         self.known_from = min(self.known_from, end_offset)
+
+    def stable_offset(self, high_watermark: Offset, producers: ProducerStates) -> Offset | None:
+        """End (exclusive) of the records below this high watermark whose transactions have committed ends (rule X3).
+
+        None while an end at or above the high watermark may be unknown.
+        """
+        if high_watermark < self.known_from:
+            return None
+        stable = high_watermark
+        for first in (producers.first_open_offset, self.first_offset):
+            if first is not None and first < stable:
+                stable = first
+        return stable
 
     @property
     def first_offset(self) -> Offset | None:
