@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +22,8 @@ from tidemark.storage.log.cleaning import SegmentCleaning
 from tidemark.storage.log.partition_log import PartitionLog
 
 from tests.crash.recorder import Recorder
-from tests.unit.storage.batches import BROKER, CLUSTER, IDENTITY, PARTITION, at
+from tests.crash.transactions import compare_states, marker_of, stable_offset
+from tests.unit.storage.batches import BROKER, CLUSTER, IDENTITY, PARTITION, at, make_marker
 from tests.unit.storage.log.test_cleaner import keyed
 
 CONFIGS = {
@@ -32,6 +33,8 @@ CONFIGS = {
     "file.delete.delay.ms": "0",
 }
 STEP_MS = 7
+TRANSACTIONAL = (11, 12)
+"""Ids of the producers that write in transactions."""
 
 
 class Version(NamedTuple):
@@ -61,10 +64,20 @@ class Version(NamedTuple):
 
     def producers_at(self, end: int) -> ProducerStates:
         states = ProducerStates()
-        for batch in self.history:
-            if batch.envelope.next_offset <= end:
-                states.observe_batch(batch)
+        for batch in self.history_below(end):
+            states.observe(batch.envelope, marker=marker_of(batch))
         return states
+
+    def history_below(self, end: int) -> tuple[Batch, ...]:
+        return tuple(batch for batch in self.history if batch.envelope.next_offset <= end)
+
+
+class Writer(NamedTuple):
+    """The next batch of a producer; `is_open`: its transaction."""
+
+    producer_epoch: int = 0
+    sequence: int = 0
+    is_open: bool = False
 
 
 class Note(NamedTuple):
@@ -110,7 +123,7 @@ class Life:
         self._epoch = 0
         self._broker_epoch = 0
         self._now_ms = 1_000_000
-        self._sequences: dict[int, int] = {}
+        self._writers: dict[int, Writer] = {}
         self._logs: LogManager
         self._log: PartitionLog
 
@@ -118,31 +131,35 @@ class Life:
     def _end(self) -> int:
         return int(self._log.log_end_offset)
 
-    def live(self, steps: int) -> None:
+    def live(self, steps: int | Sequence[Callable[[Life], None]]) -> None:
+        """So many steps by the seed, or these."""
         self._recorder.mark(self._note)
         self._open()
-        choices: list[tuple[Callable[[], None], int]] = [
-            (self._append, 14),
-            (self._flush, 4),
-            (self._checkpoint, 4),
-            (self._roll_by_time, 1),
-            (self._become_leader, 2),
-            (self._truncate, 3),
-            (self._trim, 2),
-            (self._retain, 1),
-            (self._clean, 3),
-            (self._reset, 1),
-            (self._stop_cleanly, 1),
-            (self._be_killed, 2),
-            (self._move, 2 * (directories_of(self._seed) - 1)),
-        ]
-        for _ in range(steps):
+        for step in self._chosen(steps) if isinstance(steps, int) else steps:
             self._now_ms += STEP_MS
-            (step,) = self._rng.choices([one for one, _ in choices], [weight for _, weight in choices])
-            step()
+            step(self)
             self._settle()
         self._logs.close()
         self._done("the end")
+
+    def _chosen(self, steps: int) -> Iterator[Callable[[Life], None]]:
+        choices: list[tuple[Callable[[Life], None], int]] = [
+            (Life.append, 14),
+            (Life._flush, 4),
+            (Life.checkpoint, 4),
+            (Life._roll_by_time, 1),
+            (Life._become_leader, 2),
+            (Life._truncate, 3),
+            (Life._trim, 2),
+            (Life._retain, 1),
+            (Life.clean, 3),
+            (Life.reset, 1),
+            (Life._stop_cleanly, 1),
+            (Life._be_killed, 2),
+            (Life._move, 2 * (directories_of(self._seed) - 1)),
+        ]
+        for _ in range(steps):
+            yield self._rng.choices([one for one, _ in choices], [weight for _, weight in choices])[0]
 
     def _settle(self) -> None:
         """The deleter's thread does its work before the next step."""
@@ -162,12 +179,15 @@ class Life:
         before = self.versions[-1]
         batches = in_files(self._log)
         start, end = int(self._log.log_start_offset), self._end
-        assert batches_of(self._log) == tuple(one for one in batches if one.envelope.next_offset > start)
+        read = batches_of(self._log)
+        assert read == tuple(one for one in batches if one.envelope.next_offset > start)
         known = {batch.envelope.base_offset for batch in before.history}
         history = [batch for batch in before.history if batch.envelope.next_offset <= end]
         history += [batch for batch in batches if batch.envelope.base_offset not in known]
         first = batches[0].envelope.base_offset if batches else start
         gone = [batch for batch in before.batches if batch.envelope.base_offset < min(first, start)]
+        exactly = directories_of(self._seed) == 1
+        compare_states(self._log, self._log.state().producers, history, read, exactly=exactly)
         return Version(start, end, (*gone, *batches), tuple(history))
 
     def _done(self, doing: str, **changes: Any) -> None:
@@ -201,17 +221,28 @@ class Life:
 
     def _batch(self) -> Batch:
         rng = self._rng
+        producer = rng.choice((-1, 1, 2, 3, *TRANSACTIONAL, *TRANSACTIONAL))
+        writer = self._writers.get(producer, Writer())
+        if producer in TRANSACTIONAL and rng.random() < (0.4 if writer.is_open else 0.05):
+            return self._marker(producer, writer)
         records: list[tuple[bytes | None, bytes | None]] = []
         for _ in range(rng.randrange(1, 6)):
             value = None if rng.random() < 0.15 else rng.randbytes(rng.randrange(120))
             records.append((b"key-%d" % rng.randrange(8), value))
-        producer = rng.choice((-1, 1, 2, 3))
-        sequence = self._sequences.get(producer, 0)
-        self._sequences[producer] = sequence + len(records)
-        named = {"producer_id": producer, "producer_epoch": 0, "base_sequence": sequence} if producer > 0 else {}
+        named: dict[str, Any] = {}
+        if producer > 0:
+            pending = producer in TRANSACTIONAL
+            named = {"producer_id": producer, "producer_epoch": writer.producer_epoch, "pending": pending}
+            named["base_sequence"] = writer.sequence
+            self._writers[producer] = Writer(writer.producer_epoch, writer.sequence + len(records), pending)
         return keyed(records, codec=rng.choice(list(Codec)), **named)
 
-    def _append(self) -> None:
+    def _marker(self, producer: int, writer: Writer) -> Batch:
+        ended = self._writers[producer] = Writer(writer.producer_epoch + 1)
+        commit = self._rng.random() < 0.5
+        return make_marker(producer_id=producer, producer_epoch=ended.producer_epoch, commit=commit)
+
+    def append(self) -> None:
         batches = [self._batch() for _ in range(self._rng.choice((1, 1, 1, 2, 5, 9)))]
         self._epoch += self._rng.random() < 0.1
         self._log.append(batches, base_offset=Offset(self._end), leader_epoch=LeaderEpoch(self._epoch), stamp=True)
@@ -228,7 +259,7 @@ class Life:
             [self._high_watermark, *(end for end in ends if end > self._high_watermark)]
         )
 
-    def _checkpoint(self) -> None:
+    def checkpoint(self) -> None:
         self._advance()
         told, self._high_watermark_of_before = max(self._high_watermark, self._high_watermark_of_before), 0
         written = self._begin_vouching("checkpointing", self._log)
@@ -258,15 +289,20 @@ class Life:
         self._log.truncate(Offset(target))
         self._high_watermark = min(self._high_watermark, self._end)
         self._epoch += 1
-        self._forget_sequences()
+        self._forget_writers()
         self._done("truncated")
 
     def _cut_at(self, end: int) -> dict[str, Any]:
         return {"lowest_cut": min(self._note.lowest_cut, end), "cut_unsynced": True}
 
-    def _forget_sequences(self) -> None:
+    def _forget_writers(self) -> None:
         states = self.versions[-1].producers_at(self._end)
-        self._sequences = {producer: entry.batches[-1].last_sequence + 1 for producer, entry in states.entries.items()}
+        self._writers = {
+            producer: Writer(
+                entry.producer_epoch, entry.batches[-1].last_sequence + 1 if entry.batches else 0, entry.is_open
+            )
+            for producer, entry in states.entries.items()
+        }
 
     def _trim(self) -> None:
         start = int(self._log.log_start_offset)
@@ -280,7 +316,7 @@ class Life:
         self._log.trim(start)
         self._done("retained")
 
-    def _clean(self) -> None:
+    def clean(self) -> None:
         replace = SegmentCleaning.replace
 
         def noted(log: SegmentCleaning, *arguments: Any, **named: Any) -> bool:
@@ -288,13 +324,14 @@ class Life:
             self._done("swapped")
             return done
 
-        settings = CleanerSettings(dedupe_buffer_bytes=1 << 20, io_buffer_bytes=2000, delete_retention_ms=1000)
+        settings = CleanerSettings(dedupe_buffer_bytes=1 << 20, io_buffer_bytes=2000, delete_retention_ms=0)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(SegmentCleaning, "replace", noted)
-            clean_log(self._log, self._high_watermark, settings, now_us=self._now_ms * 1000_000, pace=lambda _: None)
+            stable = stable_offset(self.versions[-1].history_below(self._end), self._high_watermark)
+            clean_log(self._log, stable, settings, now_us=self._now_ms * 1000_000, pace=lambda _: None)
         self._done("cleaned")
 
-    def _reset(self) -> None:
+    def reset(self) -> None:
         """Past the end, or after an unclean election to below the start."""
         start = int(self._log.log_start_offset)
         if start and self._rng.random() < 0.5:
@@ -306,7 +343,7 @@ class Life:
         self._begin(f"resetting to {start}", promised_end=0, may_doubt=True, **lowered, **cut)
         self._log.reset(Offset(start))
         self._high_watermark, self._high_watermark_of_before = start, self._high_watermark
-        self._sequences.clear()
+        self._writers.clear()
         self.versions.append(Version(start, start, (), ()))
         self._done("reset")
         if start and self._rng.random() < 0.5:  # compaction left a batch that spans the leader's log start
@@ -316,8 +353,8 @@ class Life:
                 self._log.append([batch], base_offset=Offset(start), leader_epoch=epoch, stamp=False)
         self._done("reset and begun", may_doubt=False)
         if self._rng.random() < 0.5:
-            self._append()
-            self._checkpoint()
+            self.append()
+            self.checkpoint()
 
     def _stop_cleanly(self) -> None:
         written = self._begin_vouching("stopping", self._log)
@@ -341,7 +378,7 @@ class Life:
         self._done("copying")
         for number in range(self._rng.randint(0, 8)):
             future.copy(1500)
-            (self._append, self._checkpoint, self._truncate)[number % 3]()
+            (self.append, self.checkpoint, self._truncate)[number % 3]()
         if self._rng.random() < 0.25:
             return
         while not future.copy(3000).caught_up:

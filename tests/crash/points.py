@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,7 +40,7 @@ class CrashPointError(AssertionError):
     """Names the point, to replay it."""
 
 
-def lived(seed: int, steps: int, directory: Path) -> Lived:
+def lived(seed: int, steps: int | Sequence[Callable[[Life], None]], directory: Path) -> Lived:
     """Record a life, and check that the record is complete."""
     root = directory / "life"
     root.mkdir()

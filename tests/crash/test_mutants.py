@@ -8,18 +8,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tidemark.core.replication import replica_log
+from tidemark.core.replication.unstable_transactions import UncommittedEnds
+from tidemark.model import Offset
 from tidemark.storage.directories import log_directory as directory_module
+from tidemark.storage.log.aborted_index import AbortedIndex
 from tidemark.storage.log.cleaning import SegmentCleaning
 from tidemark.storage.log.durability import Captured, Durability
 from tidemark.storage.log.partition_log import PartitionLog
 from tidemark.storage.log.replayed_state import ReplayedState
+from tidemark.storage.recovery import log_loader, producer_snapshot
+from tidemark.storage.recovery.aborted_replay import StoredAborted
 
 from tests.crash.disk import Crash
 from tests.crash.points import CrashPointError, Point, lived, points_of, try_points
 from tests.unit.storage.batches import memory_directory
 
 STEPS = 40
-LIVES = 6
+LIVES = 7
 EACH = 5
 """Every so many points of a life are tried, in the ways in which nothing is left to chance."""
 
@@ -76,6 +82,35 @@ def snapshots_outlive_a_cut(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReplayedState, "_drop_snapshots", nothing)
 
 
+def start_without_aborted_transactions(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(log_loader, "_take_aborted", nothing)
+
+
+def files_of_aborted_transactions_count_past_the_recovery_point(patch: pytest.MonkeyPatch) -> None:
+    read = StoredAborted._read
+
+    def trusting(stored: StoredAborted, segment: Any, recovery_point: int, *, is_complete: bool) -> None:
+        read(stored, segment, 1 << 62, is_complete=is_complete)
+
+    patch.setattr(StoredAborted, "_read", trusting)
+
+
+def seal_without_aborted_transactions(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ReplayedState, "_write_aborted", nothing)
+
+
+def aborted_transactions_outlive_a_cut(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(AbortedIndex, "truncate", nothing)
+
+
+def snapshot_without_open_transactions(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(producer_snapshot, "_item", lambda one, entry: [one, *entry[:1], entry.last_timestamp_us, entry[1]])
+
+
+def stable_offset_starts_at_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(replica_log, "UncommittedEnds", lambda known_from: UncommittedEnds(Offset(0)))
+
+
 MUTANTS: list[Mutant] = [
     flush_without_names,
     checkpoint_without_sync,
@@ -85,8 +120,14 @@ MUTANTS: list[Mutant] = [
     front_goes_before_the_checkpoint,
     cleaned_segment_not_synced,
     snapshots_outlive_a_cut,
+    start_without_aborted_transactions,
+    files_of_aborted_transactions_count_past_the_recovery_point,
+    seal_without_aborted_transactions,
+    aborted_transactions_outlive_a_cut,
+    snapshot_without_open_transactions,
+    stable_offset_starts_at_the_high_watermark,
 ]
-SHOWN_BY = {cut_without_mark: 1, reset_without_a_mark_of_its_own: 1, snapshots_outlive_a_cut: 4}
+SHOWN_BY = {cut_without_mark: 1, reset_without_a_mark_of_its_own: 1, cleaned_segment_not_synced: 6}
 """The first lives that showed mutants, where life 0 does not; other lives follow, as other operations may need them."""
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks a start after a crash against the life that crashed (rules R3, E1, P3, T5)."""
+"""Checks a start after a crash against the life that crashed (rules R3, E1, P3, T5, X3-X5)."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tidemark.storage.log.partition_log import PartitionLog
 
 from tests.crash.disk import Crash
 from tests.crash.lives import CONFIGS, Note, Version, batches_of, directories_of, named, open_directories
+from tests.crash.transactions import aborts, compare_readers, compare_states
 from tests.unit.storage.batches import IDENTITY, PARTITION, latest_epoch, lead, make_batch
 
 
@@ -38,6 +39,13 @@ class Moment(NamedTuple):
         return self.versions[first : self.after.version + 1]
 
 
+class Found(NamedTuple):
+    """The log of a start; `history`: with all batches that the log ever had below its end, None for a doubted one."""
+
+    batches: tuple[Batch, ...]
+    history: tuple[Batch, ...] | None
+
+
 def judge(path: Path, moment: Moment) -> None:
     """Start, compare the log with the moment, append, get killed and start again."""
     if moment.crash is Crash.LOOSE and moment.before.cut_unsynced:
@@ -45,7 +53,7 @@ def judge(path: Path, moment: Moment) -> None:
         return
     found = _start(path, moment)
     again = _start(path, moment._replace(crash=Crash.KILL), expected=found)
-    assert again[: len(found)] == found, "a second start finds the same log"
+    assert again.batches[: len(found.batches)] == found.batches, "a second start finds the same log"
 
 
 def _judge_promised(path: Path, moment: Moment) -> None:
@@ -61,7 +69,8 @@ def _judge_promised(path: Path, moment: Moment) -> None:
     logs.close()
 
 
-def _start(path: Path, moment: Moment, expected: Sequence[Batch] | None = None) -> tuple[Batch, ...]:
+def _start(path: Path, moment: Moment, expected: Found | None = None) -> Found:
+    """Start, append a record and abort the open transactions; gives the log before that, of a second start after it."""
     logs = open_directories(path, moment.seed)
     try:
         log, recovered = logs.open(PARTITION, IDENTITY, CONFIGS)
@@ -69,20 +78,29 @@ def _start(path: Path, moment: Moment, expected: Sequence[Batch] | None = None) 
         for batch in batches:
             check_batches(bytes(batch.data))
         if expected is None:
-            _compare(log, recovered, batches, moment)
+            history = _compare(log, recovered, batches, moment)
         else:
             assert recovered.damaged is None or moment.before.may_doubt or moment.crash is not Crash.STRICT
+            history = expected.history
+            if history is not None:
+                _compare_transactions(log, recovered, batches, [history])
         start = log.log_end_offset
-        lead(log, make_batch(["after"]), epoch=max(1000, latest_epoch(log)))
+        lead(log, make_batch(["after"]), *aborts(recovered.producers), epoch=max(1000, latest_epoch(log)))
         after = batches_of(log)
         assert after[: len(batches)] == batches
-        assert after[-1].envelope.base_offset == start
-        return batches if expected is None else after
+        assert after[len(batches)].envelope.base_offset == start
+        if history is not None:
+            history += after[len(batches) :]
+            compare_states(log, log.state().producers, history, after, exactly=False)
+        return Found(batches if expected is None else after, history)
     finally:
         logs.close()
 
 
-def _compare(log: PartitionLog, recovered: RecoveredLog, batches: tuple[Batch, ...], moment: Moment) -> None:
+def _compare(
+    log: PartitionLog, recovered: RecoveredLog, batches: tuple[Batch, ...], moment: Moment
+) -> tuple[Batch, ...] | None:
+    """The history that the log has the rest of; None for a log with damage that the life put in doubt."""
     before, after = moment.before, moment.after
     start, end = int(log.log_start_offset), int(log.log_end_offset)
     if moment.killed:
@@ -103,10 +121,32 @@ def _compare(log: PartitionLog, recovered: RecoveredLog, batches: tuple[Batch, .
     highest = max(after.last_high_watermark, before.last_high_watermark, 0)
     assert recovered.high_watermark <= highest, f"high watermark {recovered.high_watermark}, none above {highest} was"
     if recovered.damaged and before.may_doubt:
-        return
+        return None
     _compare_epochs(recovered, batches, start)
     exactly = moment.killed and directories_of(moment.seed) == 1  # a copy lacks batches below its log start
     _compare_producers(recovered, batches, end, fitting, exactly=exactly)
+    return _compare_transactions(log, recovered, batches, [one.history_below(end) for one in fitting], exactly=exactly)
+
+
+def _compare_transactions(
+    log: PartitionLog,
+    recovered: RecoveredLog,
+    batches: tuple[Batch, ...],
+    histories: Sequence[tuple[Batch, ...]],
+    *,
+    exactly: bool = False,
+) -> tuple[Batch, ...]:
+    """One of these histories has exactly the transactions that the log states; gives that history."""
+    wrong: list[str] = []
+    for history in dict.fromkeys(histories):
+        try:
+            compare_states(log, recovered.producers, history, batches, exactly=exactly)
+            compare_readers(log, recovered, history, batches)
+        except AssertionError as error:
+            wrong.append(str(error))
+        else:
+            return history
+    raise AssertionError("; ".join(wrong))
 
 
 def _doubts_cut(moment: Moment) -> bool:
@@ -157,7 +197,7 @@ def _compare_producers(
         expected = version.producers_at(end).entries
         if exactly and found == expected:
             return
-        wrong = [one for one in found if found[one].batches[-1] != expected[one].batches[-1]] + [
+        wrong = [one for one in found if found[one].batches[-1:] != expected[one].batches[-1:]] + [
             one for one in in_log if one not in found
         ]
         if not wrong and not exactly:
