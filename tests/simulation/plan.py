@@ -81,6 +81,8 @@ class Recipe:
     """leader.election.wait.ms; 0: a mistake in what is trusted shows, since no other log is awaited."""
     torn: float = 1.0
     """How often a cut tail ends within a batch, as a start finds it; in other cases whole batches are gone."""
+    transactions: int = 0
+    """Steps of producers that write in transactions; in worlds with files only."""
     weights: Mapping[str, int] = field(default_factory=lambda: dict(MIXED))
 
     @property
@@ -152,6 +154,9 @@ def draw(seed: int, recipe: Recipe) -> Plan:
         kind = dice.choices(kinds, [recipe.weights[one] for one in kinds])[0]
         at_ms = START_MS + dice.randrange(recipe.duration_ms)
         items.append(Item(at_ms, kind, _arguments(kind, dice, recipe)))
+    for _ in range(recipe.transactions):
+        at_ms = START_MS + dice.randrange(recipe.duration_ms)
+        items.append(Item(at_ms, "transact", (dice.choice((20, 21)),)))
     return Plan(seed, recipe, tuple(sorted(items, key=lambda item: (item.at_ms, item.kind, item.args))))
 
 

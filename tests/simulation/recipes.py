@@ -194,6 +194,9 @@ _TEARING = {"tear_all": 6, "crash": 4, "crash_all": 1, "isolate": 2, "cut": 2, "
 TORN = Recipe("torn", faults=10, duration_ms=5000, produces=40, weights=_TEARING)
 TORN_SINGLE = replace(TORN, name="torn-single", min_isr=1)
 TORN_FILES = replace(TORN, name="torn-files", files=True)
+TRANSACTIONS = Recipe(
+    "transactions", files=True, faults=14, duration_ms=5000, produces=15, idempotent=5, transactions=80
+)
 SHORTENED = replace(
     TORN, name="shortened", torn=0.0, election_wait_ms=5000, faults=6, weights={"tear_all": 6, "controller_crash": 2}
 )
@@ -261,6 +264,7 @@ RECIPES: Mapping[str, Recipe] = {
         SHORTENED,
         SCHEMAS,
         ROWS,
+        TRANSACTIONS,
     )
 }
 

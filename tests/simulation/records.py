@@ -12,6 +12,7 @@ from functools import lru_cache
 from tidemark.model import LeaderEpoch, TidemarkError
 from tidemark.record.checks import check_batch
 from tidemark.record.envelope import Attributes, Batch, Envelope, parse_envelope, stamped
+from tidemark.record.markers import EndMarker, build_marker
 from tidemark.record.payload import build_batch, from_columns, read_batch, row_offsets
 
 Values = list[str | None]
@@ -50,7 +51,14 @@ def make_batch(value: str, *, records: int = 1, sequence: int = -1, producer_id:
 
 
 def make_real_batch(
-    value: str, *, records: int = 1, sequence: int = -1, producer_id: int = -1, at_us: int = 0
+    value: str,
+    *,
+    records: int = 1,
+    sequence: int = -1,
+    producer_id: int = -1,
+    producer_epoch: int = 0,
+    pending: bool = False,
+    at_us: int = 0,
 ) -> Batch:
     """As `make_batch`, as the bytes that a producer sends."""
     words = [f"{value}.{n}" for n in range(records)]
@@ -60,9 +68,16 @@ def make_real_batch(
         timestamps_us=[at_us] * records,
         headers=[{_WORD: word.encode()} for word in words],
     )
-    epoch = 0 if producer_id >= 0 else -1
-    data = bytes(build_batch(rows, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence))
-    return Batch(parse_envelope(data), data)
+    epoch = producer_epoch if producer_id >= 0 else -1
+    data = build_batch(rows, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, pending=pending)
+    return Batch(parse_envelope(data), bytes(data))
+
+
+def make_real_marker(producer_id: int, producer_epoch: int, *, commit: bool, at_us: int) -> Batch:
+    """The end of a transaction, of a coordinator."""
+    marker = EndMarker(commit, coordinator_epoch=0)
+    data = build_marker(producer_id=producer_id, producer_epoch=producer_epoch, marker=marker, timestamp_us=at_us)
+    return Batch(parse_envelope(data), bytes(data))
 
 
 def is_real(batch: Batch) -> bool:
@@ -97,6 +112,8 @@ _REAL: dict[int, tuple[str | None, ...]] = {}
 def values_of(batch: Batch) -> tuple[str | None, ...]:
     """The records of a batch, one entry for each offset."""
     envelope = batch.envelope
+    if envelope.is_control:
+        return (f"m{envelope.producer_id}:{envelope.producer_epoch}.0",)
     if not is_real(batch):
         return _in_memory(batch.data.decode(), envelope.last_offset_delta + 1)
     found = _REAL.get(envelope.crc)

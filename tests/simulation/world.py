@@ -26,6 +26,7 @@ from tests.simulation.clients.consumers import Reader
 from tests.simulation.clients.follower_fetch import NearReader
 from tests.simulation.clients.producers import Clients
 from tests.simulation.clients.rows import Rows
+from tests.simulation.clients.transactions import CommittedReader
 from tests.simulation.disks.machine import Machine
 from tests.simulation.disks.repairs import scrub
 from tests.simulation.engine import Engine, Node
@@ -276,6 +277,8 @@ class World:
             Reader(self, goes_on=goes_on).start()
             if self.recipe.near:
                 NearReader(self, goes_on=goes_on).start()
+            if self.recipe.transactions:
+                CommittedReader(self, goes_on=goes_on).start()
         self.engine.run(START_MS + self.recipe.duration_ms)
         self._make_peace()
 
@@ -285,6 +288,8 @@ class World:
             self.clients.produce(str(value), int(records), int(acks), BrokerId(int(to)))
         elif item.kind == "append":
             self.clients.append(int(item.args[0]))
+        elif item.kind == "transact":
+            self.clients.transact(int(item.args[0]))
         else:
             self.tell(f"== {item}")
             Faults(self).happen(item)
@@ -305,6 +310,7 @@ class World:
             self.start_broker(broker)
         for controller in CONTROLLERS:
             self.start_controller(BrokerId(controller))
+        self.clients.end_transactions()
         until_ms = self.engine.now + PEACE_MS
         self._offline_after_ms = self.engine.now + PEACE_MS // 2
         while self.engine.now < until_ms:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tidemark.core.replication.queries import ReadableRange
 from tidemark.model import NO_EPOCH, ErrorCode, LeaderEpoch, Offset, TidemarkError
 
 from tests.simulation.invariants.replication import InvariantError, Read
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 class Reader:
     """One consumer; `goes_on`: from one read to the next, else each begins where the log starts."""
+
+    committed_only = False
 
     def __init__(self, world: World, *, goes_on: bool) -> None:
         self._world = world
@@ -59,6 +62,7 @@ class Reader:
                     fetch_offset=Offset(self._position),
                     last_fetched_epoch=self._epoch,
                     now_ms=now_ms,
+                    committed_only=self.committed_only,
                 )
                 process.lease.check(partition)
             except TidemarkError as error:
@@ -71,7 +75,10 @@ class Reader:
             break
         else:
             return
-        values = self._take(process, readable.end_offset)
+        self._deliver(process, readable)
+
+    def _deliver(self, process: BrokerNode, readable: ReadableRange) -> None:
+        partition, values = self._world.partitions[0], self._take(process, readable.end_offset)
         read = Read(self._position - len(values), values, readable.log_start_offset, readable.high_watermark)
         for invariant in self._world.invariants:
             invariant.on_release(self._world, process, partition)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from tidemark.core.replication import effects as fx
 from tidemark.core.replication import events as ev
 from tidemark.model import NO_EPOCH, BrokerId, ErrorCode, TidemarkError
-from tidemark.record.envelope import Batch
+from tidemark.record.envelope import Batch, Envelope
 
+from tests.simulation.clients.transactions import TransactionalProducer
 from tests.simulation.invariants.replication import InvariantError
 from tests.simulation.records import make_batch, make_real_batch, values_of
 
@@ -106,6 +107,7 @@ class Clients:
         self._requests: dict[int, _Request] = {}
         self._request_id = 0
         self._producers: dict[int, IdempotentProducer] = {}
+        self._transactional: dict[int, TransactionalProducer] = {}
 
     def __str__(self) -> str:
         return ", ".join(
@@ -113,7 +115,8 @@ class Clients:
         )
 
     def done(self) -> bool:
-        return all(not one.waiting or one.gave_up for one in self._producers.values())
+        transactional = all(one.is_done for one in self._transactional.values())
+        return transactional and all(not one.waiting or one.gave_up for one in self._producers.values())
 
     def batch(self, value: str, *, records: int = 1, sequence: int = -1, producer_id: int = -1) -> Batch:
         """Dated now."""
@@ -130,7 +133,21 @@ class Clients:
             producer = self._producers[producer_id] = IdempotentProducer(self, producer_id)
         producer.append()
 
-    def send(self, batch: Batch, acks: int, broker: BrokerId, then: Then) -> None:
+    def transact(self, producer_id: int) -> None:
+        producer = self._transactional.get(producer_id)
+        if producer is None:
+            producer = self._transactional[producer_id] = TransactionalProducer(self, producer_id)
+        producer.step()
+
+    def end_transactions(self) -> None:
+        for producer in self._transactional.values():
+            producer.end()
+
+    def decision(self, envelope: Envelope) -> bool | None:
+        """Whether the transaction of a batch is committed; None: it is open."""
+        return self._transactional[envelope.producer_id].decisions.get(envelope.producer_epoch)
+
+    def send(self, batch: Batch, acks: int, broker: BrokerId, then: Then, *, transactional_id: str = "") -> None:
         engine = self.world.engine
         process = self.world.brokers.get(broker)
         if process is None:
@@ -140,7 +157,11 @@ class Clients:
         self._request_id += 1
         request_id, partition = self._request_id, self.world.partitions[0]
         self._requests[request_id] = _Request(process, str(values_of(batch)[0]), acks, then)
-        arrived = ev.ProduceArrived(request_id, partition, "", NO_EPOCH, acks, (batch,))
+        arrived: ev.Event
+        if batch.envelope.is_control:
+            arrived = ev.MarkerArrived(request_id, partition, "", NO_EPOCH, batch)
+        else:
+            arrived = ev.ProduceArrived(request_id, partition, "", NO_EPOCH, acks, (batch,), transactional_id)
         engine.after(self.dice.randrange(0, 5), lambda: process.run(lambda: process.feed(arrived)))
         process.after(_DEADLINE_MS, lambda: process.feed(ev.ProduceExpired(request_id, partition)))
         engine.after(_DEADLINE_MS + 500, lambda: self._no_answer(request_id))
@@ -165,7 +186,8 @@ class Clients:
         if error is None and request.acks == -1:
             self.acknowledged += 1
             self.world.tell(f"broker {process.broker_id} acknowledges {request.value} at {effect.result.base_offset}")
-            self.world.acked(process, effect.partition, effect.result.base_offset, request.value)
+            if effect.result.base_offset >= 0:  # else of a repeated marker
+                self.world.acked(process, effect.partition, effect.result.base_offset, request.value)
         if self.dice.random() < self.world.recipe.lost_replies:
             lost = TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "the answer was lost")
             self.world.engine.after(200, lambda: request.then(None, lost))

@@ -33,6 +33,7 @@ from tidemark.model import (
 )
 from tidemark.ports import RetentionLimits
 from tidemark.record.envelope import Batch, split_batches
+from tidemark.record.transactions import AbortedTransaction
 from tidemark.storage.directories.log_manager import LogManager, open_logs
 from tidemark.storage.log import partition_log as storage_log
 from tidemark.storage.log.cleaner import CleanerSettings, clean_log
@@ -42,6 +43,7 @@ from tidemark.storage.recovery.log_loader import segment_offsets
 from tidemark.storage.recovery.producer_snapshot import SNAPSHOT_SUFFIX, snapshot_path
 from tidemark.storage.segments.segment import Segment
 
+from tests.crash.transactions import transactions_of
 from tests.simulation.disks.machine import Machine, StoredLog
 from tests.simulation.disks.machine_logs import MachineLogs
 from tests.simulation.disks.repairs import MemoryLog
@@ -98,6 +100,7 @@ class FiledLogs(MachineLogs):
         self._same("the recovered producers", _producers(real.producers), _producers(model.producers))
         self._same("the recovered damage", real.damaged is None, model.damaged is None)
         self._same("the recovered cut", real.cut, model.cut)
+        self._same_aborted(effect.partition, log)
         return real
 
     def _write(self, log: StoredLog, effect: fx.AppendToLog, batches: tuple[Batch, ...]) -> None:
@@ -181,6 +184,7 @@ class FiledLogs(MachineLogs):
         real = self._files[effect.partition].truncate(effect.end_offset)
         self._same("the end after a cut", self._files[effect.partition].log_end_offset, log.end)
         self._same("the producers after a cut", _producers(real), _producers(model))
+        self._same_aborted(effect.partition, log)
         return real
 
     def _start_anew(self, log: StoredLog, effect: fx.ResetLog) -> ProducerStates:
@@ -207,6 +211,15 @@ class FiledLogs(MachineLogs):
         kept = [one for one in model if one.envelope.base_offset not in log.flipped]
         self._same("what is read", [_named(one) for one in good], [_named(one) for one in kept])
         return batches
+
+    def aborted(self, partition: TopicPartition, start: Offset, end: Offset) -> Sequence[AbortedTransaction]:
+        return self._files[partition].aborted_transactions(start, end)
+
+    def _same_aborted(self, partition: TopicPartition, log: StoredLog) -> None:
+        if self._node.world.recipe.transactions:
+            model = [one for one in transactions_of(log.batches) if not (one.is_open or one.commit)]
+            real = self._files[partition].aborted_transactions(Offset(0), Offset(1 << 62))
+            self._same("the aborted transactions", [*map(tuple, real)], [tuple(one)[:3] for one in model])
 
     def suspect(self, partition: TopicPartition) -> SuspectLog | None:
         model, file = super().suspect(partition), self._files.get(partition)

@@ -7,7 +7,7 @@ As broker/logs/append_threads.py does it, in simulated time.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from tidemark.model import (
     TopicPartition,
 )
 from tidemark.record.envelope import Batch
+from tidemark.record.transactions import AbortedTransaction
 
 from tests.simulation.disks.cleaner_model import clean
 from tests.simulation.disks.machine import StoredLog
@@ -279,6 +280,10 @@ class MachineLogs:
             self._node.world.counts["flips refused by consumers"] += 1
             self._node.repairs.repairs.suspect(partition, batches[len(good)].envelope.base_offset)
         return good
+
+    def aborted(self, partition: TopicPartition, start: Offset, end: Offset) -> Sequence[AbortedTransaction]:
+        """The aborted transactions that a read_committed fetch of this range names."""
+        raise AssertionError("a log in memory has no index")
 
     def peek(
         self, partition: TopicPartition, identity: ReplicaIdentity, start: int, end: int

@@ -22,6 +22,7 @@ from tests.simulation.invariants.replication import (
     ValidHighWatermark,
 )
 from tests.simulation.invariants.schemas import SchemaFixed, SchemaKnown, TypedBatches
+from tests.simulation.invariants.transactions import ReadCommitted, Stable
 
 
 def all_invariants() -> list[Invariant]:
@@ -45,6 +46,8 @@ def all_invariants() -> list[Invariant]:
         DeletedStaysDeleted(),
         versions,
         TypedBatches(versions),
+        ReadCommitted(),
+        Stable(),
         ReplicaSet(),
         ThrottleGone(),
         Led(),

@@ -6,10 +6,11 @@ Everything committed is gathered by lineage: an unclean election starts a new on
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from tidemark.model import BrokerId, IsrEntry, Offset, TopicPartition, VersionedState
+from tidemark.record.envelope import Batch
 
 from tests.simulation.invariants.moment import Moment, ReplicaNow, is_told_of_another, lineage_of
 from tests.simulation.records import Values, agree
@@ -58,6 +59,11 @@ class Invariant:
 
     def on_follower_read(self, world: World, process: BrokerNode, partition: TopicPartition, read: Read) -> None:
         """A follower returns records to a consumer; `high_watermark` is the one that the follower received."""
+
+    def on_committed_read(
+        self, world: World, partition: TopicPartition, batches: Sequence[Batch], shown: Sequence[Batch]
+    ) -> None:
+        """A read_committed consumer has fetched batches, and is shown some of them."""
 
     def on_deleted(
         self, world: World, process: BrokerNode, partition: TopicPartition, before_offset: int, behind: Set[BrokerId]

@@ -37,6 +37,7 @@ from tests.simulation.mutants import hurt_nodes as of_nodes
 from tests.simulation.mutants import log_start as of_fronts
 from tests.simulation.mutants import reassignment as of_moves
 from tests.simulation.mutants import schemas as of_schemas
+from tests.simulation.mutants import transactions as of_transactions
 from tests.simulation.nodes.broker import BrokerNode
 from tests.simulation.plan import Plan, Recipe, draw
 from tests.simulation.recipes import GROUP_COMMIT, HARSH, MIXED, MOVES
@@ -111,6 +112,7 @@ _SHOWN_BY = {
     "gives_way_to_in_sync_replicas_only": 7,
     "believes_older_nodes": 5,
     "takes_a_cut_tail_for_a_torn_write": 53,
+    "keeps_aborted_transactions_when_cut": 11,
 }
 """Of mutants that the first few worlds do not show: the first seed that does."""
 
@@ -466,4 +468,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *(Mutant(patch, *where) for patch, where in of_nodes.RULES.items()),
     *(Mutant(patch, *where) for patch, where in of_tails.RULES.items()),
     *(Mutant(patch, *where) for patch, where in of_schemas.RULES.items()),
+    *(Mutant(patch, *where) for patch, where in of_transactions.RULES.items()),
 )
