@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import duckdb
@@ -15,8 +17,9 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.snapshots import Operation, Snapshot
 from tidemark.client import archive_topic, compact_archive, read_table
 from tidemark.client.tables import archiver, iceberg, table_scan
 from tidemark.client.tables.archive_files import MERGING, Archive
@@ -247,6 +250,59 @@ def test_a_file_that_another_engine_changed_stays_and_so_do_those_of_branches_an
     assert offsets(catalog.load_table(NAME)) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
 
 
+def merged_only(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Merge the files of an archive, and be killed before the table has the merged file; returns its path."""
+    with monkeypatch.context() as patched:
+        patched.setattr(iceberg, "_commit_merged", lambda *_: (_ for _ in ()).throw(Killed))
+        with pytest.raises(Killed):
+            compacted(root)
+    (merged,) = Archive(root).files()[0]
+    return merged.path
+
+
+def test_files_that_another_engine_changed_after_they_were_merged_keep_its_changes(
+    logs: Logs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive(logs, tmp_path, 3)
+    merged_only(tmp_path, monkeypatch)
+    with opened_catalog(tmp_path, None) as catalog:
+        catalog.load_table(NAME).delete("delay = 0")
+        assert compacted(tmp_path, grace_hours=0) == Compacted(0, 0, 0)
+        assert offsets(catalog.load_table(NAME)) == [1, 2, 3, 4, 5]
+        table = catalog.load_table(NAME)
+        table.overwrite(table.scan().to_arrow())
+        assert compacted(tmp_path, grace_hours=0) == Compacted(0, 0, 0), (
+            "the newest offsets are in a snapshot with them"
+        )
+        archive(logs, tmp_path, 2)
+        assert compacted(tmp_path, grace_hours=0) == Compacted(2, 1, 5)
+        assert offsets(catalog.load_table(NAME)) == list(range(1, 10))
+
+
+def test_a_snapshot_stays_for_the_whole_grace_after_another_one_replaced_it(
+    logs: Logs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive(logs, tmp_path, 3)
+    os.utime(merged_only(tmp_path, monkeypatch), (0, 0))
+    with opened_catalog(tmp_path, None) as catalog:
+        before = catalog.load_table(NAME)
+        assert compacted(tmp_path) == Compacted(0, 0, 0)
+        assert len(paths(catalog.load_table(NAME))) == 1
+        assert offsets(before) == list(range(6))
+
+
+def test_no_file_is_merged_while_delete_files_apply(
+    logs: Logs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive(logs, tmp_path, 3)
+    manifests = Snapshot.manifests
+    with monkeypatch.context() as patched:
+        deletes = SimpleNamespace(content=ManifestContent.DELETES)
+        patched.setattr(Snapshot, "manifests", lambda *given: [*manifests(*given), deletes])
+        assert compacted(tmp_path) == Compacted(0, 0, 0)
+    assert compacted(tmp_path) == Compacted(3, 1, 0)
+
+
 def test_only_files_that_the_table_has_are_merged_so_that_it_ends_between_two_files(
     logs: Logs, tmp_path: Path, catalog: Catalog, properties: Properties
 ) -> None:
@@ -279,3 +335,7 @@ def test_a_compaction_without_the_catalog_of_its_table_and_a_table_made_beside_o
     assert len(Archive(tmp_path).files()[0]) == 3
     assert compacted(tmp_path, properties).sources == 3
     assert offsets(catalog.load_table(NAME)) == list(range(6))
+    catalog.drop_table(NAME)
+    archive(logs, tmp_path, 1, properties)
+    with pytest.raises(TidemarkError, match=f"{table_id} has its files.* delete the line of the table from .*/tables"):
+        compacted(tmp_path, properties)
