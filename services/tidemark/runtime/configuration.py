@@ -63,6 +63,7 @@ class _ServiceSettings:
     connections_max_age_ms: int
     max_connections: int
     max_connections_per_ip: int
+    max_connection_creation_rate_per_ip: int
     connections_max_idle_ms: int
     max_streams_per_connection: int
     max_in_flight_bytes_per_connection: int

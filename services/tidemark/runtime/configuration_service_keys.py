@@ -30,6 +30,17 @@ LIMITS: Final[tuple[ConfigKey, ...]] = (
         unlimited=True,
     ),
     whole_number(
+        "max.connection.creation.rate.per.ip",
+        _ALL,
+        200,
+        "connections",
+        "New connections of one address to one listener per second, and at once. Above it the kernel drops attempts, "
+        "which the client's kernel repeats",
+        minimum=1,
+        maximum=100_000,
+        unlimited=True,
+    ),
+    whole_number(
         "connections.max.idle.ms",
         _ALL,
         600_000,

@@ -19,7 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tidemark.core.security.principals import Role
 from tidemark.local.certificates import Authority
 from tidemark.rpc.channel import open_channel
-from tidemark.rpc.limits import watch
+from tidemark.rpc.limits import connections, watch
 from tidemark.rpc.limits.connections import (
     ABANDONED,
     ADDRESS,
@@ -233,7 +233,8 @@ async def test_connections_of_one_address_are_bounded_and_the_oldest_stay(stack:
 async def test_the_kernel_drops_attempts_of_an_address_with_very_many_connections(
     stack: AsyncExitStack, host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "_DROPPED_S", 0.2)
+    for module in (watch, connections):
+        monkeypatch.setattr(module, "DROPPED_S", 0.2)
     service = Bytes()
     limits = ConnectionLimits(per_address=5)
     server = make_server(host, 0, [Service(service.add, service, "test.Bytes")], limits=limits)
@@ -260,6 +261,40 @@ async def test_the_kernel_drops_attempts_of_an_address_with_very_many_connection
         one.close()
     await until(lambda: not server._watch._dropped_until_s)
     socket.create_connection(address, timeout=10, source_address=(other, 0)).close()
+
+
+async def test_new_connections_of_one_address_have_a_rate_and_others_are_served(stack: AsyncExitStack) -> None:
+    server, ended_before = await serve(stack, creation_rate=20), ended(ADDRESS)
+    address = ("127.0.0.1", server.port)
+
+    def more() -> bool:
+        """Connect again and again: a busy machine may take long for twenty."""
+        with contextlib.suppress(TimeoutError):
+            for _ in range(60):
+                stack.callback(socket.create_connection(address, timeout=0.3, source_address=(OTHER, 0)).close)
+        return bool(server._watch._dropped_until_s)
+
+    await until(more)
+    assert (server.port, OTHER) in server._watch._dropped_until_s
+    assert await is_served(server)
+    await until(lambda: not server._watch._dropped_until_s)
+    socket.create_connection(address, timeout=LONG_S, source_address=(OTHER, 0)).close()
+    assert ended(ADDRESS) == ended_before
+
+
+async def test_the_rate_of_new_connections_knows_each_connection_once() -> None:
+    dropped: dict[Any, float] = {}
+    limited = Connections(
+        ConnectionLimits(creation_rate=10), lambda *_: True, lambda *_: None, lambda: None, dropped.update
+    )
+    found = [Found(Peer(9092, "10.0.0.7", number), number, number, 0, 0) for number in range(1, 11)]
+    for _ in range(3):
+        await limited.look_is_over(found, Pace())
+    assert not dropped
+    more = [Found(Peer(9092, "10.0.0.7", number), number, number, 0, 0) for number in range(11, 16)]
+    await limited.glance_is_over(more, Pace())
+    assert list(dropped) == [(9092, "10.0.0.7")]
+    assert 0 < dropped[9092, "10.0.0.7"] <= 0.5
 
 
 async def test_connections_that_say_nothing_count_too(stack: AsyncExitStack) -> None:
@@ -363,11 +398,11 @@ async def test_calls_whose_request_has_not_come_count_and_time_out(
 
 
 async def test_messages_of_a_connection_that_opens_during_a_look_are_not_taken_for_unfinished_ones() -> None:
-    connections = Connections(ConnectionLimits(), lambda *_: True, lambda *_: None, lambda: None)
+    limited = Connections(ConnectionLimits(), lambda *_: True, lambda *_: None, lambda: None)
     peer = Peer(9092, "10.0.0.7", 4711)
-    connections.of(peer).took(8 * MIB)
-    await connections.look_is_over([], Pace())
-    await connections.look_is_over([Found(peer, 7, 99, 0, 8 * MIB)], Pace())
-    assert connections.bytes == 0
-    await connections.look_is_over([], Pace())
-    assert len(connections) == 0
+    limited.of(peer).took(8 * MIB)
+    await limited.look_is_over([], Pace())
+    await limited.look_is_over([Found(peer, 7, 99, 0, 8 * MIB)], Pace())
+    assert limited.bytes == 0
+    await limited.look_is_over([], Pace())
+    assert len(limited) == 0

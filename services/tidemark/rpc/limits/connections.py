@@ -29,7 +29,7 @@ MESSAGE_OVERHEAD_BYTES: Final = 256
 
 _CALL_ARRIVING_BYTES_MAX: Final = MESSAGE_BYTES_MAX + dict(WINDOW)["grpc.http2.lookahead_bytes"]
 """Of one call: an unfinished message, and what its peer may send ahead."""
-REFUSALS_PER_S: Final = 2.0
+REFUSALS_PER_S: Final = 1.0
 """Requests of one address that are refused for their size or items: gRPC has assembled each of them before."""
 ABANDONED_PER_S: Final = 100.0
 ABANDONED_AT_ONCE: Final = 1_000
@@ -37,6 +37,8 @@ ABANDONED_AT_ONCE: Final = 1_000
 ENDED_PER_S: Final = 10.0
 ENDED_AT_ONCE: Final = 50
 """Connections of one address that a limit ends. Above this its attempts are dropped."""
+DROPPED_S: Final = 5.0
+"""For so long attempts of an address are dropped of which very many connections end, or which has all that it may."""
 _ENDED_OF_A_SLICE: Final = 8
 _ENDED_OF_A_LOOK: Final = 500
 """gRPC works 0.1 ms to end a connection, which delays calls. The next look ends more."""
@@ -57,6 +59,7 @@ class ConnectionLimits(NamedTuple):
     Attributes:
         connections: at a time; 0: as of `runtime.limits.connections_max`.
         per_address: connections of one address to one port, at a time.
+        creation_rate: new connections of one address to one port, per second, and as many at once.
         streams: calls at a time on a connection; more wait at the client.
         idle_ms: time without a call after which a connection is closed.
         connection_bytes: in flight, of one connection.
@@ -69,6 +72,7 @@ class ConnectionLimits(NamedTuple):
     idle_ms: int = 600_000
     connection_bytes: int = 128 << 20
     bytes: int = 512 << 20
+    creation_rate: int = 200
 
 
 DEFAULT_LIMITS: Final = ConnectionLimits()
@@ -84,6 +88,10 @@ class LimitSettings(Protocol):
     @property
     def max_connections_per_ip(self) -> int:
         """Of one address to one listener."""
+
+    @property
+    def max_connection_creation_rate_per_ip(self) -> int:
+        """Of one address to one listener, per second."""
 
     @property
     def connections_max_idle_ms(self) -> int:
@@ -111,6 +119,7 @@ def limits_of(settings: LimitSettings) -> ConnectionLimits:
         settings.connections_max_idle_ms,
         settings.max_in_flight_bytes_per_connection,
         settings.max_in_flight_bytes,
+        settings.max_connection_creation_rate_per_ip,
     )
 
 
@@ -179,7 +188,7 @@ class Connections:
         end: ends a connection; False if it has ended.
         refused: called with one of `REASONS` for each connection that was ended.
         look: asks for a look soon: a connection without a known descriptor is to be ended.
-        crowd: called with addresses of which very many connections are ended.
+        drop: called with addresses whose attempts are to be dropped, and the seconds for which.
     """
 
     def __init__(
@@ -188,7 +197,7 @@ class Connections:
         end: Callable[[int, Peer], bool],
         refused: Callable[[str, Peer], None],
         look: Callable[[], None],
-        crowd: Callable[[set[Address]], None] = lambda _: None,
+        drop: Callable[[dict[Address, float]], None] = lambda _: None,
     ) -> None:
         self._limits = limits
         self._end = end
@@ -199,7 +208,10 @@ class Connections:
         self._arriving_bytes = 0
         self._looks = 0
         self._endings = Rate(ENDED_PER_S, ENDED_AT_ONCE)
-        self._is_crowd = crowd
+        rate = limits.creation_rate
+        self._creations = None if rate == UNLIMITED else Rate(rate, rate)
+        self._too_fast_s: dict[Address, float] = {}
+        self._drop = drop
         self._full: set[Address] = set()
         self._refusals = Rate(REFUSALS_PER_S)
         self._abandonments = Rate(ABANDONED_PER_S, ABANDONED_AT_ONCE)
@@ -240,6 +252,14 @@ class Connections:
         """Whether the address has as many connections as it may, as of the last look."""
         return address in self._full
 
+    async def glance_is_over(self, found: Iterable[Found], pace: Pace) -> None:
+        """Take the connections that came since the last look or glance. Other tasks run between slices."""
+        for one in found:
+            if pace.is_due:
+                await pace.give_way()
+            self._seen(one)
+        self._drop_the_too_fast()
+
     async def look_is_over(self, found: Iterable[Found], pace: Pace) -> None:
         """Take the connections that a look found, and end those above the limits. Other tasks run between slices.
 
@@ -252,10 +272,9 @@ class Connections:
         self._refusals.forget(now_s)
         self._abandonments.forget(now_s)
         self._endings.forget(now_s)
-        for one in found:
-            if pace.is_due:
-                await pace.give_way()
-            self._seen(one)
+        if self._creations is not None:
+            self._creations.forget(now_s)
+        await self.glance_is_over(found, pace)
         for connection in list(self._all.values()):
             if pace.is_due:
                 await pace.give_way()
@@ -276,10 +295,22 @@ class Connections:
             connection = None
         if connection is None:
             connection = self._all[found.peer] = Connection(found.peer)
+        if not connection.inode:
+            self._created(connection)
         before_bytes = connection.arriving_bytes
         connection.seen(found)
         connection.look = self._looks
         self._arriving_bytes += connection.arriving_bytes - before_bytes
+
+    def _created(self, connection: Connection) -> None:
+        address = connection.peer[:2]
+        if self._creations is not None and (early_s := self._creations.early_s(address, time.monotonic())):
+            self._too_fast_s[address] = early_s
+
+    def _drop_the_too_fast(self) -> None:
+        if self._too_fast_s:
+            self._drop(self._too_fast_s)
+            self._too_fast_s = {}
 
     def _forget_if_gone(self, connection: Connection) -> None:
         if connection.look == self._looks or self._all.get(connection.peer) is not connection:
@@ -302,7 +333,7 @@ class Connections:
             if _above(here[address], limit):
                 beyond.append(connection)
         self._full = {address for address, count in here.items() if count >= limit != UNLIMITED}
-        self._is_crowd({address for address in self._full if here[address] >= limit + ENDED_AT_ONCE})
+        self._drop({one: DROPPED_S for one in self._full if here[one] >= limit + ENDED_AT_ONCE})
         for place, connection in enumerate(beyond[:_ENDED_OF_A_LOOK]):
             if place % _ENDED_OF_A_SLICE == 0 or pace.is_due:
                 await pace.give_way()
@@ -336,7 +367,7 @@ class Connections:
             connection.ended = True
             address = connection.peer[:2]
             if self._endings.early_s(address, time.monotonic()):
-                self._is_crowd({address})
+                self._drop({address: DROPPED_S})
             self._refused(reason, connection.peer)
 
 

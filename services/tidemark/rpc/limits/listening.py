@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets the kernel drop connection attempts of some addresses at the listening sockets, before gRPC accepts them.
+"""Attempts to connect at the listening sockets: tells of them, and lets the kernel drop those of some addresses.
 
 gRPC spends 0.1 ms on a connection that it accepts, although a limit ends it soon. A socket filter drops the SYN segment
 instead, and the peer's kernel tries again after a second or more. Linux only; elsewhere nothing is dropped.
@@ -7,11 +7,13 @@ instead, and the peer's kernel tries again after a second or more. Linux only; e
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ctypes
 import ipaddress
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 _SO_ATTACH_FILTER: Final = 26
@@ -25,6 +27,43 @@ _FLAGS_AT, _SYN, _SYN_ACK = 13, 0x02, 0x12
 _SOURCE_V4_AT, _SOURCE_V6_AT = 12, 8
 _VERSION_4, _VERSION_6 = 0x40, 0x60
 _PASS: Final = 0xFFFF_FFFF
+
+
+class Attempts:
+    """Tells of the next attempt at any of some listening sockets.
+
+    Args:
+        tell: called on the event loop.
+
+    Attributes:
+        came: whether there was an attempt since `await_one`.
+    """
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self._tell = tell
+        self._files: tuple[int, ...] = ()
+        self.came = False
+
+    def await_one(self, files: Iterable[int]) -> None:
+        """Await an attempt at these sockets. They stay readable until gRPC accepts, so each is told once."""
+        self.ignore()
+        self.came = False
+        loop, self._files = asyncio.get_running_loop(), tuple(files)
+        for file in self._files:
+            with contextlib.suppress(OSError):  # gRPC has closed it
+                loop.add_reader(file, self._come)
+
+    def ignore(self) -> None:
+        """Await no attempt."""
+        loop = asyncio.get_running_loop()
+        for file in self._files:
+            loop.remove_reader(file)
+        self._files = ()
+
+    def _come(self) -> None:
+        self.came = True
+        self.ignore()
+        self._tell()
 
 
 def drop_attempts(file: int, hosts: Iterable[str]) -> bool:

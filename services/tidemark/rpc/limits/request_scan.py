@@ -24,9 +24,10 @@ _MORE: Final = 0x80
 """Bytes of a number from this value on are followed by another one."""
 _SHIFT_MAX: Final = 63
 _DEPTH_MAX: Final = 16
-_FIELDS_AT_ONCE: Final = 500
-SLICE_S: Final = 0.001
-"""Of counting, which may turn out to be for a request that is refused."""
+_FIELDS_AT_ONCE: Final = 300
+SLICE_S: Final = 0.000_3
+PAUSE_S: Final = 0.001
+"""Of counting, which may turn out to be for a request that is refused. Few requests are counted for so long."""
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 
 
@@ -150,7 +151,7 @@ async def check_items(data: bytes, descriptor: Any) -> None:
     """
     if len(data) < COUNTED_FROM_BYTES:
         return
-    scan, pace = ItemScan(data, descriptor), Pace(SLICE_S)
+    scan, pace = ItemScan(data, descriptor), Pace(SLICE_S, PAUSE_S)
     while not scan.count(_FIELDS_AT_ONCE):
         if pace.is_due:
             await pace.give_way()

@@ -73,6 +73,7 @@ class Sockets:
     def __init__(self, ports: Callable[[], frozenset[int]]) -> None:
         self._ports = ports
         self._known: dict[int, tuple[int, Peer | None]] = {}
+        self._lowest_free = 0
 
     async def look(self, pace: Pace) -> AsyncIterator[Found]:
         """All connections, those known from the look before first. Other tasks run between slices."""
@@ -88,16 +89,36 @@ class Sockets:
         for file in new:
             if pace.is_due:
                 await pace.give_way()
-            now = _inode(file)
-            if now is None:
-                continue
-            other = _peer(file, ports) if now else None
-            self._known[file] = now, other
-            if other is not None and (found := _counted(file, now, other)) is not None:
+            if (found := self._meet(file, ports)) is not None:
                 yield found
+
+    def opened(self) -> int:
+        """Number of files that were opened since the last look or glance, or more, at the cost of two system calls."""
+        return _lowest_free() - self._lowest_free
+
+    async def glance(self, pace: Pace) -> AsyncIterator[Found]:
+        """The connections among the files that `opened` counts. Other tasks run between slices."""
+        ports, lowest = self._ports(), _lowest_free()
+        new = [file for file in range(self._lowest_free, lowest) if file not in self._known]
+        self._lowest_free = lowest
+        for file in new:
+            if pace.is_due:
+                await pace.give_way()
+            if (found := self._meet(file, ports)) is not None:
+                yield found
+
+    def _meet(self, file: int, ports: frozenset[int]) -> Found | None:
+        """Note a new file; a connection if it is one."""
+        now = _inode(file)
+        if now is None:
+            return None
+        other = _peer(file, ports) if now else None
+        self._known[file] = now, other
+        return None if other is None else _counted(file, now, other)
 
     async def _new_files(self, pace: Pace) -> list[int]:
         """The open files but the known ones; forgets those that are closed."""
+        self._lowest_free = _lowest_free()
         before, self._known, new = self._known, {}, []
         for file in _open_files():
             if pace.is_due:
@@ -135,6 +156,16 @@ def _open_files() -> Iterator[int]:
     with entries:
         for entry in entries:
             yield int(entry.name)
+
+
+def _lowest_free() -> int:
+    """The descriptor that the next file will have: the kernel gives the lowest one that is free."""
+    try:
+        file = os.open(os.devnull, os.O_RDONLY)
+    except OSError:  # all are used
+        return 0
+    os.close(file)
+    return file
 
 
 def _inode(file: int) -> int | None:

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from tidemark.rpc.limits.connections import REASONS, Address, ConnectionLimits, Connections
-from tidemark.rpc.limits.listening import drop_attempts
+from tidemark.rpc.limits.connections import DROPPED_S, REASONS, Address, ConnectionLimits, Connections
+from tidemark.rpc.limits.listening import Attempts, drop_attempts
 from tidemark.rpc.limits.sockets import Found, Peer, Sockets
 from tidemark.runtime.metrics import METRICS
 from tidemark.runtime.slices import Pace
@@ -23,8 +23,10 @@ _PAUSE_S: Final = 0.003
 _SHARE: Final = 50
 """A look takes at most one part of so many of the time: with very many open files looks are rarer."""
 _LOG_INTERVAL_S: Final = 10.0
-_DROPPED_S: Final = 5.0
-"""Shortest time for which attempts of an address are dropped; longer while it has all connections that it may."""
+_GLANCE_S: Final = 0.002
+"""From an attempt to connect until new connections are counted, if no look comes before."""
+_MANY: Final = 16
+"""New connections that are counted before the next look."""
 
 _log = logging.getLogger(__name__)
 
@@ -53,10 +55,12 @@ class ConnectionWatch:
 
     def __init__(self, limits: ConnectionLimits, ports: Callable[[], frozenset[int]]) -> None:
         self._sockets = Sockets(ports)
-        self._due = asyncio.Event()
-        self.connections = Connections(limits, self._sockets.end, self._refused, self._due.set, self._drop)
+        self._wake = asyncio.Event()
+        self._look_is_due = False
+        self._attempts = Attempts(self._wake.set)
+        self.connections = Connections(limits, self._sockets.end, self._refused, self._look_soon, self._drop)
         self._task: asyncio.Task[None] | None = None
-        self._logged_s = -_LOG_INTERVAL_S
+        self._logged_s: dict[str, float] = {}
         self._dropped_until_s: dict[Address, float] = {}
 
     def start(self) -> None:
@@ -69,6 +73,7 @@ class ConnectionWatch:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
+        self._attempts.ignore()
 
     async def _run(self) -> None:
         while True:
@@ -78,10 +83,29 @@ class ConnectionWatch:
                 await self._look(pace)
             except Exception:  # noqa: BLE001 - the next look may succeed; the limits of gRPC hold meanwhile
                 _log.exception("the connections were not looked at")
-            wait_s = max(_INTERVAL_S, pace.worked_s * _SHARE - (time.monotonic() - began_s))
-            self._due.clear()
+            now_s = time.monotonic()
+            await self._until_due(now_s + max(_INTERVAL_S, pace.worked_s * _SHARE - (now_s - began_s)))
+
+    def _look_soon(self) -> None:
+        self._look_is_due = True
+        self._wake.set()
+
+    async def _until_due(self, until_s: float) -> None:
+        """Wait for the next look. Many new connections are counted at once."""
+        self._look_is_due, listening = False, self._sockets.listening()
+        while not self._look_is_due and (left_s := until_s - time.monotonic()) > 0:
+            self._wake.clear()
+            self._attempts.await_one(listening)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._due.wait(), wait_s)
+                await asyncio.wait_for(self._wake.wait(), left_s)
+            if self._attempts.came and not self._look_is_due:
+                await asyncio.sleep(_GLANCE_S)
+                await self._glance_if_many()
+
+    async def _glance_if_many(self) -> None:
+        if self._sockets.opened() >= _MANY:
+            pace = Pace(_SLICE_S)
+            await self.connections.glance_is_over([one async for one in self._sockets.glance(pace)], pace)
 
     async def _look(self, pace: Pace) -> None:
         found: list[Found] = [one async for one in self._sockets.look(pace)]
@@ -90,20 +114,21 @@ class ConnectionWatch:
         _OPEN.set(len(self.connections))
         _BYTES.set(self.connections.bytes)
 
-    def _drop(self, crowds: set[Address]) -> None:
-        """Have the kernel drop new connections of addresses: they would only be ended again."""
-        new = crowds - self._dropped_until_s.keys()
-        self._dropped_until_s.update(dict.fromkeys(crowds, time.monotonic() + _DROPPED_S))
+    def _drop(self, for_s: dict[Address, float]) -> None:
+        """Have the kernel drop new connections of addresses for some seconds: they would slow all others."""
+        until_s, now_s = self._dropped_until_s, time.monotonic()
+        new = for_s.keys() - until_s.keys()
+        until_s.update({one: max(until_s.get(one, 0.0), now_s + more_s) for one, more_s in for_s.items()})
         if new:
             self._filter()
-        for port, host in new & self._dropped_until_s.keys():
-            _log.warning("connection attempts of an address are dropped", extra={"host": host, "port": port})
+        for port, host in new & until_s.keys():
+            self._warn("connection attempts of an address are dropped", host=host, port=port)
 
     def _drop_no_longer(self) -> None:
         until_s, now_s = self._dropped_until_s, time.monotonic()
         for address in list(until_s):
             if self.connections.is_full(address):
-                until_s[address] = now_s + _DROPPED_S
+                until_s[address] = now_s + DROPPED_S
         over = [address for address, then_s in until_s.items() if then_s < now_s]
         for address in over:
             del until_s[address]
@@ -118,7 +143,10 @@ class ConnectionWatch:
 
     def _refused(self, reason: str, peer: Peer) -> None:
         _REFUSED.labels(reason).inc()
+        self._warn("connections end because of a limit", limit=reason, host=peer.host)
+
+    def _warn(self, message: str, **fields: object) -> None:
         now_s = time.monotonic()
-        if now_s - self._logged_s >= _LOG_INTERVAL_S:
-            self._logged_s = now_s
-            _log.warning("connections end because of a limit", extra={"limit": reason, "host": peer.host})
+        if now_s - self._logged_s.get(message, -_LOG_INTERVAL_S) >= _LOG_INTERVAL_S:
+            self._logged_s[message] = now_s
+            _log.warning(message, extra=fields)
