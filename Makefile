@@ -105,7 +105,7 @@ grpc-tools: $(READY) ## grpcurl and ghz, built with Go into .peers/go, call a lo
 	done
 	@$(BIN)/python -m pytest -q tests/integration/services/test_grpc_tools.py
 
-bench: $(READY) ## NAME=produce [ARGS="--partitions 1000"] | One benchmark: produce, latency, compare, durability, failover, controller, admin, log, record, stalls, many_clients, security, spark, transactions, typed or scrape
+bench: $(READY) ## NAME=produce [ARGS="--partitions 1000"] | One benchmark: produce, latency, attacks, compare, durability, failover, controller, admin, log, record, stalls, many_clients, security, spark, transactions, typed or scrape
 	@$(BIN)/python -m bench $(NAME) $(ARGS)
 
 ##@ Release it
