@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds of transactions in a replicated log (rules X3 to X5)."""
+"""Transactions in a replicated log (rules X3 to X5)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the clients for operators of groups and of transactions share: every broker coordinates some of them."""
+"""The base of the clients for operators of groups and of transactions: every broker coordinates some of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ L = TypeVar("L")
 
 
 class CoordinatorAdmin(Lifecycle):
-    """Connections to the brokers, and lists of what each of them coordinates."""
+    """Connections to the brokers, and lists of the groups or transactional ids that each of them coordinates."""
 
     def __init__(
         self,
