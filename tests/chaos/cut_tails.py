@@ -8,6 +8,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from tidemark.record.envelope import ENVELOPE_BYTES, end_of_batches
+from tidemark.storage.directories.checkpoint_files import read_checkpoints
+
 from tests.chaos.arena_names import BROKERS
 
 CUT_BYTES_MAX = 40
@@ -49,12 +52,22 @@ class CutTails:
 
 
 def cut(directory: Path, chance: random.Random) -> int:
-    """Cut the end off the newest segment of each log in a log directory of a dead broker; gives how many."""
-    logs = 0
+    """Cut the end off the newest segment of each log in a log directory of a dead broker; gives how many.
+
+    A batch below the recovery point stays: the disk has said that it is there. Its loss would be damage, which no
+    replica but another one can heal, and the faults before may have taken all others from a partition.
+    """
+    logs, flushed = 0, read_checkpoints(directory, ()).recovery_points
     for log in sorted(path for path in directory.glob("*-*") if path.is_dir() and path.suffix == ""):
         segment = max(log.glob("*.log"), default=None)
-        if segment is not None and segment.stat().st_size > CUT_BYTES_MAX:
+        point = max((offset for (partition, _), offset in flushed.items() if str(partition) == log.name), default=0)
+        if segment is not None and segment.stat().st_size > ENVELOPE_BYTES and _end(segment) > point:
             with segment.open("r+b", buffering=0) as file:
                 file.truncate(segment.stat().st_size - chance.randint(1, CUT_BYTES_MAX))
             logs += 1
     return logs
+
+
+def _end(segment: Path) -> int:
+    """The offset behind the last batch, of which a killed broker may have left a part."""
+    return end_of_batches(segment.read_bytes())
