@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 from tidemark.model import TopicPartition
-from tidemark.record.envelope import stamp
+from tidemark.record.envelope import Batch, parse_envelope, stamped
 from tidemark.record.payload import build_batch, from_columns
 from tidemark.storage.directories.checkpoint_files import Checkpoints
 
@@ -16,8 +16,11 @@ from tests.chaos.cut_tails import CUT_BYTES_MAX, cut
 
 def five_records() -> bytes:
     """Two batches: three records, and two."""
-    batches = (build_batch(from_columns(None, [b"x"] * count, [1] * count)) for count in (3, 2))
-    return b"".join(stamp(batch, base_offset=at, leader_epoch=0) for batch, at in zip(batches, (0, 3), strict=True))
+    built = [build_batch(from_columns(None, [b"x"] * count, [1] * count)) for count in (3, 2)]
+    batches = [Batch(parse_envelope(data), data) for data in built]
+    return b"".join(
+        bytes(stamped(batch, base_offset=at, leader_epoch=0).data) for batch, at in zip(batches, (0, 3), strict=True)
+    )
 
 
 def test_flushed_batches_keep_their_ends(tmp_path: Path) -> None:
