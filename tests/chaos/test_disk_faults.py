@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tails are cut only where a disk could have lost its last writes."""
+"""Faults of disks strike only where a round can heal: flips in sealed segments, cuts where last writes could be lost."""
 
 from __future__ import annotations
 
@@ -12,6 +12,16 @@ from tidemark.record.payload import build_batch, from_columns
 from tidemark.storage.directories.checkpoint_files import Checkpoints
 
 from tests.chaos.cut_tails import CUT_BYTES_MAX, cut
+from tests.chaos.disks import _LONG_BYTES, sealed_segments
+
+
+def test_bits_flip_in_sealed_segments_only(tmp_path: Path) -> None:
+    for log, offsets in {"a-0": (0, 10, 20), "b-0": (0,), "c-0.123-stray": (0, 10)}.items():
+        (tmp_path / log).mkdir()
+        for offset in offsets:
+            (tmp_path / log / f"{offset:020}.log").write_bytes(bytes(_LONG_BYTES))
+    (tmp_path / "a-0" / f"{10:020}.log").write_bytes(b"short")
+    assert sealed_segments(tmp_path) == [tmp_path / "a-0" / f"{0:020}.log"]
 
 
 def five_records() -> bytes:
