@@ -165,7 +165,9 @@ def _finished_reset(directory: Path, expected: Expected, cut: CutPoint) -> Recov
     epochs.begin_at(Offset(start), LeaderEpoch(cut.epoch_below))
     _if_there_is_space(partial(write_epochs, directory, epochs.entries))  # else cut-point.json has the epoch
     write_cut_point(directory, cut._replace(resetting=False))
-    damage = _remembered(directory, None, start)
+    damage = _remembered(directory, None, read_damage(directory), start)
+    if damage is None:
+        forget_damage(directory)
     return Recovered([segment], start, start, max(expected.high_watermark, 0), epochs, ProducerStates(), damage)
 
 
@@ -216,7 +218,8 @@ def _recover(directory: Path, expected: Expected, reading: _Reading, *, trusting
         )
     if (damage is None or damage.cut) and expected.log_start == UNKNOWN and segments[0].base_offset > 0:
         damage = KnownDamage(f"no checkpoint proves that the log starts at {segments[0].base_offset}", end + 1)
-    damage = _remembered(directory, damage, end)
+    earlier = read_damage(directory)
+    damage = _remembered(directory, damage, earlier, end)
     recovered = Recovered(
         segments,
         log_start,
@@ -227,8 +230,18 @@ def _recover(directory: Path, expected: Expected, reading: _Reading, *, trusting
         damage,
         unsealed=unsealed,
     )
-    _fold(directory, recovered, expected, reading.interval_bytes)
+    doubted = any(one is not None and not one.cut for one in (earlier, damage))
+    aborted = _fold(directory, recovered, expected, reading.interval_bytes, doubted=doubted)
+    if earlier is not None and damage is None:
+        _if_there_is_space(partial(_forget_damage, directory, recovered, aborted))  # else the next start does
     return recovered
+
+
+def _forget_damage(directory: Path, recovered: Recovered, aborted: StoredAborted) -> None:
+    """The log is refetched, and the checkpoint may be older: complete the files of aborted transactions first."""
+    for segment in recovered.segments:
+        write_aborted(segment.stem, aborted.of(segment), durable=True)
+    forget_damage(directory)
 
 
 def make_segment(directory: Path, base_offset: int) -> Segment:
@@ -422,24 +435,28 @@ def _starts_at(descriptor: int, position: int, size: int, offset: int) -> bool:
         return False
 
 
-def _remembered(directory: Path, damage: KnownDamage | None, end: int) -> KnownDamage | None:
+def _remembered(
+    directory: Path, damage: KnownDamage | None, earlier: KnownDamage | None, end: int
+) -> KnownDamage | None:
     """The new damage, extended by the recorded one; or the recorded damage while it is not refetched."""
-    earlier = read_damage(directory)
     if damage is not None:
         damage = damage.joined(earlier)
         write_damage(directory, damage)
         return damage
-    if earlier is not None and end >= earlier.until:
-        forget_damage(directory)
-        return None
-    return earlier
+    return None if earlier is not None and end >= earlier.until else earlier
 
 
-def _fold(directory: Path, recovered: Recovered, expected: Expected, interval_bytes: int) -> None:
-    """Leader epochs and producer states up to the log end, from their files and the envelopes."""
+def _fold(
+    directory: Path, recovered: Recovered, expected: Expected, interval_bytes: int, *, doubted: bool
+) -> StoredAborted:
+    """Leader epochs, producer states and aborted transactions up to the log end, from their files and the envelopes.
+
+    `doubted`: the log was or is damaged, and a checkpoint may stand for records that were lost. Then the epochs and the
+    aborted transactions of every batch count, whatever the files have.
+    """
     end, recovery_point = recovered.segments[-1].next_offset, expected.recovery_point
     file = read_epochs(directory)
-    epochs_from = max(recovery_point, 0) if file is not None else 0
+    epochs_from = max(recovery_point, 0) if file is not None and not doubted else 0
     known = file.entries if file is not None else ()
     start, below = recovered.log_start, LeaderEpoch(expected.epoch_below)
     from_cut = (
@@ -451,9 +468,13 @@ def _fold(directory: Path, recovered: Recovered, expected: Expected, interval_by
         if offset > end:  # of lost batches: it would become valid again with other batches at their offsets
             snapshot_path(directory, offset).unlink(missing_ok=True)
     front = recovered.segments[0].base_offset
-    aborted = StoredAborted(recovered.segments, recovered.unsealed, recovery_point)
-    replayed_from = min(max(recovery_point, front), aborted.replayed_from)
-    snapshot = newest_snapshot(directory, offsets, at_least=front, at_most=min(end, replayed_from))
+    segments = recovered.segments
+    aborted = StoredAborted(segments, segments if doubted else recovered.unsealed, recovery_point)
+    replayed_from = min(max(recovery_point, front), end)
+    is_read_apart = aborted.replayed_from < replayed_from
+    if is_read_apart:
+        _read_aborted(directory, recovered, aborted, offsets, interval_bytes)
+    snapshot = newest_snapshot(directory, offsets, at_least=front, at_most=replayed_from)
     if snapshot is not None:
         recovered.snapshot_at, recovered.producers = snapshot
     producers_from = max(recovered.snapshot_at, 0)
@@ -463,13 +484,31 @@ def _fold(directory: Path, recovered: Recovered, expected: Expected, interval_by
         if envelope.base_offset >= producers_from:
             recovered.unsnapshotted_batches += 1
             if envelope.producer_id >= 0:
-                aborted.replay(recovered.producers.observe(envelope, marker=marker), recovered.producers)
+                ended = recovered.producers.observe(envelope, marker=marker)
+                if not is_read_apart:
+                    aborted.replay(ended, recovered.producers)
     _take_aborted(recovered, aborted)
     for segment in recovered.segments[:-1]:
         segment.forget_index()
     if epochs.entries != known:
         _if_there_is_space(partial(write_epochs, directory, epochs.entries))
     recovered.epochs = epochs
+    return aborted
+
+
+def _read_aborted(
+    directory: Path, recovered: Recovered, aborted: StoredAborted, offsets: list[int], interval_bytes: int
+) -> None:
+    """The aborted transactions that the files lack, from before the recovery point.
+
+    Not together with the producer states: compaction may have left those of some producers to a later snapshot.
+    """
+    front = recovered.segments[0].base_offset
+    snapshot = newest_snapshot(directory, offsets, at_least=front, at_most=aborted.replayed_from)
+    start, states = snapshot or (0, ProducerStates())
+    for envelope, marker in replay_from(recovered.segments, start, interval_bytes):
+        if envelope.producer_id >= 0 and envelope.base_offset >= start:
+            aborted.replay(states.observe(envelope, marker=marker), states)
 
 
 def _take_aborted(recovered: Recovered, aborted: StoredAborted) -> None:

@@ -196,6 +196,43 @@ def test_a_damaged_file_is_rebuilt_from_the_batches(directory: Path, damage: str
     logs.close()
 
 
+def test_an_abort_below_the_checkpoint_of_a_damaged_log_outlives_kills(directory: Path) -> None:
+    """Life 63 of the crash points: the checkpoint stands for lost records, not for those that came instead."""
+    logs = open_one(directory)
+    log = open_log(logs)
+    for batch in transactions(random.Random(1), 90):
+        lead(log, batch)
+    logs.checkpoint({})
+    end = log.log_end_offset
+    log.segments.active.log_path.unlink()
+    logs.close()
+    for _ in range(2):
+        logs = open_one(directory)
+        log, found = logs.open(PARTITION, IDENTITY, SMALL)
+        assert found.damaged is not None
+        assert log.log_end_offset < end
+        assert log_rows(log) == rows_of(stored(log))
+        lead(log, make_pending(["new"], producer_id=9, producer_epoch=latest_of(log, 9)))
+        lead(log, make_marker(producer_id=9, producer_epoch=latest_of(log, 9) + 1, commit=False))
+        logs.close()
+    logs = open_one(directory)
+    log = open_log(logs)
+    while log.log_end_offset < end:
+        lead(log, make_batch(["plain"]))
+    for _ in range(3):  # the first start finds the damage refetched
+        assert log_rows(log) == rows_of(stored(log))
+        logs.close()
+        logs = open_one(directory)
+        log = open_log(logs)
+    assert logs.open(PARTITION, IDENTITY, SMALL)[1].damaged is None
+    logs.close()
+
+
+def latest_of(log: PartitionLog, producer_id: int) -> int:
+    entry = log.state().producers.entries.get(producer_id)
+    return 0 if entry is None else entry.producer_epoch
+
+
 def test_retention_removes_the_rows_with_their_segments(directory: Path) -> None:
     logs = open_one(directory)
     log = open_log(logs)
