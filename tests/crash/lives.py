@@ -282,10 +282,12 @@ class Life:
     def _truncate(self) -> None:
         target = self._rng.randint(max(self._high_watermark, int(self._log.log_start_offset)), self._end)
         whole = [one.envelope.next_offset for one in self.versions[-1].below(target)]
-        reached = max(whole, default=self.versions[-1].start)
-        self._begin(
-            f"truncating to {target}", promised_end=min(self._note.promised_end, reached), **self._cut_at(reached)
-        )
+        reached = max(whole, default=min(self.versions[-1].start, self.versions[-1].first))
+        lowered = {
+            "promised_end": min(self._note.promised_end, max(whole, default=0)),
+            "log_start": min(self._note.log_start, reached),  # before a batch that spans it
+        }
+        self._begin(f"truncating to {target}", **lowered, **self._cut_at(reached))
         self._log.truncate(Offset(target))
         self._high_watermark = min(self._high_watermark, self._end)
         self._epoch += 1
