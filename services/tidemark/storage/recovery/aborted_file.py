@@ -69,6 +69,8 @@ def read_aborted(stem: Path) -> Sequence[AbortedRow]:
         return ()
     except OSError as error:
         raise BadFile(f"{stem.name}{ABORTED_SUFFIX} cannot be read: {error.strerror}") from error
+    if not data:  # its rows were lost with the power: no empty file is written
+        raise BadFile(f"{stem.name}{ABORTED_SUFFIX} is empty")
     if len(data) % _ROW.size:
         raise BadFile(f"{stem.name}{ABORTED_SUFFIX} ends within a row")
     rows: list[AbortedRow] = []

@@ -175,7 +175,7 @@ def test_other_markers_after_a_truncation_replace_the_rows_in_the_files(director
     logs.close()
 
 
-@pytest.mark.parametrize("damage", ["flipped", "shortened"])
+@pytest.mark.parametrize("damage", ["flipped", "shortened", "emptied"])
 def test_a_damaged_file_is_rebuilt_from_the_batches(directory: Path, damage: str) -> None:
     logs = open_one(directory)
     log = open_log(logs)
@@ -187,7 +187,7 @@ def test_a_damaged_file_is_rebuilt_from_the_batches(directory: Path, damage: str
     assert len(files) > 2
     content = bytearray(files[1].read_bytes())
     content[9] ^= 4
-    files[1].write_bytes(content if damage == "flipped" else content[:-3])
+    files[1].write_bytes({"flipped": content, "shortened": content[:-3], "emptied": b""}[damage])
     logs = open_one(directory)
     log = open_log(logs)
     assert log_rows(log) == expected
