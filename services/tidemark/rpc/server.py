@@ -183,6 +183,7 @@ class GrpcServer:
     async def stop(self, grace_s: float) -> None:
         """NOT_SERVING, no new calls; running calls get `grace_s` seconds."""
         await self.set_serving(False)
+        self._watch.ports_close()
         await asyncio.gather(*(one.server.stop(grace_s) for one in self._open))
         if self._probed is not None:
             await self._probed.stop(0)

@@ -30,6 +30,7 @@ from tidemark.rpc.limits.connections import (
     ConnectionLimits,
     Connections,
 )
+from tidemark.rpc.limits.listening import Attempts
 from tidemark.rpc.limits.sockets import Found, Peer
 from tidemark.rpc.security.files import TlsIdentity
 from tidemark.rpc.server import GrpcServer, Service, make_server
@@ -295,6 +296,41 @@ async def test_the_rate_of_new_connections_knows_each_connection_once() -> None:
     await limited.glance_is_over(more, Pace())
     assert list(dropped) == [(9092, "10.0.0.7")]
     assert 0 < dropped[9092, "10.0.0.7"] <= 0.5
+
+
+async def test_a_closed_listening_socket_whose_number_is_used_again_is_no_attempt() -> None:
+    told: list[None] = []
+    attempts = Attempts(lambda: told.append(None))
+    closed = socket.create_server(("127.0.0.1", 0))
+    file = closed.fileno()
+    closed.close()
+    attempts.await_one([file])
+    one, other = socket.socketpair()
+    _, writer = await asyncio.open_connection(sock=one)
+    attempts.await_one([one.fileno()])
+    other.sendall(b"x")
+    await asyncio.sleep(0)
+    attempts.end()
+    writer.close()
+    other.close()
+    assert not attempts.came
+    assert not told
+
+
+async def test_attempts_wake_the_watch_once_and_not_after_the_end() -> None:
+    told = asyncio.Event()
+    attempts = Attempts(told.set)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        attempts.await_one([listening.fileno()])
+        with socket.create_connection(listening.getsockname()):
+            await asyncio.wait_for(told.wait(), LONG_S)
+            assert attempts.came
+            attempts.end()
+            told.clear()
+            attempts.await_one([listening.fileno()])
+            for _ in range(10):
+                await asyncio.sleep(0)
+    assert not told.is_set()
 
 
 async def test_connections_that_say_nothing_count_too(stack: AsyncExitStack) -> None:

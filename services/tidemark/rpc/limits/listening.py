@@ -41,28 +41,35 @@ class Attempts:
 
     def __init__(self, tell: Callable[[], None]) -> None:
         self._tell = tell
-        self._files: tuple[int, ...] = ()
+        self._files: list[int] = []
+        self._ended = False
         self.came = False
 
     def await_one(self, files: Iterable[int]) -> None:
         """Await an attempt at these sockets. They stay readable until gRPC accepts, so each is told once."""
-        self.ignore()
+        self._forget()
         self.came = False
-        loop, self._files = asyncio.get_running_loop(), tuple(files)
-        for file in self._files:
-            with contextlib.suppress(OSError):  # gRPC has closed it
+        loop = asyncio.get_running_loop()
+        for file in () if self._ended else files:
+            with contextlib.suppress(OSError, RuntimeError):  # gRPC has closed it, and asyncio may have the number now
                 loop.add_reader(file, self._come)
+                self._files.append(file)
 
-    def ignore(self) -> None:
-        """Await no attempt."""
+    def end(self) -> None:
+        """Await no attempt any more: the sockets are going to be closed."""
+        self._ended = True
+        self._forget()
+
+    def _forget(self) -> None:
         loop = asyncio.get_running_loop()
         for file in self._files:
-            loop.remove_reader(file)
-        self._files = ()
+            with contextlib.suppress(RuntimeError):
+                loop.remove_reader(file)
+        self._files.clear()
 
     def _come(self) -> None:
         self.came = True
-        self.ignore()
+        self._forget()
         self._tell()
 
 

@@ -73,18 +73,25 @@ class ConnectionWatch:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
-        self._attempts.ignore()
+
+    def ports_close(self) -> None:
+        """The listening sockets are going to be closed; connections are still looked at."""
+        self._attempts.end()
 
     async def _run(self) -> None:
         while True:
-            pace = Pace(_SLICE_S, _PAUSE_S)
-            began_s = time.monotonic()
             try:
-                await self._look(pace)
+                await self._look_and_wait()
             except Exception:  # noqa: BLE001 - the next look may succeed; the limits of gRPC hold meanwhile
                 _log.exception("the connections were not looked at")
-            now_s = time.monotonic()
-            await self._until_due(now_s + max(_INTERVAL_S, pace.worked_s * _SHARE - (now_s - began_s)))
+                await asyncio.sleep(_INTERVAL_S)
+
+    async def _look_and_wait(self) -> None:
+        pace = Pace(_SLICE_S, _PAUSE_S)
+        began_s = time.monotonic()
+        await self._look(pace)
+        now_s = time.monotonic()
+        await self._until_due(now_s + max(_INTERVAL_S, pace.worked_s * _SHARE - (now_s - began_s)))
 
     def _look_soon(self) -> None:
         self._look_is_due = True
