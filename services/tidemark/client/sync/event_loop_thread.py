@@ -7,6 +7,7 @@ The loop is never closed: grpc.aio has one poller for all loops of a process, wh
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 from collections.abc import Coroutine
@@ -22,29 +23,35 @@ T = TypeVar("T")
 
 _END_S: Final = 5.0
 """Time for a call to end after its timeout; longer only if another callback holds the loop."""
+_INTERRUPTED_S: Final = 0.5
 
 
 class _Call(Generic[T]):
     """A coroutine that can be cancelled as long as it has no result; used on the event loop."""
 
     def __init__(self, work: Coroutine[Any, Any, T]) -> None:
-        self._work = work
+        self._unbegun = [work]
         self._task: asyncio.Task[Any] | None = None
-        self._is_over = False
 
     async def run(self) -> T:
         """The result of the coroutine."""
         self._task = asyncio.current_task()
-        if self._is_over:
-            self._work.close()
-            raise asyncio.CancelledError
-        return await self._work
+        try:
+            work = self._unbegun.pop()
+        except IndexError:
+            raise asyncio.CancelledError from None
+        return await work
 
     def end(self) -> None:
         """Cancel; no effect on a coroutine that has ended."""
-        self._is_over = True
+        self.drop()
         if self._task is not None:
             self._task.cancel()
+
+    def drop(self) -> None:
+        """Close a coroutine that has not begun, from any thread: Python warns of one that is never awaited."""
+        with contextlib.suppress(IndexError):
+            self._unbegun.pop().close()
 
 
 class BackgroundLoop:
@@ -67,11 +74,16 @@ class BackgroundLoop:
         A result counts also if it comes as the time ends, for example after a pause of the process: the coroutine has
         had its effect then, and the records of a poll would be lost.
         """
+        call = _Call(work)
+        try:
+            return self._result_of(call, timeout_s)
+        finally:
+            call.drop()
+
+    def _result_of(self, call: _Call[T], timeout_s: float | None) -> T:
         refusal = self._refusal()
         if refusal is not None:
-            work.close()
             raise refusal
-        call = _Call(work)
         future = asyncio.run_coroutine_threadsafe(call.run(), self._loop)
         try:
             return future.result(timeout_s)
@@ -80,6 +92,7 @@ class BackgroundLoop:
                 return future.result()
         except BaseException:
             future.cancel()  # the calling thread was interrupted
+            self._wait_for_loop()
             raise
         self._loop.call_soon_threadsafe(call.end)
         try:
@@ -91,6 +104,12 @@ class BackgroundLoop:
         except CancelledError:
             pass
         raise TidemarkError(ErrorCode.REQUEST_TIMED_OUT, f"not completed within {timeout_s} s") from None
+
+    def _wait_for_loop(self) -> None:
+        """Let the loop see what this thread has called: the process may end now."""
+        seen = threading.Event()
+        self._loop.call_soon_threadsafe(seen.set)
+        seen.wait(_INTERRUPTED_S)
 
     def _refusal(self) -> TidemarkError | None:
         """Return the error of a call that could never end; None without one."""

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls that end before the event loop has begun them."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from tidemark.client.sync.event_loop_thread import BackgroundLoop
+from tidemark.model import ErrorCode, TidemarkError
+
+
+@pytest.fixture
+def held() -> tuple[BackgroundLoop, threading.Event]:
+    """A loop that does nothing until the event is set."""
+    loop, has_begun, go_on = BackgroundLoop(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        has_begun.set()
+        go_on.wait(60)
+
+    loop._loop.call_soon_threadsafe(hold)
+    assert has_begun.wait(60)
+    return loop, go_on
+
+
+async def work() -> int:
+    return 1
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning", "error::RuntimeWarning")
+@pytest.mark.parametrize("moment", [(BackgroundLoop, "_refusal"), (Future, "result")])
+def test_an_interrupted_call_that_has_not_begun_leaves_no_warning(
+    held: tuple[BackgroundLoop, threading.Event], monkeypatch: pytest.MonkeyPatch, moment: tuple[Any, str]
+) -> None:
+    loop, go_on = held
+
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    called = work()
+    with monkeypatch.context() as patch:
+        patch.setattr(*moment, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            loop.call(called)
+    assert inspect.getcoroutinestate(called) == inspect.CORO_CLOSED
+    go_on.set()
+    loop.start(asyncio.sleep(0)).result(60)
+    gc.collect()
+    assert loop.call(work()) == 1
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning", "error::RuntimeWarning")
+def test_a_call_that_has_not_begun_at_its_timeout_is_timed_out(
+    held: tuple[BackgroundLoop, threading.Event],
+) -> None:
+    loop, go_on = held
+    threading.Timer(0.2, go_on.set).start()
+    with pytest.raises(TidemarkError) as refused:
+        loop.call(work(), timeout_s=0.05)
+    assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
+    gc.collect()
+    assert loop.call(work()) == 1
