@@ -139,6 +139,22 @@ async def test_a_service_closes_a_new_tree_only(paths: tuple[str, ...], chroot: 
     assert nodes.open() == ([] if closed else list(nodes.acls))
 
 
+@pytest.mark.parametrize("moment", [GetACL, GetChildren])
+async def test_a_service_that_starts_while_another_one_closes_a_new_tree_creates_closed_nodes(
+    monkeypatch: pytest.MonkeyPatch, moment: type
+) -> None:
+    nodes, access = Nodes("/", "/zookeeper", "/zookeeper/quota", "/shop"), NodeAccess()
+
+    def close_first(request: Any) -> None:
+        if isinstance(request, moment) and request.path == "/shop" and "/shop/config" not in nodes.acls:
+            nodes.acls["/shop"] = CLOSED
+            nodes.add("/shop/config", CLOSED)
+
+    monkeypatch.setattr(nodes, "before", close_first)
+    await access.begin(nodes.ask, "/shop")
+    assert access.closed
+
+
 async def test_services_without_a_certificate_and_of_other_subjects_are_named() -> None:
     nodes = Nodes(*NODES, "/shop/controller")
     nodes.add("/shop/brokers/ids/10", list(OPEN_ACL_UNSAFE))

@@ -105,8 +105,9 @@ class NodeAccess:
         """
         self.subject = await subject_of(ask)
         root = chroot or "/"
-        acl = await _acl(ask, root)
-        if acl is None or (is_open(acl) and not set(await _children(ask, root)) - {_SYSTEM}):
+        is_new = not set(await _children(ask, root)) - {_SYSTEM}
+        acl = await _acl(ask, root)  # after the children: another service closes the root before it creates any
+        if acl is None or (is_open(acl) and is_new):
             await close_root(ask, chroot, self.subject)
             acl = closed_acl(self.subject)
         self._use(self._says_closed(acl, root), "at the start")
