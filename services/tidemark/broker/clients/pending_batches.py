@@ -44,17 +44,19 @@ class PendingBatches:
 
     def _of(self, event: ProduceArrived) -> list[Awaitable[TidemarkError | None]]:
         assert self.verifier is not None, "requests come after the start"
-        view = self._queries.replica(event.partition)
-        if view is None or view.role != "leader":
-            return []  # the leader's check refuses the request
-        partition = TransactionPartition(event.partition.topic, view.identity.topic_id, event.partition.partition)
         envelopes = (batch.envelope for batch in event.batches)
         producers = {ProducerIdentity(one.producer_id, one.producer_epoch) for one in envelopes if one.is_pending}
-        return [
-            self.verifier.verify(event.transactional_id, producer, partition)
-            for producer in sorted(producers)
-            if self._queries.needs_verification(event.partition, *producer)
-        ]
+        try:
+            new = [one for one in sorted(producers) if self._queries.needs_verification(event.partition, *one)]
+        except TidemarkError as error:
+            # Not left to the leader's check: behind another request of its stream this one can wait until this broker
+            # leads, and would then be appended without a verification.
+            return [_refused(error)]
+        view = self._queries.replica(event.partition)
+        if view is None or not new:
+            return []
+        partition = TransactionPartition(event.partition.topic, view.identity.topic_id, event.partition.partition)
+        return [self.verifier.verify(event.transactional_id, producer, partition) for producer in new]
 
     async def require(
         self, transactional_id: str, producer: ProducerIdentity, partition: TopicPartition, timeout_s: float
@@ -74,6 +76,12 @@ class PendingBatches:
         refused = await refusals_of([(0, outcome)], timeout_s)
         if refused:
             raise refused[0]
+
+
+def _refused(error: TidemarkError) -> Awaitable[TidemarkError | None]:
+    outcome: asyncio.Future[TidemarkError | None] = asyncio.get_running_loop().create_future()
+    outcome.set_result(error)
+    return outcome
 
 
 async def refusals_of(verifications: Iterable[Verification], timeout_s: float) -> Mapping[int, TidemarkError]:

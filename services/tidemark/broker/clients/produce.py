@@ -210,7 +210,7 @@ class ProduceService:
         for event in events:
             if event.request_id in refused:
                 _, index = self._waiting.pop(event.request_id)
-                call.refuse(index, refused[event.request_id])
+                call.refuse(index, self._metadata.explain(refused[event.request_id], event.partition))
         left = [event for event in events if event.request_id not in refused]
         if left:
             self._submit(call, left, max(0.001, timeout_s - (time.monotonic() - began_s)))

@@ -20,15 +20,19 @@ from tests.unit.record.samples import sample, three_records
 
 
 class Queries:
-    """A broker that leads every partition; `opened` have an open transaction of the producer."""
+    """A broker that leads every partition but `followed`; `opened` have an open transaction of the producer."""
 
     def __init__(self) -> None:
         self.opened: set[TopicPartition] = set()
+        self.followed: set[TopicPartition] = set()
 
     def replica(self, partition: TopicPartition) -> SimpleNamespace:
-        return SimpleNamespace(role="leader", identity=SimpleNamespace(topic_id="flights-id"))
+        role = "follower" if partition in self.followed else "leader"
+        return SimpleNamespace(role=role, identity=SimpleNamespace(topic_id="flights-id"))
 
     def needs_verification(self, partition: TopicPartition, producer_id: int, producer_epoch: int) -> bool:
+        if partition in self.followed:
+            raise TidemarkError(ErrorCode.NOT_LEADER, f"{partition} is led by broker 2")
         return partition not in self.opened
 
 
@@ -90,6 +94,21 @@ async def test_later_requests_of_the_stream_come_after_a_request_that_waits(worl
     world.context.send(4, sample())
     await world.harness.arrived(4)
     assert len(world.coordinator.asked) == 1
+
+
+async def test_a_broker_that_becomes_the_leader_while_a_request_waits_appends_no_batch_without_verification(
+    world: World,
+) -> None:
+    world.queries.followed.add(TopicPartition("flights", 1))
+    world.context.send(1, pending(), partitions=2, transactional_id="t")
+    await world.harness.arrived(0)
+    world.queries.followed.clear()
+    world.coordinator.outcomes[0].set_result(None)
+    (event,) = await world.harness.arrived(1)
+    assert event.partition == TopicPartition("flights", 0)
+    world.harness.answer(event, 5)
+    parts = (await world.harness.response()).partitions
+    assert [(part.error.code, part.base_offset) for part in parts] == [("", 5), ("NOT_LEADER", -1)]
 
 
 async def test_only_the_partition_that_the_coordinator_refuses_is_refused(world: World) -> None:
