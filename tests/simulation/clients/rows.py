@@ -45,7 +45,7 @@ class Rows:
         self._versions = next(one for one in world.invariants if isinstance(one, SchemaFixed))
         self._batches = next(one for one in world.invariants if isinstance(one, TypedBatches))
         self._kept: defaultdict[str, list[bytes]] = defaultdict(list)
-        """What leaders took, by topic id."""
+        """The batches that leaders appended, by topic id."""
         self._asking: set[BrokerNode] = set()
         """Outside of an event loop a broker reads schemas for one client at a time."""
         self.actions: dict[str, Callable[..., None]] = {"write_row": self._write, "read_rows": self._read}

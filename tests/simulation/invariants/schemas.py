@@ -100,7 +100,7 @@ class TypedBatches(Invariant):
 
     def _layout(self, topic_id: str, version: int) -> TypedLayout:
         text = self._versions.texts.get((topic_id, version))
-        self.require(text is not None, f"topic {topic_id} has a batch of version {version}, which nobody made")
+        self.require(text is not None, f"topic {topic_id} has a batch of version {version}, which no operator created")
         return _layout_of(text or "")
 
 

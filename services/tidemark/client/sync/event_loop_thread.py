@@ -24,6 +24,7 @@ T = TypeVar("T")
 _END_S: Final = 5.0
 """Time for a call to end after its timeout; longer only if another callback holds the loop."""
 _INTERRUPTED_S: Final = 0.5
+"""Time that an interrupted call gives the loop to see its cancellation."""
 
 
 class _Call(Generic[T]):
@@ -91,8 +92,8 @@ class BackgroundLoop:
             if future.done():
                 return future.result()
         except BaseException:
-            future.cancel()  # the calling thread was interrupted
-            self._wait_for_loop()
+            if future.cancel():  # the calling thread was interrupted; otherwise this is the error of the coroutine
+                self._wait_for_loop()
             raise
         self._loop.call_soon_threadsafe(call.end)
         try:

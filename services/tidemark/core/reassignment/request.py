@@ -315,7 +315,7 @@ def _check_may_hold(move: PartitionReassignment, topic: TopicDescription, older:
 
 def too_old(broker: BrokerId) -> str:
     """Why the broker holds no replica of a typed topic, and what to do."""
-    return f"the version of broker {broker} has none, so upgrade that broker first"
+    return f"broker {broker} has a version without typed topics, so upgrade that broker first"
 
 
 def _check_progress(move: PartitionReassignment, in_progress: Collection[TopicPartition]) -> None:

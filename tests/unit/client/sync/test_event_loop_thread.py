@@ -66,3 +66,15 @@ def test_a_call_that_has_not_begun_at_its_timeout_is_timed_out(
     assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
     gc.collect()
     assert loop.call(work()) == 1
+
+
+def test_an_error_of_the_coroutine_does_not_wait_for_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail() -> int:
+        raise TidemarkError(ErrorCode.UNKNOWN_TOPIC, "no such topic")
+
+    waits: list[object] = []
+    monkeypatch.setattr(BackgroundLoop, "_wait_for_loop", waits.append)
+    with pytest.raises(TidemarkError) as refused:
+        BackgroundLoop().call(fail())
+    assert refused.value.code is ErrorCode.UNKNOWN_TOPIC
+    assert not waits
