@@ -8,13 +8,10 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-_HELPERS = ("figures", "peers", "steady_load", "watching")
 
 
 def main(arguments: list[str]) -> int:
-    names = sorted(
-        path.stem for path in HERE.glob("*.py") if not path.stem.startswith("_") and path.stem not in _HELPERS
-    )
+    names = sorted(path.stem for path in HERE.glob("*.py") if path.name != "__main__.py")
     if not arguments or arguments[0] not in names:
         print(f"usage: python -m bench NAME; benchmarks: {', '.join(names)}", file=sys.stderr)
         return 2

@@ -31,9 +31,9 @@ from tidemark.local.cluster import ADMIN, LocalCluster, broker_name
 from tidemark.v1 import admin_service_pb2 as pb
 from tidemark.v1 import broker_service_pb2 as broker_pb
 
-from bench.figures import Figure, report
+from bench.measuring.figures import Figure, report
+from bench.measuring.watching import usage
 from bench.peers import KafkaPeer, confluent_is_there, kafka_peer
-from bench.watching import usage
 
 FEW_TOPICS = 5
 FEW_PARTITIONS = 3
@@ -70,7 +70,10 @@ class Clients:
         self._concurrency = options.concurrency // options.processes
         self._processes = [
             subprocess.Popen(
-                [sys.executable, "-m", "bench._admin_calls"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                [sys.executable, "-m", "bench.jobs.admin_calls"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
             )
             for _ in range(options.processes)
         ]

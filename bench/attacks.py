@@ -3,7 +3,7 @@
 
 A client sends a record every 5 ms to one broker and waits for its acknowledgement, before each attack and during it,
 from the attack's first connection on. The broker has a core, the client and the attackers the other one. Figures: one
-for each attack of `_attackers.ATTACKS`, and `memory_mb`, the most that the broker grew. Wanted: at most 2.
+for each attack of `attackers.ATTACKS`, and `memory_mb`, the most that the broker grew. Wanted: at most 2.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from tidemark.client import AdminClient
 from tidemark.client.aio import Producer
 from tidemark.local.cluster import LocalCluster, broker_name
 
-from bench._attackers import ATTACKS, TOPIC
-from bench.figures import Figure, report
-from bench.watching import usage
+from bench.jobs.attackers import ATTACKS, TOPIC
+from bench.measuring.figures import Figure, report
+from bench.measuring.watching import usage
 
 INTERVAL_S = 0.005
 SIZE_BYTES = 100
@@ -96,7 +96,7 @@ def main() -> int:
         port = cluster.bootstrap.rpartition(":")[2]
         for name in options.only or ATTACKS:
             quiet = percentiles(asyncio.run(times_ms(cluster.bootstrap, options.seconds)))
-            command = [sys.executable, "-m", "bench._attackers", name, port, str(options.seconds + 2)]
+            command = [sys.executable, "-m", "bench.jobs.attackers", name, port, str(options.seconds + 2)]
             with Memory(cluster.process(broker_name(0)).pid) as memory, contextlib.ExitStack() as stack:
                 attackers = stack.enter_context(subprocess.Popen(command))
                 during = percentiles(asyncio.run(times_ms(cluster.bootstrap, options.seconds)))

@@ -32,7 +32,7 @@ from tidemark.client.sync.event_loop_thread import background_loop
 from tidemark.local.cluster import LocalCluster
 
 from bench import latency, produce
-from bench.figures import Figure, report
+from bench.measuring.figures import Figure, report
 from bench.peers import KafkaPeer, clients, kafka_peer
 
 T = TypeVar("T")

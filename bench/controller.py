@@ -37,9 +37,9 @@ from tidemark.client import AdminClient
 from tidemark.local.cluster import LocalCluster, broker_name, controller_name
 from tidemark.model import ElectionKind
 
-from bench._kafka_controller import kafka_figures
-from bench.figures import Figure, report
-from bench.watching import LogLines, scrape, usage, wait_until
+from bench.measuring.figures import Figure, report
+from bench.measuring.watching import LogLines, scrape, usage, wait_until
+from bench.peers.kafka_controller import kafka_figures
 
 BROKERS = 3
 TOPIC_PARTITIONS = 1000
@@ -265,7 +265,7 @@ class Arena:
 
 def simulated() -> dict[str, Figure]:
     """Run the core in a separate process, to measure its memory."""
-    command = [sys.executable, "-m", "bench._controller_core"]
+    command = [sys.executable, "-m", "bench.jobs.controller_core"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     return {
         "simulated_200k_decide_s": Figure(float(printed[0]), "s", lower_is_better=True),

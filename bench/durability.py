@@ -21,7 +21,7 @@ import pyarrow as pa
 from tidemark.client import AdminClient, Producer
 from tidemark.local.cluster import LocalCluster
 
-from bench.figures import Figure, report
+from bench.measuring.figures import Figure, report
 from bench.peers import KafkaPeer, kafka_peer
 
 ROUNDS = 5

@@ -22,9 +22,9 @@ from tidemark.client import AdminClient, Producer, SendHandle
 from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.model import TidemarkError
 
-from bench import _kafka_failover
-from bench.figures import Figure, report
-from bench.steady_load import PARTITIONS, SIZE_BYTES, Done, SteadyLoad
+from bench.measuring.figures import Figure, report
+from bench.measuring.steady_load import PARTITIONS, SIZE_BYTES, Done, SteadyLoad
+from bench.peers import kafka_failover
 
 ROUNDS = 10
 PEER_ROUNDS = 3
@@ -119,7 +119,7 @@ def main() -> int:
             stops = [stop_round(cluster, admin, load) for _ in range(ROUNDS)]
     if load.failures:
         raise RuntimeError(f"{len(load.failures)} sends failed; the first: {load.failures[0]}")
-    peer = _kafka_failover.kafka_figures(PEER_ROUNDS)
+    peer = kafka_failover.kafka_figures(PEER_ROUNDS)
     found = {
         "kill_total_s": [total for total, _ in kills],
         "kill_after_detection_s": [after for _, after in kills],

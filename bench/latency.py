@@ -21,7 +21,7 @@ from tidemark.client import AdminClient
 from tidemark.client.aio import Consumer, Producer
 from tidemark.local.cluster import LocalCluster
 
-from bench.figures import Figure, report
+from bench.measuring.figures import Figure, report
 from bench.peers import confluent_is_there, kafka_peer
 
 ROUNDS = 3

@@ -3,7 +3,7 @@
 
 Peers, in the same run and on the same file system: a loop of write(2), a loop of pread(2), a pass of CRC-32C over the
 same bytes; for compaction, a loop with a dict over records in memory. Batches of 64 KiB; the appends include the checks
-of every replicated batch. Then 1,000 logs are opened (`_log_open.py`).
+of every replicated batch. Then 1,000 logs are opened (`measuring/log_open.py`).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from tidemark.record.payload import build_batch, from_columns
 from tidemark.storage.directories.log_manager import LogManager, open_logs
 from tidemark.storage.log.cleaner import CleanerSettings, clean_log
 
-from bench._log_open import measure, replicas_held
-from bench.figures import Figure, report
+from bench.measuring.figures import Figure, report
+from bench.measuring.log_open import measure, replicas_held
 
 PARTITION = TopicPartition("bench", 0)
 IDENTITY = ReplicaIdentity("topic", "incarnation")

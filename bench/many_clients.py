@@ -27,9 +27,9 @@ from typing import Any
 from tidemark.client import AdminClient
 from tidemark.local.cluster import LocalCluster, broker_name
 
-from bench.figures import Figure, report
+from bench.measuring.figures import Figure, report
+from bench.measuring.watching import usage
 from bench.stalls import BUSY, LATENESS, Watch, share_ms
-from bench.watching import usage
 
 BROKERS = 3
 SETTINGS = {"broker": {"max.connections.per.ip": "-1"}}
@@ -47,7 +47,7 @@ class Workers:
         self._processes = [
             subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "bench._many_clients", "--bootstrap", bootstrap, "--topic", TOPIC),
+                    *(sys.executable, "-m", "bench.jobs.many_clients", "--bootstrap", bootstrap, "--topic", TOPIC),
                     *("--first", str(first), "--pairs", str(min(each, pairs - first))),
                     *("--seconds", str(seconds), "--interval", str(interval_s)),
                 ],

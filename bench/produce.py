@@ -17,7 +17,7 @@ import pyarrow as pa
 from tidemark.client import AdminClient, Producer
 from tidemark.local.cluster import LocalCluster
 
-from bench.figures import Figure, report
+from bench.measuring.figures import Figure, report
 from bench.peers import BATCH_BYTES, confluent_is_there, confluent_per_s, kafka_peer
 
 ROUNDS = 3

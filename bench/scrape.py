@@ -32,9 +32,9 @@ from tidemark.client import AdminClient, Producer
 from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource
 from tidemark.local.cluster import LocalCluster, broker_name
 
-from bench.figures import Figure, report
+from bench.measuring.figures import Figure, report
+from bench.measuring.watching import scrape, wait_until
 from bench.stalls import BUSY, LATENESS, histogram, share_ms
-from bench.watching import scrape, wait_until
 
 BROKERS = 3
 TOPIC_PARTITIONS = 1000

@@ -26,8 +26,8 @@ from tidemark.core.security.acls import topic
 from tidemark.core.security.authorizer import Authorizer, Rules
 from tidemark.local.cluster import LocalCluster
 
-from bench._tls import TOPIC, read_per_s, tls_figures
-from bench.figures import Figure, report
+from bench.measuring.figures import Figure, report
+from bench.measuring.tls import TOPIC, read_per_s, tls_figures
 from bench.produce import PARTITIONS, arrow_per_s
 
 RULES = 10_000

@@ -31,13 +31,13 @@ from tidemark.client import AdminClient, Producer
 from tidemark.local.cluster import LocalCluster
 
 from bench import produce
-from bench._spark_job import MICRO_BATCHES, Task
-from bench.figures import Figure, report
+from bench.jobs.spark_job import MICRO_BATCHES, Task
+from bench.measuring.figures import Figure, report
 from bench.peers import kafka_peer
 from bench.peers.connector import connector
 
 RECORDS = 4_000_000
-JOB = Path(__file__).with_name("_spark_job.py")
+JOB = Path(__file__).with_name("jobs") / "spark_job.py"
 LIMIT_S = 900
 WIDE_RECORDS = 1000 * (MICRO_BATCHES + 1)
 SMALL_PARTITIONS, SMALL_RECORDS = 500, 20

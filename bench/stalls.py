@@ -34,8 +34,8 @@ from tidemark.local.cluster import LocalCluster, broker_name, controller_name
 from tidemark.v1 import group_service_pb2 as pb
 from tidemark.v1.group_service_pb2_grpc import GroupServiceStub
 
-from bench.figures import Figure, report
-from bench.watching import scrape, wait_until
+from bench.measuring.figures import Figure, report
+from bench.measuring.watching import scrape, wait_until
 
 BROKERS = 3
 TOPIC_PARTITIONS = 1000

@@ -34,9 +34,9 @@ from tidemark.client import AdminClient, Producer
 from tidemark.client.aio import Consumer
 from tidemark.local.cluster import LocalCluster
 
-from bench._spark_write_job import Task
-from bench.figures import Figure, report
+from bench.jobs.spark_write_job import Task
 from bench.latency import percentile
+from bench.measuring.figures import Figure, report
 from bench.peers import KafkaPeer, confluent_is_there, kafka_peer
 from bench.spark import run_job
 
@@ -47,7 +47,7 @@ TRANSACTION_S = 0.1
 FLUSH_TIMEOUT_S = 120
 WARM_UP_COMMITS = 20
 WARM_UP_RECORDS = 120_000
-SPARK_JOB = Path(__file__).with_name("_spark_write_job.py")
+SPARK_JOB = Path(__file__).with_name("jobs") / "spark_write_job.py"
 
 
 def plain_per_s(bootstrap: str, topic: str, records: int) -> float:

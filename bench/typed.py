@@ -39,17 +39,17 @@ from tidemark.client import AdminClient, Producer
 from tidemark.core.schemas.ddl import draft_from_ddl
 from tidemark.local.cluster import LocalCluster, broker_name
 
-from bench._typed_job import DDL, Task, avro_schema
-from bench.figures import Figure, report
+from bench.jobs.typed_job import DDL, Task, avro_schema
+from bench.measuring.figures import Figure, report
+from bench.measuring.watching import scrape
 from bench.peers import kafka_peer
 from bench.peers.connector import connector
-from bench.watching import scrape
 
 ROWS = 2_000_000
 PARTITIONS = 6
-HERE = Path(__file__).resolve()
-JOB = HERE.with_name("_typed_job.py")
-PRODUCE_PEER = HERE.with_name("_typed_produce_peer.py")
+JOBS = Path(__file__).resolve().with_name("jobs")
+JOB = JOBS / "typed_job.py"
+PRODUCE_PEER = JOBS / "typed_produce_peer.py"
 LIMIT_S = 1200
 ROUNDS = 3
 TABLE_ROWS = 20_000
@@ -61,7 +61,7 @@ Found = dict[str, dict[str, Any]]
 
 def run(python: Path | str, task: Task) -> dict[str, Any]:
     """Run a task in a separate Python; raises an error with its output."""
-    roots = [str(HERE.parents[1] / name) for name in ("services", "spark")]
+    roots = [str(JOBS.parents[1] / name) for name in ("services", "spark")]
     path = os.pathsep.join([*roots, os.environ.get("PYTHONPATH", "")]) if task.format == "tidemark" else ""
     done = subprocess.run(
         [str(python), str(JOB), json.dumps(dataclasses.asdict(task))],

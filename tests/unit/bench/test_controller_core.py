@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from tidemark.model import BrokerId
 
-from bench import _controller_core as benchmark
+from bench.jobs import controller_core as benchmark
 
 
 def test_each_state_of_a_failed_broker_is_written(monkeypatch: pytest.MonkeyPatch) -> None:

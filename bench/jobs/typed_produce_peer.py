@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows through confluent-kafka and its own serializers, in a separate Python: needs confluent-kafka[avro,json].
 
-usage: python _typed_produce_peer.py TOPIC ROWS.jsonl SCHEMA.avsc; its last line is JSON: rows a second by serializer.
+usage: python typed_produce_peer.py TOPIC ROWS.jsonl SCHEMA.avsc; its last line is JSON: rows a second by serializer.
 The schema registry is confluent-kafka's own one in memory, so that no request of a registry is measured.
 """
 

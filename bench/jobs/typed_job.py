@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The jobs of `bench typed` for Tidemark and for the peer, in a separate Python: needs PySpark only.
 
-usage: python _typed_job.py '{"bootstrap": {...}, "topic": "flights", ...}'; see `Task`. Its last line is JSON: seconds
+usage: python typed_job.py '{"bootstrap": {...}, "topic": "flights", ...}'; see `Task`. Its last line is JSON: seconds
 of the first read of the session and of the best later one, and the sums that prove the same answer.
 """
 
@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from bench._spark_job import session
+from bench.jobs.spark_job import session
 
 WARM_ROUNDS = 3
 _WAIT_S = 600

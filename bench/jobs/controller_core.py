@@ -41,7 +41,7 @@ from tidemark.model import (
     VersionedState,
 )
 
-from bench.watching import usage
+from bench.measuring.watching import usage
 
 BROKERS = 100
 TOPICS = 200

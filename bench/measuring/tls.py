@@ -23,7 +23,7 @@ from tidemark.local.cluster import CERTIFICATES, LocalCluster
 from tidemark.rpc.security.channels import channel_credentials
 from tidemark.rpc.security.files import TlsIdentity
 
-from bench.figures import Figure
+from bench.measuring.figures import Figure
 from bench.peers import KafkaPeer, beside, kafka_peer
 from bench.produce import PARTITIONS, SIZE_BYTES, arrow_per_s
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The job of `bench spark` for Tidemark and for the peer, in a separate Python: needs PySpark only.
 
-usage: python _spark_job.py '{"format": "kafka", "bootstrap": {...}, ...}'; see `Task`. Its last line is JSON: rates in
+usage: python spark_job.py '{"format": "kafka", "bootstrap": {...}, ...}'; see `Task`. Its last line is JSON: rates in
 rows a second, times in milliseconds.
 """
 

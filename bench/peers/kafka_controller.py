@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bench.measuring.watching import wait_until
 from bench.peers import KafkaPeer, confluent_is_there, kafka_peer
-from bench.watching import wait_until
 
 BROKERS = 3
 TOPIC_PARTITIONS = 1000

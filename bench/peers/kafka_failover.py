@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from bench._kafka_controller import is_in_sync
+from bench.measuring.steady_load import PARTITIONS, SIZE_BYTES, Done, SteadyLoad
+from bench.measuring.watching import wait_until
 from bench.peers import KafkaPeer, confluent_is_there, kafka_peer
-from bench.steady_load import PARTITIONS, SIZE_BYTES, Done, SteadyLoad
-from bench.watching import wait_until
+from bench.peers.kafka_controller import is_in_sync
 
 WARM_UP_S = 2.0
 TIMEOUT_S = 180.0

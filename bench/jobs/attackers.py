@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attacks on the connections of a server, in a process of their own: `python -m bench._attackers NAME PORT SECONDS`.
+"""Attacks on the connections of a server: `python -m bench.jobs.attackers NAME PORT SECONDS`.
 
 The attackers have the address 127.0.0.2; the clients that are measured have 127.0.0.1. The process has the lowest
 priority, since real attackers take no processor of a client.

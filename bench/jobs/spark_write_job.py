@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The job of `bench transactions` for Spark's sink, in a separate Python: needs PySpark only.
 
-usage: python _spark_write_job.py '{"bootstrap": {...}, "topic": "flights", ...}'; see `Task`. Its last line is JSON:
+usage: python spark_write_job.py '{"bootstrap": {...}, "topic": "flights", ...}'; see `Task`. Its last line is JSON:
 the rates of each round in rows a second.
 """
 
@@ -13,11 +13,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from pyspark.sql import SparkSession
 
-from bench._spark_job import session
+from bench.jobs.spark_job import session
 
 WARM_UPS = 2
 

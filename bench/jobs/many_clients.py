@@ -24,7 +24,7 @@ from tidemark.client.aio import Consumer, Producer
 from tidemark.model import TidemarkError
 from tidemark.runtime.limits import raise_open_files
 
-from bench.watching import usage
+from bench.measuring.watching import usage
 
 CONNECTING = 10
 """Number of clients of one process that connect at the same time."""
@@ -162,7 +162,7 @@ async def run(options: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench._many_clients")
+    parser = argparse.ArgumentParser(prog="python -m bench.jobs.many_clients")
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--first", type=int, required=True, help="partition of the first pair")
