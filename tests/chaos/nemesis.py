@@ -13,12 +13,12 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from tidemark.local.zookeeper_process import ZooKeeperProcess
 from tidemark.model import TidemarkError
 
-from tests.chaos.arena import START_S, STOP_S, Arena
-from tests.chaos.arena_names import BROKERS, CONTROLLERS, ZOOKEEPER
-from tests.chaos.cut_tails import CutTails
-from tests.chaos.disks import SMALL
-from tests.chaos.proxy import ANYBODY, Trouble
-from tests.chaos.rotation import Rotation
+from tests.chaos.arena.arena import START_S, STOP_S, Arena
+from tests.chaos.arena.cut_tails import CutTails
+from tests.chaos.arena.disks import SMALL
+from tests.chaos.arena.names import BROKERS, CONTROLLERS, ZOOKEEPER
+from tests.chaos.arena.proxy import ANYBODY, Trouble
+from tests.chaos.arena.rotation import Rotation
 
 SHORT_S = (0.2, 1.5)
 LONG_S = (1.0, 5.0)

@@ -20,8 +20,9 @@ from tidemark.core.groups.state import OffsetKey
 from tidemark.core.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
-from tests.chaos.arena import Arena
-from tests.chaos.arena_names import BROKERS
+from tests.chaos.arena.arena import Arena
+from tests.chaos.arena.disks import Disks
+from tests.chaos.arena.names import BROKERS
 from tests.chaos.checks.checker import REPLICAS, check
 from tests.chaos.checks.group_checker import check_group
 from tests.chaos.checks.group_history import GroupHistory, Processed, Taken
@@ -31,14 +32,13 @@ from tests.chaos.checks.transaction_checker import check_transactions
 from tests.chaos.checks.transaction_history import End, TransactionHistory
 from tests.chaos.checks.typed_checker import check_typed
 from tests.chaos.clients import Sender, ask_ends_until, delete_until, read_until
-from tests.chaos.disks import Disks
+from tests.chaos.group.troop import Troop
 from tests.chaos.loads import COMPACTED, HASTY, LOADS, PLAIN, SHARED, SHRINKING, WITH_TOKEN, Load
 from tests.chaos.mover import Mover
 from tests.chaos.nemesis import Nemesis
 from tests.chaos.transactions.troop import PARTITIONS as TRANSACTIONAL_PARTITIONS
 from tests.chaos.transactions.troop import TOPIC as TRANSACTIONAL_TOPIC
 from tests.chaos.transactions.troop import TransactionTroop
-from tests.chaos.troop import Troop
 from tests.chaos.typed import troop as of_typed
 from tests.chaos.typed.troop import TypedFigures, TypedTroop
 

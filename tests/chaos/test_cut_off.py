@@ -18,10 +18,10 @@ from tidemark.client import AdminClient, Producer
 from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.local.cluster import ADMIN
 
-from tests.chaos.arena import Arena
-from tests.chaos.arena_names import BROKERS, CONTROLLERS
-from tests.chaos.disks import Disks
-from tests.chaos.proxy import ANYBODY, Trouble
+from tests.chaos.arena.arena import Arena
+from tests.chaos.arena.disks import Disks
+from tests.chaos.arena.names import BROKERS, CONTROLLERS
+from tests.chaos.arena.proxy import ANYBODY, Trouble
 
 TOPIC = "cut"
 PARTITIONS = 3

@@ -16,8 +16,8 @@ from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.local.cluster import LocalCluster
 from tidemark.model import TopicPartition
 
+from tests.chaos.arena.disks import entering, small_disk
 from tests.chaos.checks.replicas import differences
-from tests.chaos.disks import entering, small_disk
 
 TOPIC = "full"
 PARTITIONS = 3

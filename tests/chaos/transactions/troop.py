@@ -15,7 +15,7 @@ from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.local.process import ServiceProcess
 from tidemark.model import ErrorCode, TidemarkError
 
-from tests.chaos.arena import Arena
+from tests.chaos.arena.arena import Arena
 from tests.chaos.checks.history import Polled
 from tests.chaos.checks.transaction_history import TransactionHistory, read_transactions
 from tests.chaos.transactions.sender import TIMEOUT_MS, SenderPlan

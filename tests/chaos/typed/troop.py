@@ -14,7 +14,7 @@ from tidemark.core.schemas.document import document_of as document_of_schema
 from tidemark.core.schemas.model import TopicSchema
 from tidemark.model import ErrorCode, TidemarkError
 
-from tests.chaos.arena import Arena
+from tests.chaos.arena.arena import Arena
 from tests.chaos.checks.history import History, Outcome, Polled
 from tests.chaos.checks.typed_history import AT_THE_END, Change, ColumnSpec, Fate, ReadRow, StoredVersion, TypedHistory
 from tests.chaos.clients import DRAIN_S, Sender, once_answered

@@ -28,7 +28,7 @@ from tidemark.local.process import ServiceProcess
 
 from tests.integration.harness import warm
 
-MODULES: Final = ("tidemark.broker", "tidemark.controller", "tidemark.admin", "tests.chaos.group_member")
+MODULES: Final = ("tidemark.broker", "tidemark.controller", "tidemark.admin", "tests.chaos.group.member")
 READ_AT_THE_START: Final = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "GRPC_", "ARROW_", "OMP_", "OPENBLAS_")
 """Of variables whose names begin so, a process that runs already has taken its own."""
 _PR_SET_CHILD_SUBREAPER: Final = 36  # <linux/prctl.h>

@@ -16,7 +16,7 @@ from tidemark.local.certificates import Authority
 from tidemark.rpc import channel, server
 from tidemark.rpc.security.files import TlsIdentity
 
-from tests.chaos.proxy import ANYBODY, Network, Trouble
+from tests.chaos.arena.proxy import ANYBODY, Network, Trouble
 
 _PING_MS = 100
 _TOO_MANY = 6

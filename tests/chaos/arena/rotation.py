@@ -21,9 +21,9 @@ from tidemark.local.cluster import ADMIN, CERTIFICATES, TOKENS, LocalCluster
 from tidemark.rpc.security import token_file
 from tidemark.rpc.security.paths import TlsFiles
 
-from tests.chaos.access import CLIENT, TOKEN_NAMES
-from tests.chaos.arena_names import BROKERS, CONTROLLERS, ZOOKEEPER
-from tests.chaos.proxy import HOST
+from tests.chaos.arena.access import CLIENT, TOKEN_NAMES
+from tests.chaos.arena.names import BROKERS, CONTROLLERS, ZOOKEEPER
+from tests.chaos.arena.proxy import HOST
 from tests.integration.harness.certificates import replace
 
 _HOSTS: Final = (HOST, "localhost")

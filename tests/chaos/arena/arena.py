@@ -20,10 +20,10 @@ from tidemark.local.cluster import ADMIN, CERTIFICATES, LocalCluster
 from tidemark.rpc.security.paths import FILE_VARIABLES
 from tidemark.rpc.security.token_source import VARIABLE
 
-from tests.chaos.access import OPERATOR, RULES, SETTINGS
-from tests.chaos.arena_names import BROKERS, CONTROLLERS, ZOOKEEPER
-from tests.chaos.disks import Disks
-from tests.chaos.proxy import HOST, Network
+from tests.chaos.arena.access import OPERATOR, RULES, SETTINGS
+from tests.chaos.arena.disks import Disks
+from tests.chaos.arena.names import BROKERS, CONTROLLERS, ZOOKEEPER
+from tests.chaos.arena.proxy import HOST, Network
 
 _EAGER = {
     "advertised.check.timeout.ms": "0",  # a cut network is no wrong address

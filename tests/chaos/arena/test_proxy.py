@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.chaos.proxy import ANYBODY, HOST, Network, Trouble
+from tests.chaos.arena.proxy import ANYBODY, HOST, Network, Trouble
 
 CALLER = """
 import socket, sys
@@ -143,7 +143,7 @@ def test_bytes_pass_before_their_caller_is_known(network: Network, monkeypatch: 
         looked.wait(30)
         return {}
 
-    monkeypatch.setattr("tests.chaos.proxy._callers", callers)
+    monkeypatch.setattr("tests.chaos.arena.proxy._callers", callers)
     try:
         with echo() as target:
             port = network.add("server", lambda: target)

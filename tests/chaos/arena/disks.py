@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
-from tests.chaos.arena_names import BROKERS
+from tests.chaos.arena.names import BROKERS
 
 DISK_BYTES = 32 << 20
 SMALL = "broker-1"

@@ -20,12 +20,12 @@ from tidemark.core.internal_topics import OFFSETS_TOPIC, partition_of
 from tidemark.local.process import ServiceProcess
 from tidemark.model import TidemarkError
 
-from tests.chaos.arena import Arena
-from tests.chaos.arena_names import BROKERS
+from tests.chaos.arena.arena import Arena
+from tests.chaos.arena.names import BROKERS
+from tests.chaos.arena.proxy import Trouble
 from tests.chaos.checks.group_history import GroupHistory, Processed, read_journal
-from tests.chaos.group_member import Plan
+from tests.chaos.group.member import Plan
 from tests.chaos.loads import Load
-from tests.chaos.proxy import Trouble
 
 GROUP = "troop"
 SLOTS: tuple[dict[str, Any], ...] = (

@@ -11,8 +11,8 @@ from tidemark.record.envelope import Batch, parse_envelope, stamped
 from tidemark.record.payload import build_batch, from_columns
 from tidemark.storage.directories.checkpoint_files import Checkpoints
 
-from tests.chaos.cut_tails import CUT_BYTES_MAX, cut
-from tests.chaos.disks import _LONG_BYTES, sealed_segments
+from tests.chaos.arena.cut_tails import CUT_BYTES_MAX, cut
+from tests.chaos.arena.disks import _LONG_BYTES, sealed_segments
 
 
 def test_bits_flip_in_sealed_segments_only(tmp_path: Path) -> None:

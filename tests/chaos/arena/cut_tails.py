@@ -11,7 +11,7 @@ from pathlib import Path
 from tidemark.record.envelope import ENVELOPE_BYTES, end_of_batches
 from tidemark.storage.directories.checkpoint_files import read_checkpoints
 
-from tests.chaos.arena_names import BROKERS
+from tests.chaos.arena.names import BROKERS
 
 CUT_BYTES_MAX = 40
 """Less than any batch has, so that a start finds the cut."""
