@@ -13,7 +13,7 @@ import traceback
 from pathlib import Path
 
 from tests.chaos.bounded import bounded
-from tests.chaos.machine import LOADS, Burners, other_load, slowness
+from tests.chaos.machine import LOADS, Burners, FavouredSession, other_load, slowness
 from tests.chaos.rounds import Report, round_s_max, run_round
 
 
@@ -68,7 +68,7 @@ def is_secure(seed: int, given: str | None) -> bool:
 def _round(directory: Path, seed: int, duration_s: float, load: int | None, given: str | None) -> Report | None:
     """Print the report of a round, or the error that ended the round; None then."""
     computing, secure = load_of(seed, load), is_secure(seed, given)
-    with Burners(computing):
+    with FavouredSession(), Burners(computing):
         busy = other_load()
         name = f"seed {seed}, load {computing}, {'secure' if secure else 'plain'}"
         began_s = time.monotonic()

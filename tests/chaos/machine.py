@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -16,6 +17,8 @@ _CORES = os.cpu_count() or 1
 _SLOWNESS_MAX = 6.0
 _BUSY_PER_CORE = 4
 """A cluster and its clients keep about so many processes of a core busy by themselves."""
+_AUTOGROUP = Path("/proc/self/autogroup")
+_ARENA_NICE = -10
 _LOADAVG = Path("/proc/loadavg")
 _SAMPLES = 40
 _SAMPLE_S = 0.05
@@ -61,6 +64,31 @@ class Burners:
             process.kill()
         for process in self.processes:
             process.wait()
+
+
+class FavouredSession:
+    """The session of this process counts for nine sessions until the block ends, if the process runs as root.
+
+    The process of a round is the network of the cluster, and most of its clients. Beside twenty burners that process
+    had a tenth of a core: the round then tested a slow network, not slow brokers.
+    """
+
+    def __init__(self, autogroup: Path = _AUTOGROUP) -> None:
+        self._autogroup = autogroup
+        self._nice_before: str | None = None
+
+    def __enter__(self) -> FavouredSession:
+        with suppress(OSError):
+            nice_before = self._autogroup.read_text().split()[-1]
+            self._autogroup.write_text(str(_ARENA_NICE))
+            self._nice_before = nice_before
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._nice_before is not None:
+            self._autogroup.write_text(self._nice_before)
 
 
 def other_load() -> float:

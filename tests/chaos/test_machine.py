@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.chaos.machine import Burners, slowness
+from tests.chaos.machine import Burners, FavouredSession, slowness
 from tests.integration.harness.waiting import wait_for
 
 _KILLED = """
@@ -71,3 +71,17 @@ def assert_ended_after(script: str) -> None:
 def test_a_loaded_machine_gets_more_time() -> None:
     assert slowness(0.0) == 1.0
     assert slowness(8.0) < slowness(20.0)
+
+
+def test_a_session_is_favoured_until_its_block_ends(tmp_path: Path) -> None:
+    autogroup = tmp_path / "autogroup"
+    autogroup.write_text("/autogroup-7 nice 3\n")
+    with FavouredSession(autogroup):
+        assert autogroup.read_text() == "-10"
+    assert autogroup.read_text() == "3"
+
+
+def test_a_session_keeps_its_share_where_the_kernel_has_no_autogroups(tmp_path: Path) -> None:
+    with FavouredSession(tmp_path / "missing" / "autogroup"):
+        pass
+    assert not (tmp_path / "missing").exists()
