@@ -17,9 +17,14 @@ from tests.charts.test_dashboards import FOREIGN, documented, metrics_of
 
 TESTS: Final = ROOT / "tests" / "charts" / "rules"
 PAGE: Final = (ROOT / "docs" / "alerts.md").read_text()
-ALERTS: Final[list[dict[str, Any]]] = [
-    rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]
-]
+GROUPS: Final[list[dict[str, Any]]] = yaml.safe_load(RULES.read_text())["groups"]
+ALERTS: Final[list[dict[str, Any]]] = [rule for group in GROUPS for rule in group["rules"]]
+TEST_OF: Final = {
+    rule["alert"]: TESTS / group["name"].removeprefix("tidemark-") / f"{rule['alert']}.yaml"
+    for group in GROUPS
+    for rule in group["rules"]
+}
+"""The tests of an alert lie in the directory of its group."""
 
 
 def name_of(alert: dict[str, Any]) -> str:
@@ -51,16 +56,17 @@ def _beside_its_own_rule(alert: dict[str, Any], directory: Path) -> Path:
     """A copy of the alert's tests whose only rule is the alert: promtool evaluates every rule at every step."""
     rules = directory / f"{name_of(alert)}-rules.yaml"
     rules.write_text(yaml.safe_dump({"groups": [{"name": "one", "rules": [alert]}]}))
-    tests = yaml.safe_load((TESTS / f"{name_of(alert)}.yaml").read_text())
-    assert [(TESTS / file).resolve() for file in tests["rule_files"]] == [RULES]
+    original = TEST_OF[name_of(alert)]
+    tests = yaml.safe_load(original.read_text())
+    assert [(original.parent / file).resolve() for file in tests["rule_files"]] == [RULES]
     copy = directory / f"{name_of(alert)}.yaml"
     copy.write_text(yaml.safe_dump(tests | {"rule_files": [str(rules)]}))
     return copy
 
 
 def test_each_alert_has_a_firing_and_a_silent_case() -> None:
-    assert {path.stem for path in TESTS.glob("*.yaml")} == set(map(name_of, ALERTS))
-    for path in TESTS.glob("*.yaml"):
+    assert set(TESTS.rglob("*.yaml")) == set(TEST_OF.values())
+    for path in TEST_OF.values():
         expected = [bool(samples) for samples in samples_of(path)]
         assert True in expected, path.name
         assert False in expected, path.name
@@ -104,9 +110,7 @@ def test_an_alert_uses_no_series_of_partitions(alert: dict[str, Any]) -> None:
 @pytest.mark.parametrize("alert", ALERTS, ids=name_of)
 def test_an_alert_uses_its_own_labels_only(alert: dict[str, Any]) -> None:
     """The labels of its own test; other labels would be empty in the text."""
-    has = set(
-        re.findall(r'(\w+)="', "".join(s["labels"] for x in samples_of(TESTS / f"{name_of(alert)}.yaml") for s in x))
-    )
+    has = set(re.findall(r'(\w+)="', "".join(s["labels"] for x in samples_of(TEST_OF[name_of(alert)]) for s in x)))
     named = set(re.findall(r"\$labels\.(\w+)", "".join(alert["annotations"].values())))
     assert named <= has
 
