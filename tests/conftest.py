@@ -23,8 +23,8 @@ LONGEST_FILES = (
     "integration/reassign/test_reassign_log_dirs.py",
     "integration/reassign/test_log_dir_moves.py",
     "integration/reassign/test_reassignments.py",
-    "integration/services/test_broker_recovery.py",
-    "integration/services/test_rolling_restart.py",
+    "integration/lifecycle/test_broker_recovery.py",
+    "integration/lifecycle/test_rolling_restart.py",
     "integration/clients/test_silent_brokers.py",
 )
 """A worker that takes one of these last keeps the others waiting."""

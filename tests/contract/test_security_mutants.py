@@ -34,7 +34,7 @@ from tidemark.zookeeper.whole_nodes.feed import NodeFeed
 
 from tests.contract import test_access_rules as stored
 from tests.contract.conftest import Cluster
-from tests.integration.services import test_listeners as listeners
+from tests.integration.security import test_listeners as listeners
 from tests.unit.core.security import test_authorizer as decisions
 from tests.unit.core.security import test_principals as names
 from tests.unit.core.security import test_rights as rows

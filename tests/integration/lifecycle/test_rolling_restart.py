@@ -15,7 +15,7 @@ from tidemark.v1.topic_schemas_pb2 import GetTopicSchemasRequest
 
 from tests.integration.cli.test_cli import tidemark
 from tests.integration.harness.numbers_load import NumbersLoad
-from tests.integration.services.test_readiness import wait_until_says
+from tests.integration.lifecycle.test_readiness import wait_until_says
 
 PARTITIONS = 24
 TOPIC, TYPED = "rolling", "typed"
