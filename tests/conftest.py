@@ -13,7 +13,7 @@ settings.register_profile("any machine", deadline=None, suppress_health_check=[H
 settings.load_profile("any machine")
 
 LONGEST_FILES = (
-    "spark/test_driver_killed.py",
+    "spark/pipelines/test_driver_killed.py",
     "contract/test_metadata_store_sessions.py",
     "contract/test_metadata_store.py",
     "contract/test_metadata_store_lost_answers.py",

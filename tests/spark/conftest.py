@@ -19,8 +19,8 @@ from tidemark.local.cluster import LocalCluster
 from tidemark.rpc.security.paths import FILE_VARIABLES
 
 from tests.integration.harness.warm_service import warm_services
-from tests.spark.secure import AUTHORIZATION, let_the_token_in
-from tests.spark.warm_python import write_python
+from tests.spark.harness.secure import AUTHORIZATION, let_the_token_in
+from tests.spark.harness.warm_python import write_python
 
 ROOT = Path(__file__).parents[2]
 

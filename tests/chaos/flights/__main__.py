@@ -33,7 +33,7 @@ from tidemark_spark.jobs.flights_feed import EVENT_TIME, SCHEMA, Day
 
 from tests.chaos.bounded import run_and_tell
 from tests.chaos.machine import other_load, slowness
-from tests.spark.submitted import ROOT, batches, driver
+from tests.spark.harness.submitted import ROOT, batches, driver
 
 SCRIPT = ROOT / "spark" / "pipelines" / "rollup.py"
 SOURCE, TARGET = "flights", "delays"

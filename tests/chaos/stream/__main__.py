@@ -35,7 +35,7 @@ from tidemark.local.cluster import LocalCluster, broker_name
 from tests.chaos.bounded import run_and_tell
 from tests.chaos.machine import LOADS, Burners, other_load, slowness
 from tests.chaos.stream.numbered_records import Numbers, count_numbers, has_records
-from tests.spark.submitted import batches, driver
+from tests.spark.harness.submitted import batches, driver
 
 SCRIPT = Path(__file__).with_name("driver.py")
 SOURCE, TARGET, PARTITIONS = "numbers", "copied", 6

@@ -27,7 +27,7 @@ from tidemark_spark.stream_offsets import CheckpointError, DataLossError
 from tidemark_spark.stream_reader import PlainStreamReader
 from tidemark_spark.topics import Assignment
 
-from tests.spark.reading import (
+from tests.spark.harness.reading import (
     at_least,
     at_most,
     batch_reader,

@@ -18,10 +18,10 @@ from tidemark.local.cluster import LocalCluster
 from tidemark_spark.archive_layout import read_archive
 from tidemark_spark.jobs import archive, rollup
 
-from tests.spark import doomed_driver
-from tests.spark.doomed_driver import archive_words, rollup_words
-from tests.spark.reading import committed_records, needs_read_limits
-from tests.spark.submitted import batches, driver
+from tests.spark.harness import doomed_driver
+from tests.spark.harness.doomed_driver import archive_words, rollup_words
+from tests.spark.harness.reading import committed_records, needs_read_limits
+from tests.spark.harness.submitted import batches, driver
 
 SCRIPT = Path(doomed_driver.__file__)
 COUNT = 3000

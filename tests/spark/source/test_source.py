@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tidemark.client import AdminClient, Producer
 from tidemark.local.cluster import LocalCluster
 
-from tests.spark.secure import secrets_of, with_token
+from tests.spark.harness.secure import secrets_of, with_token
 
 COUNT = 1000
 

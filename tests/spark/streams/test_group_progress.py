@@ -18,7 +18,7 @@ from tidemark_spark.options import parse_options
 from tidemark_spark.stream_reader import PlainStreamReader
 from tidemark_spark.streams import group_progress
 
-from tests.spark.reading import needs_read_limits, next_end, schema_of, stream_reader
+from tests.spark.harness.reading import needs_read_limits, next_end, schema_of, stream_reader
 
 MakeTopic = Callable[..., str]
 

@@ -20,7 +20,7 @@ from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark_spark import TidemarkListener, compat
 from tidemark_spark.progress import partition_progress
 
-from tests.spark.secure import GROUP, secrets_of, with_token
+from tests.spark.harness.secure import GROUP, secrets_of, with_token
 
 MakeTopic = Callable[..., str]
 QUERY_S = 90

@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 from tidemark.local.cluster import LocalCluster
 from tidemark_spark.progress_metrics import MetricsListener, QueryMetrics
 
-from tests.spark.test_progress import offset
-from tests.spark.test_stream import QUERY_S, fill
+from tests.spark.streams.test_progress import offset
+from tests.spark.streams.test_stream import QUERY_S, fill
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tidemark.client import AdminClient, Producer
 from tidemark.local.cluster import LocalCluster
 
-from tests.spark.reading import needs_pushed_filters
+from tests.spark.harness.reading import needs_pushed_filters
 
 pytestmark = pytest.mark.timeout(300)
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"

@@ -13,7 +13,7 @@ import helm_python
 import pytest
 import yaml
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 DEPLOY = ROOT / "deploy" / "spark"
 JOBS = sorted(path.stem for path in (ROOT / "spark" / "pipelines").glob("*.py"))
 KUBECTL = """#!/bin/sh

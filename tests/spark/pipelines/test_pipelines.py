@@ -28,9 +28,9 @@ from tidemark_spark.archive_layout import Files, landed_files, read_archive, rea
 from tidemark_spark.jobs import archive, audit, replay, rollup
 from tidemark_spark.typed.archive import read_history
 
-from tests.spark.reading import committed_records
+from tests.spark.harness.reading import committed_records
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 COUNT = 600
 FIRST_US = 1_700_003_600_000_000
 STEP_US = 10_000_000

@@ -28,7 +28,7 @@ from tidemark_spark.typed.spark_types import spark_field
 from tidemark_spark.typed.topic import SchemaChangeError
 from tidemark_spark.writer import open_stream_writer, open_writer
 
-from tests.spark.reading import batches, needs_pushed_filters, needs_read_limits, next_end
+from tests.spark.harness.reading import batches, needs_pushed_filters, needs_read_limits, next_end
 
 DDL = (
     "carrier STRING NOT NULL, delay INT, price DECIMAL(10,2), day DATE, at TIMESTAMP NOT NULL, local TIMESTAMP_NTZ, "

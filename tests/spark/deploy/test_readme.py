@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tidemark.local.cluster import LocalCluster
 
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+README = (Path(__file__).resolve().parents[3] / "README.md").read_text()
 ADDRESS = "127.0.0.1:9192"
 
 

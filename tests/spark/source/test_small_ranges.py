@@ -15,7 +15,7 @@ from tidemark.rpc.raw_methods import fetch_method
 from tidemark_spark import topics
 from tidemark_spark.reader_pool import ReaderPool
 
-from tests.spark.reading import Place, batch_reader, batches, places
+from tests.spark.harness.reading import Place, batch_reader, batches, places
 
 MakeTopic = Callable[..., str]
 PARTITIONS = 12

@@ -17,8 +17,8 @@ from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark_spark.writer import write_task
 from tidemark_spark.writer_options import parse_write_options
 
-from tests.spark.reading import committed_records
-from tests.spark.secure import with_token
+from tests.spark.harness.reading import committed_records
+from tests.spark.harness.secure import with_token
 
 COUNT = 1000
 HEADERS = (

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tidemark.local.process import Guard
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @contextlib.contextmanager

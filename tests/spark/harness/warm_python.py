@@ -29,7 +29,7 @@ def write_python(path: Path) -> None:
     """An executable that Spark takes for Python; `PATH -m MODULE [argument ...]` is forked, all else is fresh."""
     places = os.pathsep.join([str(warm.ROOT), *warm.places(os.environ)])
     environment = {"PYTHONPATH": places, **_SET_BY_SPARK, **_ONE_THREAD}
-    server = warm.start_server("tests.spark.warm_python", environment=environment)
+    server = warm.start_server("tests.spark.harness.warm_python", environment=environment)
     launcher = shlex.join([sys.executable, "-I", "-S", str(warm_command.LAUNCHER), str(server)])
     fresh = shlex.quote(sys.executable)
     path.write_text(f'#!/bin/sh\n[ "$1" = -m ] || exec {fresh} "$@"\nexec {launcher} "$@"\n', encoding="utf-8")

@@ -32,9 +32,9 @@ from tidemark_spark.transactions.settings import TransactionSettings, query_iden
 from tidemark_spark.writer import TidemarkCommitMessage, TidemarkStreamWriter, open_stream_writer, open_writer
 from tidemark_spark.writer_options import parse_write_options
 
-from tests.spark.committed_records import committed_values
-from tests.spark.reading import committed_records
-from tests.spark.secure import with_token
+from tests.spark.harness.committed_records import committed_values
+from tests.spark.harness.reading import committed_records
+from tests.spark.harness.secure import with_token
 
 VALUES = StructType([StructField("value", StringType())])
 TASKS = 3
