@@ -40,9 +40,9 @@ from tests.unit.core.security import test_principals as names
 from tests.unit.core.security import test_rights as rows
 from tests.unit.core.security import test_service_rights as service_rights
 from tests.unit.core.security import test_subject_mapping as mappings
-from tests.unit.rpc import test_callers as callers_tests
-from tests.unit.rpc import test_gate as gates
-from tests.unit.rpc import test_tokens as token_tests
+from tests.unit.rpc.security import test_callers as callers_tests
+from tests.unit.rpc.security import test_gate as gates
+from tests.unit.rpc.security import test_tokens as token_tests
 
 IDENTITY = "identity"
 CAUGHT = (AssertionError, pytest.fail.Exception, TidemarkError, PermissionError)

@@ -22,7 +22,7 @@ from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 from tests.integration.harness.hand_controller import Brokers, HandController, client_of
 from tests.unit.broker.scraped import scraped
 from tests.unit.record.samples import NOON_US, patched, sample, with_fields
-from tests.unit.rpc.http2 import Http2
+from tests.unit.rpc.limits.http2 import Http2
 
 RECORDS = 3
 """In one sample batch."""

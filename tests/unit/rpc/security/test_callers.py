@@ -18,7 +18,7 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.security import callers
 from tidemark.rpc.security.callers import CallerCheck, caller_of, check_id
 
-from tests.unit.rpc.pem import facts_of
+from tests.unit.rpc.security.pem import facts_of
 
 BROKER = "tidemark://shop/broker/1"
 

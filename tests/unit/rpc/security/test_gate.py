@@ -27,7 +27,7 @@ from tidemark.v1 import controller_service_pb2 as control_pb
 from tidemark.v1 import group_service_pb2 as group_pb
 from tidemark.v1 import record_pb2
 
-from tests.unit.rpc.pem import facts_of
+from tests.unit.rpc.security.pem import facts_of
 
 ADMIN = "/tidemark.v1.AdminService"
 BROKER, GROUPS = "/tidemark.v1.BrokerService", "/tidemark.v1.GroupService"

@@ -37,7 +37,7 @@ from tidemark.rpc.server import GrpcServer, Service, make_server
 from tidemark.runtime.metrics import METRICS
 from tidemark.runtime.slices import Pace
 
-from tests.unit.rpc.http2 import CONTINUATION, DATA, END_STREAM, HEADERS, RST_STREAM, Http2, frame, headers
+from tests.unit.rpc.limits.http2 import CONTINUATION, DATA, END_STREAM, HEADERS, RST_STREAM, Http2, frame, headers
 
 MIB = 1 << 20
 LONG_S = 110
