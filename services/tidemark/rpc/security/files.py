@@ -176,7 +176,7 @@ def _load(files: TlsFiles, names: Names) -> tuple[tuple[object, ...], Material]:
         raise wrong_file(f"the TLS files {', '.join(filter(None, files))} cannot be used: {error}", names[0]) from error
 
 
-_UNREADABLE: Final = (ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension)
+_UNREADABLE: Final = (ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension, x509.InvalidVersion)
 """Errors of the library for damaged contents; some come only when a part is used."""
 
 
@@ -219,7 +219,7 @@ def _read(name: str, path: str) -> bytes:
 def _certificates(name: str, path: str, content: bytes) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(content)
-    except ValueError:
+    except (ValueError, x509.InvalidVersion):
         raise wrong_file(f"{name} is {path}, which has no valid certificate", name) from None
 
 

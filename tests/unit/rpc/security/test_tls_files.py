@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 import threading
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from tidemark.core.security.principals import Role
 from tidemark.local.certificates import Authority
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.security import files as tls
-from tidemark.rpc.security.files import TlsIdentity
+from tidemark.rpc.security.files import TlsIdentity, uris_in
 from tidemark.rpc.security.paths import FILE_VARIABLES, SETTINGS, TlsFiles, files_of
 from tidemark.rpc.security.service import service_identity
 
@@ -108,6 +109,18 @@ def test_a_process_that_starts_between_the_two_renames_of_a_new_pair_waits_for_t
         assert TlsIdentity(broker).current().certificate == Path(broker.certificate).read_bytes()
     finally:
         renaming.join()
+
+
+def test_a_certificate_of_an_unknown_version_keeps_the_former_identity(broker: TlsFiles) -> None:
+    identity = TlsIdentity(broker)
+    before = identity.current()
+    whole = ssl.PEM_cert_to_DER_cert(Path(broker.certificate).read_text())
+    version_3, version_107 = b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x6a"
+    damaged = ssl.DER_cert_to_PEM_cert(whole.replace(version_3, version_107, 1))
+    Path(broker.certificate).write_text(damaged)
+    assert identity.current() == before
+    assert identity.failures == 1
+    assert uris_in(damaged.encode()) == ()
 
 
 @pytest.mark.filterwarnings("ignore:Parsed a serial number which wasn't positive")
