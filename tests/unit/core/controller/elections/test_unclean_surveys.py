@@ -23,7 +23,7 @@ from tidemark.model import (
     TopicPartition,
 )
 
-from tests.unit.core.controller.test_unclean_election import held
+from tests.unit.core.controller.elections.test_unclean_election import held
 from tests.unit.core.replication.stage import ID, P
 
 BROKERS = BrokerFacts(live={BrokerId(one): BrokerEpoch(0) for one in (1, 2)})

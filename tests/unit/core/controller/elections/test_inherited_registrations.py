@@ -6,7 +6,7 @@ from __future__ import annotations
 from tidemark.core.controller import effects as fx
 from tidemark.model import NO_LEADER, BrokerId, ElectionKind, TopicPartition
 
-from tests.unit.core.controller.test_log_comparison import others
+from tests.unit.core.controller.elections.test_log_comparison import others
 from tests.unit.core.controller.worlds.controller_world import World
 
 T = TopicPartition("t", 0)
