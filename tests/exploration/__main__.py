@@ -13,11 +13,11 @@ import sys
 import time
 from typing import Final
 
-from tests.exploration.at_once import KINDS
-from tests.exploration.search import Report, Search
-from tests.exploration.state import Scope
+from tests.exploration.model.state import Scope
 from tests.exploration.story import tell
-from tests.exploration.walk import Walk
+from tests.exploration.walking.at_once import KINDS
+from tests.exploration.walking.search import Report, Search
+from tests.exploration.walking.walk import Walk
 
 _WITHOUT_DELAY: Final = {
     "streams": "streams",

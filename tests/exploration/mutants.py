@@ -16,7 +16,7 @@ from tidemark.core.replication.leader.partition_leader import PartitionLeader
 from tidemark.core.replication.replica_log import ReplicaLog
 from tidemark.model import BrokerId
 
-from tests.exploration.state import Scope
+from tests.exploration.model.state import Scope
 from tests.simulation.mutants.cut_tails import elects_the_first_to_come_back
 
 

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from tests.exploration.cluster import Cluster
-from tests.exploration.frozen import BROKERS
-from tests.exploration.search import Report, Search
-from tests.exploration.state import DEAD, State
-from tests.exploration.walk import Walk
+from tests.exploration.model.cluster import Cluster
+from tests.exploration.model.frozen import BROKERS
+from tests.exploration.model.state import DEAD, State
+from tests.exploration.walking.search import Report, Search
+from tests.exploration.walking.walk import Walk
 
 SECONDS_MAX = 300.0
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from tidemark.core.messages import FollowerMessage, LeaderMessage
 from tidemark.model import BrokerId, IsrEntry, LeaderAndIsr
 
-from tests.exploration.cluster import Cluster
-from tests.exploration.frozen import BROKERS
-from tests.exploration.state import DEAD, END, EVERYBODY, PLACE, State
-from tests.exploration.turn import Move
+from tests.exploration.model.cluster import Cluster
+from tests.exploration.model.frozen import BROKERS
+from tests.exploration.model.state import DEAD, END, EVERYBODY, PLACE, State
+from tests.exploration.model.turn import Move
 
 
 def tell(cluster: Cluster, story: Sequence[tuple[Move, State]]) -> Iterator[str]:

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.exploration import search
 from tests.exploration.__main__ import main, summary
-from tests.exploration.at_once import KINDS
-from tests.exploration.cluster import Cluster
+from tests.exploration.model.cluster import Cluster
+from tests.exploration.model.state import EVERYBODY, NOW, PAIRS, Scope, State
+from tests.exploration.model.turn import Move
 from tests.exploration.mutants import MUTANTS, Mutant, change_in_flight_holds_nothing_back, never_truncates
 from tests.exploration.outline import SECONDS_MAX, walked
-from tests.exploration.search import Search
-from tests.exploration.state import EVERYBODY, NOW, PAIRS, Scope, State
-from tests.exploration.turn import Move
-from tests.exploration.walk import Walk
+from tests.exploration.walking import search
+from tests.exploration.walking.at_once import KINDS
+from tests.exploration.walking.search import Search
+from tests.exploration.walking.walk import Walk
 
 
 class Hearing(Cluster):

@@ -9,11 +9,11 @@ from __future__ import annotations
 import pytest
 
 from tests.exploration.__main__ import summary
+from tests.exploration.model.state import Scope
 from tests.exploration.mutants import CUT_MUTANTS, Mutant
 from tests.exploration.outline import SECONDS_MAX
-from tests.exploration.state import Scope
 from tests.exploration.story import tell
-from tests.exploration.walk import Walk
+from tests.exploration.walking.walk import Walk
 
 
 @pytest.mark.parametrize("unnoticed", [False, True], ids=["a torn batch", "whole batches"])

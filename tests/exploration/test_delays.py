@@ -8,10 +8,10 @@ from itertools import pairwise
 import pytest
 
 from tests.exploration.__main__ import main, summary
+from tests.exploration.model.state import Scope
 from tests.exploration.mutants import MUTANTS, Mutant
 from tests.exploration.outline import SECONDS_MAX, walked
-from tests.exploration.state import Scope
-from tests.exploration.walk import Walk
+from tests.exploration.walking.walk import Walk
 
 ENOUGH = 40
 """More deliveries than any story of these scopes puts off."""

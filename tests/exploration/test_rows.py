@@ -6,14 +6,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.exploration.brokers import view_of
-from tests.exploration.cluster import Cluster
-from tests.exploration.columns import ASKED, COMMANDS, CONTROL, PROCESS, SEEN, SESSIONS, STREAM, Columns, marks
-from tests.exploration.frozen import RENAMES, freeze, thaw
-from tests.exploration.partial import Evaluator, groups
-from tests.exploration.state import UNKNOWN, Cells, Names, NeedError, Scope, own, raw
-from tests.exploration.table import Table, stirred
-from tests.exploration.walk import Walk
+from tests.exploration.model.brokers import view_of
+from tests.exploration.model.cluster import Cluster
+from tests.exploration.model.frozen import RENAMES, freeze, thaw
+from tests.exploration.model.state import UNKNOWN, Cells, Names, NeedError, Scope, own, raw
+from tests.exploration.walking.columns import ASKED, COMMANDS, CONTROL, PROCESS, SEEN, SESSIONS, STREAM, Columns, marks
+from tests.exploration.walking.partial import Evaluator, groups
+from tests.exploration.walking.table import Table, stirred
+from tests.exploration.walking.walk import Walk
 
 
 def test_a_table_finds_each_mark_with_its_number_while_it_grows() -> None:

@@ -6,13 +6,13 @@ from __future__ import annotations
 import pytest
 
 from tests.exploration.__main__ import main, summary
+from tests.exploration.model.state import Scope
 from tests.exploration.mutants import MUTANTS, Mutant
 from tests.exploration.outline import SECONDS_MAX, walked
-from tests.exploration.search import Search
 from tests.exploration.stages import stages
-from tests.exploration.state import Scope
 from tests.exploration.story import tell
-from tests.exploration.walk import Walk
+from tests.exploration.walking.search import Search
+from tests.exploration.walking.walk import Walk
 
 
 @pytest.mark.parametrize(

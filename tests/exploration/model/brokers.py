@@ -40,7 +40,7 @@ from tidemark.model import (
     VersionedState,
 )
 
-from tests.exploration.frozen import (
+from tests.exploration.model.frozen import (
     BROKERS,
     CONFIG,
     NOW_MS,
@@ -51,7 +51,7 @@ from tests.exploration.frozen import (
     make_batch,
     thaw_value,
 )
-from tests.exploration.orbits import BACK, EACH, Orbits
+from tests.exploration.model.orbits import BACK, EACH, Orbits
 
 PARTITION = TopicPartition("flights", 0)
 IDENTITY = ReplicaIdentity("a" * 32, "b" * 32)

@@ -33,10 +33,10 @@ from tidemark.core.controller.log_comparison import LogComparisons
 from tidemark.core.messages import ReplicaDescription
 from tidemark.model import NO_LEADER, BrokerEpoch, BrokerId, IsrEntry, LeaderAndIsr, LeaderEpoch, VersionedState
 
-from tests.exploration.brokers import IDENTITY, PARTITION, Brokers, Disk, View
-from tests.exploration.frozen import BROKERS
-from tests.exploration.invariants import InvariantError
-from tests.exploration.state import (
+from tests.exploration.model.brokers import IDENTITY, PARTITION, Brokers, Disk, View
+from tests.exploration.model.frozen import BROKERS
+from tests.exploration.model.invariants import InvariantError
+from tests.exploration.model.state import (
     DEAD,
     EVERYBODY,
     FIRST,
@@ -49,7 +49,7 @@ from tests.exploration.state import (
     State,
     Stream,
 )
-from tests.exploration.turn import Disks, Move, Setting, Turn
+from tests.exploration.model.turn import Disks, Move, Setting, Turn
 
 Chain = tuple[tuple[Move, State], ...]
 """Moves, each with the state after it."""

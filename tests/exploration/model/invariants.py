@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tests.exploration.brokers import Brokers, Cut, Disk, Record, View, written_epochs
-from tests.exploration.frozen import BROKERS
-from tests.exploration.state import DEAD, EVERYBODY, NOBODY, State
+from tests.exploration.model.brokers import Brokers, Cut, Disk, Record, View, written_epochs
+from tests.exploration.model.frozen import BROKERS
+from tests.exploration.model.state import DEAD, EVERYBODY, NOBODY, State
 
 Records = tuple[Record, ...]
 

@@ -14,7 +14,7 @@ from tidemark.core.replication.broker import BrokerCore
 from tidemark.core.replication.follower.partition_follower import PartitionFollower
 from tidemark.core.replication.leader.partition_leader import PartitionLeader
 
-from tests.exploration.frozen import BROKERS, ONE_AFTER_ANOTHER, ORDERS, RENAMES, freeze, thaw
+from tests.exploration.model.frozen import BROKERS, ONE_AFTER_ANOTHER, ORDERS, RENAMES, freeze, thaw
 
 EACH: Final = len(ORDERS)
 BACK: Final = tuple(after.index(0) for after in ONE_AFTER_ANOTHER)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from tests.exploration.brokers import Brokers, Record
-from tests.exploration.frozen import BROKERS, ORDERS, RENAMES
+from tests.exploration.model.brokers import Brokers, Record
+from tests.exploration.model.frozen import BROKERS, ORDERS, RENAMES
 
 FIRST: Final = BROKERS[0]
 EVERYBODY: Final = range(len(BROKERS))

@@ -13,10 +13,10 @@ from typing import Any
 
 from tidemark.model import BrokerId, VersionedState
 
-from tests.exploration.brokers import Brokers, Cut, Disk, Effect, Event
-from tests.exploration.frozen import BROKERS
-from tests.exploration.invariants import InvariantError, Seen, look
-from tests.exploration.state import (
+from tests.exploration.model.brokers import Brokers, Cut, Disk, Effect, Event
+from tests.exploration.model.frozen import BROKERS
+from tests.exploration.model.invariants import InvariantError, Seen, look
+from tests.exploration.model.state import (
     DEAD,
     DUE,
     END,

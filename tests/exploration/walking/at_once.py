@@ -14,9 +14,9 @@ from typing import Final
 
 import numpy as np
 
-from tests.exploration.moves import Moves, Successors
-from tests.exploration.partial import Group
-from tests.exploration.table import Rows
+from tests.exploration.walking.moves import Moves, Successors
+from tests.exploration.walking.partial import Group
+from tests.exploration.walking.table import Rows
 
 _STREAMS: Final = ("up", "down")
 KINDS: Final = {

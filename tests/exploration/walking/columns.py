@@ -15,11 +15,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.exploration.brokers import Disk, View
-from tests.exploration.cluster import Cluster
-from tests.exploration.frozen import ONE_AFTER_ANOTHER
-from tests.exploration.state import DEAD, NOW, Names, State
-from tests.exploration.table import Marks, Rows, joined
+from tests.exploration.model.brokers import Disk, View
+from tests.exploration.model.cluster import Cluster
+from tests.exploration.model.frozen import ONE_AFTER_ANOTHER
+from tests.exploration.model.state import DEAD, NOW, Names, State
+from tests.exploration.walking.table import Marks, Rows, joined
 
 PROCESS: Final = (0, 1, 2)
 COMMANDS: Final = (3, 4, 5)

@@ -19,11 +19,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.exploration.columns import PROCESS, Columns
-from tests.exploration.moves import Moves, Successors
-from tests.exploration.partial import Group
-from tests.exploration.state import EVERYBODY
-from tests.exploration.table import Costs, Marks, Numbers, Rows, Table
+from tests.exploration.model.state import EVERYBODY
+from tests.exploration.walking.columns import PROCESS, Columns
+from tests.exploration.walking.moves import Moves, Successors
+from tests.exploration.walking.partial import Group
+from tests.exploration.walking.table import Costs, Marks, Numbers, Rows, Table
 
 TURNS: Final = ("decision", "coordination", "command", "up", "down", "process", "session", "suspicion", "client")
 """Kinds of moves, in the order of their turns."""

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tests.exploration.cluster import Cluster
-from tests.exploration.columns import CONTROL, LEFT, PROCESS, SESSIONS, WIDTH, Columns, Facts
-from tests.exploration.partial import Evaluator, Group, Outcome, groups
-from tests.exploration.state import NeedError
-from tests.exploration.table import Costs, Marks, Numbers, Rows, Table, joined
+from tests.exploration.model.cluster import Cluster
+from tests.exploration.model.state import NeedError
+from tests.exploration.walking.columns import CONTROL, LEFT, PROCESS, SESSIONS, WIDTH, Columns, Facts
+from tests.exploration.walking.partial import Evaluator, Group, Outcome, groups
+from tests.exploration.walking.table import Costs, Marks, Numbers, Rows, Table, joined
 
 
 class Successors(NamedTuple):

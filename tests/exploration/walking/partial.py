@@ -11,11 +11,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple, cast
 
-from tests.exploration.cluster import Cluster
-from tests.exploration.columns import ASKED, COMMANDS, CONTROL, LEFT, PROCESS, SESSIONS, STREAM, WIDTH, Columns, Facts
-from tests.exploration.invariants import InvariantError
-from tests.exploration.state import EVERYBODY, PAIRS, UNKNOWN, Cells, NeedError, State, raw
-from tests.exploration.turn import Move, Turn
+from tests.exploration.model.cluster import Cluster
+from tests.exploration.model.invariants import InvariantError
+from tests.exploration.model.state import EVERYBODY, PAIRS, UNKNOWN, Cells, NeedError, State, raw
+from tests.exploration.model.turn import Move, Turn
+from tests.exploration.walking.columns import (
+    ASKED,
+    COMMANDS,
+    CONTROL,
+    LEFT,
+    PROCESS,
+    SESSIONS,
+    STREAM,
+    WIDTH,
+    Columns,
+    Facts,
+)
 
 _CONTROLS: Final = ("node", "due", "news", "suspected", "refused", "cut")
 _SCALARS: Final = {**dict.fromkeys(_CONTROLS, CONTROL), "left": LEFT}

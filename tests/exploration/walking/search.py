@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tests.exploration.cluster import Chain, Cluster
-from tests.exploration.invariants import InvariantError, at_rest
-from tests.exploration.state import NOW, Names, Scope, State
-from tests.exploration.turn import Move
+from tests.exploration.model.cluster import Chain, Cluster
+from tests.exploration.model.invariants import InvariantError, at_rest
+from tests.exploration.model.state import NOW, Names, Scope, State
+from tests.exploration.model.turn import Move
 
 
 @dataclass

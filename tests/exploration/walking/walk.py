@@ -15,17 +15,17 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.exploration.at_once import KINDS
-from tests.exploration.at_once import made as without_delay
-from tests.exploration.cluster import Cluster
-from tests.exploration.columns import CONTROL, LEFT, PROCESS, SEEN, SESSIONS, Columns, marks
-from tests.exploration.delays import PutOff, Schedule
-from tests.exploration.invariants import InvariantError, Seen, at_rest, look
-from tests.exploration.moves import BrokenError, Moves, Successors
-from tests.exploration.partial import Group
-from tests.exploration.search import Report, retold
-from tests.exploration.state import Names, Scope, State
-from tests.exploration.table import Costs, Marks, Numbers, Rows, Table, joined
+from tests.exploration.model.cluster import Cluster
+from tests.exploration.model.invariants import InvariantError, Seen, at_rest, look
+from tests.exploration.model.state import Names, Scope, State
+from tests.exploration.walking.at_once import KINDS
+from tests.exploration.walking.at_once import made as without_delay
+from tests.exploration.walking.columns import CONTROL, LEFT, PROCESS, SEEN, SESSIONS, Columns, marks
+from tests.exploration.walking.delays import PutOff, Schedule
+from tests.exploration.walking.moves import BrokenError, Moves, Successors
+from tests.exploration.walking.partial import Group
+from tests.exploration.walking.search import Report, retold
+from tests.exploration.walking.table import Costs, Marks, Numbers, Rows, Table, joined
 
 _AT_ONCE: Final = 100_000
 """Rows that are gone on from together: it bounds the memory that a step of the walk takes."""
