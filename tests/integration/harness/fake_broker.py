@@ -102,6 +102,7 @@ class FakeCluster:
         follower_faults: as `fetch_faults`, of fetches from a broker that does not lead.
         unheard: so many requests for metadata are answered as if the topic were not there yet.
         speaking: while clear no broker answers anything, and connections stay well.
+        late_s: seconds that each call waits before a broker handles it.
     """
 
     def __init__(self, brokers: int = 2, partitions: int = 1) -> None:
@@ -121,6 +122,7 @@ class FakeCluster:
         self.unheard = 0
         self.speaking = asyncio.Event()
         self.speaking.set()
+        self.late_s = 0.0
         self._changed = asyncio.Condition()
         self._view = ClusterView()
 
@@ -416,6 +418,7 @@ class _Silence(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
     async def intercept_service(self, continuation: Any, details: Any) -> Any:
         await self._cluster.speaking.wait()
+        await asyncio.sleep(self._cluster.late_s)
         return await continuation(details)
 
 

@@ -15,7 +15,7 @@ from tidemark.client.argument_types import integer
 from tidemark.client.consuming.fetcher import MISPLACED, Fetcher
 from tidemark.client.consuming.isolation import level_of
 from tidemark.client.consuming.partition_cursor import Cursor
-from tidemark.client.metadata.backoff import Backoff
+from tidemark.client.metadata.backoff import AttemptTimeout, Backoff
 from tidemark.client.metadata.cluster import Cluster
 from tidemark.client.records import OffsetAndTimestamp, Timestamp
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
@@ -23,6 +23,9 @@ from tidemark.rpc import errors
 from tidemark.v1 import broker_service_pb2 as pb
 
 _log = logging.getLogger("tidemark.client")
+
+_ATTEMPT_S = 2.0
+"""First timeout of an attempt."""
 
 Start = str | int | Timestamp
 """A start: "earliest", "latest", an offset, or a Timestamp (the end, if no record is at or after that time)."""
@@ -85,11 +88,13 @@ class OffsetLookup:
             TidemarkError: refusals of the leader; REQUEST_TIMED_OUT with the last one.
         """
         deadline_s = time.monotonic() + self._timeout_s
-        backoff = Backoff()
+        backoff, attempt = Backoff(), AttemptTimeout(_ATTEMPT_S)
         while True:
             try:
-                return await self._look_up_once(where, deadline_s, partial(pb.PartitionListOffsets, **position))
+                part = partial(pb.PartitionListOffsets, **position)
+                return await self._look_up_once(where, deadline_s, part, attempt)
             except TidemarkError as error:
+                attempt.note(error)
                 left_s = deadline_s - time.monotonic()
                 misplaced = error.code in MISPLACED and self._cluster.leader(where) is not None
                 if not error.retriable and not misplaced:
@@ -102,7 +107,9 @@ class OffsetLookup:
                 self._cluster.note_refusal(where, error)
                 await self._cluster.wait_for_update(min(backoff.next_s(), left_s))
 
-    async def _look_up_once(self, where: TopicPartition, deadline_s: float, part: Any) -> OffsetAndTimestamp:
+    async def _look_up_once(
+        self, where: TopicPartition, deadline_s: float, part: Any, attempt: AttemptTimeout
+    ) -> OffsetAndTimestamp:
         leader = await self._cluster.leader_in_time(where, deadline_s=deadline_s)
         request = pb.ListOffsetsRequest(
             partitions=[
@@ -115,7 +122,7 @@ class OffsetLookup:
             ],
             isolation_level=self._isolation_level,
         )
-        timeout_s = max(0.05, min(2.0, deadline_s - time.monotonic()))
+        timeout_s = attempt.within(deadline_s - time.monotonic())
         try:
             response = await self._cluster.stub(leader.address).ListOffsets(request, timeout=timeout_s)
         except grpc.aio.AioRpcError as failure:

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from tidemark.client.consuming.isolation import aborted_in, has_records, level_of
 from tidemark.client.consuming.preferred_replica import PreferredReplicas
-from tidemark.client.metadata.backoff import Backoff
+from tidemark.client.metadata.backoff import AttemptTimeout, Backoff
 from tidemark.client.metadata.bootstrap import Bootstrap, parse_bootstrap
 from tidemark.client.metadata.cluster import (
     ON_ITS_WAY,
@@ -121,7 +121,8 @@ class RangeReader:
         """Time by address before which no fetch is sent there, because of a quota (rule Q2)."""
         self._bootstrap = parse_bootstrap(bootstrap)
         self._deadline_s = deadline_s
-        self._calls = threading.local()
+        self._calls = _Calls()
+        self._metadata_attempt = AttemptTimeout(_METADATA_S)
         """The deadline of the call that a thread makes: `until_s`."""
         self._view = ClusterView()
         self._channels = blocking_channels(client_identity(tls))
@@ -286,7 +287,7 @@ class RangeReader:
         found: list[Fetched | None] = [None] * len(ranges)
         if self._nearest.rack:
             return found
-        self._calls.until_s = time.monotonic() + min(_CALL_S, self._deadline_s)
+        self._calls.begin(time.monotonic() + min(_CALL_S, self._deadline_s))
         for address, (indexes, parts) in self._parts_by_leader(ranges, fetch_bytes).items():
             for part in parts:
                 part.column_ids.extend(column_ids)
@@ -497,18 +498,23 @@ class RangeReader:
         request = pb.GetMetadataRequest(topics=names or (), all_topics=names is None)
         live = [f"{broker.host}:{broker.port}" for broker in self._view.brokers.values()]
         causes: dict[str, str] = {}
+        late: TidemarkError | None = None
         addresses = list(dict.fromkeys([*live, *self._bootstrap]))
         first = self._turn % len(addresses)
         for address in addresses[first:] + addresses[:first]:
             try:
-                update = view_from_proto(self._call(address, _metadata_method, request, _METADATA_S).metadata)
+                response = self._call(address, _metadata_method, request, self._metadata_attempt)
+                update = view_from_proto(response.metadata)
             except TidemarkError as error:
-                causes[address] = error.message
+                causes[address], late = error.message, error
                 continue
+            self._metadata_attempt.reset()
             if update.brokers:
                 self._view = apply(self._view, update)
                 return
             causes[address] = "the broker has just started and has no metadata yet"
+        if late is not None:
+            self._metadata_attempt.note(late)
         raise none_answers(causes)
 
     def _of_any(self, addresses: Sequence[str], method: Callable[[grpc.Channel], Any], request: Any) -> Any:
@@ -524,11 +530,11 @@ class RangeReader:
         raise failure
 
     def _call(
-        self, address: str, method: Callable[[grpc.Channel], Any], request: Any, at_most_s: float = _CALL_S
+        self, address: str, method: Callable[[grpc.Channel], Any], request: Any, attempt: AttemptTimeout | None = None
     ) -> Any:
         try:
             headers = {"metadata": self._headers} if self._headers else {}
-            return method(self._channel(address))(request, timeout=min(at_most_s, self._call_s()), **headers)
+            return method(self._channel(address))(request, timeout=self._call_s(attempt), **headers)
         except grpc.RpcError as error:
             raise errors.from_rpc_error(error, address=address) from None
 
@@ -538,20 +544,20 @@ class RangeReader:
                 raise TidemarkError(ErrorCode.CLIENT_CLOSED, "this reader is closed; open another one")
             return self._channels.get(address)
 
-    def _call_s(self) -> float:
-        until_s: float = getattr(self._calls, "until_s", 0.0)
-        return min(_CALL_S, max(until_s - time.monotonic(), 0.01))
+    def _call_s(self, attempt: AttemptTimeout | None = None) -> float:
+        return (attempt or self._calls.attempt).within(self._calls.until_s - time.monotonic())
 
     def _retrying(self, ask: Callable[[], T]) -> T:
         """Repeat the request until it succeeds, is refused for good, or its deadline passes."""
         backoff = Backoff()
         started_s = time.monotonic()
-        self._calls.until_s = started_s + self._deadline_s
+        self._calls.begin(started_s + self._deadline_s)
         missing: TidemarkError | None = None
         while True:
             try:
                 return ask()
             except TidemarkError as error:
+                self._calls.attempt.note(error)
                 pause_s = backoff.next_s()
                 again_s = time.monotonic() + pause_s
                 in_time = again_s < self._calls.until_s
@@ -582,6 +588,19 @@ class RangeReader:
             self._refresh(list(self._view.topics) or None)
         except TidemarkError:
             return  # the next attempt meets the same error
+
+
+class _Calls(threading.local):
+    """The calls of one thread: their deadline, and the timeout of each attempt."""
+
+    def __init__(self) -> None:
+        self.until_s = 0.0
+        self.attempt = AttemptTimeout(_CALL_S)
+
+    def begin(self, until_s: float) -> None:
+        """Begin a series of attempts with a deadline."""
+        self.until_s = until_s
+        self.attempt.reset()
 
 
 class _FetchAhead:

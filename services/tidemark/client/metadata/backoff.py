@@ -1,13 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pauses between retries: doubling, with jitter, so that many clients do not retry at the same time."""
+"""Pauses between retries, and the time of each attempt: both double.
+
+Pauses have jitter, so that many clients do not retry at the same time.
+"""
 
 from __future__ import annotations
 
 import random
 from typing import Final
 
+from tidemark.model import ErrorCode, TidemarkError
+
 FIRST_S: Final = 0.02
 MAX_S: Final = 0.4
+ATTEMPT_S_MAX: Final = 30.0
+_ATTEMPT_S_MIN: Final = 0.01
 
 
 class Backoff:
@@ -29,3 +36,30 @@ class Backoff:
     def reset(self) -> None:
         """Return to the first pause, after a success."""
         self._pause_s = self._first_s
+
+
+class AttemptTimeout:
+    """The timeout of each attempt of one series: twice as long after an attempt that timed out.
+
+    An overloaded broker answers late. Attempts of a fixed time could then all time out, and each costs the broker the
+    work of an answer.
+    """
+
+    __slots__ = ("_first_s", "_next_s")
+
+    def __init__(self, first_s: float) -> None:
+        self._first_s = first_s
+        self._next_s = first_s
+
+    def within(self, left_s: float) -> float:
+        """Return the seconds of the next attempt, of `left_s` that remain."""
+        return max(_ATTEMPT_S_MIN, min(self._next_s, left_s))
+
+    def note(self, error: TidemarkError) -> None:
+        """Lengthen the next attempt if the last one timed out."""
+        if error.code is ErrorCode.REQUEST_TIMED_OUT:
+            self._next_s = min(2 * self._next_s, ATTEMPT_S_MAX)
+
+    def reset(self) -> None:
+        """Return to the first timeout, after a success."""
+        self._next_s = self._first_s

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import grpc
 
-from tidemark.client.metadata.backoff import Backoff
+from tidemark.client.metadata.backoff import AttemptTimeout, Backoff
 from tidemark.client.metadata.bootstrap import Bootstrap, parse_bootstrap
 from tidemark.client.metadata.tls import Credentials, client_identity
 from tidemark.client.metadata.unknown_topics import UnknownTopics
@@ -52,7 +52,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tidemark.client")
 
-_CALL_TIMEOUT_S: Final = 2.0
+_METADATA_S: Final = 2.0
+"""First timeout of a request for metadata."""
 CONNECT_TIMEOUT_S = 10.0
 """Longest time that `start` looks for a broker that answers."""
 TOPIC_PATIENCE_S = 5.0
@@ -109,6 +110,7 @@ class Cluster:
         self._wanted: set[str] = set()
         self._followed: frozenset[str] = frozenset()
         self._unknown = UnknownTopics()
+        self._attempt = AttemptTimeout(_METADATA_S)
         self._listeners: list[Callable[[], None]] = []
         self._updated = asyncio.Event()
         self._refreshing: asyncio.Task[None] | None = None
@@ -133,7 +135,7 @@ class Cluster:
         deadline_s = time.monotonic() + min(self._timeout_s, CONNECT_TIMEOUT_S)
         backoff = Backoff()
         while True:
-            causes = await self._ask_any(timeout_s=min(_CALL_TIMEOUT_S, deadline_s - time.monotonic()))
+            causes = await self._ask_any(timeout_s=deadline_s - time.monotonic())
             if causes is None:
                 return
             if self.other_services.issuperset(causes):
@@ -224,7 +226,7 @@ class Cluster:
         backoff = Backoff()
         while (found := self.topic_now(topic)) is None or not found.partitions:
             left_s = started_s + timeout_s - time.monotonic()
-            causes = await self._ask_any(timeout_s=min(_CALL_TIMEOUT_S, left_s))
+            causes = await self._ask_any(timeout_s=left_s)
             if (found := self.topic_now(topic)) is not None and found.partitions:
                 break
             waited_s = time.monotonic() - started_s
@@ -312,7 +314,7 @@ class Cluster:
         backoff = Backoff()
         while count <= beyond:
             left_s = started_s + timeout_s - time.monotonic()
-            causes = await self._ask_any(timeout_s=min(_CALL_TIMEOUT_S, left_s))
+            causes = await self._ask_any(timeout_s=left_s)
             count = len((await self.topic(topic, timeout_s=max(_ASK_S_MIN, left_s))).partitions)
             waited_s = time.monotonic() - started_s
             if causes is not None and count <= beyond and waited_s >= timeout_s:
@@ -396,7 +398,7 @@ class Cluster:
         return (*live, *(address for address in self._bootstrap if address not in live))
 
     async def _refresh(self, avoid: str) -> None:
-        causes = await self._ask_any(timeout_s=_CALL_TIMEOUT_S, avoid=avoid)
+        causes = await self._ask_any(avoid=avoid)
         if causes is not None:
             now_s = time.monotonic()
             rarely = logging.DEBUG if now_s < self._warned_s + _WARN_S else logging.WARNING
@@ -404,14 +406,15 @@ class Cluster:
             _log.log(rarely, "no broker answers: %s", _joined(causes))
             await asyncio.sleep(Backoff(0.1).next_s())
 
-    async def _ask_any(self, *, timeout_s: float, avoid: str = "") -> dict[str, TidemarkError] | None:
+    async def _ask_any(self, *, timeout_s: float = math.inf, avoid: str = "") -> dict[str, TidemarkError] | None:
         """Ask brokers, each a little after the one before, until one answers; otherwise return the error of each.
 
-        All of them are asked within `timeout_s`.
+        All of them are asked within `timeout_s`, and within the timeout of one attempt.
         """
+        timeout_s = self._attempt.within(timeout_s)
         until_s = time.monotonic() + timeout_s
         addresses = list(self.addresses())
-        pause_s = min(_NEXT_BROKER_S, max(0.0, timeout_s) / (2 * len(addresses)))
+        pause_s = min(_NEXT_BROKER_S, timeout_s / (2 * len(addresses)))
         random.shuffle(addresses)
         addresses.sort(key=lambda address: address == avoid)
         causes: dict[str, TidemarkError] = {}
@@ -428,12 +431,14 @@ class Cluster:
                 for task in done:
                     cause = task.result()
                     if cause is None:
+                        self._attempt.reset()
                         return None
                     causes[task.get_name()] = cause
         finally:
             for task in pending:
                 task.cancel()
             await asyncio.gather(*pending, return_exceptions=True)
+        self._attempt.note(next(iter(causes.values())))
         return causes
 
     async def _ask(self, address: str, timeout_s: float) -> TidemarkError | None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import grpc
 
-from tidemark.client.metadata.backoff import Backoff
+from tidemark.client.metadata.backoff import AttemptTimeout, Backoff
 from tidemark.client.metadata.cluster import Cluster
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc import errors
@@ -91,18 +91,19 @@ class CoordinatorCalls:
         refusals: list[TidemarkError],
     ) -> Any:
         """Retry until an attempt succeeds; the last retriable error is in `refusals`."""
-        backoff = Backoff(max_s=1.0)
+        backoff, attempt, finding = Backoff(max_s=1.0), AttemptTimeout(_CALL_TIMEOUT_S), AttemptTimeout(_FIND_TIMEOUT_S)
         while True:
             left_s = deadline_s - time.monotonic()
             address = None
             try:
-                address = self._address or await self._find(left_s)
+                address = self._address or await self._find(left_s, finding)
                 self._cluster.used(address)
-                attempt_s = max(0.05, min(left_s, _CALL_TIMEOUT_S + wait_s))
+                attempt_s = attempt.within(left_s) + wait_s
                 answer = await answer_of(method(self._stub(address))(request, timeout=attempt_s), address)
             except TidemarkError as error:
                 if not error.retriable or error.code in _NOT_HERE:
                     raise
+                (finding if address is None else attempt).note(error)
                 self._note(error, address)
                 refusals[:] = [error]
                 await asyncio.sleep(backoff.next_s())
@@ -124,7 +125,7 @@ class CoordinatorCalls:
             self._address, self._hinted = None, False
             self._cluster.refresh()
 
-    async def _find(self, left_s: float) -> str:
+    async def _find(self, left_s: float, attempt: AttemptTimeout) -> str:
         """Ask one broker after another; raises COORDINATOR_NOT_AVAILABLE, and refusals that no other broker clears."""
         refusal: TidemarkError | None = None
         addresses = self._cluster.addresses()
@@ -132,7 +133,7 @@ class CoordinatorCalls:
             self._misled_by.clear()
         for address in sorted(addresses, key=lambda one: one in self._misled_by):
             try:
-                found = await self._find_at(address, max(0.05, min(left_s, _FIND_TIMEOUT_S)))
+                found = await self._find_at(address, attempt.within(left_s))
             except TidemarkError as error:
                 if not error.retriable and error.code is not ErrorCode.INTERNAL:
                     raise

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import threading
 import time
@@ -15,6 +16,7 @@ from typing import Final
 
 import grpc
 
+from tidemark.client.metadata.backoff import AttemptTimeout
 from tidemark.client.metadata.cluster import Cluster, Leader
 from tidemark.client.producing.accumulator import Accumulator
 from tidemark.client.producing.batching import PendingBatch
@@ -102,6 +104,7 @@ class Sender:
         self._deleted_topics = DeletedTopics(cluster)
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._active: dict[TopicPartition, PartitionQueue] = {}
+        self._id_attempt = AttemptTimeout(_CALL_S)
         self._pauses: dict[TopicPartition, tuple[float, Leader | None, float]] = {}
         """End of the pause, the leader that refused, and the length of the next pause."""
         self._streams: dict[str, ProduceStream] = {}
@@ -485,11 +488,15 @@ class Sender:
         failure = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "no broker is known")
         for address in self._cluster.addresses():
             try:
-                response = await self._cluster.stub(address).InitProducerId(pb.InitProducerIdRequest(), timeout=_CALL_S)
+                timeout_s = self._id_attempt.within(math.inf)
+                stub = self._cluster.stub(address)
+                response = await stub.InitProducerId(pb.InitProducerIdRequest(), timeout=timeout_s)
             except grpc.RpcError as error:
                 failure = errors.from_rpc_error(error, address=address)
                 continue
+            self._id_attempt.reset()
             return ProducerIdentity(response.producer_id, response.producer_epoch)
+        self._id_attempt.note(failure)
         raise failure
 
     # -- time, and the end --------------------------------------------------------------------------------------------

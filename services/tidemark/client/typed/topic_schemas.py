@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 import grpc
 
-from tidemark.client.metadata.backoff import Backoff
+from tidemark.client.metadata.backoff import AttemptTimeout, Backoff
 from tidemark.client.metadata.cluster import Cluster
 from tidemark.core.schemas.model import TopicSchema
 from tidemark.core.schemas.text import from_text
@@ -71,6 +72,7 @@ class TopicSchemas:
         self._known: dict[str, KnownSchemas] = {}
         self._loading: dict[str, asyncio.Task[KnownSchemas]] = {}
         self._looked_s: dict[str, float] = {}
+        self._attempt = AttemptTimeout(_CALL_S)
 
     def now(self, topic: str) -> KnownSchemas | None:
         """The known versions; None for a topic without a schema.
@@ -182,7 +184,12 @@ class TopicSchemas:
         failure = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "no broker is known")
         for address in self._cluster.addresses():
             try:
-                return versions_of(await self._cluster.stub(address).GetTopicSchemas(request, timeout=_CALL_S))
+                stub, timeout_s = self._cluster.stub(address), self._attempt.within(math.inf)
+                found = versions_of(await stub.GetTopicSchemas(request, timeout=timeout_s))
             except grpc.RpcError as error:
                 failure = errors.from_rpc_error(error, address=address)
+                continue
+            self._attempt.reset()
+            return found
+        self._attempt.note(failure)
         raise failure
