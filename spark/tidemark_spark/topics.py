@@ -23,7 +23,7 @@ from tidemark_spark.rows import CREATE_TIME, LOG_APPEND_TIME
 from tidemark_spark.stream_offsets import DataLossError
 
 if TYPE_CHECKING:
-    from tidemark.rpc.fetch_codec import Fetched
+    from tidemark.rpc.codecs.fetch import Fetched
 
     from tidemark_spark.typed.table import TypedTable
 

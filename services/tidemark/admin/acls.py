@@ -11,7 +11,7 @@ from tidemark.core.security.authorizer import SUPER_USER, Decision
 from tidemark.core.security.principals import can_be_a_user
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.ports import MetadataStore
-from tidemark.rpc.acl_codec import AclFilter
+from tidemark.rpc.codecs.acl import AclFilter
 
 CHANGES_MAX: Final = 10_000
 """Rules that one request adds and removes."""

@@ -21,7 +21,7 @@ from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkErro
 from tidemark.ports import AdminRequest, MetadataStore
 from tidemark.rpc import errors
 from tidemark.rpc.channel import open_channel
-from tidemark.rpc.config_codec import entry_from_proto
+from tidemark.rpc.codecs.config import entry_from_proto
 from tidemark.runtime.configuration_entries import (
     HEARTBEAT_KEY,
     LAG_KEY,

@@ -15,9 +15,9 @@ from tidemark.core.security.listeners import Listener, ListenerViews
 from tidemark.core.topic_name import check_topic_name
 from tidemark.model import NO_LEADER, TidemarkError, unknown_topic
 from tidemark.ports import ClusterSnapshot, MetadataStore, TopicSnapshot
-from tidemark.rpc import wire
+from tidemark.rpc.codecs import wire
+from tidemark.rpc.codecs.metadata import topic_to_proto, view_to_proto
 from tidemark.rpc.limits.answer_size import ErrorRoom
-from tidemark.rpc.metadata_codec import topic_to_proto, view_to_proto
 from tidemark.rpc.request_limits import check_named
 from tidemark.rpc.security.access import Access
 from tidemark.runtime.slices import Pace

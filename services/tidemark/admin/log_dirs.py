@@ -30,9 +30,9 @@ from tidemark.model import (
 )
 from tidemark.ports import Clock, MetadataStore
 from tidemark.rpc import errors
-from tidemark.rpc.alter_log_dirs_codec import Alteration, AlterLogDirs, alterations_to_proto, results_from_proto
 from tidemark.rpc.broker_log_dirs import BrokerLogDirs
 from tidemark.rpc.channel import open_channel
+from tidemark.rpc.codecs.alter_log_dirs import Alteration, AlterLogDirs, alterations_to_proto, results_from_proto
 from tidemark.rpc.log_dirs import LogDirectoryContent, describe_log_dirs
 from tidemark.runtime.shared_calls import SharedCalls
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub

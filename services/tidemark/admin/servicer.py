@@ -29,18 +29,18 @@ from tidemark.core.quotas.quotas import QuotaKind
 from tidemark.core.security.acls import Operation, Resource, ResourceType, option
 from tidemark.model import BrokerId, ErrorCode, TidemarkError
 from tidemark.rpc import errors
-from tidemark.rpc.acl_codec import acl_from_proto, acl_to_proto, filter_from_proto
 from tidemark.rpc.broker_log_dirs import BrokerLogDirs, broker_to_proto, placed_to_proto, places_from_proto
-from tidemark.rpc.broker_plan_codec import obstacle_to_proto, plan_to_proto
-from tidemark.rpc.config_codec import change_from_proto, change_to_proto, entry_to_proto, resource_from_proto
-from tidemark.rpc.election_codec import kind_from_proto, outcome_to_proto, unclean_to_proto
-from tidemark.rpc.metadata_codec import topic_to_proto
+from tidemark.rpc.codecs.acl import acl_from_proto, acl_to_proto, filter_from_proto
+from tidemark.rpc.codecs.broker_plan import obstacle_to_proto, plan_to_proto
+from tidemark.rpc.codecs.config import change_from_proto, change_to_proto, entry_to_proto, resource_from_proto
+from tidemark.rpc.codecs.election import kind_from_proto, outcome_to_proto, unclean_to_proto
+from tidemark.rpc.codecs.metadata import topic_to_proto
+from tidemark.rpc.codecs.reassignment import ended_to_proto, move_from_proto, progress_to_proto, refusal_to_proto
+from tidemark.rpc.codecs.reassignment import outcome_to_proto as reassignment_outcome_to_proto
+from tidemark.rpc.codecs.refs import ref_from_proto
 from tidemark.rpc.quotas.codec import change_from_proto as quota_change_from_proto
 from tidemark.rpc.quotas.codec import changed_to_proto, quotas_to_proto
 from tidemark.rpc.quotas.enforcement import ClientQuotas
-from tidemark.rpc.reassignment_codec import ended_to_proto, move_from_proto, progress_to_proto, refusal_to_proto
-from tidemark.rpc.reassignment_codec import outcome_to_proto as reassignment_outcome_to_proto
-from tidemark.rpc.refs import ref_from_proto
 from tidemark.rpc.request_limits import check_named
 from tidemark.rpc.security.access import Accesses
 from tidemark.rpc.security.callers import listener_of_call

@@ -30,7 +30,7 @@ from tidemark.model import (
 from tidemark.ports import MetadataStore
 from tidemark.rpc import errors
 from tidemark.rpc.channel import open_channel
-from tidemark.rpc.control_codec import (
+from tidemark.rpc.codecs.control import (
     HELD,
     descriptions_from_proto,
     held_from_proto,

@@ -147,7 +147,7 @@ def list_acls(
       tidemark acl list --topic orders
       tidemark acl list --principal User:token:alice --output json
     """
-    from tidemark.rpc.acl_codec import MATCH, AclFilter
+    from tidemark.rpc.codecs.acl import MATCH, AclFilter
 
     wanted = [
         AclFilter(kind, pattern if pattern is Pattern.PREFIXED else MATCH, name, principal)

@@ -14,7 +14,7 @@ from tidemark.core.security.acls import (
     topic,
     transactional_id,
 )
-from tidemark.rpc.acl_codec import AclFilter
+from tidemark.rpc.codecs.acl import AclFilter
 
 __all__ = [
     "CLUSTER",

@@ -26,7 +26,7 @@ from tidemark.core.controller.events import (
 )
 from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration, ControllerEpoch
 from tidemark.rpc.channel import open_channel
-from tidemark.rpc.control_codec import header_to_proto
+from tidemark.rpc.codecs.control import header_to_proto
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1.controller_service_pb2_grpc import BrokerControlServiceStub
 

@@ -37,7 +37,7 @@ from tidemark.model import (
     TopicPartition,
 )
 from tidemark.ports import ControllerTerm, MetadataStore
-from tidemark.rpc.control_codec import HELD
+from tidemark.rpc.codecs.control import HELD
 
 _log = logging.getLogger(__name__)
 

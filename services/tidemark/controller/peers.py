@@ -18,7 +18,7 @@ from tidemark.core.messages import HeldState, LeaderAndIsrCommand, ReplicaDescri
 from tidemark.model import BrokerId, BrokerRegistration, ControllerEpoch, ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc import errors
 from tidemark.rpc.channel import open_channel
-from tidemark.rpc.control_codec import (
+from tidemark.rpc.codecs.control import (
     descriptions_from_proto,
     header_to_proto,
     held_from_proto,
@@ -27,7 +27,7 @@ from tidemark.rpc.control_codec import (
     refusals_from_proto,
     stop_replica_to_proto,
 )
-from tidemark.rpc.metadata_codec import topic_to_proto, view_to_proto
+from tidemark.rpc.codecs.metadata import topic_to_proto, view_to_proto
 from tidemark.runtime.slices import Pace
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1.controller_service_pb2_grpc import BrokerControlServiceStub

@@ -8,8 +8,8 @@ from tidemark.controller.term import ActiveTerm
 from tidemark.core.controller.effects import DescribeReplicas
 from tidemark.core.controller.events import IsrChangesReported, LeadershipResigned, ReplicaFailed
 from tidemark.model import BrokerEpoch, BrokerId, ErrorCode, LeaderEpoch, TidemarkError
-from tidemark.rpc.control_codec import descriptions_to_proto, held_to_proto, questions_from_proto, refusals_to_proto
-from tidemark.rpc.refs import ref_from_proto
+from tidemark.rpc.codecs.control import descriptions_to_proto, held_to_proto, questions_from_proto, refusals_to_proto
+from tidemark.rpc.codecs.refs import ref_from_proto
 from tidemark.rpc.security.callers import check_id
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1.controller_service_pb2_grpc import ControllerServiceServicer

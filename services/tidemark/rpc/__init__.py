@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Channels, servers, errors, and the translation between proto messages and the core's objects."""
+"""Channels, servers and errors."""

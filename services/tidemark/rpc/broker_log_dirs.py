@@ -10,8 +10,8 @@ from typing import Final
 from tidemark.core.reassignment.log_dir_placement import ReplicaLogDir, ReplicaLogDirOutcome
 from tidemark.model import BrokerId, TidemarkError
 from tidemark.rpc import errors
+from tidemark.rpc.codecs.message import OPTIONAL_ERROR, PARTITION, Codec
 from tidemark.rpc.log_dirs import LogDirectoryContent, content_from_proto, contents_to_proto
-from tidemark.rpc.message_codec import OPTIONAL_ERROR, PARTITION, Codec
 from tidemark.v1 import admin_log_dirs_pb2 as pb
 
 

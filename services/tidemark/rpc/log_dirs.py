@@ -15,8 +15,8 @@ import grpc
 from tidemark.model import Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.rpc import errors
 from tidemark.rpc.channel import open_channel
-from tidemark.rpc.message_codec import OPTIONAL_ERROR, SPREAD_IDENTITY, SPREAD_PARTITION, Codec, Field
-from tidemark.rpc.refs import ref_from_proto, ref_to_proto
+from tidemark.rpc.codecs.message import OPTIONAL_ERROR, SPREAD_IDENTITY, SPREAD_PARTITION, Codec, Field
+from tidemark.rpc.codecs.refs import ref_from_proto, ref_to_proto
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import grpc
 
-from tidemark.rpc import fetch_codec
+from tidemark.rpc.codecs import fetch as fetch_codec
 from tidemark.v1 import admin_service_pb2 as admin_pb
 from tidemark.v1 import broker_service_pb2 as broker_pb
 from tidemark.v1 import replica_service_pb2 as replica_pb

@@ -26,7 +26,7 @@ from tidemark.model import (
 from tidemark.record.checks import check_batch
 from tidemark.record.envelope import stamped
 from tidemark.rpc.channel import open_channel
-from tidemark.rpc.control_codec import leader_and_isr_to_proto
+from tidemark.rpc.codecs.control import leader_and_isr_to_proto
 from tidemark.rpc.server import Service, make_server
 from tidemark.v1 import replica_service_pb2 as pb
 from tidemark.v1.replica_service_pb2_grpc import (

@@ -28,7 +28,7 @@ from tidemark.model import (
 from tidemark.record.envelope import Batch, parse_envelope, stamped
 from tidemark.record.payload import read_batch
 from tidemark.rpc import errors
-from tidemark.rpc.metadata_codec import view_to_proto
+from tidemark.rpc.codecs.metadata import view_to_proto
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceServicer, add_BrokerServiceServicer_to_server
 

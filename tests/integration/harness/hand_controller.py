@@ -31,8 +31,8 @@ from tidemark.model import (
 )
 from tidemark.ports import ControllerTerm, StateWrite, WriteOutcome
 from tidemark.rpc.channel import open_channel
-from tidemark.rpc.control_codec import header_to_proto, leader_and_isr_to_proto
-from tidemark.rpc.metadata_codec import view_to_proto
+from tidemark.rpc.codecs.control import header_to_proto, leader_and_isr_to_proto
+from tidemark.rpc.codecs.metadata import view_to_proto
 from tidemark.runtime.clock import SystemClock
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1 import controller_service_pb2

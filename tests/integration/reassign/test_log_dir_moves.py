@@ -16,7 +16,7 @@ import pytest
 from tidemark.client import AdminClient, Consumer, Producer
 from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
-from tidemark.rpc.alter_log_dirs_codec import AlterLogDirs, alterations_to_proto, results_from_proto
+from tidemark.rpc.codecs.alter_log_dirs import AlterLogDirs, alterations_to_proto, results_from_proto
 from tidemark.rpc.log_dirs import LogDirectoryContent, ReplicaOnDisk, describe_log_dirs
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 

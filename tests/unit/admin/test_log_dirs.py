@@ -19,8 +19,8 @@ from tidemark.model import (
     TidemarkError,
     TopicPartition,
 )
-from tidemark.rpc.alter_log_dirs_codec import Alteration, AlterLogDirs
 from tidemark.rpc.broker_log_dirs import BrokerLogDirs, BrokersFromProto, broker_to_proto
+from tidemark.rpc.codecs.alter_log_dirs import Alteration, AlterLogDirs
 from tidemark.rpc.log_dirs import LogDirectoryContent, ReplicaOnDisk
 
 from tests.unit.admin.moving import Cluster, Sizes, ids

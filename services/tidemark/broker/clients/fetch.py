@@ -36,7 +36,7 @@ from tidemark.record.envelope import end_of_batches
 from tidemark.record.transactions import AbortedTransaction
 from tidemark.record.typed.batch import TimeRange
 from tidemark.rpc import errors
-from tidemark.rpc.fetch_codec import Fetched, Results
+from tidemark.rpc.codecs.fetch import Fetched, Results
 from tidemark.rpc.limits.answer_size import ErrorRoom
 from tidemark.rpc.quotas.enforcement import NO_QUOTAS, CallerQuotas
 from tidemark.rpc.request_limits import check_named, check_wait

@@ -22,12 +22,12 @@ from tidemark.broker.node.dynamic_config import DynamicConfig
 from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.core.security.listeners import ListenerViews
 from tidemark.errors import TidemarkError
-from tidemark.rpc.alter_log_dirs_codec import alterations_from_proto, results_to_proto
-from tidemark.rpc.config_codec import entry_to_proto
+from tidemark.rpc.codecs.alter_log_dirs import alterations_from_proto, results_to_proto
+from tidemark.rpc.codecs.config import entry_to_proto
+from tidemark.rpc.codecs.fetch import Results
+from tidemark.rpc.codecs.metadata import ViewWriter
 from tidemark.rpc.errors import abort_with
-from tidemark.rpc.fetch_codec import Results
 from tidemark.rpc.log_dirs import contents_to_proto, wanted_from_proto
-from tidemark.rpc.metadata_codec import ViewWriter
 from tidemark.rpc.quotas.enforcement import NO_QUOTAS, CallerQuotas, ClientQuotas
 from tidemark.rpc.request_limits import check_named
 from tidemark.rpc.security.access import Access, Accesses, audit_facts

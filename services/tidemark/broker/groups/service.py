@@ -21,7 +21,7 @@ from tidemark.core.groups.state import JOINING, NO_MEMBER_EPOCH, Committed
 from tidemark.core.pending_writes import Writer
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc import errors
-from tidemark.rpc.group_codec import (
+from tidemark.rpc.codecs.group import (
     description_to_proto,
     heartbeat_from_proto,
     listing_to_proto,
@@ -30,7 +30,7 @@ from tidemark.rpc.group_codec import (
     state_to_proto,
     turn_from_proto,
 )
-from tidemark.rpc.refs import ref_from_proto
+from tidemark.rpc.codecs.refs import ref_from_proto
 from tidemark.rpc.request_limits import check_named
 from tidemark.rpc.security.access import audit_facts
 from tidemark.rpc.security.audit import AUDIT

@@ -20,7 +20,7 @@ from tidemark.broker.logs.throttle import Throttle
 from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.core.replication.queries import BrokerQueries
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
-from tidemark.rpc.alter_log_dirs_codec import Alteration, AlterLogDirs
+from tidemark.rpc.codecs.alter_log_dirs import Alteration, AlterLogDirs
 from tidemark.runtime.metrics import Metrics
 from tidemark.storage.directories.future_log import FutureLog
 from tidemark.storage.directories.log_manager import LogManager

@@ -29,7 +29,7 @@ from tidemark.model import (
     TidemarkError,
     TopicPartition,
 )
-from tidemark.rpc.control_codec import (
+from tidemark.rpc.codecs.control import (
     HELD,
     descriptions_to_proto,
     held_to_proto,
@@ -38,8 +38,8 @@ from tidemark.rpc.control_codec import (
     refusals_to_proto,
     stop_replica_from_proto,
 )
+from tidemark.rpc.codecs.metadata import view_from_proto
 from tidemark.rpc.errors import abort_with
-from tidemark.rpc.metadata_codec import view_from_proto
 from tidemark.rpc.security.callers import check_id
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1.controller_service_pb2_grpc import BrokerControlServiceServicer

@@ -14,7 +14,7 @@ from tidemark.model import BrokerId, ErrorCode, TidemarkError, TopicPartition
 from tidemark.ports import MetadataStore
 from tidemark.rpc import errors
 from tidemark.rpc.channel import open_channel
-from tidemark.rpc.refs import ref_to_proto
+from tidemark.rpc.codecs.refs import ref_to_proto
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1.controller_service_pb2_grpc import ControllerServiceStub
 

@@ -33,8 +33,8 @@ from tidemark.core.replication.events import (
 )
 from tidemark.model import BrokerEpoch, BrokerId, ErrorCode, TidemarkError
 from tidemark.rpc.channel import open_channel
+from tidemark.rpc.codecs.replica import FollowerEnd, LeaderEnd
 from tidemark.rpc.errors import abort_with, from_rpc_error
-from tidemark.rpc.replica_codec import FollowerEnd, LeaderEnd
 from tidemark.rpc.security.callers import check_id
 from tidemark.v1 import replica_service_pb2 as pb
 from tidemark.v1.replica_service_pb2_grpc import ReplicaServiceServicer, ReplicaServiceStub

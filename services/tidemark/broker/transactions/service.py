@@ -19,7 +19,7 @@ from tidemark.core.transactions.requests import CommitMembers, End, Init, Initia
 from tidemark.core.transactions.state import ProducerIdentity
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc import errors
-from tidemark.rpc.refs import ref_from_proto
+from tidemark.rpc.codecs.refs import ref_from_proto
 from tidemark.rpc.request_limits import check_named
 from tidemark.rpc.security.access import audit_facts
 from tidemark.rpc.security.audit import AUDIT

@@ -14,7 +14,7 @@ from tidemark.core.internal_topics import TRANSACTIONS_TOPIC
 from tidemark.core.transactions.state import ProducerIdentity
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc import errors
-from tidemark.rpc.refs import ref_to_proto
+from tidemark.rpc.codecs.refs import ref_to_proto
 from tidemark.v1 import broker_service_pb2 as broker_pb
 from tidemark.v1 import transaction_service_pb2 as pb
 

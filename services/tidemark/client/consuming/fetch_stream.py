@@ -11,7 +11,7 @@ import grpc
 from tidemark.client.metadata.cluster import Cluster
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc import errors
-from tidemark.rpc.fetch_codec import Results
+from tidemark.rpc.codecs.fetch import Results
 from tidemark.rpc.raw_methods import open_fetches
 from tidemark.v1 import broker_service_pb2 as pb
 

@@ -24,7 +24,7 @@ from tidemark.client.metadata.cluster import Cluster, Leader
 from tidemark.client.settings import ConsumerSettings
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition, unknown_topic
 from tidemark.rpc import errors
-from tidemark.rpc.fetch_codec import Fetched
+from tidemark.rpc.codecs.fetch import Fetched
 from tidemark.rpc.quotas.told import told_wait_s
 from tidemark.v1 import broker_service_pb2 as pb
 

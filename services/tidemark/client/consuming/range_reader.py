@@ -40,8 +40,8 @@ from tidemark.model import NO_EPOCH, NO_LEADER, ErrorCode, TidemarkError, TopicP
 from tidemark.record.envelope import Batch
 from tidemark.rpc import errors
 from tidemark.rpc.channel import blocking_channels
-from tidemark.rpc.fetch_codec import Fetched, Results
-from tidemark.rpc.metadata_codec import view_from_proto
+from tidemark.rpc.codecs.fetch import Fetched, Results
+from tidemark.rpc.codecs.metadata import view_from_proto
 from tidemark.rpc.quotas.client_id import headers_with
 from tidemark.rpc.quotas.told import told_wait_s
 from tidemark.rpc.raw_methods import fetch_method

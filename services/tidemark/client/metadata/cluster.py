@@ -40,8 +40,8 @@ from tidemark.model import (
     unknown_topic,
 )
 from tidemark.rpc.channel import close_channels, open_channel
+from tidemark.rpc.codecs.metadata import view_from_proto
 from tidemark.rpc.errors import from_rpc_error
-from tidemark.rpc.metadata_codec import view_from_proto
 from tidemark.rpc.quotas.client_id import headers_with
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.v1 import broker_service_pb2 as pb

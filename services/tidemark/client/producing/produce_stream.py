@@ -13,7 +13,8 @@ import grpc
 
 from tidemark.client.producing.batching import PendingBatch
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.rpc import errors, wire
+from tidemark.rpc import errors
+from tidemark.rpc.codecs import wire
 from tidemark.rpc.quotas.told import told_wait_s
 from tidemark.rpc.raw_methods import Headers, open_produce
 from tidemark.v1 import broker_service_pb2 as pb

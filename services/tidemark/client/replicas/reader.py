@@ -19,7 +19,7 @@ from tidemark.core.cluster_view import ClusterView
 from tidemark.model import ErrorCode, ReplicaIdentity, TidemarkError, TopicPartition, unknown_topic
 from tidemark.rpc import errors
 from tidemark.rpc.channel import blocking_channels
-from tidemark.rpc.metadata_codec import view_from_proto
+from tidemark.rpc.codecs.metadata import view_from_proto
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1 import replica_reads_pb2

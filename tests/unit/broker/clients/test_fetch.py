@@ -19,7 +19,7 @@ from tidemark.model import EpochEntry, ErrorCode, LeaderEpoch, Offset, TidemarkE
 from tidemark.ports import TimestampOffset
 from tidemark.record.checks import check_batches
 from tidemark.record.transactions import AbortedTransaction
-from tidemark.rpc.fetch_codec import Fetched, encode
+from tidemark.rpc.codecs.fetch import Fetched, encode
 from tidemark.rpc.quotas.enforcement import CallerQuotas, ClientQuotas
 from tidemark.runtime.metrics import Metrics
 from tidemark.v1 import broker_service_pb2 as pb

@@ -19,7 +19,7 @@ from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.core.cluster_view import ClusterView
 from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, LeaderEpoch, TidemarkError
 from tidemark.rpc import request_limits
-from tidemark.rpc.metadata_codec import ViewWriter
+from tidemark.rpc.codecs.metadata import ViewWriter
 from tidemark.rpc.request_limits import check_named
 from tidemark.runtime import slices
 from tidemark.v1 import broker_service_pb2 as pb

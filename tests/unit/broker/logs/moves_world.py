@@ -17,7 +17,7 @@ from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.core.replication.effects import AppendToLog, CloseLog, OpenLog
 from tidemark.core.replication.events import Event, LogAppended, LogFailed, LogMoved, LogOpened
 from tidemark.model import LeaderEpoch, Offset, TidemarkError, TopicPartition
-from tidemark.rpc.alter_log_dirs_codec import AlterLogDirs
+from tidemark.rpc.codecs.alter_log_dirs import AlterLogDirs
 from tidemark.rpc.log_dirs import ReplicaOnDisk
 from tidemark.runtime.metrics import Metrics
 

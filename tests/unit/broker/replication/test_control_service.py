@@ -31,8 +31,8 @@ from tidemark.model import (
     TidemarkError,
     TopicPartition,
 )
-from tidemark.rpc.control_codec import leader_and_isr_to_proto, refusals_from_proto
-from tidemark.rpc.metadata_codec import view_to_proto
+from tidemark.rpc.codecs.control import leader_and_isr_to_proto, refusals_from_proto
+from tidemark.rpc.codecs.metadata import view_to_proto
 from tidemark.v1 import controller_service_pb2 as pb
 
 from tests.fakes.contexts import PlainContext

@@ -14,7 +14,7 @@ from tidemark.client.metadata.cluster import Leader
 from tidemark.client.settings import consumer_settings
 from tidemark.model import BrokerId, LeaderEpoch, TopicPartition
 from tidemark.record.payload import build_batch, from_columns
-from tidemark.rpc.fetch_codec import Fetched, Results
+from tidemark.rpc.codecs.fetch import Fetched, Results
 from tidemark.v1 import broker_service_pb2 as pb
 
 T0 = TopicPartition("t", 0)

@@ -19,7 +19,7 @@ from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.envelope import Batch, parse_envelope, stamped
 from tidemark.record.markers import EndMarker, build_marker
 from tidemark.record.payload import build_batch, from_columns
-from tidemark.rpc.fetch_codec import Fetched
+from tidemark.rpc.codecs.fetch import Fetched
 from tidemark.v1 import broker_service_pb2 as pb
 
 T0 = TopicPartition("t", 0)

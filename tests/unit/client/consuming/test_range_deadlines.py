@@ -13,7 +13,7 @@ from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.client.metadata.cluster import none_answers
 from tidemark.core.cluster_view import ClusterView, TopicView
 from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration, ControllerEpoch, ErrorCode, TidemarkError
-from tidemark.rpc.metadata_codec import view_to_proto
+from tidemark.rpc.codecs.metadata import view_to_proto
 
 CALL_S = 0.15
 """Time that a broker needs for a response."""

@@ -26,8 +26,8 @@ from tidemark.model import (
 from tidemark.record.envelope import Batch, parse_envelope, stamped
 from tidemark.record.payload import build_batch, from_columns
 from tidemark.rpc import errors
-from tidemark.rpc.fetch_codec import Fetched, Results
-from tidemark.rpc.metadata_codec import view_to_proto
+from tidemark.rpc.codecs.fetch import Fetched, Results
+from tidemark.rpc.codecs.metadata import view_to_proto
 from tidemark.rpc.raw_methods import fetch_method
 from tidemark.v1 import broker_service_pb2 as pb
 

@@ -23,7 +23,7 @@ from tidemark.model import (
     LeaderEpoch,
     TidemarkError,
 )
-from tidemark.rpc.metadata_codec import view_to_proto
+from tidemark.rpc.codecs.metadata import view_to_proto
 from tidemark.v1 import topic_schemas_pb2 as pb
 
 FIRST = first_version(draft_from_ddl("a INT"))

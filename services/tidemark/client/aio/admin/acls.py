@@ -9,7 +9,7 @@ from typing import NamedTuple
 from tidemark.client.aio.admin.connection import AdminConnection
 from tidemark.client.argument_types import flag, instance, instances, text
 from tidemark.core.security.acls import Acl, Operation, Resource
-from tidemark.rpc.acl_codec import AclFilter, acl_from_proto, acl_to_proto, filter_to_proto
+from tidemark.rpc.codecs.acl import AclFilter, acl_from_proto, acl_to_proto, filter_to_proto
 from tidemark.v1 import admin_acls_pb2 as pb
 
 

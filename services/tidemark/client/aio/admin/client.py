@@ -51,18 +51,18 @@ from tidemark.model import (
     unknown_topic,
 )
 from tidemark.rpc.broker_log_dirs import BrokerLogDirs, BrokersFromProto, placed_from_proto, places_to_proto
-from tidemark.rpc.broker_plan_codec import obstacle_from_proto, plan_from_proto
-from tidemark.rpc.config_codec import change_from_proto, entry_from_proto, resource_to_proto
-from tidemark.rpc.election_codec import kind_to_proto, outcome_from_proto, unclean_from_proto
-from tidemark.rpc.metadata_codec import topic_from_proto, view_from_proto
-from tidemark.rpc.reassignment_codec import (
+from tidemark.rpc.codecs.broker_plan import obstacle_from_proto, plan_from_proto
+from tidemark.rpc.codecs.config import change_from_proto, entry_from_proto, resource_to_proto
+from tidemark.rpc.codecs.election import kind_to_proto, outcome_from_proto, unclean_from_proto
+from tidemark.rpc.codecs.metadata import topic_from_proto, view_from_proto
+from tidemark.rpc.codecs.reassignment import (
     ended_from_proto,
     move_to_proto,
     progress_from_proto,
     refusal_from_proto,
 )
-from tidemark.rpc.reassignment_codec import outcome_from_proto as reassignment_outcome_from_proto
-from tidemark.rpc.refs import ref_to_proto
+from tidemark.rpc.codecs.reassignment import outcome_from_proto as reassignment_outcome_from_proto
+from tidemark.rpc.codecs.refs import ref_to_proto
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.rpc.security.token_source import TokenGiven
 from tidemark.runtime.configuration_entries import ConfigChange, ConfigEntry

@@ -10,7 +10,7 @@ from tidemark.client.aio.admin.results import RemovedPartitions
 from tidemark.client.argument_types import flag
 from tidemark.client.metadata.unknown_topics import note_creation
 from tidemark.core.cluster_view import TopicView
-from tidemark.rpc.metadata_codec import topic_from_proto
+from tidemark.rpc.codecs.metadata import topic_from_proto
 from tidemark.v1 import admin_partitions_pb2
 
 

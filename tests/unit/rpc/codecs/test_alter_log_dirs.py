@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
-from tidemark.rpc.alter_log_dirs_codec import (
+from tidemark.rpc.codecs.alter_log_dirs import (
     AlterLogDirs,
     alterations_from_proto,
     alterations_to_proto,

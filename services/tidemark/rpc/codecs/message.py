@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 
 from tidemark.model import ReplicaIdentity, TopicPartition
 from tidemark.rpc import errors
-from tidemark.rpc.refs import ref_from_proto, ref_to_proto
+from tidemark.rpc.codecs.refs import ref_from_proto, ref_to_proto
 
 Model = TypeVar("Model")
 Proto = TypeVar("Proto", bound=Message)

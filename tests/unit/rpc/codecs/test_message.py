@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 from tidemark.model import ReplicaIdentity, TidemarkError, TopicPartition
-from tidemark.rpc.message_codec import LIST, OPTIONAL_ERROR, PARTITION, SPREAD_IDENTITY, Codec, Field, enum
+from tidemark.rpc.codecs.message import LIST, OPTIONAL_ERROR, PARTITION, SPREAD_IDENTITY, Codec, Field, enum
 from tidemark.v1 import admin_reassignments_pb2, controller_service_pb2
 
 T0 = TopicPartition("t", 0)

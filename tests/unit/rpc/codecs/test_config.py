@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from tidemark.core.config_resource import ConfigKind, ConfigResource
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.rpc.config_codec import (
+from tidemark.rpc.codecs.config import (
     change_from_proto,
     change_to_proto,
     entry_from_proto,

@@ -9,7 +9,7 @@ from tidemark.core.groups.heartbeat import Heartbeat, Situation
 from tidemark.core.groups.settings import GroupSettings
 from tidemark.core.groups.state import AWAY, UNNUMBERED, GroupPartition, TopicFacts, Turn
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
-from tidemark.rpc.group_codec import (
+from tidemark.rpc.codecs.group import (
     description_to_proto,
     heartbeat_from_proto,
     listing_to_proto,

@@ -32,10 +32,10 @@ from tidemark.model import (
     TopicPartition,
 )
 from tidemark.rpc import errors
-from tidemark.rpc.message_codec import PARTITION, SPREAD_IDENTITY, SPREAD_PARTITION, Codec
-from tidemark.rpc.metadata_codec import broker_from_proto, broker_to_proto
-from tidemark.rpc.refs import ref_from_proto, ref_to_proto
-from tidemark.rpc.shared import entries_from_proto, ids_from_proto
+from tidemark.rpc.codecs.message import PARTITION, SPREAD_IDENTITY, SPREAD_PARTITION, Codec
+from tidemark.rpc.codecs.metadata import broker_from_proto, broker_to_proto
+from tidemark.rpc.codecs.refs import ref_from_proto, ref_to_proto
+from tidemark.rpc.codecs.shared import entries_from_proto, ids_from_proto
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1 import record_pb2
 from tidemark.v1.topic_schemas_pb2 import SchemaVersion

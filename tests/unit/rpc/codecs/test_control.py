@@ -31,8 +31,9 @@ from tidemark.model import (
     TidemarkError,
     TopicPartition,
 )
-from tidemark.rpc import control_codec, metadata_codec
 from tidemark.rpc.channel import MESSAGE_BYTES_MAX, SPLIT_BYTES
+from tidemark.rpc.codecs import control as control_codec
+from tidemark.rpc.codecs import metadata as metadata_codec
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1 import metadata_pb2
 

@@ -8,8 +8,9 @@ import random
 
 import pytest
 from google.protobuf.message import DecodeError
-from tidemark.rpc import fetch_codec, wire
-from tidemark.rpc.fetch_codec import SMALL_BYTES, Fetched, Results
+from tidemark.rpc.codecs import fetch as fetch_codec
+from tidemark.rpc.codecs import wire
+from tidemark.rpc.codecs.fetch import SMALL_BYTES, Fetched, Results
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1 import record_pb2
 

@@ -26,7 +26,7 @@ from tidemark.model import (
 )
 from tidemark.record.checks import check_batch
 from tidemark.record.envelope import Batch
-from tidemark.rpc.replica_codec import FollowerEnd, LeaderEnd
+from tidemark.rpc.codecs.replica import FollowerEnd, LeaderEnd
 from tidemark.v1 import replica_service_pb2 as pb
 
 from tests.unit.record.samples import patched, sample

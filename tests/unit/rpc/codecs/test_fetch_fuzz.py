@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import pytest
 from google.protobuf.message import DecodeError
-from tidemark.rpc import fetch_codec
-from tidemark.rpc.fetch_codec import SMALL_BYTES
+from tidemark.rpc.codecs import fetch as fetch_codec
+from tidemark.rpc.codecs.fetch import SMALL_BYTES
 from tidemark.v1 import broker_service_pb2 as pb
 
 Field = Callable[[random.Random], bytes]

@@ -6,11 +6,11 @@ from __future__ import annotations
 import pytest
 from tidemark.core.messages import Chunk, FollowerMessage, LeaderMessage, Report, StopFetch
 from tidemark.model import ErrorCode, LeaderEpoch, Offset, TidemarkError, TopicPartition
-from tidemark.rpc import replica_codec
-from tidemark.rpc.replica_codec import HANDLES_MAX, RELEASED_MAX, FollowerEnd, LeaderEnd
+from tidemark.rpc.codecs import replica as replica_codec
+from tidemark.rpc.codecs.replica import HANDLES_MAX, RELEASED_MAX, FollowerEnd, LeaderEnd
 from tidemark.v1 import replica_service_pb2 as pb
 
-from tests.unit.rpc.test_replica_codec import AGAIN, EPOCH, FIRST, FLIGHTS, OTHER, Stream, chunk, position
+from tests.unit.rpc.codecs.test_replica import AGAIN, EPOCH, FIRST, FLIGHTS, OTHER, Stream, chunk, position
 
 NEWER = LeaderEpoch(EPOCH + 1)
 

@@ -13,7 +13,7 @@ from tidemark.core.reassignment.progress import (
 )
 from tidemark.core.reassignment.status import ReplicaState
 from tidemark.model import BrokerId, ErrorCode, PartitionReassignment, Refusal, TidemarkError, TopicPartition
-from tidemark.rpc import reassignment_codec as codec
+from tidemark.rpc.codecs import reassignment as codec
 
 T2 = TopicPartition("test", 2)
 ONE, TWO, THREE = (BrokerId(broker) for broker in (1, 2, 3))

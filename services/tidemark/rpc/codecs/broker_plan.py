@@ -8,8 +8,8 @@ from typing import Final
 from tidemark.core.planning.broker_plans import BrokerLoad, Plan
 from tidemark.core.planning.restart_safety import Obstacle, RestartObstacle
 from tidemark.model import BrokerId
-from tidemark.rpc.reassignment_codec import move_from_proto, move_to_proto
-from tidemark.rpc.refs import ref_from_proto, ref_to_proto
+from tidemark.rpc.codecs.reassignment import move_from_proto, move_to_proto
+from tidemark.rpc.codecs.refs import ref_from_proto, ref_to_proto
 from tidemark.v1 import admin_brokers_pb2 as pb
 
 _NOTHING: Final = BrokerLoad()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from tidemark.rpc import wire
+from tidemark.rpc.codecs import wire
 from tidemark.v1 import broker_service_pb2 as pb
 
 SMALL_BYTES: Final = 16 << 10

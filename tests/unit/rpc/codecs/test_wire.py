@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from tidemark.rpc import wire
+from tidemark.rpc.codecs import wire
 from tidemark.v1 import broker_service_pb2 as pb
 
 

@@ -7,7 +7,7 @@ import pytest
 from tidemark.core.planning.broker_plans import BrokerLoad, Plan
 from tidemark.core.planning.restart_safety import Obstacle, RestartObstacle
 from tidemark.model import BrokerId, PartitionReassignment, TopicPartition
-from tidemark.rpc import broker_plan_codec as codec
+from tidemark.rpc.codecs import broker_plan as codec
 from tidemark.v1 import admin_brokers_pb2 as pb
 
 T0 = TopicPartition("t", 0)

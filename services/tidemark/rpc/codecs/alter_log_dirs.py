@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tidemark.model import TidemarkError, TopicPartition
 from tidemark.rpc import errors
-from tidemark.rpc.refs import ref_from_proto, ref_to_proto
+from tidemark.rpc.codecs.refs import ref_from_proto, ref_to_proto
 from tidemark.v1 import alter_log_dirs_pb2 as pb
 
 

@@ -14,8 +14,8 @@ from tidemark.core.reassignment.progress import (
 )
 from tidemark.core.reassignment.status import ReplicaState
 from tidemark.model import BrokerId, PartitionReassignment, Refusal
-from tidemark.rpc.message_codec import ERROR, LIST, OPTIONAL_ERROR, PARTITION, Codec, Field
-from tidemark.rpc.refs import ref_from_proto, ref_to_proto
+from tidemark.rpc.codecs.message import ERROR, LIST, OPTIONAL_ERROR, PARTITION, Codec, Field
+from tidemark.rpc.codecs.refs import ref_from_proto, ref_to_proto
 from tidemark.v1 import admin_reassignments_pb2 as pb
 
 _UNKNOWN: Final = -1

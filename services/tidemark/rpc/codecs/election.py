@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Final
 
 from tidemark.model import ElectionKind, ElectionOutcome, ErrorCode, TidemarkError, UncleanElection
-from tidemark.rpc.message_codec import LIST, OPTIONAL, OPTIONAL_ERROR, PARTITION, Codec, Field
+from tidemark.rpc.codecs.message import LIST, OPTIONAL, OPTIONAL_ERROR, PARTITION, Codec, Field
 from tidemark.v1 import admin_service_pb2 as pb
 
 _TYPES: Final = {

@@ -25,7 +25,7 @@ from tidemark.model import (
 )
 from tidemark.rpc import errors
 from tidemark.rpc.channel import listener_of_services
-from tidemark.rpc.shared import ids_from_proto
+from tidemark.rpc.codecs.shared import ids_from_proto
 from tidemark.runtime.slices import Pace
 from tidemark.v1 import metadata_pb2
 

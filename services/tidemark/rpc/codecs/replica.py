@@ -26,8 +26,9 @@ from tidemark.core.messages import (
 )
 from tidemark.model import NO_EPOCH, ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.record.checks import check_batches
-from tidemark.rpc import errors, wire
+from tidemark.rpc import errors
 from tidemark.rpc.channel import SPLIT_BYTES
+from tidemark.rpc.codecs import wire
 from tidemark.v1 import record_pb2
 from tidemark.v1 import replica_service_pb2 as pb
 

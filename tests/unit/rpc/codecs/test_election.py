@@ -16,7 +16,7 @@ from tidemark.model import (
     TopicPartition,
     UncleanElection,
 )
-from tidemark.rpc import election_codec as codec
+from tidemark.rpc.codecs import election as codec
 from tidemark.v1 import admin_service_pb2 as pb
 
 T0 = TopicPartition("t", 0)

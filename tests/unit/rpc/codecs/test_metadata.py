@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView, apply
 from tidemark.model import BrokerId, BrokerRegistration, ControllerEpoch, LeaderEpoch
-from tidemark.rpc import metadata_codec
-from tidemark.rpc.metadata_codec import LARGE_PARTITIONS, ViewWriter, view_from_proto, view_to_proto
+from tidemark.rpc.codecs import metadata as metadata_codec
+from tidemark.rpc.codecs.metadata import LARGE_PARTITIONS, ViewWriter, view_from_proto, view_to_proto
 from tidemark.v1 import broker_service_pb2 as pb
 
 MEMBERS = (BrokerId(0), BrokerId(1))
