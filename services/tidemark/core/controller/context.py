@@ -76,7 +76,7 @@ class ControllerContext:
         self.unreadable_states: set[TopicPartition] = set()
         self.readable_again: set[str] = set()
         self.effects: list[ControllerEffect] = []
-        self._told_older: set[tuple[str, BrokerId, BrokerEpoch]] = set()
+        self._told_older: dict[tuple[str, BrokerId], BrokerEpoch] = {}
 
     def emit(self, effect: ControllerEffect) -> None:
         """Append to the effects of this event."""
@@ -190,9 +190,9 @@ class ControllerContext:
         if not older or not self._is_typed(topic):
             return brokers
         for broker in sorted(older):
-            told = (topic, broker, brokers.live[broker])
-            if told not in self._told_older:
-                self._told_older.add(told)
+            epoch = brokers.live[broker]
+            if self._told_older.get((topic, broker)) != epoch:
+                self._told_older[topic, broker] = epoch
                 why = f"{topic} is a typed topic: {too_old(broker)}, or reassign its replicas"
                 self.observe("broker_too_old", None, topic=topic, broker=broker, why=why)
         return replace(brokers, live={broker: epoch for broker, epoch in brokers.live.items() if broker not in older})
