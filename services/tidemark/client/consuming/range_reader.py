@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from tidemark.client.consuming.isolation import aborted_in, has_records, level_of
 from tidemark.client.consuming.preferred_replica import PreferredReplicas
-from tidemark.client.metadata.backoff import AttemptTimeout, Backoff
+from tidemark.client.metadata.backoff import METADATA_ATTEMPT_S_MAX, AttemptTimeout, Backoff
 from tidemark.client.metadata.bootstrap import Bootstrap, parse_bootstrap
 from tidemark.client.metadata.cluster import (
     ON_ITS_WAY,
@@ -122,7 +122,7 @@ class RangeReader:
         self._bootstrap = parse_bootstrap(bootstrap)
         self._deadline_s = deadline_s
         self._calls = _Calls()
-        self._metadata_attempt = AttemptTimeout(_METADATA_S)
+        self._metadata_attempt = AttemptTimeout(_METADATA_S, METADATA_ATTEMPT_S_MAX)
         """The deadline of the call that a thread makes: `until_s`."""
         self._view = ClusterView()
         self._channels = blocking_channels(client_identity(tls))

@@ -14,6 +14,8 @@ from tidemark.model import ErrorCode, TidemarkError
 FIRST_S: Final = 0.02
 MAX_S: Final = 0.4
 ATTEMPT_S_MAX: Final = 30.0
+METADATA_ATTEMPT_S_MAX: Final = 8.0
+"""Shorter, because a broker that starts meanwhile is asked with the next attempt only."""
 _ATTEMPT_S_MIN: Final = 0.01
 
 
@@ -45,10 +47,11 @@ class AttemptTimeout:
     work of an answer.
     """
 
-    __slots__ = ("_first_s", "_next_s")
+    __slots__ = ("_first_s", "_max_s", "_next_s")
 
-    def __init__(self, first_s: float) -> None:
+    def __init__(self, first_s: float, max_s: float = ATTEMPT_S_MAX) -> None:
         self._first_s = first_s
+        self._max_s = max_s
         self._next_s = first_s
 
     def within(self, left_s: float) -> float:
@@ -58,7 +61,7 @@ class AttemptTimeout:
     def note(self, error: TidemarkError) -> None:
         """Lengthen the next attempt if the last one timed out."""
         if error.code is ErrorCode.REQUEST_TIMED_OUT:
-            self._next_s = min(2 * self._next_s, ATTEMPT_S_MAX)
+            self._next_s = min(2 * self._next_s, self._max_s)
 
     def reset(self) -> None:
         """Return to the first timeout, after a success."""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import grpc
 
-from tidemark.client.metadata.backoff import AttemptTimeout, Backoff
+from tidemark.client.metadata.backoff import METADATA_ATTEMPT_S_MAX, AttemptTimeout, Backoff
 from tidemark.client.metadata.bootstrap import Bootstrap, parse_bootstrap
 from tidemark.client.metadata.tls import Credentials, client_identity
 from tidemark.client.metadata.unknown_topics import UnknownTopics
@@ -110,7 +110,7 @@ class Cluster:
         self._wanted: set[str] = set()
         self._followed: frozenset[str] = frozenset()
         self._unknown = UnknownTopics()
-        self._attempt = AttemptTimeout(_METADATA_S)
+        self._attempt = AttemptTimeout(_METADATA_S, METADATA_ATTEMPT_S_MAX)
         self._listeners: list[Callable[[], None]] = []
         self._updated = asyncio.Event()
         self._refreshing: asyncio.Task[None] | None = None
