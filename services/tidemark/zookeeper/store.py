@@ -63,9 +63,9 @@ from tidemark.zookeeper import requests as request_nodes
 from tidemark.zookeeper.access_rules import node as acl_node
 from tidemark.zookeeper.mirror.cluster_mirror import ClusterMirror
 from tidemark.zookeeper.security.tls import ZooKeeperTls, ZooKeeperTlsSettings, tls_of
-from tidemark.zookeeper.session import ZooKeeperSession
-from tidemark.zookeeper.session_metrics import SessionMetrics, SessionTally
 from tidemark.zookeeper.session_port import Session
+from tidemark.zookeeper.sessions.session import ZooKeeperSession
+from tidemark.zookeeper.sessions.session_metrics import SessionMetrics, SessionTally
 from tidemark.zookeeper.topic_reader import TopicReader
 from tidemark.zookeeper.topic_schemas import nodes as schema_nodes
 from tidemark.zookeeper.whole_nodes import quotas as quota_node

@@ -146,7 +146,7 @@ async def test_a_server_whose_certificate_has_another_name_is_refused(secure: Lo
     store = ZooKeeperMetadataStore(other, 6000, SystemClock(), ZooKeeperTls(files))
     resolved = [("127.0.0.1.nip.invalid", HOST, secure.zookeeper.port)]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("tidemark.zookeeper.servers.Servers._resolved", lambda _: list(resolved))
+        patched.setattr("tidemark.zookeeper.sessions.servers.Servers._resolved", lambda _: list(resolved))
         with pytest.raises(TidemarkError, match=r"the certificate of 127.0.0.1.nip.invalid:\d+ has another name"):
             await store.start()
 

@@ -14,8 +14,8 @@ from kazoo.exceptions import NodeExistsError
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.ports import StoreEvent
 from tidemark.zookeeper import paths
-from tidemark.zookeeper.session import LEASE_MARGIN_FRACTION, PING_FRACTION
 from tidemark.zookeeper.session_port import NodeRead, Watch
+from tidemark.zookeeper.sessions.session import LEASE_MARGIN_FRACTION, PING_FRACTION
 from tidemark.zookeeper.store import _WATCHED, SessionMetadataStore
 
 from tests.fakes.metadata_store import FakeZooKeeper, _ancestors, _Transaction

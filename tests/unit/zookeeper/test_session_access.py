@@ -20,8 +20,8 @@ from tidemark.runtime.clock import SystemClock
 from tidemark.zookeeper.multis import Create, commit
 from tidemark.zookeeper.security.access import Ask, NodeAccess, WhoAmI, closed_acl
 from tidemark.zookeeper.security.tls import ZooKeeperTls
-from tidemark.zookeeper.session import ZooKeeperSession
-from tidemark.zookeeper.session_metrics import SessionTally
+from tidemark.zookeeper.sessions.session import ZooKeeperSession
+from tidemark.zookeeper.sessions.session_metrics import SessionTally
 
 SUBJECT = "CN=services,O=shop"
 

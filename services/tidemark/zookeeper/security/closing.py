@@ -33,8 +33,8 @@ from tidemark.zookeeper.security.access import (
     subject_of,
 )
 from tidemark.zookeeper.security.tls import ZooKeeperTls
-from tidemark.zookeeper.session import ZooKeeperSession
-from tidemark.zookeeper.session_metrics import SessionTally
+from tidemark.zookeeper.sessions.session import ZooKeeperSession
+from tidemark.zookeeper.sessions.session_metrics import SessionTally
 
 _BATCH: Final = 100
 _SESSION_TIMEOUT_MS: Final = 10_000

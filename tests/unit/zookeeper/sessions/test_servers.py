@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tidemark.zookeeper.servers import Servers
+from tidemark.zookeeper.sessions.servers import Servers
 
 ONE, OTHER, THIRD = ("one", "10.0.0.1", 2181), ("other", "10.0.0.2", 2181), ("third", "10.0.0.3", 2181)
 

@@ -35,12 +35,12 @@ from kazoo.security import ACL, OPEN_ACL_UNSAFE
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.ports import Clock, StoreEvent
 from tidemark.zookeeper.mirror.recursive_watches import RecursiveWatches
-from tidemark.zookeeper.multi_read import MultiRead
 from tidemark.zookeeper.security.access import CHECK_S, REFUSALS, AccessError, NodeAccess
 from tidemark.zookeeper.security.tls import ZooKeeperTls
-from tidemark.zookeeper.servers import SILENCE_FRACTION, STEPS, Servers
-from tidemark.zookeeper.session_metrics import SessionTally
 from tidemark.zookeeper.session_port import NodeRead
+from tidemark.zookeeper.sessions.multi_read import MultiRead
+from tidemark.zookeeper.sessions.servers import SILENCE_FRACTION, STEPS, Servers
+from tidemark.zookeeper.sessions.session_metrics import SessionTally
 
 _log = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from tidemark.zookeeper.session_metrics import SessionMetrics, SessionTally
+from tidemark.zookeeper.sessions.session_metrics import SessionMetrics, SessionTally
 
 from tests.unit.broker.scraped import scraped
 
