@@ -409,7 +409,8 @@ def check_aborted(files: ReplicaFiles, batches: list[Item]) -> None:
     named = {name: rows for name, rows in files.others.items() if ".txnindex" in name}
     markers = [batch for batch in batches if batch["attributes"] == 9]
     assert bool(markers) <= bool(named)
-    for name, rows in named.items():
+    for name, (*rows, last) in named.items():
+        assert (last["kind"], last["producer_id"]) == (2, len(rows))
         for row in rows:
             first, marker = by_offset.get(row["first_offset"]), by_offset.get(row["last_offset"])
             if first is None or marker is None:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files of aborted transactions: `<base>.txnindex` has a row for each abort marker of a segment (rule X5).
 
-A segment without abort markers has no such file. Rows are fixed in size and have a CRC each.
+A segment without abort markers has no such file. Rows are fixed in size and have a CRC each. The last row has the
+number of the others, because a power loss may cut the file between two rows.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from tidemark.storage.segments.segment import ABORTED_SUFFIX
 
 _ROW: Final = struct.Struct("<IIqqqq")
 _KIND: Final = 1
+_LAST_KIND: Final = 2
 
 
 class AbortedRow(NamedTuple):
@@ -45,15 +47,16 @@ def write_aborted(stem: Path, rows: Iterable[AbortedRow], *, durable: bool = Fal
     Raises:
         OSError: the file is as it was.
     """
-    content = b"".join(_pack(row) for row in rows)
-    if content:
-        replace_file(aborted_path(stem), content, durable=durable)
+    packed = [_pack(_KIND, row) for row in rows]
+    if packed:
+        packed.append(_pack(_LAST_KIND, (len(packed), 0, 0, 0)))
+        replace_file(aborted_path(stem), b"".join(packed), durable=durable)
     else:
         aborted_path(stem).unlink(missing_ok=True)
 
 
-def _pack(row: AbortedRow) -> bytes:
-    data = _ROW.pack(0, _KIND, *row)
+def _pack(kind: int, fields: Iterable[int]) -> bytes:
+    data = _ROW.pack(0, kind, *fields)
     return checksum(data[4:]).to_bytes(4, "little") + data[4:]
 
 
@@ -69,14 +72,18 @@ def read_aborted(stem: Path) -> Sequence[AbortedRow]:
         return ()
     except OSError as error:
         raise BadFile(f"{stem.name}{ABORTED_SUFFIX} cannot be read: {error.strerror}") from error
-    if not data:  # its rows were lost with the power: no empty file is written
-        raise BadFile(f"{stem.name}{ABORTED_SUFFIX} is empty")
-    if len(data) % _ROW.size:
+    if not data or len(data) % _ROW.size:
         raise BadFile(f"{stem.name}{ABORTED_SUFFIX} ends within a row")
-    rows: list[AbortedRow] = []
-    for at in range(0, len(data), _ROW.size):
-        crc, kind, *fields = _ROW.unpack_from(data, at)
-        if crc != checksum(data[at + 4 : at + _ROW.size]) or kind != _KIND:
-            raise BadFile(f"row {at // _ROW.size} of {stem.name}{ABORTED_SUFFIX} is damaged")
-        rows.append(AbortedRow(*fields))
+    count = len(data) // _ROW.size - 1
+    rows = [AbortedRow(*_unpack(stem, data, number, _KIND)) for number in range(count)]
+    if _unpack(stem, data, count, _LAST_KIND)[0] != count:
+        raise BadFile(f"{stem.name}{ABORTED_SUFFIX} lacks rows")
     return rows
+
+
+def _unpack(stem: Path, data: bytes, number: int, wanted_kind: int) -> list[int]:
+    at = number * _ROW.size
+    crc, kind, *fields = _ROW.unpack_from(data, at)
+    if crc != checksum(data[at + 4 : at + _ROW.size]) or kind != wanted_kind:
+        raise BadFile(f"row {number} of {stem.name}{ABORTED_SUFFIX} is damaged")
+    return fields

@@ -175,7 +175,7 @@ def test_other_markers_after_a_truncation_replace_the_rows_in_the_files(director
     logs.close()
 
 
-@pytest.mark.parametrize("damage", ["flipped", "shortened", "emptied"])
+@pytest.mark.parametrize("damage", ["flipped", "shortened", "without its last row", "emptied"])
 def test_a_damaged_file_is_rebuilt_from_the_batches(directory: Path, damage: str) -> None:
     logs = open_one(directory)
     log = open_log(logs)
@@ -185,9 +185,14 @@ def test_a_damaged_file_is_rebuilt_from_the_batches(directory: Path, damage: str
     logs.close_clean(0, {PARTITION: log.log_end_offset})
     files = sorted(log.path.glob(f"*{ABORTED_SUFFIX}"))
     assert len(files) > 2
-    content = bytearray(files[1].read_bytes())
-    content[9] ^= 4
-    files[1].write_bytes({"flipped": content, "shortened": content[:-3], "emptied": b""}[damage])
+    content = files[1].read_bytes()
+    damaged = {
+        "flipped": bytes((*content[:9], content[9] ^ 4, *content[10:])),
+        "shortened": content[:-3],
+        "without its last row": content[:-40],
+        "emptied": b"",
+    }
+    files[1].write_bytes(damaged[damage])
     logs = open_one(directory)
     log = open_log(logs)
     assert log_rows(log) == expected
@@ -298,9 +303,10 @@ def test_rows_are_little_endian_and_of_one_size(directory: Path) -> None:
     stem = directory / "00000000000000000000"
     write_aborted(stem, [AbortedRow(1, 2, 3, 4), AbortedRow(5, 6, 7, 8)])
     data = stem.with_suffix(ABORTED_SUFFIX).read_bytes()
-    assert len(data) == 80
+    assert len(data) == 120
     assert data[4:8] == b"\1\0\0\0"
     assert data[8:40] == b"".join(number.to_bytes(8, "little") for number in (1, 2, 3, 4))
+    assert data[84:] == b"".join((b"\2\0\0\0", b"\2", bytes(31)))
     assert read_aborted(stem) == [AbortedRow(1, 2, 3, 4), AbortedRow(5, 6, 7, 8)]
     write_aborted(stem, [])
     assert not stem.with_suffix(ABORTED_SUFFIX).exists()
