@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import pytest
 from tidemark.core.controller import events as ev
-from tidemark.model import NO_LEADER, REQUESTED_ELECTIONS, ElectionKind, TopicPartition
+from tidemark.model import NO_LEADER, REQUESTED_ELECTIONS, ElectionKind, TopicPartition, UncleanElection
 
 from tests.unit.core.controller.test_controller_random import STEPS, RandomWorld
 
@@ -50,19 +52,24 @@ class AskingWorld(RandomWorld):
 
     def check(self) -> None:
         super().check()
-        lineages = [(one.topic_id, one.partition, one.lineage) for one in self.reports]
-        assert len(lineages) == len(set(lineages)), "two reports of one lineage"
+        of_partition: defaultdict[tuple[str, TopicPartition], list[UncleanElection]] = defaultdict(list)
+        of_request: defaultdict[str, list[TopicPartition]] = defaultdict(list)
+        for one in self.reports:
+            of_partition[one.topic_id, one.partition].append(one)
+            if one.request_id:
+                of_request[one.request_id].append(one.partition)
+        for reports in of_partition.values():
+            lineages = [one.lineage for one in reports]
+            assert len(lineages) == len(set(lineages)), "two reports of one lineage"
+        for elected in of_request.values():
+            assert len(elected) == len(set(elected)), "elected twice for one request"
         for partition, (state, _) in self.states.items():
             topic = self.topics[partition.topic]
-            mine = [one for one in self.reports if (one.topic_id, one.partition) == (topic.topic_id, partition)]
+            mine = of_partition.get((topic.topic_id, partition), [])
             assert [one.lineage for one in mine] == list(range(1, state.lineage + 1)), "a lineage without its report"
             for one in mine:
                 allowed = topic.configs["unclean"] == "true" or len(topic.partitions[partition.partition]) == 1
                 assert allowed or partition in self.asked[one.request_id], "an unclean election that was not allowed"
-        asked = [one.request_id for one in self.reports if one.request_id]
-        for request_id in set(asked):
-            elected = [one.partition for one in self.reports if one.request_id == request_id]
-            assert len(elected) == len(set(elected)), "elected twice for one request"
 
     def rest(self) -> None:
         for kind in ElectionKind:
