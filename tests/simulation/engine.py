@@ -41,7 +41,7 @@ class Engine:
 
     def at(self, time_ms: int, work: Work) -> None:
         self._sequence += 1
-        heapq.heappush(self._queue, (max(time_ms, self.now), self._sequence, work))
+        heapq.heappush(self._queue, (time_ms if time_ms > self.now else self.now, self._sequence, work))
 
     def after(self, delay_ms: int, work: Work) -> None:
         self.at(self.now + delay_ms, work)

@@ -65,8 +65,9 @@ class StoredLog:
     @property
     def is_damaged(self) -> bool:
         """Found or not; a start that finds nothing missing takes it back."""
-        known = (self.damaged_until is not None or self.lost_until > self.end) and not self.damage_over
-        return known or self.torn or bool(self.flipped)
+        if self.torn or self.flipped:
+            return True
+        return not self.damage_over and (self.damaged_until is not None or self.lost_until > self.end)
 
     @property
     def lost_until(self) -> int:
@@ -259,8 +260,9 @@ class Machine:
 
     def keeps_promise_of(self, broker_epoch: int) -> bool:
         """Of one that is damaged nothing is expected: the controller hears of it when that one is to lead (rule T5)."""
-        damaged = any(log.is_damaged for log in self.logs.values())
-        return not self.lost and not damaged and broker_epoch > self.lost_at_epoch
+        if self.lost or broker_epoch <= self.lost_at_epoch:
+            return False
+        return not any(log.is_damaged for log in self.logs.values())
 
     def lose_power(self, *, counted_on: bool) -> int:
         """Gives how many records went; `counted_on`: acknowledgements did not wait for the disk."""

@@ -56,7 +56,7 @@ def look(world: World, partition: TopicPartition) -> Moment:
             continue
         role, log = replica.role, replica.log
         leader = role if isinstance(role, PartitionLeader) else None
-        lineage = lineage_of(process, partition)
+        lineage = _lineage(process, replica)
         stored = machines[broker_id].logs.get(partition)
         values = stored.values if stored is not None else []
         now = ReplicaNow(process, broker_id, replica, leader, log, lineage, stored, values)
@@ -75,8 +75,10 @@ def look(world: World, partition: TopicPartition) -> Moment:
 def lineage_of(process: BrokerNode, partition: TopicPartition) -> int | None:
     """The lineage that a replica's log is in line with; None while unknown."""
     replica = process.replica(partition)
-    if replica is None:
-        return None
+    return None if replica is None else _lineage(process, replica)
+
+
+def _lineage(process: BrokerNode, replica: Replica) -> int | None:
     role = replica.role
     if isinstance(role, PartitionLeader):
         return role.state.lineage
