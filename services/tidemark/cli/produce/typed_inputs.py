@@ -353,7 +353,7 @@ class TypedInput:
     def _fit(self, row: _Row, now_us: int) -> Values:
         """The checked values of a row; raises MisfitError."""
         if not row.deleted:
-            return self._rows.fit(row.columns).values
+            return self._rows.fit(row.columns)[0]
         keys, stamp_us = dict(row.columns), now_us
         event_time = self._schema.event_time_column
         if event_time is not None and event_time.id not in self._schema.key and event_time.name in keys:
@@ -361,7 +361,7 @@ class TypedInput:
                 stamp_us = (checked(keys.pop(event_time.name), event_time) - EPOCH) // _MICROSECOND
             except MisfitError as misfit:
                 raise misfit.below(event_time.name) from None
-        return self._rows.fit_deletion(keys, stamp_us).values
+        return self._rows.fit_deletion(keys, stamp_us)[0]
 
     def _with_system(self, columns: Sequence[Any], times: Any, headers: Any, deleted: Any = None) -> pa.RecordBatch:
         """A batch for `send_table`, with `_timestamp`, `_headers` and `_deleted` if the rows have them."""

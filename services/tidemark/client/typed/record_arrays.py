@@ -16,12 +16,12 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
-_TYPECODES: Final[dict[Any, tuple[type, str]]] = {
-    pa.int8(): (int, "b"),
-    pa.int16(): (int, "h"),
-    pa.int32(): (int, "i"),
-    pa.int64(): (int, "q"),
-    pa.float64(): (float, "d"),
+_TYPECODES: Final[dict[Any, str]] = {
+    pa.int8(): "b",
+    pa.int16(): "h",
+    pa.int32(): "i",
+    pa.int64(): "q",
+    pa.float64(): "d",
 }
 _DURATION: Final = pa.duration("us")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -30,13 +30,15 @@ _zone_of: Final = operator.attrgetter("tzinfo")
 
 def array_of(values: Sequence[Any], made: pa.DataType) -> pa.Array[Any]:
     """The array of a column's checked values; raises what pyarrow.array raises."""
-    kinds = set(map(type, values))
-    number, code = _TYPECODES.get(made, (None, ""))
-    if kinds == {number}:
-        return pa.Array.from_buffers(made, len(values), [None, pa.py_buffer(array(code, values))])
+    code = _TYPECODES.get(made)
+    if code is not None:
+        try:
+            return pa.Array.from_buffers(made, len(values), [None, pa.py_buffer(array(code, values))])
+        except TypeError:  # a null
+            return pa.array(values, made)
     if not pa.types.is_timestamp(made):
         return pa.array(values, made)
-    if kinds == {datetime}:
+    if set(map(type, values)) == {datetime}:
         since: list[Any] = list(map(operator.sub, values, repeat(_epoch_of(values))))
     else:
         epoch = _epoch_of([value for value in values if value is not None])

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -48,16 +48,8 @@ class Deletion(tuple[Any, ...]):
     """Values of a record that deletes the earlier rows of its key; readers see its key only."""
 
 
-class CheckedRow(NamedTuple):
-    """A record that fits its schema version.
-
-    Attributes:
-        values: see Values.
-        size_bytes: about its share of a batch.
-    """
-
-    values: Values
-    size_bytes: int
+CheckedRow = tuple[Values, int]
+"""A record that fits its schema version, and about its share of a batch in bytes; a plain tuple is made fastest."""
 
 
 class _NoTimeZoneError(Exception):
@@ -109,7 +101,11 @@ class RecordRows:
         places = [self._names.index(column.name) for column in schema.key_columns]
         self._key = None if not places else key_encoder([arrow_type(column.type) for column in schema.key_columns])
         self._key_places = places
-        self._key_values = operator.itemgetter(*places) if places else None
+        self.key_values: Callable[[Values], Any] = operator.itemgetter(*places) if places else _no_key
+        """The values of the key columns of a checked record, hashable, equal if their key is; None without key columns.
+
+        A key column is never null, so None stands for nothing else.
+        """
         self.types = [arrow_type(column.type) for column in schema.columns]
 
     def check(self, record: Any) -> CheckedRow:
@@ -153,7 +149,7 @@ class RecordRows:
             chosen[column.name] if column.name in chosen else None if column.nullable else stand_in(column)
             for column in self._columns
         )
-        return CheckedRow(Deletion(values), sum(map(size_bytes, chosen.values())) + 9 * self._count)
+        return Deletion(values), sum(map(size_bytes, chosen.values())) + 9 * self._count
 
     def fit(self, record: Any) -> CheckedRow:
         """As `check`, but raises MisfitError."""
@@ -172,14 +168,7 @@ class RecordRows:
             size = plan.size_of(values)
         except _MISFITS:
             return self._converted(values, plan, plan.all_converts, 0)
-        return CheckedRow(values, size) if plan.is_whole else self._converted(values, plan, plan.converts, size)
-
-    def key_values(self, values: Values) -> Any:
-        """The values of the key columns of a checked record, hashable, equal if their key is; None without key columns.
-
-        A key column is never null, so None stands for nothing else.
-        """
-        return None if self._key_values is None else self._key_values(values)
+        return (values, size) if plan.is_whole else self._converted(values, plan, plan.converts, size)
 
     def key(self, values: Values) -> bytes | None:
         """The key bytes of a checked record; None for a topic without key columns."""
@@ -208,7 +197,7 @@ class RecordRows:
                 changed[at] = convert(changed[at])
         except MisfitError as misfit:
             raise misfit.below(self._names[at]) from None
-        return CheckedRow(tuple(changed), fixed_bytes + sum(size_bytes(changed[at]) for at in plan.sized))
+        return tuple(changed), fixed_bytes + sum(size_bytes(changed[at]) for at in plan.sized)
 
     def _plan(self, kinds: tuple[type, ...]) -> _Plan:
         integers, texts, instants, converts, sized = [], [], [], [], []
@@ -296,6 +285,10 @@ def _size_of(
         return fixed_bytes + (len(text) if text.isascii() else len(text.encode()))
 
     return size_of
+
+
+def _no_key(values: Values) -> None:
+    return None
 
 
 def _picker(places: Sequence[int]) -> Callable[[Values], Values]:

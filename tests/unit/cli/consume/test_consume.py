@@ -202,7 +202,7 @@ def test_binary_is_refused_where_text_is_wanted(shape: str) -> None:
 def test_a_deleted_row_is_null_and_no_row_of_a_table() -> None:
     typed = TypedFormat("flights", "id", FLIGHTS)
     row = {"carrier": "UA", "price": Decimal("1.5"), "scheduled_at": EPOCH, "tags": {"a": 1}}
-    values = [typed.records.check(row).values, typed.records.deletion("UA", 7).values]
+    values = [typed.records.check(row)[0], typed.records.deletion("UA", 7)[0]]
     stored = sealed(typed, typed.rows([None] * 2, values, [7, 7], None))
     shown = {}
     for shape in Shape:

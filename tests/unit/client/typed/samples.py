@@ -31,7 +31,7 @@ def sealed(typed: TypedFormat, rows: pa.RecordBatch, codec: Codec = Codec.NONE, 
 
 def from_records(typed: TypedFormat, records: Sequence[Any]) -> pa.RecordBatch:
     """The rows of records that were sent one by one."""
-    values = [typed.records.check(record).values for record in records]
+    values = [typed.records.check(record)[0] for record in records]
     return typed.rows([None] * len(values), values, [7] * len(values), None)
 
 

@@ -40,7 +40,7 @@ def schema_of(ddl: str) -> TopicSchema:
 
 
 def check(record: Any, schema: TopicSchema = FLIGHTS) -> Any:
-    return TypedFormat("flights", "id", schema).records.check(record).values
+    return TypedFormat("flights", "id", schema).records.check(record)[0]
 
 
 def fit(table: Any, schema: TopicSchema = FLIGHTS, timestamp: str | None = None) -> list[dict[str, Any]]:
@@ -217,7 +217,7 @@ def test_a_default_stands_for_a_column_that_is_missing_and_not_for_a_null() -> N
 @pytest.mark.parametrize("key", ["UA", {"carrier": "UA"}, collections.namedtuple("Key", ["carrier"])("UA")])
 def test_a_deletion_has_the_key_of_the_rows_that_it_deletes(key: Any) -> None:
     typed = TypedFormat("flights", "id", FLIGHTS)
-    deleted, kept = typed.records.deletion(key, 7).values, check(ROW)
+    deleted, kept = typed.records.deletion(key, 7)[0], check(ROW)
     assert typed.records.key(deleted) == typed.records.key(kept) == b"UA"
     sent = typed.rows([None] * 2, [deleted, kept], [7, 7], None)
     reader = BatchRows("flights", {1: FLIGHTS})
@@ -245,9 +245,9 @@ def test_a_deletion_fits_any_schema() -> None:
         if schema.key:
             (record,) = rows(random, schema)[:1]
             key = {column.name: record[column.name] for column in schema.key_columns}
-            sent = typed.rows([None], [typed.records.deletion(key, 7).values], [7], None)
+            sent = typed.rows([None], [typed.records.deletion(key, 7)[0]], [7], None)
             (found,) = typed_records("t", 0, BatchRows("t", {1: schema}).rows(sealed(typed, sent), 0, 0), None)
-            assert (found.value, found.key) == (None, typed.records.key(typed.records.check(record).values))
+            assert (found.value, found.key) == (None, typed.records.key(typed.records.check(record)[0]))
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------

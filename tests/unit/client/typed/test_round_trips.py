@@ -43,7 +43,7 @@ def test_records_come_back(random: Random) -> None:
     found = typed_records("t", 3, reader.rows(sent, 3, 0), None)
     assert [record.value for record in found] == [as_read(schema, record, dict) for record in records]
     assert [record.offset for record in found] == list(range(100, 100 + len(records)))
-    assert [record.key for record in found] == [typed.records.key(typed.records.check(one).values) for one in records]
+    assert [record.key for record in found] == [typed.records.key(typed.records.check(one)[0]) for one in records]
     again = from_records(typed, [record.value for record in found])  # records that a consumer read can be sent again
     assert typed_records("t", 3, reader.rows(sealed(typed, again), 3, 0), None)[0].value == found[0].value
 
@@ -69,7 +69,7 @@ def test_records_and_tables_have_the_same_key_bytes(random: Random) -> None:
     schema, records, _ = sample(random)
     typed = TypedFormat("t", "id", schema)
     of_rows = typed.keys(typed.fit_table(batch(schema, records), None))
-    values = [typed.records.check(record).values for record in records]
+    values = [typed.records.check(record)[0] for record in records]
     wanted = [None] * len(records) if of_rows is None else of_rows.to_pylist()
     assert [typed.records.key(row) for row in values] == wanted
     partitions = [None if key is None else partition_of(key, 7) for key in wanted]
