@@ -175,7 +175,7 @@ class LocalCluster:
                 self.token_file = _token_in(self.directory)
             tls = None if self._authority is None else self._authority.issue_zookeeper("1", (HOST, _HOST_NAME))
             self._zookeeper = ZooKeeperProcess(self.directory / ZOOKEEPER, self._fixed.get(ZOOKEEPER), tls=tls)
-            self._zookeeper.start()
+            self._zookeeper.start(timeout_s)
             self._services = {name: self._service(name) for name in self.names}
             for service in self._services.values():
                 service.start()

@@ -11,12 +11,7 @@ from tests.chaos.loads import LOADS
 
 OPERATOR: Final = "operator"
 """A super user, which makes the rules and is not used for anything else."""
-SETTINGS: Final = {
-    "authorization.enabled": "true",
-    "super.users": f"User:tidemark://local/user/{OPERATOR}",
-    "connections.max.age.ms": "15000",
-}
-"""Of brokers and the admin service."""
+_CONNECTION_AGE_MS: Final = 15_000
 CLIENT: Final = "dev"
 """The user of the clients, by certificate."""
 TOKEN_NAMES: Final = (CLIENT, "dev-1", "dev-2")
@@ -36,3 +31,12 @@ RULES: Final = [
     ),
     *(allow_rule(f"User:token:{name}", Operation.READ, group("*")) for name in TOKEN_NAMES),
 ]
+
+
+def settings(slowness: float) -> dict[str, str]:
+    """Settings of brokers and the admin service; a slow machine has as many handshakes for each request."""
+    return {
+        "authorization.enabled": "true",
+        "super.users": f"User:tidemark://local/user/{OPERATOR}",
+        "connections.max.age.ms": str(round(_CONNECTION_AGE_MS * slowness)),
+    }

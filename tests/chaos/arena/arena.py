@@ -20,7 +20,7 @@ from tidemark.local.cluster import ADMIN, CERTIFICATES, LocalCluster
 from tidemark.rpc.security.paths import FILE_VARIABLES
 from tidemark.rpc.security.token_source import VARIABLE
 
-from tests.chaos.arena.access import OPERATOR, RULES, SETTINGS
+from tests.chaos.arena.access import OPERATOR, RULES, settings
 from tests.chaos.arena.disks import Disks
 from tests.chaos.arena.names import BROKERS, CONTROLLERS, ZOOKEEPER
 from tests.chaos.arena.proxy import HOST, Network
@@ -139,19 +139,19 @@ class Arena:
 
     def _settings(self, zookeeper: str) -> dict[str, dict[str, str]]:
         everybody = {"zookeeper.connect": zookeeper}
-        settings = {kind: dict(everybody) for kind in ("broker", "controller", "admin")}
-        settings["broker"] |= _EAGER
+        made = {kind: dict(everybody) for kind in ("broker", "controller", "admin")}
+        made["broker"] |= _EAGER
         if self.secure:
             for kind in ("broker", "admin"):
-                settings[kind] |= SETTINGS
+                made[kind] |= settings(self.slowness)
         for name in BROKERS:
-            settings[name] = {
+            made[name] = {
                 "log.dirs": self.disks.log_dirs(name),
                 "advertised.listeners": self._advertised(name, *self._listeners),
             }
         for name in CONTROLLERS:
-            settings[name] = {"advertised.listeners": self._advertised(name, self._listeners[0])}
-        return settings
+            made[name] = {"advertised.listeners": self._advertised(name, self._listeners[0])}
+        return made
 
     def _advertised(self, name: str, *listeners: Listener) -> str:
         addresses = {listener: f"{HOST}:{self._ports[name, listener]}" for listener in listeners}
