@@ -67,6 +67,8 @@ class Sender:
         self._load = load
         self._count = count or (lambda: load.partitions)
         self._handles: list[tuple[str, str, int, Any]] = []
+        self._refused_s: dict[int, float] = {}
+        """The first refusal of each partition that was unknown."""
 
     def send_until(self, ended: threading.Event, history: History) -> None:
         """A steady load; then waits for what is under way and writes everything down."""
@@ -104,11 +106,18 @@ class Sender:
         key = f"k{number * number % load.keys}" if load.keys else ""
         try:
             handle = producer.send(load.topic, value.encode(), key=key.encode() or None, partition=partition)
-        except TidemarkError:
-            if not load.patience_ms:
+        except TidemarkError as error:
+            if not load.patience_ms and not self._is_added(partition, error):
                 raise
             return  # it was in no batch
         self._handles.append((value, key, partition, handle))
+
+    def _is_added(self, partition: int, error: TidemarkError) -> bool:
+        """Whether an unknown partition is one that the brokers may not have heard of yet, for as long as a drain."""
+        if error.code is not ErrorCode.UNKNOWN_PARTITION or not self._load.grows_to:
+            return False
+        now_s = time.monotonic()
+        return now_s - self._refused_s.setdefault(partition, now_s) < DRAIN_S * self._slowness
 
     def _drain(self, producer: Producer, history: History) -> None:
         """However long it takes a busy machine, as long as something is acknowledged now and then."""
