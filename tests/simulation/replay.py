@@ -1,24 +1,73 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happened in one world of each kind, a digest a line: python -m tests.simulation.replay [seed [recipe ...]]."""
+"""What happened in one world of each kind, a digest a line: python -m tests.simulation.replay [seed [recipe ...]].
+
+With "-" instead of a seed the process reads lines of a seed and a recipe, and answers each with its digest.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import os
+import subprocess
 import sys
+from pathlib import Path
 
-from tests.simulation.lives import live
+from tests.simulation.lives import Life, live
 from tests.simulation.plan import draw
 from tests.simulation.recipes import RECIPES
+
+_ROOT = Path(__file__).parents[2]
 
 
 def digest(seed: int, recipe: str) -> str:
     """Of every event and effect of a world, in order, with its time."""
-    life = live(draw(seed, RECIPES[recipe]), tracing=True)
-    text = "\n".join([*(life.world.lines or ()), str(life.failure)])
+    return digest_of(live(draw(seed, RECIPES[recipe]), tracing=True))
+
+
+def digest_of(life: Life) -> str:
+    """The digest of a world that was traced."""
+    assert life.world.lines, "the world was traced"
+    text = "\n".join([*life.world.lines, str(life.failure)])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+class OtherProcess:
+    """Another process, which lives worlds again under `PYTHONHASHSEED=0`."""
+
+    def __init__(self) -> None:
+        path = os.pathsep.join((str(_ROOT), str(_ROOT / "services")))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.simulation.replay", "-"],
+            cwd=_ROOT,
+            env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": path},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def begin(self, seed: int, recipe: str) -> None:
+        """Begin to live a world."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{seed} {recipe}\n")
+        self._process.stdin.flush()
+
+    def digest(self) -> str:
+        """The digest of the world that was begun; waits for its end."""
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
+
+
 def main(arguments: list[str]) -> int:
+    if arguments == ["-"]:
+        for line in sys.stdin:
+            asked, recipe = line.split()
+            sys.stdout.write(f"{digest(int(asked), recipe)}\n")
+            sys.stdout.flush()
+        return 0
     seed = int(arguments[0]) if arguments else 0
     for recipe in arguments[1:] or RECIPES:
         sys.stdout.write(f"{recipe} {digest(seed, recipe)}\n")

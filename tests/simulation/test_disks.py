@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from tests.simulation.recipes import RECIPES
+from tests.simulation.replay import OtherProcess
 from tests.simulation.sound_worlds import sound_worlds
 from tests.simulation.world import PARTITION
 
@@ -17,10 +18,12 @@ REFUSING = ("errors", "errors-group-commit", "errors-files")
 
 
 @pytest.mark.parametrize("name", FLIPPED)
-def test_flipped_bits_are_found_by_starts_fetches_and_the_scrubber_and_repaired(name: str) -> None:
+def test_flipped_bits_are_found_by_starts_fetches_and_the_scrubber_and_repaired(
+    name: str, elsewhere: OtherProcess
+) -> None:
     counts: Counter[str] = Counter()
     told = []
-    for world in sound_worlds(name, WORLDS):
+    for world in sound_worlds(name, WORLDS, elsewhere):
         counts.update(world.counts)
         told += [sentence for _, sentence in world.story]
         logs = [(name, log) for machine in world.machines.values() for name, log in machine.logs.items()]
@@ -43,9 +46,9 @@ def test_flipped_bits_are_found_by_starts_fetches_and_the_scrubber_and_repaired(
 
 
 @pytest.mark.parametrize("name", REFUSING)
-def test_a_disk_that_refuses_a_sync_or_a_read_takes_its_replicas_offline(name: str) -> None:
+def test_a_disk_that_refuses_a_sync_or_a_read_takes_its_replicas_offline(name: str, elsewhere: OtherProcess) -> None:
     counts: Counter[str] = Counter()
-    for world in sound_worlds(name, WORLDS):
+    for world in sound_worlds(name, WORLDS, elsewhere):
         counts.update(world.counts)
     expected = ["checkpoint refused", "read refused", "log failed"]
     if RECIPES[name].group_commit:

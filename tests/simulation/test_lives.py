@@ -15,6 +15,7 @@ from tests.simulation.invariants.replication import InvariantError
 from tests.simulation.lives import live
 from tests.simulation.plan import Item, Plan, draw
 from tests.simulation.recipes import RECIPES
+from tests.simulation.replay import OtherProcess
 from tests.simulation.sound_worlds import sound_worlds
 from tests.simulation.test_disks import FLIPPED, REFUSING
 from tests.simulation.world import PARTITION, World
@@ -34,20 +35,22 @@ CLEANED = ("compacted", "compacted-files", "tombstones", "tombstones-files")
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if name not in (*FLIPPED, *REFUSING, *CLEANED)])
-def test_every_invariant_holds_in_every_world_and_its_faults_occur(name: str) -> None:
+def test_every_invariant_holds_in_every_world_and_its_faults_occur(name: str, elsewhere: OtherProcess) -> None:
     """As in the worlds of test_disks.py."""
     told: list[str] = []
-    for seed, world in enumerate(sound_worlds(name, WORLDS_PER_RECIPE)):
+    for seed, world in enumerate(sound_worlds(name, WORLDS_PER_RECIPE, elsewhere)):
         if seed < 6:
             told += [sentence for _, sentence in world.story]
     assert [one for one in FAULTS.get(name, ()) if not any(one in sentence for sentence in told)] == []
 
 
 @pytest.mark.parametrize("name", CLEANED)
-def test_every_invariant_holds_and_cleaned_logs_lose_covered_records_and_old_tombstones(name: str) -> None:
+def test_every_invariant_holds_and_cleaned_logs_lose_covered_records_and_old_tombstones(
+    name: str, elsewhere: OtherProcess
+) -> None:
     recipe, records, left, gone = RECIPES[name], 0, 0, 0
     worlds = WORLDS_OF_TOMBSTONES if name.startswith("tombstones") else WORLDS_PER_RECIPE
-    for seed, world in enumerate(sound_worlds(name, worlds)):
+    for seed, world in enumerate(sound_worlds(name, worlds, elsewhere)):
         if seed >= 3:
             continue
         for broker in world.assigned(PARTITION):
