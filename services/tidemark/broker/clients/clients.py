@@ -93,6 +93,7 @@ class Clients:
         """The effects that answer clients."""
         return {
             ef.ReplyToProduce: self.appends.reply,
+            ef.NoteAppend: self.appends.note_append,
             ef.HighWatermarkAdvanced: self.purgatory.on_high_watermark,
             ef.LowWatermarkMoved: self._delete_records.on_low_watermark,
         }

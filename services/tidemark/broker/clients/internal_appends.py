@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Final
 
-from tidemark.core.replication.effects import ReplyToProduce
+from tidemark.core.replication.effects import NoteAppend, ReplyToProduce
 from tidemark.core.replication.events import Event, MarkerArrived, ProduceArrived, ProduceExpired
 from tidemark.core.replication.leader.produce_validation import ACKS_ALL
 from tidemark.model import NO_EPOCH, LeaderEpoch, Offset, TopicPartition
@@ -35,6 +35,7 @@ class InternalAppends:
         self._ids = count(_FIRST_ID)
         self.on_marker: MarkerListener = lambda partition, producer_id, marker_epoch, commit: None
         self._waiting: dict[int, asyncio.Future[Offset]] = {}
+        self._appending: dict[int, Callable[[], None]] = {}
 
     def reply(self, effect: ReplyToProduce) -> None:
         """Pass the result of a produce request to the caller of `append`, or to `others`."""
@@ -49,6 +50,12 @@ class InternalAppends:
         else:
             waiting.set_result(effect.result.base_offset)
 
+    def note_append(self, effect: NoteAppend) -> None:
+        """Call `on_appended` of a request."""
+        on_appended = self._appending.get(effect.request_id)
+        if on_appended is not None:
+            on_appended()
+
     async def append(
         self,
         partition: TopicPartition,
@@ -56,23 +63,31 @@ class InternalAppends:
         batches: tuple[Batch, ...],
         timeout_s: float,
         *,
+        on_appended: Callable[[], None],
         transactional_id: str = "",
     ) -> Offset:
         """Append in that leader epoch; returns the base offset when the high watermark covers all batches.
 
-        Pending batches need the transactional id of their producer (rule X1).
+        Args:
+            partition: led by this broker.
+            leader_epoch: of the leadership.
+            batches: pending batches need the transactional id of their producer (rule X1).
+            timeout_s: the call raises REQUEST_TIMED_OUT after that time.
+            on_appended: called when the batches are in the log of this broker, which is before the result.
+            transactional_id: of pending batches.
 
         Raises:
             TidemarkError: as for a produce request. After NOT_ENOUGH_REPLICAS_AFTER_APPEND, REQUEST_TIMED_OUT and the
                 end of the leadership, the batches may be in the log.
         """
-        return await self._answer(
-            partition,
-            timeout_s,
-            lambda request_id: ProduceArrived(
-                request_id, partition, "", leader_epoch, ACKS_ALL, batches, transactional_id
-            ),
-        )
+
+        def event(request_id: int) -> Event:
+            self._appending[request_id] = on_appended
+            return ProduceArrived(
+                request_id, partition, "", leader_epoch, ACKS_ALL, batches, transactional_id, notes_append=True
+            )
+
+        return await self._answer(partition, timeout_s, event)
 
     async def append_marker(
         self,
@@ -125,3 +140,4 @@ class InternalAppends:
             return await waiting
         finally:
             timer.cancel()
+            self._appending.pop(request_id, None)

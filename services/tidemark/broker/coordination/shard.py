@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state in one partition of an internal topic, while this broker leads the partition in one epoch.
 
-Requests change the state at once, and their records are written in order. An answer is sent when all state that it
+Requests change the state at once, and their records are appended in order. An answer is sent when all state that it
 depends on is committed. After a failed write it is unknown which records are in the log: the state is discarded and
 loaded again. Meanwhile requests are refused with COORDINATOR_LOADING (docs/groups.md, step G8).
 """
@@ -21,6 +21,8 @@ from tidemark.broker.coordination.state_log import InTransaction, Records, State
 from tidemark.model import ErrorCode, TidemarkError
 
 _RETRY_S: Final = 0.2
+_IN_FLIGHT_MAX: Final = 3
+"""Writes that wait for followers at once: while these run the next one gathers changes; more would only be smaller."""
 _REFUSED_TRANSACTION: Final = frozenset(
     {ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_TXN_STATE, ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.DISK_FULL}
 )
@@ -55,15 +57,23 @@ class ShardMetrics(Protocol):
 
 
 class _Write(Generic[_C]):
-    """Records that are written together; `done` completes with the outcome.
+    """Records that are written together; `done` completes with the outcome, in the order of the writes.
 
     Those of a transaction are a write of their own: if the log refuses these, nothing else has failed.
+
+    Attributes:
+        is_appended: the leader's log has the records.
+        is_over, error: the outcome at the log.
     """
 
     def __init__(self, transaction: InTransaction | None = None) -> None:
         self.transaction = transaction
         self.changes: list[_C] = []
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.task: asyncio.Task[None] | None = None
+        self.began_s = 0.0
+        self.is_appended = self.is_over = False
+        self.error: TidemarkError | None = None
 
 
 class Shard(Generic[_S, _C, _N]):
@@ -95,9 +105,9 @@ class Shard(Generic[_S, _C, _N]):
         self._writes: deque[_Write[_C]] = deque()
         self._last: asyncio.Future[None] | None = None
         self._closed = False
-        self._writing_since_s: float | None = None
+        self._in_flight: deque[_Write[_C]] = deque()
+        self._starting = False
         self._loader = asyncio.create_task(self._load(), name=f"load {self.log.partition}")
-        self._writer: asyncio.Task[None] | None = None
 
     @property
     def coordinator(self) -> _S:
@@ -214,7 +224,7 @@ class Shard(Generic[_S, _C, _N]):
 
     def hangs_for(self, time_s: float) -> bool:
         """Whether one write has taken longer than that."""
-        return self._writing_since_s is not None and time.monotonic() - self._writing_since_s > time_s
+        return bool(self._in_flight) and time.monotonic() - self._in_flight[0].began_s > time_s
 
     # -- for subclasses ----------------------------------------------------------------------------------------
 
@@ -249,8 +259,9 @@ class Shard(Generic[_S, _C, _N]):
         self._start_writer()
 
     def _start_writer(self) -> None:
-        if self._writer is None:
-            self._writer = asyncio.create_task(self._write_out(), name=f"write {self.log.partition}")
+        if not self._starting:  # later, so that the changes of one call are one write
+            self._starting = True
+            asyncio.get_running_loop().call_soon(self._start_writes)
 
     async def _settled(self) -> None:
         """Wait until all changes so far are committed; raises NOT_COORDINATOR after the leadership."""
@@ -258,33 +269,61 @@ class Shard(Generic[_S, _C, _N]):
             await asyncio.shield(self._last)
         self.log.check()
 
-    async def _write_out(self) -> None:
-        """Write one batch at a time; changes that gather meanwhile form the next one."""
+    def _start_writes(self) -> None:
+        """Start the next write; changes that gather until then belong to it.
+
+        A write starts when the earlier ones are in the leader's log, so no later record is stored without them. Writes
+        of transactions run alone: they may be refused.
+        """
+        self._starting = False
+        while self._writes and self._has_room():
+            write = self._writes.popleft()
+            self._in_flight.append(write)
+            write.began_s = time.monotonic()
+            write.task = asyncio.create_task(self._write_out(write), name=f"write {self.log.partition}")
+
+    def _has_room(self) -> bool:
+        if not self._in_flight:
+            return True
+        last, following = self._in_flight[-1], self._writes[0]
+        alone = last.transaction is not None or following.transaction is not None
+        return last.is_appended and not alone and len(self._in_flight) < _IN_FLIGHT_MAX
+
+    async def _write_out(self, write: _Write[_C]) -> None:
+        def on_appended() -> None:
+            write.is_appended = True
+            self._start_writer()
+
+        error: TidemarkError | None = None
         try:
-            while self._writes:
-                write = self._writes.popleft()
-                self._writing_since_s = time.monotonic()
-                try:
-                    await self.log.write(write.changes, self._write_timeout_s, write.transaction)
-                except TidemarkError as error:
-                    if write.transaction is not None and error.code in _REFUSED_TRANSACTION:
-                        _fail(write, error)
-                        continue
-                    self._give_up(write, error)
-                    return
-                except Exception as error:  # noqa: BLE001 - passed to waiting requests, and the state is loaded again
-                    _log.exception("cannot write records of %s", self.noun)
-                    self._give_up(write, TidemarkError(ErrorCode.INTERNAL, f"{type(error).__name__}: {error}"))
-                    return
-                write.done.set_result(None)
-                if not self._closed and write.transaction is None:
-                    self._committed(write.changes)
-        finally:
-            self._writer = self._writing_since_s = None
+            await self.log.write(write.changes, self._write_timeout_s, write.transaction, on_appended)
+        except TidemarkError as refusal:
+            error = refusal
+        except Exception as failure:  # noqa: BLE001 - passed to waiting requests, and the state is loaded again
+            _log.exception("cannot write records of %s", self.noun)
+            error = TidemarkError(ErrorCode.INTERNAL, f"{type(failure).__name__}: {failure}")
+        write.is_over, write.error = True, error
+        while self._in_flight and self._in_flight[0].is_over:
+            self._over(self._in_flight.popleft())
+        self._start_writes()
+
+    def _over(self, write: _Write[_C]) -> None:
+        """All earlier writes have ended; if one failed since the last loading, so has this one."""
+        if write.done.done():
+            return
+        error = write.error
+        if error is None:
+            write.done.set_result(None)
+            if not self._closed and write.transaction is None:
+                self._committed(write.changes)
+        elif write.transaction is not None and error.code in _REFUSED_TRANSACTION:
+            _fail(write, error)
+        else:
+            self._give_up(write, error)
 
     def _give_up(self, write: _Write[_C], error: TidemarkError) -> None:
         self._counts.failed_writes.inc()
-        for one in (write, *self._writes):
+        for one in (write, *self._in_flight, *self._writes):
             _fail(one, error)
         self._writes.clear()
         self._last = None
@@ -303,8 +342,9 @@ class Shard(Generic[_S, _C, _N]):
 
     async def _load(self) -> None:
         while not self._closed:
-            if self._writer is not None:  # after its end, each of its records is in the log or is not
-                await asyncio.wait([self._writer])
+            while self._in_flight or self._writes:  # after their end, each of their records is in the log or is not
+                running = [write.task for write in self._in_flight if write.task is not None]
+                await asyncio.wait(running or [write.done for write in self._writes])
             try:
                 changes = await self.log.read()
                 state = await asyncio.to_thread(self._replay, changes, self._situation())

@@ -121,8 +121,16 @@ class StateLog(Generic[_C]):
         self.check()
         return changes
 
-    async def write(self, changes: list[_C], timeout_s: float, transaction: InTransaction | None = None) -> None:
+    async def write(
+        self,
+        changes: list[_C],
+        timeout_s: float,
+        transaction: InTransaction | None,
+        on_appended: Callable[[], None],
+    ) -> None:
         """Append records; returns when they are committed. Those of a transaction become pending batches.
+
+        `on_appended` is called when the leader's log has the records. A record that is appended later is behind them.
 
         Raises:
             TidemarkError: as `InternalAppends.append`; BATCH_TOO_LARGE, before any append, if followers could not copy
@@ -144,7 +152,12 @@ class StateLog(Generic[_C]):
         try:
             transactional_id = "" if transaction is None else transaction.transactional_id
             await self._logs.appends.append(
-                self.partition, self.leader_epoch, batches, timeout_s, transactional_id=transactional_id
+                self.partition,
+                self.leader_epoch,
+                batches,
+                timeout_s,
+                on_appended=on_appended,
+                transactional_id=transactional_id,
             )
         except TidemarkError as error:
             if error.code in (ErrorCode.NOT_LEADER, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH):

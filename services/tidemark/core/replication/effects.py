@@ -139,6 +139,16 @@ class ReplyToProduce:
 
 
 @dataclass(frozen=True, slots=True)
+class NoteAppend:
+    """The records of a `ProduceArrived` are in the leader's log; as long as this broker leads, they stay there.
+
+    Not for a request that was answered before.
+    """
+
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReplyToControl:
     """Answer a command: the error of the whole command, or the refused partitions."""
 
@@ -307,6 +317,7 @@ Effect = (
     | ClearDamage
     | SaveEpochs
     | ReplyToProduce
+    | NoteAppend
     | ReplyToControl
     | ConnectToLeader
     | DisconnectFromLeader

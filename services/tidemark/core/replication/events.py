@@ -185,7 +185,9 @@ class LogStartRequested:
 class ProduceArrived:
     """Batches for one partition, already checked byte by byte (record.validation).
 
-    `transactional_id`: of the producer, needed for pending batches (rule X1); empty for none.
+    Attributes:
+        transactional_id: of the producer, needed for pending batches (rule X1); empty for none.
+        notes_append: with acks=all: `NoteAppend` precedes the answer.
     """
 
     request_id: int
@@ -195,6 +197,7 @@ class ProduceArrived:
     acks: int  # 0, 1 or -1
     batches: tuple[Batch, ...]
     transactional_id: str = ""
+    notes_append: bool = False
 
 
 @dataclass(frozen=True, slots=True)

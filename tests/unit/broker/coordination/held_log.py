@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from tidemark.broker.coordination.state_log import InTransaction, Records
@@ -14,7 +15,7 @@ _C = TypeVar("_C")
 
 
 class HeldLog(Generic[_C]):
-    """Records writes; a write ends when the test says so."""
+    """Records writes; a write is appended, and ends, when the test says so."""
 
     def __init__(self, partition: TopicPartition, leader_epoch: int = 1) -> None:
         self.partition = partition
@@ -22,6 +23,7 @@ class HeldLog(Generic[_C]):
         self.records: list[_C] = []
         self.pending: list[tuple[Writer, list[_C]]] = []
         self.writes: asyncio.Queue[tuple[list[_C], asyncio.Future[None]]] = asyncio.Queue()
+        self.appends: list[Callable[[], None]] = []
         self.may_read = asyncio.Event()
         self.may_read.set()
         self.refusal: TidemarkError | None = None
@@ -34,9 +36,16 @@ class HeldLog(Generic[_C]):
         found.pending = list(self.pending)
         return found
 
-    async def write(self, changes: list[_C], timeout_s: float, transaction: InTransaction | None = None) -> None:
+    async def write(
+        self,
+        changes: list[_C],
+        timeout_s: float,
+        transaction: InTransaction | None,
+        on_appended: Callable[[], None],
+    ) -> None:
         held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.writes.put_nowait((changes, held))
+        self.appends.append(on_appended)
         await held
         if transaction is None:
             self.records.extend(changes)

@@ -71,10 +71,12 @@ async def test_a_record_too_large_for_followers_is_refused_before_its_append() -
 
     broker = SimpleNamespace(appends=Appends(), clock=SimpleNamespace(wall_us=lambda: 1))
     log = StateLog(cast(StateLogs, broker), GROUP_RECORDS, PARTITION, LeaderEpoch(1))
-    await log.write([Change(GroupKey("g"), GroupMetadata())], 1.0)
+    await log.write([Change(GroupKey("g"), GroupMetadata())], 1.0, None, lambda: None)
     assert len(appended) == 1
     with pytest.raises(TidemarkError) as refused:
-        await log.write([Change(GroupKey("g"), GroupMetadata(protocol="x" * (SPLIT_BYTES + 1)))], 1.0)
+        await log.write(
+            [Change(GroupKey("g"), GroupMetadata(protocol="x" * (SPLIT_BYTES + 1)))], 1.0, None, lambda: None
+        )
     assert refused.value.code is ErrorCode.BATCH_TOO_LARGE
     assert len(appended) == 1
 

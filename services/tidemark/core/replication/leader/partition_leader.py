@@ -12,6 +12,7 @@ from tidemark.core import isr_change_reasons
 from tidemark.core.messages import FetchPosition, PartitionCommand, Report
 from tidemark.core.replication.context import LONG_AGO_MS, BrokerContext
 from tidemark.core.replication.effects import (
+    NoteAppend,
     ProduceResult,
     ReadIsr,
     ReplyToProduce,
@@ -79,7 +80,8 @@ class PartitionLeader:
         _outside: assigned replicas that are not in the confirmed ISR. Changes only in `_isr_moved`.
         _waiting: by request id, the produce requests without an answer.
         _by_end: heap of (end offset, request id) of acks=all requests; may name requests that were answered since.
-        _appending: for each append in flight, in order, the acks=1 request to answer, None without one.
+        _appending: for each append in flight, in order, the request to answer (acks=1) or to note (acks=all) after the
+            append, None without one.
             Invariant: as long as the appends in flight of `log`.
         _resigned_ms: time of the last `ResignLeadership`.
         _expand_at_ms: no expansion before that time, after one that ZooKeeper refused.
@@ -214,7 +216,7 @@ class PartitionLeader:
             self._reply(event.request_id, base, None)
             return
         if event.acks == ACKS_ALL:
-            self._appending.append(None)
+            self._appending.append(event.request_id if event.notes_append else None)
             self._await(event.request_id, base, end)
         else:
             self._waiting[event.request_id] = _Waiting(event.acks, base, end)
@@ -276,9 +278,12 @@ class PartitionLeader:
         if self._backlog is not None:
             self._backlog.appended(log_end_offset)
         request_id = self._appending.popleft()
-        if request_id is not None:
-            waiting = self._waiting.pop(request_id, None)
-            if waiting is not None:
+        waiting = None if request_id is None else self._waiting.get(request_id)
+        if request_id is not None and waiting is not None:
+            if waiting.acks == ACKS_ALL:
+                self._ctx.effects.append(NoteAppend(request_id))
+            else:
+                del self._waiting[request_id]
                 self._reply(request_id, waiting.base_offset, None)
         for progress in self._attached:
             assert progress.sender is not None

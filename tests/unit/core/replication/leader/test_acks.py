@@ -97,6 +97,38 @@ def test_a_request_that_timed_out_gets_no_second_answer_after_the_append() -> No
     assert stage.replies() == []
 
 
+def test_a_leader_notes_an_append_before_its_answer_if_the_request_asks() -> None:
+    stage = Stage().leads((1, 2))
+    stage.fetches(2, 0)
+    for request, notes in ((1, True), (2, False)):
+        stage.feed(ev.ProduceArrived(request, P, "", -1, -1, (batch(),), notes_append=notes))
+        assert not stage.got(fx.NoteAppend)
+        stage.appended(request)
+        assert stage.got(fx.NoteAppend) == ([fx.NoteAppend(1)] if notes else [])
+        assert stage.replies() == []
+    stage.reports(2, 2)
+    assert stage.replies() == [(1, 0, None), (2, 1, None)]
+    assert not stage.got(fx.NoteAppend)
+
+
+def test_a_leader_notes_no_append_of_a_request_that_timed_out() -> None:
+    stage = Stage().leads((1, 2))
+    stage.feed(ev.ProduceArrived(1, P, "", -1, -1, (batch(),), notes_append=True))
+    stage.feed(ev.ProduceExpired(1, P))
+    stage.appended(1)
+    assert not stage.got(fx.NoteAppend)
+
+
+def test_a_leader_notes_no_append_that_the_disk_had_no_space_for() -> None:
+    stage = Stage().leads((1, 2))
+    stage.feed(ev.ProduceArrived(1, P, "", -1, -1, (batch(),), notes_append=True))
+    stage.feed(ev.LogFull(P, ID, 0, ProducerStates(), TidemarkError(ErrorCode.DISK_FULL, "no space")))
+    assert stage.replies() == [(1, -1, ErrorCode.DISK_FULL)]
+    stage.now += 1_000
+    stage.write()
+    assert not stage.got(fx.NoteAppend)
+
+
 def test_after_a_full_disk_each_append_answers_its_own_request() -> None:
     stage = Stage().leads((1,))
     stage.produce()
