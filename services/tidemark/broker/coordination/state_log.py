@@ -15,8 +15,8 @@ from tidemark.broker.clients.read_replica import damaged_offset
 from tidemark.broker.logs.append_threads import LogThreads
 from tidemark.broker.node.session_lease import Lease
 from tidemark.core.pending_writes import PendingWrites, Writer
+from tidemark.core.replication.leader.partition_leader import PartitionLeader
 from tidemark.core.replication.queries import BrokerQueries
-from tidemark.core.replication.replica import ReplicaView
 from tidemark.model import NO_PRODUCER, ErrorCode, LeaderEpoch, Offset, TidemarkError, TopicPartition
 from tidemark.ports import Clock, Log
 from tidemark.record.envelope import Batch, parse_envelope, split_batches
@@ -109,7 +109,7 @@ class StateLog(Generic[_C]):
         log = self._logs.threads.log(self.partition)
         if log is None:
             raise self.over()
-        start = self._led().log_start_offset
+        start = self._led().log.log_start_offset
         loop = asyncio.get_running_loop()
         try:
             changes = await loop.run_in_executor(self._logs.pool, self._changes_in, log, start, end)
@@ -172,11 +172,12 @@ class StateLog(Generic[_C]):
 
     def check_writable(self) -> None:
         """Check, before a change, that its records could be written; raises NOT_COORDINATOR, NOT_ENOUGH_REPLICAS."""
-        view = self._led()
-        if len(view.isr) < view.min_isr:
+        state = self._led().state
+        in_sync = len(state.isr_ids)
+        if in_sync < state.min_isr:
             raise TidemarkError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{self.partition} has {len(view.isr)} replicas in sync and needs {view.min_isr}: no change of its "
+                f"{self.partition} has {in_sync} replicas in sync and needs {state.min_isr}: no change of its "
                 f"{self._records.noun} can be committed now; retry",
             )
 
@@ -188,7 +189,7 @@ class StateLog(Generic[_C]):
         )
 
     def _decided_end(self) -> Offset | None:
-        view = self._led()
+        leader = self._led()
         try:
             stated = self._logs.queries.stated_offsets(
                 self.partition, topic_id="", current_leader_epoch=self.leader_epoch, now_ms=self._logs.clock.now_ms()
@@ -197,13 +198,13 @@ class StateLog(Generic[_C]):
             if error.code is ErrorCode.OFFSET_NOT_AVAILABLE:
                 return None
             raise self.over() from error
-        return stated.high_watermark if stated.high_watermark >= view.log_end_offset else None
+        return stated.high_watermark if stated.high_watermark >= leader.log.log_end_offset else None
 
-    def _led(self) -> ReplicaView:
-        view = self._logs.queries.replica(self.partition)
-        if view is None or view.role != "leader" or view.leader_epoch != self.leader_epoch:
-            raise self.over()
-        return view
+    def _led(self) -> PartitionLeader:
+        try:
+            return self._logs.queries.leader(self.partition, "", self.leader_epoch)
+        except TidemarkError as error:
+            raise self.over() from error
 
     def _batches_of(
         self, changes: list[_C], now_us: int, transaction: InTransaction | None = None

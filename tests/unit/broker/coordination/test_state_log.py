@@ -100,7 +100,7 @@ class ReadLog(StateLog[Change]):
         return self._end
 
     def _led(self) -> Any:
-        return SimpleNamespace(log_start_offset=Offset(0))
+        return SimpleNamespace(log=SimpleNamespace(log_start_offset=Offset(0)))
 
     def check(self) -> None:
         """It leads."""
