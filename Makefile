@@ -7,7 +7,7 @@ unexport PIP_CONSTRAINT
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-PARTS := lint types unit simulation charts contract integration chaos spark
+PARTS := lint types unit compiled simulation charts contract integration chaos spark
 NAME ?= produce
 SEEDS ?= 1000
 LIVES ?= 20
@@ -41,7 +41,7 @@ check: $(READY) ## The inner loop: linters, types, most unit tests, 100 simulate
 test: $(READY) ## Everything a pull request must pass: all the parts below, in order
 	@$(BIN)/python tests/run.py
 
-##: lint|types|unit|simulation|charts|contract|integration|chaos|spark | One part of make test
+##: lint|types|unit|compiled|simulation|charts|contract|integration|chaos|spark | One part of make test
 $(filter-out $(if $(MINUTES),chaos) $(if $(PYSPARK),spark),$(PARTS)): $(READY)
 	@$(BIN)/python tests/run.py $@
 

@@ -91,12 +91,21 @@ _INTEGRATION = (
     (*_pytest_by_files("tests/integration"), "-m", "not alone"),
     (*_pytest_by_files_of_two("tests/integration", "tests/chaos"), "-m", "alone"),
 )
+_COMPILED_HERE = "build/compiled"
+_COMPILED = (
+    (_PYTHON, "deploy/tools/compiled.py", _COMPILED_HERE),
+    (
+        *_pytest("tests/unit/client/producing", "tests/unit/client/typed"),
+        *("-p", "no:cacheprovider", "-o", f"pythonpath={_COMPILED_HERE} spark ."),
+    ),
+)
 _SPARK = (_pytest_by_files_of_two("tests/spark"),)
 _CHAOS = ((*_pytest_on_every_core("tests/chaos"), "-m", "not alone"),)
 PARTS = (
     Part("lint", LINT, lane=Lane.COMPUTING),
     Part("types", ((_PYTHON, "-m", "mypy"), (_PYTHON, "-m", "tests.examples")), lane=Lane.COMPUTING),
     Part("unit", (_pytest_on_every_core("tests/unit"),), lane=Lane.COMPUTING),
+    Part("compiled", _COMPILED, {"TIDEMARK_COMPILE": "1", "MYPYC_OPT_LEVEL": "0"}, Lane.COMPUTING),
     # A seed that fails is to fail again.
     Part("simulation", _SIMULATION, {"PYTHONHASHSEED": "0"}, Lane.COMPUTING),
     Part("charts", (_pytest_by_files("tests/charts"),)),

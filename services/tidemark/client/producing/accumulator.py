@@ -79,7 +79,7 @@ class Accumulator:
         topic: str,
         partition: int | None,
         partitions: int,
-        key: bytes | None,
+        key: Any,
         value: Any,
         timestamp_us: int,
         headers: Headers | None,

@@ -11,7 +11,8 @@ import pyarrow as pa
 from tidemark.client.producing.partitioner import hash_of
 from tidemark.client.producing.table import Frame, as_batches, cast_headers, cast_timestamps
 from tidemark.client.typed.mismatches import MisfitError
-from tidemark.client.typed.record_rows import Deletion, RecordRows, Values
+from tidemark.client.typed.record_rows import RecordRows, Values
+from tidemark.client.typed.record_values import Deletion
 from tidemark.client.typed.table_columns import fitted
 from tidemark.core.schemas.model import TopicSchema
 from tidemark.core.schemas.typed_layout import layout_of

@@ -22,6 +22,7 @@ from tidemark.client.typed.record_arrays import array_of
 from tidemark.client.typed.record_values import (
     EPOCH,
     Convert,
+    Deletion,
     converter,
     fields_of,
     missing,
@@ -42,10 +43,6 @@ _STRUCT_CODES: Final = {8: "b", 16: "h", 32: "i", 64: "q"}
 
 Values = tuple[Any, ...]
 """Checked values of a record, in the order of the columns."""
-
-
-class Deletion(tuple[Any, ...]):
-    """Values of a record that deletes the earlier rows of its key; readers see its key only."""
 
 
 CheckedRow = tuple[Values, int]

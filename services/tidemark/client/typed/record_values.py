@@ -42,6 +42,10 @@ _STAND_INS: Final[dict[ColumnType, Any]] = {
 _NULL_FORBIDDEN: Final = "null, and the column is never null"
 
 
+class Deletion(tuple[Any, ...]):
+    """Values of a record that deletes the earlier rows of its key; readers see its key only."""
+
+
 def converter(column: Column, kind: type) -> Convert | None:
     """The check of a column's values of one Python type; None: every value of that type is taken as it is.
 
