@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from tidemark.client import AdminClient, Consumer, Producer
@@ -24,6 +25,8 @@ DRAIN_S = 45.0
 _PATIENCE_MS = 600_000
 """Nothing expires, which would look like an end."""
 _CLOSE_S = 5.0
+_REQUEST_MS = 30_000
+"""The clients' default: every process of a cluster is back after that time on an idle machine."""
 _NONE_ANSWERS = frozenset({ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT})
 _REFUSALS = frozenset(
     {ErrorCode.AUTHENTICATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
@@ -75,7 +78,7 @@ class Sender:
         load, number = self._load, 0
         patience_ms = int(load.patience_ms * self._slowness) or _PATIENCE_MS
         settings: dict[str, Any] = {"acks": "all", "batch_bytes": 4096, "delivery_timeout_ms": patience_ms}
-        settings |= self._identity
+        settings |= {"request_timeout_ms": request_ms(self._slowness), **self._identity}
         try:
             begun = once_answered(lambda: Producer(self._bootstrap, **settings), DRAIN_S * self._slowness)
         except TidemarkError as error:
@@ -144,6 +147,11 @@ class Sender:
         return Sent(value, self.name, partition, Outcome.ACKNOWLEDGED, told.offset, key)
 
 
+def request_ms(slowness: float) -> int:
+    """The `request_timeout_ms` of a client."""
+    return round(_REQUEST_MS * slowness)
+
+
 def once_answered(begin: Callable[[], Client], patience_s: float) -> Client:
     """Tried again while no broker answers: all of them may be down just now."""
     deadline_s = time.monotonic() + patience_s
@@ -166,7 +174,8 @@ def read_until(
     """Read everything from the beginning, until `at_end` likes the positions; over what is gone from the front."""
     positions: dict[int, int] = {}
     try:
-        with once_answered(lambda: Consumer(bootstrap), DRAIN_S * slowness) as consumer:
+        begin = partial(Consumer, bootstrap, request_timeout_ms=request_ms(slowness))
+        with once_answered(begin, DRAIN_S * slowness) as consumer:
             consumer.assign(load.topic)
             while not at_end(positions):
                 try:

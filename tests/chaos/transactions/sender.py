@@ -22,6 +22,7 @@ from tidemark.client.sync.transaction import Transaction
 from tidemark.model import ErrorCode, TidemarkError
 
 from tests.chaos.checks.transaction_history import End, TransactionJournal
+from tests.chaos.clients import request_ms
 
 TIMEOUT_MS = 10_000
 """Of a transaction; an abandoned one holds readers up for so long."""
@@ -94,8 +95,17 @@ class TransactionSender:
 
     def _consumer(self) -> Consumer:
         if self._plan.group:
-            return Consumer(self._plan.bootstrap, group=self._plan.group, auto_commit_interval_ms=0)
-        return Consumer(self._plan.bootstrap, isolation_level="read_committed")
+            return Consumer(
+                self._plan.bootstrap,
+                group=self._plan.group,
+                auto_commit_interval_ms=0,
+                request_timeout_ms=request_ms(self._plan.slowness),
+            )
+        return Consumer(
+            self._plan.bootstrap,
+            isolation_level="read_committed",
+            request_timeout_ms=request_ms(self._plan.slowness),
+        )
 
     def _producer(self) -> Producer:
         return Producer(
@@ -103,6 +113,7 @@ class TransactionSender:
             transactional_id=self._plan.name,
             transaction_timeout_ms=TIMEOUT_MS,
             delivery_timeout_ms=int(_GIVES_UP_S * 1000 * self._plan.slowness),
+            request_timeout_ms=request_ms(self._plan.slowness),
         )
 
     def _once_answered(self, connect: Callable[[], _T]) -> _T:

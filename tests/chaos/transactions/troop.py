@@ -18,6 +18,7 @@ from tidemark.model import ErrorCode, TidemarkError
 from tests.chaos.arena.arena import Arena
 from tests.chaos.checks.history import Polled
 from tests.chaos.checks.transaction_history import TransactionHistory, read_transactions
+from tests.chaos.clients import request_ms
 from tests.chaos.transactions.sender import TIMEOUT_MS, SenderPlan
 
 TOPIC = "transactional"
@@ -90,7 +91,9 @@ class TransactionTroop:
                 sender.kill()
         self._senders = []
         self._read_back(time.monotonic() + _END_S * slowness)
-        with Consumer(self._arena.bootstrap, group=_GROUP) as consumer:
+        with Consumer(
+            self._arena.bootstrap, group=_GROUP, request_timeout_ms=request_ms(self._arena.slowness)
+        ) as consumer:
             self.history.input_offsets = {where.partition: offset for where, offset in consumer.committed().items()}
         journals = sorted(self._directory.glob("*.journal"))
         self.history.transactions, failures = read_transactions(journals)
@@ -99,7 +102,9 @@ class TransactionTroop:
     def read_until_ended(self, bootstrap: str) -> None:
         """Read everything with read_committed, until the end that `end` has found; in a thread of its own."""
         positions = dict.fromkeys(range(PARTITIONS), 0)
-        with Consumer(bootstrap, isolation_level="read_committed") as consumer:
+        with Consumer(
+            bootstrap, isolation_level="read_committed", request_timeout_ms=request_ms(self._arena.slowness)
+        ) as consumer:
             consumer.assign(TOPIC)
             while not self._at_end(positions):
                 try:

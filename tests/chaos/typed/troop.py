@@ -17,7 +17,7 @@ from tidemark.model import ErrorCode, TidemarkError
 from tests.chaos.arena.arena import Arena
 from tests.chaos.checks.history import History, Outcome, Polled
 from tests.chaos.checks.typed_history import AT_THE_END, Change, ColumnSpec, Fate, ReadRow, StoredVersion, TypedHistory
-from tests.chaos.clients import DRAIN_S, Sender, once_answered
+from tests.chaos.clients import DRAIN_S, Sender, once_answered, request_ms
 from tests.chaos.loads import PLAIN, Load
 from tests.chaos.typed import evolution
 from tests.chaos.typed.senders import RowSender, TableSender
@@ -131,7 +131,8 @@ class TypedTroop:
         """Read everything from the beginning, until `at_end` likes the positions."""
         (name,) = LOAD.readers
         positions: dict[int, int] = {}
-        begin = partial(Consumer, self._arena.bootstrap)
+        request_timeout_ms = request_ms(self._arena.slowness)
+        begin = partial(Consumer, self._arena.bootstrap, request_timeout_ms=request_timeout_ms)
         try:
             with once_answered(begin, DRAIN_S * self._arena.slowness) as consumer:
                 consumer.assign(LOAD.topic)
