@@ -229,7 +229,11 @@ class _LeaderStream:
         except grpc.RpcError as error:
             why = from_rpc_error(error, address=self._address)
         except asyncio.InvalidStateError:
-            why = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "the stream ended while it was written to")
+            why = _ended_while_written_to()
+        except asyncio.CancelledError:
+            if _is_cancelled():
+                raise
+            why = _ended_while_written_to()  # gRPC raises this error in a reader whose call the writer cancels
         except TimeoutError:
             why = TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "the leader does not answer")
         except TidemarkError as error:
@@ -248,6 +252,16 @@ class _LeaderStream:
     def _submit_event(self, event: Event) -> None:
         if not self._ended:
             self._submit(event)
+
+
+def _ended_while_written_to() -> TidemarkError:
+    return TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "the stream ended while it was written to")
+
+
+def _is_cancelled() -> bool:
+    """Whether the current task was asked to end."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def _write_all(call: Any, codec: FollowerEnd, outbox: _Outbox[FollowerMessage]) -> None:

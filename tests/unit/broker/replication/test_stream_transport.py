@@ -4,9 +4,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from types import SimpleNamespace
 
+import pytest
+from tidemark.broker.replication import stream_transport
 from tidemark.broker.replication.stream_transport import (
     PART_MAX,
+    LeaderStreams,
     _merge_follower_messages,
     _merge_leader_messages,
     _Outbox,
@@ -23,7 +28,9 @@ from tidemark.core.messages import (
     Report,
     StopFetch,
 )
-from tidemark.model import ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TopicPartition
+from tidemark.core.replication.effects import ConnectToLeader, SendToLeader
+from tidemark.core.replication.events import LeaderConnected, LeaderDisconnected
+from tidemark.model import BrokerEpoch, BrokerId, ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TopicPartition
 from tidemark.record.checks import check_batch
 
 from tests.unit.record.samples import sample
@@ -123,3 +130,47 @@ def test_a_message_that_begins_thousands_is_split_into_parts_in_the_same_order()
     kinds = ["stop" if part.stops else "query" if part.queries else "report" for part in parts]
     assert kinds == ["stop"] * 5 + ["query"] * 5 + ["report"]
     assert (parts[-1].reports, parts[-1].credits) == (message.reports, message.credits)
+
+
+class BrokenCall:
+    """A call whose connection breaks: a write fails first, and the reader learns of the cancellation by the writer."""
+
+    def __init__(self, *, breaks: bool) -> None:
+        self._breaks = breaks
+        self._hello_is_written = False
+        self._cancelled = asyncio.Event()
+
+    async def write(self, request: object) -> None:
+        if self._hello_is_written and self._breaks:
+            raise asyncio.InvalidStateError
+        self._hello_is_written = True
+
+    async def initial_metadata(self) -> None: ...
+
+    def done(self) -> bool:
+        return False
+
+    async def read(self) -> object:
+        await self._cancelled.wait()
+        raise asyncio.CancelledError
+
+    def cancel(self) -> None:
+        self._cancelled.set()
+
+
+async def test_a_stream_reconnects_after_a_write_failed_before_the_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = iter([BrokenCall(breaks=True), BrokenCall(breaks=False)])
+    monkeypatch.setattr(stream_transport, "open_channel", lambda address: contextlib.AsyncExitStack())
+    monkeypatch.setattr(
+        stream_transport, "ReplicaServiceStub", lambda channel: SimpleNamespace(Replicate=lambda: next(calls))
+    )
+    events: asyncio.Queue[object] = asyncio.Queue()
+    streams = LeaderStreams(BrokerId(1), events.put_nowait, SimpleNamespace(value=BrokerEpoch(0)))
+    streams.connect(ConnectToLeader(BrokerId(0), "a", 1, BrokerEpoch(0)))
+    async with asyncio.timeout(5):
+        assert await events.get() == LeaderConnected(BrokerId(0))
+        streams.send(SendToLeader(BrokerId(0), FollowerMessage()))
+        assert await events.get() == LeaderDisconnected(BrokerId(0))
+        assert await events.get() == LeaderConnected(BrokerId(0))
+        await streams.stop()
+    assert events.empty()
