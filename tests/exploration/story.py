@@ -10,7 +10,7 @@ from tidemark.model import BrokerId, IsrEntry, LeaderAndIsr
 
 from tests.exploration.model.cluster import Cluster
 from tests.exploration.model.frozen import BROKERS
-from tests.exploration.model.state import DEAD, END, EVERYBODY, PLACE, State
+from tests.exploration.model.state import ALL_BROKERS, DEAD, END, PLACE, State
 from tests.exploration.model.turn import Move
 
 
@@ -47,7 +47,7 @@ def _node(state: LeaderAndIsr) -> str:
 def _facts(cluster: Cluster, state: State) -> list[str]:
     node, version = cluster.brokers.values[state.node]
     facts = [f"the node says {_node(node)} (version {version})"]
-    for place in EVERYBODY:
+    for place in ALL_BROKERS:
         log = ", ".join(f"{label}@{epoch}" for label, epoch in cluster.disks[state.disks[place]].records)
         core = state.cores[place]
         if core == DEAD:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.exploration.__main__ import main, summary
 from tests.exploration.model.cluster import Cluster
-from tests.exploration.model.state import EVERYBODY, NOW, PAIRS, Scope, State
+from tests.exploration.model.state import ALL_BROKERS, NOW, PAIRS, Scope, State
 from tests.exploration.model.turn import Move
 from tests.exploration.mutants import MUTANTS, Mutant, change_in_flight_holds_nothing_back, never_truncates
 from tests.exploration.outline import SECONDS_MAX, walked
@@ -41,7 +41,7 @@ class Obeying(Hearing):
 
     def _heard(self, state: State) -> Iterator[Move]:
         yield from super()._heard(state)
-        for place in EVERYBODY:
+        for place in ALL_BROKERS:
             yield from self.of_command(state, place)
 
 
@@ -52,7 +52,7 @@ class Answered(Obeying):
 
     def _heard(self, state: State) -> Iterator[Move]:
         yield from super()._heard(state)
-        for place in EVERYBODY:
+        for place in ALL_BROKERS:
             yield from self.of_coordination(state, place)
 
 

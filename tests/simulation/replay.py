@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happened in one world of each kind, a digest a line: python -m tests.simulation.replay [seed [recipe ...]].
+"""Prints a digest of one world of each kind, a line each: python -m tests.simulation.replay [seed [recipe ...]].
 
 With "-" instead of a seed the process reads lines of a seed and a recipe, and answers each with its digest.
 """

@@ -37,8 +37,8 @@ from tests.exploration.model.brokers import IDENTITY, PARTITION, Brokers, Disk, 
 from tests.exploration.model.frozen import BROKERS
 from tests.exploration.model.invariants import InvariantError
 from tests.exploration.model.state import (
+    ALL_BROKERS,
     DEAD,
-    EVERYBODY,
     FIRST,
     MORE,
     NOW,
@@ -107,7 +107,7 @@ class Cluster:
             left=Left(0, 0, 0, 0, 0, 0, 0, 0),
         )
         turn = Turn(self.setting, state)
-        for place in EVERYBODY:
+        for place in ALL_BROKERS:
             turn.feed(place, ("registered", 1, -1))
         state = turn.end()
         while True:
@@ -134,7 +134,7 @@ class Cluster:
     def moves(self, state: State) -> Iterator[Move]:
         """Every move; some lead nowhere (`after` gives None)."""
         yield from self.of_controller(state)
-        for place in EVERYBODY:
+        for place in ALL_BROKERS:
             yield from self.of_session(state, place)
             yield from self.of_suspicion(state, place)
         if state.due == NOW:
@@ -142,7 +142,7 @@ class Cluster:
         for pair in range(len(PAIRS)):
             yield from self.of_leader_end(state, pair)
             yield from self.of_follower_end(state, pair)
-        for place in EVERYBODY:
+        for place in ALL_BROKERS:
             yield from self.of_coordination(state, place)
             yield from self.of_command(state, place)
             yield from self.of_client(state, place)
@@ -275,7 +275,7 @@ class Cluster:
         have answered: then no wait is too short.
         """
         epoch, answers = self.brokers.values[state.node].state.leader_epoch, dict[BrokerId, ReplicaDescription]()
-        for place in EVERYBODY:
+        for place in ALL_BROKERS:
             if state.live[place] and state.cores[place] != DEAD:
                 answer = self.brokers.described(state.cores[place], epoch)
                 if answer is not None:
@@ -293,7 +293,7 @@ class Cluster:
         return self._nodes(state, [one for one in elected if one is not None])
 
     def _broker_facts(self, state: State) -> BrokerFacts:
-        live = {BROKERS[place]: BrokerEpoch(state.epochs[place]) for place in EVERYBODY if state.live[place]}
+        live = {BROKERS[place]: BrokerEpoch(state.epochs[place]) for place in ALL_BROKERS if state.live[place]}
         crashed: dict[BrokerId, BrokerEpoch] = {}
         if self.scope.cuts:  # the first registrations are clean ones, and all later ones follow a crash
             crashed = {BROKERS[place]: BrokerEpoch(epoch) for place, epoch in enumerate(state.epochs) if epoch > 1}

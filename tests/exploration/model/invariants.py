@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tests.exploration.model.brokers import Brokers, Cut, Disk, Record, View, written_epochs
 from tests.exploration.model.frozen import BROKERS
-from tests.exploration.model.state import DEAD, EVERYBODY, NOBODY, State
+from tests.exploration.model.state import ALL_BROKERS, DEAD, NO_BROKERS, State
 
 Records = tuple[Record, ...]
 
@@ -55,7 +55,7 @@ def look(brokers: Brokers, disks: Sequence[Disk], state: State, seen: Seen, acke
     for place, view in leaders:
         led = _one_leader(brokers, state, leaders, place, view, led)
     if led[0] < brokers.values[state.node].state.leader_epoch:
-        led = NOBODY  # a later registration gets a later epoch
+        led = NO_BROKERS  # a later registration gets a later epoch
     return Seen(committed, _stated(leaders, seen.stated), led)
 
 
@@ -157,7 +157,7 @@ def at_rest(brokers: Brokers, logs: Sequence[Records], state: State) -> None:
     node = brokers.values[state.node].state
     together = len(set(logs)) == 1 and len(node.isr) == len(BROKERS) and not node.elr
     marks = {brokers.views[core].high_watermark if core != DEAD else None for core in state.cores}
-    leading = [BROKERS[place] for place in EVERYBODY if brokers.views[state.cores[place]].leader_epoch is not None]
+    leading = [BROKERS[place] for place in ALL_BROKERS if brokers.views[state.cores[place]].leader_epoch is not None]
     _require(
         together and marks == {len(logs[0])} and leading == [node.leader],
         f"CONVERGENCE: nothing is left to happen, and {node}, logs {list(logs)}, high watermarks {marks}",

@@ -11,12 +11,12 @@ from tests.exploration.model.brokers import Brokers, Record
 from tests.exploration.model.frozen import BROKERS, ORDERS, RENAMES
 
 FIRST: Final = BROKERS[0]
-EVERYBODY: Final = range(len(BROKERS))
-PAIRS: Final = tuple((one, other) for one in EVERYBODY for other in EVERYBODY if one != other)
+ALL_BROKERS: Final = range(len(BROKERS))
+PAIRS: Final = tuple((one, other) for one in ALL_BROKERS for other in ALL_BROKERS if one != other)
 """(follower, leader), as places."""
 PLACE: Final = {pair: number for number, pair in enumerate(PAIRS)}
 DEAD: Final = -1
-NOBODY: Final = (-1, -1, -1)
+NO_BROKERS: Final = (-1, -1, -1)
 MORE: Final = ("more",)
 """Behind a command, or in its place: another command follows the answer."""
 IDLE: Final = 0
@@ -171,7 +171,7 @@ class State(NamedTuple):
     left: Left
     committed: tuple[Record, ...] = ()
     stated: tuple[tuple[int, int], ...] = ()
-    led: tuple[int, int, int] = NOBODY
+    led: tuple[int, int, int] = NO_BROKERS
 
     @property
     def dead(self) -> tuple[bool, ...]:
@@ -199,8 +199,8 @@ class Names:
 
     def canonical(self, state: State) -> State:
         """The one of all twins that stands for them."""
-        marks = [self._mark(state, place) for place in EVERYBODY]
-        order = sorted(EVERYBODY, key=marks.__getitem__)
+        marks = [self._mark(state, place) for place in ALL_BROKERS]
+        order = sorted(ALL_BROKERS, key=marks.__getitem__)
         if marks[order[0]] != marks[order[1]] != marks[order[2]]:
             return self._twin(state, self._which[tuple(order)])
         alike = [one for one in self.orders if [marks[place] for place in one] == [marks[place] for place in order]]

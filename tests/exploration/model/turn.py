@@ -17,10 +17,10 @@ from tests.exploration.model.brokers import Brokers, Cut, Disk, Effect, Event
 from tests.exploration.model.frozen import BROKERS
 from tests.exploration.model.invariants import InvariantError, Seen, look
 from tests.exploration.model.state import (
+    ALL_BROKERS,
     DEAD,
     DUE,
     END,
-    EVERYBODY,
     IDLE,
     MORE,
     NOW,
@@ -392,13 +392,13 @@ class Turn:
         state = self._brokers.values[node].state
         kept = {(one.broker_id, one.broker_epoch) for one in (*state.isr, *state.elr)}
         self.cut = tuple(one for one in self.cut if one in kept)
-        for place in EVERYBODY:
+        for place in ALL_BROKERS:
             waiting = self.commands[place]
             if self.live[place] and not self.dead[place] and (news or waiting == (MORE,)):
                 self.commands[place] = (waiting[0], MORE) if waiting and waiting[0] != MORE else (self._telling(),)
 
     def _telling(self) -> Event:
-        registered = tuple((BROKERS[place], self.epochs[place]) for place in EVERYBODY if self.live[place])
+        registered = tuple((BROKERS[place], self.epochs[place]) for place in ALL_BROKERS if self.live[place])
         return ("command", self.node, registered, self.suspected)
 
     def _command(self, place: int) -> None:
@@ -430,7 +430,7 @@ class Turn:
         Its checkpoints are those from before: newer ones would show that a batch is missing (rule T5).
         """
         self.left = self.left._replace(cuts=self.left.cuts - 1)
-        for other in EVERYBODY:
+        for other in ALL_BROKERS:
             if self.cores[other] != DEAD:
                 self._die(other, written_behind and other != place)
         records = self._setting.disks[self.disks[place]].records[:-1]
@@ -445,7 +445,7 @@ class Turn:
         self.commands[place] = self.work[place] = ()
         if self.asked[place] and self.asked[place][0] != "write":
             self.asked[place] = ()
-        for other in EVERYBODY:
+        for other in ALL_BROKERS:
             if other == place:
                 continue
             mine = PLACE[place, other]

@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.exploration.model.state import EVERYBODY
+from tests.exploration.model.state import ALL_BROKERS
 from tests.exploration.walking.columns import PROCESS, Columns
 from tests.exploration.walking.moves import Moves, Successors
 from tests.exploration.walking.partial import Group
@@ -99,7 +99,7 @@ class Schedule:
     def _places(self, rows: Rows) -> list[Costs]:
         """Of each broker in each row, how many stand before it."""
         standing = self._columns.standing.array[rows[:, : len(PROCESS)]]
-        return [(standing < standing[:, [place]]).sum(axis=1, dtype=np.int32) for place in EVERYBODY]
+        return [(standing < standing[:, [place]]).sum(axis=1, dtype=np.int32) for place in ALL_BROKERS]
 
     @staticmethod
     def _turn(places: Sequence[Costs], whose: tuple[int, ...]) -> Costs:

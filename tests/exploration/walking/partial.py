@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from tests.exploration.model.cluster import Cluster
 from tests.exploration.model.invariants import InvariantError
-from tests.exploration.model.state import EVERYBODY, PAIRS, UNKNOWN, Cells, NeedError, State, raw
+from tests.exploration.model.state import ALL_BROKERS, PAIRS, UNKNOWN, Cells, NeedError, State, raw
 from tests.exploration.model.turn import Move, Turn
 from tests.exploration.walking.columns import (
     ASKED,
@@ -142,7 +142,7 @@ def groups(cluster: Cluster, columns: Columns) -> tuple[tuple[Group, ...], tuple
     of_control = [Group("decision", cluster.of_controller, (CONTROL, SESSIONS))]
     of_streams: list[Group] = []
     others: list[Group] = []
-    for place in EVERYBODY:
+    for place in ALL_BROKERS:
         process, mine = PROCESS[place], (place,)
         of_control.append(Group("session", bound(cluster.of_session, place), (SESSIONS,), None, mine))
         if cluster.scope.suspicions:
