@@ -12,6 +12,7 @@ from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.client.group import coordinator
 from tidemark.client.metadata import cluster, coordinator_calls
 from tidemark.client.metadata.backoff import ATTEMPT_S_MAX, AttemptTimeout
+from tidemark.client.producing import sender
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.v1 import group_service_pb2 as pb
 
@@ -21,6 +22,7 @@ FIRST_S = 0.1
 LATE_S = 0.35
 """Three timeouts of attempts: the first two attempts time out."""
 WHERE = TopicPartition(TOPIC, 0)
+REFUSED = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "refused in time")
 TIMED_OUT = TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "late")
 
 
@@ -34,23 +36,40 @@ def _short_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinator_calls, "_CALL_TIMEOUT_S", FIRST_S)
 
 
-async def test_a_consumer_starts_at_late_brokers() -> None:
+@pytest.mark.parametrize("stopped", [False, True], ids=["all are late", "the other broker is stopped"])
+async def test_a_consumer_starts_at_late_brokers(stopped: bool) -> None:
     async with FakeCluster() as brokers:
         brokers.late_s = LATE_S
+        if stopped:
+            await brokers.stop_broker(1)
         async with aio.Consumer(brokers.bootstrap, request_timeout_ms=8000) as consumer:
             await consumer.assign(TOPIC, start="latest")
             assert consumer.position(WHERE) == 0
 
 
-async def test_a_range_reader_gets_the_bounds_of_late_brokers() -> None:
+@pytest.mark.parametrize("stopped", [False, True], ids=["all are late", "the other broker is stopped"])
+async def test_a_range_reader_gets_the_bounds_of_late_brokers(stopped: bool) -> None:
     async with FakeCluster() as brokers:
         brokers.late_s = LATE_S
+        if stopped:
+            await brokers.stop_broker(1)
 
         def bounds() -> int:
             with RangeReader(brokers.bootstrap, deadline_s=8) as reader:
                 return reader.bounds(TOPIC, [0])[0].latest
 
         assert await asyncio.to_thread(bounds) == 0
+
+
+async def test_a_producer_gets_its_id_from_late_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sender, "_CALL_S", FIRST_S)
+    async with FakeCluster() as brokers:
+        brokers.late_s = LATE_S
+        await brokers.stop_broker(1)
+        async with aio.Producer(brokers.bootstrap) as producer:
+            handle = await producer.send(TOPIC, b"x", partition=0)
+            async with asyncio.timeout(20):
+                await handle
 
 
 async def test_a_group_gets_the_answer_of_a_late_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,12 +104,12 @@ async def test_a_group_gets_the_answer_of_a_late_coordinator(monkeypatch: pytest
 
 def test_an_attempt_that_timed_out_doubles_the_next_timeout_up_to_a_maximum() -> None:
     attempt = AttemptTimeout(2.0)
-    attempt.note(TidemarkError(ErrorCode.NOT_LEADER, "refused in time"))
+    attempt.note([REFUSED])
     assert attempt.within(100.0) == 2.0
     timeouts_s = []
     for _ in range(6):
         timeouts_s.append(attempt.within(100.0))
-        attempt.note(TIMED_OUT)
+        attempt.note([REFUSED, TIMED_OUT, REFUSED])
     assert timeouts_s == [2.0, 4.0, 8.0, 16.0, ATTEMPT_S_MAX, ATTEMPT_S_MAX]
     assert attempt.within(5.0) == 5.0
     attempt.reset()

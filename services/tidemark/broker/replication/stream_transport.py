@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 
 import grpc
 
@@ -231,7 +231,7 @@ class _LeaderStream:
         except asyncio.InvalidStateError:
             why = _ended_while_written_to()
         except asyncio.CancelledError:
-            if _is_cancelled():
+            if cast("asyncio.Task[None]", asyncio.current_task()).cancelling():
                 raise
             why = _ended_while_written_to()  # gRPC raises this error in a reader whose call the writer cancels
         except TimeoutError:
@@ -256,12 +256,6 @@ class _LeaderStream:
 
 def _ended_while_written_to() -> TidemarkError:
     return TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "the stream ended while it was written to")
-
-
-def _is_cancelled() -> bool:
-    """Whether the current task was asked to end."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 async def _write_all(call: Any, codec: FollowerEnd, outbox: _Outbox[FollowerMessage]) -> None:

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import grpc
 
@@ -24,7 +24,7 @@ from tidemark.v1 import broker_service_pb2 as pb
 
 _log = logging.getLogger("tidemark.client")
 
-_ATTEMPT_S = 2.0
+_ATTEMPT_S: Final = 2.0
 """First timeout of an attempt."""
 
 Start = str | int | Timestamp
@@ -94,7 +94,7 @@ class OffsetLookup:
                 part = partial(pb.PartitionListOffsets, **position)
                 return await self._look_up_once(where, deadline_s, part, attempt)
             except TidemarkError as error:
-                attempt.note(error)
+                attempt.note([error])
                 left_s = deadline_s - time.monotonic()
                 misplaced = error.code in MISPLACED and self._cluster.leader(where) is not None
                 if not error.retriable and not misplaced:

@@ -123,7 +123,6 @@ class RangeReader:
         self._deadline_s = deadline_s
         self._calls = _Calls()
         self._metadata_attempt = AttemptTimeout(_METADATA_S, METADATA_ATTEMPT_S_MAX)
-        """The deadline of the call that a thread makes: `until_s`."""
         self._view = ClusterView()
         self._channels = blocking_channels(client_identity(tls))
         self._is_closed = False
@@ -498,7 +497,7 @@ class RangeReader:
         request = pb.GetMetadataRequest(topics=names or (), all_topics=names is None)
         live = [f"{broker.host}:{broker.port}" for broker in self._view.brokers.values()]
         causes: dict[str, str] = {}
-        late: TidemarkError | None = None
+        failures: list[TidemarkError] = []
         addresses = list(dict.fromkeys([*live, *self._bootstrap]))
         first = self._turn % len(addresses)
         for address in addresses[first:] + addresses[:first]:
@@ -506,15 +505,15 @@ class RangeReader:
                 response = self._call(address, _metadata_method, request, self._metadata_attempt)
                 update = view_from_proto(response.metadata)
             except TidemarkError as error:
-                causes[address], late = error.message, error
+                causes[address] = error.message
+                failures.append(error)
                 continue
             self._metadata_attempt.reset()
             if update.brokers:
                 self._view = apply(self._view, update)
                 return
             causes[address] = "the broker has just started and has no metadata yet"
-        if late is not None:
-            self._metadata_attempt.note(late)
+        self._metadata_attempt.note(failures)
         raise none_answers(causes)
 
     def _of_any(self, addresses: Sequence[str], method: Callable[[grpc.Channel], Any], request: Any) -> Any:
@@ -557,7 +556,7 @@ class RangeReader:
             try:
                 return ask()
             except TidemarkError as error:
-                self._calls.attempt.note(error)
+                self._calls.attempt.note([error])
                 pause_s = backoff.next_s()
                 again_s = time.monotonic() + pause_s
                 in_time = again_s < self._calls.until_s

@@ -7,6 +7,7 @@ Pauses have jitter, so that many clients do not retry at the same time.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from typing import Final
 
 from tidemark.model import ErrorCode, TidemarkError
@@ -58,9 +59,9 @@ class AttemptTimeout:
         """Return the seconds of the next attempt, of `left_s` that remain."""
         return max(_ATTEMPT_S_MIN, min(self._next_s, left_s))
 
-    def note(self, error: TidemarkError) -> None:
-        """Lengthen the next attempt if the last one timed out."""
-        if error.code is ErrorCode.REQUEST_TIMED_OUT:
+    def note(self, errors: Iterable[TidemarkError]) -> None:
+        """Lengthen the next attempt if a broker did not answer the last one in time, whatever the others answered."""
+        if any(error.code is ErrorCode.REQUEST_TIMED_OUT for error in errors):
             self._next_s = min(2 * self._next_s, self._max_s)
 
     def reset(self) -> None:

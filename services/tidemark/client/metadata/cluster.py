@@ -15,10 +15,10 @@ import random
 import time
 from asyncio import to_thread
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, cast
 
 import grpc
 
@@ -49,6 +49,8 @@ from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 
 if TYPE_CHECKING:
     from tidemark.v1.broker_service_pb2_grpc import BrokerServiceAsyncStub
+
+_T = TypeVar("_T")
 
 _log = logging.getLogger("tidemark.client")
 
@@ -438,8 +440,32 @@ class Cluster:
             for task in pending:
                 task.cancel()
             await asyncio.gather(*pending, return_exceptions=True)
-        self._attempt.note(next(iter(causes.values())))
+        self._attempt.note(causes.values())
         return causes
+
+    async def ask_in_turn(
+        self, ask: Callable[[BrokerServiceAsyncStub, float], Awaitable[_T]], attempt: AttemptTimeout
+    ) -> _T:
+        """Return the first answer of a broker; each is asked when the one before has failed.
+
+        Args:
+            ask: calls a broker with a timeout in seconds.
+            attempt: the timeout of each call.
+
+        Raises:
+            TidemarkError: the last failure; BROKER_NOT_AVAILABLE without any broker.
+        """
+        failures = [TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "no broker is known")]
+        for address in self.addresses():
+            try:
+                answer = await ask(self.stub(address), attempt.within(math.inf))
+            except grpc.RpcError as error:
+                failures.append(from_rpc_error(error, address=address))
+                continue
+            attempt.reset()
+            return answer
+        attempt.note(failures)
+        raise failures[-1]
 
     async def _ask(self, address: str, timeout_s: float) -> TidemarkError | None:
         request = pb.GetMetadataRequest(topics=sorted(self._wanted))

@@ -103,7 +103,8 @@ class CoordinatorCalls:
             except TidemarkError as error:
                 if not error.retriable or error.code in _NOT_HERE:
                     raise
-                (finding if address is None else attempt).note(error)
+                if address is not None:
+                    attempt.note([error])
                 self._note(error, address)
                 refusals[:] = [error]
                 await asyncio.sleep(backoff.next_s())
@@ -127,7 +128,7 @@ class CoordinatorCalls:
 
     async def _find(self, left_s: float, attempt: AttemptTimeout) -> str:
         """Ask one broker after another; raises COORDINATOR_NOT_AVAILABLE, and refusals that no other broker clears."""
-        refusal: TidemarkError | None = None
+        refusals = [TidemarkError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no broker is known")]
         addresses = self._cluster.addresses()
         if self._misled_by.issuperset(addresses):
             self._misled_by.clear()
@@ -137,11 +138,12 @@ class CoordinatorCalls:
             except TidemarkError as error:
                 if not error.retriable and error.code is not ErrorCode.INTERNAL:
                     raise
-                refusal = error
+                refusals.append(error)
                 continue
             self._address, self._named_by, self._hinted = found, address, False
             return found
-        raise refusal or TidemarkError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no broker is known")
+        attempt.note(refusals)
+        raise refusals[-1]
 
 
 async def answer_of(call: Any, address: str) -> Any:

@@ -6,15 +6,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import os
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Final
-
-import grpc
 
 from tidemark.client.metadata.backoff import AttemptTimeout
 from tidemark.client.metadata.cluster import Cluster, Leader
@@ -31,7 +28,6 @@ from tidemark.client.settings import ProducerSettings
 from tidemark.core.transactions.state import ProducerIdentity
 from tidemark.errors import AuthorizationError
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
-from tidemark.rpc import errors
 from tidemark.v1 import broker_service_pb2 as pb
 
 _log = logging.getLogger(__name__)
@@ -485,19 +481,11 @@ class Sender:
             self._schedule_pump()
 
     async def _init_producer_id(self) -> ProducerIdentity:
-        failure = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "no broker is known")
-        for address in self._cluster.addresses():
-            try:
-                timeout_s = self._id_attempt.within(math.inf)
-                stub = self._cluster.stub(address)
-                response = await stub.InitProducerId(pb.InitProducerIdRequest(), timeout=timeout_s)
-            except grpc.RpcError as error:
-                failure = errors.from_rpc_error(error, address=address)
-                continue
-            self._id_attempt.reset()
-            return ProducerIdentity(response.producer_id, response.producer_epoch)
-        self._id_attempt.note(failure)
-        raise failure
+        request = pb.InitProducerIdRequest()
+        response = await self._cluster.ask_in_turn(
+            lambda stub, timeout_s: stub.InitProducerId(request, timeout=timeout_s), self._id_attempt
+        )
+        return ProducerIdentity(response.producer_id, response.producer_epoch)
 
     # -- time, and the end --------------------------------------------------------------------------------------------
 

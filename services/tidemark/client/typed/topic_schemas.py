@@ -4,19 +4,15 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
-
-import grpc
 
 from tidemark.client.metadata.backoff import AttemptTimeout, Backoff
 from tidemark.client.metadata.cluster import Cluster
 from tidemark.core.schemas.model import TopicSchema
 from tidemark.core.schemas.text import from_text
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.rpc import errors
 from tidemark.v1 import topic_schemas_pb2 as pb
 
 _CALL_S: Final = 5.0
@@ -181,15 +177,8 @@ class TopicSchemas:
     async def _request(self, topic: str, topic_id: str, versions: Iterable[int]) -> dict[int, TopicSchema]:
         """Ask one broker after the other."""
         request = pb.GetTopicSchemasRequest(topic=topic, topic_id=topic_id, versions=versions)
-        failure = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "no broker is known")
-        for address in self._cluster.addresses():
-            try:
-                stub, timeout_s = self._cluster.stub(address), self._attempt.within(math.inf)
-                found = versions_of(await stub.GetTopicSchemas(request, timeout=timeout_s))
-            except grpc.RpcError as error:
-                failure = errors.from_rpc_error(error, address=address)
-                continue
-            self._attempt.reset()
-            return found
-        self._attempt.note(failure)
-        raise failure
+        return versions_of(
+            await self._cluster.ask_in_turn(
+                lambda stub, timeout_s: stub.GetTopicSchemas(request, timeout=timeout_s), self._attempt
+            )
+        )

@@ -64,6 +64,8 @@ class Brokers:
     def stub(self, address: str) -> Any:
         return _Stub(self, address)
 
+    ask_in_turn = Cluster.ask_in_turn
+
 
 class _Stub:
     def __init__(self, brokers: Brokers, address: str) -> None:
