@@ -139,7 +139,8 @@ async def move_into_range(fetcher: Fetcher, cursor: Cursor, found: Awaitable[int
     Args:
         fetcher: fetches for the cursor.
         cursor: its position is out of range.
-        found: the offset to continue at; its error becomes that of the cursor.
+        found: the offset to continue at. An error becomes that of the cursor, unless the error is retriable: the next
+            fetch is refused again and starts the next look-up.
         error: the refusal of the fetch.
     """
     generation = cursor.generation
@@ -147,8 +148,11 @@ async def move_into_range(fetcher: Fetcher, cursor: Cursor, found: Awaitable[int
         offset = await found
     except TidemarkError as failure:
         if cursor.generation == generation:
-            cursor.error = failure
-            fetcher.wake()
+            if failure.retriable:
+                _fetch_again(fetcher, cursor, failure)
+            else:
+                cursor.error = failure
+                fetcher.wake()
         return
     if cursor.generation == generation and offset > cursor.position:
         missed = offset - cursor.position
@@ -156,5 +160,9 @@ async def move_into_range(fetcher: Fetcher, cursor: Cursor, found: Awaitable[int
         cursor.seek(offset)
         fetcher.moved(cursor)
     else:
-        cursor.retry_s = 0.0
-        fetcher.look_again()
+        _fetch_again(fetcher, cursor, error)
+
+
+def _fetch_again(fetcher: Fetcher, cursor: Cursor, refusal: TidemarkError) -> None:
+    cursor.refusal, cursor.retry_s = refusal, 0.0
+    fetcher.look_again()
