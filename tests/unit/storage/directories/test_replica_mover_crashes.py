@@ -5,18 +5,19 @@ There is one whole replica, and the move can be retried."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tidemark.model import Offset
 from tidemark.storage.directories import log_directory as directory_module
+from tidemark.storage.directories import log_manager as manager_module
 from tidemark.storage.directories.log_manager import LogManager
 
+from tests.crash.disk import Image, read_image, write_image
 from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, memory_directory
 from tests.unit.storage.directories.moving import STEP_BYTES, Content, begin, content, move, names_in, open_in, open_two
 from tests.unit.storage.log.test_cleaner import CONFIGS, clean, fill
@@ -28,6 +29,24 @@ from tests.unit.storage.log.test_flush import StrictDisk
 def root() -> Iterator[Path]:
     with memory_directory() as path:
         yield path
+
+
+class ExecutorAtOnce:
+    """Runs each call in the thread that submits the call, so that file operations have one order."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def submit(self, call: Callable[..., object], *arguments: object) -> None:
+        call(*arguments)
+
+    def shutdown(self, **_: object) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def _deletions_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manager_module, "ThreadPoolExecutor", ExecutorAtOnce)
 
 
 @pytest.fixture
@@ -87,22 +106,36 @@ def check(path: Path, before: Content) -> int:
     return where
 
 
+class Checker:
+    """Checks images of a root with the same replica; the same files once."""
+
+    def __init__(self, before: Content) -> None:
+        self._before = before
+        self._checked: dict[frozenset[tuple[str, bytes | None]], int] = {}
+
+    def check(self, path: Path) -> int:
+        """Check the files below `path`; gives the directory of the replica."""
+        files = frozenset(read_image(path).items())
+        if files not in self._checked:
+            self._checked[files] = check(path, self._before)
+        return self._checked[files]
+
+
 def test_a_kill_at_any_point_of_a_move_leaves_one_whole_replica(root: Path, killer: Killer) -> None:
-    pristine, before = made(root, 1)
-    rng = random.Random(1)
-    ended, at, places = False, 0, []
-    while not ended:
-        path = root / "log"
-        shutil.copytree(pristine, path)
-        logs, _ = open_in(path)
-        ended = killer.run(lambda logs=logs: move_in_steps(logs), at=at)  # type: ignore[misc]
-        killer.run(logs.close, at=0)
-        logs.close()
-        killer.run(lambda: start(path), at=rng.randrange(12))  # noqa: B023 - called here
-        places.append(check(path, before))
-        shutil.rmtree(path)
-        at += 1
-    assert at > 30
+    path, before = made(root, 1)
+    rng, checker = random.Random(1), Checker(before)
+    images: list[Image] = []
+    places: list[int] = []
+    logs, _ = open_in(path)
+    killer.each_point(lambda: move_in_steps(logs), lambda: images.append(read_image(path)))
+    logs.close()
+    for image in images:
+        place = root / "log"
+        write_image(image, place)
+        killer.run(lambda: start(place), at=rng.randrange(12))  # noqa: B023 - called here
+        places.append(checker.check(place))
+        shutil.rmtree(place)
+    assert len(images) > 30
     assert places == sorted(places), "before the commit in the old directory, after it in the new one"
     assert set(places) == {0, 1}
 
@@ -110,31 +143,27 @@ def test_a_kill_at_any_point_of_a_move_leaves_one_whole_replica(root: Path, kill
 def test_a_power_loss_at_any_point_of_a_move_leaves_one_whole_replica(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pristine, before = made(root, 0)
-    disk = StrictDisk(monkeypatch)
+    path, before = made(root, 0)
+    disk, killer, checker = StrictDisk(monkeypatch), Killer(monkeypatch), Checker(before)
+    images: list[Image] = []
+    places: list[int] = []
 
-    def sync_all(path: Path, _: object = None) -> None:
-        for directory, _, names in os.walk(path, topdown=False):
+    def sync_all(directory: Path, _: object = None) -> None:
+        for directory_path, _, names in os.walk(directory, topdown=False):
             for name in (*names, "."):
-                with contextlib.suppress(FileNotFoundError):  # a thread removes deleted replicas meanwhile
-                    descriptor = os.open(Path(directory, name), os.O_RDONLY)
-                    disk.sync(descriptor)
-                    os.close(descriptor)
+                descriptor = os.open(Path(directory_path, name), os.O_RDONLY)
+                disk.sync(descriptor)
+                os.close(descriptor)
 
     monkeypatch.setattr(directory_module, "sync_file_system", sync_all)
-    killer = Killer(monkeypatch)
-    ended, at, places = False, 0, []
-    while not ended:
-        path, later = root / "log", root / "later"
-        shutil.copytree(pristine, path)
-        logs, _ = open_in(path)
-        sync_all(path)
-        ended = killer.run(lambda logs=logs: move_in_steps(logs), at=at)  # type: ignore[misc]
-        disk.after_power_loss(path, later)
-        logs.close()
-        places.append(check(later, before))
-        shutil.rmtree(path)
-        shutil.rmtree(later)
-        at += 1
-    assert at > 30
+    logs, _ = open_in(path)
+    sync_all(path)
+    killer.each_point(lambda: move_in_steps(logs), lambda: images.append(disk.image(path)))
+    logs.close()
+    for image in images:
+        place = root / "log"
+        write_image(image, place)
+        places.append(checker.check(place))
+        shutil.rmtree(place)
+    assert len(images) > 30
     assert set(places) == {0, 1}

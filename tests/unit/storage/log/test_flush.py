@@ -13,6 +13,7 @@ import pytest
 from tidemark.model import ErrorCode, Offset, TidemarkError
 from tidemark.storage.log.partition_log import PartitionLog
 
+from tests.crash.disk import Image, write_image
 from tests.unit.storage.batches import (
     IDENTITY,
     PARTITION,
@@ -54,17 +55,21 @@ class StrictDisk:
         else:
             self.contents[found.st_ino] = path.read_bytes()
 
+    def image(self, directory: Path) -> Image:
+        """The parts of `directory` that are on disk."""
+        return dict(self._durable(directory.stat().st_ino, ""))
+
     def after_power_loss(self, directory: Path, target: Path) -> None:
         """Restore in `target` the parts of `directory` that are on disk."""
-        self._restore(directory.stat().st_ino, target)
+        write_image(self.image(directory), target)
 
-    def _restore(self, inode: int, target: Path) -> None:
-        target.mkdir()
+    def _durable(self, inode: int, prefix: str) -> Iterator[tuple[str, bytes | None]]:
         for name, child in self.names.get(inode, {}).items():
             if child in self.names:
-                self._restore(child, target / name)
+                yield prefix + name, None
+                yield from self._durable(child, f"{prefix}{name}/")
             else:
-                (target / name).write_bytes(self.contents.get(child, b""))
+                yield prefix + name, self.contents.get(child, b"")
 
 
 @pytest.fixture
