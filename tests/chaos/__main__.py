@@ -13,7 +13,7 @@ import traceback
 from pathlib import Path
 
 from tests.chaos.bounded import bounded
-from tests.chaos.machine import LOADS, Burners, FavouredSession, other_load, slowness
+from tests.chaos.machine import LOADS, Burners, FavouredSession, computing_s, other_load, slowness
 from tests.chaos.rounds import Report, round_s_max, run_round
 
 
@@ -70,18 +70,19 @@ def _round(directory: Path, seed: int, duration_s: float, load: int | None, give
     computing, secure = load_of(seed, load), is_secure(seed, given)
     with FavouredSession(), Burners(computing):
         busy = other_load()
+        slow = slowness(busy, computing_s())
         name = f"seed {seed}, load {computing}, {'secure' if secure else 'plain'}"
         began_s = time.monotonic()
-        with bounded(round_s_max(duration_s, slowness(busy)), name, directory):
+        with bounded(round_s_max(duration_s, slow), name, directory):
             try:
-                report = run_round(directory, seed, duration_s, slowness(busy), secure=secure)
+                report = run_round(directory, seed, duration_s, slow, secure=secure)
             except Exception:  # noqa: BLE001 - each error is a finding
                 error = traceback.format_exc()
                 (directory / "error.txt").write_text(error)
                 print(f"{name}: WRONG: an error ended the round:\n{error}", flush=True)
                 return None
     took_s = time.monotonic() - began_s
-    print(f"{report}\n  {name}, {busy:.0f} busy threads at the start, {took_s:.0f} s", flush=True)
+    print(f"{report}\n  {name}, {busy:.0f} busy threads at the start, slowness {slow:.1f}, {took_s:.0f} s", flush=True)
     return report
 
 

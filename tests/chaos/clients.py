@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 from tidemark.client import AdminClient, Consumer, Producer
-from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.model import ErrorCode, TidemarkError
 
 from tests.chaos.checks.history import Deleted, History, Outcome, Polled, Sent, ToldEnd
@@ -32,10 +31,9 @@ _REFUSALS = frozenset(
     {ErrorCode.AUTHENTICATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
 )
 """Every client of a round has its rights, whatever is renewed."""
-_ASK_S = 20.0
-_PAUSE_S = 0.02
+_PAUSE_S = 0.1
 """Between two bursts of one sender; a slow machine has fewer bursts."""
-_UNDER_WAY_MAX = 5000
+_UNDER_WAY_MAX = 2000
 """Records of one sender at slowness 1."""
 
 
@@ -173,19 +171,17 @@ def read_until(
 ) -> None:
     """Read everything from the beginning, until `at_end` likes the positions; over what is gone from the front."""
     positions: dict[int, int] = {}
+    reaction = "earliest" if load.shrinks else "fail"
     try:
-        begin = partial(Consumer, bootstrap, request_timeout_ms=request_ms(slowness))
+        begin = partial(Consumer, bootstrap, request_timeout_ms=request_ms(slowness), out_of_range=reaction)
         with once_answered(begin, DRAIN_S * slowness) as consumer:
             consumer.assign(load.topic)
             while not at_end(positions):
                 try:
                     batch = consumer.poll(0.2)
                 except TidemarkError as error:
-                    if error.code is ErrorCode.REQUEST_TIMED_OUT:
-                        continue  # the thread of all clients in this process is late
-                    if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE or not load.shrinks:
+                    if error.code is not ErrorCode.REQUEST_TIMED_OUT:  # the thread of all clients here is late
                         raise
-                    _go_to_the_start(consumer, bootstrap, load, positions, _ASK_S * slowness)
                     continue
                 if batch is None:
                     continue
@@ -196,19 +192,6 @@ def read_until(
                 positions[batch.partition] = rows[-1]["offset"] + 1
     except TidemarkError as error:
         history.add_failure(f"{name} gave up at {positions}: {error}")
-
-
-def _go_to_the_start(consumer: Consumer, bootstrap: str, load: Load, positions: dict[int, int], ask_s: float) -> None:
-    """In whatever partition begins past where it is read; what cannot be asked now is asked again."""
-    try:
-        with RangeReader(bootstrap, deadline_s=ask_s) as reader:
-            for partition, bounds in reader.bounds(load.topic, range(load.partitions)).items():
-                if consumer.position((load.topic, partition)) < bounds.earliest:
-                    consumer.seek((load.topic, partition), bounds.earliest)
-                    positions[partition] = bounds.earliest
-    except TidemarkError as error:
-        if not error.retriable:
-            raise
 
 
 def delete_until(admin: str, load: Load, ended: threading.Event, seed: int, history: History) -> None:

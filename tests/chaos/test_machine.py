@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.chaos.machine import Burners, FavouredSession, slowness
+from tests.chaos.machine import Burners, FavouredSession, computing_s, slowness
 from tests.integration.harness.waiting import wait_for
 
 _KILLED = """
@@ -69,8 +69,14 @@ def assert_ended_after(script: str) -> None:
 
 
 def test_a_loaded_machine_gets_more_time() -> None:
-    assert slowness(0.0) == 1.0
-    assert slowness(8.0) < slowness(20.0)
+    assert slowness(0.0, 0.01) == 1.0
+    assert slowness(8.0, 0.01) < slowness(20.0, 0.01)
+
+
+def test_a_machine_that_computes_slowly_gets_more_time() -> None:
+    assert slowness(0.0, 0.06) == 2 * slowness(0.0, 0.03)
+    assert slowness(20.0, 60.0) == slowness(0.0, 60.0), "at most so much"
+    assert 0 < computing_s() < 60
 
 
 def test_a_session_is_favoured_until_its_block_ends(tmp_path: Path) -> None:
@@ -85,3 +91,11 @@ def test_a_session_keeps_its_share_where_the_kernel_has_no_autogroups(tmp_path: 
     with FavouredSession(tmp_path / "missing" / "autogroup"):
         pass
     assert not (tmp_path / "missing").exists()
+
+
+def test_a_session_keeps_its_share_where_the_kernel_names_no_autogroup(tmp_path: Path) -> None:
+    autogroup = tmp_path / "autogroup"
+    autogroup.touch()
+    with FavouredSession(autogroup):
+        assert autogroup.read_text() == ""
+    assert autogroup.read_text() == ""

@@ -32,7 +32,7 @@ from tidemark_spark.jobs import flights
 from tidemark_spark.jobs.flights_feed import EVENT_TIME, SCHEMA, Day
 
 from tests.chaos.bounded import run_and_tell
-from tests.chaos.machine import other_load, slowness
+from tests.chaos.machine import computing_s, other_load, slowness
 from tests.spark.harness.submitted import ROOT, batches, driver
 
 SCRIPT = ROOT / "spark" / "pipelines" / "rollup.py"
@@ -194,7 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     seed = given.seed if given.seed is not None else random.randrange(1 << 31)
     directory = Path(tempfile.mkdtemp(prefix="tidemark-flights-"))
-    slow = slowness(other_load())
+    slow = slowness(other_load(), computing_s())
     run = FlightsRun(directory, seed, given.days, given.kills, slow)
     return run_and_tell(run.run, run.report, ROUND_S * slow, f"flights, seed {seed}, {given.days} days", directory)
 

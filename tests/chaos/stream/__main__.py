@@ -33,7 +33,7 @@ from tidemark.client import AdminClient
 from tidemark.local.cluster import LocalCluster, broker_name
 
 from tests.chaos.bounded import run_and_tell
-from tests.chaos.machine import LOADS, Burners, other_load, slowness
+from tests.chaos.machine import LOADS, Burners, computing_s, other_load, slowness
 from tests.chaos.stream.numbered_records import Numbers, count_numbers, has_records
 from tests.spark.harness.submitted import batches, driver
 
@@ -268,7 +268,7 @@ def main(arguments: list[str] | None = None) -> int:
     name = f"stream, seed {seed}, load {given.load}"
     with Burners(given.load):
         busy = other_load()
-        slow = slowness(busy)
+        slow = slowness(busy, computing_s())
         print(f"{name}: {busy:.0f} busy threads at the start", flush=True)
         # A faster producer would outrun a stream whose micro-batches take longer on a busy machine.
         round_ = StreamRound(directory, seed, given.rate or round(1000 / slow), slow)
