@@ -202,7 +202,12 @@ class _LeaderStream:
         backoff_s = _BACKOFF_FIRST_S
         async with open_channel(self._address) as channel:
             while not self._ended:
-                was_up = await self._one_stream(channel)
+                was_up = False
+                try:
+                    was_up = await self._one_stream(channel)
+                except Exception:
+                    # Nothing else would connect this stream again, and its partitions would never be replicated.
+                    _log.exception("stream to leader ended by an unexpected error", extra={"leader": self._leader})
                 backoff_s = _BACKOFF_FIRST_S if was_up else min(backoff_s * 2, _BACKOFF_MAX_S)
                 await asyncio.sleep(backoff_s)
 
@@ -266,6 +271,9 @@ async def _write_all(call: Any, codec: FollowerEnd, outbox: _Outbox[FollowerMess
                 await call.write(codec.encode(part))
         await call.done_writing()
     except (grpc.RpcError, asyncio.InvalidStateError):
+        call.cancel()
+    except Exception:
+        _log.exception("a message to a leader could not be written")
         call.cancel()
 
 

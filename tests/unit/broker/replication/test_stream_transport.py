@@ -32,6 +32,7 @@ from tidemark.core.replication.effects import ConnectToLeader, SendToLeader
 from tidemark.core.replication.events import LeaderConnected, LeaderDisconnected
 from tidemark.model import BrokerEpoch, BrokerId, ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TopicPartition
 from tidemark.record.checks import check_batch
+from tidemark.rpc.codecs.replica import FollowerEnd
 
 from tests.unit.record.samples import sample
 
@@ -158,19 +159,55 @@ class BrokenCall:
         self._cancelled.set()
 
 
-async def test_a_stream_reconnects_after_a_write_failed_before_the_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = iter([BrokenCall(breaks=True), BrokenCall(breaks=False)])
+class MisreadCall(BrokenCall):
+    """A call whose message raises an error that no caller expects."""
+
+    def __init__(self) -> None:
+        super().__init__(breaks=False)
+
+    async def read(self) -> object:
+        raise ValueError("a message of another world")
+
+
+async def connections(monkeypatch: pytest.MonkeyPatch, *calls: BrokenCall) -> list[object]:
+    """The events until the second connection; the first message is sent after the first one."""
+    following = iter(calls)
     monkeypatch.setattr(stream_transport, "open_channel", lambda address: contextlib.AsyncExitStack())
     monkeypatch.setattr(
-        stream_transport, "ReplicaServiceStub", lambda channel: SimpleNamespace(Replicate=lambda: next(calls))
+        stream_transport, "ReplicaServiceStub", lambda channel: SimpleNamespace(Replicate=lambda: next(following))
     )
     events: asyncio.Queue[object] = asyncio.Queue()
     streams = LeaderStreams(BrokerId(1), events.put_nowait, SimpleNamespace(value=BrokerEpoch(0)))
     streams.connect(ConnectToLeader(BrokerId(0), "a", 1, BrokerEpoch(0)))
     async with asyncio.timeout(5):
-        assert await events.get() == LeaderConnected(BrokerId(0))
+        found = [await events.get()]
         streams.send(SendToLeader(BrokerId(0), FollowerMessage()))
-        assert await events.get() == LeaderDisconnected(BrokerId(0))
-        assert await events.get() == LeaderConnected(BrokerId(0))
+        found += [await events.get(), await events.get()]
         await streams.stop()
     assert events.empty()
+    return found
+
+
+CONNECTED_AGAIN = [LeaderConnected(BrokerId(0)), LeaderDisconnected(BrokerId(0)), LeaderConnected(BrokerId(0))]
+
+
+async def test_a_stream_reconnects_after_a_write_failed_before_the_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await connections(monkeypatch, BrokenCall(breaks=True), BrokenCall(breaks=False)) == CONNECTED_AGAIN
+
+
+async def test_a_stream_reconnects_after_an_unexpected_error_and_logs_the_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert await connections(monkeypatch, MisreadCall(), BrokenCall(breaks=False)) == CONNECTED_AGAIN
+    assert "a message of another world" in caplog.text
+
+
+async def test_a_stream_reconnects_if_a_message_cannot_be_encoded(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("a number too large")
+
+    monkeypatch.setattr(FollowerEnd, "encode", fail)
+    assert await connections(monkeypatch, BrokenCall(breaks=False), BrokenCall(breaks=False)) == CONNECTED_AGAIN
+    assert "a number too large" in caplog.text
