@@ -27,8 +27,8 @@ from tidemark.cli.common.connection import connect_admin, need_bootstrap
 from tidemark.cli.common.options import parse_configs
 from tidemark.cli.common.output import Output, counted, print_json, print_line, print_table
 from tidemark.cli.common.progress_line import ProgressLine, bar
-from tidemark.cli.common.units import shown_bytes
 from tidemark.client import Consumer, Producer
+from tidemark.client.units import shown_bytes
 from tidemark.model import ErrorCode, TidemarkError
 
 _FILL_BYTES: Final = 4 << 20

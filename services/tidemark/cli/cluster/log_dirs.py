@@ -11,9 +11,10 @@ import typer
 from tidemark.cli.common import completion
 from tidemark.cli.common.options import Cluster, Commands, DryRunOption, fits_int32, parse_targets
 from tidemark.cli.common.output import error_json, name_of, print_json, print_line, print_table, raise_all
-from tidemark.cli.common.units import parse_rate, shown_bytes
+from tidemark.cli.common.units import parse_rate
 from tidemark.cli.reassign.copy_time import warn_of_long_copy
 from tidemark.cli.reassign.log_dirs import FoundReplica, PlaceState, follow_places, found_json, look, placed
+from tidemark.client.units import shown_bytes
 from tidemark.core.reassignment.log_dir_placement import ReplicaLogDir
 from tidemark.model import BrokerId
 

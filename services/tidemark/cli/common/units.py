@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parsing and formatting of sizes, rates and durations."""
+"""Parsing of sizes and rates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ _UNITS: Final = {
 }
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)", re.ASCII)
 _INT64_MAX: Final = 2**63 - 1
-_KILO: Final = 1000
 
 
 def parse_rate(text: str) -> int:
@@ -53,26 +52,3 @@ def _bytes(text: str) -> int | None:
     found = _SIZE.fullmatch(text)
     factor = _UNITS.get(found[2].upper()) if found is not None else None
     return None if found is None or factor is None else round(float(found[1]) * factor)
-
-
-def shown_bytes(count: float | None) -> str:
-    """A size such as "1.5 MB"; "unknown" for None."""
-    if count is None:
-        return "unknown"
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < _KILO:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= _KILO
-    return f"{count:.1f} TB"
-
-
-def shown_duration(seconds: float | None) -> str:
-    """A duration such as "1 h 05 min"; "unknown" for None."""
-    if seconds is None:
-        return "unknown"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02} min"

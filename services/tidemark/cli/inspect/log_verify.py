@@ -10,7 +10,7 @@ from typing import Final
 
 from tidemark.cli.common.output import Output, counted, print_json, print_line, print_table
 from tidemark.cli.common.progress_line import ProgressLine, bar
-from tidemark.cli.common.units import shown_bytes, shown_duration
+from tidemark.client.units import shown_bytes, shown_duration
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.storage.inspect.directory_verification import DirectoryReport, DirectoryVerifier, Options
 from tidemark.storage.inspect.findings import Finding, ReplicaReport, Severity

@@ -10,11 +10,11 @@ from typing import Final
 
 from tidemark.cli.common.output import Output, counted, print_json, print_line, print_warning
 from tidemark.cli.common.progress_line import ProgressLine, bar
-from tidemark.cli.common.units import shown_bytes
 from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.client.replicas.comparison import Layouts
 from tidemark.client.replicas.reader import ReplicaReader, addresses
 from tidemark.client.replicas.verifier import Difference, PartitionVerifier, Verified, partitions_of
+from tidemark.client.units import shown_bytes
 from tidemark.core.cluster_view import ClusterView
 from tidemark.core.schemas.typed_layout import layout_of
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition

@@ -15,13 +15,13 @@ import typer
 
 from tidemark.cli.common.output import Output, counted, print_json, print_line
 from tidemark.cli.common.progress_line import ProgressLine, bar
-from tidemark.cli.common.units import shown_bytes
 from tidemark.cli.produce.inputs import Columns, csv_chunks, json_chunks, parquet_chunks, text_chunks
 from tidemark.cli.produce.old_timestamps import OldTimestamps
 from tidemark.cli.produce.options import Job
 from tidemark.cli.produce.typed_inputs import TIMESTAMP
 from tidemark.cli.produce.typed_run import TypedJob, typed_job
 from tidemark.client import Producer, TableHandle
+from tidemark.client.units import shown_bytes
 from tidemark.model import TidemarkError
 from tidemark.record.schema import TIMESTAMP_TYPE
 

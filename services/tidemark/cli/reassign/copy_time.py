@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from tidemark.cli.common.output import print_warning
-from tidemark.cli.common.units import shown_bytes, shown_duration
+from tidemark.client.units import shown_bytes, shown_duration
 from tidemark.model import BrokerId, PartitionReassignment, TidemarkError, TopicPartition
 
 if TYPE_CHECKING:

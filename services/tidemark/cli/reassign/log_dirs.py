@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from tidemark.cli.common.output import error_json, name_of, print_table
-from tidemark.cli.common.units import shown_bytes
 from tidemark.cli.reassign.submit import EXIT_INTERRUPTED
 from tidemark.cli.reassign.views import MoveView
+from tidemark.client.units import shown_bytes
 from tidemark.core.reassignment.log_dir_placement import ReplicaLogDir
 from tidemark.core.reassignment.progress import (
     STALLED_AFTER_S,

@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.table import Table
 
 from tidemark.cli.common.output import counted, error_json, listed, name_of, print_line, print_table
-from tidemark.cli.common.units import shown_bytes, shown_duration
+from tidemark.client.units import shown_bytes, shown_duration
 from tidemark.core.reassignment.progress import EndedReassignment, ReassignmentProgress
 from tidemark.core.reassignment.request import ANY_LOG_DIR
 from tidemark.model import Refusal, TopicPartition

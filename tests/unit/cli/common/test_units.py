@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 import typer
-from tidemark.cli.common.units import parse_rate, shown_bytes, shown_duration
+from tidemark.cli.common.units import parse_rate
+from tidemark.client.units import shown_bytes, shown_duration
 
 
 @pytest.mark.parametrize(
