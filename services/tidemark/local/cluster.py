@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster on loopback: ZooKeeper, controllers, an admin service and brokers, each in its own process."""
+"""A cluster on loopback: ZooKeeper, controllers, an admin service, brokers and a console, each in its own process."""
 
 from __future__ import annotations
 
 import asyncio
+import http
+import http.client
 import os
 import signal
 import time
@@ -27,9 +29,10 @@ from tidemark.rpc.security.channels import BlockingChannels
 from tidemark.rpc.security.files import TlsIdentity
 from tidemark.rpc.security.paths import SETTINGS, TlsFiles
 
-__all__ = ["ADMIN", "LocalCluster", "broker_name", "controller_name", "fixed_ports"]
+__all__ = ["ADMIN", "CONSOLE", "LocalCluster", "broker_name", "controller_name", "fixed_ports"]
 
 ADMIN: Final = "admin"
+CONSOLE: Final = "console"
 ZOOKEEPER: Final = "zookeeper"
 CERTIFICATES: Final = "certs"
 TOKENS: Final = "tokens"
@@ -60,8 +63,9 @@ def controller_name(index: int) -> str:
 
 
 def fixed_ports(brokers: int, controllers: int) -> dict[str, int]:
-    """Ports of `tidemark dev`: brokers 9192, 9202, ..., controllers 9193, 9203, ..., admin 9194, metrics + 100."""
-    ports = {ZOOKEEPER: 9181, ADMIN: 9194}
+    """Ports of `tidemark dev`: brokers 9192, 9202, ..., controllers 9193, 9203, ..., admin 9194, console 9195; those of
+    metrics are 100 above."""
+    ports = {ZOOKEEPER: 9181, ADMIN: 9194, CONSOLE: 9195}
     ports |= {broker_name(index): 9192 + _NODE_STEP * index for index in range(brokers)}
     ports |= {controller_name(index): 9193 + _NODE_STEP * index for index in range(controllers)}
     return ports
@@ -78,8 +82,9 @@ class LocalCluster:
         controllers: number of controllers; their ids are 100, 101, ...
         ports: port of each process, by name, its metrics 100 above; None: free ports, reserved while this object is
             started.
-        settings: more flags, by dotted key, for all services of a kind ("broker", "controller", "admin") or for one
-            service ("broker-0").
+        console: whether the console runs, too.
+        settings: more flags, by dotted key, for all services of a kind ("broker", "controller", "admin", "console") or
+            for one service ("broker-0").
         environment: variables added to this process's environment, for every service.
         secure: TLS for every process, with an authority and certificates in certs/; ZooKeeper accepts only sessions
             with a certificate. There is a listener of each kind. `client_files` are those of a user, `token_file` has
@@ -99,10 +104,12 @@ class LocalCluster:
         environment: Mapping[str, str] | None = None,
         launchers: Mapping[str, Sequence[str]] | None = None,
         secure: bool = False,
+        console: bool = False,
     ) -> None:
         self.directory = directory.absolute()
         self._brokers = [broker_name(index) for index in range(brokers)]
         self._controllers = [controller_name(index) for index in range(controllers)]
+        self._consoles = [CONSOLE] if console else []
         self._fixed = dict(ports or {})
         self._settings = {kind: dict(flags) for kind, flags in (settings or {}).items()}
         self._environment = dict(environment or {})
@@ -119,7 +126,7 @@ class LocalCluster:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the services, in the order of their start; without ZooKeeper."""
-        return (*self._controllers, ADMIN, *self._brokers)
+        return (*self._controllers, ADMIN, *self._brokers, *self._consoles)
 
     @property
     def bootstrap(self) -> str:
@@ -135,6 +142,11 @@ class LocalCluster:
     def admin_address(self) -> str:
         """host:port of the admin service."""
         return self.client_address(ADMIN)
+
+    @property
+    def console_url(self) -> str:
+        """Address of the console, for browsers; "" without one."""
+        return f"http://{self.address(CONSOLE)}/" if self._consoles else ""
 
     @property
     def zookeeper(self) -> ZooKeeperProcess:
@@ -191,7 +203,7 @@ class LocalCluster:
             TidemarkError: a service did not end with status 0 after SIGTERM.
         """
         try:
-            unclean = self._terminate((*self._brokers, ADMIN), timeout_s)
+            unclean = self._terminate((*self._consoles, *self._brokers, ADMIN), timeout_s)
             unclean += self._terminate(self._controllers, timeout_s)
             if self._zookeeper is not None:
                 self._zookeeper.stop()
@@ -247,7 +259,8 @@ class LocalCluster:
                 for name, service in list(waiting.items()):
                     if not service.running:
                         raise service.died("ended")
-                    if _is_serving(channels.get(self.address(name)), name):
+                    address = self.address(name)
+                    if _is_healthy(address) if name == CONSOLE else _is_serving(channels.get(address), name):
                         del waiting[name]
                 if waiting and time.monotonic() > deadline_s:
                     raise _not_serving(waiting.values(), timeout_s)
@@ -277,12 +290,35 @@ class LocalCluster:
             port = self._fixed.get(name, 0)
             self._ports.take(name, port)
             self._ports.take(f"{name} metrics", port and port + _METRICS_STEP)
-            if self._secure and name not in self._controllers:
+            if self._secure and name not in (*self._controllers, *self._consoles):
                 for step, listener in _CLIENT_STEPS.items():
                     self._ports.take(f"{name} {listener}", port and port + step)
         self._ports.hand_over()
 
     def _service(self, name: str) -> ServiceProcess:
+        kind = name.partition("-")[0]
+        flags = self._console_flags() if kind == CONSOLE else self._node_flags(name)
+        flags |= self._settings.get(kind, {}) | self._settings.get(name, {})
+        arguments = [part for key, value in flags.items() for part in (f"--{key}", value)]
+        log = self.directory / "logs" / f"{name}.log"
+        return ServiceProcess(
+            name,
+            f"tidemark.{kind}",
+            arguments,
+            log=log,
+            environment=self._environment,
+            launcher=self._launchers.get(name, ()),
+        )
+
+    def _console_flags(self) -> dict[str, str]:
+        flags = {
+            "bootstrap": self.token_bootstrap if self._secure else self.bootstrap,
+            "console.listeners": self.address(CONSOLE),
+            "metrics.listeners": self.metrics_address(CONSOLE),
+        }
+        return flags | ({"cluster.tls.ca.file": self.client_files.ca} if self._secure else {})
+
+    def _node_flags(self, name: str) -> dict[str, str]:
         kind, _, number = name.partition("-")
         flags = {
             "zookeeper.connect": self.zookeeper.connect,
@@ -305,17 +341,7 @@ class LocalCluster:
             flags |= dict(zip(SETTINGS, files, strict=True)) | {"zookeeper.tls.ca.file": files.ca}
             if kind != "controller":
                 flags |= {"tokens.file": str(self.directory / TOKENS), "super.users": _SUPER_USERS}
-        flags |= self._settings.get(kind, {}) | self._settings.get(name, {})
-        arguments = [part for key, value in flags.items() for part in (f"--{key}", value)]
-        log = self.directory / "logs" / f"{name}.log"
-        return ServiceProcess(
-            name,
-            f"tidemark.{kind}",
-            arguments,
-            log=log,
-            environment=self._environment,
-            launcher=self._launchers.get(name, ()),
-        )
+        return flags
 
     def _listeners(self, name: str) -> str:
         if not self._secure:
@@ -378,6 +404,18 @@ def _is_serving(channel: grpc.Channel, name: str) -> bool:
     except grpc.RpcError:
         return False
     return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+def _is_healthy(address: str) -> bool:
+    """Whether the console at the address answers the kubelet's probe."""
+    connection = http.client.HTTPConnection(address, timeout=_HEALTH_TIMEOUT_S)
+    try:
+        connection.request("GET", "/healthz")
+        return connection.getresponse().status == http.HTTPStatus.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
 
 
 def _not_serving(services: Iterable[ServiceProcess], timeout_s: float) -> TidemarkError:

@@ -30,6 +30,7 @@ __all__ = [
     "AdminSettings",
     "BrokerSettings",
     "ConfigKey",
+    "ConsoleSettings",
     "ControllerSettings",
     "HostPort",
     "TopicSettings",
@@ -174,6 +175,26 @@ class AdminSettings(_AuthorizingSettings):
 
 
 @dataclass(frozen=True, slots=True)
+class ConsoleSettings:
+    """Settings of `python -m tidemark.console`; the attributes are the table's keys with underscores."""
+
+    owner: ClassVar[str] = "console"
+
+    bootstrap: str
+    console_listeners: HostPort
+    console_hosts: str
+    console_refresh_ms: int
+    cluster_tls_ca_file: str
+    https_certificate_file: str
+    https_key_file: str
+    metrics_listeners: HostPort
+    log_level: str
+    log_format: str
+    shutdown_grace_ms: int
+    termination_message_path: str
+
+
+@dataclass(frozen=True, slots=True)
 class TopicSettings:
     """Settings of one topic, with defaults; -1 (`UNLIMITED`) disables a limit."""
 
@@ -202,7 +223,7 @@ class TopicSettings:
 TOPIC_KEYS: Final[Mapping[str, ConfigKey]] = keys_of("topic")
 """Topic settings by dotted name."""
 
-Settings = TypeVar("Settings", BrokerSettings, ControllerSettings, AdminSettings)
+Settings = TypeVar("Settings", BrokerSettings, ControllerSettings, AdminSettings, ConsoleSettings)
 
 
 def topic_settings(configs: Mapping[str, str]) -> TopicSettings:
@@ -222,7 +243,7 @@ def load_settings(
     """Read a service's settings at its start, print errors and help.
 
     Args:
-        cls: one of the three settings classes.
+        cls: one of the settings classes of services.
         argv: arguments after the program's name; default: sys.argv.
         environ: default: os.environ.
 
@@ -274,18 +295,37 @@ def read_settings(cls: type[Settings], argv: Sequence[str], environ: Mapping[str
 
 
 def _derive(owner: str, values: dict[str, Value]) -> None:
-    derive_listeners(owner, values)
-    listeners = values["listeners"]
+    if owner == ConsoleSettings.owner:
+        _derive_metrics("console.listeners", values)
+        _check_https(values)
+    else:
+        derive_listeners(owner, values)
+        _check_connect(str(values["zookeeper_connect"]))
+        _derive_metrics("listeners", values)
+
+
+def _derive_metrics(name: str, values: dict[str, Value]) -> None:
+    """The default of metrics.listeners, from the setting `name`."""
+    listeners = values[KEYS[name].attribute]
     assert isinstance(listeners, HostPort)
-    _check_connect(str(values["zookeeper_connect"]))
     if values["metrics_listeners"] is None:
         port = listeners.port + METRICS_PORT_STEP if listeners.port else 0
         if port > 65535:
             raise TidemarkError(
                 ErrorCode.INVALID_CONFIG,
-                f"listeners is {listeners}: set metrics.listeners, because port + 100 is no valid port",
+                f"{name} is {listeners}: set metrics.listeners, because port + 100 is no valid port",
             )
         values["metrics_listeners"] = HostPort(listeners.host, port)
+
+
+def _check_https(values: Mapping[str, Value]) -> None:
+    if bool(values["https_certificate_file"]) != bool(values["https_key_file"]):
+        missing = "https.key.file" if values["https_certificate_file"] else "https.certificate.file"
+        raise TidemarkError(
+            ErrorCode.INVALID_CONFIG,
+            f"{missing} is not set: a certificate and its key are set together",
+            {"config": missing},
+        )
 
 
 def _check_connect(connect: str) -> None:
@@ -428,7 +468,7 @@ def render_documentation() -> str:
         "`services/tidemark/runtime/configuration_keys.py` by `python -m tidemark.runtime.configuration_docs`; a test",
         "compares both.",
     ]
-    for owner in ("broker", "controller", "admin", "topic"):
+    for owner in ("broker", "controller", "admin", "console", "topic"):
         lines += [
             "",
             f"## {owner.capitalize()}",

@@ -50,7 +50,8 @@ class ConfigKey:
     """One row of the table.
 
     Attributes:
-        owners: services (or "topic") that have this setting: some of "broker", "controller", "admin", "topic".
+        owners: services (or "topic") that have this setting: some of "broker", "controller", "admin",
+            "console", "topic".
         default: as text; None: required; "": optional, and the value is then None (for a string "").
         defaults: (owner, default) for owners whose default differs.
         minimum: smallest value, inclusive.

@@ -19,11 +19,12 @@ from tidemark.runtime.configuration_group_keys import (
     TRANSACTION_NUMBERS,
 )
 from tidemark.runtime.configuration_key import I32_MAX, I64_MAX, UNLIMITED, ConfigKey, Kind, Scope, whole_number
-from tidemark.runtime.configuration_service_keys import LIMITS, METRICS_SWITCHES
+from tidemark.runtime.configuration_service_keys import CONSOLE, LIMITS, METRICS_SWITCHES
 
 _DAY_MS: Final = 24 * 3600 * 1000
 
 _ALL: Final = ("broker", "controller", "admin")
+_PROCESSES: Final = (*_ALL, "console")
 _CLIENTS: Final = ("broker", "admin")
 """Services that clients call."""
 
@@ -93,7 +94,7 @@ _COMMON: Final = (
         "Address that other processes connect to, for each name of listeners; default: listeners",
     ),
     ConfigKey(
-        "metrics.listeners", Kind.ADDRESS, _ALL, "", "Address of /metrics; default: host of listeners, port + 100"
+        "metrics.listeners", Kind.ADDRESS, _PROCESSES, "", "Address of /metrics; default: host of listeners, port + 100"
     ),
     ConfigKey(
         "metrics.tls",
@@ -204,20 +205,24 @@ _COMMON: Final = (
     ConfigKey(
         "log.level",
         Kind.CHOICE,
-        _ALL,
+        _PROCESSES,
         "info",
         "Lowest level that is logged",
         choices=("debug", "info", "warning", "error"),
         scope=Scope.BROKER_DYNAMIC,
     ),
-    ConfigKey("log.format", Kind.CHOICE, _ALL, "json", "Format of log lines", choices=("json", "text")),
+    ConfigKey("log.format", Kind.CHOICE, _PROCESSES, "json", "Format of log lines", choices=("json", "text")),
     whole_number(
-        "shutdown.grace.ms", _ALL, 10_000, "ms", "Time limit of a graceful stop, after which running calls are aborted"
+        "shutdown.grace.ms",
+        _PROCESSES,
+        10_000,
+        "ms",
+        "Time limit of a graceful stop, after which running calls are aborted",
     ),
     ConfigKey(
         "termination.message.path",
         Kind.STRING,
-        _ALL,
+        _PROCESSES,
         "",
         "File that receives one line with the reason when the service cannot start or fails; "
         "/dev/termination-log in a pod",
@@ -612,13 +617,13 @@ _GROUPS: Final = (
 )
 
 KEYS: Final[Mapping[str, ConfigKey]] = MappingProxyType(
-    {key.name: key for key in (*_COMMON, *_BROKER, *_GROUPS, *_CONTROLLER, *_ADMIN, *_TOPIC)}
+    {key.name: key for key in (*_COMMON, *_BROKER, *_GROUPS, *_CONTROLLER, *_ADMIN, *CONSOLE, *_TOPIC)}
 )
 """All rows by name, in the order of the documentation."""
 
 
 def keys_of(owner: str) -> Mapping[str, ConfigKey]:
-    """Rows of one `owner`: "broker", "controller", "admin" or "topic"."""
+    """Rows of one `owner`: "broker", "controller", "admin", "console" or "topic"."""
     return {name: key for name, key in KEYS.items() if owner in key.owners}
 
 

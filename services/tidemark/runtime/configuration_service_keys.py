@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of connections, and switches of metrics: rows for the table in `configuration_keys`."""
+"""Limits of connections, switches of metrics, the console: rows for the table in `configuration_keys`."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from tidemark.runtime.configuration_key import I32_MAX, ConfigKey, whole_number
+from tidemark.runtime.configuration_key import I32_MAX, ConfigKey, Kind, whole_number
 
 _ALL: Final = ("broker", "controller", "admin")
 
@@ -84,3 +84,51 @@ METRICS_SWITCHES: Final = (
     ("metrics.groups", "Whether a broker exports metrics of each consumer group and topic"),
 )
 """Keys and meanings: metrics that can be disabled because they may have very many series."""
+
+_CONSOLE: Final = ("console",)
+
+CONSOLE: Final = (
+    ConfigKey(
+        "bootstrap",
+        Kind.STRING,
+        _CONSOLE,
+        None,
+        "Addresses of any brokers: host:port[,host:port...]; with cluster.tls.ca.file, of their listener clients.token",
+    ),
+    ConfigKey(
+        "console.listeners", Kind.ADDRESS, _CONSOLE, "127.0.0.1:9195", "Address at which browsers reach the console"
+    ),
+    ConfigKey(
+        "console.hosts",
+        Kind.STRING,
+        _CONSOLE,
+        "",
+        "Host names in the addresses of browsers, separated by commas, beside localhost and IP addresses. Other names "
+        "are refused, since a web page could give its own name to the address of the console",
+    ),
+    whole_number(
+        "console.refresh.ms",
+        _CONSOLE,
+        2_000,
+        "ms",
+        "Time for which all users with the same token share an answer of the cluster, and interval of live updates",
+        minimum=100,
+        maximum=3_600_000,
+    ),
+    ConfigKey(
+        "cluster.tls.ca.file",
+        Kind.STRING,
+        _CONSOLE,
+        "",
+        "PEM file with the authorities of the certificates of brokers and admin services. With it every user gives a "
+        "token, which the console hands on; without it the console uses plain text and only reads",
+    ),
+    ConfigKey(
+        "https.certificate.file",
+        Kind.STRING,
+        _CONSOLE,
+        "",
+        "PEM file with the certificate for browsers, followed by its intermediates; empty: plain HTTP",
+    ),
+    ConfigKey("https.key.file", Kind.STRING, _CONSOLE, "", "PEM file with the key of https.certificate.file"),
+)

@@ -146,7 +146,7 @@ _BUILD: Final = METRICS.gauge("build_info", "Always 1", ("version", "service"))
 
 
 def tell_what_runs(service: str) -> None:
-    """`tidemark_build_info`; `service`: "broker", "controller" or "admin"."""
+    """`tidemark_build_info`; `service`: "broker", "controller", "admin" or "console"."""
     try:
         ours = version("tidemark")
     except PackageNotFoundError:  # run from a source tree

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tidemark.client import AdminClient, Consumer, Producer
 from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource
-from tidemark.local.cluster import ADMIN, LocalCluster, broker_name, controller_name
+from tidemark.local.cluster import ADMIN, CONSOLE, LocalCluster, broker_name, controller_name
 from tidemark.model import BrokerId, PartitionReassignment, TopicPartition
 
 from tests.integration.harness.waiting import wait_for
@@ -34,7 +34,7 @@ Scrape = dict[tuple[str, str], float]
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     settings = {"broker": {"replica.lag.time.max.ms": "4000"}}
-    with LocalCluster(tmp_path_factory.mktemp("metrics"), settings=settings) as started:
+    with LocalCluster(tmp_path_factory.mktemp("metrics"), settings=settings, console=True) as started:
         with AdminClient(started.admin_address) as admin, Producer(started.bootstrap) as producer:
             admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3, configs={"min.insync.replicas": "2"})
             for number in range(RECORDS):
@@ -180,14 +180,14 @@ def test_the_metrics_page_names_exactly_the_exported_metrics(cluster: LocalClust
         for name, labels in re.findall(r"^\| `(\w+)` \| \w+ \|([^|]*)\|", PAGE, flags=re.MULTILINE)
     }
     served: dict[str, str] = {}
-    for name in (ADMIN, controller_name(0), controller_name(1), *map(broker_name, range(3))):
+    for name in (ADMIN, CONSOLE, controller_name(0), controller_name(1), *map(broker_name, range(3))):
         with urllib.request.urlopen(f"http://{cluster.metrics_address(name)}/metrics", timeout=10) as answer:
             served.update(re.findall(r"^# TYPE (\S+) (\w+)$", answer.read().decode(), flags=re.MULTILINE))
     ours = {name for name in served if name.startswith("tidemark_")}
     assert ours - on_page == set(), "served, and not on the page"
     assert {name for name in on_page if name not in served} == set(), "on the page, and not served"
     assert {name: types[name] for name in ours} == {name: served[name] for name in ours}
-    for one in [*brokers(cluster), *controllers(cluster), scrape(cluster, ADMIN)]:
+    for one in [*brokers(cluster), *controllers(cluster), scrape(cluster, ADMIN), scrape(cluster, CONSOLE)]:
         for name, labels in one:
             family = name if name in on_page else re.sub(r"_(bucket|sum|count)$", "", name)
             if family.startswith("tidemark_"):

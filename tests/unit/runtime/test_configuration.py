@@ -15,6 +15,7 @@ from tidemark.runtime.configuration import (
     TOPIC_KEYS,
     AdminSettings,
     BrokerSettings,
+    ConsoleSettings,
     ControllerSettings,
     HostPort,
     TopicSettings,
@@ -45,6 +46,7 @@ def refusal(*argv: str, **environ: str) -> TidemarkError:
         (BrokerSettings, "broker"),
         (ControllerSettings, "controller"),
         (AdminSettings, "admin"),
+        (ConsoleSettings, "console"),
         (TopicSettings, "topic"),
     ],
 )

@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The console: web pages to look at a cluster. A client of the cluster as any other, with the rights of its user.
+
+To add a page:
+
+1. A module in `pages/` with a function `load(asked: Asked) -> View`. It asks the cluster through `queries/` or
+   `asked.need` and `asked.see`, and returns plain data: dicts, lists, texts, numbers.
+2. A template of the same name in `templates/`, which fills the block `content` from `data`. Every value is escaped.
+3. A line in the table `PAGES` in `pages/table.py`.
+
+The page then has its address, its JSON twin (the header `Accept: application/json` at the same address), its live
+updates (`Accept: text/event-stream`), its login, its error states and its metrics. A page that changes something has
+`methods=("GET", "POST")`; `asked.form` has the fields, and `asked.need_identity` refuses anonymous changes.
+"""

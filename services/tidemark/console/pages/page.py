@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of every page: the request with its questions to the cluster, and the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from tidemark.client.aio import AdminClient
+from tidemark.client.lifecycle import Lifecycle
+from tidemark.console.identity import Identity
+from tidemark.console.queries.clients import ClientClass, Clients
+from tidemark.console.queries.shared import Answer, SharedQueries
+from tidemark.console.queries.sightings import Sighting, Sightings
+from tidemark.model import ErrorCode, TidemarkError
+
+C = TypeVar("C", bound=Lifecycle)
+T = TypeVar("T")
+
+NEED_S: Final = 6.0
+"""Time that a page waits for an answer without which it shows nothing."""
+STALE_S: Final = 0.25
+"""Time that a page waits for a newer answer if it has an older one, or can do without."""
+
+
+class Refused(Exception):  # noqa: N818 - a page that is not shown is no fault
+    """The page is not shown; the response has `status` and `sentence`.
+
+    Attributes:
+        error: of the cluster, if it is the cause.
+        since_ms: since when the cause lasts; 0: not known.
+    """
+
+    def __init__(self, status: int, sentence: str, *, error: TidemarkError | None = None, since_ms: int = 0) -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.sentence = sentence
+        self.error = error
+        self.since_ms = since_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A question that the cluster did not answer; the page shows the rest.
+
+    Attributes:
+        since_ms: begin of the first call that failed.
+        read_at_ms: time of the data that the page shows instead; 0: the page shows none.
+    """
+
+    sentence: str
+    code: str
+    since_ms: int
+    read_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The answer of a page.
+
+    Attributes:
+        command: the `tidemark` command that shows the same.
+        data: for the template and the JSON twin.
+        status: of the response.
+    """
+
+    title: str
+    command: str
+    data: Mapping[str, object]
+    status: int = 200
+
+
+@dataclass(slots=True)
+class Asked:
+    """One request for a page.
+
+    Attributes:
+        path: the parts of the address, such as `topic`.
+        query: the parameters after "?"; the last value of each.
+        form: fields of a change.
+        problems: of the questions so far.
+    """
+
+    identity: Identity
+    clients: Clients
+    queries: SharedQueries
+    sightings: Sightings
+    now_ms: Callable[[], int]
+    path: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str] = field(default_factory=dict)
+    form: Mapping[str, str] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    async def see(
+        self,
+        kind: str,
+        call: Callable[[C], Awaitable[T]],
+        client: ClientClass[C],
+        *,
+        key: Hashable = (),
+        life_ms: int | None = None,
+        patience_s: float = STALE_S,
+    ) -> Answer[T]:
+        """Ask something that the page can do without; a failure is listed at the top of the page.
+
+        Args:
+            kind: name of the question in metrics.
+            call: a method of the client, with its arguments.
+            client: class of the client, such as `AdminClient`.
+            key: the arguments, which distinguish questions of the same kind.
+            life_ms: age up to which pages share an answer; None: console.refresh.ms.
+            patience_s: time to wait; the call continues, and a later update of the page has its answer.
+        """
+        answer = await self.queries.ask(
+            kind,
+            (self.identity.key, key),
+            lambda: self.clients.call(self.identity, client, call),
+            patience_s=patience_s,
+            life_ms=life_ms,
+        )
+        if answer.error is not None:
+            _refuse_without_token(answer.error)
+            problem = Problem(answer.error.message, str(answer.error.code), answer.failing_since_ms, answer.read_at_ms)
+            self.problems.append(problem)
+        return answer
+
+    async def need(
+        self,
+        kind: str,
+        call: Callable[[C], Awaitable[T]],
+        client: ClientClass[C],
+        *,
+        key: Hashable = (),
+        life_ms: int | None = None,
+    ) -> T:
+        """Ask something without which the page shows nothing; raises `Refused`. An older answer is better than none."""
+        known = len(self.problems)
+        answer = await self.see(kind, call, client, key=key, life_ms=life_ms)
+        if answer.value is None and answer.error is None:
+            answer = await self.see(kind, call, client, key=key, life_ms=life_ms, patience_s=NEED_S)
+        if answer.value is not None:
+            return answer.value
+        del self.problems[known:]
+        if answer.error is None:
+            raise Refused(504, f"The cluster has not answered within {NEED_S:g} s. Load the page again.")
+        status = _status_of(answer.error)
+        raise Refused(status, answer.error.message, error=answer.error, since_ms=answer.failing_since_ms)
+
+    async def need_admin(
+        self, kind: str, call: Callable[[AdminClient], Awaitable[T]], *, key: Hashable = (), life_ms: int | None = None
+    ) -> T:
+        """`need`, of the admin service."""
+        return await self.need(kind, call, AdminClient, key=key, life_ms=life_ms)
+
+    async def see_admin(
+        self, kind: str, call: Callable[[AdminClient], Awaitable[T]], *, key: Hashable = (), life_ms: int | None = None
+    ) -> Answer[T]:
+        """`see`, of the admin service."""
+        return await self.see(kind, call, AdminClient, key=key, life_ms=life_ms)
+
+    def sighted(self, key: Hashable, state: Hashable) -> Sighting:
+        """Note a state, and return since when the console sees it."""
+        return self.sightings.note((self.identity.key, key), state)
+
+    def need_identity(self) -> None:
+        """Refuse a change without security: the console is read-only then."""
+        if not self.identity.token:
+            raise Refused(403, "Without security this console only reads. Use the command instead.")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A line of the table of pages.
+
+    Attributes:
+        name: of the template, and in metrics.
+        path: the address, with the parts in braces.
+        label: in the navigation; "": not there.
+        live: whether an open page is updated.
+    """
+
+    name: str
+    path: str
+    load: Callable[[Asked], Awaitable[View]]
+    label: str = ""
+    live: bool = True
+    methods: tuple[str, ...] = ("GET",)
+
+
+_NOT_FOUND: Final = (
+    ErrorCode.UNKNOWN_TOPIC,
+    ErrorCode.UNKNOWN_PARTITION,
+    ErrorCode.UNKNOWN_BROKER,
+    ErrorCode.GROUP_NOT_FOUND,
+    ErrorCode.TRANSACTION_NOT_FOUND,
+)
+
+
+def _status_of(error: TidemarkError) -> int:
+    if error.code in _NOT_FOUND:
+        return 404
+    if str(error.code).endswith("AUTHORIZATION_FAILED"):
+        return 403
+    return 503
+
+
+def _refuse_without_token(error: TidemarkError) -> None:
+    if error.code is ErrorCode.AUTHENTICATION_FAILED:
+        raise Refused(401, error.message, error=error)

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of pages: a line for each, in the order of the navigation."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidemark.console.pages import broker, brokers, overview, partition, topic, topics
+from tidemark.console.pages.page import Page
+
+PAGES: Final = (
+    Page("overview", "/", overview.load, "Overview"),
+    Page("brokers", "/brokers", brokers.load, "Brokers"),
+    Page("broker", "/brokers/{broker}", broker.load),
+    Page("topics", "/topics", topics.load, "Topics"),
+    Page("topic", "/topics/{topic}", topic.load),
+    Page("partition", "/topics/{topic}/{partition}", partition.load),
+)

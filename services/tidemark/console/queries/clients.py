@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients of the cluster with the identity of a user. The console has no identity of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol, TypeVar, cast
+
+from tidemark.client.lifecycle import Lifecycle
+from tidemark.console.identity import Identity
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.rpc.security.paths import TlsFiles
+from tidemark.rpc.security.token_source import TokenGiven
+
+C = TypeVar("C", bound=Lifecycle)
+C_co = TypeVar("C_co", bound=Lifecycle, covariant=True)
+T = TypeVar("T")
+
+CALL_TIMEOUT_S: Final = 5.0
+IDLE_S: Final = 300.0
+_IDENTITIES_MAX: Final = 1_000
+_LOOK_AGAIN: Final = (ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.SHUTTING_DOWN, ErrorCode.CLIENT_CLOSED)
+"""Errors after which the addresses are looked up again: the admin service may be another one now."""
+
+
+class ClientClass(Protocol[C_co]):
+    """`AdminClient`, `Groups` and the other async clients that only need an address and an identity."""
+
+    def __call__(
+        self, bootstrap: str, *, timeout_s: float, tls: TlsFiles | None, token_file: TokenGiven | None
+    ) -> C_co:
+        """Make a client that is not started."""
+
+
+class _Opened:
+    """A started client, or one that is being started; `used_s`: time of the last call."""
+
+    def __init__(self) -> None:
+        self.client: Lifecycle | None = None
+        self.starting = asyncio.Lock()
+        self.used_s = time.monotonic()
+
+
+class Clients:
+    """Opens a client for each identity and class at its first call, and closes it when it has been idle.
+
+    Args:
+        bootstrap: addresses of brokers.
+        ca_file: the authorities of their certificates; "": plain text, and no identity.
+    """
+
+    def __init__(self, bootstrap: str, ca_file: str = "") -> None:
+        self._bootstrap = bootstrap
+        self._tls = TlsFiles(ca=ca_file)
+        self._opened: dict[tuple[str, Any], _Opened] = {}
+
+    @property
+    def secure(self) -> bool:
+        """Whether users need a token."""
+        return self._tls.is_set
+
+    async def call(self, identity: Identity, kind: ClientClass[C], ask: Callable[[C], Awaitable[T]]) -> T:
+        """Ask the cluster with the rights of `identity`; raises TidemarkError."""
+        opened = self._opened.setdefault((identity.key, kind), _Opened())
+        opened.used_s = time.monotonic()
+        async with opened.starting:
+            if opened.client is None:
+                opened.client = await self._start(identity, kind)
+            client = opened.client
+        try:
+            return await ask(cast("C", client))
+        except TidemarkError as error:
+            if error.code in _LOOK_AGAIN and opened.client is client:
+                opened.client = None
+                await client.close()
+            raise
+
+    async def close_idle(self) -> None:
+        """Close clients without a call for `IDLE_S`, and the oldest beyond the limit."""
+        oldest = sorted(self._opened, key=lambda key: self._opened[key].used_s)
+        surplus = max(0, len(oldest) - _IDENTITIES_MAX)
+        for position, key in enumerate(oldest):
+            if position < surplus or time.monotonic() - self._opened[key].used_s > IDLE_S:
+                await self._close(self._opened.pop(key))
+
+    async def close(self) -> None:
+        """Close all clients."""
+        while self._opened:
+            await self._close(self._opened.popitem()[1])
+
+    async def _start(self, identity: Identity, kind: ClientClass[C]) -> C:
+        token = (lambda: identity.token) if identity.token else None
+        tls = self._tls if self._tls.is_set else None
+        client = kind(self._bootstrap, timeout_s=CALL_TIMEOUT_S, tls=tls, token_file=token)
+        try:
+            await client.start()
+        except BaseException:
+            await client.close()
+            raise
+        return client
+
+    async def _close(self, opened: _Opened) -> None:
+        if opened.client is not None:
+            with contextlib.suppress(TidemarkError):
+                await opened.client.close()

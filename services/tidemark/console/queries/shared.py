@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers of the cluster that many pages share: one call at a time for each question, and a short life.
+
+The last good answer outlives failed calls. A page then shows it with the error, and since when the calls fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar, cast
+
+from tidemark.model import ErrorCode, TidemarkError
+
+T = TypeVar("T")
+
+SHARE_MAX: Final = 10
+"""A call that took t is repeated after this multiple of t at the earliest."""
+ENTRIES_MAX: Final = 2_000
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[T]):
+    """The newest knowledge about a question.
+
+    Attributes:
+        value: of the last call that succeeded; None: none has.
+        read_at_ms: begin of that call, since 1970; 0: none has succeeded.
+        error: of the last call; None: it succeeded, or none has ended.
+        failing_since_ms: begin of the first of the calls that have failed since; 0: the last one succeeded.
+    """
+
+    value: T | None = None
+    read_at_ms: int = 0
+    error: TidemarkError | None = None
+    failing_since_ms: int = 0
+
+
+class SharedQuery(Generic[T]):
+    """One question. Used on one event loop.
+
+    Args:
+        call: asks the cluster; it bounds its own time. A page that is left does not cancel the call.
+        life_ms: age up to which an answer is given again.
+        retry_ms: the same for an error.
+        now_ms: the time since 1970.
+        measured: is told the outcome of each call.
+    """
+
+    def __init__(
+        self,
+        call: Callable[[], Awaitable[T]],
+        life_ms: int,
+        retry_ms: int,
+        now_ms: Callable[[], int],
+        measured: Callable[[bool], None] = lambda succeeded: None,
+    ) -> None:
+        self._call = call
+        self._life_ms = life_ms
+        self._retry_ms = retry_ms
+        self._now_ms = now_ms
+        self._measured = measured
+        self._answer: Answer[T] = Answer()
+        self._due_ms = 0
+        self._task: asyncio.Task[None] | None = None
+
+    async def answer(self, patience_s: float) -> Answer[T]:
+        """The newest answer: waits up to `patience_s` for a call if the known answer is too old."""
+        if self._task is None and self._now_ms() >= self._due_ms:
+            self._task = asyncio.create_task(self._run(), name="console query")
+        if self._task is not None:
+            await asyncio.wait({self._task}, timeout=patience_s)
+        return self._answer
+
+    async def close(self) -> None:
+        """Cancel the call in progress."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    async def _run(self) -> None:
+        began_ms = self._now_ms()
+        try:
+            self._answer = Answer(await self._call(), began_ms)
+        except TidemarkError as error:
+            self._failed(error, began_ms)
+        except Exception as error:  # noqa: BLE001 - a fault of the console; the page says so
+            _log.exception("a query failed")
+            self._failed(TidemarkError(ErrorCode.INTERNAL, f"the console failed: {type(error).__name__}"), began_ms)
+        finally:
+            self._due_ms = began_ms + self._rest_ms(self._now_ms() - began_ms)
+            self._task = None
+        self._measured(self._answer.error is None)
+
+    def _rest_ms(self, took_ms: int) -> int:
+        return max(self._life_ms, SHARE_MAX * took_ms) if self._answer.error is None else self._retry_ms
+
+    def _failed(self, error: TidemarkError, began_ms: int) -> None:
+        known = self._answer
+        self._answer = Answer(known.value, known.read_at_ms, error, known.failing_since_ms or began_ms)
+
+
+class SharedQueries:
+    """The questions by key; those that have not been asked for the longest time are dropped beyond `ENTRIES_MAX`."""
+
+    def __init__(self, life_ms: int, now_ms: Callable[[], int], measured: Callable[[str, bool], None]) -> None:
+        self._life_ms = life_ms
+        self._now_ms = now_ms
+        self._measured = measured
+        self._queries: OrderedDict[Hashable, SharedQuery[Any]] = OrderedDict()
+
+    async def ask(
+        self,
+        kind: str,
+        key: Hashable,
+        call: Callable[[], Awaitable[T]],
+        *,
+        patience_s: float,
+        life_ms: int | None = None,
+    ) -> Answer[T]:
+        """The answer to a question of this kind and key; `call` is made by one of the callers with this key."""
+        query = self._queries.get((kind, key))
+        if query is None:
+            query = SharedQuery(
+                call, life_ms or self._life_ms, self._life_ms, self._now_ms, lambda good: self._measured(kind, good)
+            )
+            self._queries[(kind, key)] = query
+            if len(self._queries) > ENTRIES_MAX:
+                self._queries.popitem(last=False)
+        self._queries.move_to_end((kind, key))
+        return cast("Answer[T]", await query.answer(patience_s))
+
+    async def close(self) -> None:
+        """Cancel all calls."""
+        for query in tuple(self._queries.values()):
+            await query.close()

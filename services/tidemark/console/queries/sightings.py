@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Since when the console has seen a state: when a broker went away, when the controller changed."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Final, NamedTuple
+
+ENTRIES_MAX: Final = 10_000
+
+
+class Sighting(NamedTuple):
+    """A state, and the time since which the console sees it.
+
+    Attributes:
+        since_ms: since 1970.
+        before: the state before; None: this is the first one that the console saw, so the state may be older.
+    """
+
+    state: Hashable
+    since_ms: int
+    before: Hashable | None
+
+
+class Sightings:
+    """The states by key; `ENTRIES_MAX` at most, the newest ones."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._seen: OrderedDict[Hashable, Sighting] = OrderedDict()
+
+    def note(self, key: Hashable, state: Hashable) -> Sighting:
+        """Note the present state of a key."""
+        known = self._seen.get(key)
+        if known is None or known.state != state:
+            known = Sighting(state, self._now_ms(), None if known is None else known.state)
+            self._seen[key] = known
+            if len(self._seen) > ENTRIES_MAX:
+                self._seen.popitem(last=False)
+        self._seen.move_to_end(key)
+        return known

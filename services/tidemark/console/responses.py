@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The three forms of a page at one address, chosen by the header Accept: HTML, its JSON twin, a stream of updates."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict
+from enum import StrEnum
+from http import HTTPStatus
+from typing import Final
+
+from starlette.responses import HTMLResponse, Response, StreamingResponse
+
+from tidemark.console.identity import Identity
+from tidemark.console.pages.page import Page, Problem, Refused, View
+from tidemark.console.rendering import LIVE, WHOLE, Renderer
+
+_VARY: Final = {"Vary": "Accept, Cookie, Authorization"}
+
+
+class Form(StrEnum):
+    """A form of a page; the value is the media type."""
+
+    HTML = "text/html"
+    JSON = "application/json"
+    EVENTS = "text/event-stream"
+
+
+def wanted_form(accept: str) -> Form:
+    """The first form that the header names; HTML for any other header."""
+    for part in accept.split(","):
+        media = part.partition(";")[0].strip().lower()
+        if media in tuple(Form):
+            return Form(media)
+    return Form.HTML
+
+
+class Responses:
+    """Makes the responses of all pages."""
+
+    def __init__(self, renderer: Renderer) -> None:
+        self._renderer = renderer
+
+    def page(
+        self,
+        page: Page,
+        view: View,
+        form: Form,
+        problems: Sequence[Problem],
+        identity: Identity,
+        address: str,
+        read_at_ms: int,
+    ) -> Response:
+        """A page in HTML or JSON."""
+        if form is Form.JSON:
+            return _json(_twin(view, problems, read_at_ms), view.status)
+        text = self._html(page, view, WHOLE, problems, read_at_ms, identity=identity, address=address)
+        return HTMLResponse(text, view.status, _VARY)
+
+    def part(self, page: Page, view: View, problems: Sequence[Problem], read_at_ms: int) -> str:
+        """The part of a page that live updates replace."""
+        return self._html(page, view, LIVE, problems, read_at_ms)
+
+    def refusal(self, refused: Refused, form: Form, identity: Identity | None, address: str) -> Response:
+        """A page that is not shown, in the form that was asked for."""
+        headers = {"Retry-After": "5"} if refused.status in (503, 504) else {}
+        reason = HTTPStatus(refused.status).phrase
+        code = None if refused.error is None else str(refused.error.code)
+        if form is not Form.HTML:
+            error = {"status": refused.status, "code": code, "message": refused.sentence}
+            return _json({"error": {**error, "since_ms": refused.since_ms or None}}, refused.status, headers)
+        facts = {
+            "title": reason,
+            "sentence": refused.sentence,
+            "code": code,
+            "since_ms": refused.since_ms,
+            "address": address,
+            "identity": identity or Identity(),
+            "page": "",
+            "problems": (),
+            "live": False,
+        }
+        return HTMLResponse(self._renderer.render("_error.html", WHOLE, facts), refused.status, {**_VARY, **headers})
+
+    def login(self, sentence: str, following: str, status: int = 200) -> Response:
+        """The login form; `sentence`: why it is shown again."""
+        facts = {
+            "title": "Log in",
+            "sentence": sentence,
+            "following": following,
+            "address": "/login",
+            "identity": Identity(),
+            "page": "",
+            "problems": (),
+            "live": False,
+        }
+        return HTMLResponse(self._renderer.render("_login.html", WHOLE, facts), status, _VARY)
+
+    def _html(
+        self,
+        page: Page,
+        view: View,
+        layout: str,
+        problems: Sequence[Problem],
+        read_at_ms: int,
+        **more: object,
+    ) -> str:
+        facts = {
+            "title": view.title,
+            "command": view.command,
+            "data": view.data,
+            "page": page.name,
+            "live": page.live,
+            "problems": problems,
+            "read_at_ms": read_at_ms,
+            **more,
+        }
+        return self._renderer.render(f"{page.name}.html", layout, facts)
+
+
+def events(
+    render: Callable[[], Awaitable[str]], interval_s: float, stopping: asyncio.Event, counted: Callable[[int], None]
+) -> StreamingResponse:
+    """A stream of updates: the part is sent when it has changed, and at each look a sign that the stream is alive.
+
+    Args:
+        render: the part; raises `Refused` if the page cannot be shown any more.
+        interval_s: time between two looks.
+        stopping: ends the stream.
+        counted: is told 1 at the start of the stream and -1 at its end.
+    """
+    return StreamingResponse(_updates(render, interval_s, stopping, counted), headers=_VARY, media_type=Form.EVENTS)
+
+
+async def _updates(
+    render: Callable[[], Awaitable[str]], interval_s: float, stopping: asyncio.Event, counted: Callable[[int], None]
+) -> AsyncIterator[str]:
+    sent = ""
+    counted(1)
+    try:
+        while not stopping.is_set():
+            try:
+                part = await render()
+            except Refused as refused:
+                yield _event("refused", refused.sentence)
+                return
+            if part != sent:
+                sent = part
+                yield _event("part", part)
+            yield _event("alive", "")
+            await _sleep(interval_s, stopping)
+    finally:
+        counted(-1)
+
+
+async def _sleep(seconds: float, stopping: asyncio.Event) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await stopping.wait()
+    except TimeoutError:
+        return
+
+
+def _event(name: str, text: str) -> str:
+    lines = "".join(f"data: {line}\n" for line in text.splitlines() or [""])
+    return f"event: {name}\n{lines}\n"
+
+
+def _twin(view: View, problems: Sequence[Problem], read_at_ms: int) -> Mapping[str, object]:
+    return {
+        "title": view.title,
+        "command": view.command,
+        "read_at_ms": read_at_ms,
+        "problems": [asdict(problem) for problem in problems],
+        "data": view.data,
+    }
+
+
+def _json(content: object, status: int, headers: Mapping[str, str] | None = None) -> Response:
+    text = json.dumps(content, ensure_ascii=False, allow_nan=False)
+    return Response(text, status, {**_VARY, **(headers or {})}, Form.JSON)

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The HTTP server of the console, started and stopped as the servers of the other services."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Iterator
+from typing import Final
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.runtime.host_port import HostPort
+
+_KEEP_ALIVE_S: Final = 30
+_CONNECTIONS_MAX: Final = 2_000
+_BACKLOG: Final = 128
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """The process has its own handlers of signals."""
+        yield
+
+
+class HttpServer:
+    """Serves an application at one address.
+
+    Args:
+        address: to listen on; with port 0 the system chooses a port.
+        certificate_file: PEM, for HTTPS; "": plain HTTP.
+        key_file: the key of the certificate.
+        grace_s: time limit of running requests at a stop.
+    """
+
+    def __init__(
+        self, app: ASGIApp, address: HostPort, *, certificate_file: str = "", key_file: str = "", grace_s: float = 10.0
+    ) -> None:
+        self._address = address
+        self._config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="on",
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=max(1, round(grace_s)),
+            limit_concurrency=_CONNECTIONS_MAX,
+            ssl_certfile=certificate_file or None,
+            ssl_keyfile=key_file or None,
+        )
+        self._server = _Server(self._config)
+        self._socket: socket.socket | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def port(self) -> int:
+        """The listening port."""
+        assert self._socket is not None, "not started"
+        return int(self._socket.getsockname()[1])
+
+    async def start(self) -> None:
+        """Listen; returns when requests are served.
+
+        Raises:
+            TidemarkError: INVALID_CONFIG: the address or the certificate cannot be used.
+        """
+        self._load()
+        self._socket = _listening(self._address)
+        self._serving = asyncio.create_task(self._server.serve([self._socket]), name="http server")
+        while not self._server.started:
+            await asyncio.wait({self._serving}, timeout=0.01)
+            if self._serving.done():
+                raise TidemarkError(ErrorCode.INTERNAL, "the HTTP server ended at its start; its log has the cause")
+
+    async def stop(self) -> None:
+        """Stop accepting, let running requests end, close. Idempotent."""
+        self._server.should_exit = True
+        if self._serving is not None:
+            await asyncio.wait({self._serving})
+        if self._socket is not None:
+            self._socket.close()
+
+    def _load(self) -> None:
+        try:
+            self._config.load()
+        except (OSError, ssl.SSLError) as error:
+            raise TidemarkError(
+                ErrorCode.INVALID_CONFIG,
+                f"https.certificate.file and https.key.file cannot be used: {error}",
+                {"config": "https.certificate.file"},
+            ) from error
+
+
+def _listening(address: HostPort) -> socket.socket:
+    try:
+        family, *_, where = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listening = socket.create_server(where[:2], family=family, backlog=_BACKLOG, reuse_port=False)
+    except OSError as error:
+        raise TidemarkError(
+            ErrorCode.INVALID_CONFIG,
+            f"console.listeners is {address}: cannot listen there ({error.strerror or error})",
+            {"config": "console.listeners"},
+        ) from error
+    listening.setblocking(False)
+    return listening

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The console's process beside a real cluster: pages, live updates, login, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from pathlib import Path
+
+import httpx
+import pytest
+from tidemark.client import AdminClient, Producer
+from tidemark.local.cluster import LocalCluster
+
+from tests.integration.harness.console import RunningConsole, console_of
+
+TOPIC = "console-flights"
+JSON = {"Accept": "application/json"}
+EVENTS = {"Accept": "text/event-stream"}
+RECORDS = 7
+STOP_S = 8.0
+OPEN_PAGES = 100
+QUESTIONS_OF_THE_OVERVIEW = 2
+
+
+@pytest.fixture(scope="module")
+def console(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningConsole]:
+    with AdminClient(cluster.admin_address) as admin, Producer(cluster.bootstrap) as producer:
+        admin.create_topic(TOPIC, partitions=2, replication_factor=3, configs={"retention.ms": 86_400_000})
+        for number in range(RECORDS):
+            producer.send(TOPIC, str(number).encode(), partition=0)
+        producer.flush(60)
+    with console_of(cluster, tmp_path_factory.mktemp("console")) as running:
+        yield running
+    with AdminClient(cluster.admin_address) as admin:
+        admin.delete_topic(TOPIC)
+
+
+@pytest.fixture
+def browser(console: RunningConsole) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=console.url, timeout=30) as client:
+        yield client
+
+
+def test_the_overview_shows_the_live_cluster(browser: httpx.Client) -> None:
+    data = browser.get("/", headers=JSON).json()["data"]
+    assert data["brokers"] == [0, 1, 2]
+    assert data["controller"]["id"] in (100, 101)
+    assert data["health"]["level"] == "healthy"
+    assert "Healthy: 3 brokers live" in browser.get("/").text
+
+
+def test_the_brokers_show_their_disks_and_whether_a_restart_is_safe(browser: httpx.Client) -> None:
+    for one in browser.get("/brokers", headers=JSON).json()["data"]["brokers"]:
+        assert one["live"]
+        assert one["log_dirs"][0]["free_bytes"] > 0
+    shown = browser.get("/brokers/0", headers=JSON).json()["data"]
+    assert shown["restart"]["safe"], shown["restart"]
+    assert {one["key"] for one in shown["configs"]} >= {"log.dirs", "broker.id"}
+
+
+def test_the_topics_are_found_by_a_part_of_their_name(browser: httpx.Client) -> None:
+    (found,) = browser.get("/topics", params={"q": "SOLE-FLI"}, headers=JSON).json()["data"]["topics"]
+    assert (found["topic"], found["partition_count"], found["replication_factor"]) == (TOPIC, 2, 3)
+    assert found["size_bytes"] > 0
+
+
+def test_a_topic_shows_its_settings_with_their_sources(browser: httpx.Client) -> None:
+    data = browser.get(f"/topics/{TOPIC}", headers=JSON).json()["data"]
+    sources = {one["key"]: one["source"] for one in data["configs"]}
+    assert (sources["retention.ms"], sources["segment.bytes"]) == ("topic", "default")
+    assert data["partitions"][0]["log_end_offset"] == RECORDS
+
+
+def test_a_partition_shows_each_replica_with_its_directory(browser: httpx.Client, cluster: LocalCluster) -> None:
+    data = browser.get(f"/topics/{TOPIC}/0", headers=JSON).json()["data"]
+    assert {one["log_dir"] for one in data["replica_states"]} == {
+        str(cluster.directory / f"broker-{one}") for one in range(3)
+    }
+    assert all(one["in_sync"] for one in data["replica_states"])
+
+
+async def events(response: httpx.Response) -> AsyncGenerator[str, None]:
+    """The parts that a stream sends."""
+    part: list[str] = []
+    async for line in response.aiter_lines():
+        if line.startswith("event: "):
+            part = [line]
+        elif line:
+            part.append(line)
+        elif part[0] == "event: part":
+            yield "\n".join(part)
+
+
+async def test_an_open_page_is_updated_when_records_arrive(console: RunningConsole, cluster: LocalCluster) -> None:
+    async with (
+        httpx.AsyncClient(base_url=console.url, timeout=30) as client,
+        client.stream("GET", f"/topics/{TOPIC}/1", headers=EVENTS) as response,
+    ):
+        assert response.headers["content-type"].startswith("text/event-stream")
+        parts = events(response)
+        first = await anext(parts)
+        assert "<html" not in first
+        with Producer(cluster.bootstrap) as producer:
+            producer.send(TOPIC, b"new", partition=1).result(30)
+        async with asyncio.timeout(30):
+            async for part in parts:
+                if "<dt>Log end offset</dt><dd>1</dd>" in part:
+                    break
+
+
+def questions(samples: Mapping[tuple[str, str], float]) -> float:
+    """Calls to the cluster so far, for the overview."""
+    return sum(count for (name, labels), count in samples.items() if name == "tidemark_console_queries_total")
+
+
+async def test_a_hundred_open_pages_share_their_questions(cluster: LocalCluster, tmp_path: Path) -> None:
+    with console_of(cluster, tmp_path, console_refresh_ms="60000") as console:
+        unbounded = httpx.Limits(max_connections=None)
+        opened, closing = asyncio.Semaphore(0), asyncio.Event()
+        async with (
+            httpx.AsyncClient(base_url=console.url, timeout=60, limits=unbounded) as client,
+            asyncio.TaskGroup() as tasks,
+        ):
+
+            async def tab() -> None:
+                async with client.stream("GET", "/", headers=EVENTS) as response:
+                    parts = events(response)
+                    await anext(parts)
+                    opened.release()
+                    await closing.wait()
+                    await parts.aclose()
+
+            for _ in range(OPEN_PAGES):
+                tasks.create_task(tab())
+            for _ in range(OPEN_PAGES):
+                await opened.acquire()
+            samples = await asyncio.to_thread(console.samples)
+            closing.set()
+        assert samples["tidemark_console_streams", ""] == OPEN_PAGES
+        assert questions(samples) == QUESTIONS_OF_THE_OVERVIEW
+
+
+def test_a_wrong_topic_is_not_found(browser: httpx.Client) -> None:
+    page = browser.get("/topics/none-such", headers=JSON)
+    assert (page.status_code, page.json()["error"]["code"]) == (404, "UNKNOWN_TOPIC")
+
+
+async def test_a_console_stops_cleanly_below_an_open_page(cluster: LocalCluster, tmp_path: Path) -> None:
+    with console_of(cluster, tmp_path) as running:
+        async with (
+            httpx.AsyncClient(base_url=running.url, timeout=30) as client,
+            client.stream("GET", "/", headers=EVENTS) as response,
+        ):
+            parts = events(response)
+            await anext(parts)
+            running.process.signal(signal.SIGTERM)
+            assert await asyncio.to_thread(running.process.wait, STOP_S)
+        assert running.process.exit_status == 0, running.process.tail()
+
+
+def test_a_token_is_asked_for_and_handed_on_where_the_cluster_is_secure(secure: LocalCluster, tmp_path: Path) -> None:
+    assert secure.token_file is not None
+    token = secure.token_file.read_text().strip()
+    with (
+        console_of(secure, tmp_path, secure=True) as running,
+        httpx.Client(base_url=running.url, headers={"Origin": running.url}, timeout=30) as client,
+    ):
+        assert client.get("/", headers=JSON).status_code == 401
+        assert client.post("/login", data={"token": "tidemark_wrong"}).status_code == 401
+        page = client.post("/login", data={"token": token, "next": "/brokers"})
+        assert (page.status_code, page.headers["location"]) == (303, "/brokers")
+        bearer = {"Authorization": f"Bearer {token}"}
+        shown = client.get("/", headers={**JSON, **bearer}).json()
+        assert shown["data"]["brokers"] == [0, 1, 2]
+        assert "Log out" in client.get("/", headers=bearer).text
+        assert client.get("/", headers={**JSON, "Authorization": "Bearer wrong"}).status_code == 401
+    assert token not in running.process.log.read_text()

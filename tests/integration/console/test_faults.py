@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Faults of a cluster of the test's own, on the console's pages: a killed broker, a silent ZooKeeper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+from tidemark.client import AdminClient
+from tidemark.local.cluster import LocalCluster, broker_name
+
+from tests.integration.harness.waiting import wait_for
+
+JSON = {"Accept": "application/json"}
+
+
+def test_the_console_shows_a_killed_broker_and_a_silent_zookeeper(tmp_path: Path) -> None:
+    settings = {"console": {"console.refresh.ms": "200"}}
+    with LocalCluster(tmp_path, brokers=2, controllers=1, console=True, settings=settings) as cluster:
+        with AdminClient(cluster.admin_address) as admin:
+            admin.create_topic("flights", replication_factor=2, configs={"min.insync.replicas": 1})
+        with httpx.Client(base_url=cluster.console_url, timeout=30) as browser:
+
+            def overview() -> dict[str, Any]:
+                found: dict[str, Any] = browser.get("/", headers=JSON).json()
+                return found
+
+            wait_for(lambda: overview()["data"]["health"]["level"] == "healthy", "the cluster is healthy")
+            cluster.kill(broker_name(1))
+            wait_for(lambda: bool(overview()["data"]["away"]), "the killed broker is away")
+            (away,) = overview()["data"]["away"]
+            assert (away["broker_id"], away["may_be_longer"]) == (1, False)
+            assert "Broker 1 is not live" in browser.get("/").text
+            cluster.zookeeper.stop()
+            wait_for(lambda: bool(overview()["problems"]), "a page says that an answer is missing")
+            shown = overview()
+            assert shown["problems"][0]["since_ms"] > away["since_ms"]
+            assert shown["data"]["partition_count"] == 1
+            assert "No answer since" in browser.get("/topics").text
+        cluster.kill_all()

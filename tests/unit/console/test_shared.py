@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shared answers, sightings and streams of updates."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tidemark.console.pages.page import Refused
+from tidemark.console.queries import shared, sightings
+from tidemark.console.queries.shared import Answer, SharedQueries, SharedQuery
+from tidemark.console.queries.sightings import Sightings
+from tidemark.console.responses import events
+from tidemark.model import ErrorCode, TidemarkError
+
+from tests.unit.console.conftest import Clock
+
+GONE = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "no broker answers")
+
+
+class Source:
+    """Counts its calls; `failure` is raised, `hangs` is waited for."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.failure: Exception | None = None
+        self.hangs: asyncio.Event | None = None
+
+    async def __call__(self) -> int:
+        self.calls += 1
+        if self.hangs is not None:
+            await self.hangs.wait()
+        if self.failure is not None:
+            raise self.failure
+        return self.calls
+
+
+async def test_an_answer_is_shared_for_its_life(clock: Clock) -> None:
+    source = Source()
+    query = SharedQuery(source, 2_000, 2_000, clock)
+    assert (await query.answer(1)).value == 1
+    clock.ms += 1_999
+    assert (await query.answer(1)).value == 1
+    clock.ms += 1
+    assert await query.answer(1) == Answer(2, clock.ms)
+
+
+async def test_an_older_answer_is_given_while_a_newer_one_takes_long(clock: Clock) -> None:
+    source = Source()
+    query = SharedQuery(source, 2_000, 2_000, clock)
+    first = await query.answer(1)
+    clock.ms += 5_000
+    source.hangs = asyncio.Event()
+    assert await query.answer(0) == first
+    source.hangs.set()
+    assert (await query.answer(1)).value == 2
+
+
+async def test_an_expensive_answer_lives_for_a_multiple_of_its_cost(clock: Clock) -> None:
+    async def slow() -> int:
+        clock.ms += 1_000
+        return clock.ms
+
+    query = SharedQuery(slow, 2_000, 2_000, clock)
+    first = await query.answer(1)
+    clock.ms += shared.SHARE_MAX * 1_000 - 1_001
+    assert await query.answer(1) == first
+    clock.ms += 1
+    assert await query.answer(1) != first
+
+
+async def test_failures_are_repeated_at_the_same_pace_and_keep_their_beginning(clock: Clock) -> None:
+    source = Source()
+    query = SharedQuery(source, 60_000, 2_000, clock)
+    await query.answer(1)
+    clock.ms += 60_000
+    began_ms, source.failure = clock.ms, GONE
+    assert (await query.answer(1)).error is GONE
+    await query.answer(1)
+    assert source.calls == 2
+    clock.ms += 2_000
+    answer = await query.answer(1)
+    assert source.calls == 3
+    assert (answer.value, answer.failing_since_ms) == (1, began_ms)
+    source.failure = None
+    clock.ms += 2_000
+    assert await query.answer(1) == Answer(4, clock.ms)
+
+
+async def test_a_fault_in_a_question_is_an_internal_error(clock: Clock) -> None:
+    source = Source()
+    source.failure = ValueError("secret")
+    answer = await SharedQuery(source, 2_000, 2_000, clock).answer(1)
+    assert answer.error is not None
+    assert (answer.error.code, answer.error.message) == (ErrorCode.INTERNAL, "the console failed: ValueError")
+
+
+async def test_a_page_that_is_left_does_not_cancel_the_call_of_the_others(clock: Clock) -> None:
+    source = Source()
+    source.hangs = asyncio.Event()
+    query = SharedQuery(source, 2_000, 2_000, clock)
+    left, stays = (asyncio.create_task(query.answer(5)) for _ in range(2))
+    await asyncio.sleep(0)
+    left.cancel()
+    await asyncio.wait({left})
+    source.hangs.set()
+    assert (await stays).value == 1
+
+
+async def test_the_oldest_questions_are_dropped_beyond_the_limit(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared, "ENTRIES_MAX", 2)
+    queries, source = SharedQueries(2_000, clock, lambda kind, good: None), Source()
+    for key in ("a", "b", "a", "c", "a", "b"):
+        await queries.ask("kind", key, source, patience_s=1)
+    assert source.calls == 4
+    await queries.close()
+
+
+def test_a_sighting_keeps_the_time_of_the_last_change(clock: Clock) -> None:
+    seen = Sightings(clock)
+    first_ms = clock.ms
+    assert seen.note("controller", 100) == (100, first_ms, None)
+    clock.ms += 5
+    assert seen.note("controller", 100) == (100, first_ms, None)
+    assert seen.note("controller", 101) == (101, clock.ms, 100)
+
+
+def test_sightings_are_bounded(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sightings, "ENTRIES_MAX", 1)
+    seen = Sightings(clock)
+    seen.note("a", 1)
+    seen.note("b", 1)
+    assert seen.note("a", 2).before is None
+
+
+async def lines_of(stream: Any) -> AsyncIterator[str]:
+    async for chunk in stream.body_iterator:
+        yield chunk
+
+
+async def test_a_stream_sends_a_part_only_when_it_has_changed() -> None:
+    parts, counts, stopping = ["one\ntwo", "one\ntwo", "three"], [], asyncio.Event()
+
+    async def render() -> str:
+        part = parts.pop(0)
+        if not parts:
+            stopping.set()
+        return part
+
+    sent = [event async for event in lines_of(events(render, 0.0, stopping, counts.append))]
+    assert [event for event in sent if "part" in event] == [
+        "event: part\ndata: one\ndata: two\n\n",
+        "event: part\ndata: three\n\n",
+    ]
+    assert sent.count("event: alive\ndata: \n\n") == 3
+    assert counts == [1, -1]
+
+
+async def test_a_stream_ends_with_the_reason_when_its_page_is_refused() -> None:
+    async def render() -> str:
+        raise Refused(404, "no such topic")
+
+    sent = [event async for event in lines_of(events(render, 0.0, asyncio.Event(), lambda change: None))]
+    assert sent == ["event: refused\ndata: no such topic\n\n"]
