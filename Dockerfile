@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Tidemark's images (docs/images.md):
-#   docker build --target tidemark -t tidemark/tidemark .            broker, controller, admin and the CLI
+#   docker build --target tidemark -t tidemark/tidemark .            broker, controller, admin, console and the CLI
 #   docker build --target tidemark-spark -t tidemark/tidemark-spark . Spark's driver and executors, with the connector
 #   docker build --target tidemark-zookeeper ...                      ZooKeeper, where zookeeper:3.9 cannot be pulled
 # All images run as user 10001 with a read-only root file system.
@@ -20,7 +20,7 @@ COPY pyproject.toml constraints.txt build/ca.cr[t] deploy/images/requirements.py
 RUN if [ -f ca.crt ]; then export PIP_CERT=/src/ca.crt; fi \
  && python3 -m venv /opt/build && python3 -m venv /opt/tidemark \
  && /opt/build/bin/pip install -q $(python3 requirements.py build) \
- && /opt/tidemark/bin/pip install -q $(python3 requirements.py base cli server) -c constraints.txt
+ && /opt/tidemark/bin/pip install -q $(python3 requirements.py base cli server console) -c constraints.txt
 
 FROM requirements AS wheel
 COPY README.md LICENSE NOTICE hatch_build.py ./
@@ -34,7 +34,7 @@ COPY --from=wheel /wheels /wheels
 COPY deploy/images/slim.sh ./
 RUN /opt/tidemark/bin/pip install -q --no-deps /wheels/*.whl && sh slim.sh /opt/tidemark
 
-# ---- tidemark: the three services and the CLI --------------------------------------------------------------------
+# ---- tidemark: the services and the CLI --------------------------------------------------------------------
 FROM ${PYTHON_IMAGE} AS tidemark
 LABEL org.opencontainers.image.title="Tidemark" org.opencontainers.image.licenses="Apache-2.0"
 RUN echo 'tidemark:x:10001:10001::/tmp:/usr/sbin/nologin' >> /etc/passwd && echo 'tidemark:x:10001:' >> /etc/group \

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes README.md of each chart from Chart.yaml and values.yaml: `python -m deploy.tools.chart_readme`.
 
-The meaning of a value is the comment above it, or behind it on its line. A value of the controller or the admin service
-without a comment has the meaning of the same value of the broker.
+The meaning of a value is the comment above it, or behind it on its line. A value of the controller, the admin
+service or the console without a comment has the meaning of the same value of the broker.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import yaml
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 CHARTS: Final = (ROOT / "charts" / "tidemark", ROOT / "charts" / "zookeeper", ROOT / "deploy" / "spark")
-_ALIKE: Final = re.compile(r"^(?:controller|admin)\.")
+_ALIKE: Final = re.compile(r"^(?:controller|admin|console)\.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ def test_defaults_equal_those_of_the_chart() -> None:
 
 
 def test_named_objects_are_rendered() -> None:
-    names = {each["metadata"]["name"] for each in manifests({})}
+    names = {each["metadata"]["name"] for each in manifests({"console": {"enabled": True}})}
     table = PAGE.split("## Values")[0]
     named = set(re.findall(rf"`({NAME}-[\w-]+)`", table))
     assert len(named) >= 5

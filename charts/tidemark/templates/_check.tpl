@@ -42,6 +42,9 @@
 {{- if lt (int .Values.admin.replicas) 1 -}}
 {{- fail "admin.replicas is 0: topics are created and brokers are restarted through the admin service; use at least 1" -}}
 {{- end -}}
+{{- if and .Values.console.enabled (include "tidemark.secure" .) (not (include "tidemark.tokens" .)) -}}
+{{- fail "console.enabled is true, and the cluster has no tokens: users of the console log in with one; set security.tokens, or console.enabled: false" -}}
+{{- end -}}
 {{- $pdb := .Values.broker.podDisruptionBudget -}}
 {{- if and $pdb.enabled (gt $brokers 1) (gt (int $pdb.maxUnavailable) 1) (lt (sub $factor (int $pdb.maxUnavailable)) $least) -}}
 {{- fail (printf "broker.podDisruptionBudget.maxUnavailable is %d: of %d replicas of a partition fewer than topics.minInsyncReplicas, %d, would remain; use at most %d" (int $pdb.maxUnavailable) $factor $least (max 1 (sub $factor $least))) -}}
@@ -138,7 +141,7 @@
 
 {{- define "tidemark.checkEnvironment" -}}
 {{- $ours := list "POD_NAME" "POD_IP" "ADMIN_ADDRESS" "WAIT_S" -}}
-{{- range $component := list "broker" "controller" "admin" -}}
+{{- range $component := list "broker" "controller" "admin" "console" -}}
 {{- range (index $.Values $component).extraEnv -}}
 {{- if or (has .name $ours) (hasPrefix "TIDEMARK_" .name) -}}
 {{- fail (printf "%s.extraEnv names %s: the chart sets this variable itself; put settings into %s.config" $component .name $component) -}}

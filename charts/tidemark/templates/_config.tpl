@@ -10,8 +10,17 @@
 {{/* The settings of a service, (list $ component): the chart's, those of all services, its own; later ones override. */}}
 {{- define "tidemark.settings" -}}
 {{- $root := index . 0 -}}{{- $component := index . 1 -}}
-{{- $settings := dict "zookeeper.connect" (include "tidemark.zookeeperConnect" $root) "log.format" "json" -}}
-{{- if eq $component "broker" -}}
+{{- $settings := dict "log.format" "json" -}}
+{{- if ne $component "console" -}}
+{{- $_ := set $settings "zookeeper.connect" (include "tidemark.zookeeperConnect" $root) -}}
+{{- end -}}
+{{- if eq $component "console" -}}
+{{- $_ := set $settings "bootstrap" (include "tidemark.consoleBootstrap" $root) -}}
+{{- $_ := set $settings "console.hosts" (include "tidemark.consoleHosts" $root) -}}
+{{- if include "tidemark.secure" $root -}}
+{{- $_ := set $settings "cluster.tls.ca.file" "/etc/tidemark-trust/ca.crt" -}}
+{{- end -}}
+{{- else if eq $component "broker" -}}
 {{- $dirs := list -}}
 {{- range $root.Values.broker.logDirs -}}{{- $dirs = append $dirs (printf "/var/lib/tidemark/%s/log" .name) -}}{{- end -}}
 {{- $_ := set $settings "log.dirs" (join "," $dirs) -}}
@@ -24,7 +33,7 @@
 {{- $_ := set $settings "default.replication.factor" (int $root.Values.topics.replicationFactor) -}}
 {{- $_ := set $settings "default.min.insync.replicas" (int $root.Values.topics.minInsyncReplicas) -}}
 {{- end -}}
-{{- if and (include "tidemark.secure" $root) (ne $component "controller") -}}
+{{- if and (include "tidemark.secure" $root) (has $component (list "broker" "admin")) -}}
 {{- $_ := set $settings "authorization.enabled" $root.Values.security.authorization.enabled -}}
 {{- $_ := set $settings "super.users" (include "tidemark.superUsers" $root) -}}
 {{- if or $root.Values.security.tokens.serviceAccounts.enabled $root.Values.security.tokens.issuers -}}
@@ -59,6 +68,10 @@ controller.yaml: |
   {{- include "tidemark.settings" (list . "controller") | nindent 2 }}
 admin.yaml: |
   {{- include "tidemark.settings" (list . "admin") | nindent 2 }}
+{{- if .Values.console.enabled }}
+console.yaml: |
+  {{- include "tidemark.settings" (list . "console") | nindent 2 }}
+{{- end }}
 {{- if include "tidemark.secure" . }}
 profiles.toml: |
   {{- include "tidemark.profile" . | nindent 2 }}
@@ -70,6 +83,18 @@ issuers.yaml: |
 service-accounts.json: {{ . | quote }}
 {{- end }}
 {{- end }}
+{{- end -}}
+
+{{/* The first contact of the console: in plain text, or with its users' tokens. */}}
+{{- define "tidemark.consoleBootstrap" -}}
+{{ include "tidemark.fullname" . }}-bootstrap.{{ include "tidemark.domain" . }}:{{ ternary 9492 9192 (eq "yes" (include "tidemark.secure" .)) }}
+{{- end -}}
+
+{{/* The host names of the console: the Service's, and those of the values. */}}
+{{- define "tidemark.consoleHosts" -}}
+{{- $name := printf "%s-console" (include "tidemark.fullname" .) -}}
+{{- $ours := list $name (printf "%s.%s" $name .Release.Namespace) (printf "%s.%s.svc" $name .Release.Namespace) (printf "%s.%s" $name (include "tidemark.domain" .)) -}}
+{{- concat $ours .Values.console.hosts | join "," -}}
 {{- end -}}
 
 {{- define "tidemark.brokerExternalAddress" -}}

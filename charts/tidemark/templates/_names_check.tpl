@@ -15,7 +15,7 @@
 {{- $pod := concat $selector (list "app.kubernetes.io/part-of" "apps.kubernetes.io/pod-index" "statefulset.kubernetes.io/pod-name" "controller-revision-hash" "pod-template-hash") -}}
 {{- $object := include "tidemark.labels" (list . "") | fromYaml | keys -}}
 {{- $annotations := list "checksum/config" "kubectl.kubernetes.io/default-container" -}}
-{{- range $component := list "broker" "controller" "admin" -}}
+{{- range $component := list "broker" "controller" "admin" "console" -}}
 {{- $values := index $root.Values $component -}}
 {{- include "tidemark.checkOurs" (list (printf "%s.podLabels" $component) $values.podLabels $pod) -}}
 {{- include "tidemark.checkOurs" (list (printf "%s.podAnnotations" $component) $values.podAnnotations $annotations) -}}

@@ -2,7 +2,7 @@
 {{- define "tidemark.checkNodes" -}}
 {{- $root := . -}}
 {{- if ne (.Values.nodeCheck | toString) "false" -}}
-{{- range $component := list "broker" "controller" "admin" -}}
+{{- range $component := concat (list "broker" "controller" "admin") (ternary (list "console") list .Values.console.enabled) -}}
 {{- $kind := ternary "StatefulSet" "Deployment" (or (eq $component "broker") (and (eq $component "controller") (eq "yes" (include "tidemark.secure" $root)))) -}}
 {{- $name := printf "%s-%s" (include "tidemark.fullname" $root) $component -}}
 {{- include "tidemark.checkSpread" (dict "root" $root "component" $component "values" (index $root.Values $component) "kind" $kind "name" $name) -}}

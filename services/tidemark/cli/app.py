@@ -147,6 +147,7 @@ def dev(
         bool,
         typer.Option("--secure", help="Use TLS with certificates, made in DIR/certs, and access rules."),
     ] = False,
+    no_console: Annotated[bool, typer.Option("--no-console", help="Run without the console's web pages.")] = False,
 ) -> None:
     """Run a whole cluster on this machine until Ctrl-C.
 
@@ -158,7 +159,14 @@ def dev(
     # A late import: only this command needs the server's packages and PySpark's jars.
     from tidemark.local import dev as local_dev
 
-    local_dev.run(directory, brokers=brokers, controllers=controllers, free_ports=free_ports, secure=secure)
+    local_dev.run(
+        directory,
+        brokers=brokers,
+        controllers=controllers,
+        free_ports=free_ports,
+        secure=secure,
+        console=not no_console,
+    )
 
 
 def main() -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import time
 from pathlib import Path
 from typing import Final
@@ -17,10 +18,17 @@ from tidemark.rpc.security.paths import FILE_VARIABLES
 from tidemark.runtime.interrupts import sigterm_as_interrupt
 
 _REFRESH_S: Final = 0.5
+_CONSOLE_PACKAGES: Final = ("starlette", "uvicorn", "jinja2")
 
 
-def run(directory: Path, *, brokers: int, controllers: int, free_ports: bool, secure: bool = False) -> None:
-    """Start a cluster, show it until SIGINT or SIGTERM, stop it in order; `free_ports`: instead of `fixed_ports`.
+def run(
+    directory: Path, *, brokers: int, controllers: int, free_ports: bool, secure: bool = False, console: bool = False
+) -> None:
+    """Start a cluster, show it until SIGINT or SIGTERM, stop it in order.
+
+    Args:
+        free_ports: instead of `fixed_ports`.
+        console: run the console too, if its packages are installed.
 
     Raises:
         TidemarkError: the cluster did not start, or did not stop cleanly.
@@ -35,6 +43,7 @@ def run(directory: Path, *, brokers: int, controllers: int, free_ports: bool, se
         ports=ports,
         settings={"broker": guarded, "admin": guarded},
         secure=secure,
+        console=console and _has_console(),
     )
     with sigterm_as_interrupt():
         started_s = time.monotonic()
@@ -53,6 +62,7 @@ def _show_next_steps(out: Console, cluster: LocalCluster) -> None:
     for label, value in (
         ("bootstrap", cluster.bootstrap),
         ("admin", cluster.admin_address),
+        ("console", cluster.console_url or "off" if _has_console() else "pip install 'tidemark[console]'"),
         ("ZooKeeper", cluster.zookeeper.connect),
         ("logs", str(cluster.directory / "logs")),
     ):
@@ -67,6 +77,10 @@ def _show_next_steps(out: Console, cluster: LocalCluster) -> None:
     ):
         out.print(f"  {command}", highlight=False, soft_wrap=True)
     out.print("Ctrl-C stops everything.")
+
+
+def _has_console() -> bool:
+    return all(importlib.util.find_spec(package) is not None for package in _CONSOLE_PACKAGES)
 
 
 def _identity_steps(cluster: LocalCluster) -> list[str]:

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
+
 COMMAND_S = 60
 TIDEMARK = str(Path(sys.executable).parent / "tidemark")
 
@@ -44,6 +46,10 @@ def test_the_printed_commands_work_on_one_secure_broker_and_other_users_need_rul
             token = next(line.partition(": ")[2] for line in lines if line.startswith("# with a token"))
             ca = next(line for line in exports if "TLS_CA_FILE" in line)
             assert "greetings" in run(f"{ca}; {token} tidemark topic list", environment)
+            console = next(line.split()[1] for line in lines if line.startswith("console "))
+            assert httpx.get(console).headers["location"] == "/login?next=%2F"
+            secret = (tmp_path / "data" / "dev.token").read_text().strip()
+            assert "Healthy" in httpx.get(console, headers={"Authorization": f"Bearer {secret}"}).text
             certs = tmp_path / "data" / "certs"
             run(f"tidemark certs client mallory --directory {certs}", environment)
             files = " ".join(
