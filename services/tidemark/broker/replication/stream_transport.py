@@ -205,7 +205,7 @@ class _LeaderStream:
                 was_up = False
                 try:
                     was_up = await self._one_stream(channel)
-                except Exception:
+                except Exception:  # noqa: BLE001 - it is logged, and the stream connects again
                     # Nothing else would connect this stream again, and its partitions would never be replicated.
                     _log.exception("stream to leader ended by an unexpected error", extra={"leader": self._leader})
                 backoff_s = _BACKOFF_FIRST_S if was_up else min(backoff_s * 2, _BACKOFF_MAX_S)
@@ -272,7 +272,7 @@ async def _write_all(call: Any, codec: FollowerEnd, outbox: _Outbox[FollowerMess
         await call.done_writing()
     except (grpc.RpcError, asyncio.InvalidStateError):
         call.cancel()
-    except Exception:
+    except Exception:  # noqa: BLE001 - it is logged, and the reading side ends the stream
         _log.exception("a message to a leader could not be written")
         call.cancel()
 
