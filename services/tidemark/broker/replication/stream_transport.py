@@ -182,6 +182,8 @@ class _LeaderStream:
         self._submit = submit
         self._outbox: _Outbox[FollowerMessage] | None = None
         self._writer: asyncio.Task[None] | None = None
+        self._unreachable = ""
+        """The logged cause of the failed connections since the last stream."""
         self._ended = False
         self._task = asyncio.create_task(self._run(), name=f"stream to leader {leader}")
 
@@ -205,8 +207,7 @@ class _LeaderStream:
                 was_up = False
                 try:
                     was_up = await self._one_stream(channel)
-                except Exception:  # noqa: BLE001 - it is logged, and the stream connects again
-                    # Nothing else would connect this stream again, and its partitions would never be replicated.
+                except Exception:  # noqa: BLE001 - nothing else would ever connect this stream again
                     _log.exception("stream to leader ended by an unexpected error", extra={"leader": self._leader})
                 backoff_s = _BACKOFF_FIRST_S if was_up else min(backoff_s * 2, _BACKOFF_MAX_S)
                 await asyncio.sleep(backoff_s)
@@ -250,9 +251,15 @@ class _LeaderStream:
             call.cancel()
             if up:
                 self._submit_event(LeaderDisconnected(self._leader))
-        level = logging.INFO if up else logging.DEBUG
-        _log.log(level, "stream to leader ended", extra={"leader": self._leader, "why": str(why or "the leader left")})
+        self._log_end(str(why or "the leader left"), up=up)
         return up
+
+    def _log_end(self, why: str, *, up: bool) -> None:
+        """Log the end of each stream, and each new cause of failed connections once."""
+        is_news = up or why != self._unreachable
+        self._unreachable = "" if up else why
+        message = "stream to leader ended" if up else "leader cannot be reached"
+        _log.log(logging.INFO if is_news else logging.DEBUG, message, extra={"leader": self._leader, "why": why})
 
     def _submit_event(self, event: Event) -> None:
         if not self._ended:
@@ -272,7 +279,7 @@ async def _write_all(call: Any, codec: FollowerEnd, outbox: _Outbox[FollowerMess
         await call.done_writing()
     except (grpc.RpcError, asyncio.InvalidStateError):
         call.cancel()
-    except Exception:  # noqa: BLE001 - it is logged, and the reading side ends the stream
+    except Exception:  # noqa: BLE001 - the reader would wait for ever
         _log.exception("a message to a leader could not be written")
         call.cancel()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from types import SimpleNamespace
 
 import pytest
@@ -148,6 +149,8 @@ class BrokenCall:
 
     async def initial_metadata(self) -> None: ...
 
+    async def done_writing(self) -> None: ...
+
     def done(self) -> bool:
         return False
 
@@ -211,3 +214,23 @@ async def test_a_stream_reconnects_if_a_message_cannot_be_encoded(
     monkeypatch.setattr(FollowerEnd, "encode", fail)
     assert await connections(monkeypatch, BrokenCall(breaks=False), BrokenCall(breaks=False)) == CONNECTED_AGAIN
     assert "a number too large" in caplog.text
+
+
+class SilentCall(BrokenCall):
+    """A call to a leader that does not answer."""
+
+    def __init__(self) -> None:
+        super().__init__(breaks=False)
+
+    async def initial_metadata(self) -> None:
+        raise TimeoutError
+
+
+async def test_a_follower_logs_once_that_its_leader_cannot_be_reached(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, stream_transport.__name__)
+    calls = [SilentCall(), SilentCall(), BrokenCall(breaks=True), SilentCall(), BrokenCall(breaks=False)]
+    assert await connections(monkeypatch, *calls) == CONNECTED_AGAIN
+    told = [record.message for record in caplog.records]
+    assert told == ["leader cannot be reached", "stream to leader ended", "leader cannot be reached"]
