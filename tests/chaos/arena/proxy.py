@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 HOST = "127.0.0.1"
 ANYBODY = "*"
@@ -35,6 +35,13 @@ class Trouble:
 CALM = Trouble()
 
 
+class Ends(NamedTuple):
+    """The ports of a connection on loopback. Linux gives one local port to connections to several proxies."""
+
+    caller_port: int
+    proxy_port: int
+
+
 @dataclass(slots=True, eq=False)
 class _Link:
     """A connection; its caller is found out beside the first bytes, which wait for that only while there is trouble."""
@@ -53,7 +60,6 @@ class Proxy:
 
     Args:
         target: where the process listens; may be asked for late, since a port can be found after the proxy is.
-        caller_of: names the process at the other end of a local port.
     """
 
     def __init__(self, network: Network, name: str, target: Callable[[], int]) -> None:
@@ -104,7 +110,7 @@ class Proxy:
 
     async def _identify(self, link: _Link, port: int) -> None:
         try:
-            link.caller = await self._network.caller_of(port)
+            link.caller = await self._network.caller_of(Ends(port, self.port))
             if self._network.trouble(link.caller, self.name).refuse:
                 link.abort()
         finally:
@@ -143,7 +149,7 @@ class Network:
         self._proxies: list[Proxy] = []
         self._loop = asyncio.new_event_loop()
         self._changed = asyncio.Event()
-        self._asked: dict[int, asyncio.Future[str]] = {}
+        self._asked: dict[Ends, asyncio.Future[str]] = {}
         self._looking = False
         self._thread = threading.Thread(target=self._loop.run_forever, name="chaos-network", daemon=True)
 
@@ -194,16 +200,16 @@ class Network:
         """Until some trouble begins or ends."""
         await self._changed.wait()
 
-    async def caller_of(self, port: int) -> str:
-        """The name of the process that this local port belongs to; ANYBODY for a stranger (a client)."""
+    async def caller_of(self, ends: Ends) -> str:
+        """The name of the process that has this connection to a proxy; ANYBODY for a stranger (a client)."""
         asked: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._asked[port] = asked
+        self._asked[ends] = asked
         if not self._looking:
             self._looking = True
             try:
                 while self._asked:
                     waiting, self._asked = self._asked, {}
-                    callers: Mapping[int, str] = {}
+                    callers: Mapping[Ends, str] = {}
                     try:
                         callers = await asyncio.to_thread(_callers, set(waiting), self._pids())
                     finally:
@@ -249,10 +255,10 @@ class Network:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(_CALL_S)
 
 
-def _callers(ports: set[int], pids: Mapping[str, int]) -> dict[int, str]:
-    """Which of the processes has which of these local ports: one look at all of /proc for many connections."""
-    inodes = _inodes_of(ports)
-    found: dict[int, str] = {}
+def _callers(connections: set[Ends], pids: Mapping[str, int]) -> dict[Ends, str]:
+    """Which of the processes has which of these connections: one look at all of /proc for many."""
+    inodes = inodes_of(connections)
+    found: dict[Ends, str] = {}
     for name, pid in pids.items():
         if len(found) == len(inodes):
             break
@@ -262,15 +268,16 @@ def _callers(ports: set[int], pids: Mapping[str, int]) -> dict[int, str]:
     return found
 
 
-def _inodes_of(ports: set[int]) -> dict[str, int]:
-    """The open sockets on loopback that have these local ports, each with its port."""
-    found: dict[str, int] = {}
+def inodes_of(connections: set[Ends]) -> dict[str, Ends]:
+    """The open sockets of the callers of these connections."""
+    found: dict[str, Ends] = {}
     for table, host in (("tcp", "0100007F"), ("tcp6", "0000000000000000FFFF00000100007F")):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
             fields = line.split()
-            address, _, port = fields[1].partition(":")
-            if address == host and fields[9] != "0" and int(port, 16) in ports:
-                found[fields[9]] = int(port, 16)
+            (address, _, port), (_, _, far_port) = fields[1].partition(":"), fields[2].partition(":")
+            ends = Ends(int(port, 16), int(far_port, 16))
+            if address == host and fields[9] != "0" and ends in connections:
+                found[fields[9]] = ends
     return found
 
 

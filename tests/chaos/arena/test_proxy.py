@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.chaos.arena.proxy import ANYBODY, HOST, Network, Trouble
+from tests.chaos.arena.proxy import ANYBODY, HOST, Ends, Network, Trouble, inodes_of
 
 CALLER = """
 import socket, sys
@@ -206,3 +206,17 @@ class _Talk:
         except BrokenPipeError:
             return ""
         return self._caller.stdout.readline().strip()
+
+
+def test_connections_to_two_proxies_from_one_port_are_told_apart() -> None:
+    with socket.create_server((HOST, 0)) as first, socket.create_server((HOST, 0)) as second:
+        ports = [server.getsockname()[1] for server in (first, second)]
+        with socket.socket() as one, socket.socket() as other:
+            for made in (one, other):
+                made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            one.bind((HOST, 0))
+            other.bind(one.getsockname())
+            for made, port in ((one, ports[0]), (other, ports[1])):
+                made.connect((HOST, port))
+            ends = Ends(one.getsockname()[1], ports[0])
+            assert inodes_of({ends}) == {str(os.fstat(one.fileno()).st_ino): ends}
