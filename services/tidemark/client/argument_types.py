@@ -23,6 +23,14 @@ def integer(name: str, given: Any) -> int:
         raise _wrong(name, given, "an integer") from None
 
 
+def positive(name: str, given: Any) -> int:
+    """Return an integer; raises TypeError for another type, and INVALID_REQUEST below 1."""
+    found = integer(name, given)
+    if found < 1:
+        raise _invalid(f"{name} is {given}: give 1 or more")
+    return found
+
+
 def number(name: str, given: Any) -> float:
     """Return an int or a float; raises TypeError for another type, and INVALID_REQUEST for NaN."""
     if isinstance(given, int | float):

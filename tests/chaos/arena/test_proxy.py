@@ -208,7 +208,7 @@ class _Talk:
         return self._caller.stdout.readline().strip()
 
 
-def test_connections_to_two_proxies_from_one_port_are_told_apart() -> None:
+def test_proxies_tell_two_connections_from_one_port_apart() -> None:
     with socket.create_server((HOST, 0)) as first, socket.create_server((HOST, 0)) as second:
         ports = [server.getsockname()[1] for server in (first, second)]
         with socket.socket() as one, socket.socket() as other:

@@ -73,6 +73,25 @@ async def test_records_come_whole_and_in_order_and_the_position_follows_each(clu
         assert await consumer.end_offsets() == {ZERO: 12}
 
 
+async def test_lists_of_records_follow_one_another_and_the_position_follows_each(cluster: FakeCluster) -> None:
+    async with Consumer(cluster.bootstrap) as consumer:
+        await consumer.assign(TOPIC)
+        assert await consumer.poll_records(10, max_records=2) == [
+            (TOPIC, 0, 0, NOON_US, b"key", b"0", (("n", b"0"),)),
+            (TOPIC, 0, 1, NOON_US + 1, b"key", b"1", (("n", b"1"),)),
+        ]
+        assert consumer.position(ZERO) == 2
+        assert (await anext(consumer)).offset == 2
+        found = []
+        while len(found) < 9:
+            records = await consumer.poll_records(10, max_records=2)
+            assert 0 < len(records) <= 2
+            found += [int(record.value) for record in records]
+            assert consumer.position(ZERO) == records[-1].offset + 1
+        assert found == list(range(3, 12))
+        assert await consumer.poll_records(0.02) == []
+
+
 async def test_a_batch_that_is_partly_read_is_polled_from_where_the_reader_stands(cluster: FakeCluster) -> None:
     async with Consumer(cluster.bootstrap) as consumer:
         await consumer.assign(TOPIC, start=1)

@@ -81,6 +81,7 @@ CALLS: Final[dict[tuple[str, str], dict[str, Any]]] = {
     ("consumer", "seek"): {"partition": ZERO, "start": 0},
     ("consumer", "position"): {"partition": ZERO},
     ("consumer", "poll"): {"timeout_s": 0.01},
+    ("consumer", "poll_records"): {"timeout_s": 0.01, "max_records": 5},
     ("consumer", "batches"): {"columns": ["delay"]},
     ("consumer", "end_offsets"): {"partitions": [ZERO]},
     ("consumer", "offset_for_timestamp"): {"partition": ZERO, "timestamp_us": 0},

@@ -6,11 +6,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from copy import copy
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Final, Unpack, cast
+from typing import Any, Final, TypeVar, Unpack, cast
 
 from tidemark.client.argument_types import (
     check_names,
@@ -19,6 +19,7 @@ from tidemark.client.argument_types import (
     offsets_of,
     partition_of,
     partitions_of,
+    positive,
     seconds,
     texts,
 )
@@ -33,8 +34,8 @@ from tidemark.client.consuming.health import (
     unknown_topics,
 )
 from tidemark.client.consuming.offset_lookup import OffsetLookup, Start, check_start, move_into_range
-from tidemark.client.consuming.partition_cursor import Cursor
-from tidemark.client.consuming.record_reader import RecordReader
+from tidemark.client.consuming.partition_cursor import Cursor, cursor_at
+from tidemark.client.consuming.record_reader import RecordReader, WaitingRecords
 from tidemark.client.consuming.typed_topics import TypedTopics
 from tidemark.client.group.group_reader import GroupReader, RebalanceCallback
 from tidemark.client.group.settings import ConsumerAndGroupOptions, GroupOptions, group_settings
@@ -45,14 +46,13 @@ from tidemark.client.metadata.tls import Credentials
 from tidemark.client.records import ConsumerRecord, OffsetAndTimestamp, PartitionBatch
 from tidemark.client.serializers import Deserializer
 from tidemark.client.settings import consumer_settings
-from tidemark.client.typed.batch_rows import BatchRows
-from tidemark.core.cluster_view import TopicView
 from tidemark.core.topic_name import check_topic_name
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.rpc.security.token_source import TokenGiven
 
 _log = logging.getLogger("tidemark.client")
+_Found = TypeVar("_Found")
 _OWN_ARGUMENTS: Final = (
     "bootstrap",
     "group",
@@ -141,9 +141,7 @@ class Consumer(Lifecycle):
         self._given_records = 0
         self._tasks: set[asyncio.Task[None]] = set()
         """Look-ups in the background: of positions to reset, and of subscribed topics."""
-        self._records: list[ConsumerRecord] = []
-        """Records of the batch that is being iterated, from the last to the next."""
-        self._reading: tuple[Cursor, int] | None = None
+        self._waiting = WaitingRecords(self.reader)
 
     async def start(self) -> None:
         """Find a broker that answers; raises BROKER_NOT_AVAILABLE with the error of each address."""
@@ -215,10 +213,7 @@ class Consumer(Lifecycle):
         """
         fetcher = self._fetcher
         if self._group is not None and self._group.is_member:
-            raise TidemarkError(
-                ErrorCode.INVALID_REQUEST,
-                "subscribe or assign: the group assigns partitions",
-            )
+            raise TidemarkError(ErrorCode.INVALID_REQUEST, "subscribe or assign: the group assigns partitions")
         wanted = None if partitions is None else set(integers("partitions", partitions))
         check_start(start)
         view = await self.cluster.topic(topic, timeout_s=self._timeout_s)
@@ -237,7 +232,7 @@ class Consumer(Lifecycle):
             before = fetcher.cursors.get(where)
             if before is not None:
                 before.seek(offset)  # discards the response of a fetch in flight
-            cursor = fetcher.cursors[where] = self._cursor(view, where, offset, typed)
+            cursor = fetcher.cursors[where] = cursor_at(view, where, offset, typed)
             fetcher.moved(cursor)
             assigned.append(where)
         return assigned
@@ -511,13 +506,32 @@ class Consumer(Lifecycle):
         Example: `batch = consumer.poll(timeout_s=1.0)`
         """
         self._typed.want(None if columns is None else texts("columns", columns))
-        return await self._poll(timeout_s)
+        return await self._in_time(self._take_batch, timeout_s)
 
-    async def _poll(self, timeout_s: float | None) -> PartitionBatch | None:
+    async def poll_records(self, timeout_s: float | None = None, max_records: int = 500) -> list[ConsumerRecord]:
+        """Return the next records of one partition; an empty list if none came in time, and early as `poll` returns.
+
+        The next call marks these records as processed. A record that cannot be deserialized ends the list, and the next
+        call raises its error.
+
+        Args:
+            timeout_s: in seconds; None: no limit.
+            max_records: number of records at most; others that have arrived are returned by the next calls.
+
+        Raises:
+            TidemarkError: as `poll`; INVALID_PAYLOAD of the first record; INVALID_REQUEST for `max_records` below 1.
+
+        Example: `records = consumer.poll_records(timeout_s=1.0, max_records=1000)`
+        """
+        most = positive("max_records", max_records)
+        return await self._in_time(lambda: self._take(lambda: self._waiting.take_some(most)), timeout_s) or []
+
+    async def _in_time(self, take: Callable[[], _Found | None], timeout_s: float | None) -> _Found | None:
+        """The first result of `take` that is not None; None without one in time, or if positions passed no records."""
         deadline_s = None if timeout_s is None else time.monotonic() + seconds("timeout_s", timeout_s)
         while True:
             self._done_with_last()
-            found = self._take_batch()
+            found = take()
             if found is not None:
                 return found
             left_s = None if deadline_s is None else deadline_s - time.monotonic()
@@ -545,7 +559,7 @@ class Consumer(Lifecycle):
         try:
             while True:
                 topics.want(wanted)  # again after each batch, since the application may have called `poll`
-                found = await self._poll(None)
+                found = await self._in_time(self._take_batch, None)
                 if found is not None:
                     yield found
         finally:
@@ -557,7 +571,7 @@ class Consumer(Lifecycle):
     async def __anext__(self) -> ConsumerRecord:
         while True:
             self._done_with_last()
-            record = self._take_record()
+            record = self._take(self._waiting.take)
             if record is not None:
                 return record
             await self._fetcher.wait_for_rows(None)
@@ -618,7 +632,7 @@ class Consumer(Lifecycle):
 
     def _take_batch(self) -> PartitionBatch | None:
         self._fetcher  # noqa: B018 - raises when closed
-        self._records, self._reading = [], None  # `position` excludes rows that were returned already
+        self._waiting.forget()
         found = self._next_rows()
         if found is None:
             return None
@@ -634,44 +648,31 @@ class Consumer(Lifecycle):
         if self._group is not None:
             self._group.gave(cursor.partition)
 
-    def _take_record(self) -> ConsumerRecord | None:
-        fetcher = self._fetcher
-        reading = self._reading
-        if reading is None or reading[0].generation != reading[1] or not reading[0].gives or fetcher.suspended:
+    def _take(self, take: Callable[[], _Found]) -> _Found | None:
+        waiting, fetcher = self._waiting, self._fetcher
+        cursor = None if fetcher.suspended else waiting.cursor
+        if cursor is None:
             self._typed.want(None)  # `poll` may have named columns
             found = self._next_rows()
             if found is None:
-                self._reading = None
+                waiting.forget()
                 return None
-            reading = self._reading = found[0], found[0].generation
-            self._records = self.reader.records_in(PartitionBatch(*found[0].partition, found[1]))
-            self._given_records += len(self._records)
-            self._records.reverse()
-        cursor = reading[0]
-        record = self._records[-1]
-        if self.reader.deserializes:
-            record = self.reader.deserialized(record)  # an error leaves the record in its place
-        self._records.pop()
-        cursor.advance(record.offset + 1)
+            cursor, rows = found
+            waiting.begin(cursor, rows)
+            self._given_records += rows.num_rows
+        taken = take()
         self._gave(cursor)
-        if not self._records:
-            self._reading = None
-            cursor.passed()
+        if waiting.cursor is None:
             fetcher.look_again()
-        return record
+        return taken
 
     # -- lookups -------------------------------------------------------------------------------------------------------
 
     def _cursor_of(self, partition: TopicPartition | tuple[str, int]) -> Cursor:
         where = partition_of("partition", partition)
-        cursor = self._fetcher.cursors.get(where)
-        if cursor is None:
+        if where not in self._fetcher.cursors:
             raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{where} is not assigned")
-        return cursor
-
-    def _cursor(self, view: TopicView, where: TopicPartition, offset: int, typed: BatchRows | None) -> Cursor:
-        incarnation = view.partitions[where.partition].incarnation
-        return Cursor(where, offset, topic_id=view.topic_id, incarnation=incarnation, typed=typed)
+        return self._fetcher.cursors[where]
 
     def _on_out_of_range(self, cursor: Cursor, error: TidemarkError) -> bool:
         """Whether `out_of_range` moves the position; starts the look-up."""
@@ -694,4 +695,4 @@ class Consumer(Lifecycle):
         view = await self.cluster.topic(where.topic, timeout_s=self._timeout_s)
         if where.partition not in view.partitions:
             raise unknown_partition(where, len(view.partitions))
-        return self._cursor(view, where, offset, await self._typed.open(where.topic))
+        return cursor_at(view, where, offset, await self._typed.open(where.topic))

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tidemark.client.consuming.isolation import NONE_ABORTED, has_records
 from tidemark.client.typed.batch_rows import BatchRows, UnknownVersionError
+from tidemark.core.cluster_view import TopicView
 from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.checks import split_until_damage
 from tidemark.record.envelope import Batch
@@ -210,6 +211,12 @@ class Cursor:
         self.position = batch.envelope.next_offset
         self._position_epoch = batch.envelope.leader_epoch
         self._bad_reads = 0
+
+
+def cursor_at(view: TopicView, where: TopicPartition, offset: int, typed: BatchRows | None) -> Cursor:
+    """Make the cursor of a partition that a topic has now."""
+    incarnation = view.partitions[where.partition].incarnation
+    return Cursor(where, offset, topic_id=view.topic_id, incarnation=incarnation, typed=typed)
 
 
 def _from(rows: pa.RecordBatch, start: int) -> pa.RecordBatch:

@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
+import pyarrow as pa
+
+from tidemark.client.consuming.partition_cursor import Cursor
 from tidemark.client.records import ConsumerRecord, PartitionBatch, records_of
 from tidemark.client.serializers import Deserializer, deserializer_of
 from tidemark.client.typed.records import typed_records
@@ -41,11 +45,79 @@ class RecordReader:
         key = _read("key", self._key_deserializer, record.key, record)
         return record._replace(key=key, value=_read("value", self._value_deserializer, record.value, record))
 
+    def next_of(self, waiting: list[ConsumerRecord], most: int) -> list[ConsumerRecord]:
+        """The next records, deserialized; before the first one that cannot be deserialized.
+
+        Args:
+            waiting: at least one record, from the last to the next.
+            most: number of records at most.
+
+        Raises:
+            TidemarkError: INVALID_PAYLOAD of the next record.
+        """
+        records = waiting[: -most - 1 : -1]
+        if not self.deserializes:
+            return records
+        found = [self.deserialized(records[0])]
+        with suppress(TidemarkError):
+            found.extend(map(self.deserialized, records[1:]))
+        return found
+
     def check_typed(self, topic: str) -> None:
         """Raise INVALID_REQUEST if the records of a topic with a schema would be deserialized."""
         if self.deserializes:
             sentence = f"topic {topic} has a schema: leave key_deserializer and value_deserializer out"
             raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
+
+
+class WaitingRecords:
+    """The records of the first buffered batch of one partition that the application has not got yet."""
+
+    def __init__(self, reader: RecordReader) -> None:
+        self._reader = reader
+        self._cursor: Cursor | None = None
+        self._generation = 0
+        self._records: list[ConsumerRecord] = []
+        """From the last to the next."""
+
+    @property
+    def cursor(self) -> Cursor | None:
+        """The partition; None: no records wait, or the application has moved or paused the partition since."""
+        cursor = self._cursor
+        return None if cursor is None or cursor.generation != self._generation or not cursor.gives else cursor
+
+    def begin(self, cursor: Cursor, rows: pa.RecordBatch) -> None:
+        """Wait with these rows, at least one, in place of others."""
+        self._cursor, self._generation = cursor, cursor.generation
+        self._records = self._reader.records_in(PartitionBatch(*cursor.partition, rows))
+        self._records.reverse()
+
+    def forget(self) -> None:
+        """Discard the records: the position excludes all that were taken."""
+        self._cursor, self._records = None, []
+
+    def take(self) -> ConsumerRecord:
+        """The next record, behind which the position moves; raises INVALID_PAYLOAD, and keeps the record."""
+        record = self._records[-1]
+        if self._reader.deserializes:
+            record = self._reader.deserialized(record)
+        self._records.pop()
+        self._taken(record)
+        return record
+
+    def take_some(self, most: int) -> list[ConsumerRecord]:
+        """As `RecordReader.next_of`; the position moves behind the last one."""
+        records = self._reader.next_of(self._records, most)
+        del self._records[-len(records) :]
+        self._taken(records[-1])
+        return records
+
+    def _taken(self, last: ConsumerRecord) -> None:
+        assert self._cursor is not None
+        self._cursor.advance(last.offset + 1)
+        if not self._records:
+            self._cursor.passed()
+            self._cursor = None
 
 
 def _read(part: str, read: Deserializer | None, data: Any, record: ConsumerRecord) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar, Unpack
 
 from tidemark.client.aio.consumer import Consumer as AsyncConsumer
 from tidemark.client.aio.producer import Producer as AsyncProducer
-from tidemark.client.argument_types import partition_of, partitions_of, seconds, texts
+from tidemark.client.argument_types import partition_of, partitions_of, positive, seconds, texts
 from tidemark.client.consuming.offset_lookup import Start
 from tidemark.client.group.group_reader import RebalanceCallback
 from tidemark.client.group.settings import ConsumerAndGroupOptions
@@ -298,6 +298,8 @@ class Consumer(SyncClient[AsyncConsumer]):
         """Records of `_batch` that were not returned, from the last to the next."""
         self._asked = False
         """Whether the application waits for a record: then all records returned before are processed."""
+        self._last = 0
+        """Number of records that the application got last."""
         super().__init__(consumer, call_s=2 * consumer.settings.request_timeout_ms / 1000 + _CLOSE_SLACK_S)
 
     def assign(
@@ -478,6 +480,30 @@ class Consumer(SyncClient[AsyncConsumer]):
             return batch._replace(rows=rest)
         return self._background.call(self._client.poll(timeout_s, columns), timeout_s + _CLOSE_SLACK_S)
 
+    def poll_records(self, timeout_s: float, max_records: int = 500) -> list[ConsumerRecord]:
+        """Return the next records of one partition; an empty list if none came in time, and early as `poll` returns.
+
+        The next call marks these records as processed. A record that cannot be deserialized ends the list, and the next
+        call raises its error.
+
+        Args:
+            timeout_s: in seconds.
+            max_records: number of records at most; others that have arrived are returned by the next calls.
+
+        Raises:
+            TidemarkError: as `poll`; INVALID_PAYLOAD of the first record; INVALID_REQUEST for `max_records` below 1.
+
+        Example: `records = consumer.poll_records(timeout_s=1.0, max_records=1000)`
+        """
+        most = positive("max_records", max_records)
+        self._asked = True
+        if not self._has_records(timeout_s):
+            return []
+        records = self._client.reader.next_of(self._records, most)
+        self._asked, self._last = False, len(records)  # first, as in `__next__`
+        del self._records[-len(records) :]
+        return records
+
     def batches(self, columns: Iterable[str] | None = None) -> Iterator[PartitionBatch]:
         """Yield the results of `poll` without end.
 
@@ -503,21 +529,27 @@ class Consumer(SyncClient[AsyncConsumer]):
 
     def __next__(self) -> ConsumerRecord:
         self._asked = True
-        if self._records and self._client.wants_back:
-            self._give_back()
-        while not self._records:
-            # An interrupted poll gives nothing of the batch back: its partition may have been lost meanwhile.
-            self._batch = None
-            self._batch = self.poll(START_S)
-            if self._batch is not None:
-                self._records = self._client.reader.records_in(self._batch)
-                self._records.reverse()
+        while not self._has_records(START_S):
+            pass
         record = self._records[-1]
         if self._client.reader.deserializes:
             record = self._client.reader.deserialized(record)  # an error leaves the record in its place
-        self._asked = False  # first: an interruption here repeats a record and skips none
+        self._asked, self._last = False, 1  # first: an interruption here repeats a record and skips none
         self._records.pop()
         return record
+
+    def _has_records(self, timeout_s: float) -> bool:
+        """Whether records of a polled batch are left; polls after the last one."""
+        if self._records and self._client.wants_back:
+            self._give_back()
+        if not self._records:
+            # An interrupted poll gives nothing of the batch back: its partition may have been lost meanwhile.
+            self._batch = None
+            self._batch = self.poll(timeout_s)
+            if self._batch is not None:
+                self._records = self._client.reader.records_in(self._batch)
+                self._records.reverse()
+        return bool(self._records)
 
     def close(self) -> None:
         """Stop fetching and close the connections. A member of a group commits and leaves the group."""
@@ -553,14 +585,14 @@ class Consumer(SyncClient[AsyncConsumer]):
         """Set the position back to the first polled record that was not returned.
 
         Args:
-            from_last: set it back to the last returned record if the application failed on that record.
+            from_last: set it back to the records that were returned last if the application failed on them.
         """
         batch, left = self._batch, len(self._records)
         self._records, self._batch = [], None
         if batch is None or not (left or from_last):
             return
         offsets = offsets_of(batch.rows)
-        done = max(0, len(offsets) - left - (from_last and not self._asked))
+        done = max(0, len(offsets) - left - (self._last if from_last and not self._asked else 0))
         offset = offsets[done].as_py() if done < len(offsets) else offsets[-1].as_py() + 1
         self._do(lambda: self._client.give_back(TopicPartition(*batch[:2]), offset))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tidemark.client import Consumer, PartitionBatch
+from tidemark.client import Consumer, ConsumerRecord, PartitionBatch
 from tidemark.client.consuming.record_reader import RecordReader
 from tidemark.client.lifecycle import Lifecycle
 from tidemark.client.sync import producer_consumer
@@ -130,3 +130,64 @@ def test_a_transaction_takes_all_positions_before_a_partition_can_leave(monkeypa
         monkeypatch.setattr(background, "call", call_and_rebalance)
         Transaction(sending, background, 5.0).send_offsets(consumer)  # type: ignore[arg-type]
         assert sending.offsets == {TopicPartition("a", 2): 109, TopicPartition("a", 3): 113}
+
+
+def offsets(records: list[ConsumerRecord]) -> list[int]:
+    return [record.offset for record in records]
+
+
+def test_records_come_in_lists_of_the_size_that_the_application_names(noting: Noting) -> None:
+    noting.polled = [batch(107, 108, 109, 111), None, batch(112)]
+    consumer = Polling(noting)
+    assert offsets(consumer.poll_records(1, max_records=3)) == [107, 108, 109]
+    assert next(consumer).offset == 111
+    assert consumer.poll_records(1) == [], "no batch came in time"
+    assert offsets(consumer.poll_records(1)) == [112]
+    consumer.close()
+
+
+def test_a_list_of_records_is_given_back_whole_if_the_application_fails_on_it(noting: Noting) -> None:
+    noting.polled = [batch(107, 108, 109, 111)]
+
+    def fail_on_the_second_list() -> None:
+        with Polling(noting) as consumer:
+            consumer.poll_records(1, max_records=1)
+            consumer.poll_records(1, max_records=2)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail_on_the_second_list()
+    assert noting.noted == [(2, 108), "not done", "closed"]
+
+
+def test_a_list_of_records_is_not_given_back_if_the_application_asks_for_the_next(noting: Noting) -> None:
+    noting.polled = [batch(107, 108), KeyboardInterrupt()]
+
+    def read_on() -> None:
+        with Polling(noting) as consumer:
+            consumer.poll_records(1)
+            consumer.poll_records(1)
+
+    with pytest.raises(KeyboardInterrupt):
+        read_on()
+    assert noting.noted == ["not done", "closed"]
+
+
+def test_a_record_that_cannot_be_deserialized_ends_a_list_and_is_the_error_of_the_next(noting: Noting) -> None:
+    reader = RecordReader(value_deserializer="json")
+    waiting = [
+        ConsumerRecord("a", 2, offset, 0, None, value, ()) for offset, value in ((3, b"3"), (2, b"?"), (1, b"1"))
+    ]
+    assert [record.value for record in reader.next_of(waiting, 10)] == [1]
+    with pytest.raises(TidemarkError) as refusal:
+        reader.next_of(waiting[:2], 10)
+    assert (refusal.value.code, refusal.value.metadata["offset"]) == (ErrorCode.INVALID_PAYLOAD, "2")
+
+
+@pytest.mark.parametrize("max_records", [0, -3])
+def test_a_list_of_no_records_cannot_be_asked_for(noting: Noting, max_records: int) -> None:
+    consumer = Polling(noting)
+    with pytest.raises(TidemarkError) as refusal:
+        consumer.poll_records(1, max_records=max_records)
+    assert refusal.value.code is ErrorCode.INVALID_REQUEST
+    consumer.close()
