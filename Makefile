@@ -23,7 +23,7 @@ FIND_PYTHON = found=; older=; for python in $(CANDIDATES); do \
 PIP_INSTALL = [ -w "$${HOME:-/}" ] || export PIP_NO_CACHE_DIR=1; $(BIN)/pip install --quiet --disable-pip-version-check --editable '.[$(1)]' -c constraints.txt || { \
 	  echo "pip could not install Tidemark's dependencies (its errors are above): behind a proxy, run make again with HTTPS_PROXY=http://host:port (now $${HTTPS_PROXY:-$${https_proxy:-not set}}), and with PIP_CERT=/path/to/ca.crt if the proxy has its own certificate authority" >&2; exit 1; }
 
-.PHONY: help demo test check test-alerts test-cluster grpc-tools $(PARTS) soak explore stream flights bench docs release version stubs clean prerequisites
+.PHONY: help demo test check test-alerts test-cluster grpc-tools $(PARTS) soak explore stream flights screenshots bench docs release version stubs clean prerequisites
 
 # deploy/tools/help.awk has the forms of the comments that begin with ##.
 help: ## Show this list
@@ -104,6 +104,9 @@ grpc-tools: $(READY) ## grpcurl and ghz, built with Go into .peers/go, call a lo
 	  GOBIN="$(CURDIR)/.peers/go/bin" go install "$$tool" || { echo "go could not build $$tool (its errors are above): GOPROXY names the module proxy" >&2; exit 1; }; \
 	done
 	@$(BIN)/python -m pytest -q tests/integration/services/test_grpc_tools.py
+
+screenshots: $(READY) ## Pictures of the console in docs/console, taken with chromium from a local cluster
+	@$(BIN)/python -m tests.integration.console.screenshots
 
 bench: $(READY) ## NAME=produce [ARGS="--partitions 1000"] | One benchmark: produce, latency, attacks, compare, durability, failover, controller, admin, log, record, stalls, many_clients, security, spark, transactions, typed or scrape
 	@$(BIN)/python -m bench $(NAME) $(ARGS)

@@ -24,7 +24,7 @@ async def test_every_response_has_the_security_headers(path: str, browser: httpx
     assert "frame-ancestors 'none'" in policy
     assert "unsafe" not in policy
     assert headers["x-content-type-options"] == "nosniff"
-    assert headers["referrer-policy"] == "no-referrer"
+    assert headers["referrer-policy"] == "same-origin"
     assert headers["cache-control"] == ("max-age=3600" if path == "/static/live.js" else "no-store")
 
 

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The console in a real browser: accessibility, without JavaScript, hostile names, live updates, login, keyboard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from tidemark.core.cluster_view import TopicView
+from tidemark.model import ErrorCode, TidemarkError
+
+from tests.integration.console.conftest import ServedConsole, served
+from tests.unit.console.conftest import FakeCluster, topic
+
+HOSTILE = '"><img src=x onerror="document.title=1"><script>document.title=2</script>'
+PAGES = ("/", "/brokers", "/brokers/1", "/topics", "/topics/flights", "/topics/flights/0", "/none")
+PHONE = {"width": 360, "height": 640}
+
+
+@contextmanager
+def opened(browser: Browser, **options: Any) -> Iterator[Page]:
+    """A page of a browser without history; a page with an error of a script or of the policy is a failure."""
+    context = browser.new_context(**options)
+    page = context.new_page()
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda said: errors.append(said.text) if "Content Security Policy" in said.text else None)
+    try:
+        yield page
+        assert not errors
+    finally:
+        context.close()
+
+
+def faults_of(page: Page, axe: str) -> list[str]:
+    """The findings of axe-core, which runs beside the page's policy for scripts."""
+    page.evaluate(axe)
+    found = page.evaluate("axe.run()")
+    return [f"{one['id']}: {one['help']}: {one['nodes'][0]['html']}" for one in found["violations"]]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_fault_on_any_page(
+    scheme: Any, chromium: Browser, served_console: ServedConsole, axe: str
+) -> None:
+    cluster = served_console.cluster
+    cluster.add(topic("offline", 2, leader=-1, isr=(1,)), topic("behind", isr=(0, 1)))
+    cluster.live.remove(2)
+    found = {}
+    with opened(chromium, color_scheme=scheme) as page:
+        for path in PAGES:
+            page.goto(served_console.url + path)
+            found[path] = faults_of(page, axe)
+    assert not {path: faults for path, faults in found.items() if faults}
+
+
+def test_axe_finds_no_fault_at_the_login_and_among_problems(chromium: Browser, axe: str) -> None:
+    with served(FakeCluster(), secure=True) as console, opened(chromium) as page:
+        page.goto(console.url)
+        assert faults_of(page, axe) == []
+    with served(FakeCluster()) as console, opened(chromium) as page:
+        page.goto(console.url)
+        console.cluster.failure = TidemarkError(ErrorCode.COORDINATION_UNAVAILABLE, "ZooKeeper does not answer")
+        expect(page.locator("text=No answer since").first).to_be_visible()
+        assert faults_of(page, axe) == []
+
+
+def test_axe_finds_a_fault_that_is_there(chromium: Browser, axe: str) -> None:
+    with opened(chromium) as page:
+        page.set_content("<html><body><input></body></html>")
+        assert faults_of(page, axe)
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_fits_a_phone(path: str, chromium: Browser, served_console: ServedConsole) -> None:
+    with opened(chromium, viewport=PHONE) as page:
+        page.goto(served_console.url + path)
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+def test_the_pages_work_without_javascript(chromium: Browser, served_console: ServedConsole) -> None:
+    with opened(chromium, java_script_enabled=False) as page:
+        page.goto(served_console.url)
+        expect(page.locator(".health")).to_contain_text("Healthy: 3 brokers live")
+        page.click("nav >> text=Topics")
+        page.click("text=Next")
+        expect(page.locator("[role=status]")).to_contain_text("page 2 of 3")
+        page.fill("#q", "light")
+        page.click("text=Search")
+        expect(page.locator("tbody tr")).to_have_count(1)
+        page.click("tbody >> text=flights")
+        page.click("tbody th >> text=2")
+        expect(page.locator("h1")).to_have_text("Partition flights:2")
+
+
+def test_hostile_names_and_values_never_run(chromium: Browser) -> None:
+    cluster = FakeCluster()
+    cluster.add(topic("flights"))
+    cluster.topics[HOSTILE] = TopicView(HOSTILE, HOSTILE, configs={HOSTILE: HOSTILE})
+    with served(cluster) as console, opened(chromium) as page:
+        for path in ("/topics", f"/topics?q={HOSTILE}", f"/{HOSTILE}", f"/topics/{HOSTILE}"):
+            page.goto(console.url + path)
+            expect(page.locator("h1")).to_be_visible()
+            assert page.title() not in ("1", "2")
+            assert page.locator("main img").count() == 0
+        page.goto(console.url + "/topics")
+        expect(page.locator("tbody").get_by_text(HOSTILE, exact=True).first).to_be_visible()
+        cluster.topics[f"{HOSTILE}2"] = TopicView(f"{HOSTILE}2", "t")
+        expect(page.locator("tbody tr")).to_have_count(3)
+        assert page.title() not in ("1", "2")
+
+
+def test_an_inline_script_does_not_run(chromium: Browser, served_console: ServedConsole) -> None:
+    context = chromium.new_context()
+    page = context.new_page()
+    page.goto(served_console.url)
+    page.evaluate(
+        """() => {
+            const script = document.createElement("script");
+            script.textContent = "document.title = 'run'";
+            document.body.append(script);
+        }"""
+    )
+    assert page.title() == "Overview · Tidemark"
+    context.close()
+
+
+def test_an_open_page_follows_the_cluster_and_says_when_it_cannot(
+    chromium: Browser, served_console: ServedConsole
+) -> None:
+    with opened(chromium) as page:
+        page.goto(served_console.url + "/topics?q=new")
+        expect(page.locator("[role=status]")).to_have_text("0 topics")
+        served_console.cluster.add(topic("new-one"))
+        expect(page.locator("tbody th")).to_have_text("new-one")
+        served_console.stop()
+        expect(page.locator("#live-state")).to_contain_text("updates have stopped")
+
+
+def test_a_page_that_is_used_keeps_the_focus_during_updates(chromium: Browser, served_console: ServedConsole) -> None:
+    with opened(chromium) as page:
+        page.goto(served_console.url + "/topics?q=flights")
+        link = page.locator("tbody a")
+        link.focus()
+        served_console.cluster.add(topic("flights-2"))
+        for _ in range(2):  # the time of the last look, to the second: meanwhile a part has come
+            expect(page.locator("#read-at")).not_to_have_text(page.locator("#read-at").inner_text())
+        expect(link).to_be_focused()
+        expect(page.locator("tbody tr")).to_have_count(1)
+        page.locator("#q").focus()
+        expect(page.locator("tbody tr")).to_have_count(2)
+
+
+def test_a_search_shows_results_while_the_user_types_and_has_an_address(
+    chromium: Browser, served_console: ServedConsole
+) -> None:
+    with opened(chromium) as page:
+        page.goto(served_console.url + "/topics")
+        page.locator("#q").press_sequentially("light")
+        expect(page.locator("tbody tr")).to_have_count(1)
+        expect(page.locator("#q")).to_be_focused()
+        assert "q=light" in page.url
+        served_console.cluster.add(topic("lightning"))
+        expect(page.locator("tbody tr")).to_have_count(2)
+        page.reload()
+        expect(page.locator("tbody tr")).to_have_count(2)
+
+
+def test_the_keyboard_skips_to_the_content(chromium: Browser, served_console: ServedConsole) -> None:
+    with opened(chromium) as page:
+        page.goto(served_console.url)
+        page.keyboard.press("Tab")
+        expect(page.locator("text=Skip to the content")).to_be_focused()
+        page.keyboard.press("Enter")
+        expect(page.locator("main")).to_be_focused()
+
+
+def test_a_login_keeps_the_token_out_of_reach_of_scripts_until_the_logout(chromium: Browser) -> None:
+    cluster = FakeCluster()
+    cluster.add(topic("flights"))
+    with served(cluster, secure=True) as console, opened(chromium) as page:
+        page.goto(console.url + "/topics?q=fli")
+        page.fill("#token", "a-token")
+        page.get_by_role("button", name="Log in").click()
+        expect(page.locator("tbody th")).to_have_text("flights")
+        assert page.url == console.url + "/topics?q=fli"
+        assert page.evaluate("document.cookie") == ""
+        assert set(cluster.tokens) == {"a-token"}
+        page.get_by_role("button", name="Log out").click()
+        expect(page.locator("h1")).to_have_text("Log in")
+        page.goto(console.url + "/topics")
+        expect(page.locator("h1")).to_have_text("Log in")
